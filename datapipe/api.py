@@ -10,29 +10,43 @@ call `run` from any thread. Workers are processes of their own that never import
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from datapipe import activity
+from datapipe.card.provenance import provenance
+from datapipe.card.write import write_card
 from datapipe.catalogue import is_importing
 from datapipe.config import Mixture, load_mixture
 from datapipe.credentials import masked
-from datapipe.engine.history import estimated, why
+from datapipe.document_name import document_name
+from datapipe.engine.history import estimated, node_hours, why
 from datapipe.engine.run import EngineFactory, Run, planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.inspect.contamination import list_counts
+from datapipe.inspect.distributions import distributions
+from datapipe.ledger.hold import LeaseLostError
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.compile import Plan
 from datapipe.plan.request import Request
+from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.report.fertility import tokenizer_report
+from datapipe.report.html.page import write_page
 from datapipe.report.plan_view import plan_json
 from datapipe.report.summary import report_bytes, summarize, write_report
 from datapipe.shards.manifest import Manifest
+from datapipe.shards.snapshots import publications
 from datapipe.storage import Root
+from datapipe.watching.observers import Observers
+from datapipe.watching.state import RunState
+from datapipe.watching.status import StatusFile
 
 _log = logging.getLogger("datapipe")
 
@@ -151,7 +165,7 @@ def run(
     with _of_program(output):
         loaded = _loaded(mixture, set, output, limit)
         with _watcher(progress) as watcher:
-            run = Run(loaded, make_engine, watcher, limit, runs_here=engine == "local", replaces=replace)
+            run = Run(loaded, make_engine, watcher, limit, engine=engine, workers=workers, replaces=replace)
             problem = execute(run)
         report = _kept(run, problem)
         warnings = tuple(warning["text"] for warning in (report or {}).get("warnings", ()))
@@ -286,29 +300,39 @@ def engine_factory(engine: str, workers: int | None, address: str | None) -> Eng
 
             return RayEngine(root, request, address, workers)
         from datapipe.engine.local import LocalEngine, usable_cores
+        from datapipe.engine.workers.limits import Limits
 
-        return LocalEngine(root.url, workers or usable_cores(), request.mixture.execution.stall_s)
+        return LocalEngine(root.url, workers or usable_cores(), Limits.of(request.mixture.execution))
 
     return make
 
 
-def execute(run: Run) -> DatapipeError | KeyboardInterrupt | None:
-    """Runs to the end, with a report that is kept with the snapshot. Returns what ended it early: the caller raises it when
-    the report is kept."""
+def execute(run: Run, state: RunState | None = None) -> DatapipeError | KeyboardInterrupt | None:
+    """Runs to the end, with work/status.json, and a report that is kept with the snapshot. Returns what ended it early: the
+    caller raises it when the report is kept. `state` sums up what is committed, for others too."""
     run.report = lambda plan, snapshot, warnings: report_bytes(_report(run, plan, snapshot, None, warnings))
+    status = StatusFile(run.root, state := state or RunState())
+    run.observer = Observers([run.observer, state, status])
     try:
         run.execute()
     except (DatapipeError, KeyboardInterrupt) as error:
+        if not isinstance(error, LeaseLostError):  # the file is that of the run that took the output
+            status.end("stopped" if isinstance(error, KeyboardInterrupt) else str(error))
         return error
+    status.end("finished")
     return None
 
 
 def keep_report(run: Run, problem: BaseException | None) -> dict[str, Any] | None:
-    """Writes report.json, of what is committed, and returns it; None for a run that has no plan yet. Raises OSError."""
-    if run.plan is None:
+    """Writes report.json, report.html and the card, of what is committed. Returns the report; None for a run that has no plan
+    yet. Raises OSError."""
+    if run.plan is None or isinstance(problem, LeaseLostError):  # the report of the run that took the output stays
         return None
     report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
     write_report(run.root, report)
+    write_page(run.root, report)
+    if run.snapshot is not None and (told := write_card(run.root, run.snapshot, report)) is not None:
+        run.observer.say(told)
     return report
 
 
@@ -320,4 +344,53 @@ def _report(
     message = None if problem is None else str(problem)
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     searched = [counts.to_json() for counts in list_counts(run.root, plan.steps)]
-    return summarize(run.mixture.name, plan, run.mixture.sources, status, message, tokenizer, snapshot, warnings, searched)
+    report = summarize(
+        run.mixture.name,
+        plan,
+        run.mixture.sources,
+        status,
+        problem=message,
+        tokenizer=tokenizer,
+        snapshot=snapshot,
+        warnings=warnings,
+        contamination=searched,
+        distributions=distributions(run.root, plan.steps, _names_of(run)),
+        run=_about(run),
+        before=None if snapshot is None else _before(run, snapshot),
+    )
+    hours = node_hours(run.root) if run.engine == "ray" else None
+    return report | {"provenance": provenance(run.mixture, plan, report, hours)}
+
+
+def _before(run: Run, snapshot: Manifest) -> str | None:
+    """The fingerprint of the snapshot that was published before this one; None for the first."""
+    if run.before is None or run.before.fingerprint != snapshot.fingerprint:
+        return None if run.before is None else run.before.fingerprint
+    names = [publication.snapshot.fingerprint for publication in publications(run.root)]
+    return names[-2] if len(names) > 1 else None
+
+
+def _names_of(run: Run) -> Callable[[bytes], str]:
+    """What names a document by its key."""
+    sources = {} if run.request is None else run.request.sources
+    files = {file_hash(name, path): (name, path) for name, source in sources.items() for path in source.files}
+
+    def name_of(key: bytes) -> str:
+        source, path = files[int.from_bytes(key[:8], "big")]
+        return document_name(source, path, int.from_bytes(key[8:], "big"))
+
+    return name_of
+
+
+def _about(run: Run) -> dict[str, Any]:
+    """The entry `run` of the report."""
+    from datapipe.engine.local import usable_cores
+
+    workers = run.workers or (usable_cores() if run.engine == "local" else None)
+    return {
+        "datapipe": version("datapipe"),
+        "engine": run.engine,
+        "workers": workers,
+        "wall_s": round(perf_counter() - run.started_s, 3),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+    }

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import resource
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from datapipe.metrics import size
@@ -36,3 +39,16 @@ def _kilobytes(path: str, name: str) -> int:
     except OSError:
         return 0
     return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
+@contextmanager
+def without_collection() -> Iterator[None]:
+    """A context in which Python looks for no cycles of garbage: where hundreds of thousands of records are made, none of them
+    in a cycle, looking through all of them again and again takes as long as making them."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

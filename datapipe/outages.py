@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -38,6 +39,8 @@ _STORE_REFUSALS = (
     "INVALID_CLIENT_TOKEN_ID",
     "UNRECOGNIZED_CLIENT",
     "EXPIRED_TOKEN",
+    "ExpiredToken",  # within "Unable to parse ExceptionName": what the SDK says where it does not know the name
+    "InvalidToken",
     "NO_SUCH_BUCKET",
     "SIGNATURE_DOES_NOT",
     "PERMISSION_DENIED",
@@ -45,6 +48,9 @@ _STORE_REFUSALS = (
     "AuthenticationFailed",
 )
 """Parts of the text of a store's answer that waiting does not change."""
+
+_BAD_REQUEST = "(HTTP status 400) during Head"
+"""The answer of S3 to a HEAD request with credentials that expired: it has no body, and so no name of the error."""
 
 _HTTP_PACKAGES = frozenset({"aiohttp", "httpcore", "httpx", "httpx2", "huggingface_hub", "requests", "urllib3"})
 _HTTP_REFUSALS = frozenset({401, 403, 404})
@@ -108,15 +114,25 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
     return None
 
 
-def refusal_of(error: BaseException) -> str | None:
+def refusal_of(error: BaseException, url: str = "") -> str | None:
     """Why an exception stays as long as nobody changes permissions, credentials or names, and what to do, without the end of
-    the sentence; None for any other exception."""
+    the sentence; None for any other exception.
+
+    Args:
+        url: the folder that is written, for an error of a disk that names no file; empty for none.
+    """
+    if isinstance(error, OSError) and error.errno == errno.EMFILE:
+        limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        return masked(f"{_text(error)}. Raise the limit of open files, now {limit} (`ulimit -n`), or run fewer --workers")
     if isinstance(error, OSError) and error.errno in _REFUSED:
-        return masked(f"{os.strerror(error.errno or 0)}: {_text(error)}. Give this user access")
+        where = f"{url}: " if url and not _named(error) and url not in str(error) else ""
+        return masked(f"{where}{os.strerror(error.errno or 0)}: {_text(error)}. Give this user access")
     if _is_malformed(error):
         return masked(f"{_text(error)}. Expected a URL such as {right_url('hf')}")
     if not _is_of_store(error):
         return None
+    if _BAD_REQUEST in str(error):
+        return masked(f"{_text(error)}. Renew the credentials: a store answers so once they have expired")
     is_refused = _status(error) in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
     public = " (s3://anonymous@BUCKET/… reads a public bucket)" if _AWS_MARK in str(error) else ""
     return masked(f"{_text(error)}. Give this user access{public}") if is_refused else None
@@ -160,12 +176,13 @@ def _paths(error: BaseException, url: str) -> Iterator[str]:
         return
     if "://" not in url or url.startswith("file://"):
         yield os.path.abspath(url.removeprefix("file://"))
-    yield tempfile.gettempdir()
+    with suppress(OSError):  # there is no such folder
+        yield tempfile.gettempdir()
 
 
 def _fullest(paths: Iterable[str]) -> str:
     """The path on the disk with the least room; the first one of several on one disk."""
-    return min(paths, key=lambda path: free_bytes(path) or 0)
+    return min(paths, key=lambda path: free_bytes(path) or 0, default=os.sep)
 
 
 def _is_of_store(error: BaseException) -> bool:

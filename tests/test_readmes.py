@@ -65,7 +65,9 @@ def test_readme_links_lead_somewhere(name: str) -> None:
 @pytest.mark.parametrize("name", names(READMES))
 def test_readme_modules_exist(name: str) -> None:
     modules = re.findall(r"python -m (tests[\w.]*)", (ROOT / name).read_text(encoding="utf-8"))
-    assert [module for module in modules if not (ROOT / f"{module.replace('.', '/')}.py").is_file()] == []
+    paths = {module: ROOT / module.replace(".", "/") for module in modules}
+    is_there = {module: path.with_suffix(".py").is_file() or (path / "__main__.py").is_file() for module, path in paths.items()}
+    assert [module for module in modules if not is_there[module]] == []
 
 
 @pytest.mark.parametrize("name", list(MOST_LINES))

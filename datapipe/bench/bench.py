@@ -248,8 +248,9 @@ class _Measuring:
     def _sample(self, budget_bytes: int) -> Sample:
         mixture = self.request.mixture
         source = mixture.sources[self.name]
-        fields = FieldNames(text=source.text, id=source.id, keep=source.keep)
-        return choose_sample(self.request.sources[self.name], fields, budget_bytes, mixture.seed)
+        planned = self.request.sources[self.name]
+        fields = FieldNames(text=source.text, id=source.id, keep=planned.keep)
+        return choose_sample(planned, fields, budget_bytes, mixture.seed)
 
     def _pass(self, sample: Sample, number: int) -> Plan:
         """Runs every task of the sample. The pass takes over the tokenizer that the previous one trained."""

@@ -168,7 +168,7 @@ def _compares(use: StageUse) -> bool:
 def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:
     make_engine = engine_factory(wanted.engine, wanted.workers, wanted.address)
     with Progress(console) as progress:
-        run = Run(mixture, make_engine, progress, wanted.limit, runs_here=wanted.engine == "local", replaces=True)
+        run = Run(mixture, make_engine, progress, wanted.limit, engine=wanted.engine, replaces=True)
         problem = execute(run)
     keep_report(run, problem)
     if problem is not None:

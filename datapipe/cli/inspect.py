@@ -144,8 +144,8 @@ def _check_companions(
 
 
 def _print_documents(documents: Sequence[InspectedDocument], full: bool, as_json: bool, if_none: str = "") -> None:
-    from datapipe.report.documents import print_document
     from datapipe.report.funnel import wide_console
+    from datapipe.report.inspecting.documents import print_document
 
     if as_json:
         print_json({"documents": [document.to_json() for document in documents]})
@@ -160,8 +160,8 @@ def _print_documents(documents: Sequence[InspectedDocument], full: bool, as_json
 def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool) -> None:
     from datapipe.inspect.documents import Inspector
     from datapipe.inspect.duplicates import find_clusters
-    from datapipe.report.clusters import print_clusters
     from datapipe.report.funnel import wide_console
+    from datapipe.report.inspecting.clusters import print_clusters
 
     found = find_clusters(Inspector.open(output), query)
     if as_json:
@@ -173,8 +173,8 @@ def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool)
 def _print_contamination(output: str, source: str, count: int, against: Sequence[str], full: bool, as_json: bool) -> None:
     from datapipe.inspect.contamination import contamination
     from datapipe.inspect.documents import Inspector
-    from datapipe.report.contamination import print_contamination
     from datapipe.report.funnel import wide_console
+    from datapipe.report.inspecting.contamination import print_contamination
 
     found = contamination(Inspector.open(output), source, count, against)
     if as_json:
@@ -186,7 +186,7 @@ def _print_contamination(output: str, source: str, count: int, against: Sequence
 def _print_sweep(output: str, threshold: str, source: str, listed: str | None, as_json: bool) -> None:
     from datapipe.inspect.sweep import sweep
     from datapipe.report.funnel import wide_console
-    from datapipe.report.sweep import print_sweep
+    from datapipe.report.inspecting.sweep import print_sweep
 
     try:
         thresholds = [float(value) for value in listed.split(",")] if listed is not None else []

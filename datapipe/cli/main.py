@@ -26,16 +26,18 @@ from typing import Annotated, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from datapipe.cli.browse import browse
 from datapipe.cli.classifier import CLASSIFIER_COMMANDS
 from datapipe.cli.index import index, takedown
 from datapipe.cli.inspect import inspect
 from datapipe.cli.loader import loader_bench, trace
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
-from datapipe.cli.snapshots import clean, snapshots
+from datapipe.cli.snapshots import clean, snapshots, status
 from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
 from datapipe.credentials import masked
+from datapipe.engine.workers.environment import prepare_process
 from datapipe.errors import DatapipeError, UserError
 from datapipe.outages import Outage, OutageError, outage_of, refusal_of
 
@@ -49,7 +51,7 @@ app = typer.Typer(
 )
 _UNLIMITED = 1000
 COMMANDS = (
-    *(init, run, plan, bench, report, inspect, verify, snapshots, clean),
+    *(init, run, status, plan, bench, report, inspect, browse, verify, snapshots, clean),
     *(export, trace, loader_bench, index, takedown, stages, schema),
 )
 
@@ -91,6 +93,7 @@ def _every_command(
 
 def main() -> None:
     """The entry point. Turns errors into plain lines and an exit status."""
+    prepare_process()
     try:
         app()
     except UserError as error:
@@ -123,7 +126,11 @@ def _unexpected(error: Exception) -> str:
     outage = outage_of(error, "")
     if outage is not None:
         return _out_of_order(outage)
-    with tempfile.NamedTemporaryFile("w", prefix="datapipe-", suffix=".txt", delete=False, encoding="utf-8") as file:
-        file.write(masked("".join(traceback.format_exception(error))))
     cause = "The operating system refused it" if isinstance(error, OSError) else "This is a defect of datapipe"
+    text = masked("".join(traceback.format_exception(error)))
+    try:
+        with tempfile.NamedTemporaryFile("w", prefix="datapipe-", suffix=".txt", delete=False, encoding="utf-8") as file:
+            file.write(text)
+    except OSError:  # there is no folder for temporary files, or it is full
+        return f"{text}{type(error).__name__}: {error}\n{cause}; the traceback is above"
     return f"{type(error).__name__}: {error}\n{cause}; the traceback is in {file.name}"

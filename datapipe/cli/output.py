@@ -4,43 +4,60 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SnapshotName, size_of
+from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json, size_of
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
 if TYPE_CHECKING:
-    from datapipe.shards.datasets.write import DatasetRequest
-    from datapipe.shards.export import ExportRequest
+    from datapipe.shards.datasets.write import About, DatasetRequest
+    from datapipe.shards.export import AboutShards, ExportRequest
     from datapipe.shards.manifest import Manifest, Snapshot
     from datapipe.storage import Root
 
 
 def report(
     output: OutputFolder,
+    other: Annotated[str | None, typer.Argument(metavar="OTHER", help="Another output to compare with.")] = None,
     full: Annotated[
         bool, typer.Option("--full", help="Every reason of drops, the mixture, the time of each step, the tokenizer.")
     ] = False,
+    html: Annotated[str | None, typer.Option("--html", metavar="FILE", help="Write the report as a page to look at.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Print the report of the last run: what is kept, warnings.
+    """Print the report of the last run: what is kept, warnings. Of two outputs, what differs.
 
+    Every run also writes report.html into its output: the same with charts, one file for any browser.
+
+    \b
     datapipe report OUTPUT --full
+    datapipe report OUTPUT --html report.html
+    datapipe report runs/a runs/b
+
+    Of two outputs it shows which documents only one of them keeps, and why the other does not: the ablation of two mixtures
+    over the same data. Documents are the same where source, file and position are. --json has everything.
     """
-    from datapipe.ledger.names import MIXTURE, REPORT
+    if html is not None and (full or as_json or other is not None):
+        raise UserError("--html FILE goes with one OUTPUT, and without --full and --json: the page has everything")
+    if other is not None:
+        _compare((output, other), full, as_json)
+        return
+    if html is not None:
+        _write_page(output, Path(html))
+        return
     from datapipe.report.funnel import wide_console
     from datapipe.report.screen import print_full, print_problem, print_screen
-    from datapipe.report.summary import parse_report
-    from datapipe.storage import Root
 
     if full and as_json:
         raise UserError("--full goes without --json, which has everything")
-    try:
-        content = Root(output).read_bytes(REPORT)
-        found, console = parse_report(content), wide_console()
+    with _of_report(output) as (content, found):
+        console = wide_console()
         if as_json:
             sys.stdout.write(content.decode())
             return
@@ -49,6 +66,19 @@ def report(
         else:
             print_screen(found, masked(output), console)
         print_problem(found, console)
+
+
+@contextmanager
+def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
+    """The content of report.json, and as it is read. Raises UserError where there is none, and where it, or what the block does
+    with it, shows that another version wrote it."""
+    from datapipe.ledger.names import MIXTURE, REPORT
+    from datapipe.report.summary import parse_report
+    from datapipe.storage import Root
+
+    try:
+        content = Root(output).read_bytes(REPORT)
+        yield content, parse_report(content)
     except FileNotFoundError as error:
         if Root(output).exists(MIXTURE):
             raise UserError(
@@ -59,6 +89,35 @@ def report(
         raise UserError(
             f"{output}/{REPORT}: not a report that this version can read. Run the mixture again: the run writes a new report"
         ) from error
+
+
+def _write_page(output: str, file: Path) -> None:
+    from datapipe.metrics import size
+    from datapipe.report.html.page import report_before, report_html
+    from datapipe.report.layout import say
+    from datapipe.storage import Root
+
+    if not file.parent.is_dir() or file.is_dir() or str(file) == "-":
+        raise UserError(f"--html {file}: expected a file in an existing folder, such as report.html")
+    with _of_report(output) as (_, found):
+        content = report_html(found, report_before(Root(output), found))
+    file.write_bytes(content)
+    say(f"{file}: {size(len(content))}; open it in a browser")
+
+
+def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
+    from datapipe.inspect.comparison import membership
+    from datapipe.inspect.documents import Inspector
+    from datapipe.report.funnel import wide_console
+    from datapipe.report.inspecting.comparison import comparison_json, print_comparison
+
+    with _of_report(outputs[0]) as (_, first), _of_report(outputs[1]) as (_, second):
+        inspectors = Inspector.open(outputs[0]), Inspector.open(outputs[1])
+        found = comparison_json(outputs, (first, second), inspectors, membership(*inspectors))
+        if as_json:
+            print_json({"comparison": found})
+        else:
+            print_comparison(found, wide_console(), full)
 
 
 def verify(
@@ -110,8 +169,16 @@ def _names(folder: Root, name: str | None, is_all: bool) -> list[str | None]:
 
 def export(
     output: OutputFolder,
-    format: Annotated[str, typer.Option(metavar="megatron|parquet|arrow|mds|jsonl", help="The format.")],
-    to: Annotated[str, typer.Option(metavar="URL", help="A new or empty folder, or that of the same export, unfinished.")],
+    format: Annotated[
+        str | None, typer.Option(metavar="megatron|parquet|arrow|mds|jsonl", help="The format; none with --card alone.")
+    ] = None,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="A new or empty folder, or that of the same export, unfinished; or hf://datasets/OWNER/NAME, on the hub.",
+        ),
+    ] = None,
     source: Annotated[str | None, typer.Option(help="Only this source.")] = None,
     split: Annotated[str | None, typer.Option(metavar="train|validation", help="Only this split.")] = None,
     target_bytes: Annotated[
@@ -129,6 +196,16 @@ def export(
         bool, typer.Option("--text", help="With parquet, jsonl or mds: the documents as they were tokenized, as text.")
     ] = False,
     zstd: Annotated[bool, typer.Option("--zstd", help="With mds: compress the shards.")] = False,
+    card: Annotated[
+        bool,
+        typer.Option(
+            "--card",
+            help="Write the card too: README.md and croissant.json. Without --format and --to: into OUTPUT itself.",
+        ),
+    ] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="With hf://: a data set that is created is public. Default: private.")
+    ] = False,
     snapshot: SnapshotName = None,
 ) -> None:
     """Write a snapshot in the format of another tool.
@@ -141,6 +218,11 @@ def export(
     datapipe export OUTPUT --format megatron --to megatron
     datapipe export OUTPUT --format mds --zstd --to mds
     datapipe export OUTPUT --format parquet --text --to texts
+    datapipe export OUTPUT --card
+    datapipe export OUTPUT --format jsonl --to hf://…
+
+    An upload to the hub has the card. What is there is not uploaded again, so the same command goes on after a kill. The token
+    is HF_TOKEN, or that of `hf auth login`. The export is written beside OUTPUT first, and deleted when the upload is done.
     """
     from datapipe.shards.datasets.write import DatasetRequest
     from datapipe.shards.export import ExportRequest
@@ -151,6 +233,11 @@ def export(
         raise UserError(f"--split {split}: expected train or validation")
     root, num_bytes = Root(output), None if target_bytes is None else size_of("--target-bytes", target_bytes)
     manifest = read_manifest(root, snapshot)
+    if format is None and to is None and card:
+        _write_card(root, manifest)
+        return
+    if format is None or to is None:
+        raise UserError("export: give --format and --to, or --card alone, which writes the card into OUTPUT")
     if format not in ("megatron", "parquet", "arrow", "mds", "jsonl") or (text and format in ("megatron", "arrow")):
         of_text = " --text: expected parquet, jsonl or mds" if text else ": expected megatron, parquet, arrow, mds or jsonl"
         raise UserError(f"--format {format}{of_text}")
@@ -158,6 +245,12 @@ def export(
         raise UserError(f"--zstd requires --format mds: {format} files have a compression of their own. Leave out --zstd")
     if rows and format != "megatron":
         raise UserError(f"--rows requires --format megatron: without --text, {format} holds packed rows. Leave out --rows")
+    is_hub = to.startswith("hf://")
+    if (card or is_hub) and format not in ("parquet", "jsonl", "arrow"):
+        what = "--to hf://" if is_hub else "--card"
+        raise UserError(f"{what} requires --format parquet, jsonl or arrow: neither the hub nor the card knows {format}")
+    if public and not is_hub:
+        raise UserError("--public goes with --to hf://datasets/OWNER/NAME")
     kind = "documents" if not isinstance(manifest, Snapshot) else "text" if text else "rows"
     if format in ("mds", "jsonl") or (format == "parquet" and kind != "rows"):
         dataset = DatasetRequest(
@@ -170,18 +263,65 @@ def export(
             target_bytes=num_bytes,
             is_compressed=zstd,
         )
-        _export_dataset(root, Root(to), manifest, dataset)
+        wanted: DatasetRequest | ExportRequest = dataset
     else:
         wanted = ExportRequest(format=format, source=source, split=split, target_bytes=num_bytes, rows=rows)
-        _export_shards(root, read_snapshot(root, snapshot), Root(to), wanted)
+        manifest = read_snapshot(root, snapshot)
+    if is_hub:
+        _upload(root, manifest, to, wanted, not public)
+    else:
+        _export(root, manifest, Root(to), wanted, to.rstrip("/").rpartition("/")[2] if card else None)
 
 
-def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest) -> None:
+def _write_card(root: Root, manifest: Manifest) -> None:
+    from datapipe.card.write import report_of, write_card
+    from datapipe.report.layout import say
+
+    told = write_card(root, manifest, report_of(root, manifest))
+    say(masked(told or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
+
+
+def _upload(root: Root, manifest: Manifest, url: str, wanted: DatasetRequest | ExportRequest, is_private: bool) -> None:
+    from dataclasses import asdict
+
+    from datapipe.card.hub import hub_target, staged, upload
+    from datapipe.metrics import counted, size
+    from datapipe.report.layout import say
+
+    target = hub_target(url)
+    request = {**asdict(wanted), "snapshot": manifest.fingerprint}
+    with staged(root, target, request, lambda folder: _export(root, manifest, folder, wanted, target.name)) as folder:
+        done = upload(folder, target, is_private=is_private, say=say)
+    there = f", {counted(done.there, 'file')} there already" if done.there else ""
+    gone = f", {counted(done.deleted, 'file')} of an earlier export deleted" if done.deleted else ""
+    say(f"{done.url}: {counted(done.sent, 'file')} uploaded, {size(done.bytes)}{there}{gone}")
+    say(f'datasets.load_dataset("{target.name}", split="train")')
+
+
+def _export(root: Root, manifest: Manifest, target: Root, wanted: DatasetRequest | ExportRequest, card_for: str | None) -> None:
+    """Writes an export, with the card where it is told where a reader loads it from."""
+    from datapipe.card.data_files import data_files, exported_files
+    from datapipe.card.write import card_maker
+    from datapipe.shards.datasets.write import DatasetRequest
+    from datapipe.shards.manifest import Snapshot
+
+    make = None if card_for is None else card_maker(root, manifest, card_for, wanted.source)
+    if isinstance(wanted, DatasetRequest):
+        ending: Any = "jsonl.zst" if wanted.format == "jsonl" else wanted.format
+        is_packed = wanted.kind == "rows"
+        about = make and (lambda schema, splits: make(manifest, exported_files(ending, is_packed, schema, splits)))
+        _export_dataset(root, target, manifest, wanted, about)
+        return
+    assert isinstance(manifest, Snapshot)
+    _export_shards(root, manifest, target, wanted, make and (lambda exported: make(exported, data_files(target, exported))))
+
+
+def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest, about: AboutShards | None) -> None:
     from datapipe.metrics import counted
     from datapipe.report.layout import say
     from datapipe.shards.export import export_snapshot
 
-    exported = export_snapshot(root, snapshot, target, wanted)
+    exported = export_snapshot(root, snapshot, target, wanted, about=about)
     for part in exported:
         counts = f"{counted(part.sequences, 'sequence')}, {counted(part.tokens, 'token')}, {counted(len(part.files), 'file')}"
         say(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
@@ -192,7 +332,7 @@ def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportR
         say(f"datapipe.loader.Loader({json.dumps(masked(target.url), ensure_ascii=False)}, batch_size=8{split})")
 
 
-def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: DatasetRequest) -> None:
+def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: DatasetRequest, about: About | None) -> None:
     from datapipe.inspect.text_export import parts_of_text
     from datapipe.metrics import counted, size
     from datapipe.report.layout import say
@@ -205,7 +345,7 @@ def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: Datase
     else:
         find = parts_of_text if wanted.kind == "text" else parts_of_rows
         parts = find(root, manifest, wanted.source, wanted.split, lambda path: None)
-    written = write_dataset(root, target, wanted, parts)
+    written = write_dataset(root, target, wanted, parts, about)
     noun = "row" if wanted.kind == "rows" else "document"
     for source, split, num_rows in written.rows:
         say(f"{source} {split}: {counted(num_rows, noun)}")

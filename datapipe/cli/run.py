@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +19,10 @@ from datapipe.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from datapipe.config import Mixture
-    from datapipe.engine.run import EngineFactory, Run
+    from datapipe.engine.driver import Observer
+    from datapipe.engine.run import Run
+    from datapipe.loader.prometheus import MetricsServer
+    from datapipe.watching.state import RunState
 
 
 _SHOWN_SOURCES = 10
@@ -46,6 +51,13 @@ def run(
     replace: Annotated[
         bool, typer.Option("--replace", help="Publish into an output that holds another mixture. Its snapshots stay.")
     ] = False,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="PORT", help="Serve figures for Prometheus on loopback; 0: any port."),
+    ] = None,
+    log_json: Annotated[
+        str | None, typer.Option("--log-json", metavar="FILE", help="Append an event a line, as JSON; - for stdout.")
+    ] = None,
 ) -> None:
     """Run a mixture. The same command resumes a run that was stopped.
 
@@ -55,11 +67,17 @@ def run(
     """
     from datapipe.api import engine_factory
     from datapipe.config import load_mixture
+    from datapipe.engine.run import Run
 
     end_by_signals()
     try:
         mixture = load_mixture(mixture_file, set_ or (), output)
-        _run(mixture, engine_factory(engine, workers, address), limit, runs_here=engine == "local", replaces=replace)
+        make_engine = engine_factory(engine, workers, address)
+        _run(
+            lambda watcher: Run(mixture, make_engine, watcher, limit, engine=engine, workers=workers, replaces=replace),
+            metrics_port,
+            log_json,
+        )
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
         _say_stopped()
@@ -73,20 +91,45 @@ def _say_stopped() -> None:
     say(f"stopped. Committed tasks are kept. Resume with the same command: `{command}`", to_stderr=True)
 
 
-def _run(mixture: Mixture, make_engine: EngineFactory, limit: int | None, *, runs_here: bool, replaces: bool) -> None:
+def _run(make_run: Callable[[Observer], Run], metrics_port: int | None, log_json: str | None) -> None:
     """Raises KeyboardInterrupt where the run was stopped, with its report written."""
     from datapipe.api import execute
-    from datapipe.engine.run import Run
     from datapipe.report.funnel import wide_console
     from datapipe.report.progress import Progress
+    from datapipe.watching.events import EventLog
+    from datapipe.watching.observers import Observers
+    from datapipe.watching.state import RunState
 
-    console = wide_console()
-    with Progress(console) as progress:
-        run = Run(mixture, make_engine, progress, limit, runs_here=runs_here, replaces=replaces)
-        problem = execute(run)
+    console = wide_console(to_stderr=log_json == "-")
+    state = RunState()
+    with ExitStack() as stack:
+        log = stack.enter_context(EventLog(log_json)) if log_json is not None else None
+        progress = stack.enter_context(Progress(console))
+        run = make_run(progress if log is None else Observers([progress, log]))
+        if metrics_port is not None:
+            stack.enter_context(_served(run, state, metrics_port))
+        if log is not None:
+            log.write("run_started", mixture=run.mixture.name, output=run.root.url, engine=run.engine)
+        problem = execute(run, state)
+        if log is not None and problem is None:
+            log.write("run_finished", snapshot=run.snapshot.fingerprint if run.snapshot else None)
+        elif log is not None:
+            log.write("run_failed", kind=type(problem).__name__, message=str(problem))
     _report(run, problem, console)
     if problem is not None:
         raise problem
+
+
+def _served(run: Run, state: RunState, port: int) -> MetricsServer:
+    """The figures of a run, where Prometheus can read them."""
+    from datapipe.report.layout import say
+    from datapipe.watching.metrics import serve_run
+
+    output = masked(run.root.url)
+    about = {"mixture": run.mixture.name, "output": output, "engine": run.engine, "version": version("datapipe")}
+    server = serve_run(state, about, port)
+    say(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
+    return server
 
 
 def _report(run: Run, problem: BaseException | None, console: Console) -> None:

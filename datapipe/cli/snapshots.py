@@ -1,4 +1,4 @@
-"""`datapipe snapshots` and `clean`: the commands about what an output has published."""
+"""`datapipe status`, `snapshots` and `clean`: how far a run is, and what an output has published."""
 
 from __future__ import annotations
 
@@ -6,8 +6,29 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import OutputFolder, end_by_signals
+from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json
 from datapipe.credentials import masked
+
+
+def status(output: OutputFolder, as_json: Json = False) -> None:
+    """Tell how far a run is, from another terminal or machine.
+
+    It tells the process that holds the output, the steps, what each worker is at, what failed last, and the time left of the
+    steps that are planned. Exit status 3 for a run that was killed, stopped or failed.
+    """
+    from datapipe.report.layout import say
+    from datapipe.storage import Root
+    from datapipe.watching.screen import status_lines
+    from datapipe.watching.status import read_status
+
+    found = read_status(Root(output))
+    if as_json:
+        print_json(found)
+    else:
+        for line in status_lines(found, masked(output)):
+            say(masked(line))
+    if found["state"] not in ("running", "finished"):
+        raise typer.Exit(3)
 
 
 def snapshots(output: OutputFolder) -> None:

@@ -47,10 +47,27 @@ class ExecutionSpec(Record):
         description="Seconds without any sign of work after which a worker is ended and its task is tried again. A call over "
         "more than a batch of documents may take proportionally longer as long as it computes.",
     )
+    memory: ByteSize | None = Field(
+        default=None,
+        ge=64 << 20,
+        description="Memory that a worker may allocate, with the processes that its stages start. A worker that takes more is "
+        "ended, and its task is tried again with half as much in hand. On Ray each task reserves as much of its node.",
+    )
     check_disk: bool = Field(
         default=True,
         description="Whether a run is refused where the disk of its output is smaller than what `datapipe plan` estimates. "
         "false: the run begins, and waits where the disk is full.",
+    )
+    cost_per_core_hour: float | None = Field(
+        default=None,
+        ge=0,
+        description="Price of one core for one hour, in US dollars. The report then has the cost of the run.",
+    )
+    cost_per_node_hour: float | None = Field(
+        default=None,
+        ge=0,
+        description="Price of one node of a Ray cluster for one hour, in US dollars. The report then has the cost of the "
+        "cluster while the run used it.",
     )
     resources: dict[str, Resources] = Field(
         default_factory=dict,

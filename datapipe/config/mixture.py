@@ -21,10 +21,9 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from datapipe.config.execution import ExecutionSpec
-from datapipe.config.fields import ByteSize, Globs, Lengths, Paths, Record, Share, Texts, Weight
+from datapipe.config.fields import ByteSize, Lengths, Record, Share
 from datapipe.config.mixture_schedule import (
     MixtureSpec,
-    StrataSpec,
     WeightPhase,
     linear_schedule_problems,
     rounded_shares,
@@ -33,26 +32,19 @@ from datapipe.config.mixture_schedule import (
 from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
 from datapipe.config.resolved import written_yaml
-from datapipe.config.stage_use import NAME_PATTERN, FormatEntry, StageList, StageUse
+from datapipe.config.sources.licensing import licensed_stages, licensing_problems, synthetic_problems
+from datapipe.config.sources.provenance import AllowedLicenses
+from datapipe.config.sources.source import Source
+from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
 from datapipe.config.yaml import KeyPath
 from datapipe.errors import suggest
-from datapipe.own_columns import OWN_COLUMNS
 
 
 def _source_name(name: str) -> str:
     if not re.fullmatch(NAME_PATTERN, name):
         raise ValueError("expected a name of letters, digits, '_', '.' and '-' that begins with a letter or digit")
     return name
-
-
-def _kept_fields(names: tuple[str, ...]) -> tuple[str, ...]:
-    taken = [name for name in names if name in OWN_COLUMNS]
-    if taken:
-        raise ValueError(f"'{taken[0]}' cannot be kept: every document already has a column of this name. Leave it out")
-    if len(set(names)) < len(names):
-        raise ValueError("expected each field once")
-    return names
 
 
 def _shard_format(value: Any) -> Any:
@@ -62,63 +54,6 @@ def _shard_format(value: Any) -> Any:
             "arrow, parquet. After the run, `datapipe export OUTPUT --format megatron --to URL` writes them"
         )
     return value
-
-
-class Source(Record):
-    """A corpus: its files, its weight in the mixture, and its stages."""
-
-    path: Paths = Field(
-        description="Glob or list of globs of the input files: local paths or URLs (s3://…, https://…). Relative paths start "
-        "at the working directory. '@files.txt' is a list of paths or URLs, one a line."
-    )
-    prefix: str | None = Field(
-        default=None,
-        min_length=1,
-        description="Folder or URL that the lines of a list are relative to: https://data.commoncrawl.org. Default: the folder "
-        "of the list.",
-    )
-    exclude: Globs = Field(default=(), description="Globs of files to leave out: '**/site-packages/**'.")
-    format: FormatEntry = Field(
-        default=StageUse(name="auto", alias="auto"),
-        description="Format of the files: the name of a reader, one name with its options as in `csv: {delimiter: ';'}`, or "
-        "auto to infer it from their endings.",
-        json_schema_extra={"default": "auto"},
-    )
-    text: str = Field(
-        default="text",
-        min_length=1,
-        description="Input field with the text. Dots reach into objects, content.text, or the key itself has them.",
-    )
-    id: str = Field(
-        default="id", min_length=1, description="Input field with the id. A document without it gets SOURCE/PATH:POSITION."
-    )
-    keep: Annotated[Texts, AfterValidator(_kept_fields)] = Field(
-        default=(), description="Further input fields to keep as columns."
-    )
-    check_fields: bool = Field(
-        default=True,
-        description="Whether the first records must have `text` and the fields under `keep` that stages decide by. false: for "
-        "fields that only records further on have; then a lack of them is a warning until the source is read.",
-    )
-    weight: Weight = Field(
-        default=Fraction(1),
-        description="Share of the training tokens, relative to the other sources: 0.7, 70%, 1/3. With 0 the source is prepared "
-        "but not drawn.",
-        json_schema_extra={"default": 1},
-    )
-    max_epochs: float | None = Field(
-        default=None, gt=0, description="Largest number of times that training repeats the source. Default: no limit."
-    )
-    strata: StrataSpec | None = Field(
-        default=None,
-        description="Divides the source by a number of each document. Sets how often and in which order its parts are drawn.",
-    )
-    license: str | None = Field(default=None, description="License of the corpus. The snapshot records it.")
-    synthetic: bool = Field(default=False, description="Whether a model wrote the corpus. The snapshot records it.")
-    stages: StageList | None = Field(default=None, description="Stages of this source. They replace the mixture's list.")
-    fingerprint: Literal["stat", "content"] = Field(
-        default="stat", description="How the run detects changed files. stat: by size and time. content: by reading them."
-    )
 
 
 MAX_PADDING = 0.02
@@ -219,6 +154,11 @@ class Mixture(Record):
     sources: dict[Annotated[str, AfterValidator(_source_name)], Source] = Field(
         min_length=1, description="The corpora by name; at least one."
     )
+    licenses: AllowedLicenses = Field(
+        default=(),
+        description="The licences that sources, and documents with a `license_field`, may have: [CC0-1.0, MIT, unknown]. "
+        "unknown stands for none. Default: all.",
+    )
     stages: StageList = Field(
         default=(), description="Stages that process the documents, in order. `datapipe stages` lists all stages and options."
     )
@@ -262,6 +202,9 @@ class Mixture(Record):
             (("mixture", *path), text) for path, text in linear_schedule_problems(self.mixture, self._source_weights())
         ]
         problems += [*self._weighting_problems(), *self._strata_problems()]
+        problems += licensing_problems(self.licenses, self.sources, {name: self._listed(name) for name in self.sources})
+        if not problems:
+            problems += synthetic_problems(self.mixture, self.sources, self.average_shares() if self._is_given else {})
         if problems:
             raise ProblemsError(problems)
         return self
@@ -292,9 +235,17 @@ class Mixture(Record):
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
     def stages_of(self, source: str) -> tuple[StageUse, ...]:
-        """The stages of a source: its own list, or the mixture's."""
+        """The stages of a source: its own list, or the mixture's, with the filter of the licences that are allowed."""
+        return licensed_stages(self.licenses, self.sources[source], self._listed(source))
+
+    def _listed(self, source: str) -> tuple[StageUse, ...]:
         own = self.sources[source].stages
         return self.stages if own is None else own
+
+    @property
+    def _is_given(self) -> bool:
+        """Whether the weights are those of the mixture, and something is drawn by them."""
+        return self.mixture.weighting == "given" and not self.tokenizer.is_none
 
     def weight_phases(self) -> tuple[WeightPhase, ...]:
         """The given weights over the run. Each phase names every source; there is one phase if the weights do not change."""

@@ -98,6 +98,11 @@ class MixtureSpec(Record):
         description="What happens when a source reaches its max_epochs. stop: training ends. refuse: the run fails if a source "
         "reaches it within `tokens`. redistribute: the other sources replace it, in proportion to their weights.",
     )
+    max_synthetic: ExactShare | None = Field(
+        default=None,
+        description="Largest share of the tokens drawn that may come from `synthetic` sources: 30%. A mixture that draws more "
+        "is refused. Default: no limit.",
+    )
     window: int = Field(
         default=8,
         ge=0,

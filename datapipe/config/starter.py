@@ -26,6 +26,8 @@ max_quarantined: 0.1%               # share of a source's documents that may be 
 # max_unreadable_files: 0           # damaged, cut-off or misnamed files that a source may have before the run fails
 validation: 1%                      # share of the kept documents that go to separate validation shards
 
+# licenses: [PSF-2.0, MIT, unknown] # licenses that sources, and documents with a license_field, may have; default: all
+
 sources:
   modules:                          # any name; it becomes a folder of shards
     path: ${python:stdlib}/*.py     # a glob or a list of globs; ${ENV}, ${python:stdlib} and ${python:site-packages} work
@@ -40,8 +42,12 @@ sources:
     # strata: {by: score, bounds: [2, 10], repeat: [1, 2, 3], order: shuffled}     # divides the source by a number of each
                                     # document, which is a field in keep or a column of a stage; here: below 2, from 2 to below
                                     # 10, from 10 up. repeat: how often an epoch repeats each part. order: or ascending
-    license: PSF-2.0                # recorded in the snapshot
-    # synthetic: false              # whether a model wrote the corpus; recorded in the snapshot
+    license: PSF-2.0                # by its name in SPDX, or LicenseRef-NAME; recorded in the snapshot, as the next four are
+    # license_field: license        # field with the license of each document; those without one have that of the source
+    # homepage: https://docs.python.org             # web page about the corpus
+    # collected: 2024-05            # when: a date, a month, a year or {from: 2023-11, to: 2024-05}
+    # synthetic: false              # whether a model wrote the corpus: true, or {model: NAME, prompt: TEXT}
+    # cost: {usd: 1200}             # what the text cost, or {usd_per_million_tokens: 0.2}; the report counts it
     # check_fields: true            # false: only records further on have the fields that stages decide by
     # fingerprint: stat             # detect changed files by size and time; content: by reading them
   packages:
@@ -98,6 +104,7 @@ mixture:
   # weighting: given                # or by token counts: unimax, or temperature with temperature: 2.0 (tokens^(1/2))
   # max_epochs: 4                   # for every source without its own max_epochs; default: no limit
   # exhausted: stop                 # when a source reaches its max_epochs: stop, refuse to run, or redistribute
+  # max_synthetic: 30%              # largest share of the tokens drawn from synthetic sources; default: no limit
   # window: 8                       # shards of a source that the loader shuffles together; 0: all
 
 execution:                          # how the work is cut into tasks; it does not change the documents that are kept
@@ -108,6 +115,8 @@ execution:                          # how the work is cut into tasks; it does no
   # on_crash: fail                  # stop at a document that crashes a stage; quarantine: go on without it
   # stall_s: 600                    # seconds without any sign of work after which a worker is ended and its task tried again
   # check_disk: true                # refuse a run that the disk cannot hold by the estimate of `datapipe plan`
+  # cost_per_core_hour: 0.03        # price of a core for an hour, in US dollars; the report then has what the run cost
+  # cost_per_node_hour: 2.5         # the same of a node of a Ray cluster, for as long as the run uses it
   # resources:                      # resources of tasks on Ray, by stage, or for tokenize, pack, tokenizer/train and write
   #   dedup.exact: {num_cpus: 2, num_gpus: 0, memory: 4GiB}    # CPU cores, GPUs (fractions share a GPU), memory
 """

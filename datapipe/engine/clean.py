@@ -14,7 +14,7 @@ from typing import NamedTuple
 from datapipe.errors import SnapshotError
 from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import ATTEMPTS, FILES, LEDGER, PUBLISHED, RUN, TOKENIZER, WORK, published_tasks
+from datapipe.ledger.names import ATTEMPTS, FILES, PUBLISHED, RUN, TOKENIZER, WORK, published_tasks
 from datapipe.shards.manifest import SNAPSHOT, Manifest, folder_names, length_folders, read_manifest, snapshot_folder
 from datapipe.shards.snapshots import DATA_FOLDERS, DATA_PATH, Publication, data_files, files_needed, publications
 from datapipe.storage import Root
@@ -80,20 +80,18 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
 
 def clean(root: Root, keep: int) -> Cleaning:
     """Deletes what the `keep` newest snapshots and the last run do not need, while no run is at work. Returns what it was."""
-    with exclusive(root):
+    with exclusive(root) as hold:
         cleaning = plan_cleaning(root, keep)
-        for path in cleaning.manifests:
-            root.delete(path)
-        for path, _ in (*cleaning.files, *cleaning.shards):
-            root.delete(path)
-        for fingerprint in cleaning.tasks:
-            root.delete(f"{LEDGER}/{fingerprint}.json")
-        ledger = Ledger(root)
-        ledger.load()
-        ledger.sweep()
-        for path, _ in cleaning.work_files:
-            if path.startswith(f"{PUBLISHED}/"):
+        lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
+        paths = [*cleaning.manifests, *(path for path, _ in (*cleaning.files, *cleaning.shards)), *lists]
+        with hold.deleting(paths):
+            for path in paths:
                 root.delete(path)
+        ledger = Ledger(root, hold.condemned)
+        ledger.load()
+        if cleaning.tasks:
+            ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
+        ledger.sweep(hold)
         for folder in ("", *length_folders(root)):
             target = root.within(folder)
             for parent in ("snapshots", *DATA_FOLDERS):
@@ -152,7 +150,7 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
             continue
     ledger = Ledger(root)
     ledger.load()
-    names = [path.rpartition("/")[2].removesuffix(".json") for path, _ in root.list_files(LEDGER)]
+    names = ledger.fingerprints()
     gone = [name for name in names if name not in needed]
     records = [record for name in names if name in needed and (record := ledger.look_up(name)) is not None]
     used = {attempt_folder(output.path) for record in records for outputs in record.outputs.values() for output in outputs}

@@ -2,7 +2,8 @@
 
     plan ─▶ pending tasks ─▶ engine ─▶ attempts ─▶ ledger ─▶ (step complete) ─▶ plan …
 
-The driver holds tasks, never documents. It alone commits, so two attempts at one task may race without harm.
+The driver holds tasks, never documents. It alone commits, so two attempts at one task may race without harm. Records are
+committed in groups: when the first of them has waited for 0.1 s, and when they end a step.
 """
 
 from __future__ import annotations
@@ -10,29 +11,33 @@ from __future__ import annotations
 import time
 import uuid
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.patience import Patience
-from datapipe.engine.protocol import Attempt, Engine, Failure, Message
+from datapipe.engine.protocol import Attempt, Engine, Failure, Message, TellsNews
 from datapipe.engine.retries import Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
 from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
+from datapipe.ledger.hold import Hold
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import FAILURE
+from datapipe.ledger.pending import Pending
+from datapipe.memory import without_collection
 from datapipe.metrics import counted, quarantine_reason, total_counts
 from datapipe.outages import outage_of
-from datapipe.plan.compile import Plan, Step, compile_plan
+from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.counts import (
+    FirstTasks,
     SourceCounts,
     excess_drops,
     fields_without_value,
-    is_hopeless,
     quarantine_text,
     source_counts,
     source_over_quarantine_limit,
@@ -44,6 +49,7 @@ from datapipe.plan.splits import file_hash
 from datapipe.plan.work import Record, Task
 
 _TICK_S = 0.25
+_LOOK_EVERY_S = 0.1
 
 T = TypeVar("T")
 
@@ -81,30 +87,47 @@ class _Silences:
 
 
 class Driver:
-    """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported."""
+    """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported.
 
-    def __init__(self, request: Request, ledger: Ledger, observer: Observer) -> None:
-        self.request, self.ledger, self.observer = request, ledger, observer
+    Args:
+        hold: of the output; a run that has lost it stops.
+    """
+
+    def __init__(self, request: Request, ledger: Ledger, observer: Observer, hold: Hold) -> None:
+        self.request, self.ledger, self.observer, self.hold = request, ledger, observer, hold
+        self._pending = Pending()
+        self._next_look = 0.0
         self.plan: Plan | None = None
-        self._reading: dict[str, tuple[Step, list[Record]]] = {}
+        self._reading: dict[str, FirstTasks] = {}
         self._patience = Patience(1 + request.mixture.execution.max_infrastructure_retries)
 
+    @without_collection()
     def compile(self) -> Plan:
         """Compiles the plan from the records there are, shows it to the observer, and checks the limits of the mixture."""
-        self.plan = plan = self._patiently(lambda: compile_plan(self.request, self.ledger.look_up))
+        self.plan = plan = self._patiently(lambda: compile_plan(self.request, self.ledger.look_up, self.plan))
         self.observer.planned(plan)
         reading = [plan.of_kind("map", source)[0] for source in self.request.sources]
-        self._reading = {step.id: (step, list(step.records)) for step in reading if not step.is_committed}
-        for step, records in self._reading.values():
-            self._check_first_tasks(step, records)
-        self._check_unreadable(plan)
-        self._check_quarantine(plan)
+        self._reading = {step.id: FirstTasks(step) for step in reading if not step.is_committed}
+        for first in self._reading.values():
+            for record in first.step.records:
+                first.add(record)
+            self._check_first_tasks(first)
+        counts = self._counts_of_read(plan)
+        self._check_unreadable(counts)
+        self._check_quarantine(plan, counts)
         self._check_fields(plan)
         self._check_dropped(plan)
         return plan
 
     def run(self, engine: Engine) -> Plan:
         """Runs every task that has no record. Raises UserError or DatapipeError; committed records stay."""
+        try:
+            return self._run(engine)
+        finally:
+            with suppress(OSError):  # of a run that ends for another reason; nobody waits for a disk then
+                self.ledger.commit(self._pending.take())
+
+    def _run(self, engine: Engine) -> Plan:
         plan = self.plan or self.compile()
         ready = deque(plan.pending())
         submitted = {task.fingerprint for task in ready}
@@ -120,21 +143,25 @@ class Driver:
         )
         silences = _Silences()
         while not plan.is_committed:
+            self.hold.check()
             ready.extendleft(reversed(retries.due()))  # before fresh tasks, which may all fail in the same way
             while ready and len(in_flight) < 2 * engine.slots and not self._patience.is_waiting:
                 task = ready.popleft()
                 in_flight.add(task.fingerprint)
                 engine.submit(task, uuid.uuid4().hex[:12])
-            attempt = engine.next_attempt(_TICK_S) if in_flight else time.sleep(_TICK_S)
-            messages = engine.messages()
-            self.observer.tick(messages)
-            silences.tell(messages, self.observer.say)
-            if attempt is None:
+            wait_s = min(_TICK_S, self._pending.due_in_s)
+            attempt = engine.next_attempt(wait_s) if in_flight else time.sleep(wait_s)
+            self._look(engine, silences)
+            if attempt is not None:
+                in_flight.discard(attempt.task.fingerprint)
+                if attempt.failure is not None:  # which may end the run
+                    self._commit(missing)
+                self._take(attempt, retries)
+            is_end = attempt is not None and self._pending.by_step[attempt.task.step] >= missing[attempt.task.step]
+            if not is_end and self._pending.due_in_s:
                 continue
-            in_flight.discard(attempt.task.fingerprint)
-            if self._take(attempt, retries):
-                missing[attempt.task.step] -= 1
-            if missing[attempt.task.step] == 0 and attempt.record is not None:
+            self._commit(missing)
+            if is_end:
                 plan = self.compile()
                 fresh = [task for task in plan.pending() if task.fingerprint not in submitted]
                 submitted.update(task.fingerprint for task in fresh)
@@ -142,17 +169,36 @@ class Driver:
                 missing = _missing(plan)
         return plan
 
-    def _take(self, attempt: Attempt, retries: Retries) -> bool:
-        """Commits a record, or queues the task for another attempt. Returns whether it was committed."""
-        if attempt.record is not None:
-            record = attempt.record
-            self.observer.committed(self._patiently(lambda: self.ledger.commit(record)))
-            self._patience.change()
+    def _look(self, engine: Engine, silences: _Silences) -> None:
+        """Tells the observer what the engine says, a few times a second: small tasks end a thousand times as often."""
+        if (now := time.monotonic()) < self._next_look:
+            return
+        self._next_look = now + _LOOK_EVERY_S
+        messages = engine.messages()
+        for line in engine.take_news() if isinstance(engine, TellsNews) else ():
+            self.observer.say(line)
+        self.observer.tick(messages)
+        silences.tell(messages, self.observer.say)
+
+    def _commit(self, missing: Counter[str]) -> None:
+        """Commits the records that wait, and counts them in the tasks without a record by step."""
+        if not self._pending.records:
+            return
+        records = self._patiently(lambda: self.ledger.commit(self._pending.records))
+        self._pending.take()
+        self._patience.change()
+        for record in records:
+            missing[record.step] -= 1
+            self.observer.committed(record)
             if record.step in self._reading:
-                step, records = self._reading[record.step]
-                records.append(record)
-                self._check_first_tasks(step, records)
-            return True
+                self._reading[record.step].add(record)
+                self._check_first_tasks(self._reading[record.step])
+
+    def _take(self, attempt: Attempt, retries: Retries) -> None:
+        """Adds a record to the next commit, or queues the task for another attempt."""
+        if attempt.record is not None:
+            self._pending.add(attempt.record)
+            return
         assert attempt.failure is not None
         self._check_inputs(attempt.task, attempt.failure)
         if attempt.failure.kind in ("stage", "damage"):
@@ -168,7 +214,6 @@ class Driver:
             raise DatapipeError(f"{error}. {self._kept_traceback(error.failure)}") from None
         if text:
             self.observer.retried(attempt.task, replace(attempt.failure, message=text))
-        return False
 
     def _kept_traceback(self, failure: Failure) -> str:
         """Writes a failure with its traceback; a sentence that tells where they are."""
@@ -202,10 +247,9 @@ class Driver:
         if not changed:
             return
         unseen = {error.file.url for error in changed if error.looks_planned}
-        for step in self.plan.of_kind("map") if self.plan is not None else ():
-            for other in step.tasks or ():
-                if not unseen.isdisjoint(inputs_of(other)):
-                    self.ledger.forget(other.fingerprint)
+        maps = self.plan.of_kind("map") if self.plan is not None else ()
+        tasks = [other for step in maps for other in step.tasks or () if not unseen.isdisjoint(inputs_of(other))]
+        self.ledger.forget({other.fingerprint for other in tasks})
         raise UserError(f"{changed[0]} ({failure.message})" if failure.kind != "user" else failure.message)
 
     def _locate(self, task: Task, key: bytes) -> str:
@@ -230,10 +274,10 @@ class Driver:
         read = [name for name in self.request.sources if plan.of_kind("map", name)[0].is_committed]
         return {name: source_counts(plan, name) for name in read}
 
-    def _check_unreadable(self, plan: Plan) -> None:
+    def _check_unreadable(self, counts_of_read: Mapping[str, SourceCounts]) -> None:
         """Raises UserError for a source that is read and has more unreadable files than the mixture allows."""
         allowed = self.request.mixture.max_unreadable_files
-        for source, counts in self._counts_of_read(plan).items():
+        for source, counts in counts_of_read.items():
             if len(counts.unreadable_files) > allowed:
                 raise UserError(
                     f"{unreadable_text(source, counts.unreadable_files)}. max_unreadable_files allows {allowed}. List all with "
@@ -241,14 +285,13 @@ class Driver:
                     f"source, or raise max_unreadable_files to keep what can be read of them, and run the same command again."
                 )
 
-    def _check_quarantine(self, plan: Plan) -> None:
+    def _check_quarantine(self, plan: Plan, counts_of_read: Mapping[str, SourceCounts]) -> None:
         """Raises DatapipeError for a source that is read and has more documents in quarantine than the mixture allows."""
-        document_counts = self._counts_of_read(plan)
         share = self.request.mixture.max_quarantined
-        source = source_over_quarantine_limit(document_counts, share)
+        source = source_over_quarantine_limit(counts_of_read, share)
         if source is None:
             return
-        total = document_counts[source].document_counts
+        total = counts_of_read[source].document_counts
         raise DatapipeError(
             f"source '{source}': {total.quarantined:,} of {counted(total.read, 'document')} quarantined "
             f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {quarantine_text(total)}. "
@@ -262,15 +305,15 @@ class Driver:
             f"field names or the stage that the error names"
         )
 
-    def _check_first_tasks(self, step: Step, records: Sequence[Record]) -> None:
+    def _check_first_tasks(self, first: FirstTasks) -> None:
         """Raises DatapipeError where the first tasks of a source have quarantined all that they read: the others would too."""
-        share, num_left = self.request.mixture.max_quarantined, len(step.tasks or ()) - len(records)
-        if num_left and is_hopeless(step, records, share):
-            counts = total_counts(record.metrics.document_counts for record in records)
+        share = self.request.mixture.max_quarantined
+        if first.num_left and first.is_hopeless(share):
+            counts = total_counts(record.metrics.document_counts for record in first.records)
             raise DatapipeError(
-                f"source '{step.source}': all {counts.read:,} records that its first tasks read are quarantined, so the other "
-                f"tasks, {num_left:,}, do not run; max_quarantined allows {share:.2%}. {quarantine_text(counts)}. "
-                f"{self._example(records)} {self._remedy()}, and run the same command again."
+                f"source '{first.step.source}': all {counts.read:,} records that its first tasks read are quarantined, so the "
+                f"other tasks, {first.num_left:,}, do not run; max_quarantined allows {share:.2%}. {quarantine_text(counts)}. "
+                f"{self._example(first.records)} {self._remedy()}, and run the same command again."
             )
 
     def _check_fields(self, plan: Plan) -> None:

@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from datapipe.config.mixture import Mixture
+from datapipe.config.sources.source import Source
 from datapipe.errors import UserError, suggest
 from datapipe.metrics import counted
 from datapipe.own_columns import OWN_COLUMNS
@@ -77,15 +78,17 @@ def check_fields(
     source = mixture.sources[name]
     _check_text(mixture, name, files, stages)
     needed, absent = deciding_columns(mixture, name, stages)
-    wanted = dict.fromkeys((source.text, *source.keep, *absent))
+    kept = kept_columns(source, stages)
+    wanted = dict.fromkeys((source.text, *kept, *absent))
     seen = _look(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:]), set(wanted))
     problems = [_absent(mixture, name, column, asked_by, seen) for column, asked_by in absent.items()]
-    missing = [column for column in dict.fromkeys((source.text, *source.keep)) if column not in seen.found]
+    missing = [column for column in dict.fromkeys((source.text, *kept)) if column not in seen.found]
     warnings: list[RunWarning] = []
     for column in missing if seen.num_records else ():
         is_needed = column == source.text or column in needed
         remedy = _remedy(column, source.text, needed)
-        lack = f"{mixture.where('sources', name, 'text' if column == source.text else 'keep')}: {seen.lack(column)}"
+        option = "text" if column == source.text else "keep" if column in source.keep else "license_field"
+        lack = f"{mixture.where('sources', name, option)}: {seen.lack(column)}"
         if is_needed and source.check_fields:
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
         else:
@@ -117,7 +120,7 @@ def _check_text(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Re
                 f"{by_kind['text']}. Leave the stage out here: name it under `stages` of the sources that hold pages."
             )
         return
-    if "html" in mixture.sources[name].keep:
+    if "html" in mixture.sources[name].kept_fields:
         raise UserError(f"{mixture.where('sources', name, 'keep')}: 'html' is the page itself, which ends with extraction.")
     before = stages if extracting is None else stages[: stages.index(extracting)]
     asking = next((bound for bound in before if not bound.stage.before_text), None)
@@ -146,12 +149,13 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
     with what asks for it: "dedup.exact (field)". After a stage that does not declare what it writes, any column may exist."""
     source = mixture.sources[name]
     written: set[str] | None = set(OWN_COLUMNS)
+    kept = kept_columns(source, stages)
     needed: dict[str, str] = {}
     absent: dict[str, str] = {}
 
     def ask(column: str, asked_by: str) -> None:
         if written is not None and column not in written:
-            (needed if column in source.keep else absent).setdefault(column, asked_by)
+            (needed if column in kept else absent).setdefault(column, asked_by)
 
     for bound in stages:
         for column, option in bound.stage.columns_read().items():
@@ -161,6 +165,12 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
     if source.strata is not None:
         ask(source.strata.by, f"sources.{name}.strata.by")
     return needed, absent
+
+
+def kept_columns(source: Source, stages: Sequence[BoundStage]) -> tuple[str, ...]:
+    """The input fields that documents keep: those under `keep`, and their licence unless a stage writes it."""
+    is_written = any(source.license_field in (_written_by(bound) or ()) for bound in stages)
+    return source.keep if is_written else source.kept_fields
 
 
 def _written_by(bound: BoundStage) -> set[str] | None:
@@ -181,7 +191,7 @@ def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen
     problem = f"{mixture.where('sources', name, 'keep')}: {asked_by}: documents have no column '{column}'."
     if column in seen.found:
         return f"{problem} The input has the field: name it under `keep`."
-    known = dict.fromkeys([*mixture.sources[name].keep, *seen.names])
+    known = dict.fromkeys([*mixture.sources[name].kept_fields, *seen.names])
     listed = f" The input has the fields {', '.join(list(known)[:_LISTED_NAMES])}." if known else ""
     remedy = "If the input has it, name it under `keep`; otherwise put a stage before that writes it."
     return f"{problem}{suggest(column, known)}{listed} Correct the name. {remedy}"

@@ -30,7 +30,7 @@ from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError
 from datapipe.inputs.path_lists import SIGN as LIST_SIGN
 from datapipe.ledger.ledger import RECORD_VERSION, Ledger
-from datapipe.ledger.names import INPUTS, MIXTURE, RUN
+from datapipe.ledger.names import CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.estimate import Estimate, estimate, kept_shares
 from datapipe.plan.reasons import LastRun, RunFacts, facts_of, reasons
@@ -208,8 +208,22 @@ def _file(row: dict[str, Any]) -> tuple[int, tuple[str, InputFile, Reader]]:
     return file_hash(source, row["path"]), (source, InputFile(**known, row_groups=pieces), reader)
 
 
+def node_hours(root: Root) -> float:
+    """Hours that nodes of clusters were used for by all runs into an output; 0 where work/ has been deleted."""
+    try:
+        return float(json.loads(root.read_bytes(CLUSTER))["node_hours"])
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        return 0.0
+
+
+def add_node_hours(root: Root, hours: float) -> None:
+    """Adds the hours of a run that has ended, well or not. A run that is killed adds none."""
+    root.write_atomic(CLUSTER, (json.dumps({"node_hours": node_hours(root) + hours}) + "\n").encode())
+
+
 def read_mixture(root: Root) -> Mixture:
-    """The mixture of an output. References to variables that are not set stay, where the mixture is valid with them."""
+    """The mixture of an output. References to variables that are not set stay, where the mixture is valid with them. Raises
+    UserError for a file that is not a mixture, as it was edited or damaged."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / MIXTURE
         file.write_bytes(root.read_bytes(MIXTURE))
@@ -218,4 +232,5 @@ def read_mixture(root: Root) -> Mixture:
         except UserError as error:
             with suppress(UserError):
                 return load_mixture(file, (), root.url, keep_unset=True)
-            raise error
+            there = str(error).replace(str(file), root.child_url(MIXTURE))
+            raise UserError(f"{there}\nA run of the mixture writes this file anew.") from error

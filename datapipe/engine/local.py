@@ -13,6 +13,7 @@ from collections import deque
 from multiprocessing.connection import wait
 
 from datapipe.engine.protocol import Attempt, Message
+from datapipe.engine.workers.limits import NO_LIMITS, Limits
 from datapipe.engine.workers.process import WorkerProcess
 from datapipe.plan.work import Task
 
@@ -33,11 +34,11 @@ class LocalEngine:
 
     Args:
         url: of OUTPUT.
-        stall_s: see `ExecutionSpec`.
+        limits: of each worker.
     """
 
-    def __init__(self, url: str, num_workers: int, stall_s: float = 600.0) -> None:
-        self.url, self.num_workers, self.stall_s = url, num_workers, stall_s
+    def __init__(self, url: str, num_workers: int, limits: Limits = NO_LIMITS) -> None:
+        self.url, self.num_workers, self.limits = url, num_workers, limits
         self._workers: list[WorkerProcess] = []
         self._waiting: deque[tuple[Task, str]] = deque()
         self._next_look = 0.0
@@ -79,7 +80,7 @@ class LocalEngine:
         if now < self._next_look:
             return None
         self._next_look = now + _LOOK_EVERY_S
-        return next((attempt for worker in self._workers if (attempt := worker.watch(self.stall_s)) is not None), None)
+        return next((attempt for worker in self._workers if (attempt := worker.watch(self.limits)) is not None), None)
 
     def messages(self) -> list[Message]:
         return [worker.message for worker in self._workers if worker.message is not None]

@@ -105,7 +105,7 @@ def stopped_by(error: Exception, url: str) -> DatapipeError | None:
     Args:
         url: of the output.
     """
-    outage, refusal = outage_of(error, url), refusal_of(error)
+    outage, refusal = outage_of(error, url), refusal_of(error, url)
     if outage is not None:
         return DatapipeError(f"{outage}. {_advice(outage)}")
     if refusal is not None:

@@ -20,7 +20,7 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked_urls
-from datapipe.engine.fields import check_fields, deciding_columns
+from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
 from datapipe.inputs.discovery import discover, would_take
@@ -66,7 +66,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
     warnings += [*_unused(mixture), *_rounded(mixture)]
-    sources = {name: _planned(mixture, files[name], stages[name]) for name in mixture.sources}
+    sources = {name: _planned(mixture, name, files[name], stages[name]) for name in mixture.sources}
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
@@ -84,7 +84,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
 
 def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
     bound = tuple(_with_cut(name, bind(use)) for use in mixture.stages_of(name))
-    if mixture.tokenizer.is_none and "source" in mixture.sources[name].keep:
+    if mixture.tokenizer.is_none and "source" in mixture.sources[name].kept_fields:
         raise UserError(
             f"{mixture.where('sources', name, 'keep')}: 'source' cannot be kept: written documents have a column of this name, "
             f"with the source of the mixture. Leave it out, or add a tokenizer."
@@ -98,7 +98,7 @@ def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
 
 def _check_columns(mixture: Mixture, source: str, bound: Sequence[BoundStage]) -> None:
     """Raises UserError where a global stage would overwrite a column that the source keeps or another stage writes."""
-    taken = dict.fromkeys(mixture.sources[source].keep, "the source keeps")
+    taken = dict.fromkeys(mixture.sources[source].kept_fields, "the source keeps")
     for bound_stage in bound:
         stage = cast(Global, bound_stage.stage)
         for option, column in (("size_column", stage.size_column), ("cluster_column", stage.cluster_column)):
@@ -278,7 +278,9 @@ def _rounded(mixture: Mixture) -> list[RunWarning]:
     return [RunWarning(kind="rounded_weights", text=text, details={"shares": {name: list(of) for name, of in changed.items()}})]
 
 
-def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages: tuple[BoundStage, ...]) -> PlannedSource:
+def _planned(
+    mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]], stages: tuple[BoundStage, ...]
+) -> PlannedSource:
     listed = list(files)
     readers = {file.path: reader for file, reader in listed}
     digests: dict[str, str] = {}
@@ -289,7 +291,8 @@ def _planned(mixture: Mixture, files: Iterable[tuple[InputFile, Reader]], stages
             digests[key] = stage_digest(reader, "reader")
         by_path[path] = digests[key]
     groups = group_splits(listed, mixture.execution.split_bytes)
-    return PlannedSource(groups=tuple(groups), readers=readers, reader_digests=by_path, stages=stages)
+    keep = kept_columns(mixture.sources[name], stages)
+    return PlannedSource(groups=tuple(groups), readers=readers, reader_digests=by_path, keep=keep, stages=stages)
 
 
 def _tokenizer_content(mixture: Mixture) -> bytes:

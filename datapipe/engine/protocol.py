@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from datapipe.activity import Activity
 from datapipe.credentials import masked
@@ -46,12 +46,12 @@ class Failure:
 
     Attributes:
         kind: "user", "stage" and "damage" (never retried), "task" and "memory" (retried a few times), "infrastructure"
-            (retried generously), "crash" (the process was ended by what it ran) and "stall" (it was silent for too long), which
-            `retries.py` narrows down.
+            (retried generously), "node" (run elsewhere, since a node was taken away or cannot run tasks), "crash" (the process
+            was ended by what it ran) and "stall" (it was silent for too long), which `retries.py` narrows down.
         message: for the user, in plain lines.
         details: the traceback, for a log.
         cause: of a crash or of a lost worker: "SIGSEGV", "exit status 3"; "OOM" where the kernel has killed a process for
-            memory meanwhile.
+            memory meanwhile; "memory" where the worker took more than it may.
         activity: of a lost worker: what it was at.
         memory_bytes: of a lost worker: its resident memory when it was last seen.
         outage: of a disk or store, which all tasks wait for together; None for any other failure.
@@ -96,6 +96,27 @@ class Engine(Protocol):
     def close(self) -> None:
         """Stops all workers at once. Their running tasks are not committed."""
         ...
+
+
+@runtime_checkable
+class TellsNews(Protocol):
+    """An engine that has something to tell about its machines."""
+
+    def take_news(self) -> list[str]:
+        """The lines for the user since the last call."""
+        ...
+
+
+@runtime_checkable
+class CountsNodes(Protocol):
+    """An engine on a cluster.
+
+    Attributes:
+        node_seconds: for which the engine has used nodes, summed over them.
+    """
+
+    @property
+    def node_seconds(self) -> float: ...
 
 
 def failure_of(error: BaseException) -> Failure:

@@ -15,16 +15,22 @@ import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
+from datapipe.config.sources.source import Source
+from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
+from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import FILES, MIXTURE, PUBLISH, REPORT, TOKENIZER, published_tasks
+from datapipe.loader.order.drawn import drawn_tokens, run_order
 from datapipe.metrics import counted
 from datapipe.plan import weighting
 from datapipe.plan.compile import Plan
@@ -50,6 +56,7 @@ from datapipe.shards.manifest import (
     snapshot_folder,
     with_digest,
 )
+from datapipe.shards.provenance import SyntheticEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
@@ -62,13 +69,13 @@ _SPARE_ROWS = 2
 """The loader's quotas are within two rows of a weight (`loader/order/mixing.py`)."""
 
 
-def publish(root: Root, request: Request, plan: Plan, report: Report | None) -> tuple[Manifest, list[RunWarning]]:
+def publish(hold: Hold, request: Request, plan: Plan, report: Report | None) -> tuple[Manifest, list[RunWarning]]:
     """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings.
 
     Args:
         report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
     """
-    is_text, files = request.mixture.tokenizer.is_none, _files(request)
+    root, is_text, files = hold.root, request.mixture.tokenizer.is_none, _files(request)
     made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
     first = made[""].snapshot
     for folder in made:
@@ -78,9 +85,8 @@ def publish(root: Root, request: Request, plan: Plan, report: Report | None) -> 
         told[REPORT] = report(plan, first, warnings)
     lengths = {folder: unpublished.snapshot.fingerprint for folder, unpublished in made.items() if folder}
     for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
-        target = root.within(folder)
-        note_publication(target, unpublished.snapshot.fingerprint, time.time(), {} if folder else lengths)
-        _publish_snapshot(root, folder, unpublished, told)
+        note_publication(root.within(folder), unpublished.snapshot.fingerprint, time.time(), {} if folder else lengths)
+        _publish_snapshot(hold, folder, unpublished, told)
     root.write_atomic(published_tasks(first.fingerprint), "\n".join(_fingerprints(plan)).encode())
     return first, warnings
 
@@ -120,10 +126,7 @@ def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _U
     snapshot = DocumentsSnapshot(
         name=mixture.name,
         document_format=mixture.documents.format,
-        sources={
-            name: DocumentsSource(license=source.license, synthetic=source.synthetic)
-            for name, source in mixture.sources.items()
-        },
+        sources={name: DocumentsSource(**_provenance(source)) for name, source in mixture.sources.items()},
         files=_file_entry(files),
         documents=tuple(entry for entry, _ in data),
     ).sealed()
@@ -160,16 +163,17 @@ def _fingerprints(plan: Plan) -> list[str]:
     return [*(record.fingerprint for step in plan.steps for record in step.records), *told]
 
 
-def _publish_snapshot(root: Root, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes]) -> None:
+def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes]) -> None:
     """Publishes a snapshot in `folder` below the output, or in the output itself.
 
     Args:
         about: the files beside those that its manifest names, which stay as they were when a snapshot is published again.
     """
     snapshot, needed = unpublished.snapshot, unpublished.needed
-    target = root.within(folder)
+    root, target = hold.root, hold.root.within(folder)
     if _is_published(target, snapshot, needed):
         return
+    hold.check_condemned(f"{folder}/{entry.path}".lstrip("/") for entry in snapshot.data_files)
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(unpublished.data)
@@ -182,13 +186,13 @@ def _publish_snapshot(root: Root, folder: str, unpublished: _Unpublished, about:
     for number, entry, output in missing:
         root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"{PUBLISH}/{number:06d}")
     own = snapshot_folder(snapshot.fingerprint)
-    is_new = not target.exists(f"{own}/{SNAPSHOT}")
-    for path, content in (about if is_new else {}).items():
+    for path, content in ({} if target.exists(f"{own}/{SNAPSHOT}") else about).items():
         target.write_atomic(f"{own}/{path}", content)
-    for place in (own, ""):
-        for path, content in needed.items():
-            target.write_atomic(f"{place}/{path}".lstrip("/"), content)
-        target.write_atomic(f"{place}/{SNAPSHOT}".lstrip("/"), snapshot.to_json())
+    for path, content in (*needed.items(), (SNAPSHOT, snapshot.to_json())):
+        target.write_atomic(f"{own}/{path}", content)
+    hold.replace(
+        {f"{folder}/{path}".lstrip("/"): content for path, content in (*needed.items(), (SNAPSHOT, snapshot.to_json()))}
+    )
 
 
 def _keep_newest(target: Root) -> None:
@@ -339,9 +343,27 @@ def make_snapshot(
             f"mixture.tokens, add text to it, or write exhausted: redistribute. Packed shards stay; run the same command again "
             f"to publish them."
         )
+    _check_synthetic(mixture, snapshot)
     ends = "Training ends there (mixture.exhausted: stop). Add text, lower its weight, or write exhausted: redistribute."
     warned += [RunWarning(kind="ends_early", source=name, text=f"{text}. {ends}") for name, text in short.items()]
     return snapshot.sealed(), warned
+
+
+def _check_synthetic(mixture: Mixture, snapshot: Snapshot) -> None:
+    """Raises DatapipeError where training would draw more of synthetic sources than `mixture.max_synthetic`: weights that are
+    computed, empty sources and epoch caps are known only now."""
+    limit, written = mixture.mixture.max_synthetic, [name for name, source in snapshot.sources.items() if source.synthetic]
+    if limit is None or not written:
+        return
+    drawn: Mapping[str, int | Fraction] = drawn_tokens(snapshot, run_order(snapshot)) or weighting.drawn_shares(snapshot)
+    share = Fraction(sum(drawn[name] for name in written)) / (sum(drawn.values()) or 1)
+    spare = Fraction(_SPARE_ROWS * len(written) * snapshot.sequence_length, snapshot.total_tokens or 1 << 62)
+    if share > limit + spare:  # quotas are whole rows
+        raise DatapipeError(
+            f"training would draw {float(share):.2%} of its tokens from sources that models wrote ({', '.join(written)}), and "
+            f"mixture.max_synthetic allows {float(limit):.2%}. Lower their weights or max_epochs, add other text, or raise "
+            f"max_synthetic. Packed shards stay; run the same command again to publish them."
+        )
 
 
 def _source(mixture: Mixture, name: str) -> SourceEntry:
@@ -351,12 +373,24 @@ def _source(mixture: Mixture, name: str) -> SourceEntry:
     return SourceEntry(
         weight=0,
         max_epochs=mixture.max_epochs_of(name),
-        license=source.license,
-        synthetic=source.synthetic,
+        **_provenance(source),
         strata=None
         if strata is None
         else Strata(column=strata.by, bounds=strata.bounds, repeats=strata.repeats, order=strata.order),
     )
+
+
+def _provenance(source: Source) -> dict[str, Any]:
+    """Where a source comes from, as manifests have it."""
+    said = None if isinstance(source.synthetic, bool) else source.synthetic.model_dump()
+    of_model = said and SyntheticEntry(**{name: text and masked(text) for name, text in said.items()})
+    return {
+        "license": source.license,
+        "synthetic": of_model or source.synthetic,
+        "license_field": source.license_field,
+        "homepage": source.homepage and masked(source.homepage),
+        "collected": source.collected,
+    }
 
 
 def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:

@@ -1,7 +1,9 @@
 """What follows from the end of an attempt: another attempt, with more care, or the end of the run.
 
     user             the run fails
-    task, memory     up to `max_retries`, at once; after pauses where memory does not suffice
+    task             up to `max_retries`, at once
+    memory           with half as much in hand, until that is one document; then up to `max_retries`, after pauses
+    node             elsewhere, without counting
     infrastructure   up to `max_infrastructure_retries`, after pauses; a full disk or a silent store is `patience.py`'s
                      killed twice on the same documents ─▶ one by one ─▶ killed twice on one document, alone ─▶ as a crash
     crash            once more ─▶ its batch one by one ─▶ one document, named: the run fails, or goes on without it
@@ -28,7 +30,7 @@ from datapipe.document_name import with_own_id
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
 from datapipe.metrics import counted, size
-from datapipe.plan.work import Care, MapTask, Task
+from datapipe.plan.work import GatherTask, MapTask, MergeTask, ReduceTask, Task
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 """Pauses before another attempt at a task that the infrastructure failed: doubled each time, from the first to the longest."""
@@ -38,6 +40,12 @@ MOST_UNNAMED_CRASHES = 5
 
 MOST_CRASHING_DOCUMENTS = 32
 """Of one task. Each costs one or two attempts; a stage that crashes on more does not work."""
+
+MOST_RETURNS = 1000
+"""Times that nodes may give one task back. More are the fault of what sends the signals."""
+
+LEAST_LIMIT_BYTES = 8 << 20
+"""Rows that a task of a global stage may always hold: with fewer, it takes longer and hardly less memory."""
 
 _SAME_MEMORY = 0.2
 """Relative difference up to which two attempts had the same memory when they were killed."""
@@ -96,12 +104,16 @@ class Retries:
                 self._count(task, failure, self.max_retries)
                 return self._again(task, failure.message)
             case "memory":
-                return self._later(task, failure, self.max_retries)
+                return self._out_of_memory(task, failure)
+            case "node":  # the engine tells of the node once, and not of each of its tasks
+                self._count(task, failure, MOST_RETURNS)
+                return self._again(task, "", FIRST_PAUSE_S)
             case _:
                 if self._is_killed_again(task, failure):
                     return self._killed_on_documents(task, failure)
                 failure = self._with_memory(task, failure)
-                return self._later(task, failure, self.max_infrastructure_retries)
+                less = _with_less(task, failure) if failure.cause == "OOM" else None
+                return self._later(less or task, failure, self.max_infrastructure_retries)
 
     def wait(self, task: Task, until: float) -> None:
         """Queues another attempt for a time of the monotonic clock: after an outage, which counts as no failure of the task."""
@@ -146,6 +158,18 @@ class Retries:
             f"is all the memory there is, run fewer --workers, or lower execution.split_bytes or execution.bucket_bytes"
         )
         return replace(failure, message=hint)
+
+    def _out_of_memory(self, task: Task, failure: Failure) -> str:
+        less, activity = _with_less(task, failure), failure.activity or Activity()
+        if less is not None:
+            return self._again(less, f"{failure.message}. Now with half as much in hand", FIRST_PAUSE_S)
+        is_again = self._failures[task.fingerprint, "memory"] > 0
+        if is_again and isinstance(task, MapTask) and activity.is_on_documents and self.on_crash == "quarantine":
+            self._failures[task.fingerprint, "memory"] = 0
+            return self._without_document(task, failure, activity)
+        advice = "Raise execution.memory, or take out the document" if activity.num_docs == 1 else "Raise execution.memory"
+        told = failure if failure.cause != "memory" else replace(failure, message=f"{failure.message}. {advice}")
+        return self._later(task, told, self.max_retries)
 
     # ---------------------------------------------------------------------------------------------- crashes
 
@@ -228,7 +252,21 @@ class Retries:
 def _suspecting(task: MapTask, activity: Activity) -> MapTask:
     """The task, with the batch in hand to be processed one by one."""
     suspects = (*task.care.suspects, (activity.work, activity.key))
-    return replace(task, care=Care(suspects=suspects, crashing=task.care.crashing))
+    return replace(task, care=replace(task.care, suspects=suspects))
+
+
+def _with_less(task: Task, failure: Failure) -> Task | None:
+    """The task with half as much in hand; None where that is one document, or nothing that can be halved.
+
+    What a task reads, and so its outputs and the tasks that follow, stays the same: a stage gets the documents of a batch, or
+    the rows of a bucket, in more calls.
+    """
+    activity = failure.activity or Activity()
+    if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:
+        return replace(task, care=replace(task.care, most_docs=activity.num_docs // 2))
+    if isinstance(task, ReduceTask | MergeTask | GatherTask) and task.limit_bytes > LEAST_LIMIT_BYTES:
+        return replace(task, limit_bytes=max(LEAST_LIMIT_BYTES, task.limit_bytes // 2))
+    return None
 
 
 def _work(failure: Failure) -> str:

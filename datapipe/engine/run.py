@@ -8,24 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
-from datapipe.engine.history import estimated, last_limit, write_inputs, write_run
+from datapipe.engine.history import add_node_hours, estimated, last_limit, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.patience import stopped_by
 from datapipe.engine.prepare import Say, prepare
-from datapipe.engine.protocol import Engine, no_exit
+from datapipe.engine.protocol import CountsNodes, Engine, no_exit
 from datapipe.engine.publish import Report, publish
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.index.reference_rows import earlier_runs
 from datapipe.index.write import index_of_run, write_index
 from datapipe.kernels.compiling import Compilation
+from datapipe.ledger.hold import LeaseLostError
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import MIXTURE
+from datapipe.memory import without_collection
 from datapipe.metrics import counted, size
 from datapipe.outages import free_bytes
 from datapipe.plan.compile import Plan, compile_plan
@@ -46,14 +49,18 @@ class Run:
         replaces: whether the mixture may publish into the output of another one.
         of_snapshot: the warnings of its publication.
         before: the snapshot that was the newest one before this run; None before the first.
-        runs_here: whether tasks run on this machine, so that kernels are compiled on it; other engines compile their own.
+        engine: "local" or "ray". Kernels are compiled on this machine for tasks that run on it; Ray compiles its own.
+        workers: processes; None for one on each core.
+        started_s: of `perf_counter`.
     """
 
     mixture: Mixture
     make_engine: EngineFactory
     observer: Observer
     limit: int | None = None
-    runs_here: bool = True
+    engine: str = "local"
+    workers: int | None = None
+    started_s: float = field(default_factory=perf_counter)
     report: Report | None = None
     replaces: bool = False
     before: Manifest | None = None
@@ -69,7 +76,7 @@ class Run:
     @no_exit()
     def execute(self) -> Manifest:
         """Runs to the end. Raises UserError or DatapipeError; the next run uses everything committed until then."""
-        names = kernels_of_run(self.mixture) if self.runs_here else []
+        names = kernels_of_run(self.mixture) if self.engine == "local" else []
         try:
             with Compilation(names, usable_cores(), self._tell_compiled):
                 return self._run_and_publish()
@@ -84,25 +91,26 @@ class Run:
     def _run_and_publish(self) -> Manifest:
         self.request = request = prepare(self.mixture, self.limit, self.observer.say)
         _check_output(self.root)
-        with exclusive(self.root):
+        with exclusive(self.root) as hold:
             self.before = _newest(self.root)
             self._guard_other()
             self._guard_limit()
             self.root.write_atomic(MIXTURE, self.mixture.resolved_yaml().encode())
             write_inputs(self.root, request)
-            ledger = Ledger(self.root)
+            ledger = Ledger(self.root, hold.condemned)
             ledger.load()
-            ledger.sweep()
+            ledger.tidy()
+            ledger.sweep(hold)
             if ledger.num_refused:
                 self.observer.say(
                     f"{counted(ledger.num_refused, 'task')} committed by another version of datapipe will run again"
                 )
-            plan = self._execute(Driver(request, ledger, self.observer), request)
+            plan = self._execute(Driver(request, ledger, self.observer, hold), request)
             index = index_of_run(self.root, request, plan)
             if index is not None:
                 write_index(index)
-            self.snapshot, self.of_snapshot = publish(self.root, request, plan, self.report)
-            ledger.sweep()
+            self.snapshot, self.of_snapshot = publish(hold, request, plan, self.report)
+            ledger.sweep(hold)
         return self.snapshot
 
     def _execute(self, driver: Driver, request: Request) -> Plan:
@@ -114,9 +122,10 @@ class Run:
                 plan = self._run(driver, request)
         except BaseException as error:
             if isinstance(error, DatapipeError):  # attempts that were under way left files, which may fill the disk
-                with suppress(OSError):
-                    driver.ledger.sweep()
+                with suppress(OSError, LeaseLostError):
+                    driver.ledger.sweep(driver.hold)
             with suppress(OSError):  # a full disk must not hide why the run failed
+                driver.hold.check()
                 self._write_history(driver, request)
             raise
         self._write_history(driver, request)
@@ -151,6 +160,8 @@ class Run:
             return driver.run(engine)
         finally:
             engine.close()
+            if isinstance(engine, CountsNodes):
+                add_node_hours(self.root, engine.node_seconds / 3600)
 
     def _guard_other(self) -> None:
         """Raises UserError where the output holds the snapshot of another mixture."""
@@ -187,6 +198,7 @@ class Run:
 
 
 @no_exit()
+@without_collection()
 def planned(mixture: Mixture, limit: int | None = None, say: Say | None = None) -> tuple[Request, Plan]:
     """The plan of a mixture as of now; runs and locks nothing. `say` is as for `prepare`."""
     request = prepare(mixture, limit, say)

@@ -26,11 +26,12 @@ from datapipe.columns import text_lengths
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import PlannedInput, damages
-from datapipe.metrics import Fertility, UnreadableFile, by_file, rate_mb_per_s
+from datapipe.metrics import UnreadableFile, by_file, rate_mb_per_s
 from datapipe.plan.splits import file_hash
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
+from datapipe.token_counts import Fertility
 from datapipe.tokens.encoder import Encoder, slices_of
 from datapipe.tokens.fertility import Meter, described, unused_tokens
 from datapipe.tokens.training import check_training, train_tokenizer

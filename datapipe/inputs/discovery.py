@@ -116,7 +116,7 @@ def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> 
         file.url.encode()
         if not is_remote(file.url) and not os.access(file.url, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file.url)
-        stamp = _content_digest(file.url) if fingerprint == "content" else file.stamp
+        stamp = content_digest(file.url) if fingerprint == "content" else file.stamp
         try:
             return replace(file, stamp=stamp, row_groups=reader.probe(file, open_input))
         except DamagedInputError as error:
@@ -308,7 +308,7 @@ def _is_hidden(relative: str) -> bool:
     return any(part.startswith(".") or part == "__pycache__" for part in relative.split("/"))
 
 
-def _content_digest(url: str) -> str:
+def content_digest(url: str) -> str:
     hasher = xxhash.xxh3_128()
     with open_input(url) as stream:
         while chunk := stream.read(8 << 20):

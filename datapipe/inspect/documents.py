@@ -151,7 +151,7 @@ class Inspector:
             key
             for outcome in outcomes
             for source in self.sources
-            for _, output in self._tables(outcome, source)
+            for _, output in self.tables(outcome, source)
             for batch in read_table(self.root, output, ["key", "id"])
             if "id" in batch.schema.names  # outputs of earlier versions do not name the documents that they dropped
             for key in batch.column("key").filter(compute.equal(batch.column("id"), own_id)).to_pylist()
@@ -185,10 +185,10 @@ class Inspector:
 
     def _rows(self, query: DocumentQuery, sources: list[str]) -> Iterator[dict[str, Any]]:
         for name in sources:
-            for step, output in self._tables(query.outcome, name):
+            for step, output in self.tables(query.outcome, name):
                 yield from self._rows_of(output, query, step)
 
-    def _tables(self, outcome: Outcome, source: str) -> Iterator[tuple[Step, TableFile]]:
+    def tables(self, outcome: Outcome, source: str) -> Iterator[tuple[Step, TableFile]]:
         """The files that hold the documents of a source with this outcome."""
         kind = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}[outcome]
         steps = self.map_steps(source)
@@ -199,7 +199,7 @@ class Inspector:
     def _rows_with(self, outcome: Outcome, key: bytes) -> Iterator[dict[str, Any]]:
         """The rows of one document, in every table of an outcome."""
         wanted = pa.scalar(key, KEY_TYPE)
-        for step, output in (table for source in self.sources for table in self._tables(outcome, source)):
+        for step, output in (table for source in self.sources for table in self.tables(outcome, source)):
             for batch_number, batch in enumerate(read_table(self.root, output)):
                 numbers = compute.indices_nonzero(compute.equal(batch.column("key"), wanted)).to_pylist()
                 yield from (_row(batch, number, step, (output, batch_number, number)) for number in numbers)

@@ -1,179 +1,163 @@
 """The ledger: one record per committed task, and the only thing that makes its outputs exist.
 
-    work/ledger/FINGERPRINT.json     outputs, numbers, and a checksum of the record itself
-
-A record is written atomically after all its outputs are on disk, so it is there whole or not at all. A torn or edited record
-counts as none, and so does a record whose outputs are gone or that another version of datapipe wrote: the task runs again.
+Records are written in groups, each a commit file (`commit_files.py`), atomically after all their outputs are on disk: the
+workers that wrote the outputs have flushed them. A torn or edited record counts as none, and so does a record whose outputs are
+gone, are condemned by a run that lost the output (`lease.py`), or that another version of datapipe wrote: the task runs again.
 Committing twice is harmless: the first record stays.
 """
 
 from __future__ import annotations
 
-import json
-import re
 from collections import Counter
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
-import xxhash
-
+from datapipe.ledger.commit_files import FORGET, RECORD_VERSION, CommitFiles, Line, attempt_folder, forgetting, line_of
+from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import ATTEMPTS, INDEX, LEDGER, PROBE, PUBLISH, PUBLISHED, WORK
-from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import Outputs, output_from_json, output_to_json
+from datapipe.memory import without_collection
 from datapipe.plan.work import Record
 from datapipe.shards.manifest import SNAPSHOTS, length_folders
-from datapipe.storage import UNFINISHED, Root, sync_file, sync_folder
+from datapipe.storage import UNFINISHED, Root
 
-RECORD_VERSION = 3
-"""Of records. Version 1 had the same outputs as one type with a map of `facts`; version 2 named exchange files of another form,
-and no unreadable files. Neither is read."""
+__all__ = ["RECORD_VERSION", "Ledger", "Unneeded", "attempt_folder"]
 
-_ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
-
-
-def attempt_folder(path: str) -> str | None:
-    """The folder of the attempt that a file under work/attempts belongs to; None for another file."""
-    found = _ATTEMPT.match(path)
-    return found[0] if found else None
+_MERGED_AT_START, _MERGED_WHILE_RUNNING = 64, 256
+"""Small commit files that are merged: where a run begins, and while it runs."""
 
 
-class RecordVersionError(ValueError):
-    """A whole record of another version of datapipe."""
+@dataclass(frozen=True, slots=True)
+class Unneeded:
+    """What a sweep may delete.
+
+    Attributes:
+        attempts: folders that no record names, each with its files.
+        left: files on their way to a final name, which killed writers left, and records of other versions.
+    """
+
+    attempts: Counter[str] = field(default_factory=Counter)
+    left: Sequence[str] = ()
 
 
 class Ledger:
-    """The records of one output folder. Only the driver writes it, under the run's lock."""
+    """The records of one output folder. Only the driver writes it, under the run's lock.
 
-    def __init__(self, root: Root) -> None:
+    Args:
+        condemned: folders of attempts that a run which lost the output may still be deleting: they count as gone.
+    """
+
+    def __init__(self, root: Root, condemned: Collection[str] = ()) -> None:
         self.root = root
+        self.files = CommitFiles(root)
+        self._condemned = frozenset(condemned)
+        self._lines: dict[str, list[Line]] = {}
         self._records: dict[str, Record | None] = {}
-        self._listed: set[str] = set()
-        self._stored: dict[str, Record | None] = {}  # as read, so that sweeping and looking up read each once
-        self._refused: set[str] = set()
+        self._named: set[str] = set()
+        self._sizes: dict[str, int] = {}
 
     @property
     def num_refused(self) -> int:
-        """How many of the records read so far another version of datapipe wrote."""
-        return len(self._refused)
+        """How many records another version of datapipe wrote."""
+        return self.files.num_refused
 
+    @without_collection()
     def load(self) -> None:
-        """Lists the records, once; each is read when it is asked for."""
-        names = (path.rpartition("/")[2] for path, _ in self.root.list_files(LEDGER))
-        self._listed = {name.removesuffix(".json") for name in names if name.endswith(".json") and not name.startswith(".")}
+        """Reads all records, once, and lists what there is of their outputs; each is decoded when it is asked for."""
+        lines: dict[str, Line] = {line.checksum: line for line in self.files.read()}
+        forgotten = {name for line in lines.values() if line.fingerprint == FORGET for name in line.names()}
+        for line in lines.values():
+            if line.fingerprint != FORGET and line.checksum not in forgotten:
+                self._lines.setdefault(line.fingerprint, []).append(line)
+                self._named.add(line.attempt)
+        self._sizes = dict(self.root.list_files(ATTEMPTS))
+
+    def tidy(self) -> None:
+        """Merges the small commit files that a long run of slow tasks leaves. Only for the run that holds the output."""
+        self.files.merge_small(_MERGED_AT_START)
+
+    def fingerprints(self) -> list[str]:
+        """Of all tasks that have a record, whether its outputs are there or not."""
+        return [*self._lines, *(name for name, record in self._records.items() if record and name not in self._lines)]
 
     def look_up(self, fingerprint: str) -> Record | None:
         """The committed record of a task whose outputs are all still there, or None."""
         if fingerprint not in self._records:
-            record = self._read(fingerprint) if fingerprint in self._listed else None
-            self._records[fingerprint] = record if record is not None and self._has_outputs(record) else None
+            records = (line.record() for line in self._lines.get(fingerprint, ()) if line.attempt not in self._condemned)
+            self._records[fingerprint] = next((record for record in records if self._has_outputs(record)), None)
         return self._records[fingerprint]
 
-    def commit(self, record: Record) -> Record:
-        """Makes a record durable; where the task has a record already, that one stays and is returned."""
-        known = self.look_up(record.fingerprint)
-        if known is not None:
-            return known
-        if self.root.local is not None:
-            self._sync(record)
-        self.root.write_atomic(f"{LEDGER}/{record.fingerprint}.json", record_to_bytes(record))
-        self._records[record.fingerprint] = self._stored[record.fingerprint] = record
-        self._listed.add(record.fingerprint)
-        self._refused.discard(record.fingerprint)
-        return record
+    def commit(self, records: Sequence[Record]) -> list[Record]:
+        """Makes records durable, together. Where a task has a record already, that one stays.
 
-    def forget(self, fingerprint: str) -> None:
-        """Deletes the record of a task, if there is one: the task runs again. Its files go with the next sweep."""
-        self.root.delete(f"{LEDGER}/{fingerprint}.json")
-        self._records[fingerprint] = self._stored[fingerprint] = None
-        self._listed.discard(fingerprint)
+        Returns:
+            The record that stands, for each.
+        """
+        first = {record.fingerprint: record for record in reversed(records)}
+        missing = [record for name, record in first.items() if self.look_up(name) is None]
+        lines = [line_of(record) for record in missing]
+        self.files.write(lines)
+        for record, line in zip(missing, lines):
+            self._records[record.fingerprint] = record
+            self._named.add(line.attempt)
+        self.files.merge_small(_MERGED_WHILE_RUNNING)
+        return [self._records[record.fingerprint] or record for record in records]
 
-    def sweep(self) -> int:
-        """Deletes what killed runs and killed attempts leave: attempts that no record names, files on their way to a final
-        name, and records of other versions. No task may be running.
+    def forget(self, fingerprints: Collection[str]) -> None:
+        """Takes the records of tasks back, if they have one: the tasks run again. Their files go with the next sweep."""
+        wanted = set(fingerprints)
+        checksums = [line.checksum for line in self.files.read() if line.fingerprint in wanted]
+        self.files.write([forgetting(checksums)] if checksums else [])
+        for fingerprint in wanted:
+            self._lines.pop(fingerprint, None)
+            record = self._records.get(fingerprint)
+            self._records[fingerprint] = None
+            if record is not None:
+                self._named.discard(line_of(record).attempt)
+
+    def keep(self, fingerprints: Collection[str]) -> None:
+        """Deletes the records of all other tasks, and what torn writes left of records. Only while no run is at work."""
+        paths, wanted = list(self.files.sizes), set(fingerprints)
+        kept = [line for name, lines in self._lines.items() if name in wanted for line in lines]
+        self.files.write(kept)
+        self.files.delete(paths)
+        self._lines = {name: lines for name, lines in self._lines.items() if name in wanted}
+        self._records.clear()
+        self._named = {line.attempt for line in kept}
+
+    def unneeded(self) -> Unneeded:
+        """What killed runs and killed attempts have left: attempts that no record names, files on their way to a final name,
+        and records of other versions. No task may be running."""
+        listed = (attempt_folder(path) for path, _ in self.root.list_files(ATTEMPTS))
+        attempts = Counter(folder for folder in listed if folder is not None and not self._is_named(folder))
+        return Unneeded(attempts, [*self.files.old, *self._unfinished()])
+
+    def sweep(self, hold: Hold) -> int:
+        """Deletes what is not needed. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
 
         Returns:
             How many files of attempts it deleted.
         """
-        with ThreadPoolExecutor(8) as pool:
-            records = list(pool.map(self._read, sorted(self._listed)))
-        paths = (output.path for record in records if record for outputs in record.outputs.values() for output in outputs)
-        named = set(map(attempt_folder, paths))
-        listed = (attempt_folder(path) for path, _ in self.root.list_files(ATTEMPTS))
-        unnamed = Counter(folder for folder in listed if folder is not None and folder not in named)
-        for folder in unnamed:
-            self.root.delete_folder(folder)
-        for fingerprint in sorted(self._refused):
-            self.root.delete(f"{LEDGER}/{fingerprint}.json")
-        self._sweep_unfinished()
-        return unnamed.total()
+        unneeded = self.unneeded()
+        with hold.deleting([*unneeded.attempts, *unneeded.left], ATTEMPTS):
+            for folder in unneeded.attempts:
+                self.root.delete_folder(folder)
+            for path in unneeded.left:
+                self.root.delete(path)
+            self.root.delete_empty_folders(ATTEMPTS)
+        return unneeded.attempts.total()
 
-    def _sweep_unfinished(self) -> None:
-        """Deletes files on their way to a final name, and empty folders of attempts."""
+    def _is_named(self, attempt: str) -> bool:
+        return attempt in self._named and attempt not in self._condemned
+
+    def _unfinished(self) -> list[str]:
         left = [path for path, _ in self.root.list_files(PUBLISH)]
         lengths = length_folders(self.root)
         snapshots = [SNAPSHOTS, *(f"{folder}/{SNAPSHOTS}" for folder in lengths)]
         for folder in ("", *lengths, *snapshots, WORK, LEDGER, INDEX, PUBLISHED):
             paths = (path for path, _ in self.root.list_files(folder, recursive=folder in snapshots))
             left += [path for path in paths if UNFINISHED.fullmatch(path) or path.startswith(PROBE)]
-        for path in left:
-            self.root.delete(path)
-        self.root.delete_empty_folders(ATTEMPTS)
-
-    def _sync(self, record: Record) -> None:
-        assert self.root.local is not None
-        for outputs in record.outputs.values():
-            for output in outputs:
-                path = self.root.local / output.path
-                sync_file(path)
-                sync_folder(path.parent)
+        return left
 
     def _has_outputs(self, record: Record) -> bool:
         outputs = [output for group in record.outputs.values() for output in group]
-        return all(self.root.size(output.path) == output.bytes for output in outputs)
-
-    def _read(self, fingerprint: str) -> Record | None:
-        if fingerprint not in self._stored:
-            self._stored[fingerprint] = self._fetch(fingerprint)
-        return self._stored[fingerprint]
-
-    def _fetch(self, fingerprint: str) -> Record | None:
-        try:
-            record = record_from_bytes(self.root.read_bytes(f"{LEDGER}/{fingerprint}.json"))
-        except FileNotFoundError:
-            return None
-        except RecordVersionError:
-            self._refused.add(fingerprint)
-            return None
-        return record if record is not None and record.fingerprint == fingerprint else None
-
-
-def record_to_bytes(record: Record) -> bytes:
-    """A record as JSON with its own checksum in the first line."""
-    outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
-    body: dict[str, Any] = {
-        "version": RECORD_VERSION,
-        "step": record.step,
-        "fingerprint": record.fingerprint,
-        "outputs": outputs,
-        "metrics": record.metrics.to_json(),
-    }
-    content = json.dumps(body, ensure_ascii=False).encode()
-    return f'{{"checksum": "{xxhash.xxh3_128_hexdigest(content)}"}}\n'.encode() + content + b"\n"
-
-
-def record_from_bytes(content: bytes) -> Record | None:
-    """The record, or None where the bytes are torn or edited. Raises RecordVersionError."""
-    head, _, body = content.partition(b"\n")
-    body = body.removesuffix(b"\n")
-    try:
-        if json.loads(head)["checksum"] != xxhash.xxh3_128_hexdigest(body):
-            return None
-        data: Mapping[str, Any] = json.loads(body)
-    except (ValueError, KeyError, TypeError):
-        return None
-    if data.get("version") != RECORD_VERSION:
-        raise RecordVersionError(f"a record of version {data.get('version')}, expected {RECORD_VERSION}")
-    outputs: Outputs = {kind: tuple(output_from_json(output) for output in group) for kind, group in data["outputs"].items()}
-    metrics = TaskMetrics.from_json(data["metrics"])
-    return Record(step=data["step"], fingerprint=data["fingerprint"], outputs=outputs, metrics=metrics)
+        return all(self._sizes.get(output.path) == output.bytes for output in outputs)

@@ -1,42 +1,33 @@
 """One run per output: a second run is refused while the first is alive.
 
 local          flock on work/lock: the kernel releases it with the process, so nothing is left to clean up
-object store   work/lock.json, a lease that the run renews; it expires after a crash
+object store   work/lock.json, a lease that the run renews (`lease.py`)
 """
 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import socket
-import threading
-import time
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from datapipe.errors import UserError
-from datapipe.ledger.names import LEASE, LOCK
+from datapipe.ledger.hold import Hold
+from datapipe.ledger.lease import leased
+from datapipe.ledger.names import LOCK
 from datapipe.storage import Root
 
-LEASE_S = 60.0
-_RENEW_S = 15.0
+
+@contextmanager
+def exclusive(root: Root) -> Iterator[Hold]:
+    """Holds the output while the block runs. Raises UserError where another run holds it, LeaseLostError where one took it."""
+    with _flock(root) if root.local is not None else leased(root) as hold:
+        yield hold
 
 
 @contextmanager
-def exclusive(root: Root) -> Iterator[None]:
-    """Holds the output while the block runs. Raises UserError where another run holds it."""
-    if root.local is not None:
-        with _flock(root):
-            yield
-    else:
-        with _lease(root):
-            yield
-
-
-@contextmanager
-def _flock(root: Root) -> Iterator[None]:
+def _flock(root: Root) -> Iterator[Hold]:
     assert root.local is not None
     path = root.local / LOCK
     try:
@@ -58,49 +49,6 @@ def _flock(root: Root) -> Iterator[None]:
             ) from error
         os.truncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-        yield
+        yield Hold(root)
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _lease(root: Root) -> Iterator[None]:
-    mine = uuid.uuid4().hex
-    held = _read_lease(root)
-    if held is not None and time.time() - held["renewed"] < LEASE_S:
-        raise UserError(
-            f"{root.url}: another run is using this output (process {held['process']}). Wait for it to end, stop it, or give "
-            f"another --output. If it was killed, its lease expires within {LEASE_S:.0f} seconds."
-        )
-    _write_lease(root, mine)
-    seen = _read_lease(root)
-    if seen is None or seen["holder"] != mine:
-        raise UserError(f"{root.url}: another run took this output at the same moment. Run again, or give another --output.")
-    done = threading.Event()
-    renewing = threading.Thread(target=_renew, args=(root, mine, done), daemon=True)
-    renewing.start()
-    try:
-        yield
-    finally:
-        done.set()
-        renewing.join()
-        with suppress(OSError):  # the store does not answer; the lease expires by itself
-            root.delete(LEASE)
-
-
-def _renew(root: Root, mine: str, done: threading.Event) -> None:
-    while not done.wait(_RENEW_S):
-        with suppress(OSError):  # the store does not answer: the run waits for it, and so does the lease
-            _write_lease(root, mine)
-
-
-def _write_lease(root: Root, mine: str) -> None:
-    lease = {"holder": mine, "process": f"{os.getpid()} on {socket.gethostname()}", "renewed": time.time()}
-    root.write_atomic(LEASE, json.dumps(lease).encode())
-
-
-def _read_lease(root: Root) -> dict | None:
-    try:
-        return json.loads(root.read_bytes(LEASE))
-    except (FileNotFoundError, ValueError):
-        return None

@@ -7,14 +7,18 @@ tokenizer.json   files.parquet    of the newest: its tokenizer, and the input fi
 length-N/                         the same for every further sequence length
 mixture.yaml                      the mixture of the last run with all defaults, without credentials
 report.json                       the numbers of the last run
+README.md   croissant.json        the card of the newest snapshot: for people and the hub, and for programs
 work/                             what runs need to resume, and `inspect` to look at documents
-  ledger/FINGERPRINT.json         one record per committed task
+  ledger/NUMBER-ID.jsonl          the records of committed tasks, many in a file
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
   index.json   index/             rows of the run's global stages, for later runs
   run.json   inputs.parquet       the last run and its inputs
+  cluster.json                    hours that nodes of a Ray cluster were used for
   published/FINGERPRINT           the tasks that each snapshot was made of
   publish/                        shards on their way to shards/
   lock   lock.json                held by the run at work: locally, on an object store
+  condemned-ID.json               what a run on an object store is deleting
+  status.json                     how far the run is, for `datapipe status`
   failure.txt                     the traceback of the task that failed the last run
 """
 
@@ -24,8 +28,11 @@ TOKENIZER = "tokenizer.json"
 FILES = "files.parquet"
 MIXTURE = "mixture.yaml"
 REPORT = "report.json"
+REPORT_PAGE = "report.html"
+CARD = "README.md"
+CROISSANT = "croissant.json"
 
-OWN_FILES = ("snapshot.json", TOKENIZER, FILES, MIXTURE, REPORT)
+OWN_FILES = ("snapshot.json", TOKENIZER, FILES, MIXTURE, REPORT, REPORT_PAGE, CARD, CROISSANT)
 """The files of the output itself, which runs replace."""
 
 WORK = "work"
@@ -33,12 +40,15 @@ LEDGER = f"{WORK}/ledger"
 ATTEMPTS = f"{WORK}/attempts"
 RUN = f"{WORK}/run.json"
 INPUTS = f"{WORK}/inputs.parquet"
+CLUSTER = f"{WORK}/cluster.json"
 PUBLISH = f"{WORK}/publish"
 PUBLISHED = f"{WORK}/published"
 INDEX = f"{WORK}/index"
 PROBE = f"{WORK}/probe-"
 LOCK = f"{WORK}/lock"
 LEASE = f"{WORK}/lock.json"
+CONDEMNED = f"{WORK}/condemned-"
+STATUS = f"{WORK}/status.json"
 FAILURE = f"{WORK}/failure.txt"
 
 

@@ -136,7 +136,7 @@ def trace_step(
         seed, balance: as the loader was opened, if they were given.
         text: whether to decode the tokens of each piece.
     """
-    traced = _open_run(output, global_batch_size, state, snapshot, split, seed, balance)
+    traced = open_run(output, global_batch_size, state, snapshot, split, seed, balance)
     traced.batch_order.check_step(step)
     if traced.batch_order.steps.is_skipped(step):
         return []
@@ -170,7 +170,7 @@ def trace_document(
         num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
         strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
-    traced = _open_run(output, global_batch_size, state, snapshot, split, seed, balance)
+    traced = open_run(output, global_batch_size, state, snapshot, split, seed, balance)
     found = traced.find_document(key, num_epochs, world_size)
     if strict:
         found.check_complete()
@@ -188,11 +188,11 @@ def find_document(
     num_epochs: int | None = None,
 ) -> DocumentTrace:
     """As `trace_document` of the training split, with what was searched and what this output cannot tell."""
-    traced = _open_run(output, global_batch_size, state, snapshot, "train", None, "rows")
+    traced = open_run(output, global_batch_size, state, snapshot, "train", None, "rows")
     return traced.find_document(key, num_epochs, world_size)
 
 
-def _open_run(
+def open_run(
     output: str | Path,
     global_batch_size: int | None,
     state: Mapping[str, Any] | None,
@@ -200,7 +200,7 @@ def _open_run(
     split: Split,
     seed: int | None,
     balance: Balance,
-) -> _TracedRun:
+) -> TracedRun:
     """Opens the snapshot of a run, and restores its order from `state` or from `global_batch_size`."""
     root, steps_done = Root(str(output)), None
     if state is not None:
@@ -219,10 +219,10 @@ def _open_run(
             f"global batch size {global_batch_size}: give the rows of a step, at least 1 (--global-batch-size N), or the "
             f"loader's state (--state FILE)."
         )
-    return _TracedRun(root, snapshot, order, balance, steps_done)
+    return TracedRun(root, snapshot, order, balance, steps_done)
 
 
-class _TracedRun:
+class TracedRun:
     """The order of a run, and the shards that it reads.
 
     Args:
@@ -359,8 +359,10 @@ class _TracedRun:
 
     def _rank_and_row(self, step: int, sample: int, world_size: int) -> tuple[int, int]:
         """The rank that reads a sample, and its row in that rank's batch."""
-        ranks = self._builder(_mesh(0, world_size)).ranks(step)
         index = sample - self.batch_order.steps.samples(step)[0]
+        if world_size == 1:  # without an array of the batch, which may be larger than memory
+            return 0, index
+        ranks = self._builder(_mesh(0, world_size)).ranks(step)
         return int(ranks[index]), int((ranks[:index] == ranks[index]).sum())
 
     def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, int, int, int]]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 from datapipe.errors import DatapipeError
@@ -22,7 +23,7 @@ from datapipe.plan import expand, ranking, runs
 from datapipe.plan.outputs import ExchangeFile, F, OutputFile, TableFile, TokenizerFile, train_rows
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.steps import GlobalStep, Pipeline, RankingStep, lay_out
-from datapipe.plan.work import BoundStage, Decisions, MapTask, Record, Task
+from datapipe.plan.work import BoundStage, Decisions, Record, Task
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
 from datapipe.stage.ranking import Cut, Interval
@@ -36,6 +37,9 @@ ARROW = " → "
 
 LookUp = Callable[[str], Record | None]
 """The committed record of a fingerprint, or None."""
+
+MakeTasks = Callable[[], Sequence[Task]]
+"""Makes the tasks of a step, which takes 0.1 ms each."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,10 +121,15 @@ def _files(steps: Sequence[Step], kind: str) -> tuple[ExchangeFile, ...]:
     return tuple(output for step in steps for output in step.outputs(kind, ExchangeFile) if output.rows)
 
 
-def compile_plan(request: Request, look_up: LookUp) -> Plan:
-    """The plan of a run as of now. Raises UserError where the order of global stages is contradictory."""
+def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None) -> Plan:
+    """The plan of a run as of now. Raises UserError where the order of global stages is contradictory.
+
+    Args:
+        before: an earlier plan of the same request, from fewer records. Tasks follow from committed records, which stay, so
+            what it has of tasks is taken from it.
+    """
     pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
-    compilation = _Compilation(request, look_up, Plan(pipeline=pipeline))
+    compilation = _Compilation(request, look_up, Plan(pipeline=pipeline), before)
     cleaned = [compilation.segment(name, len(pipeline.segments[name]) - 1) for name in request.sources]
     if request.mixture.tokenizer.is_none:
         for step in cleaned:
@@ -137,18 +146,42 @@ def compile_plan(request: Request, look_up: LookUp) -> Plan:
 class _Compilation:
     """State of one compilation. Each method adds a step after the steps it needs, and returns it."""
 
-    def __init__(self, request: Request, look_up: LookUp, plan: Plan) -> None:
+    def __init__(self, request: Request, look_up: LookUp, plan: Plan, before: Plan | None) -> None:
         self.request, self.look_up, self.plan = request, look_up, plan
+        self.before = {step.id: step for step in before.steps} if before is not None else {}
+        self.read_whole = before.read_whole if before is not None else {}
         self.expander = expand.Expander(request.mixture)
         self.known: dict[str, Step] = {}
 
-    def add(self, step_id: str, kind: str, label: str, source: str, tasks: Sequence[Task] | None) -> Step:
+    def add(self, step_id: str, kind: str, label: str, source: str, make: MakeTasks | None) -> Step:
+        """Adds a step.
+
+        Args:
+            make: makes its tasks; None while they are not known.
+        """
+        before = self.before.get(step_id)
+        if before is not None and before.tasks is not None and make is not None:
+            step = self.with_records(before)
+        else:
+            step = self.made(step_id, kind, label, source, make and make())
+        self.known[step_id] = step
+        self.plan.steps.append(step)
+        return step
+
+    def with_records(self, step: Step) -> Step:
+        """A step of the plan before, with the records of its tasks that there are now."""
+        if step.is_committed:
+            return step
+        records = (self.look_up(task.fingerprint) for task in step.tasks or ())
+        return replace(step, records=tuple(record for record in records if record is not None))
+
+    def made(self, step_id: str, kind: str, label: str, source: str, tasks: Sequence[Task] | None) -> Step:
         if tasks is not None and len({task.fingerprint for task in tasks}) != len(tasks):
             raise DatapipeError(
                 f"{step_id}: two tasks have the same fingerprint. This is a defect of datapipe, please report it"
             )
         records = [self.look_up(task.fingerprint) for task in tasks or ()]
-        step = Step(
+        return Step(
             id=step_id,
             kind=kind,
             label=label,
@@ -156,9 +189,6 @@ class _Compilation:
             tasks=None if tasks is None else tuple(tasks),
             records=tuple(record for record in records if record is not None),
         )
-        self.known[step_id] = step
-        self.plan.steps.append(step)
-        return step
 
     def segment(self, name: str, number: int) -> Step:
         """Segment `number` of a source, after all the steps that it needs."""
@@ -170,8 +200,7 @@ class _Compilation:
         emit = following.stage if isinstance(following, GlobalStep) else None
         labels = [stage.name for stage in stages]
         if number == 0:
-            tasks = self.read_tasks(step_id, name, stages, emit)
-            return self.add(step_id, "map", ARROW.join(["read", *labels]), name, tasks)
+            return self.read(step_id, ARROW.join(["read", *labels]), name, stages, emit)
         before = self.segment(name, number - 1)
         ending = self.plan.pipeline.after[name][number - 1]
         assert ending is not None
@@ -179,20 +208,24 @@ class _Compilation:
         later = None
         if before.is_committed and known is not None:
             planned = self.plan.inputs[name]
-            later = self.expander.later_tasks(step_id, name, planned, before.records, known, stages, emit)
+            later = partial(self.expander.later_tasks, step_id, name, planned, before.records, known, stages, emit)
         return self.add(step_id, "map", ARROW.join([f"apply {ending.id}", *labels]), name, later)
 
-    def read_tasks(self, step_id: str, name: str, stages: tuple[BoundStage, ...], emit: BoundStage | None) -> list[MapTask]:
-        """The tasks that read a source. A file of which the record of a task says that it cannot be cut is read in one."""
+    def read(self, step_id: str, label: str, name: str, stages: tuple[BoundStage, ...], emit: BoundStage | None) -> Step:
+        """The step that reads a source. A file of which the record of a task says that it cannot be cut is read in one task."""
         planned, limit = self.request.sources[name], self.request.limit
-        tasks = self.expander.read_tasks(step_id, name, planned, stages, emit, limit)
-        records = [record for task in tasks if (record := self.look_up(task.fingerprint)) is not None]
-        whole = {path: record.fingerprint for record in records for path in record.metrics.unsplittable_files}
-        if whole:
-            planned = planned.with_whole(whole)
-            tasks = self.expander.read_tasks(step_id, name, planned, stages, emit, limit)
-        self.plan.inputs[name], self.plan.read_whole[name] = planned, whole
-        return tasks
+        whole = self.read_whole.get(name, {})
+        while True:
+            now = planned.with_whole(whole) if whole else planned
+            make = partial(self.expander.read_tasks, step_id, name, now, stages, emit, limit)
+            step = self.add(step_id, "map", label, name, make)
+            found = {path: record.fingerprint for record in step.records for path in record.metrics.unsplittable_files}
+            if not found.keys() - whole.keys():
+                self.plan.inputs[name], self.plan.read_whole[name] = now, whole
+                return step
+            self.plan.steps.pop()
+            self.before.pop(step_id, None)
+            whole = {**whole, **found}
 
     def cut(self, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
         """The filter with the cut of its share, or None while that is not committed."""
@@ -202,12 +235,13 @@ class _Compilation:
         scores = scored.outputs(ranking.scores_of(bound.name), TableFile)
         for number in range(1, ranking.MOST_ROUNDS + 1):
             ranks, narrow = ranking.step_ids(source, bound.name, number)
-            tasks = ranking.rank_tasks(mixture, ranks, source, bound.name, scores, interval) if scored.is_committed else None
+            ranking_of = partial(ranking.rank_tasks, mixture, ranks, source, bound.name, scores, interval)
+            tasks = ranking_of if scored.is_committed else None
             ranked = self.add(ranks, "rank", f"{bound.name}: summarise scores, round {number}", source, tasks)
             narrowing = None
             if ranked.is_committed:
                 summaries = ranked.outputs("summary", TableFile)
-                narrowing = [ranking.narrow_task(mixture, narrow, source, bound.name, summaries, interval, share)]
+                narrowing = partial(ranking.narrow_tasks, mixture, narrow, source, bound.name, summaries, interval, share)
             narrowed = self.add(narrow, "narrow", f"{bound.name}: find the cut, round {number}", source, narrowing)
             if not narrowed.is_committed:
                 return None
@@ -251,7 +285,7 @@ class _Compilation:
         final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}
         if final is not None and not self.expander.is_reduced_in_one_task(final):
             final = self.merged(step_id, global_step, final)
-        gathers = None if final is None else self.expander.gather_tasks(step_id, global_step.stage, final)
+        gathers = None if final is None else partial(self.expander.gather_tasks, step_id, global_step.stage, final)
         return self.add(step_id, "gather", f"{global_step.id}: collect decisions by document", "", gathers)
 
     def exchange(self, global_step: GlobalStep, exchange: Exchange, tables: _Tables | None) -> _Tables | None:
@@ -265,7 +299,7 @@ class _Compilation:
                 own = self.merged(step_id, global_step, own)
             if tables is not None and own is not None:
                 tables = {**tables, **own}
-                tasks = self.expander.reduce_tasks(step_id, global_step.stage, exchange, own)
+                tasks = partial(self.expander.reduce_tasks, step_id, global_step.stage, exchange, own)
             label = f"{global_step.id}: {exchange.label}" + (f", round {number}" if exchange.rounds > 1 else "")
             step = self.add(step_id, "reduce", label, "", tasks)
             if tables is None or tasks is None or not step.is_committed:
@@ -296,7 +330,8 @@ class _Compilation:
                     merging = self.expander.merge_tasks(step_id, global_step.stage, name, group.files)
                     group_keys |= {task.fingerprint: group.group_key for task in merging}
                     tasks += merging
-            step = self.add(step_id, "merge", f"{global_step.id}: merge sorted runs of {', '.join(wide)}", "", tasks)
+            label = f"{global_step.id}: merge sorted runs of {', '.join(wide)}"
+            step = self.add(step_id, "merge", label, "", partial(list, tasks))
             if not step.is_committed:
                 return None
             for record in step.records:
@@ -311,7 +346,7 @@ class _Compilation:
     def tokenizer(self, cleaned: Sequence[Step]) -> TokenizerFile | None:
         """The tokenizer's file, or None while it is not committed."""
         if self.request.tokenizer_content:
-            tasks = [self.expander.load_task("tokenizer/load", self.request.tokenizer_content)]
+            tasks = partial(self.expander.load_tasks, "tokenizer/load", self.request.tokenizer_content)
             loaded = self.add("tokenizer/load", "train", "load the tokenizer", "", tasks)
             return next(iter(loaded.outputs("tokenizer", TokenizerFile)), None)
         ready = all(step.is_committed for step in cleaned)
@@ -320,11 +355,12 @@ class _Compilation:
         samples: list[Step] = []
         for step in cleaned:
             step_id = f"{step.source}/sample"
-            sampling = self.expander.sample_tasks(step_id, step.source, step.records, fractions[step.source]) if ready else None
-            samples.append(self.add(step_id, "sample", "sample text for the tokenizer", step.source, sampling))
+            sampling = partial(self.expander.sample_tasks, step_id, step.source, step.records, fractions[step.source])
+            label = "sample text for the tokenizer"
+            samples.append(self.add(step_id, "sample", label, step.source, sampling if ready else None))
         sampled = [output for step in samples for output in step.outputs("sample", TableFile)]
         known = all(step.is_committed for step in samples)
-        training = [self.expander.train_task("tokenizer/train", sampled)] if known else None
+        training = partial(self.expander.train_tasks, "tokenizer/train", sampled) if known else None
         trained = self.add("tokenizer/train", "train", "train the tokenizer", "", training)
         return next(iter(trained.outputs("tokenizer", TokenizerFile)), None)
 
@@ -332,7 +368,7 @@ class _Compilation:
         step_id = f"{cleaned.source}/tokenize"
         tasks = None
         if tokenizer is not None and cleaned.is_committed:
-            tasks = self.expander.tokenize_tasks(step_id, cleaned.source, cleaned.records, tokenizer)
+            tasks = partial(self.expander.tokenize_tasks, step_id, cleaned.source, cleaned.records, tokenizer)
         return self.add(step_id, "tokenize", "tokenize and shuffle", cleaned.source, tasks)
 
     def pack(self, tokenized: Step, tokenizer: TokenizerFile | None, sequence_length: int) -> Step:
@@ -347,10 +383,10 @@ class _Compilation:
                 ("train", stratum): tokenized.outputs(train_rows(stratum), ExchangeFile) for stratum in numbers
             }
             rows["validation", None] = tokenized.outputs("validation", ExchangeFile)
-            tasks = self.expander.pack_tasks(step_id, tokenized.source, rows, tokenizer, sequence_length)
+            tasks = partial(self.expander.pack_tasks, step_id, tokenized.source, rows, tokenizer, sequence_length)
         return self.add(step_id, "pack", f"pack into rows of {sequence_length}", tokenized.source, tasks)
 
     def write(self, cleaned: Step) -> Step:
         step_id = f"{cleaned.source}/write"
-        tasks = self.expander.write_tasks(step_id, cleaned.source, cleaned.records) if cleaned.is_committed else None
-        return self.add(step_id, "write", "write documents", cleaned.source, tasks)
+        tasks = partial(self.expander.write_tasks, step_id, cleaned.source, cleaned.records)
+        return self.add(step_id, "write", "write documents", cleaned.source, tasks if cleaned.is_committed else None)

@@ -24,7 +24,7 @@ from datapipe.metrics import (
     total_work,
 )
 from datapipe.plan.compile import Plan, Step
-from datapipe.plan.ranking import found_of, narrows
+from datapipe.plan.ranking import filter_of, found_of
 from datapipe.plan.steps import GlobalStep
 from datapipe.plan.work import Record
 from datapipe.stage.base import Filter
@@ -183,7 +183,7 @@ def thresholds(plan: Plan) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _found_cut(plan: Plan, source: str, stage: str) -> Cut | None:
     """The cut that this run found, or None."""
-    records = [record for step in plan.of_kind("narrow", source) if narrows(step.id, stage) for record in step.records]
+    records = [record for step in plan.of_kind("narrow", source) if filter_of(step.id) == stage for record in step.records]
     found = found_of(records[-1]) if records else None
     return found if isinstance(found, Cut) else None
 
@@ -219,19 +219,44 @@ def fields_without_value(step: Step) -> list[str]:
     return [name for name, count in values.items() if count == 0] if has_documents else []
 
 
-def is_hopeless(step: Step, records: Sequence[Record], max_share: float) -> bool:
-    """Whether all records that the first tasks of a source read are quarantined, in so many of its tasks that the source is
-    over the limit even if all others are clean. Tasks read about as much text as each other. Damaged files, of which each is
-    one record in quarantine, have a limit of their own.
+@dataclass(slots=True)
+class FirstTasks:
+    """What the first tasks of a source have read, as long as all of it is quarantined.
 
-    Args:
-        records: of the committed tasks.
-        max_share: the share of documents that may be quarantined.
+    Attributes:
+        records: of the committed tasks; none once one of them has read a document.
     """
-    counts = total_counts(record.metrics.document_counts for record in records)
-    num_damages = sum(len(record.metrics.unreadable_files) for record in records)
-    is_all = num_damages < counts.read == counts.quarantined
-    return is_all and _is_more(len(records), len(step.tasks or ()), max_share)
+
+    step: Step
+    records: list[Record] = field(default_factory=list)
+    _read: int = 0
+    _damages: int = 0
+    _has_documents: bool = False
+
+    def add(self, record: Record) -> None:
+        counts = record.metrics.document_counts
+        self._read += counts.read
+        self._damages += len(record.metrics.unreadable_files)
+        self._has_documents = self._has_documents or counts.read != counts.quarantined
+        self.records = [] if self._has_documents else self.records
+        if not self._has_documents:
+            self.records.append(record)
+
+    @property
+    def num_left(self) -> int:
+        """Tasks without a record; only as long as nothing but quarantined documents was read."""
+        return len(self.step.tasks or ()) - len(self.records)
+
+    def is_hopeless(self, max_share: float) -> bool:
+        """Whether all records that the tasks read are quarantined, in so many of the source's tasks that it is over the limit
+        even if all others are clean. Tasks read about as much text as each other. Damaged files, of which each is one record
+        in quarantine, have a limit of their own.
+
+        Args:
+            max_share: the share of documents that may be quarantined.
+        """
+        is_all = self._damages < self._read and not self._has_documents
+        return is_all and _is_more(len(self.records), len(self.step.tasks or ()), max_share)
 
 
 def source_over_quarantine_limit(counts_by_source: Mapping[str, SourceCounts], max_share: float) -> str | None:

@@ -124,7 +124,7 @@ class Expander:
                         )
                         for split in group
                     ),
-                    fields=FieldNames(text=source.text, id=source.id, keep=source.keep),
+                    fields=FieldNames(text=source.text, id=source.id, keep=planned.keep),
                     limit=limit,
                     stages=stages,
                     emit=emit,
@@ -270,24 +270,23 @@ class Expander:
             for record in cleaned
         ]
 
-    def train_task(self, step: str, samples: Sequence[TableFile]) -> TrainTask:
+    def train_tasks(self, step: str, samples: Sequence[TableFile]) -> list[TrainTask]:
         train = self.mixture.tokenizer.train
         assert train is not None
-        return fingerprinted(
-            TrainTask(
-                step=step,
-                seed=self.mixture.seed,
-                resources=self.resources(step),
-                samples=tuple(samples),
-                vocab_size=train.vocab_size,
-                pattern=train.pattern,
-                eos=train.eos,
-            )
+        task = TrainTask(
+            step=step,
+            seed=self.mixture.seed,
+            resources=self.resources(step),
+            samples=tuple(samples),
+            vocab_size=train.vocab_size,
+            pattern=train.pattern,
+            eos=train.eos,
         )
+        return [fingerprinted(task)]
 
-    def load_task(self, step: str, content: bytes) -> TrainTask:
+    def load_tasks(self, step: str, content: bytes) -> list[TrainTask]:
         eos, seed = self.mixture.tokenizer.eos, self.mixture.seed
-        return fingerprinted(TrainTask(step=step, seed=seed, resources=self.resources(), content=content, eos=eos))
+        return [fingerprinted(TrainTask(step=step, seed=seed, resources=self.resources(), content=content, eos=eos))]
 
     def tokenize_tasks(self, step: str, name: str, cleaned: Sequence[Record], tokenizer: TokenizerFile) -> list[TokenizeTask]:
         strata = self.mixture.sources[name].strata
@@ -304,6 +303,7 @@ class Expander:
                     eos=tokenizer.eos_token,
                     validation=self.mixture.validation,
                     strata=None if strata is None else (strata.by, strata.bounds),
+                    license_column=self.mixture.sources[name].license_field,
                 )
             )
             for record in cleaned
@@ -363,6 +363,7 @@ class Expander:
                     like=parts[0].documents[0],
                     format=spec.format,
                     target_bytes=spec.target_bytes,
+                    license_column=self.mixture.sources[name].license_field,
                 )
             )
             for part in parts

@@ -11,7 +11,7 @@ OutputFile       any file: path, rows, bytes, checksum
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 
@@ -132,6 +132,7 @@ _TYPES: Mapping[str, type[OutputFile]] = {
     "documents": DocumentsFile,
 }
 _NAMES = {kind: name for name, kind in _TYPES.items()}
+_FIELDS = {kind: [field.name for field in fields(kind) if field.name != "url"] for kind in _NAMES}
 
 
 def files_of_type(files: tuple[OutputFile, ...], kind: type[F]) -> tuple[F, ...]:
@@ -143,10 +144,9 @@ def files_of_type(files: tuple[OutputFile, ...], kind: type[F]) -> tuple[F, ...]
 
 def output_to_json(output: OutputFile) -> dict[str, Any]:
     """The fields of a file of this run, with its type. A `url` is never committed."""
-    fields = {name: value for name, value in asdict(output).items() if name != "url"}
-    return {"type": _NAMES[type(output)], **fields}
+    return {"type": _NAMES[type(output)], **{name: getattr(output, name) for name in _FIELDS[type(output)]}}
 
 
 def output_from_json(data: Mapping[str, Any]) -> OutputFile:
-    fields = dict(data)
-    return _TYPES[fields.pop("type")](**fields)
+    known = dict(data)
+    return _TYPES[known.pop("type")](**known)

@@ -73,7 +73,7 @@ def rank_tasks(
     ]
 
 
-def narrow_task(
+def narrow_tasks(
     mixture: Mixture,
     step: str,
     source: str,
@@ -81,18 +81,17 @@ def narrow_task(
     summaries: Sequence[TableFile],
     interval: Interval,
     share: KeptShare,
-) -> NarrowTask:
-    return fingerprinted(
-        NarrowTask(
-            step=step,
-            source=source,
-            seed=mixture.seed,
-            stage=stage,
-            summaries=tuple(summaries),
-            interval=interval,
-            share=share,
-        )
+) -> list[NarrowTask]:
+    task = NarrowTask(
+        step=step,
+        source=source,
+        seed=mixture.seed,
+        stage=stage,
+        summaries=tuple(summaries),
+        interval=interval,
+        share=share,
     )
+    return [fingerprinted(task)]
 
 
 def _groups(files: Sequence[TableFile], group_bytes: int) -> Iterator[tuple[TableFile, ...]]:
@@ -113,9 +112,9 @@ def step_ids(source: str, stage: str, number: int) -> tuple[str, str]:
     return f"{source}/rank-{stage}-{number}", f"{source}/narrow-{stage}-{number}"
 
 
-def narrows(step_id: str, stage: str) -> bool:
-    """Whether a step of kind "narrow" is of this filter."""
-    return step_id.partition("/")[2].removeprefix("narrow-").rpartition("-")[0] == stage
+def filter_of(step_id: str) -> str:
+    """The filter, by its name in the run, whose cut one of these steps helps to find."""
+    return step_id.partition("/")[2].partition("-")[2].rpartition("-")[0]
 
 
 def found_of(record: Record) -> Interval | Cut:

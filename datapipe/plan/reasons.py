@@ -18,6 +18,7 @@ from datapipe.config.stage_use import StageUse, parse_stage
 from datapipe.errors import UserError
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.fingerprint import KINDS, code_digest
+from datapipe.plan.ranking import filter_of
 from datapipe.plan.request import Request
 from datapipe.plan.work import BoundStage
 
@@ -159,7 +160,7 @@ class _Comparison:
             group = step.id.partition("/")[0]
             return [each.stage for each in pipeline.global_steps if each.id == group and source in dict(each.sources)]
         if step.kind in ("rank", "narrow"):
-            return [bound for bound in self.request.sources[source].stages if f"-{bound.name}-" in step.id]
+            return [bound for bound in self.request.sources[source].stages if bound.name == filter_of(step.id)]
         for number, stages in enumerate(pipeline.segments[source] if step.kind == "map" else ()):
             if pipeline.map_step(source, number) == step.id:
                 after = pipeline.after[source][number]

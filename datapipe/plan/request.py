@@ -22,12 +22,14 @@ class PlannedSource:
         groups: the splits that each map task reads.
         readers: by input path.
         reader_digests: by input path, the digest of the reader's code and options.
+        keep: input fields that documents keep as columns.
         stages: bound stages, in order.
     """
 
     groups: tuple[tuple[Split, ...], ...]
     readers: Mapping[str, Reader]
     reader_digests: Mapping[str, str]
+    keep: tuple[str, ...]
     stages: tuple[BoundStage, ...]
 
     def with_whole(self, paths: Collection[str]) -> PlannedSource:

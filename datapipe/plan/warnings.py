@@ -141,8 +141,9 @@ def _null_fields(request: Request, plan: Plan, source: str) -> Iterator[RunWarni
         for warning in request.warnings
         if warning.kind == "missing_field" and warning.source == source
     }
-    place = request.mixture.where("sources", source, "keep")
+    kept = request.mixture.sources[source].keep
     for name in fields_without_value(plan.of_kind("map", source)[0]):
+        place = request.mixture.where("sources", source, "keep" if name in kept else "license_field")
         known = looked_at.get(name, [])
         there = f" The first records have {', '.join(known)}." if known else ""
         text = f"{place}: the field '{name}' is null in every document of the source.{suggest(name, known)}{there}"

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeVar
 
 import xxhash
@@ -34,10 +35,6 @@ from datapipe.stage.reader import FieldNames, Reader, Split
 
 HASH_SPACE = 1 << 64
 REACHES = ()  # look-ups by name are of the fields of tasks
-
-
-# ------------------------------------------------------------------------------------------ what enters a fingerprint
-
 _ENTERS = "enters"
 
 
@@ -125,10 +122,12 @@ class StageCare:
     Attributes:
         suspects: a batch with a document of one of these keys goes to the stage one by one.
         crashing: keys of documents that the stage does not get, and the cause of the crash: "SIGSEGV".
+        most_docs: that the stage gets in one call; None for whole batches.
     """
 
     suspects: frozenset[bytes] = frozenset()
     crashing: Mapping[bytes, str] = field(default_factory=dict)
+    most_docs: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,20 +137,20 @@ class Care:
     Attributes:
         suspects: (stage, key of the first document) of batches in which a worker crashed or stalled.
         crashing: (stage, key, cause) of documents that crash a worker; they go to quarantine.
+        most_docs: that any stage gets in one call, where memory did not suffice for more. What it makes of the parts is joined.
     """
 
     suspects: tuple[tuple[str, bytes], ...] = ()
     crashing: tuple[tuple[str, bytes, str], ...] = ()
+    most_docs: int | None = None
 
     def of(self, stage: str) -> StageCare:
         """The part of a stage, by its name in the run."""
         return StageCare(
             suspects=frozenset(key for name, key in self.suspects if name == stage),
             crashing={key: cause for name, key, cause in self.crashing if name == stage},
+            most_docs=self.most_docs,
         )
-
-
-# ------------------------------------------------------------------------------------------ tasks
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -184,12 +183,14 @@ T = TypeVar("T", bound=Task)
 
 def fingerprinted(task: T) -> T:
     """The task with the fingerprint of its fields and of the code that it runs."""
-    parts: dict[str, Any] = {}
-    for declared in fields(task):
-        part = declared.metadata.get(_ENTERS, lambda value: value)
-        if part is not None:
-            parts[declared.name] = part(getattr(task, declared.name))
+    parts = {name: part(getattr(task, name)) for name, part in _parts(type(task))}
     return replace(task, fingerprint=fingerprint(task.kind, **parts))
+
+
+@lru_cache(maxsize=32)
+def _parts(kind: type[Task]) -> list[tuple[str, Callable[[Any], Any]]]:
+    """The fields of tasks of a kind that enter the fingerprint, each with what enters."""
+    return [(each.name, part) for each in fields(kind) if (part := each.metadata.get(_ENTERS, lambda value: value)) is not None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -217,9 +218,7 @@ class MapTask(Task):
     before: str = ""
     documents: tuple[TableFile, ...] = field(default=(), metadata=LEFT_OUT)  # they follow from `before`
     decisions: Decisions | None = field(default=None, metadata=entering(lambda decisions: decisions and decisions.identity()))
-    cut: BoundStage | None = field(
-        default=None, metadata=entering(lambda bound: bound and [bound.name, bound.digest, str(bound.cut)])
-    )
+    cut: BoundStage | None = field(default=None, metadata=entering(lambda by: by and [by.name, by.digest, str(by.cut)]))
     stages: tuple[BoundStage, ...] = field(
         default=(), metadata=entering(lambda stages: [[bound.name, bound.digest] for bound in stages])
     )
@@ -319,6 +318,7 @@ class TokenizeTask(Task):
         before: fingerprint of the task that wrote `documents`.
         eos: the end-of-text token of the tokenizer.
         strata: column and bounds by which training documents go to files of their own.
+        license_column: with the licence of each document, to count by it; None: not counted.
     """
 
     kind: ClassVar[str] = "tokenize"
@@ -329,6 +329,7 @@ class TokenizeTask(Task):
     eos: str | None
     validation: float
     strata: tuple[str, tuple[float, ...]] | None = None
+    license_column: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -369,6 +370,7 @@ class WriteTask(Task):
         begin: weight of the documents before those in `documents`.
         start, stop: the part; multiples of `target_bytes`.
         like: a file of the source whose columns all files of the source get.
+        license_column: as that of `TokenizeTask`.
     """
 
     kind: ClassVar[str] = "write"
@@ -380,9 +382,7 @@ class WriteTask(Task):
     like: TableFile = field(metadata=entering(lambda file: file.checksum))
     format: Literal["parquet", "jsonl.zst"]
     target_bytes: int
-
-
-# ------------------------------------------------------------------------------------------ what comes back
+    license_column: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

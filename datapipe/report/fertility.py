@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 from datapipe.exchange.partitions import committed_bytes
-from datapipe.metrics import Fertility
 from datapipe.plan.compile import Plan
 from datapipe.plan.outputs import TokenizerFile
 from datapipe.storage import Root
+from datapipe.token_counts import Fertility
 from datapipe.tokens.fertility import described, merged_ids, unused_tokens
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from datapipe.metrics import UnreadableFile, counted, size
-from datapipe.report.contamination import contamination_table
+from datapipe.report.inspecting.contamination import contamination_table
 from datapipe.report.layout import NumberTable, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
 
@@ -246,11 +246,11 @@ def _fertility(entry: Mapping[str, Any]) -> list[str]:
     return [_count(entry["tokens"]), *shown, _count(entry["documents"]), size(entry["bytes"])]
 
 
-def wide_console() -> Console:
+def wide_console(*, to_stderr: bool = False) -> Console:
     """A console as wide as the terminal. Without a terminal, COLUMNS or 120, so that tables in a log are not cut."""
-    console = Console()
-    columns = os.environ.get("COLUMNS", "")
-    return console if console.is_terminal else Console(width=int(columns) if columns.isdecimal() and int(columns) else 120)
+    console, columns = Console(stderr=to_stderr), os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) else 120
+    return console if console.is_terminal else Console(stderr=to_stderr, width=width)
 
 
 def print_funnel(report: Mapping[str, Any], console: Console) -> None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from datapipe.loader.order.batch_order import begin_run
-from datapipe.loader.order.lineage import Skips
-from datapipe.loader.order.recipe import recipe_of
-from datapipe.loader.order.sample_order import Inventory
+from datapipe.loader.order.drawn import drawn_tokens, run_order
+from datapipe.loader.order.sample_order import SampleOrder
 from datapipe.metrics import counted
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
@@ -18,6 +16,8 @@ from datapipe.shards.manifest import Snapshot
 MOST_EPOCHS = 4
 """Repetitions of a text that are worth about as much as new text; beyond them the value of each falls (Muennighoff et al. 2023,
 arXiv 2305.16264)."""
+
+SCHEDULE_INTERVALS = 40
 
 
 def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:
@@ -29,9 +29,12 @@ def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:
                 .epoch_tokens  tokens of one epoch: rows times their length
                 .epochs        number of epochs drawn; None for an endless run
                 .strata        documents, tokens, sequences and repeats of each stratum; None without strata
+    schedule                   intervals of the run: start_tokens, stop_tokens, and tokens drawn by source; empty for an endless
+                               run
     """
+    order = run_order(snapshot)
     sizes = epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
-    shares, drawn = drawn_shares(snapshot), _drawn_tokens(snapshot)
+    shares, drawn = drawn_shares(snapshot), drawn_tokens(snapshot, order)
     total = None if drawn is None else sum(drawn.values())
     sources = {
         name: {
@@ -51,17 +54,28 @@ def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:
         "exhausted": snapshot.exhausted,
         "window": snapshot.window_shards,
         "sources": sources,
+        "schedule": _schedule(snapshot, order),
     }
 
 
-def _drawn_tokens(snapshot: Snapshot) -> dict[str, int] | None:
-    """Tokens that the loader draws of each source in a whole run; None for an endless run."""
-    inventory = Inventory(snapshot, "train", snapshot.seed, snapshot.window_shards)
-    order = begin_run(inventory, recipe_of(snapshot), 1, Skips()).sample_order
-    if order.num_samples is None:
-        return None
-    counts = dict(zip(order.mixture.sources, order.mixture.counts(order.num_samples)))
-    return {name: counts[name] * snapshot.sequence_length for name in snapshot.sources}
+def _schedule(snapshot: Snapshot, order: SampleOrder) -> list[dict[str, Any]]:
+    """What is drawn in each of `SCHEDULE_INTERVALS` equal parts of a run, cut where phases end, too."""
+    if not order.num_samples:
+        return []
+    length, num_samples = snapshot.sequence_length, order.num_samples
+    ends = [-(-phase.until_tokens // length) for phase in snapshot.phases if phase.until_tokens is not None]
+    parts = (num_samples * number // SCHEDULE_INTERVALS for number in range(SCHEDULE_INTERVALS + 1))
+    ends = ends if len(ends) <= SCHEDULE_INTERVALS else []  # the stairs of a linear schedule are finer than the parts
+    borders = sorted({*parts, *(end for end in ends if end < num_samples)})
+    counts = [order.mixture.counts(border) for border in borders]
+    return [
+        {
+            "start_tokens": start * length,
+            "stop_tokens": stop * length,
+            "tokens": {name: (b - a) * length for name, a, b in zip(order.mixture.sources, before, after) if b > a},
+        }
+        for start, stop, before, after in zip(borders, borders[1:], counts, counts[1:])
+    ]
 
 
 def _strata(snapshot: Snapshot, source: str) -> list[dict[str, int]] | None:

@@ -216,7 +216,7 @@ def _next(report: Mapping[str, Any], output: str, width: int) -> Iterator[str]:
     """The next commands, and how to load the rows of each length."""
     yield "next:"
     for command, about in (
-        (f"datapipe report {output} --full", "every reason, the shares, the time"),
+        (f"datapipe report {output} --full", "all numbers; as charts: report.html"),
         (f"datapipe inspect {output} --dropped all", "what was dropped"),
     ):
         line = f"  {command}  # {about}"

@@ -77,7 +77,7 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
 
 def changes(root: Root, before: Manifest, after: Manifest) -> list[str]:
     """The differences between two snapshots of an output, a line each: sources, stages, options, input files, shards."""
-    options = _option_changes(_mixture(root, before), _mixture(root, after))
+    options = option_changes(_mixture(root, before), _mixture(root, after))
     if len(options) > _LISTED_CHANGES:
         options = [*options[:_LISTED_CHANGES], f"and {len(options) - _LISTED_CHANGES:,} more"]
     lines = [*_source_changes(before, after), *options, *_file_changes(root, before, after)]
@@ -89,7 +89,7 @@ def _source_changes(before: Manifest, after: Manifest) -> Iterator[str]:
     yield from (f"source {name} removed" for name in sorted(before.sources.keys() - after.sources.keys()))
 
 
-def _option_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+def option_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
     """The stages and options of a mixture that differ; those of sources that were added or removed are not listed."""
     if not before or not after:
         return []

@@ -19,7 +19,18 @@ warnings                what the run warns of: {kind, source, text, …}; source
 thresholds              source → stage that keeps a share → {threshold: least score that is kept, tie: least keyed hash of a
                         kept document of that score, documents, kept_documents, weight, kept_weight, share, of, from}
 contamination           lists that filters searched for: {stage, name, entries, contaminated, clean, undetectable}
-tasks                   step → {planned, committed}; rounds of an exchange and merges also {rows, bytes, seconds} written
+measured                source → stage → rule → {option, side, threshold, mode, documents, not_a_number, passed, failed,
+                        passed_bytes, failed_bytes, dropped, bins, borderline}: what the rules of filters measured. `passed` and
+                        `failed` are documents by this rule alone, `dropped` those of which it is the reason. The threshold is
+                        null where it differs by document. `bins` are [low, high, passed, failed], half open, without empty
+                        ones. `borderline` has under `kept` and `dropped` {document, key, value, threshold}, nearest first
+lengths                 source → {read, kept: bins [low, high, documents, bytes]} of the bytes of texts, or of pages
+clusters                stage → {clusters, dropped, sampled, sizes: [low, high, clusters, documents], both bounds included}; the
+                        numbers are of a sample of clusters, and the first two estimates, where `sampled` is below 1
+tasks                   step → {planned, committed, kind, source, label, seconds, peak_bytes}; rounds of an exchange and merges
+                        also {rows, bytes} written
+run                     the command that wrote the report: {datapipe, engine, workers, wall_s, finished}
+shards                  {files, bytes, fingerprint, before}: of the snapshot, and the one before it; null before it is published
 mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
 """
@@ -49,6 +60,7 @@ from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.storage import Root
 
 _LISTED_FILES = 100
+_NO_DISTRIBUTIONS: Mapping[str, Any] = {"measured": {}, "lengths": {}, "clusters": {}}
 
 
 def summarize(
@@ -61,6 +73,9 @@ def summarize(
     snapshot: Manifest | None = None,
     warnings: Sequence[RunWarning] = (),
     contamination: Sequence[Mapping[str, Any]] = (),
+    distributions: Mapping[str, Any] = _NO_DISTRIBUTIONS,
+    run: Mapping[str, Any] | None = None,
+    before: str | None = None,
 ) -> dict[str, Any]:
     """The report as plain data.
 
@@ -71,6 +86,9 @@ def summarize(
         snapshot: of the first sequence length; None before it is published.
         warnings: of the run; those about the epochs of the snapshot are added.
         contamination: an entry for each list that filters searched for, of `inspect.contamination.list_counts`.
+        distributions: of `inspect.distributions`.
+        run: the command; None where nobody asks for it.
+        before: fingerprint of the snapshot before this one.
     """
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     total = _total(list(counts_by_source.values()), plan)
@@ -94,9 +112,12 @@ def summarize(
         "warnings": [warning.to_json() for warning in told],
         "thresholds": thresholds(plan),
         "contamination": list(contamination),
+        **distributions,
         "tasks": {step.id: _tasks(step) for step in plan.steps},
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
+        "run": run,
+        "shards": None if snapshot is None else _shards(snapshot, before),
     }
 
 
@@ -131,19 +152,33 @@ def _unreadable(source: str, files: Sequence[UnreadableFile]) -> dict[str, Any]:
     }
 
 
+def _shards(snapshot: Manifest, before: str | None) -> dict[str, Any]:
+    files = snapshot.data_files
+    return {
+        "files": len(files),
+        "bytes": sum(file.bytes for file in files),
+        "fingerprint": snapshot.fingerprint,
+        "before": before,
+    }
+
+
 def _tasks(step: Step) -> dict[str, Any]:
-    counts = {"planned": None if step.tasks is None else len(step.tasks), "committed": len(step.records)}
+    counts = {
+        "planned": None if step.tasks is None else len(step.tasks),
+        "committed": len(step.records),
+        "kind": step.kind,
+        "source": step.source or None,
+        "label": step.label,
+        "seconds": round(sum(record.metrics.seconds for record in step.records), 6),
+        "peak_bytes": max((record.metrics.peak_bytes for record in step.records), default=0),
+    }
     return counts | _exchanged(step) if step.kind in EXCHANGES else counts
 
 
-def _exchanged(step: Step) -> dict[str, int | float]:
-    """Rows and bytes that one round of an exchange wrote, and the seconds of its tasks."""
+def _exchanged(step: Step) -> dict[str, int]:
+    """Rows and bytes that one round of an exchange wrote."""
     outputs = [output for record in step.records for files in record.outputs.values() for output in files]
-    return {
-        "rows": sum(output.rows for output in outputs),
-        "bytes": sum(output.bytes for output in outputs),
-        "seconds": round(sum(record.metrics.seconds for record in step.records), 6),
-    }
+    return {"rows": sum(output.rows for output in outputs), "bytes": sum(output.bytes for output in outputs)}
 
 
 def _entry(counts: SourceCounts) -> dict[str, Any]:
@@ -200,8 +235,12 @@ def parse_report(content: bytes) -> dict[str, Any]:
 
 
 def report_bytes(report: Mapping[str, Any]) -> bytes:
-    """The content of report.json."""
-    return (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()
+    """The content of report.json. Distributions, which are long and not read by people, stand on a line each."""
+    entries = (
+        f"{json.dumps(name)}: {json.dumps(value, indent=None if name in _NO_DISTRIBUTIONS else 1, ensure_ascii=False)}"
+        for name, value in report.items()
+    )
+    return ("{\n" + ",\n".join(entries) + "\n}\n").encode()
 
 
 def write_report(root: Root, report: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -42,6 +42,9 @@ from datapipe.storage import Root, sync_file
 
 ExportFormat = Literal["megatron", "parquet", "arrow"]
 Split = Literal["train", "validation"]
+
+AboutShards = Callable[[Snapshot], Mapping[str, bytes]]
+"""Makes the files about an export, README.md among them, from its manifest."""
 
 SPLITS: tuple[Split, ...] = ("train", "validation")
 _MOST_FILES = 100_000  # the number in a shard's name has five digits, and names decide the order
@@ -76,13 +79,19 @@ class ExportedSplit:
 
 
 def export_snapshot(
-    root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest, progress: Callable[[str], None] | None = None
+    root: Root,
+    snapshot: Snapshot,
+    target: Root,
+    wanted: ExportRequest,
+    progress: Callable[[str], None] | None = None,
+    about: AboutShards | None = None,
 ) -> list[ExportedSplit]:
     """Writes the export. Raises UserError for an impossible request, CorruptionError for damaged shards.
 
     Args:
         target: an empty folder, or one that does not exist yet.
         progress: called with the path of each shard before it is read.
+        about: makes files about an export of shards, README.md among them, from its manifest.
     """
     parts = _parts(snapshot, wanted)
     check_target(root, target)
@@ -105,7 +114,7 @@ def export_snapshot(
     if wanted.format == "megatron":
         target.write_atomic("tokenizer.json", tokenizer)
     else:
-        _write_manifest(root, target, snapshot, wanted, shards, tokenizer)
+        _write_manifest(root, target, snapshot, wanted, shards, tokenizer, about)
     return exported
 
 
@@ -298,7 +307,13 @@ def copy_files(root: Root, target: Root, snapshot: Snapshot) -> None:
 
 
 def _write_manifest(
-    root: Root, target: Root, snapshot: Snapshot, wanted: ExportRequest, shards: list[ShardEntry], tokenizer: bytes
+    root: Root,
+    target: Root,
+    snapshot: Snapshot,
+    wanted: ExportRequest,
+    shards: list[ShardEntry],
+    tokenizer: bytes,
+    about: AboutShards | None,
 ) -> None:
     """Writes the manifest of the export; a single source gets weight 1."""
     assert wanted.format != "megatron"
@@ -308,9 +323,11 @@ def _write_manifest(
     if wanted.source is not None:
         content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}
         content["phases"] = (Phase(until_tokens=None, weights={wanted.source: 1}),)
-    if wanted.format == "parquet":
-        target.write_atomic("README.md", _card(snapshot.name, shards))
-    target.write_atomic(SNAPSHOT, snapshot.model_copy(update=content).sealed().to_json())
+    exported = snapshot.model_copy(update=content).sealed()
+    plain = {"README.md": _card(snapshot.name, shards)} if wanted.format == "parquet" else {}
+    for path, described in (plain if about is None else about(exported)).items():
+        target.write_atomic(path, described)
+    target.write_atomic(SNAPSHOT, exported.to_json())
 
 
 def _card(name: str, shards: list[ShardEntry]) -> bytes:

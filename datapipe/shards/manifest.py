@@ -5,7 +5,7 @@
     OUTPUT/shards/web/part-00003-00000-<digest>.arrow    shards of all of them; the name ends in a digest of the content
 
     snapshot.json ── shards[]     path, source, split, sequences, tokens, documents, bytes, checksum, piece_length
-                  ── sources{}    weight, max_epochs, license, synthetic
+                  ── sources{}    weight, max_epochs, license, synthetic, homepage, collected
                   ── mixture      phases of integer weights over token positions
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id
                   ── files        files.parquet: first half of a document key -> source and path
@@ -13,7 +13,7 @@
     OUTPUT/documents/web/part-00003-<digest>.parquet     in place of shards, where a run has no tokenizer
 
     snapshot.json ── documents[]  path, source, documents, text_bytes, bytes, checksum
-                  ── sources{}    license, synthetic
+                  ── sources{}    license, synthetic, homepage, collected
 
 The fingerprint covers every other field. The manifest holds no path outside the output and no time, so two runs that write the
 same bytes write the same snapshot.
@@ -40,6 +40,7 @@ from pydantic import (
 )
 
 from datapipe.errors import SnapshotError
+from datapipe.shards.provenance import Provenance
 from datapipe.shards.shard_table import InsidePath, ShardEntry, ShardTable, SourceName, find_entries
 from datapipe.storage import Root
 
@@ -78,13 +79,11 @@ class Strata(_Record):
     order: Literal["shuffled", "ascending", "descending"] = "shuffled"
 
 
-class SourceEntry(_Record):
-    """The options of a source that the loader needs. `weight` is an exact integer share; see `Phase`."""
+class SourceEntry(Provenance):
+    """What the loader needs of a source, and where it comes from. `weight` is an exact integer share; see `Phase`."""
 
     weight: int
     max_epochs: float | None = None
-    license: str | None = None
-    synthetic: bool = False
     strata: Strata | None = None
 
 
@@ -188,9 +187,8 @@ class DocumentsEntry(_Record):
     checksum: str
 
 
-class DocumentsSource(_Record):
-    license: str | None = None
-    synthetic: bool = False
+class DocumentsSource(Provenance):
+    """Where a source of documents comes from."""
 
 
 class DocumentsSnapshot(_Manifest):

@@ -6,6 +6,7 @@
     every split       the pieces of each cut document fit together
     tokenizer.json    fingerprint
     files.parquet     size, checksum
+    both, again       the copies in the output itself, of its newest snapshot; and the manifest in the snapshot's folder
     documents         of a run without a tokenizer, in place of the above: size and checksum of each file, its rows and columns
     shards/, documents/       hold no files but those of snapshots
 
@@ -33,6 +34,7 @@ from datapipe.shards.manifest import (
     Manifest,
     Snapshot,
     fingerprints,
+    has_snapshot,
     read_manifest,
     snapshot_file,
 )
@@ -68,7 +70,32 @@ def verify_snapshot(root: Root, snapshot: Manifest, progress: Callable[[str], No
         problems += _token_problems(root, snapshot, report, has_files=not problems)
     else:
         problems += [line for entry in snapshot.documents for line in _documents_problems(root, snapshot, entry, report)]
-    return problems + _unlisted(root, snapshot)
+    return problems + _copy_problems(root, snapshot, report) + _unlisted(root, snapshot)
+
+
+def _copy_problems(root: Root, snapshot: Manifest, report: Callable[[str], None]) -> list[str]:
+    """Problems of the files that the output itself has of its newest snapshot, beside those in the snapshot's folder, and of
+    the manifest in that folder."""
+    problems: list[str] = []
+    try:
+        if has_snapshot(root, snapshot.fingerprint):
+            read_manifest(root, snapshot.fingerprint)
+    except SnapshotError as error:
+        problems.append(str(error))
+    try:
+        is_newest = read_manifest(root).fingerprint == snapshot.fingerprint
+    except SnapshotError:  # `snapshot` was read by its name
+        return []
+    named: list[tuple[str, str, int | None]] = []
+    if snapshot.files is not None:
+        named.append((snapshot.files.path, snapshot.files.checksum, snapshot.files.bytes))
+    if isinstance(snapshot, Snapshot):
+        named.append((snapshot.tokenizer.path, snapshot.tokenizer.fingerprint, None))
+    for path, checksum, num_bytes in named if is_newest else ():
+        if snapshot_file(root, snapshot, path) != path:
+            report(path)
+            problems += _file_problems(root, path, checksum, num_bytes)
+    return problems
 
 
 def _documents_problems(

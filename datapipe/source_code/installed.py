@@ -69,12 +69,17 @@ def reached_by_names(names: tuple[str, ...], attributes: tuple[str, ...] = ()) -
 
 
 @lru_cache(maxsize=1)
-def _folder() -> Path:
+def source_digest() -> str:
+    """A digest of every source file of this installation and of the version of Python: 32 hex digits."""
     content = xxhash.xxh3_128(platform.python_version().encode())
     for path in sorted(path for package in _PACKAGES for path in (_ROOT / package).rglob("*.py")):
         source = path.read_bytes()
         content.update(f"\0{path.relative_to(_ROOT)}\0{len(source)}\0".encode() + source)
-    return cache_home() / "source_code" / content.hexdigest()
+    return content.hexdigest()
+
+
+def _folder() -> Path:
+    return cache_home() / "source_code" / source_digest()
 
 
 def _digest(question: bytes) -> str:

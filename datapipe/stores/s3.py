@@ -75,4 +75,5 @@ def _bounded(filesystem: pafs.FileSystem, patience: dict[str, float], is_anonymo
     retry = pafs.AwsStandardS3RetryStrategy(max_attempts=int(patience["max_attempts"]))
     limits = {name: patience[name] for name in ("connect_timeout", "request_timeout")}
     access = {"anonymous": True} if is_anonymous else {}
-    return pafs.S3FileSystem(**(options | limits | access), retry_strategy=retry)
+    small = {"allow_delayed_open": True}  # a small file is one request instead of three
+    return pafs.S3FileSystem(**(options | limits | access | small), retry_strategy=retry)

@@ -26,6 +26,7 @@ from datapipe.stage.cut_points import CUT_POINTS, cut_points_after, no_cut_point
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
 from datapipe.tasks.decisions import Cuts, KeyedRows, cluster_sizes, cuts_of, drops_of
+from datapipe.tasks.measuring.clusters import SurvivorWriter
 
 TOO_MUCH_REMOVED = "too_much_removed"
 
@@ -38,18 +39,27 @@ class DecisionApplier:
     Args:
         rows: by table, of those that the stage writes.
         drops: where dropped documents are written.
+        survivors: what counts the documents that were dropped for each survivor.
     """
 
     def __init__(
-        self, decisions: Decisions, rows: Mapping[str, KeyedRows], document_counts: DocumentCounts, drops: TableWriter
+        self,
+        decisions: Decisions,
+        rows: Mapping[str, KeyedRows],
+        document_counts: DocumentCounts,
+        drops: TableWriter,
+        survivors: SurvivorWriter,
     ) -> None:
         self.decisions, self.rows, self.document_counts, self.drops = decisions, rows, document_counts, drops
+        self.survivors = survivors
 
     @classmethod
-    def open(cls, root: Root, decisions: Decisions, document_counts: DocumentCounts, drops: TableWriter) -> Self:
+    def open(
+        cls, root: Root, decisions: Decisions, document_counts: DocumentCounts, drops: TableWriter, survivors: SurvivorWriter
+    ) -> Self:
         """Opens the files of the decisions."""
         rows = {name: KeyedRows.open(root, files) for name, files in decisions.tables.items()}
-        return cls(decisions, rows, document_counts, drops)
+        return cls(decisions, rows, document_counts, drops, survivors)
 
     def apply(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents of a batch that stay, without the spans that are cut."""
@@ -65,6 +75,7 @@ class DecisionApplier:
             return batch
         rows = np.flatnonzero(drops.dropped)
         survivors = keys_from(drops.survivor[rows])
+        self.survivors.add(self.decisions.name, survivors)
         self._drop(batch, rows, self.decisions.rule, drops.value[rows], pa.nulls(len(rows), pa.float64()), survivors)
         return batch.filter(~drops.dropped)
 

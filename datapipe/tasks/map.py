@@ -20,9 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.activity import at_place
-from datapipe.columns import compute as pc
 from datapipe.columns import make_keys
-from datapipe.document_name import document_name
 from datapipe.errors import UnsplittableInputError
 from datapipe.exchange.partitions import TableWriter, read_documents
 from datapipe.exchange.tables import TableWriters
@@ -35,16 +33,19 @@ from datapipe.rng import seed_for
 from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult, Map, Rule, Stage
 from datapipe.stage.decoding import EXCERPT_BYTES
-from datapipe.stage.documents import BASE_FIELDS, PAGE_FIELDS, TARGET_BATCH_BYTES, DocumentBatch, only_covered
+from datapipe.stage.documents import DocumentBatch, only_covered
 from datapipe.stage.global_stage import Global
-from datapipe.stage.reader import OpenInput, ReadBatch, Rejected, Split
+from datapipe.stage.reader import OpenInput, Rejected, Split
 from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
-from datapipe.tasks.findings import FindingsWriter, searched
-from datapipe.tasks.guard import FailedDocument, Guard
+from datapipe.tasks.contract.guard import FailedDocument, Guard
+from datapipe.tasks.contract.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
 from datapipe.tasks.input_paths import InputPaths
+from datapipe.tasks.measuring.clusters import SurvivorWriter
+from datapipe.tasks.measuring.distributions import Distributions
+from datapipe.tasks.measuring.findings import FindingsWriter, searched
 from datapipe.tasks.ranking import ScoreWriter, of_scored, tagged, with_cut, without_scores
-from datapipe.tasks.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
+from datapipe.tasks.read_batches import coalesced, limited, with_keys
 
 MAX_BATCH_DOCS = 8192
 
@@ -75,6 +76,8 @@ class _Mapper:
         self.drops = TableWriter(root, f"{folder}/drops.arrow")
         self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow")
         self.findings = FindingsWriter(root, f"{folder}/findings.arrow")
+        self.distributions = Distributions(root, folder)
+        self.survivors = SurvivorWriter(root, f"{folder}/survivors.arrow")
         self.input_paths = InputPaths(root, task)
         self.new_columns = {bound.name: NewColumns() for bound in task.stages}
         self.applier: DecisionApplier | None = None
@@ -95,7 +98,9 @@ class _Mapper:
     def open(self) -> None:
         """Opens the decisions on the task's documents."""
         if self.task.decisions is not None:
-            self.applier = DecisionApplier.open(self.root, self.task.decisions, self.document_counts, self.drops)
+            self.applier = DecisionApplier.open(
+                self.root, self.task.decisions, self.document_counts, self.drops, self.survivors
+            )
 
     # ---------------------------------------------------------------------------------------------- input
 
@@ -105,9 +110,10 @@ class _Mapper:
                 self._count_read(batch)
                 yield batch
             return
-        for record in _coalesced(self._records()):
+        for record in coalesced(self._records()):
             batch = DocumentBatch(record)
             self._count_read(batch)
+            self.distributions.add_lengths("read", batch)
             yield batch
 
     def _count_read(self, batch: DocumentBatch) -> None:
@@ -135,8 +141,8 @@ class _Mapper:
                 if part is None:
                     break
                 if self.left is not None:
-                    part, self.left = _limited(part, self.left)
-                record = _with_keys(part, split, self.task.source)
+                    part, self.left = limited(part, self.left)
+                record = with_keys(part, split, self.task.source)
                 work.bytes, work.documents = part.input_bytes, len(part.positions)
             num_records += len(part.positions) + len(part.rejected) + sum(part.passed_over.values())
             self._reject(split, part.rejected)
@@ -191,6 +197,7 @@ class _Mapper:
             batch = self._emit(self.task.emit, self.emitted, batch)
         with self.metrics.timed("write documents", batch.text_bytes, batch.num_docs):
             self.documents.add(batch.record)
+        self.distributions.add_lengths("kept", batch)
         self.document_counts.kept += batch.num_docs
         self.document_counts.kept_bytes += batch.text_bytes
 
@@ -198,6 +205,7 @@ class _Mapper:
         """The documents that a cut keeps, or all with its tags."""
         assert isinstance(bound.stage, Filter)
         result = of_scored(bound, self.task.seed, batch)
+        self.distributions.add_cut(bound, batch, result)
         if bound.stage.mode == "tag":
             return tagged(bound, batch, result)
         self._drop(bound.name, bound.stage.rules(), batch, result)
@@ -212,6 +220,9 @@ class _Mapper:
                 self.metrics.spent(segmentation, seconds, batch.text_bytes, batch.num_docs)
                 work.seconds -= seconds
             batch.segmentation_s.clear()
+            measuring_s = self.distributions.taken_s()
+            self.metrics.spent("measure", measuring_s, batch.text_bytes, batch.num_docs)
+            work.seconds -= measuring_s
 
     def _run_stage(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
@@ -235,11 +246,12 @@ class _Mapper:
 
         done = self._guard(name, stage, stage.process).run(checked, batch)
         kept: list[DocumentBatch] = []
+        scores = self.scores if self.scores is not None and self.scores.name == name else None
         for start, stop, decided in done.parts:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
-            is_ranked = self.scores is not None and self.scores.name == name
-            result = self.scores.with_scores(stage, part, decided) if self.scores is not None and is_ranked else decided
+            result = decided if scores is None else scores.with_scores(stage, part, decided)
             self.findings.add(name, stage, part, result)
+            self.distributions.add(bound, part, result)
             if stage.mode == "tag":
                 self._add_counts(f"{name} (tag)", stage.counts, result.columns)
                 kept.append(part.with_columns(tags_of(name, stage, result)))
@@ -335,6 +347,7 @@ class _Mapper:
         with self.metrics.timed("write documents"):
             outputs: dict[str, tuple[OutputFile, ...]] = {"documents": self.documents.finish()}
         outputs |= {"drops": self.drops.finish(), "quarantine": self.quarantine.finish(), "findings": self.findings.finish()}
+        outputs |= {**self.distributions.finish(), "survivors": self.survivors.finish()}
         outputs |= self.scores.finish() if self.scores is not None else {}
         self.metrics.searched = searched(self.task.stages)
         if self.emitted is not None and self.task.emit is not None:
@@ -348,47 +361,6 @@ def _excerpt(document: DocumentBatch) -> bytes:
     """The beginning of a text, or of a page."""
     content = document.texts.cast(pa.large_binary()) if document.has_text else document.html
     return content[0].as_py()[:EXCERPT_BYTES]
-
-
-def _limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
-    """The first `left` records of a batch, and how many are left. Rejected records count too: a limited run with a
-    wrong field name would otherwise read everything."""
-    rejected = np.array([record.position for record in part.rejected], np.uint64)
-    positions = np.sort(np.concatenate([part.positions, rejected]))
-    if len(positions) <= left:
-        return part, left - len(positions)
-    num_docs = int(np.searchsorted(part.positions, positions[left]))
-    return part.first(num_docs, tuple(record for record in part.rejected if record.position < int(positions[left]))), 0
-
-
-def _with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
-    """A reader's batch as documents; where the input has no id, it is the name of the document."""
-    keys = make_keys(file_hash(source, split.file.path), part.positions)
-    ids = part.ids
-    if ids.null_count:
-        positions = pa.array(part.positions).cast(pa.large_string())
-        file = pa.scalar(document_name(source, split.file.path, 0).removesuffix("0"), pa.large_string())
-        ids = pc.coalesce(ids, pc.binary_join_element_wise(file, positions, pa.scalar("", pa.large_string())))
-    extra = [pa.field(name, column.type) for name, column in part.extra.items()]
-    own = BASE_FIELDS if part.html is None else PAGE_FIELDS
-    return pa.record_batch([keys, ids, part.content, *part.extra.values()], schema=pa.schema([*own, *extra]))
-
-
-def _coalesced(records: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Joins small batches up to `TARGET_BATCH_BYTES`: files of one document each make batches of one."""
-    held: list[pa.RecordBatch] = []
-    held_bytes = held_docs = 0
-    for record in records:
-        size = record.nbytes
-        full = held_bytes + size > TARGET_BATCH_BYTES or held_docs + record.num_rows > MAX_BATCH_DOCS
-        if held and (full or record.schema != held[0].schema):
-            yield pa.concat_batches(held) if len(held) > 1 else held[0]
-            held, held_bytes, held_docs = [], 0, 0
-        held.append(record)
-        held_bytes += size
-        held_docs += record.num_rows
-    if held:
-        yield pa.concat_batches(held) if len(held) > 1 else held[0]
 
 
 def _joined(parts: list[DocumentBatch], original: DocumentBatch) -> DocumentBatch:

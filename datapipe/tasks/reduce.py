@@ -25,8 +25,8 @@ from datapipe.plan.work import GatherTask, MergeTask, ReduceTask
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA, Bucket
 from datapipe.storage import Root
-from datapipe.tasks.breaches import error_without_document
-from datapipe.tasks.results import checked_tables
+from datapipe.tasks.contract.breaches import error_without_document
+from datapipe.tasks.contract.results import checked_tables
 
 _KEY_WORDS = 3  # of a final table: hash, and the two halves of the key
 

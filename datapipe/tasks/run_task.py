@@ -32,8 +32,8 @@ from datapipe.plan.work import (
     WriteTask,
 )
 from datapipe.stage.base import Stage, StageContext
-from datapipe.storage import Root
-from datapipe.tasks.breaches import error_without_document
+from datapipe.storage import Root, sync_file, sync_folder
+from datapipe.tasks.contract.breaches import error_without_document
 from datapipe.tasks.map import run_map
 from datapipe.tasks.pack import run_pack
 from datapipe.tasks.ranking import run_narrow, run_rank
@@ -77,11 +77,12 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:
         outputs, metrics = _RUNNERS[type(task)](_with_open_stages(task), root, folder)
+        _flush(outputs, root)
     except BaseException as error:
         error.add_note(f"in {task.label}")
         if root.local is not None or outage_of(error, root.url) is None:
             _clean_up(error, root, folder)
-        outage, refusal = outage_of(error, root.url), refusal_of(error)
+        outage, refusal = outage_of(error, root.url), refusal_of(error, root.url)
         if outage is not None:
             raise OutageError(outage) from error
         if refusal is not None:
@@ -90,6 +91,17 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     metrics.seconds = perf_counter() - started
     metrics.peak_bytes = peak_bytes()
     return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
+
+
+def _flush(outputs: Outputs, root: Root) -> None:
+    """Flushes the outputs of a task to the disk, where they are on one: only then may the driver commit them."""
+    if root.local is None:
+        return
+    paths = [root.local / output.path for group in outputs.values() for output in group]
+    for path in paths:
+        sync_file(path)
+    for folder in {path.parent for path in paths}:
+        sync_folder(folder)
 
 
 def _clean_up(error: BaseException, root: Root, folder: str) -> None:

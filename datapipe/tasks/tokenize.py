@@ -2,7 +2,7 @@
 
     documents ─▶ encode, end-of-text appended ─▶ rows (hash, key, tokens): a file for validation, one for training, or one for
                                               │   each stratum of the training documents
-                                              └▶ tokens and words by language, and the ids that occur
+                                              └▶ tokens and words by language and licence, and the ids that occur
 
 The hash of a row is a keyed hash of the document's key: its position in the global shuffle of its source. A threshold on
 another keyed hash holds documents out for validation. Neither depends on how the input was split.
@@ -27,9 +27,11 @@ from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.shards.checksum import file_checksum
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.licenses import license_codes
 from datapipe.storage import Root
 from datapipe.tasks.strata import strata_of
 from datapipe.tasks.train import is_validation
+from datapipe.token_counts import LicenseCounts, TokenCounts
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
 
@@ -52,7 +54,9 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
             ids, offsets = encoder.encode(batch.texts)
             rows = _token_rows(batch, ids, offsets, encoder.eos_id, task.seed)
         with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
-            meter.add(batch, ids, offsets)
+            counted = meter.add(batch, ids, offsets)
+            if task.license_column is not None:
+                count_licenses(metrics.licenses, batch.record, task.license_column, counted)
         with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
             parts.add(batch, rows)
     counts.kept, counts.kept_bytes = counts.read, counts.read_bytes
@@ -103,6 +107,21 @@ class _Parts:
 
     def _row_bytes(self, name: str) -> int:
         return max(self._num_tokens[name] * self._id_bytes, self._num_docs[name] * LEAST_DOCUMENT_BYTES)
+
+
+def count_licenses(counts: LicenseCounts, record: pa.RecordBatch, column: str, counted: NDArray[np.int64]) -> None:
+    """Adds documents by the licence in a column of theirs.
+
+    Args:
+        counted: (num_docs, 4), the fields of `TokenCounts` of each document.
+    """
+    index = record.schema.get_field_index(column)
+    texts = pa.nulls(record.num_rows, pa.string()) if index < 0 else record.column(index)
+    codes, names = license_codes(texts, column)
+    sums = np.zeros((len(names), counted.shape[1]), np.int64)
+    np.add.at(sums, codes, counted)
+    for name, row in zip(names, sums.tolist()):
+        counts.count(name, TokenCounts(*row))
 
 
 def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from datapipe.columns import text_lengths
 from datapipe.exchange.partitions import read_documents, read_table
@@ -21,6 +22,7 @@ from datapipe.plan.splits import weight
 from datapipe.plan.work import WriteTask
 from datapipe.shards.documents.writer import DocumentWriter, published_rows, published_schema
 from datapipe.storage import Root
+from datapipe.tasks.tokenize import count_licenses
 
 
 def run_write(task: WriteTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
@@ -33,6 +35,8 @@ def run_write(task: WriteTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
         for number, rows in _by_file(task, root, metrics):
             with metrics.timed(f"write {task.format}") as work:
                 work.bytes, work.documents = files.add(number, rows), rows.num_rows
+            if task.license_column is not None:
+                count_licenses(metrics.licenses, rows, task.license_column, _counted(rows))
             metrics.document_counts.read += work.documents
             metrics.document_counts.read_bytes += work.bytes
         with metrics.timed(f"write {task.format}"):
@@ -60,6 +64,12 @@ def _by_file(task: WriteTask, root: Root, metrics: TaskMetrics) -> Iterator[tupl
         for start, stop in zip(borders[:-1], borders[1:]):
             if start < stop:
                 yield int(numbers[start]), batch.record.slice(int(first) + start, stop - start)
+
+
+def _counted(rows: pa.RecordBatch) -> NDArray[np.int64]:
+    """The counts of each document, (num_docs, 4): the fields of `TokenCounts`, of which nothing but the bytes is known."""
+    lengths = text_lengths(rows.column("text"))
+    return np.stack([np.ones_like(lengths), lengths, *[np.zeros_like(lengths)] * 2], axis=1)
 
 
 class _Files:

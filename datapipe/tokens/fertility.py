@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from datapipe.columns import compute as pc
-from datapipe.metrics import Fertility, TokenCounts
 from datapipe.stage.documents import DocumentBatch
+from datapipe.token_counts import Fertility, TokenCounts
 
 LANGUAGE = "language"
 """The column with the language of a document."""
@@ -39,8 +39,9 @@ class Meter:
         self.fertility = Fertility()
         self.used = np.zeros(vocab_size, np.bool_)
 
-    def add(self, batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64]) -> None:
-        """
+    def add(self, batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns the counts of each document, (num_docs, 4): the fields of `TokenCounts`.
+
         Args:
             batch: the documents.
             ids, offsets: the result of `Encoder.encode` for their texts.
@@ -52,12 +53,13 @@ class Meter:
         self.fertility.total.add(TokenCounts(*counts.sum(axis=0).tolist()))
         languages = _languages(batch)
         if languages is None or self.fertility.languages is None:
-            return
+            return counts
         codes, names = languages
         sums = np.zeros((len(names), 4), np.int64)
         np.add.at(sums, codes, counts)
         for name, row in zip(names, sums.tolist()):
             self.fertility.add_language(name, TokenCounts(*row))
+        return counts
 
     @property
     def used_ids(self) -> bytes:

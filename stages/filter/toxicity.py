@@ -129,9 +129,12 @@ class Toxicity(Filter):
         by_list, by_model = self.at_most("listed_words", "max_density"), self.at_most("high_score", "max_score")
         if self.model is None:
             return [by_list]
-        if not self.lists or (self.drop_if == "both" and self.mode == "drop"):
-            return [by_model]
-        return [by_list, by_model]
+        return [by_list, by_model] if self.lists and not self._must_agree else [by_model]
+
+    @property
+    def _must_agree(self) -> bool:
+        """Whether a document is dropped only where lists and model agree."""
+        return bool(self.lists) and self.model is not None and self.drop_if == "both" and self.mode == "drop"
 
     def open(self, context: StageContext) -> None:
         self._opened()
@@ -142,8 +145,7 @@ class Toxicity(Filter):
         counted = np.where(hits >= self.min_hits, density, 0.0)
         score = np.zeros(batch.num_docs) if scorer is None else scorer.scores(batch.texts)
         is_listed = counted > self.max_density
-        both = bool(self.lists) and self.model is not None and self.drop_if == "both" and self.mode == "drop"
-        measured = {"listed_words": counted, "high_score": np.where(is_listed, score, 0.0) if both else score}
+        measured = {"listed_words": counted, "high_score": np.where(is_listed, score, 0.0) if self._must_agree else score}
         rules = self.rules()
         written: dict[str, pa.Array] = {}
         if self.write:

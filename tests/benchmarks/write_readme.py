@@ -33,7 +33,7 @@ ROOT = README.parents[2]
 EARLIER = "## Earlier measurements\n"
 BENCHMARKS = (
     *("recipes", "datatrove", "minhash", "near_copies", "dedup_scale", "encoders", "web_archives"),
-    *("loader", "loader_fields", "loader_start", "fasttext_scoring", "classifiers", "kernels"),
+    *("loader", "loader_fields", "loader_start", "fasttext_scoring", "classifiers", "browse", "kernels"),
 )
 """Modules beside this one, imported when they run: each has `table(settings)`."""
 

@@ -34,6 +34,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "filter.field": {"field": "text", "drop": ["word"], "drop_matching": "line"},
     "filter.length": {"min_chars": 3, "max_bytes": 100_000, "min_words": 2},
     "filter.toxicity": {"model": str(bundled_model()), "label": "de", "write": True},
+    "filter.license": {"field": "text", "allowed": ["mit OR isc"]},
     "filter.url": {
         "field": "text",
         "domains": ["8.8.8.8"],

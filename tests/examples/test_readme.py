@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+import urllib.request
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.support.cli_processes import DEADLINE_S, start
 from tests.support.cli_processes import run as datapipe
 from tests.support.snapshots import make_snapshot
 
@@ -24,13 +28,30 @@ def blocks(language: str, heading: str, readme: str = "README.md") -> list[str]:
 
 
 def run_lines(block: str, folder: Path) -> list[str]:
-    """What each `datapipe …` line of a shell block prints."""
+    """What each `datapipe …` line of a shell block prints; of a page, its address, after it was opened."""
     printed = []
     for line in block.splitlines():
-        done = datapipe(line.partition("  #")[0].split()[1:], cwd=folder)
+        arguments = line.partition("  #")[0].split()[1:]
+        if arguments[0] == "browse":
+            printed.append(open_page(arguments, folder))
+            continue
+        done = datapipe(arguments, cwd=folder)
         assert done.returncode == 0, f"{line}\n{done.stderr}"
         printed.append(done.stdout)
     return printed
+
+
+def open_page(arguments: list[str], folder: Path) -> str:
+    """The address that a server prints, once its page was read and the server ended by Ctrl-C."""
+    server = start(arguments, cwd=folder, env=os.environ | {"BROWSER": "true"})  # a command that opens nothing
+    assert server.stdout is not None
+    address = server.stdout.readline().strip()
+    with urllib.request.urlopen(address, timeout=DEADLINE_S) as answer:
+        assert answer.status == 200
+    server.send_signal(signal.SIGINT)
+    _, errors = server.communicate(timeout=DEADLINE_S)
+    assert server.returncode == 128 + signal.SIGINT, errors
+    return address
 
 
 @pytest.mark.slow
@@ -47,8 +68,12 @@ def test_readme_takes_ten_files_to_batches_and_adds_a_stage(
     build, look = blocks("sh", TEN_FILES)
     _, printed = run_lines(build, tmp_path)
     assert "dropped: filter.gopher_quality 24" in printed
-    full, dropped, _ = run_lines(look, tmp_path)
+    other = ["--output", "runs/b", "--set", "stages.filter.gopher_quality.min_words=30"]
+    run_lines(build.replace("mine.yaml", " ".join(["mine.yaml", *other])), tmp_path)
+    page, full, compared, dropped, _ = run_lines(look, tmp_path)
+    assert page.startswith("http://127.0.0.1:")
     assert "too_few_words" in full
+    assert "runs/b" in compared
     assert "threshold 50" in dropped
 
     exec(compile(stream, "README.md", "exec"), {})
@@ -63,7 +88,7 @@ def test_readme_takes_ten_files_to_batches_and_adds_a_stage(
     (tmp_path / "mine.yaml").write_text(mixture, encoding="utf-8")
     _, printed = run_lines(build, tmp_path)
     assert "shouting:Shouting" in printed
-    full, _, _ = run_lines(look, tmp_path)
+    _, full, *_ = run_lines(look, tmp_path)
     assert "shouting:Shouting:too_many_capitals" in full
     assert "strip:Strip" in full
 

@@ -30,7 +30,7 @@ VOID = {
     *("param", "source", "track", "wbr"),
 }
 RAW = {"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes"}
-NOT_FOREIGN = {"gnobject", "div", "p", "span", "ul", "ol", "table", "center", "font", "b", "i"}
+NOT_FOREIGN = {"gnobject", "div", "p", "span", "ul", "ol", "table", "center", "b", "i"}
 GROUPS = [("p",), ("option", "optgroup"), ("li",), ("dd", "dt"), ("td", "th"), ("tr",), ("tbody", "thead", "tfoot")]
 RANKS = {name: rank for rank, names in enumerate(GROUPS, 1) for name in names}
 CLOSED = {"ul": 4, "ol": 4, "dl": 4, "menu": 4, "select": 2, **dict.fromkeys(("table", "td", "th", "tr", *GROUPS[6]), 7)}
@@ -106,7 +106,7 @@ def measures(page: bytes, limit: int) -> tuple[int, int, int]:
     """Depth, the most attributes of a tag, and cost."""
     opened: list[str] = []
     deepest, widest, cost, lost, foreign = 0, 0, 0, 0, [False]
-    root, options, of_root = 0, 0, 0
+    root, options, of_root, unsure = 0, 0, 0, False
     for is_end, name, num_attributes, is_closed, _ in tags(page, foreign):
         of_root += num_attributes if name in ("html", "body") else 0
         count = of_root if name in ("html", "body") else num_attributes
@@ -124,9 +124,10 @@ def measures(page: bytes, limit: int) -> tuple[int, int, int]:
         options += name in ("option", "optgroup")
         cost += 100 + len(opened) + lost // 4 + count * count // 32 + (options // 10 if name in ("option", "optgroup") else 0)
         foreign[0] = foreign[0] and name not in NOT_FOREIGN
+        unsure = foreign[0] and (unsure or (name == "font" and num_attributes > 0))
         if (not foreign[0] and (name in RAW or name == name_of(b"plaintext"))) or name in VOID or len(opened) >= limit:
             continue
-        if is_closed and foreign[0]:
+        if is_closed and foreign[0] and not unsure:
             continue
         if not foreign[0] and name in ("svg", "math") and not is_closed:
             foreign[0], root = True, len(opened)

@@ -1,13 +1,14 @@
-"""A Hugging Face Hub on loopback, as far as reading the files of one data set needs it."""
+"""A Hugging Face Hub on loopback, as far as reading and committing the files of one data set needs it."""
 
 from __future__ import annotations
 
+import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import sha1
+from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any
@@ -26,6 +27,9 @@ class FakeHub:
         branches: the commits of branches.
         token: what a request has to carry; empty for a public data set.
         requests: method and path of each request.
+        is_private: what the client that created the data set asked for; None before.
+        large: contents that were uploaded by their SHA-256, which is how data files travel.
+        on_request: called with each request before it is answered.
     """
 
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -33,6 +37,14 @@ class FakeHub:
     token: str = ""
     requests: list[str] = field(default_factory=list)
     url: str = ""
+    is_private: bool | None = None
+    large: dict[str, bytes] = field(default_factory=dict)
+    on_request: Callable[[str], None] = lambda request: None
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The files of the branch main."""
+        return self.commits[self.branches["main"]] if self.branches else {}
 
     def commit(self, files: dict[str, bytes], branch: str = "main") -> str:
         """Adds a commit, to which the branch moves."""
@@ -56,15 +68,53 @@ def fake_hub() -> Iterator[FakeHub]:
             self._answer({})
 
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode()
-            is_json = "json" in self.headers.get("Content-Type", "")
-            self._answer(json.loads(body) if is_json else parse_qs(body))
+            body = self._body().decode()
+            kind = self.headers.get("Content-Type", "")
+            if "ndjson" in kind:
+                self._answer({"lines": [json.loads(line) for line in body.splitlines()]})
+            else:
+                self._answer(json.loads(body) if "json" in kind else parse_qs(body))
+
+        def do_PUT(self) -> None:
+            content = self._body()
+            hub.requests.append(f"PUT {self.path}")
+            hub.on_request(hub.requests[-1])
+            is_whole = self.path == f"/upload/{sha256(content).hexdigest()}"  # a killed client sends less
+            hub.large |= {self.path.rpartition("/")[2]: content} if is_whole else {}
+            self._send(200 if is_whole else 400, b"", {})
+
+        def _body(self) -> bytes:
+            if self.headers.get("Transfer-Encoding") != "chunked":
+                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            parts: list[bytes] = []
+            while size := int(self.rfile.readline(), 16):
+                parts.append(self.rfile.read(size))
+                self.rfile.readline()
+            self.rfile.readline()
+            return b"".join(parts)
 
         def _answer(self, given: dict[str, Any]) -> None:
             path = unquote(urlsplit(self.path).path)
             hub.requests.append(f"{self.command} {path}")
+            hub.on_request(hub.requests[-1])
             if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
                 self._send(401, b'{"error": "Invalid username or password."}', {"X-Error-Code": "RepoNotFound"})
+            elif path == "/api/repos/create":
+                hub.is_private = (
+                    given.get("visibility") == "private" or given.get("private") if hub.is_private is None else hub.is_private
+                )
+                if not hub.branches:
+                    hub.commit({".gitattributes": b""})
+                self._json({"url": f"{hub.url}/datasets/{REPOSITORY}", "id": REPOSITORY})
+            elif path == "/api/validate-yaml":
+                self._json({"errors": [], "warnings": []})
+            elif path.startswith(f"{_API}/preupload/"):
+                self._json({"files": [_mode(file) for file in given["files"]]})
+            elif path == f"/datasets/{REPOSITORY}.git/info/lfs/objects/batch":
+                self._json({"transfer": "basic", "objects": [_lfs(hub, entry) for entry in given["objects"]]})
+            elif path.startswith(f"{_API}/commit/"):
+                name = hub.commit(_changed(hub, given["lines"]))
+                self._json({"success": True, "commitOid": name, "commitUrl": f"{hub.url}/datasets/{REPOSITORY}/commit/{name}"})
             elif path.startswith(f"{_API}/tree/"):
                 revision, _, folder = path.removeprefix(f"{_API}/tree/").partition("/")
                 self._json(_tree(hub, revision, folder, "recursive=True" in self.path or "recursive=true" in self.path))
@@ -122,6 +172,35 @@ def _commit(hub: FakeHub, revision: str) -> str | None:
     return revision if revision in hub.commits else hub.branches.get(revision)
 
 
+def _git_oid(content: bytes) -> str:
+    return sha1(b"blob %d\0" % len(content) + content).hexdigest()
+
+
+def _mode(file: dict[str, Any]) -> dict[str, Any]:
+    is_large = file["path"].endswith((".parquet", ".zst", ".arrow"))
+    return {"path": file["path"], "uploadMode": "lfs" if is_large else "regular", "shouldIgnore": False, "oid": None}
+
+
+def _lfs(hub: FakeHub, entry: dict[str, Any]) -> dict[str, Any]:
+    """Where a content goes; nowhere, if it is there."""
+    upload = {"href": f"{hub.url}/upload/{entry['oid']}", "header": {}}
+    return entry if entry["oid"] in hub.large else {**entry, "actions": {"upload": upload}}
+
+
+def _changed(hub: FakeHub, lines: list[dict[str, Any]]) -> dict[str, bytes]:
+    """The files after a commit. A large content that was not uploaded raises KeyError."""
+    files = dict(hub.files)
+    for line in lines:
+        value = line["value"]
+        if line["key"] == "file":
+            files[value["path"]] = base64.b64decode(value["content"])
+        elif line["key"] == "lfsFile":
+            files[value["path"]] = hub.large[value["oid"]]
+        elif line["key"] == "deletedFile":
+            del files[value["path"]]
+    return files
+
+
 def _tree(hub: FakeHub, revision: str, folder: str, is_recursive: bool) -> list[dict[str, Any]] | None:
     """The files and folders below a folder of a revision; None where there is none."""
     name = _commit(hub, revision)
@@ -136,6 +215,8 @@ def _tree(hub: FakeHub, revision: str, folder: str, is_recursive: bool) -> list[
         for depth in range(1, len(parts)):
             inner = prefix + "/".join(parts[:depth])
             entries[inner] = {"type": "directory", "oid": "0" * 40, "size": 0, "path": inner}
-        entries[path] = {"type": "file", "oid": sha1(content).hexdigest(), "size": len(content), "path": path}
+        entries[path] = {"type": "file", "oid": _git_oid(content), "size": len(content), "path": path}
+        if sha256(content).hexdigest() in hub.large:
+            entries[path]["lfs"] = {"oid": sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
     found = [entry for path, entry in sorted(entries.items()) if is_recursive or "/" not in path[len(prefix) :]]
     return found if found or not folder else None

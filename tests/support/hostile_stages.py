@@ -32,6 +32,9 @@ class Hostile(Map):
             if word in text and not WAS_STOPPED.exists():
                 WAS_STOPPED.touch()
                 os.kill(process_id, signal.SIGSTOP)
+        if "GREEDY" in text and batch.num_docs > 8 and os.environ.get("GREEDY"):
+            held = b"x" * (1 << 30)
+            signal.pause()
         if "RAISE-IT" in text:
             raise ValueError("raises")
         if "FOREVER" in text:

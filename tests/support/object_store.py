@@ -13,13 +13,13 @@ _CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "A
 
 
 @contextmanager
-def object_store(bucket: str) -> Iterator[str]:
+def object_store(bucket: str, host: str = "127.0.0.1") -> Iterator[str]:
     """Starts a server with one empty bucket; yields the query that URLs of it end with."""
     from moto.server import ThreadedMotoServer
 
     before = {name: os.environ.get(name) for name in _CREDENTIALS}
     os.environ.update(_CREDENTIALS)
-    server = ThreadedMotoServer("127.0.0.1", port=0, verbose=False)
+    server = ThreadedMotoServer(host, port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     try:

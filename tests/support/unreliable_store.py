@@ -3,7 +3,7 @@
     client  ──▶  UnreliableStore (127.0.0.1, a port of its own)  ──▶  the store of tests/support/object_store.py
                  fail("stall", path="part-00003", after=1000, times=2)
 
-A fault hits the GET or HEAD requests whose path holds `path`, the first `times` of them or, with None, all. Everything else
+A fault hits the requests of a method whose path holds `path`, the first `times` of them or, with None, all. Everything else
 passes through untouched. Threads end with the `with` that holds the proxy, those in a stall included.
 """
 
@@ -20,8 +20,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
-Kind = Literal["cut", "stall", "status", "reset", "flip"]
+Kind = Literal["cut", "stall", "status", "reset", "flip", "lost", "slow"]
 _PIECE_BYTES = 1 << 16
+_SLOW_PIECE_BYTES, _SLOW_PAUSE_S = 1 << 10, 0.02
 
 
 @dataclass(kw_only=True)
@@ -30,11 +31,13 @@ class Fault:
 
     Attributes:
         kind: the body ends (cut), stops without ending (stall), the connection is reset, a bit of the body is flipped, or the
-            answer is `status` without the object.
+            answer is `status` without the object; the store does what it is asked and the answer is lost; or the body comes
+            in small pieces (slow).
         path: part of the request's path.
         after: bytes of the body that come as they should.
         left: requests still to be hit; None for all.
-        method: GET or HEAD.
+        method: GET, HEAD, PUT, POST or DELETE.
+        code: of S3, in the body of a status: "ExpiredToken".
         hits: requests hit so far.
     """
 
@@ -44,7 +47,12 @@ class Fault:
     status: int
     left: int | None
     method: str = "GET"
+    code: str = ""
     hits: int = 0
+
+    @property
+    def error_body(self) -> bytes:
+        return f"<Error><Code>{self.code}</Code><Message>so it is</Message></Error>".encode() if self.code else b""
 
 
 class UnreliableStore:
@@ -67,10 +75,18 @@ class UnreliableStore:
         return f"?endpoint_override=http://127.0.0.1:{self._server.server_address[1]}&region=us-east-1"
 
     def fail(
-        self, kind: Kind, *, path: str = "", after: int = 0, status: int = 503, times: int | None = 1, method: str = "GET"
+        self,
+        kind: Kind,
+        *,
+        path: str = "",
+        after: int = 0,
+        status: int = 503,
+        times: int | None = 1,
+        method: str = "GET",
+        code: str = "",
     ) -> Fault:
         """From now on, until it has hit `times` requests. A HEAD request can only be answered with a status."""
-        fault = Fault(kind=kind, path=path, after=after, status=status, left=times, method=method)
+        fault = Fault(kind=kind, path=path, after=after, status=status, left=times, method=method, code=code)
         with self._lock:
             self._faults.append(fault)
         return fault
@@ -120,15 +136,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         fault = self.server.store.fault_of(self.command, self.path, self.headers.get("Authorization"))
+        sent = self._body()
         if fault is not None and fault.kind == "status":
             self.send_response(fault.status)
-            self.send_header("Content-Length", "0")
+            self.send_header("Content-Length", str(len(fault.error_body)))
             self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(fault.error_body)
             return
-        self._pass_on(fault)
+        self._pass_on(fault, sent)
 
-    def do_HEAD(self) -> None:
-        self.do_GET()
+    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815  # names of BaseHTTPRequestHandler
 
     def handle_one_request(self) -> None:
         """Waits in short turns for the next request of a connection that is kept open."""
@@ -149,11 +167,28 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Says nothing."""
 
-    def _pass_on(self, fault: Fault | None) -> None:
+    def _body(self) -> bytes:
+        """The body of the request, which the SDK of AWS sends in chunks (RFC 9112, 7.1)."""
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        parts = []
+        while size := int(self.rfile.readline().partition(b";")[0], 16):
+            parts.append(self.rfile.read(size))
+            self.rfile.readline()
+        while self.rfile.readline().strip():
+            """A trailer."""
+        return b"".join(parts)
+
+    def _pass_on(self, fault: Fault | None, sent: bytes) -> None:
         upstream = http.client.HTTPConnection(self.server.store.upstream, timeout=30)
         with contextlib.closing(upstream):
-            upstream.request(self.command, self.path, headers=dict(self.headers))
+            dropped = ("expect", "transfer-encoding")
+            headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
+            upstream.request(self.command, self.path, body=sent or None, headers=headers)
             response = upstream.getresponse()
+            if fault is not None and fault.kind == "lost":
+                self._reset()
+                return
             self.send_response(response.status)
             for name, value in response.getheaders():
                 if name.lower() not in ("connection", "server", "date"):
@@ -173,13 +208,24 @@ class _Handler(BaseHTTPRequestHandler):
             flipped[min(fault.after, len(body) - 1)] ^= 4
             self.wfile.write(flipped)
             return
+        if fault.kind == "slow":
+            for start in range(0, len(body), _SLOW_PIECE_BYTES):
+                self.wfile.write(body[start : start + _SLOW_PIECE_BYTES])
+                self.wfile.flush()
+                self.server.store.ended.wait(_SLOW_PAUSE_S)
+            return
         self.wfile.write(body[: fault.after])
         self.wfile.flush()
         self.close_connection = True
         if fault.kind == "stall":
             self._stall()
         elif fault.kind == "reset":
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            self._reset()
+
+    def _reset(self) -> None:
+        """The connection ends with a TCP reset."""
+        self.close_connection = True
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
     def _stall(self) -> None:
         """Sends nothing more until the client hangs up or the test ends."""

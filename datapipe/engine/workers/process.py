@@ -28,7 +28,9 @@ from pathlib import Path
 
 from datapipe.activity import PAGE_BYTES, Activity, Page, shared_file
 from datapipe.engine.protocol import Attempt, Failure, Message
+from datapipe.engine.workers.limits import Limits, allocated_bytes
 from datapipe.errors import DatapipeError
+from datapipe.metrics import size
 from datapipe.plan.work import Task
 
 BATCH_BYTES = 4 << 20
@@ -132,28 +134,43 @@ class WorkerProcess:
         is_oom = status == -signal.SIGKILL and _num_oom_kills() > self._oom_kills
         return Attempt(task=task, failure=_failure_of_end(status, message, self._last_words, is_oom=is_oom))
 
-    # ---------------------------------------------------------------------------------------------- silence
+    # ---------------------------------------------------------------------------------------------- silence and memory
 
-    def watch(self, stall_s: float) -> Attempt | None:
-        """Looks at what the worker is at. Ends a stalled attempt, and the process with it."""
+    def watch(self, limits: Limits) -> Attempt | None:
+        """Looks at what the worker is at. Ends an attempt that stalls or takes too much memory, and the process with it."""
         if self.task is None or self.message is None:
             return None
         now = time.monotonic()
         step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
         self.message = self._look(self.message, step_s)
-        if not is_stalled(self.message, stall_s if self.is_ready else max(stall_s, _LONGEST_START_S)):
+        task, failure = self.task, self._excess(self.message, limits.memory_bytes) or self._stall(self.message, limits.stall_s)
+        if failure is None:
             return None
-        task, message = self.task, self.message
-        self._ask_where_it_is()
         self.stop()
-        failure = Failure(
+        return Attempt(task=task, failure=replace(failure, details=self._last_words))
+
+    def _stall(self, message: Message, stall_s: float) -> Failure | None:
+        if not is_stalled(message, stall_s if self.is_ready else max(stall_s, _LONGEST_START_S)):
+            return None
+        self._ask_where_it_is()
+        return Failure(
             kind="infrastructure" if message.is_stopped else "stall",
             message=f"a worker said nothing for {message.silent_s:,.0f} s and was ended. It was at: {state_of(message)}",
-            details=self._last_words,
             activity=message.activity or Activity(),
             memory_bytes=message.memory_bytes,
         )
-        return Attempt(task=task, failure=failure)
+
+    def _excess(self, message: Message, limit: int | None) -> Failure | None:
+        if limit is None or (allocated := allocated_bytes(self.process.pid)) <= limit:
+            return None
+        doing = "starting" if message.activity is None else str(message.activity)
+        return Failure(
+            kind="memory",
+            message=f"a worker took {size(allocated)} of memory, and execution.memory allows {size(limit)}. It was at: {doing}",
+            cause="memory",
+            activity=message.activity or Activity(),
+            memory_bytes=allocated,
+        )
 
     def _look(self, message: Message, step_s: float) -> Message:
         told = self._page.read()
@@ -246,10 +263,11 @@ def _failure_of_end(status: int, message: Message, last_words: str, *, is_oom: b
 def _num_oom_kills() -> int:
     """Processes that the kernel of this machine has killed for memory since it started; 0 where it does not tell."""
     try:
-        lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
+        content = Path("/proc/vmstat").read_bytes()
     except OSError:
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+    _, found, rest = content.partition(b"\noom_kill ")
+    return int(rest.partition(b"\n")[0]) if found else 0
 
 
 def _descendants(process_id: int) -> list[int]:
@@ -257,7 +275,7 @@ def _descendants(process_id: int) -> list[int]:
     descendants: list[int] = []
     for listed in Path(f"/proc/{process_id}/task").glob("*/children"):
         with suppress(OSError):  # the thread is gone
-            for child in map(int, listed.read_text().split()):
+            for child in map(int, listed.read_text(encoding="ascii").split()):
                 descendants += [child, *_descendants(child)]
     return descendants
 

@@ -12,18 +12,21 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from datapipe.activity import Activity
 from datapipe.engine.protocol import Failure, Message
+from datapipe.engine.workers.limits import Limits
 from datapipe.engine.workers.process import WorkerProcess, state_of
 from datapipe.plan.work import Record, Task
 
-_LOOK_EVERY_S = 0.5
+_LOOK_EVERY_S = 0.2
 _REPORT_EVERY_S = 2.0
 
 
@@ -65,6 +68,7 @@ class Reported:
         report: the latest; None while it waits for a place to run.
         node_id: where it runs.
         unheard_s: seconds since a new report came.
+        excluded: the ids of nodes that it was not sent to.
         lack: what it reserves and no node of the cluster has; empty where some node has it.
         lacking_s: for how long no node has had it.
     """
@@ -74,6 +78,7 @@ class Reported:
     report: Report | None = None
     node_id: str = ""
     unheard_s: float = 0.0
+    excluded: frozenset[str] = frozenset()
     lack: str = ""
     lacking_s: float = 0.0
 
@@ -115,9 +120,10 @@ _worker: tuple[Any, WorkerProcess] | None = None
 
 
 def supervise(
-    task: Task, url: str, attempt: str, stall_s: float, report: Callable[[Report], object]
+    task: Task, url: str, attempt: str, limits: Limits, report: Callable[[Report], object]
 ) -> tuple[Record | None, Failure | None]:
-    """Runs one attempt in a worker process, which stays for the next one.
+    """Runs one attempt in a worker process, which stays for the next one. A supervisor that gets SIGTERM, as where its node is
+    taken away, gives the task back.
 
     Args:
         url: of OUTPUT.
@@ -126,14 +132,32 @@ def supervise(
     worker = _worker_for(url)
     worker.give(task, attempt)
     number, due = 0, time.monotonic()
-    while True:
-        ended = worker.watch(stall_s) or worker.next_attempt(_LOOK_EVERY_S)
-        if ended is not None:
-            return ended.record, ended.failure
-        if worker.message is not None and time.monotonic() >= due:
-            number, due = number + 1, time.monotonic() + _REPORT_EVERY_S
-            process_id = os.getpid()
-            report(Report(number=number, message=worker.message, process_id=process_id, started=_started(process_id)))
+    with _notice() as notice:
+        while True:
+            ended = worker.watch(limits) or worker.next_attempt(_LOOK_EVERY_S)
+            if ended is not None:
+                return ended.record, ended.failure
+            if notice.is_set():
+                worker.stop()
+                return None, Failure(kind="node", message=f"{task.label} was given back: its supervisor got SIGTERM")
+            if worker.message is not None and time.monotonic() >= due:
+                number, due = number + 1, time.monotonic() + _REPORT_EVERY_S
+                process_id = os.getpid()
+                report(Report(number=number, message=worker.message, process_id=process_id, started=start_time(process_id)))
+
+
+@contextmanager
+def _notice() -> Iterator[threading.Event]:
+    """An event that SIGTERM sets, in the place of ending this process. Signals come to the main thread alone."""
+    notice = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield notice
+        return
+    before = signal.signal(signal.SIGTERM, lambda number, frame: notice.set())
+    try:
+        yield notice
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _worker_for(url: str) -> WorkerProcess:
@@ -150,11 +174,11 @@ def _worker_for(url: str) -> WorkerProcess:
 
 def kill_supervisor(report: Report) -> None:
     """Kills the supervisor that sent a report, and with it its worker. Runs on its node."""
-    if _started(report.process_id) == report.started:
+    if start_time(report.process_id) == report.started:
         os.kill(report.process_id, signal.SIGKILL)
 
 
-def _started(process_id: int) -> str:
+def start_time(process_id: int) -> str:
     """When a process was started, in ticks; empty where it is gone."""
     try:
         content = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")

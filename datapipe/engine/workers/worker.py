@@ -23,6 +23,8 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
+from datapipe.engine.workers.environment import prepare_process
+
 
 def main(descriptor: int, page: int, trace: int) -> None:
     """Serves tasks from the socket `descriptor` until it closes.
@@ -31,6 +33,7 @@ def main(descriptor: int, page: int, trace: int) -> None:
         page: descriptor of the memory for what it is at.
         trace: descriptor of the file for stacks.
     """
+    prepare_process()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the whole group; the driver decides
     _end_with_supervisor()
     faulthandler.enable(trace, all_threads=False)

@@ -45,7 +45,7 @@ _FLAGGED = {
     RAW: "script style textarea title xmp iframe noembed noframes",
     SHOWN: "textarea title",
     FOREIGN: "svg math",
-    NOT_FOREIGN: "foreignobject div p span ul ol table center font b i",
+    NOT_FOREIGN: "foreignobject div p span ul ol table center b i",
     IN_LINE: "a abbr acronym b bdi bdo big cite code data del dfn em font i img ins kbd mark nobr q ruby s samp small span "
     "strike strong sub sup time tt u var wbr",
     CELL: "td th",
@@ -91,6 +91,7 @@ def _place(name: int, multiplier: int) -> int:
 _multiplier, _NAMES, _KINDS = _table()
 _MULTIPLIER, _SHIFT = np.uint64(_multiplier), np.uint64(64 - _TABLE_BITS)
 SCRIPT, SELECT = np.uint64(packed("script")), _kinds()[packed("select")]
+FONT = np.uint64(packed("font"))
 
 
 @inline

@@ -18,6 +18,7 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.html.elements import (
     CELL_RANK,
     CLOSES_SHIFT,
+    FONT,
     FOREIGN,
     NOT_FOREIGN,
     OPTION_RANK,
@@ -268,6 +269,7 @@ def measure_tags(
     for document in range(len(offsets) - 1):
         at, stop = offsets[document], offsets[document + 1]
         top, lost, foreign, deepest, widest, cost, options, of_root = 0, 0, -1, 0, 0, 0, 0, 0
+        unsure = False  # whether foreign content may have ended: a <font> ends it by its color, face or size alone
         while at < stop:
             at, name, width, is_end, closes = next_tag(data, at, stop)
             kind = kind_of(name)
@@ -285,9 +287,10 @@ def measure_tags(
             options = 0 if kind == SELECT else options + is_option
             cost += cost_of(top + lost // 4, width, options * is_option)
             foreign = -1 if kind & NOT_FOREIGN else foreign
+            unsure = foreign >= 0 and (unsure or (name == FONT and width > 0))
             if foreign < 0 and kind & (RAW | PLAINTEXT):
                 at = stop if kind & PLAINTEXT else skip_raw_text(data, at, stop, name)
-            elif not kind & VOID and not (closes and foreign >= 0) and top < len(stack):
+            elif not kind & VOID and not (closes and foreign >= 0 and not unsure) and top < len(stack):
                 foreign = top if foreign < 0 and kind & FOREIGN and not closes else foreign
                 top = _top_for(stack, top, kind & RANK)
                 stack[top] = name

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import io
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
+from ruamel.yaml import YAML
 
 
 def dataset_card(
@@ -19,34 +21,51 @@ def dataset_card(
         schema: of JSON lines, whose types `load_dataset` guesses from its first lines otherwise; a column that is null there
             could have no value later.
     """
-    files = "".join(f"  - split: {split}\n    path: {json.dumps(path)}\n" for split, path in pattern_of_split.items())
+    files = [{"split": split, "path": path} for split, path in pattern_of_split.items()]
+    front: dict[str, Any] = {"pretty_name": name, "configs": [{"config_name": "default", "data_files": files}]}
+    if schema is not None:
+        front["dataset_info"] = {"features": hub_features(schema)}
     rows = "".join(f"| {source} | {split} | {num_rows:,} |\n" for source, split, num_rows in counts)
-    features = "" if schema is None else "dataset_info:\n  features:\n" + _fields(list(schema), "  ")
-    return (
-        f"---\npretty_name: {json.dumps(name)}\nconfigs:\n- config_name: default\n  data_files:\n{files}{features}---\n\n"
-        f"# {name}\n\n| source | split | rows |\n|---|---|---:|\n{rows}"
-    ).encode()
+    return f"---\n{as_yaml(front)}---\n\n# {name}\n\n| source | split | rows |\n|---|---|---:|\n{rows}".encode()
 
 
-def _fields(fields: Sequence[pa.Field], indent: str) -> str:
-    """Fields of a table or a struct as a list of YAML."""
-    return "".join(f"{indent}- name: {json.dumps(field.name)}\n{_type(field.type, indent + '  ')}" for field in fields)
+def as_yaml(data: Mapping[str, Any]) -> str:
+    """Front matter as YAML, with quotes around every text that needs them."""
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
+    writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
+    stream = io.StringIO()
+    writer.dump(dict(data), stream)
+    return stream.getvalue()
 
 
-def _type(kind: pa.DataType, indent: str) -> str:
-    """A type of JSON as the lines of YAML that tell it."""
+def hub_features(schema: pa.Schema, of_json: bool = True) -> list[dict[str, Any]]:
+    """The columns as the hub tells their types.
+
+    Args:
+        of_json: whether the files are JSON, in which all but numbers, lists and structs is text.
+    """
+    return [{"name": field.name, **_type(field.type, of_json)} for field in schema]
+
+
+def _type(kind: pa.DataType, of_json: bool) -> dict[str, Any]:
     if pa.types.is_struct(kind):
-        return f"{indent}struct:\n{_fields([kind.field(number) for number in range(kind.num_fields)], indent)}"
+        return {"struct": hub_features(pa.schema([kind.field(number) for number in range(kind.num_fields)]), of_json)}
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        inner = _type(kind.value_type, indent + "  ")
-        scalar = inner.strip().removeprefix("dtype: ")
-        return f"{indent}list: {scalar}\n" if inner.strip().startswith("dtype: ") else f"{indent}list:\n{inner}"
-    return f"{indent}dtype: {_scalar(kind)}\n"
+        inner = _type(kind.value_type, of_json)
+        return {"list": inner.get("dtype", inner)}
+    if pa.types.is_dictionary(kind):
+        return _type(kind.value_type, of_json)
+    return {"dtype": _scalar(kind, of_json)}
 
 
-def _scalar(kind: pa.DataType) -> str:
+def _scalar(kind: pa.DataType, of_json: bool) -> str:
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return str(kind)
     if pa.types.is_floating(kind):
         return {16: "float16", 32: "float32", 64: "float64"}[kind.bit_width]
-    return "'null'" if pa.types.is_null(kind) else "string"
+    if not of_json and pa.types.is_temporal(kind):
+        return str(kind).removesuffix("[day]").removesuffix("[ms]") if pa.types.is_date(kind) else str(kind)
+    if not of_json and (pa.types.is_decimal(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        return str(kind)
+    return "null" if pa.types.is_null(kind) else "string"

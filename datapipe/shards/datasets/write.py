@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -34,7 +34,7 @@ _Count = tuple[str, Split, int]
 _DEFAULT_BYTES = {"parquet": 256 << 20, "jsonl": 256 << 20, "mds": 64 << 20}
 _FILES: dict[DatasetFormat, DocumentFormat] = {"parquet": "parquet", "jsonl": "jsonl.zst"}
 _OWN = re.compile(
-    rf"{MARK}|README\.md|({STAGING}|data)/(train|validation)-[-of\d]+\.(parquet|jsonl\.zst)"
+    rf"{MARK}|README\.md|croissant\.json|mixture\.yaml|({STAGING}|data)/(train|validation)-[-of\d]+\.(parquet|jsonl\.zst)"
     r"|(train|validation)/(index\.json|shard\.\d+\.mds(\.zstd)?)"
 )
 
@@ -79,11 +79,27 @@ class WrittenDataset:
         return tuple(split for split in SPLITS if any(each == split for _, each, _ in self.rows))
 
 
-def write_dataset(root: Root, target: Root, wanted: DatasetRequest, parts: Sequence[Part]) -> WrittenDataset:
+About = Callable[[pa.Schema, Mapping[Split, "WrittenSplit"]], Mapping[str, bytes]]
+"""Makes the files about a data set, README.md among them, from its columns and splits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WrittenSplit:
+    """The files of a split: the pattern that they match, their rows, and their bytes."""
+
+    pattern: str
+    rows: int
+    bytes: int
+
+
+def write_dataset(
+    root: Root, target: Root, wanted: DatasetRequest, parts: Sequence[Part], about: About | None = None
+) -> WrittenDataset:
     """Writes the parts. Raises UserError for a folder with other files, or where there is nothing to write.
 
     Args:
         root: of the snapshot, below which nothing is written.
+        about: of a data set for the hub; None: a README.md with the files of each split.
     """
     if not parts:
         raise UserError("nothing to export: no document or row of this source and split. Choose another one")
@@ -100,14 +116,33 @@ def write_dataset(root: Root, target: Root, wanted: DatasetRequest, parts: Seque
         raise UserError("nothing to export: no document or row of this source and split. Choose another one")
     if wanted.format != "mds":
         sync_all(target)
-        patterns = {split: f"data/{split}-*.{_FILES[wanted.format]}" for split in dict.fromkeys(split for _, split, _ in rows)}
-        target.write_atomic(
-            "README.md", dataset_card(wanted.name, patterns, rows, schema if wanted.format == "jsonl" else None)
-        )
+        splits = _written_splits(target, _FILES[wanted.format], rows)
+        for path, content in (_plain(wanted, schema, splits, rows) if about is None else about(schema, splits)).items():
+            target.write_atomic(path, content)
         target.delete_folder(STAGING)
     target.delete(MARK)
     sizes = [size for _, size in target.list_files("")]
     return WrittenDataset(rows=tuple(rows), files=len(sizes), bytes=sum(sizes))
+
+
+def _written_splits(target: Root, ending: DocumentFormat, rows: Sequence[_Count]) -> dict[Split, WrittenSplit]:
+    sizes = target.list_files("data")
+    here: list[Split] = [split for split in SPLITS if any(each == split for _, each, _ in rows)]
+    return {
+        split: WrittenSplit(
+            pattern=f"data/{split}-*.{ending}",
+            rows=sum(count for _, each, count in rows if each == split),
+            bytes=sum(size for path, size in sizes if path.rpartition("/")[2].startswith(f"{split}-")),
+        )
+        for split in here
+    }
+
+
+def _plain(
+    wanted: DatasetRequest, schema: pa.Schema, splits: Mapping[Split, WrittenSplit], rows: Sequence[_Count]
+) -> dict[str, bytes]:
+    patterns = {split: written.pattern for split, written in splits.items()}
+    return {"README.md": dataset_card(wanted.name, patterns, rows, schema if wanted.format == "jsonl" else None)}
 
 
 def loading_line(url: str, is_remote: bool, wanted: DatasetRequest, split: Split) -> str:

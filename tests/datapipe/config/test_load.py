@@ -44,12 +44,12 @@ mixture:
     - {until: 100%, weights: {web: 0.4, code: 0.6}}
 """
 SOURCE_KEYS = (
-    "path, prefix, exclude, format, text, id, keep, check_fields, weight, max_epochs, strata, license, synthetic, stages, "
-    "fingerprint"
+    "path, prefix, exclude, format, text, id, keep, check_fields, weight, max_epochs, strata, license, license_field, "
+    "homepage, collected, synthetic, cost, stages, fingerprint"
 )
 TOP_KEYS = (
-    "name, seed, output, max_quarantined, max_unreadable_files, validation, sources, stages, tokenizer, pack, shards, "
-    "documents, mixture, execution"
+    "name, seed, output, max_quarantined, max_unreadable_files, validation, sources, licenses, stages, tokenizer, pack, "
+    "shards, documents, mixture, execution"
 )
 
 
@@ -222,7 +222,41 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
             "mixture.yaml:8: sources.web.path: the environment variable DATAPIPE_NOT_SET is not set. "
             "Set it, or write $${DATAPIPE_NOT_SET} for the text itself.",
         ),
-        ("synthetic: false", "synthetic: no", "mixture.yaml:17: sources.code.synthetic: found 'no', expected true or false."),
+        (
+            "synthetic: false",
+            "synthetic: no",
+            "mixture.yaml:17: sources.code.synthetic: found 'no', expected true or false or a mapping with keys "
+            "of: model, prompt.",
+        ),
+        (
+            "synthetic: false",
+            "license: cc-by4.0",
+            "mixture.yaml:17: sources.code.license: 'cc-by4.0' is no licence of SPDX. Did you mean 'CC-BY-4.0'? For a licence "
+            "that SPDX does not list, write LicenseRef-cc-by4.0.",
+        ),
+        (
+            "synthetic: false",
+            "collected: {from: 2024-05, to: 2023-11-30}",
+            "mixture.yaml:17: sources.code.collected: found a mapping, expected a range that ends after it begins; it begins "
+            "2024-05 and ends 2023-11-30.",
+        ),
+        (
+            "synthetic: false",
+            "cost: {usd: 3, usd_per_million_tokens: 1}",
+            "mixture.yaml:17: sources.code.cost: expected one of the keys usd and usd_per_million_tokens.",
+        ),
+        (
+            "synthetic: false",
+            "license_field: text",
+            "mixture.yaml:17: sources.code.license_field: 'text' is a column that every document has. Expected the field with "
+            "the license.",
+        ),
+        (
+            "seed: 17",
+            "licenses: [cc0-1.0]",
+            "mixture.yaml:12: sources.web.license: found 'CC-BY-4.0', and `licenses` allows CC0-1.0 only. Leave the source "
+            "out, or add it.",
+        ),
         (
             "synthetic: false",
             "fingerprint: contents",

@@ -79,8 +79,7 @@ def test_dedup_outcome_does_not_depend_on_how_it_ran(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [{"make_engine": runs.InProcess}, {"workers": 2}], ids=["in-process", "2-workers"])
-@pytest.mark.parametrize("most_runs", [2, 3])
+@pytest.mark.parametrize(("most_runs", "options"), [(2, {"workers": 2}), (3, {"make_engine": runs.InProcess})])
 def test_dedup_outcome_is_that_of_files_merged_before_they_meet(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, corpus: Path, expected: Outcome, most_runs: int, options: dict[str, Any]
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from datapipe.engine import patience
 from datapipe.errors import DatapipeError
-from datapipe.ledger.names import ATTEMPTS, LEDGER
+from datapipe.ledger.names import ATTEMPTS
 from datapipe.outages import OutageError
 from datapipe.plan.work import MapTask
 from datapipe.stage.base import Map
@@ -19,6 +19,7 @@ from datapipe.storage import Root
 from datapipe.tasks import run_task as runner
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
+from tests.support.ledger_files import stored_text
 from tests.support.small_disk import small_disk
 
 ROOMY = 256 << 20
@@ -34,7 +35,7 @@ def mixture(tmp_path: Path) -> Path:
 
 
 def _files_of_uncommitted_attempts(root: Root) -> list[str]:
-    committed = b"".join(root.read_bytes(path) for path, _ in root.list_files(LEDGER)).decode()
+    committed = stored_text(root)
     return [path for path, _ in root.list_files(ATTEMPTS) if path not in committed]
 
 
@@ -105,7 +106,7 @@ class _FullDisk(Map):
 
 @pytest.mark.medium
 def test_failed_attempt_deletes_what_it_has_written(tmp_path, mixture, monkeypatch):
-    monkeypatch.setattr("datapipe.tasks.map.TARGET_BATCH_BYTES", 1)  # a batch is written for each file
+    monkeypatch.setattr("datapipe.tasks.read_batches.TARGET_BATCH_BYTES", 1)  # a batch is written for each file
     left: list[list[str]] = []
 
     class Engine(runs.InProcess):

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 
 import pytest
-import xxhash
 
-from datapipe.engine.history import last_limit, read_history
+from datapipe.engine.history import add_node_hours, last_limit, node_hours, read_history, read_mixture
 from datapipe.errors import UserError
-from datapipe.ledger.names import LEDGER, RUN
+from datapipe.ledger.names import CLUSTER, LEDGER, RUN
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import corpora, runs
+from tests.support.ledger_files import stored_records
 
 _TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}"
 
@@ -30,14 +30,11 @@ def _as_version_1(root: Root) -> None:
     run = json.loads(root.read_bytes(RUN))
     del run["version"]
     root.write_atomic(RUN, json.dumps(run).encode())
+    for fingerprint in stored_records(root.url):
+        root.write_atomic(f"{LEDGER}/{fingerprint}.json", b'{"checksum": ""}\n{"version": 1}\n')
     for path, _ in root.list_files(LEDGER):
-        content = root.read_bytes(path)
-        body = content.partition(b"\n")[2].replace(b'"version": 3', b'"version": 1', 1).removesuffix(b"\n")
-        root.write_atomic(path, _checksum_line(body) + body + b"\n")
-
-
-def _checksum_line(body: bytes) -> bytes:
-    return f'{{"checksum": "{xxhash.xxh3_128_hexdigest(body)}"}}\n'.encode()
+        if path.endswith(".jsonl"):
+            root.delete(path)
 
 
 @pytest.mark.medium
@@ -50,6 +47,22 @@ def test_history_has_the_steps_records_and_files_of_the_last_run(mixture: Path):
     assert last_limit(root) == 20
 
 
+def test_hours_of_nodes_are_summed_over_runs_and_a_damaged_file_counts_as_none(tmp_path: Path):
+    root = Root(str(tmp_path))
+    assert node_hours(root) == 0
+    add_node_hours(root, 1.5)
+    add_node_hours(root, 0.25)
+    assert node_hours(root) == 1.75
+    (tmp_path / CLUSTER).write_text('{"node_hours": null}')
+    assert node_hours(root) == 0
+
+
+def test_mixture_of_an_output_that_is_damaged_is_named_where_it_is(tmp_path: Path):
+    (tmp_path / "mixture.yaml").write_text("name: [damaged\n")
+    with pytest.raises(UserError, match=rf"^{tmp_path}/mixture.yaml:2: invalid YAML(.|\n)*writes this file anew"):
+        read_mixture(Root(str(tmp_path)))
+
+
 def test_history_where_no_run_was_is_refused(tmp_path: Path):
     with pytest.raises(UserError, match="no run has left anything here"):
         read_history(Root(str(tmp_path)))
@@ -60,7 +73,7 @@ def test_history_of_the_version_before_is_refused_while_its_snapshot_is_read(mix
     finished = runs.run_mixture(mixture, make_engine=runs.InProcess)
     root = Root(finished.mixture.output)
     _as_version_1(root)
-    with pytest.raises(UserError, match=r"version 1; this datapipe reads version 3.*run its mixture again"):
+    with pytest.raises(UserError, match=r"version 1; this datapipe reads version 4.*run its mixture again"):
         read_history(root)
     assert verify_snapshot(root, read_snapshot(root)) == []
 

@@ -15,23 +15,18 @@ from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
 from tests.support import dedup_runs, runs
 from tests.support.cli_processes import children, is_running, run, start, wait_until
+from tests.support.ledger_files import stored_records, stored_text
 
 pytestmark = pytest.mark.slow
 
-NUM_KILLS = 10
-
-
-def _records(output: Path) -> dict[str, int]:
-    """When each ledger record was written."""
-    folder = output / "work" / "ledger"
-    return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.json")}
+NUM_KILLS = 6
 
 
 def _committed(output: Path) -> dict[str, list[str]]:
     """What each committed task has made: checksums of its outputs, drops and documents among them."""
     ledger = Ledger(Root(str(output)))
     ledger.load()
-    found = {name.removesuffix(".json"): ledger.look_up(name.removesuffix(".json")) for name in _records(output)}
+    found = {name: ledger.look_up(name) for name in stored_records(output)}
     return {
         name: [one.checksum for kind in sorted(record.outputs) for one in record.of(kind)]
         for name, record in found.items()
@@ -41,7 +36,7 @@ def _committed(output: Path) -> dict[str, list[str]]:
 
 def _files_of_no_record(output: Path) -> list[str]:
     """Files and empty folders below work/attempts that no record names, and files on their way to a final name."""
-    named = "".join(path.read_text() for path in (output / "work" / "ledger").glob("*.json"))
+    named = stored_text(Root(str(output)))
     left = [path for path in (output / "work" / "attempts").rglob("*") if not (path.is_dir() and any(path.iterdir()))]
     unfinished = [path for path in output.rglob("*") if path.name.endswith(".tmp") or path.parent.name == "publish"]
     return [str(path) for path in [*left, *unfinished] if str(path.relative_to(output)) not in named]
@@ -79,12 +74,12 @@ def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture
     expected, committed = undisturbed
     total = len(committed)
     output = tmp_path / "out"
-    kept: dict[str, int] = {}
+    kept: dict[str, str] = {}
     for more in _moments(total, seed=int(whole_group)):
-        wanted = len(_records(output)) + more
+        wanted = len(stored_records(output)) + more
         driver = start(["run", str(mixture), "--workers", "2"])
         wait_until(
-            lambda p=driver, n=wanted: (len(_records(output)) >= n and children(p.pid)) or p.poll() is not None, "commits"
+            lambda p=driver, n=wanted: (len(stored_records(output)) >= n and children(p.pid)) or p.poll() is not None, "commits"
         )
         workers = children(driver.pid)
         if whole_group:
@@ -93,12 +88,12 @@ def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture
             driver.kill()
         driver.communicate()
         wait_until(lambda gone=workers: not any(is_running(one) for one in gone), "workers to go with their driver")
-        kept |= {name: at for name, at in _records(output).items() if name not in kept}
+        kept |= {name: at for name, at in stored_records(output).items() if name not in kept}
     last = run(["run", str(mixture), "--workers", "2"])
     assert last.returncode == 0, last.stderr
     assert _snapshot(output) == expected
     assert _committed(output) == committed
-    records = _records(output)
+    records = stored_records(output)
     assert {name: records[name] for name in kept} == kept
     assert _files_of_no_record(output) == []
 
@@ -110,7 +105,7 @@ def test_kill_of_single_workers_costs_their_tasks_alone(tmp_path, mixture, undis
     driver = start(["run", str(mixture), "--workers", "2"])
     killed = 0
     for moment in sorted(rng.sample(range(total - 1), NUM_KILLS)):
-        wait_until(lambda n=moment: len(_records(output)) >= n or driver.poll() is not None, "commits")
+        wait_until(lambda n=moment: len(stored_records(output)) >= n or driver.poll() is not None, "commits")
         workers = [one for one in children(driver.pid) if is_running(one)]
         if workers:
             os.kill(rng.choice(workers), signal.SIGKILL)
@@ -128,7 +123,7 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(tmp_path, mixture, undist
     for number in range(5):  # where this process gets no core, a run may end before it is interrupted
         output = tmp_path / f"out-{number}"
         driver = start(["run", str(mixture), "--output", str(output), "--workers", "2"])
-        wait_until(lambda at=output, p=driver: len(_records(at)) >= 1 or p.poll() is not None, "a commit")
+        wait_until(lambda at=output, p=driver: len(stored_records(at)) >= 1 or p.poll() is not None, "a commit")
         workers = children(driver.pid)
         os.killpg(driver.pid, signal.SIGINT)
         _, errors = driver.communicate(timeout=60)

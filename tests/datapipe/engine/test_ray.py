@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import signal
 import sys
 import textwrap
 from pathlib import Path
 
+import pyarrow.fs as pafs
 import pytest
 
 from datapipe.config import load_mixture
+from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
+from datapipe.storage import Root
 from tests.support import corpora, dedup_runs, hostile_stages, runs, web_archives
+from tests.support.cli_processes import wait_until
 from tests.support.fasttext_files import Recipe
 from tests.support.late_import import late_import
+from tests.support.ledger_files import stored_records
+from tests.support.object_store import object_store
+from tests.support.separate_nodes import separate_nodes
 
 ray_engine = late_import("datapipe.engine.ray")
 
@@ -47,6 +53,7 @@ def test_ray_two_nodes_drop_cut_and_pack_what_local_workers_do(tmp_path, cluster
     assert dedup_runs.outcome(ray) == dedup_runs.outcome(local)
     assert ray.snapshot == local.snapshot
     assert len(ray.watcher.records) == len(local.watcher.records)
+    assert node_hours(Root(str(tmp_path / "ray"))) > 0 == node_hours(Root(str(tmp_path / "local")))
 
 
 @pytest.mark.parametrize("written", ["parquet", "jsonl.zst"])
@@ -139,6 +146,53 @@ def test_ray_user_stage_travels_with_the_task(tmp_path, cluster, monkeypatch):
     assert total["kept_bytes"] == total["bytes"] + 30 * 3 * len(" indeed")
 
 
+def test_ray_leaves_a_node_alone_that_differs_and_runs_the_tasks_of_one_that_ends_elsewhere(tmp_path, cluster):
+    """One node has another numba; a second one like it joins during the run; a third one gets SIGTERM while it works."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "from importlib import metadata\n"
+        "version = metadata.version\n"
+        "metadata.version = lambda name: '0.1' if name == 'numba' else version(name)\n"
+    )
+    path = {"PYTHONPATH": str(tmp_path)}  # its datapipe is the driver's: Ray gives workers the paths of the driver
+    differ, ends = [cluster.add_node(num_cpus=1, env_vars=path)], cluster.add_node(num_cpus=1)
+
+    engines, news = [], []
+
+    def make(root, request):
+        engines.append(ray_engine.RayEngine(root, request, cluster.address))
+        return engines[0]
+
+    def change_nodes(record) -> None:
+        if len(watcher.records) == 2:
+            ends.all_processes["raylet"][0].process.terminate()
+            differ.append(cluster.add_node(num_cpus=1, env_vars=path))
+            wait_until(lambda: _told(engines[0], news, differ[1].node_id), "the answer of the node that joined")
+
+    watcher = runs.Watcher(on_commit=change_nodes)
+    for number in range(16):
+        corpora.write_jsonl(tmp_path / f"web/{number:02}.jsonl", corpora.documents(number, 30, exact=0, near=0, short=0))
+    web = f"  web:\n    path: {tmp_path}/web/*.jsonl\n"
+    mixture = runs.write_mixture(tmp_path, web, "stages: [normalize.unicode]", "tokenizer: none\n")
+    overrides = [f"execution.{option}" for option in ("max_retries=0", "max_infrastructure_retries=0", "split_bytes=16KiB")]
+    local = runs.run_mixture(mixture, output=tmp_path / "local", make_engine=runs.InProcess, overrides=overrides)
+    try:
+        ray = runs.run_mixture(mixture, make_engine=make, watcher=watcher, overrides=overrides)
+    finally:
+        for node in differ:
+            cluster.remove_node(node)
+    assert ray.snapshot == local.snapshot
+    told = [line for line in [*watcher.lines, *news] if "gets no tasks" in line]
+    assert sorted(line.split()[2] for line in told) == sorted(node.node_id[:12] for node in differ)
+    assert all("it has numba 0.1, and the driver has 0." in line for line in told)
+    assert not list((tmp_path / "out/work").glob("probe-*"))
+
+
+def _told(engine, news: list[str], node_id: str) -> bool:
+    engine.messages()
+    news += engine.take_news()
+    return any(node_id[:12] in line for line in news)
+
+
 def test_ray_killed_worker_process_costs_its_task_alone(tmp_path, corpus, cluster):
     from tests.support.cli_processes import is_running
 
@@ -213,7 +267,7 @@ def test_ray_input_that_changes_during_the_run_is_named_and_nothing_of_it_is_com
         runs.run_mixture(mixture, make_engine=_on(cluster), watcher=watcher, overrides=overrides)
     assert watcher.records
     assert of_last.isdisjoint(record.fingerprint for record in watcher.records)
-    assert of_last.isdisjoint(path.stem for path in (tmp_path / "out/work/ledger").glob("*.json"))
+    assert of_last.isdisjoint(stored_records(tmp_path / "out"))
 
 
 def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluster, monkeypatch):
@@ -228,7 +282,7 @@ def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluste
 
 
 def test_ray_run_that_is_terminated_says_how_to_go_on(tmp_path, corpus, cluster):
-    from tests.support.cli_processes import start, wait_until
+    from tests.support.cli_processes import start
 
     mixture = runs.write_mixture(tmp_path, corpus)
     driver = start(["run", str(mixture), "--engine", "ray", "--address", cluster.address])
@@ -275,45 +329,36 @@ except UserError as error:
 
 
 def test_ray_output_that_a_node_does_not_see_is_the_users_error(tmp_path, cluster, mixture, monkeypatch):
-    monkeypatch.setattr("datapipe.engine.ray.first_inputs", lambda request: [str(tmp_path / "not-there")])
+    monkeypatch.setattr("datapipe.engine.cluster.ray_nodes.first_inputs", lambda request: [str(tmp_path / "not-there")])
     with pytest.raises(UserError, match=r"does not see .*not-there"):
         runs.run_mixture(mixture, make_engine=_on(cluster))
 
 
-def test_shipped_modules_come_from_a_folder_that_nobody_else_can_write(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.delitem(sys.modules, "shipped_alone", raising=False)
-    shipped = {"shipped_alone.py": base64.b64encode(b"VALUE = 41\n").decode()}
-    ray_engine.install_modules(shipped)
-    import shipped_alone  # pyright: ignore[reportMissingImports]
-
-    assert shipped_alone.VALUE == 41
-    folder = Path(shipped_alone.__file__).parent
-    assert str(folder) == sys.path[0]
-    for private in (folder, folder.parent):
-        assert private.stat().st_mode & 0o077 == 0
-        assert private.stat().st_uid == os.getuid()
-
-
-@pytest.mark.parametrize("wrong", ["open to others", "of another user", "a link"])
-def test_folder_of_shipped_modules_that_others_may_have_made_is_refused(tmp_path, monkeypatch, wrong):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    folder = tmp_path / "datapipe/modules"
-    folder.parent.mkdir()
-    if wrong == "a link":
-        (tmp_path / "elsewhere").mkdir(mode=0o700)
-        folder.symlink_to(tmp_path / "elsewhere")
-    else:
-        folder.mkdir(mode=0o700)
-    if wrong == "open to others":
-        folder.chmod(0o777)
-    if wrong == "of another user":
-        if os.getuid() != 0:
-            pytest.skip("only root can give a folder to another user")
-        os.chown(folder, 12345, -1)
-    before = list(sys.path)
-    with pytest.raises(UserError, match=rf"{folder}: found .* expected a folder that user {os.getuid()} alone can use"):
-        ray_engine.install_modules({"planted.py": base64.b64encode(b"").decode()})
-    assert sys.path == before
+def test_ray_nodes_that_share_no_disk_run_a_mixture_from_and_to_a_store(tmp_path, monkeypatch):
+    """Each node has its own network and files, and one of them cannot reach the store."""
+    with separate_nodes(tmp_path, [tmp_path]) as nodes, object_store("corpus", nodes.store_host) as query:
+        for sees_store in (True, True, False):
+            lost = nodes.add(sees_store=sees_store)
+        nodes.wait()
+        filesystem, _ = pafs.FileSystem.from_uri(f"s3://corpus/{query}")
+        for number in range(4):
+            path = corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 60))
+            with filesystem.open_output_stream(f"corpus/web/{path.name}") as stream:
+                stream.write(path.read_bytes())
+        stages = "stages: [normalize.unicode, dedup.exact]"
+        sources = [
+            f"  web:\n    path: {where}/*.jsonl{end}\n" for where, end in (("s3://corpus/web", query), (tmp_path / "web", ""))
+        ]
+        tail = "tokenizer: none\nexecution: {split_bytes: 16KiB}\n"
+        there, here = (runs.write_mixture(tmp_path, source, stages, tail, f"{n}.yaml") for n, source in enumerate(sources))
+        watcher = runs.Watcher()
+        done = runs.run_mixture(
+            there,
+            output=f"s3://corpus/out{query}",
+            make_engine=lambda root, request: ray_engine.RayEngine(root, request, nodes.address),
+            watcher=watcher,
+        )
+        local = runs.run_mixture(here, make_engine=runs.InProcess)
+        assert done.snapshot == local.snapshot
+        told = [line for line in watcher.lines if "gets no tasks" in line]
+        assert told and all(f"({lost}) gets no tasks: it " in line for line in told)  # slow at first, then without the store

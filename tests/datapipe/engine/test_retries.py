@@ -7,9 +7,9 @@ import pytest
 from datapipe.activity import Activity
 from datapipe.engine import retries as retries_module
 from datapipe.engine.protocol import Failure
-from datapipe.engine.retries import MOST_CRASHING_DOCUMENTS, MOST_UNNAMED_CRASHES, Retries, TaskFailedError
+from datapipe.engine.retries import LEAST_LIMIT_BYTES, MOST_CRASHING_DOCUMENTS, MOST_UNNAMED_CRASHES, Retries, TaskFailedError
 from datapipe.errors import UserError
-from datapipe.plan.work import MapTask, TrainTask
+from datapipe.plan.work import MapTask, MergeTask, TrainTask
 
 TASK = MapTask(step="web/read", fingerprint="a" * 64, seed=0)
 TRAIN = TrainTask(step="tokenizer/train", fingerprint="b" * 64, seed=0, eos=None)
@@ -192,3 +192,60 @@ def test_document_whose_id_is_its_position_is_named_once(make):
     retries.add(TASK, _crash(activity))
     with pytest.raises(TaskFailedError, match=r"the document web/b\.jsonl:8 crashes"):
         retries.add(TASK, _crash(activity))
+
+
+def _memory(activity: Activity) -> Failure:
+    return Failure(kind="memory", message="took too much", cause="memory", activity=activity, memory_bytes=1 << 30)
+
+
+def test_task_that_takes_too_much_memory_gets_half_as_much_in_hand_until_it_is_one_document(make):
+    retries, task = make(max_retries=0), TASK
+    for num_docs, most_docs in ((80, 40), (40, 20), (20, 10), (10, 5), (5, 2), (2, 1)):
+        task = _after(retries, task, _memory(_on(num_docs)))
+        assert (task.care.most_docs, task.care.of("filter.length").most_docs) == (most_docs, most_docs)
+    with pytest.raises(TaskFailedError, match=r"took too much\. Raise execution\.memory, or take out the document"):
+        retries.add(task, _memory(_on(1)))
+
+
+def test_document_that_takes_too_much_memory_alone_goes_to_quarantine_where_crashes_do(make):
+    retries = make("quarantine")
+    again = _after(retries, TASK, _memory(_on(1, 7)))
+    assert again.care.crashing == ()
+    again = _after(retries, again, _memory(_on(1, 7)))
+    assert again.care.crashing == (("filter.length", _on(1, 7).key, "memory"),)
+
+
+def test_task_of_rows_that_takes_too_much_memory_gets_fewer_rows_at_once_and_fails_in_the_end(make):
+    retries = make(max_retries=0)
+    task = MergeTask(
+        step="d/merge", fingerprint="c" * 64, seed=0, stage=None, table="rows", files=(), start=0, stop=1, limit_bytes=100 << 20
+    )
+    limits = []
+    for _ in range(4):
+        task = _after(retries, task, _memory(Activity(work="d: exchange")))
+        limits.append(task.limit_bytes)
+    assert limits == [50 << 20, 25 << 20, 25 << 19, LEAST_LIMIT_BYTES]
+    with pytest.raises(TaskFailedError, match=r"Raise execution\.memory$"):
+        retries.add(task, _memory(Activity(work="d: exchange")))
+
+
+def test_kill_by_the_kernel_for_memory_halves_what_is_in_hand_too(make):
+    killed = Failure(kind="infrastructure", message="killed", cause="OOM", activity=_on(80), memory_bytes=1 << 30)
+    assert _after(make(), TASK, killed).care.most_docs == 40
+
+
+def test_crash_after_too_much_memory_keeps_what_is_known(make):
+    retries = make()
+    task = _after(retries, TASK, _memory(_on(80)))
+    task = _after(retries, _after(retries, task, _crash(_on(40))), _crash(_on(40)))
+    assert task.care.most_docs == 40 and task.care.of("filter.length").suspects
+
+
+def test_task_that_a_node_gives_back_runs_again_without_counting_or_words(make):
+    retries = make(max_retries=0, max_infrastructure_retries=0)
+    given_back = Failure(kind="node", message="given back")
+    for _ in range(retries_module.MOST_RETURNS):
+        assert retries.add(TASK, given_back) == ""
+        assert retries.due() == [TASK]
+    with pytest.raises(TaskFailedError, match="given back"):
+        retries.add(TASK, given_back)

@@ -61,6 +61,25 @@ def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raise
 
 
 @pytest.mark.slow
+def test_task_that_takes_more_memory_than_it_may_runs_with_less_in_hand_to_the_same_bytes(tmp_path, monkeypatch):
+    mixture, options = (
+        hostile_stages.write_mixture(tmp_path, {17: "GREEDY"}),
+        ["execution.memory=700MB", "execution.max_retries=0"],
+    )
+    plain = runs.run_mixture(mixture, output=tmp_path / "plain", make_engine=runs.InProcess)
+    monkeypatch.setenv("GREEDY", "1")
+    watcher = runs.Watcher()
+    halved = runs.run_mixture(mixture, output=tmp_path / "halved", overrides=options, watcher=watcher)
+    told = [failure.message for _, failure in watcher.retries]
+    assert [text.partition(" of memory, and ")[2].partition(", from")[0] for text in told] == [
+        f"execution.memory allows 700.0 MB. It was at: {hostile_stages.stage_name(tmp_path)} on {num_docs} documents"
+        for num_docs in (30, 15)
+    ]
+    assert halved.checksums == plain.checksums
+    assert halved.snapshot == plain.snapshot
+
+
+@pytest.mark.slow
 def test_crash_that_one_document_alone_does_not_cause_is_survived(tmp_path):
     plain = runs.run_mixture(hostile_stages.write_mixture(tmp_path, {17: "TOGETHER"}))
     assert plain.report["total"]["documents"]["kept"] == 60

@@ -300,7 +300,7 @@ def test_run_that_is_refused_for_other_options_ends_with_status_2_every_time(fol
     stage = f"stages:\n  - dedup.minhash: {{bands: 10, against: {folder}/of-old/out}}\n"
     (folder / "refused").mkdir()
     mixture = runs.write_mixture(folder / "refused", f"  new: {{path: {folder}/new/*.jsonl}}\n", stage, TAIL)
-    for _ in range(40):
+    for _ in range(8):
         done = cli_processes.run(["run", str(mixture)])
         assert (done.returncode, done.stderr.count("bands is 14 there and 10 here")) == (2, 1), done.stderr
 

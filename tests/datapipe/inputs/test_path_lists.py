@@ -246,18 +246,18 @@ def test_list_that_grows_by_large_files_only_adds_tasks(sizes: list[int], more: 
 
 
 @pytest.mark.slow
-def test_list_of_100_000_lines_is_read_in_bounded_memory(tmp_path: Path) -> None:
+def test_list_of_20_000_lines_is_read_in_bounded_memory(tmp_path: Path) -> None:
     import tracemalloc
 
     (tmp_path / "a.txt").write_text("x")
-    lines = "".join(f"crawl-data/CC-MAIN-2024-10/segments/{n % 100}/warc/CC-MAIN-{n:020}.warc.wet.gz\n" for n in range(100_000))
+    lines = "".join(f"crawl-data/CC-MAIN-2024-10/segments/{n % 100}/warc/CC-MAIN-{n:020}.warc.wet.gz\n" for n in range(20_000))
     for folder in range(100):
         (tmp_path / f"crawl-data/CC-MAIN-2024-10/segments/{folder}/warc").mkdir(parents=True)
     for line in lines.split():
         (tmp_path / line).symlink_to(tmp_path / "a.txt")
     (tmp_path / "paths.gz").write_bytes(gzip.compress(lines.encode()))
     tracemalloc.start()
-    assert len(_discover(f"@{tmp_path}/paths.gz")) == 100_000
+    assert len(_discover(f"@{tmp_path}/paths.gz")) == 20_000
     peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak_bytes < 300 << 20
+    assert peak_bytes < 60 << 20

@@ -15,8 +15,8 @@ from datapipe.engine.run import Run
 from datapipe.errors import UserError
 from datapipe.inspect.contamination import contamination
 from datapipe.inspect.documents import Inspector
-from datapipe.report.contamination import print_contamination
 from datapipe.report.funnel import wide_console
+from datapipe.report.inspecting.contamination import print_contamination
 from datapipe.report.screen import print_full
 from datapipe.stage.findings import MOST_OF_DOCUMENT
 from tests.support import corpora, runs

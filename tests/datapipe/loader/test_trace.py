@@ -182,6 +182,14 @@ def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> N
     assert "the run has no end" in find_document(endless, key, global_batch_size=7).searched
 
 
+def test_find_document_of_a_batch_larger_than_memory_needs_no_array_of_it(tmp_path: Path) -> None:
+    endless = make_snapshot(tmp_path, {"code": 12, "web": 31})
+    first = trace_step(endless, 0, global_batch_size=7)
+    for row in first:
+        found = find_document(endless, row.key, global_batch_size=1 << 40).appearances
+        assert (0, 0, row.row) in [(one.step, one.rank, one.row) for one in found]
+
+
 def test_trace_knows_the_smaller_last_batch_that_a_state_counts(output: Path) -> None:
     loader = Loader(output, global_batch_size=7, fields=FIELDS, prefetch=0, drop_last=False)
     *_, last = loader

@@ -15,6 +15,7 @@ from datapipe.ledger.names import RUN
 from datapipe.plan.reasons import flat, stage_changes
 from datapipe.storage import Root
 from tests.support import corpora, runs
+from tests.support.ledger_files import drop_record
 
 pytestmark = pytest.mark.medium
 
@@ -110,7 +111,7 @@ def test_reasons_of_tasks_that_were_planned_and_not_committed(mixture: Path) -> 
     root = Root(load_mixture(mixture).output)
     run = json.loads(root.read_bytes(RUN))
     (pack,) = [step for step in run["steps"] if step["id"] == "web/pack"]
-    root.delete(f"work/ledger/{pack['tasks'][0]}.json")
+    drop_record(root, pack["tasks"][0])
     assert reasons(mixture) == {"web/pack": ["the last run did not commit it"]}
 
 

@@ -120,7 +120,14 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
     ),
     (
         TokenizeTask(**COMMON, before="map", documents=(_table(),), tokenizer=_tokenizer(), eos="<e>", validation=0.1),
-        {"before": "other", "tokenizer": _tokenizer("y"), "eos": "<f>", "validation": 0.2, "strata": ("score", (1.0,))},
+        {
+            "before": "other",
+            "tokenizer": _tokenizer("y"),
+            "eos": "<f>",
+            "validation": 0.2,
+            "strata": ("score", (1.0,)),
+            "license_column": "terms",
+        },
     ),
     (
         PackTask(

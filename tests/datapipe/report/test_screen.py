@@ -67,7 +67,7 @@ The one before stays: Loader("runs/trial", snapshot="cdcdcdcdcdcd")
 work/: 2.3 MB to resume from; `datapipe clean` deletes what nothing needs
 
 next:
-  datapipe report runs/trial --full  # every reason, the shares, the time
+  datapipe report runs/trial --full  # all numbers; as charts: report.html
   datapipe inspect runs/trial --dropped all  # what was dropped
 
     from datapipe.loader import Loader

@@ -50,6 +50,25 @@ def test_verify_any_flipped_bit_is_found_and_named(output, tmp_path):
     assert verify_snapshot(root, snapshot) == []
 
 
+@pytest.mark.parametrize("name", ["tokenizer.json", "files.parquet", "manifest"])
+def test_verify_flipped_bit_in_either_copy_of_a_file_of_the_newest_snapshot_is_found(tmp_path, name):
+    """A run leaves them in the folder of the snapshot and in the output, where people and other tools read them."""
+    snapshot = make_snapshot(tmp_path, packed_batch(20, LENGTH))
+    (tmp_path / "snapshot.json").write_bytes(snapshot.to_json())
+    folder = tmp_path / "snapshots" / snapshot.fingerprint
+    folder.mkdir(parents=True)
+    for own in ("snapshot.json", "tokenizer.json", "files.parquet"):
+        (folder / own).write_bytes((tmp_path / own).read_bytes())
+    root = Root(str(tmp_path))
+    assert verify_snapshot(root, snapshot) == []
+    path = folder / "snapshot.json" if name == "manifest" else tmp_path / name
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    (problem,) = verify_snapshot(root, snapshot)
+    assert (str(path) if name == "manifest" else f"{name}: checksum xxh3_128:") in problem
+
+
 @pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
 def test_verify_damaged_rows_are_named_and_no_others(tmp_path, shard_format, monkeypatch):
     """A bit flipped in the tokens of row 13 damages the block of row 13."""

@@ -29,7 +29,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def _forget() -> None:
     reached_by_names.cache_clear()
-    installed._folder.cache_clear()
+    installed.source_digest.cache_clear()
 
 
 def _answers(kept: Path) -> list[Path]:

@@ -325,7 +325,7 @@ def test_prose_anywhere_changes_no_digest(tmp_path: Path):
         ("datapipe/kernels/text/english_words.py", "cut_words", {"filter.fineweb_quality"}),
         ("datapipe/kernels/filters/repetition.py", "measure_ngrams", {"filter.gopher_repetition"}),
         ("datapipe/kernels/filters/repetition.py", "measure_units", {"filter.gopher_repetition", "filter.fineweb_quality"}),
-        ("datapipe/tasks/guard.py", "run", {"map"}),
+        ("datapipe/tasks/contract/guard.py", "run", {"map"}),
         ("datapipe/tokens/packing.py", "assemble", {"pack"}),
         ("datapipe/report/funnel.py", "funnel", set()),
         ("stages/filter/length.py", "process", {"filter.length"}),

@@ -21,7 +21,7 @@ from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.stage import Filter
 from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.function import FunctionStage, function_stage
-from datapipe.tasks.results import checked_filter
+from datapipe.tasks.contract.results import checked_filter
 from tests.support import corpora, runs
 
 HEAD = '''

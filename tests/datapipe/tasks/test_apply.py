@@ -21,6 +21,7 @@ from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
+from datapipe.tasks.measuring.clusters import SurvivorWriter
 from tests.support.global_stages import batch_of
 
 
@@ -40,8 +41,9 @@ class _Applying:
     def __init__(self, folder, tables: dict[str, tuple[ExchangeFile, ...]], **options: object) -> None:
         self.root, self.document_counts = Root(str(folder)), DocumentCounts()
         self.drops = TableWriter(self.root, "dropped")
+        self.survivors = SurvivorWriter(self.root, "survivors")
         decisions = Decisions(name="dedup", rule="duplicate", tables=tables, **options)  # type: ignore[arg-type]
-        self.applier = DecisionApplier.open(self.root, decisions, self.document_counts, self.drops)
+        self.applier = DecisionApplier.open(self.root, decisions, self.document_counts, self.drops, self.survivors)
 
     def dropped(self) -> list[dict]:
         return [row for file in self.drops.finish() for batch in read_table(self.root, file) for row in batch.to_pylist()]

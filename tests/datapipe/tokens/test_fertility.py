@@ -6,8 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datapipe.metrics import MAX_LANGUAGES, Fertility, TaskMetrics, TokenCounts
+from datapipe.metrics import TaskMetrics
 from datapipe.stage.documents import DocumentBatch
+from datapipe.token_counts import MAX_LANGUAGES, Fertility, TokenCounts
 from datapipe.tokens.fertility import Meter, described, merged_ids
 
 

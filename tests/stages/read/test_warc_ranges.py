@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.errors import UnsplittableInputError
+from datapipe.ledger import pending
 from datapipe.stage import FieldNames, InputFile, Reader
 from datapipe.stage.reader import ReadBatch
 from stages.read.arc import Arc
@@ -199,7 +200,8 @@ def test_run_reads_a_file_whole_that_cannot_be_cut_and_says_so(tmp_path: Path) -
 
 @pytest.mark.slow
 @pytest.mark.medium
-def test_run_that_is_stopped_knows_which_file_cannot_be_cut(tmp_path: Path) -> None:
+def test_run_that_is_stopped_knows_which_file_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pending, "LONGEST_WAIT_S", 0.0)  # each task is committed by itself
     mixture = web_archives.write_unsplittable(tmp_path)
     expected = _documents_of(runs.run_mixture(mixture, make_engine=runs.InProcess, output=tmp_path / "undisturbed"))
     steps: list[str] = []

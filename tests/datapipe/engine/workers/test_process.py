@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from datapipe.activity import Activity
 from datapipe.engine.protocol import Message
 from datapipe.engine.workers import process as process_module
+from datapipe.engine.workers.limits import NO_LIMITS, Limits, allocated_bytes
 from datapipe.engine.workers.process import BATCH_BYTES, WorkerProcess, is_stalled
 from datapipe.plan.work import SampleTask
 from datapipe.stage.documents import TARGET_BATCH_BYTES
@@ -76,7 +78,7 @@ def test_worker_that_is_stopped_is_seen_so_and_ended(tmp_path, monkeypatch):
     os.kill(worker.process.pid, signal.SIGSTOP)
     worker.give(TASK, "one")
     ended = []
-    wait_until(lambda: ended.append(worker.watch(1.5)) or ended[-1] is not None, "the end of the attempt")
+    wait_until(lambda: ended.append(worker.watch(Limits(stall_s=1.5))) or ended[-1] is not None, "the end of the attempt")
     assert ended[-1].failure.kind == "infrastructure"
     assert "stopped (SIGSTOP)" in ended[-1].failure.message
     assert worker.process.poll() == -signal.SIGKILL
@@ -87,10 +89,10 @@ def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(tmp_path
     worker = WorkerProcess(str(tmp_path), {})
     os.kill(worker.process.pid, signal.SIGSTOP)
     worker.give(TASK, "one")
-    worker.watch(600.0)
-    worker.watch(600.0)  # from here on only time passes
+    worker.watch(NO_LIMITS)
+    worker.watch(NO_LIMITS)  # from here on only time passes
     worker._looked_at -= 7200.0
-    assert worker.watch(600.0) is None
+    assert worker.watch(NO_LIMITS) is None
     worker.stop()
 
 
@@ -116,6 +118,33 @@ def test_worker_that_is_stopped_goes_when_its_supervisor_is_killed(tmp_path):
     wait_until(lambda: not is_running(worker), "the end of the worker")
 
 
+@pytest.mark.medium
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is told by /proc")
+@pytest.mark.parametrize("of", ["the worker", "a process that it started"])
+def test_worker_that_takes_more_memory_than_it_may_is_ended_and_says_so(tmp_path, of):
+    worker = WorkerProcess(str(tmp_path), {})
+    greedy = "held = b'x' * (1 << 30); import time; time.sleep(1e6)"
+    call = _Call(exec, greedy) if of == "the worker" else _Call(subprocess.call, [sys.executable, "-c", greedy])
+    worker.give(call, "one")
+    limits, ended = Limits(memory_bytes=768 << 20), []
+    wait_until(lambda: worker.next_attempt(0.1) or ended.append(worker.watch(limits)) or ended[-1] is not None, "the end")
+    assert (ended[-1].failure.kind, ended[-1].failure.cause) == ("memory", "memory")
+    assert ended[-1].failure.memory_bytes > 768 << 20
+    assert "execution.memory allows 805.3 MB. It was at: load the stages" in ended[-1].failure.message
+    assert worker.process.poll() == -signal.SIGKILL
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is told by /proc")
+def test_pages_of_mapped_files_are_no_memory_that_a_process_took(tmp_path):
+    path = tmp_path / "large"
+    path.write_bytes(bytes(32 << 20))
+    before = allocated_bytes(os.getpid())
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert sum(mapped[::4096]) == 0
+        assert 0 < allocated_bytes(os.getpid()) < before + (16 << 20)
+    assert allocated_bytes(2**30) == 0
+
+
 class _Call:
     """What a worker takes for a task: loading it is a call."""
 
@@ -137,7 +166,7 @@ def test_worker_that_never_ends_loading_the_stages_says_so(tmp_path):
 
 
 def _work_of(worker: WorkerProcess) -> str:
-    worker.watch(600.0)
+    worker.watch(NO_LIMITS)
     return "" if worker.message is None or worker.message.activity is None else worker.message.activity.work
 
 

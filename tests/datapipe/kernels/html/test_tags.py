@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.kernels.html.elements import _FLAGGED, kind_of, packed
@@ -63,6 +63,8 @@ tags = st.tuples(st.sampled_from(["<%s>", "<%s>", "<%s>", "</%s>", "<%s/>"]), st
 
 @pytest.mark.medium
 @settings(deadline=None)
+@example(pattern=["<svg>", "<font>", "<script>"], repeats=100, text="")
+@example(pattern=["<svg>", "<font color=red>", "<a/>"], repeats=100, text="")
 @given(pattern=st.lists(tags, max_size=16), repeats=st.integers(1, 120), text=st.sampled_from(["", "x"]))
 def test_measured_depth_is_at_least_a_third_of_that_of_the_tree(pattern: list[str], repeats: int, text: str) -> None:
     page = (text.join(pattern) * repeats).encode()

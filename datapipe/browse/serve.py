@@ -1,0 +1,51 @@
+"""Starts the page of an output, and serves it until it is stopped."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from datapipe.browse.endpoints import Api
+from datapipe.browse.lookup.making import Tell, look_up
+from datapipe.browse.output import BrowsedOutput
+from datapipe.browse.server import PageServer
+from datapipe.errors import UserError
+
+
+def open_server(url: str, port: int, tell: Tell) -> PageServer:
+    """A server of the page, listening and not yet answering. Raises UserError."""
+    output = BrowsedOutput.open(url)
+    api = Api(output, look_up(output, tell))
+    try:
+        return PageServer(port, api)
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        raise UserError(
+            f"--port {port}: {error.strerror}: 127.0.0.1:{port}. Give another port, or none for a free one."
+        ) from error
+
+
+def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], tell: Tell) -> None:
+    """Serves the page until KeyboardInterrupt, which it raises.
+
+    Args:
+        opens: whether to open the page in a browser.
+        say: gets one line, the address, before anything is answered.
+    """
+    server = open_server(url, port, tell)
+    try:
+        say(server.url)
+        if opens:
+            _open(server.url)
+        server.serve_forever()
+    finally:
+        server.server_close()
+
+
+def _open(url: str) -> None:
+    """Opens the page in a browser, if there is one; the address is printed anyway."""
+    import webbrowser
+    from threading import Thread
+
+    Thread(target=webbrowser.open, args=(url,), daemon=True).start()

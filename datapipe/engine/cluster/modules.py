@@ -1,0 +1,88 @@
+"""The user's own stage modules, which travel with the tasks to nodes that do not have them.
+
+driver: user_modules(task) ─▶ sources, by path ─▶ node: install_modules ─▶ a folder on sys.path, named by their content
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib
+import os
+import stat
+import sys
+import uuid
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from datapipe.errors import UserError
+from datapipe.machine_cache import cache_home
+from datapipe.plan.work import GatherTask, MapTask, MergeTask, ReduceTask, Task
+
+PACKAGES = ("datapipe", "stages")
+"""Installed on every node; everything else that a stage is defined in is shipped."""
+
+
+def user_modules(task: Task) -> dict[str, str]:
+    """The sources of modules that a task's stages are defined in and that no node can be expected to have.
+
+    Returns:
+        base64 of each file, by path relative to an import root. Of a package all files travel.
+    """
+    if isinstance(task, MapTask):
+        stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
+    else:
+        stages = [task.stage.stage] if isinstance(task, ReduceTask | MergeTask | GatherTask) else []
+    sources: dict[str, str] = {}
+    for module_name in {type(stage).__module__ for stage in stages}:
+        top = module_name.partition(".")[0]
+        if top not in PACKAGES:
+            sources.update(_sources(top))
+    return sources
+
+
+def _sources(top: str) -> dict[str, str]:
+    file = Path(sys.modules[top].__file__ or "")
+    if file.name != "__init__.py":
+        return {file.name: base64.b64encode(file.read_bytes()).decode()}
+    base = file.parent.parent
+    return {str(path.relative_to(base)): base64.b64encode(path.read_bytes()).decode() for path in _python_files(file.parent)}
+
+
+def _python_files(folder: Path) -> Iterable[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def install_modules(modules: Mapping[str, str]) -> None:
+    """Makes shipped modules importable in this process, from a folder named by their content that this user alone can write."""
+    if not modules:
+        return
+    digest = hashlib.sha256(repr(sorted(modules.items())).encode()).hexdigest()[:32]
+    folder = cache_home() / "modules" / digest
+    if str(folder) in sys.path:
+        return
+    cache_home().mkdir(parents=True, exist_ok=True)
+    make_private(folder.parent)
+    make_private(folder)
+    for name, content in modules.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
+        temporary.write_bytes(base64.b64decode(content))
+        os.replace(temporary, target)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder that this user alone can use. Raises UserError for an existing one that others can write to."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not is_own or status.st_mode & 0o077:
+        raise UserError(
+            f"{folder}: found {stat.filemode(status.st_mode)} of user {status.st_uid}, expected a folder that user "
+            f"{os.getuid()} alone can use, because code is imported from it. Delete it or set XDG_CACHE_HOME to another folder."
+        )

@@ -1,0 +1,142 @@
+"""The nodes of a cluster as the driver knows them: which of them run tasks, and why the others do not.
+
+    joins ─▶ asked ─▶ fit ──────▶ leaving (it got notice) ─▶ gone
+               └────▶ left alone, asked again every `ASK_AGAIN_S` ─▶ fit
+
+A node is known by its id: several nodes may have one address. It is asked when it joins, before tasks are sent to it. A task
+that waited for any node, and reaches a new one earlier, asks in its own process (`on_node.py`) and comes back. What a node
+lacks is told once, and again when it changes. Knows no scheduler.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+ASK_AGAIN_S = 60.0
+"""Pause after which a node that lacked something is asked again: disks are freed, and mounts come back."""
+
+NOTICE_S = 60.0
+"""For so long a node gets no tasks after one of its processes was told to end; a node that is drained is gone by then."""
+
+SLOW_S = 15.0
+"""Seconds after which a node without an answer is told; it gets tasks once it has answered."""
+
+MOST_TOLD = 5
+"""Nodes that a message names."""
+
+
+@dataclass(slots=True)
+class Node:
+    """A node that is alive.
+
+    Attributes:
+        resources: that it has when nothing runs, by Ray's names.
+        lacks: in words; None before it has answered.
+        asked_at: when it was asked last, or its answer came; None while it is to be asked.
+        leaves_until: until then it counts as leaving.
+        is_slow: whether it was told that no answer came.
+    """
+
+    node_id: str
+    address: str
+    resources: Mapping[str, float]
+    lacks: Sequence[str] | None = None
+    asked_at: float | None = None
+    leaves_until: float = 0.0
+    is_slow: bool = False
+
+    def __str__(self) -> str:
+        return f"the node {self.node_id[:12]} ({self.address})"
+
+
+@dataclass(slots=True)
+class Nodes:
+    """All nodes that are alive. `take_news` are lines for the user."""
+
+    clock: Callable[[], float] = time.monotonic
+    _nodes: dict[str, Node] = field(default_factory=dict)
+    _news: list[str] = field(default_factory=list)
+
+    def see(self, alive: Iterable[Node], leaving: Iterable[str] = ()) -> list[str]:
+        """Takes the nodes that are alive now, and those that got notice; the ids of those to ask."""
+        now, before = self.clock(), self._nodes
+        self._nodes = {node.node_id: before.get(node.node_id, node) for node in alive}
+        for node in self._nodes.values():
+            self._tell_slow(node, now)
+        for node_id in leaving:
+            self.give_notice(node_id, float("inf"))
+        due = [node for node in self._nodes.values() if self._is_due(node, now)]
+        for node in due:
+            node.asked_at = now
+        return [node.node_id for node in due]
+
+    def _is_due(self, node: Node, now: float) -> bool:
+        return node.asked_at is None or (bool(node.lacks) and now - node.asked_at >= ASK_AGAIN_S)
+
+    def answer(self, node_id: str, lacks: Sequence[str]) -> None:
+        """Takes what a node lacks."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            return
+        if lacks and list(lacks) != list(node.lacks or ()):
+            self._news.append(f"{node} gets no tasks: {'; '.join(lacks)}")
+        if not lacks and (node.lacks or node.is_slow):
+            self._news.append(f"{node} gets tasks now")
+        node.lacks, node.asked_at, node.is_slow = list(lacks), self.clock(), False
+
+    def _tell_slow(self, node: Node, now: float) -> None:
+        if node.lacks is None and not node.is_slow and node.asked_at is not None and now - node.asked_at >= SLOW_S:
+            node.is_slow = True
+            self._news.append(f"{node} gets no tasks: it has not answered for {now - node.asked_at:.0f} s")
+
+    def lacks_of(self, node_id: str) -> Sequence[str]:
+        """What a node lacks, as far as it is known."""
+        node = self._nodes.get(node_id)
+        return () if node is None or node.lacks is None else node.lacks
+
+    def give_notice(self, node_id: str, for_s: float = NOTICE_S) -> None:
+        """Notes that a node, or one of its processes, was told to end."""
+        node = self._nodes.get(node_id)
+        if node is None:
+            return
+        if node.leaves_until <= self.clock():
+            self._news.append(f"{node} was told to end: its tasks end, or run again elsewhere")
+        node.leaves_until = max(node.leaves_until, self.clock() + for_s)
+
+    def is_leaving(self, node_id: str) -> bool:
+        node = self._nodes.get(node_id)
+        return node is not None and node.leaves_until > self.clock()
+
+    @property
+    def fit(self) -> list[Node]:
+        """The nodes that get tasks. Where all were told to end, those that may stay: people end processes by mistake."""
+        now, able = self.clock(), [node for node in self._nodes.values() if node.lacks == []]
+        staying = [node for node in able if node.leaves_until <= now]
+        return staying or [node for node in able if node.leaves_until < float("inf")]
+
+    @property
+    def excluded(self) -> list[str]:
+        """The ids of the nodes that get no tasks, sorted."""
+        return sorted(self._nodes.keys() - {node.node_id for node in self.fit})
+
+    @property
+    def num_alive(self) -> int:
+        return len(self._nodes)
+
+    def why_none(self) -> str:
+        """Why the nodes get no tasks, in words; empty where none is alive."""
+        texts = [f"{str(node).capitalize()}: {self._why(node)}" for node in self._nodes.values()]
+        more = [f"So do {len(texts) - MOST_TOLD} more"] if len(texts) > MOST_TOLD else []
+        return ". ".join([*texts[:MOST_TOLD], *more])
+
+    def _why(self, node: Node) -> str:
+        if node.leaves_until > self.clock():
+            return "it was told to end"
+        return "it has not answered" if node.lacks is None else "; ".join(node.lacks)
+
+    def take_news(self) -> list[str]:
+        """The lines since the last call."""
+        news, self._news = self._news, []
+        return news

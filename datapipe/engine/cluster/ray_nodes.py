@@ -1,0 +1,212 @@
+"""The nodes of a Ray cluster: listed every few seconds, asked whether they can run tasks, and given their kernels.
+
+ray.nodes ─▶ `Nodes.see` ─▶ a question on each new node, by its id ─▶ `arrival.lacks_here` ─▶ `Nodes.answer`
+                                                            └─ fit ─▶ a process that compiles its kernels
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from datapipe.credentials import masked
+from datapipe.engine.cluster.arrival import Expectation, first_inputs, versions_here
+from datapipe.engine.cluster.nodes import ASK_AGAIN_S, SLOW_S, Node, Nodes
+from datapipe.engine.kernels_used import kernels_of_run
+from datapipe.errors import DatapipeError, UserError
+from datapipe.ledger.names import probe as probe_file
+from datapipe.plan.request import Request
+from datapipe.storage import Root
+
+_PROBE_TIMEOUT_S = 60.0
+_WAIT_S = 1.0
+
+_TAKEN_AWAY = frozenset({1, 3, 4})
+"""Ray's reasons of the death of a node that was announced: told to end (SIGTERM), preempted, drained as it was idle."""
+
+_NODE_ID = re.compile(r"node ID: ([0-9a-f]{56})")
+
+
+class RayNodes:
+    """The nodes of the cluster that this process is connected to.
+
+    Args:
+        root: OUTPUT.
+        patience_s: how long a run goes on without any node that can run tasks.
+
+    Attributes:
+        known: what is known of each node that has cores.
+        expectation: what each node must have.
+        node_seconds: for which nodes were alive, summed over them.
+    """
+
+    def __init__(self, root: Root, request: Request, patience_s: float) -> None:
+        self.root, self.known, self.node_seconds = root, Nodes(), 0.0
+        self.expectation = Expectation(
+            versions=versions_here(),
+            output=root.url,
+            probe=probe_file(uuid.uuid4().hex),
+            inputs=tuple(first_inputs(request)),
+        )
+        self._kernels = kernels_of_run(request.mixture)
+        self._patience_s = patience_s
+        self._look_there: Any = ray.remote(num_cpus=0, max_retries=0)(question_that_travels())
+        self._compile_there: Any = ray.remote(num_cpus=0, max_retries=0)(_compile_here)
+        self._asked: dict[Any, str] = {}
+        self._compiling: dict[str, Any] = {}
+        self._counted_at = self._fit_at = time.monotonic()
+
+    def admit_first(self) -> None:
+        """Asks all nodes, and waits for them. Raises UserError where there are nodes, and none can run tasks."""
+        self.root.write_atomic(self.expectation.probe, b"datapipe")
+        deadline = time.monotonic() + _PROBE_TIMEOUT_S
+        self.look(0.0)
+        while self._asked and time.monotonic() < deadline:
+            ray.wait(list(self._asked), num_returns=1, timeout=_WAIT_S)
+            self.look(0.0)
+            if self.known.fit and time.monotonic() > deadline - _PROBE_TIMEOUT_S + SLOW_S:
+                return
+        if self.known.num_alive and not self.known.fit:  # a cluster without nodes adds some when tasks wait
+            raise UserError(
+                f"no node of the Ray cluster can run tasks. {self.known.why_none()}. Install the same versions on every node, "
+                f"and put output and inputs where every node sees them: a shared file system, or URLs such as "
+                f"s3://bucket/folder, with their credentials on every node."
+            )
+
+    def look(self, every_s: float) -> None:
+        """Takes the nodes that are alive, asks new ones, and takes their answers.
+
+        Raises DatapipeError where no node has been able to run tasks for long.
+        """
+        now = time.monotonic()
+        if now - self._counted_at < every_s:
+            return
+        alive = _alive()
+        self.node_seconds += (now - self._counted_at) * len(alive)
+        self._counted_at = now
+        with_cores = [node for node in alive if node.resources.get("CPU")]
+        for node_id in self.known.see(with_cores, _draining()):
+            look = on_node(self._look_there, node_id, "look at the node")
+            self._asked[look.remote(pickle.dumps(self.expectation), node_id)] = node_id
+        self._take_answers()
+        self._check_fit(now)
+
+    def _take_answers(self) -> None:
+        for reference in _ready(list(self._asked)):
+            node_id = self._asked.pop(reference)
+            try:
+                lacks = ray.get(reference)
+            except RayError as error:
+                lacks = [f"it cannot run datapipe: {type(error).__name__}: {str(error).strip().splitlines()[0]}"]
+            self.known.answer(node_id, lacks or self._unseen_answer(node_id))
+            if node_id not in self._compiling and not self.known.lacks_of(node_id):
+                self._compiling[node_id] = on_node(self._compile_there, node_id, "compile").remote(self._kernels)
+
+    def _unseen_answer(self, node_id: str) -> list[str]:
+        """What a node lacks whose answer the driver does not see; deletes the answer."""
+        answer = self.expectation.answer(node_id)
+        if not self.root.exists(answer):
+            return [masked(f"the driver does not see what it writes to {self.root.url}")]
+        self.root.delete(answer)
+        return []
+
+    def _check_fit(self, now: float) -> None:
+        if self.known.fit:
+            self._fit_at = now
+        elif now - self._fit_at >= max(self._patience_s, 2 * ASK_AGAIN_S if self.known.num_alive else 0.0):
+            why = self.known.why_none() or "No node with cores is alive"
+            raise DatapipeError(
+                f"no node of the Ray cluster has been able to run tasks for {now - self._fit_at:.0f} s. {why}. Mend or start "
+                f"one, and run the same command again; where the cluster adds nodes by itself and needs longer, raise "
+                f"execution.stall_s"
+            )
+
+    def is_output_seen(self) -> bool:
+        """Whether the driver sees what it has written to OUTPUT."""
+        try:
+            return self.root.exists(self.expectation.probe)
+        except OSError:
+            return False
+
+    def is_taken_away(self, node_id: str, error: Exception) -> bool:
+        """Whether the node that lost a task was told to end. Where it is not known, the error may name it."""
+        named = _NODE_ID.search(str(error))
+        node_id = node_id or (named[1] if named else "")
+        return self.known.is_leaving(node_id) or _reason_of_death(node_id) in _TAKEN_AWAY
+
+    def close(self) -> None:
+        """Ends what runs on nodes, and deletes the probe."""
+        with suppress(RayError, ConnectionError, DatapipeError):  # a cluster that is gone tells nothing more
+            self.look(0.0)
+        for reference in [*self._asked, *self._compiling.values()]:
+            ray.cancel(reference, force=True)
+        self._asked.clear()
+        self._compiling.clear()
+        with suppress(OSError):  # a store that is gone keeps it until the next run
+            self.root.delete(self.expectation.probe)
+
+
+def question_that_travels() -> Callable[..., Any]:
+    """What a node lacks, found out on the node."""
+
+    def look(expectation: bytes, node_id: str) -> list[str]:
+        try:
+            import pickle
+
+            from datapipe.engine.cluster.arrival import lacks_here
+
+            opened = pickle.loads(expectation)
+        except Exception as error:
+            return [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"]
+        return lacks_here(opened, node_id)
+
+    return look
+
+
+def _compile_here(names: list[str]) -> None:
+    """Runs on a node."""
+    from datapipe.engine.local import usable_cores
+    from datapipe.kernels.compiling import compile_kernels
+
+    compile_kernels(names, usable_cores(), lambda name, number, count: None)
+
+
+def on_node(function: Any, node_id: str, name: str) -> Any:
+    """A remote function that runs on one node and nowhere else."""
+    return function.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False), name=name)
+
+
+def _ready(references: list[Any]) -> list[Any]:
+    return ray.wait(references, num_returns=len(references), timeout=0)[0] if references else []
+
+
+def _alive() -> list[Node]:
+    return [
+        Node(node_id=node["NodeID"], address=node["NodeManagerAddress"], resources=node["Resources"])
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def _draining() -> list[str]:
+    """The ids of the nodes that were told to end. Ray has no public name for them: without it, none is known."""
+    try:
+        from ray._private.state import state
+
+        return list(state.get_draining_nodes())
+    except (ImportError, AttributeError):
+        return []
+
+
+def _reason_of_death(node_id: str) -> int | None:
+    """Ray's number of the reason; None for a node that is alive."""
+    return next((node.get("DeathReason") for node in ray.nodes() if node["NodeID"] == node_id and not node["Alive"]), None)

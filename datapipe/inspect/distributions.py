@@ -1,0 +1,198 @@
+"""Distributions of a run for its report, summed over the committed map tasks: what rules measured, lengths, clusters by size.
+
+    measured, borderline and survivors of the map steps  ─▶  by source, stage and rule  ─▶  `measured`, `lengths`, `clusters`
+
+One table is in memory at a time, beside the sums: 80 kB for each source and rule, and a sample of the clusters of each stage. A
+run that is stopped has the distributions of what is committed.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe.columns import numbers
+from datapipe.exchange.partitions import read_table
+from datapipe.kernels.distributions import BINS_AN_OCTAVE, LAST_BIN, NUM_BINS, bin_edges
+from datapipe.plan.compile import Step
+from datapipe.plan.outputs import TableFile
+from datapipe.storage import Root
+from datapipe.tasks.measuring.clusters import ClusterSample, read_samples
+from datapipe.tasks.measuring.distributions import LENGTH, rules_of
+
+NameOf = Callable[[bytes], str]
+"""The name of a document by its key."""
+
+SHOWN_BINS = 64
+"""Bins of a distribution in the report, unless it has more octaves."""
+
+SHOWN_BORDERLINE = 10
+"""Documents on each side of a threshold that the report names; the tables of the tasks have 50 for each task."""
+
+MOST_CLUSTERS = 1 << 17
+"""Clusters of a stage that are counted exactly; beyond them a sample is."""
+
+_PARTS = {"passed": 0, "failed": 1}
+
+
+@dataclass(slots=True)
+class _Rule:
+    """Sums over the tasks of one source.
+
+    Attributes:
+        counts: (NUM_BINS, 4) int64: documents that pass and that fail, and their bytes.
+        nearest: by outcome, (distance, document, key, value, threshold), nearest first.
+    """
+
+    facts: dict[str, Any]
+    counts: np.ndarray = field(default_factory=lambda: np.zeros((NUM_BINS, 4), np.int64))
+    not_a_number: int = 0
+    nearest: dict[str, list[tuple[float, bytes, float, float]]] = field(default_factory=lambda: {"kept": [], "dropped": []})
+
+    def to_json(self, dropped: int, name_of: NameOf) -> dict[str, Any]:
+        passed, failed, passed_bytes, failed_bytes = self.counts.sum(axis=0).tolist()
+        return {
+            **self.facts,
+            "documents": passed + failed + self.not_a_number,
+            "not_a_number": self.not_a_number,
+            "passed": passed,
+            "failed": failed,
+            "passed_bytes": passed_bytes,
+            "failed_bytes": failed_bytes,
+            "dropped": dropped,
+            "bins": _bins(self.counts),
+            "borderline": {
+                outcome: [
+                    {"document": name_of(key), "key": key.hex(), "value": value, "threshold": threshold}
+                    for _, key, value, threshold in documents
+                ]
+                for outcome, documents in self.nearest.items()
+            },
+        }
+
+
+def distributions(root: Root, steps: Iterable[Step], name_of: NameOf) -> dict[str, Any]:
+    """The entries `measured`, `lengths` and `clusters` of report.json; `report/summary.py` lists their keys."""
+    by_source: dict[str, list[Step]] = {}
+    for step in steps:
+        if step.kind == "map":
+            by_source.setdefault(step.source, []).append(step)
+    samples: dict[str, ClusterSample] = {}
+    measured: dict[str, dict[str, dict[str, Any]]] = {}
+    lengths: dict[str, dict[str, list[list[float]]]] = {}
+    for source, of_source in by_source.items():
+        rules, by_part = _of_source(root, of_source)
+        dropped = _dropped(of_source)
+        for (stage, rule), sums in rules.items():
+            by_stage = measured.setdefault(source, {}).setdefault(stage, {})
+            by_stage[rule] = sums.to_json(dropped[f"{stage}:{rule}"], name_of)
+        lengths[source] = {part: _bins(counts) for part, counts in by_part.items()}
+        for step in of_source:
+            for output in step.outputs("survivors", TableFile):
+                read_samples(read_table(root, output), samples, MOST_CLUSTERS)
+    return {"measured": measured, "lengths": lengths, "clusters": {stage: _sizes(each) for stage, each in samples.items()}}
+
+
+def _of_source(root: Root, steps: list[Step]) -> tuple[dict[tuple[str, str], _Rule], dict[str, np.ndarray]]:
+    """The rules of a source, and its lengths by part, (NUM_BINS, 2) int64 each. Kept are the documents of the last step."""
+    rules: dict[tuple[str, str], _Rule] = {}
+    lengths = {part: np.zeros((NUM_BINS, 2), np.int64) for part in ("read", "kept")}
+    for step in steps:
+        for output in step.outputs("measured", TableFile):
+            for batch in read_table(root, output):
+                _add_measured(batch, rules, lengths, step is steps[-1])
+        for output in step.outputs("borderline", TableFile):
+            for batch in read_table(root, output):
+                _add_borderline(batch, rules)
+    return rules, lengths
+
+
+def _add_measured(
+    batch: pa.RecordBatch, rules: dict[tuple[str, str], _Rule], lengths: Mapping[str, np.ndarray], is_last: bool
+) -> None:
+    facts = rules_of(batch.schema)
+    stages, names, parts = (batch.column(name).to_pylist() for name in ("stage", "rule", "part"))
+    bins, documents, sizes = (numbers(batch.column(name)) for name in ("bin", "documents", "bytes"))
+    for start, stop in _runs(list(zip(stages, names, parts))):
+        stage, name, part = stages[start], names[start], parts[start]
+        rows = bins[start:stop].astype(np.int64) + LAST_BIN
+        if not stage and name == LENGTH:
+            if part == "read" or is_last:
+                lengths[part][rows] += np.column_stack([documents[start:stop], sizes[start:stop]])
+            continue
+        known = facts[stage][name]
+        rule = rules.setdefault((stage, name), _Rule(facts=dict(known)))
+        if known["threshold"] != rule.facts["threshold"]:
+            rule.facts["threshold"] = None
+        if part not in _PARTS:
+            rule.not_a_number += int(documents[start:stop].sum())
+            continue
+        column = _PARTS[part]
+        rule.counts[rows, column] += documents[start:stop]
+        rule.counts[rows, column + 2] += sizes[start:stop]
+
+
+def _runs(labels: list[Any]) -> Iterable[tuple[int, int]]:
+    """Start and stop of each run of equal labels."""
+    borders = [number for number in range(1, len(labels)) if labels[number] != labels[number - 1]]
+    return zip([0, *borders], [*borders, len(labels)]) if labels else []
+
+
+def _add_borderline(batch: pa.RecordBatch, rules: Mapping[tuple[str, str], _Rule]) -> None:
+    for row in batch.to_pylist():
+        nearest = rules[row["stage"], row["rule"]].nearest
+        outcome = "dropped" if row["is_dropped"] else "kept"
+        entry = (abs(row["value"] - row["threshold"]), row["key"], row["value"], row["threshold"])
+        nearest[outcome] = heapq.nsmallest(SHOWN_BORDERLINE, [*nearest[outcome], entry])
+
+
+def _dropped(steps: Iterable[Step]) -> Counter[str]:
+    """Documents by the reason for which they were dropped."""
+    total: Counter[str] = Counter()
+    for step in steps:
+        for record in step.records:
+            total.update(record.metrics.document_counts.dropped)
+    return total
+
+
+def _bins(counts: np.ndarray) -> list[list[float]]:
+    """[low, high, number of each of the first two columns] of each bin that is not empty, ascending. Where more than
+    `SHOWN_BINS` are not empty, neighbours within an octave are joined, two, four, up to all sixteen."""
+    filled = np.flatnonzero(counts[:, :2].any(axis=1)) - LAST_BIN  # numbers of bins
+    joined, groups = 1, filled
+    while len(np.unique(groups)) > SHOWN_BINS and joined < BINS_AN_OCTAVE:
+        joined *= 2
+        groups = np.sign(filled) * ((np.abs(filled) - 1) // joined + 1)
+    rows: list[list[float]] = []
+    for group in np.unique(groups).tolist():
+        first = int(np.sign(group)) * ((abs(group) - 1) * joined + 1)
+        edges = (*bin_edges(first), *bin_edges(group * joined))
+        rows.append([min(edges), max(edges), *counts[filled[groups == group] + LAST_BIN, :2].sum(axis=0).tolist()])
+    return rows
+
+
+def _sizes(sample: ClusterSample) -> dict[str, Any]:
+    """Clusters by size, the documents that stay included; sizes above 16 in octaves."""
+    _, dropped = sample.clusters()
+    sizes = dropped + 1
+    rows: list[list[int]] = []
+    low = 2
+    while len(sizes) and low <= sizes.max():
+        high = low if low < BINS_AN_OCTAVE else 2 * low - 1
+        chosen = sizes[(sizes >= low) & (sizes <= high)]
+        if len(chosen):
+            rows.append([low, high, len(chosen), int(chosen.sum())])
+        low = high + 1
+    share = 2.0**-sample.halvings
+    return {
+        "clusters": round(len(sizes) / share),
+        "dropped": round(int(dropped.sum()) / share),
+        "sampled": share,
+        "sizes": rows,
+    }

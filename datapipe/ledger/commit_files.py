@@ -1,0 +1,191 @@
+"""Commit files: the records of many tasks in one file, which appears completely or not at all.
+
+    work/ledger/NUMBER-ID.jsonl      one line a record:   VERSION ⇥ CHECKSUM ⇥ FINGERPRINT ⇥ ATTEMPT ⇥ JSON
+
+Every line carries the checksum of all that follows it, so a flipped bit costs one record. FINGERPRINT and ATTEMPT, the folder
+of the outputs, stand before the JSON: a run finds its records, and deletes what none names, without decoding all of them.
+
+Files are in the order in which they were written. A line with `forget` in the place of a fingerprint takes back the lines whose
+checksums it lists, wherever they stand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import xxhash
+
+from datapipe.ledger.names import ATTEMPTS, LEDGER
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.outputs import Outputs, output_from_json, output_to_json
+from datapipe.plan.work import Record
+from datapipe.storage import Root
+
+RECORD_VERSION = 4
+"""Of records. Version 1 had the same outputs as one type with a map of `facts`; version 2 named exchange files of another form,
+and no unreadable files; version 3 had a file for each record. None of them is read."""
+
+MOST_RECORDS = 1000
+"""Records of one file."""
+
+FORGET = "forget"
+
+_READERS = 16
+"""Files that are read from an object store at once."""
+
+_NAME = re.compile(rf"{LEDGER}/(\d{{8}})-[0-9a-f]{{32}}\.jsonl")
+_OLD_NAME = re.compile(rf"{LEDGER}/[0-9a-f]{{64}}\.json")
+_ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
+
+
+def attempt_folder(path: str) -> str | None:
+    """The folder of the attempt that a file under work/attempts belongs to; None for another file."""
+    found = _ATTEMPT.match(path)
+    return found[0] if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A record as it is stored.
+
+    Attributes:
+        checksum: of the rest; 32 hex digits.
+        attempt: the folder of its outputs; empty where it has none.
+        content: JSON.
+    """
+
+    checksum: str
+    fingerprint: str
+    attempt: str
+    content: bytes
+
+    def record(self) -> Record:
+        """The record, decoded."""
+        data: Mapping[str, Any] = json.loads(self.content)
+        outputs: Outputs = {kind: tuple(map(output_from_json, group)) for kind, group in data["outputs"].items()}
+        metrics = TaskMetrics.from_json(data["metrics"])
+        return Record(step=data["step"], fingerprint=self.fingerprint, outputs=outputs, metrics=metrics)
+
+    def names(self) -> list[str]:
+        """The checksums of the lines that a line `forget` takes back."""
+        return json.loads(self.content)
+
+    def to_bytes(self) -> bytes:
+        return f"{RECORD_VERSION}\t{self.checksum}\t".encode() + _covered(self.fingerprint, self.attempt, self.content) + b"\n"
+
+
+def line_of(record: Record) -> Line:
+    """A record as it is stored."""
+    folders = (attempt_folder(output.path) for group in record.outputs.values() for output in group)
+    attempt = next((folder for folder in folders if folder), "")
+    outputs = {kind: [output_to_json(output) for output in group] for kind, group in record.outputs.items()}
+    body = {"step": record.step, "outputs": outputs, "metrics": record.metrics.to_json()}
+    return _sealed(record.fingerprint, attempt, json.dumps(body, ensure_ascii=False).encode())
+
+
+def forgetting(checksums: Iterable[str]) -> Line:
+    """The line that takes other lines back."""
+    return _sealed(FORGET, "", json.dumps(sorted(checksums)).encode())
+
+
+def _sealed(fingerprint: str, attempt: str, content: bytes) -> Line:
+    return Line(xxhash.xxh3_128_hexdigest(_covered(fingerprint, attempt, content)), fingerprint, attempt, content)
+
+
+def _covered(fingerprint: str, attempt: str, content: bytes) -> bytes:
+    return f"{fingerprint}\t{attempt}\t".encode() + content
+
+
+def lines_of(content: bytes) -> tuple[list[Line], int]:
+    """The whole lines of a commit file, and how many whole lines another version of datapipe wrote. Torn and edited lines count
+    as none."""
+    lines, num_refused = [], 0
+    for stored in content.split(b"\n"):
+        version, _, rest = stored.partition(b"\t")
+        checksum, _, covered = rest.partition(b"\t")
+        if len(checksum) != 32 or xxhash.xxh3_128_hexdigest(covered).encode() != checksum:
+            continue
+        if version != b"%d" % RECORD_VERSION:
+            num_refused += 1
+            continue
+        fingerprint, attempt, body = covered.split(b"\t", 2)
+        lines.append(Line(checksum.decode(), fingerprint.decode(), attempt.decode(), body))
+    return lines, num_refused
+
+
+@dataclass(slots=True)
+class CommitFiles:
+    """The commit files of one output.
+
+    Attributes:
+        sizes: by path, the lines of each file, in the order in which they were written.
+        old: paths of the files of version 3, one for each record.
+        num_refused: lines and files of other versions of datapipe.
+    """
+
+    root: Root
+    sizes: dict[str, int] = field(default_factory=dict)
+    old: list[str] = field(default_factory=list)
+    num_refused: int = 0
+    _next: int = 0
+
+    def read(self) -> Iterator[Line]:
+        """All lines, file after file. Several files are read from an object store at once."""
+        listed = [path for path, _ in self.root.list_files(LEDGER, recursive=False)]
+        self.old = [path for path in listed if _OLD_NAME.fullmatch(path)]
+        self.sizes, self.num_refused = {}, len(self.old)
+        paths = sorted(path for path in listed if _NAME.fullmatch(path))
+        self._next = max((self._number(path) for path in paths), default=-1) + 1
+        with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
+            for path, content in zip(paths, pool.map(self._content, paths)):
+                lines, num_refused = lines_of(content)
+                self.sizes[path] = len(lines)
+                self.num_refused += num_refused
+                yield from lines
+
+    def _content(self, path: str) -> bytes:
+        try:
+            return self.root.read_bytes(path)
+        except FileNotFoundError:  # merged meanwhile by the run that holds the output
+            return b""
+
+    def write(self, lines: Iterable[Line]) -> list[str]:
+        """Makes lines durable, in files of at most `MOST_RECORDS`. Returns their paths."""
+        lines, paths = list(lines), []
+        for start in range(0, len(lines), MOST_RECORDS):
+            part = lines[start : start + MOST_RECORDS]
+            path = f"{LEDGER}/{self._next:08d}-{uuid.uuid4().hex}.jsonl"
+            self._next += 1
+            self.root.write_atomic(path, b"".join(line.to_bytes() for line in part))
+            self.sizes[path] = len(part)
+            paths.append(path)
+        return paths
+
+    def delete(self, paths: Iterable[str]) -> None:
+        paths = list(paths)
+        with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
+            list(pool.map(self.root.delete, paths))
+        for path in paths:
+            self.sizes.pop(path, None)
+
+    @staticmethod
+    def _number(path: str) -> int:
+        found = _NAME.fullmatch(path)
+        assert found
+        return int(found[1])
+
+    def merge_small(self, least_files: int) -> None:
+        """Writes the lines of small files into large ones, where there are so many, and then deletes the small ones."""
+        small = [path for path, num_lines in self.sizes.items() if num_lines < MOST_RECORDS // 4]
+        if len(small) < least_files:
+            return
+        with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
+            contents = list(pool.map(self._content, small))
+        self.write(line for content in contents for line in lines_of(content)[0])
+        self.delete(small)

@@ -1,0 +1,190 @@
+"""Conditional writes to an object store: a write that succeeds only while the object is the one that was read.
+
+pyarrow's file systems have none, so this goes by obstore, for the few objects by which runs exclude each other. All else is
+read and written by pyarrow.
+
+A request that is sent again after its answer was lost finds its own write, which is no conflict.
+"""
+
+from __future__ import annotations
+
+import configparser
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from datapipe.errors import UserError
+from datapipe.storage import Root
+from datapipe.stores.s3 import CONNECT_TIMEOUT_S, is_s3
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+_REQUEST_TIMEOUT_S = 10.0
+_RETRY_S = 12.0
+_PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
+
+Version = dict[str, Any]
+"""What tells one content of an object from all others: its ETag, on Google Cloud its generation."""
+
+
+class ConflictError(Exception):
+    """The object is not the expected one: another process has written it."""
+
+
+class ConditionalStore:
+    """Objects below one folder of a store.
+
+    Raises, beside what the methods say, OSError where the store does not answer and PermissionError where it refuses.
+    """
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+
+    @cached_property
+    def _store(self) -> ObjectStore:
+        """Opened at the first use: the import takes 0.1 s."""
+        return _open(self.root)
+
+    def read(self, path: str) -> tuple[bytes, Version] | None:
+        """The content of an object and its version; None where there is none."""
+        import obstore
+
+        with _told(self.root, path):
+            try:
+                found = obstore.get(self._store, path)
+            except FileNotFoundError:
+                return None
+            return bytes(found.bytes()), _version(found.meta)
+
+    def version(self, path: str) -> Version | None:
+        """The version of an object; None where there is none."""
+        import obstore
+
+        with _told(self.root, path):
+            try:
+                return _version(obstore.head(self._store, path))
+            except FileNotFoundError:
+                return None
+
+    def age_s(self, path: str, probe: str) -> float | None:
+        """Seconds since an object was written, by the clock of the store; None where there is none.
+
+        Args:
+            probe: path of an object that is written, looked at and deleted to read that clock.
+        """
+        import obstore
+
+        with _told(self.root, path):
+            obstore.put(self._store, probe, b"")
+            now = obstore.head(self._store, probe)["last_modified"]
+            obstore.delete(self._store, probe)
+            try:
+                return (now - obstore.head(self._store, path)["last_modified"]).total_seconds()
+            except FileNotFoundError:
+                return None
+
+    def write(self, path: str, content: bytes, expected: Version | None) -> Version:
+        """Writes an object if it still has the expected version, or if there still is none (None). Returns its new version.
+
+        Raises:
+            ConflictError: another process has written or deleted it meanwhile.
+        """
+        import obstore
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        with _told(self.root, path):
+            try:
+                mode: Any = "create" if expected is None else expected
+                return _version(obstore.put(self._store, path, content, mode=mode))
+            except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
+                found = self.read(path)
+                if found is not None and found[0] == content:
+                    return found[1]
+                raise ConflictError(path) from error
+
+
+def _version(facts: Any) -> Version:
+    return {name: facts[name] for name in ("e_tag", "version") if facts.get(name)}
+
+
+@contextmanager
+def _told(root: Root, path: str) -> Iterator[None]:
+    """A context in which the errors of obstore, which are no OSErrors, become those that waiting, or access, mends."""
+    from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
+
+    url = root.child_url(path)
+    try:
+        yield
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise PermissionError(errno.EACCES, f"{url}: {_first_line(error)}") from error
+    except BaseError as error:
+        if isinstance(error, NotSupportedError) or "501 Not Implemented" in str(error):
+            raise UserError(
+                f"{url}: the store has no conditional writes (If-Match, If-None-Match), by which runs into one output exclude "
+                f"each other. Expected S3, Google Cloud Storage or a server that has them, such as MinIO since 2024. Write to "
+                f"a local disk, and copy the output."
+            ) from error
+        raise OSError(errno.EIO, _first_line(error), root.url) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def _open(root: Root) -> ObjectStore:
+    from obstore.store import GCSStore, S3Store, from_url
+
+    bucket, _, prefix = root.path().partition("/")
+    common: dict[str, Any] = {
+        "prefix": prefix or None,
+        "client_options": {
+            "allow_http": True,
+            "connect_timeout": f"{CONNECT_TIMEOUT_S:.0f}s",
+            "timeout": f"{_REQUEST_TIMEOUT_S:.0f}s",
+        },
+        "retry_config": {"max_retries": 3, "retry_timeout": timedelta(seconds=_RETRY_S)},
+    }
+    if is_s3(root.url):
+        return S3Store(bucket, **_s3_options(root), **common)
+    if root.url.startswith(("gs://", "gcs://")):
+        return GCSStore(bucket, **common)
+    return from_url(root.url, **{name: value for name, value in common.items() if name != "prefix"})
+
+
+def _s3_options(root: Root) -> dict[str, Any]:
+    """Endpoint, region and credentials as pyarrow has them, which the URL and the environment gave it."""
+    (given,) = root.filesystem.__reduce__()[1]
+    options: dict[str, Any] = {"region": root.filesystem.region}  # type: ignore[attr-defined]  # of an S3 file system
+    endpoint = given.get("endpoint_override")
+    if endpoint:
+        options["endpoint"] = endpoint if "://" in endpoint else f"{given.get('scheme') or 'https'}://{endpoint}"
+    else:
+        options["virtual_hosted_style_request"] = True
+    if given.get("anonymous"):
+        return options | {"skip_signature": True}
+    keys = {"access_key_id": given.get("access_key"), "secret_access_key": given.get("secret_key")}
+    if all(keys.values()):
+        token = given.get("session_token")
+        return options | keys | ({"session_token": token} if token else {})
+    return options | _profile()
+
+
+def _profile() -> dict[str, str]:
+    """Keys in the credentials file of AWS, which obstore does not read; nothing where the environment has keys."""
+    if os.environ.get("AWS_ACCESS_KEY_ID"):
+        return {}
+    file = Path(os.environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws/credentials")
+    profiles = configparser.ConfigParser(interpolation=None)
+    try:
+        profiles.read(file, encoding="utf-8")
+    except (configparser.Error, OSError):
+        return {}
+    name = os.environ.get("AWS_PROFILE", "default")
+    found = profiles[name] if profiles.has_section(name) else {}
+    return {key.removeprefix("aws_"): found[key] for key in _PROFILE_KEYS if key in found}

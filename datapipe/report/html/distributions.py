@@ -1,0 +1,163 @@
+"""The histograms of the report: what rules measured, and lengths. Bins of report.json are joined to bars that one can see."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from datapipe.report.html.drawing import Bin, Chart, Table, cut, histogram, short
+
+MOST_BARS = 60
+_LOG_RANGE = 20.0
+"""Values whose largest is so many times their median stand on a logarithmic axis."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MeasuredRule:
+    """A rule of report.json `measured`.
+
+    Attributes:
+        facts: its entry.
+    """
+
+    source: str
+    stage: str
+    name: str
+    facts: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        return f"{self.source}: {self.stage}:{self.name}"
+
+    @property
+    def failed_share(self) -> float:
+        counted = self.facts["passed"] + self.facts["failed"]
+        return self.facts["failed"] / counted if counted else 0.0
+
+
+def measured_rules(report: Mapping[str, Any]) -> list[MeasuredRule]:
+    """The rules of a report, those that drop most documents first, then those that most fail."""
+    rules = [
+        MeasuredRule(source=source, stage=stage, name=name, facts=facts)
+        for source, stages in (report.get("measured") or {}).items()
+        for stage, names in stages.items()
+        for name, facts in names.items()
+    ]
+    return sorted(rules, key=lambda rule: (-rule.facts["dropped"], -rule.facts["failed"]))
+
+
+def rule_chart(rule: MeasuredRule) -> Chart:
+    """What a rule measured, with its threshold."""
+    facts = rule.facts
+    bins = joined([Bin(low=low, high=high, passed=p, failed=f) for low, high, p, f in facts["bins"]])
+    rows = [[_range(each), each.passed, each.failed] for each in bins]
+    table = Table(headings=["measured", "pass", "fail"], rows=[*rows, ["all", facts["passed"], facts["failed"]]])
+    title = f"{cut(rule.label, 90)}: {rule.failed_share:.1%} of {facts['passed'] + facts['failed']:,} documents fail"
+    svg = histogram(title, bins, facts["threshold"], is_log(bins), ("pass", "fail")) if bins else ""
+    return Chart(title=title, table=table, svg=svg, note=" ".join(_notes(rule)))
+
+
+def _notes(rule: MeasuredRule) -> Iterator[str]:
+    facts = rule.facts
+    option = f"{facts['option']} " if facts["option"] else ""
+    if facts["threshold"] is not None:
+        side = {"min": "at least ", "max": "at most "}.get(facts["side"], "")
+        yield f"{option}{side}{facts['threshold']:g}."
+    elif facts["option"]:
+        yield f"{option}differs by document."
+    if facts["mode"] == "tag":
+        yield "mode: tag, so nothing is dropped."
+    elif facts["dropped"] != facts["failed"]:
+        yield f"{facts['dropped']:,} are dropped for it; the others fail another rule first."
+    if facts["not_a_number"]:
+        yield f"{facts['not_a_number']:,} documents have no value."
+    for word, outcome in (("Just kept", "kept"), ("Just dropped", "dropped")):
+        nearest = facts["borderline"][outcome][:1]
+        if nearest:
+            yield f"{word}: {nearest[0]['document']} with {nearest[0]['value']:.4g}."
+
+
+def rules_nobody_fails(rules: Sequence[MeasuredRule]) -> Table:
+    """A row for each rule without a picture: its threshold and the range of its values."""
+    rows = [
+        [
+            rule.label,
+            rule.facts["threshold"],
+            _value(rule.facts["bins"], 0),
+            _value(rule.facts["bins"], -1),
+            rule.facts["failed"],
+        ]
+        for rule in rules
+    ]
+    return Table(headings=["rule", "threshold", "least bin from", "greatest bin to", "fail"], rows=rows)
+
+
+def _value(bins: Sequence[Sequence[float]], index: int) -> float | None:
+    return bins[index][0 if index == 0 else 1] if bins else None
+
+
+def length_chart(source: str, part: str, bins: Sequence[Sequence[float]]) -> Chart:
+    """Lengths of the documents of a source, in bytes."""
+    bars = joined([Bin(low=low, high=high, passed=documents, failed=0) for low, high, documents, _ in bins])
+    total, size = sum(row[2] for row in bins), sum(row[3] for row in bins)
+    title = f"{source}, as {part}: {total:,.0f} documents of {short(size / total)} bytes on average"
+    rows = [[_range(each), each.passed] for each in bars]
+    svg = histogram(title, bars, None, True, ("documents", ""))
+    return Chart(title=title, table=Table(headings=["bytes", "documents"], rows=rows), svg=svg)
+
+
+def is_log(bins: Sequence[Bin]) -> bool:
+    """Whether values are spread over magnitudes: the largest is far above the median."""
+    half, seen = sum(each.passed + each.failed for each in bins) / 2, 0.0
+    for each in bins:
+        seen += each.passed + each.failed
+        if seen >= half:
+            return each.high > 0 and bins[-1].high > _LOG_RANGE * each.high and bins[0].low >= 0
+    return False
+
+
+def joined(bins: Sequence[Bin]) -> list[Bin]:
+    """Bins that one can see: neighbours are joined until each takes a sixtieth of the axis. Counts stay whole, and parts stay
+    apart, so a threshold inside a bar moves nothing from one side to the other."""
+    bins = list(bins)
+    if not bins:
+        return []
+    if is_log(bins):
+        return _joined_by_ratio(bins)
+    least = (bins[-1].high - bins[0].low) / MOST_BARS
+    result = [bins[0]]
+    for each in bins[1:]:
+        last = result[-1]
+        if last.high - last.low < least and each.high - last.low <= 2 * least:
+            result[-1] = _union(last, each)
+        else:
+            result.append(each)
+    return _widened(result, least)
+
+
+def _widened(bins: Sequence[Bin], least: float) -> list[Bin]:
+    """Bars that stand alone and would be too narrow to see, such as that of zero, made wider as far as there is room."""
+    lows = [each.low for each in bins[1:]] + [float("inf")]
+    return [replace(each, high=max(each.high, min(each.low + least, low))) for each, low in zip(bins, lows)]
+
+
+def _joined_by_ratio(bins: list[Bin]) -> list[Bin]:
+    positive = [each for each in bins if each.low > 0]
+    ratio = (positive[-1].high / positive[0].low) ** (1 / MOST_BARS) if positive else 1.0
+    result = [each for each in bins if each.low <= 0]
+    for each in positive:
+        last = result[-1] if result else None
+        if last is not None and last.low > 0 and last.high / last.low < ratio and each.high / last.low <= ratio**2:
+            result[-1] = _union(last, each)
+        else:
+            result.append(each)
+    return result
+
+
+def _union(one: Bin, other: Bin) -> Bin:
+    return Bin(low=one.low, high=other.high, passed=one.passed + other.passed, failed=one.failed + other.failed)
+
+
+def _range(each: Bin) -> str:
+    return "0" if each.low == 0 and each.high < 1e-9 else f"{each.low:.4g} to {each.high:.4g}"

@@ -1,0 +1,121 @@
+"""The report as one HTML file: a pure function of report.json. Same report, same bytes.
+
+    report.json, and that of the snapshot before  ─▶  sections  ─▶  templates/report.html  ─▶  at most 1 MB
+
+The file has no script and asks nothing of a network. Where a run has so many sources and rules that it would be larger, the
+sections show fewer of them and say how many stand only in report.json.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from datapipe.ledger.names import REPORT, REPORT_PAGE
+from datapipe.metrics import size
+from datapipe.report.html.drawing import PALETTE, short, visible
+from datapipe.report.html.sections import sections
+from datapipe.report.summary import parse_report
+from datapipe.shards.manifest import snapshot_folder
+from datapipe.storage import Root
+
+MOST_BYTES = 1_000_000
+_MOST_SHOWN = (24, 12, 6, 3, 1)
+"""Charts of a section and rows of a chart: the first number that fits."""
+
+_SHOWN_WARNINGS = 20
+_LEGEND, _KEY = re.compile(r"\[(c\d)\]"), r'<span class="key \1"></span>'
+
+
+def report_html(report: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> bytes:
+    """The page.
+
+    Args:
+        report: the content of report.json, also of an earlier version, which lacks entries.
+        before: that of the snapshot before.
+    """
+    content = b""
+    for most in _MOST_SHOWN:
+        content = _rendered(report, before, most)
+        if len(content) <= MOST_BYTES:
+            break
+    return content
+
+
+def write_page(root: Root, report: Mapping[str, Any]) -> None:
+    """Writes report.html beside report.json."""
+    root.write_atomic(REPORT_PAGE, report_html(report, report_before(root, report)))
+
+
+def report_before(root: Root, report: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The report of the snapshot before that of a report; None where there is none that can be read."""
+    before = (report.get("shards") or {}).get("before")
+    try:
+        return parse_report(root.read_bytes(f"{snapshot_folder(before)}/{REPORT}")) if before else None
+    except (FileNotFoundError, ValueError):
+        return None
+
+
+def _rendered(report: Mapping[str, Any], before: Mapping[str, Any] | None, most: int) -> bytes:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup, escape
+
+    environment = Environment(
+        loader=PackageLoader("datapipe.report.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: visible(value) if type(value) is str else value,
+    )
+    environment.filters["cell"] = cell
+    environment.filters["legend"] = lambda text: Markup(
+        _LEGEND.sub(r'<span class="key \1"></span>', str(escape(visible(text))))
+    )
+    page = environment.get_template("report.html").render(
+        report=report,
+        tiles=tiles(report),
+        warnings=report["warnings"][:_SHOWN_WARNINGS],
+        num_warnings=len(report["warnings"]),
+        sections=sections(report, before, most),
+        palette=PALETTE,
+        svg=Markup,
+    )
+    return page.encode("utf-8", "backslashreplace")
+
+
+def tiles(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What was built: (label, number, more) each."""
+    documents, total, run, shards = report["total"]["documents"], report["total"], report.get("run"), report.get("shards")
+    read, kept = documents["read"], documents["kept"]
+    share = f"of {read:,} read, {kept / read:.1%}" if read else "nothing was read"
+    found = [("documents kept", f"{kept:,}", share)]
+    if total["tokens"]:
+        found.append(("tokens", short(total["tokens"]), f"{total['tokens']:,}"))
+    found.append(("text kept", size(total["kept_bytes"]), f"of {size(total['bytes'])}"))
+    if shards:
+        found.append(("files", f"{shards['files']:,}", f"{size(shards['bytes'])}, snapshot {shards['fingerprint'][:12]}"))
+    if run:
+        workers = "" if run["workers"] is None else f", {run['workers']} workers"
+        found.append(
+            (
+                "this command",
+                f"{run['wall_s']:,.1f} s",
+                f"{run['engine']}{workers}, {run['finished'][:16].replace('T', ' ')} UTC",
+            )
+        )
+    if "task_seconds" in total:
+        found.append(("work in all", f"{total['task_seconds']:,.1f} s", "seconds of tasks, of resumed runs too"))
+    return found
+
+
+def cell(value: Any) -> str:
+    """A cell of a table."""
+    if value is None:
+        return "·"
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, int) or value == int(value):
+        return f"{int(value):,}"
+    return f"{value:,.4g}"

@@ -1,0 +1,1 @@
+"""What `datapipe inspect` and `datapipe report A B` print."""

@@ -1,0 +1,34 @@
+"""The licence of each document of a batch, from a column of theirs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from datapipe.columns import compute as pc
+from datapipe.errors import UserError
+from datapipe.licenses import named
+
+
+def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[str]]:
+    """The licence of each document as an index (num_docs,) into the names, each of which occurs once.
+
+    Python sees each distinct value of the batch once, and none that it has just seen (`licenses.named`).
+
+    Args:
+        column: (num_docs,) text, or values that Arrow writes as text.
+        name: of the column, for errors.
+    """
+    try:
+        texts = column.cast(pa.large_string())
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        raise UserError(
+            f"license_field: the column '{name}' holds {column.type}, expected text: a license, or a list of them as JSON. "
+            f"Name another field."
+        ) from None
+    encoded = pc.dictionary_encode(pc.fill_null(texts, ""))
+    of_values = [named(value) for value in encoded.dictionary.to_pylist()]
+    names = {license: number for number, license in enumerate(dict.fromkeys(of_values))}
+    numbers = np.array([names[license] for license in of_values], np.int64)
+    return numbers[encoded.indices.to_numpy(zero_copy_only=False)], list(names)

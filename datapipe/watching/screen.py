@@ -1,0 +1,58 @@
+"""What `datapipe status` prints."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from datapipe.metrics import counted, size
+from datapipe.report.progress import duration
+
+_SHOWN = 8
+
+
+def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
+    """How far a run is, in lines."""
+    yield _heading(status, output)
+    steps = status["steps"]
+    done = sum(step["state"] == "committed" for step in steps)
+    yield f"{done} of {counted(len(steps), 'step')} done"
+    for step in steps:
+        if step["state"] == "running":
+            yield f"  {step['title']}  {step['committed']:,}/{step['tasks']:,}"
+    for source, documents in status["documents"].items():
+        parts = ", ".join(f"{number:,} {fate}" for fate, number in documents.items() if number)
+        yield f"{source}: {parts}" if parts else f"{source}: nothing read yet"
+    if status["state"] == "running":
+        yield from _at_work(status)
+    if status["failures"]:
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in status["failures"].items())
+        yield f"failed attempts, tried again: {kinds}. The last: {status['last_failure']}"
+
+
+def _heading(status: Mapping[str, Any], output: str) -> str:
+    match status["state"]:
+        case "running":
+            left_s = status["seconds_left"]
+            left = "" if left_s is None else f"; the steps that are planned take about {duration(left_s)} more"
+            return f"{output}: running for {duration(time.time() - status['started'])}, process {status['holder']}{left}"
+        case "finished":
+            return f"{output}: finished"
+        case "killed":
+            return f"{output}: process {status['process']} is gone without a word. Run the same command again to go on"
+        case "stopped":
+            return f"{output}: stopped. Run the same command again to go on"
+    return f"{output}: failed: {status['outcome']}"
+
+
+def _at_work(status: Mapping[str, Any]) -> Iterator[str]:
+    """The attempts that run, the longest first."""
+    now = time.time()
+    for each in status["running"][:_SHOWN]:
+        memory = f", {size(each['memory_bytes'])}" if each["memory_bytes"] else ""
+        yield f"  for {duration(now - each['since'])}  {each['task']}  {each['at']}{memory}"
+    if status["num_running"] > _SHOWN:
+        yield f"  and {counted(status['num_running'] - _SHOWN, 'more attempt')}"
+    for what in status["waiting"]:
+        yield f"  waits: {what}"

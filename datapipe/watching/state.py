@@ -1,0 +1,163 @@
+"""How far a run is: the sums over its committed tasks, and what its workers are at. The driver's thread writes, others read.
+
+Numbers are of all committed tasks of the plan, also those that an earlier process committed, so that a resumed run goes on
+where it was. Its size is that of the plan's steps and of the workers, never of the tasks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from datapipe.engine.protocol import Failure, Message
+from datapipe.plan.compile import Plan, Step
+from datapipe.plan.work import Record, Task
+
+_LAST_LINES = 20
+
+
+@dataclass(slots=True)
+class StepState:
+    """One step.
+
+    Attributes:
+        planned: tasks; None while the steps before it are not committed.
+        seconds: summed over the committed tasks.
+        bytes: of text that its tasks have read.
+        done_here: tasks that this process has committed.
+    """
+
+    step: Step
+    planned: int | None
+    committed: int = 0
+    seconds: float = 0.0
+    bytes: int = 0
+    done_here: int = 0
+
+    @property
+    def state(self) -> str:
+        if self.planned is None:
+            return "waiting"
+        return "committed" if self.committed >= self.planned else "running"
+
+    def add(self, record: Record) -> None:
+        self.committed += 1
+        self.seconds += record.metrics.seconds
+        self.bytes += record.metrics.document_counts.read_bytes
+
+
+class RunState:
+    """An observer that sums.
+
+    Attributes:
+        steps: by id, in the order of the plan.
+        documents: by (source, fate): read, kept, dropped, quarantined.
+        input_bytes, tokens: by source. output_bytes: by kind of task.
+        failures: failed attempts by the kind of the failure.
+        messages: what each running attempt is at.
+        lines: the last that the run said. failed: the last failed attempt, in words.
+    """
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        self.steps: dict[str, StepState] = {}
+        self.documents: Counter[tuple[str, str]] = Counter()
+        self.input_bytes: Counter[str] = Counter()
+        self.tokens: Counter[str] = Counter()
+        self.output_bytes: Counter[str] = Counter()
+        self.failures: Counter[str] = Counter()
+        self.messages: Sequence[Message] = ()
+        self.since: dict[str, float] = {}
+        self.lines: list[str] = []
+        self.failed = ""
+        self._first: dict[str, str] = {}
+        self._last: dict[str, str] = {}
+
+    # ---------------------------------------------------------------------------------------------- called by the driver
+
+    def planned(self, plan: Plan) -> None:
+        done = {name: step.done_here for name, step in self.steps.items()}
+        maps = [step for step in plan.steps if step.kind == "map"]
+        self._first = {step.source: step.id for step in reversed(maps)}
+        self._last = {step.source: step.id for step in maps}
+        steps = {step.id: StepState(step, None if step.tasks is None else len(step.tasks)) for step in plan.steps}
+        for sums in (self.documents, self.input_bytes, self.tokens, self.output_bytes):
+            sums.clear()
+        for step in plan.steps:
+            steps[step.id].done_here = done.get(step.id, 0)
+            self._add(steps[step.id], step.records)
+        self.steps = steps
+
+    def committed(self, record: Record) -> None:
+        state = self.steps[record.step]
+        state.done_here += 1
+        self._add(state, [record])
+
+    def retried(self, task: Task, failure: Failure) -> None:
+        self.failures[failure.kind] += 1
+        self.failed = f"{task.label}: {failure.message}"
+
+    def tick(self, messages: Sequence[Message]) -> None:
+        now = time.time()
+        self.since = {message.attempt: self.since.get(message.attempt, now) for message in messages}
+        self.messages = messages
+
+    def say(self, line: str) -> None:
+        self.lines = [*self.lines[1 - _LAST_LINES :], line]
+
+    # ---------------------------------------------------------------------------------------------- sums
+
+    def _add(self, state: StepState, records: Iterable[Record]) -> None:
+        source, kind = state.step.source, state.step.kind
+        for record in records:
+            state.add(record)
+            self.tokens[source] += record.metrics.tokens if kind == "tokenize" else 0
+            self.output_bytes[kind] += sum(file.bytes for files in record.outputs.values() for file in files)
+            if kind == "map":
+                self._add_documents(source, state.step.id, record)
+
+    def _add_documents(self, source: str, step: str, record: Record) -> None:
+        counts = record.metrics.document_counts
+        self.documents[source, "dropped"] += counts.dropped.total()
+        self.documents[source, "quarantined"] += counts.quarantined
+        if step == self._first[source]:
+            self.documents[source, "read"] += counts.read
+            self.input_bytes[source] += counts.read_bytes
+        if step == self._last[source]:
+            self.documents[source, "kept"] += counts.kept
+
+    @property
+    def running(self) -> Counter[str]:
+        """Running attempts by step."""
+        return Counter(message.task.partition(" (")[0] for message in self.messages)
+
+    def seconds_left(self) -> float | None:
+        """Until the planned steps are committed, by the speed of their own tasks so far; None while a step has no speed yet.
+        Steps that wait for others are no part of it."""
+        left_s, workers = 0.0, max(1, len(self.messages))
+        for state in self.steps.values():
+            if state.planned is None or state.committed >= state.planned:
+                continue
+            if not state.committed:
+                return None
+            left_s += state.seconds / state.committed * (state.planned - state.committed) / workers
+        return left_s
+
+    def waiting(self) -> list[str]:
+        """What attempts wait for: another process, or a node that has what they need."""
+        return sorted({str(each.activity.work) for each in self.messages if each.activity and each.activity.is_waiting})
+
+
+def message_json(message: Message, since: float) -> dict[str, Any]:
+    """A running attempt, for people and programs."""
+    return {
+        "task": message.task,
+        "attempt": message.attempt,
+        "since": since,
+        "at": str(message.activity) if message.activity else "starting",
+        "silent_s": round(message.silent_s, 1),
+        "memory_bytes": message.memory_bytes,
+    }

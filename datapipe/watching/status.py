@@ -1,0 +1,132 @@
+"""work/status.json: how far a run is, for another terminal or machine; and what it says together with the lock of the output.
+
+The driver writes it every few seconds and at its end. Its size is bounded by the steps of the plan and by `_MOST_ATTEMPTS`.
+A run that was killed leaves a file that says "running", and an output that nobody holds: that is how it is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from datapipe.credentials import masked
+from datapipe.engine.protocol import Failure, Message
+from datapipe.errors import UserError
+from datapipe.ledger.lease import LEASE_S
+from datapipe.ledger.names import LEASE, LOCK, STATUS
+from datapipe.plan.compile import Plan
+from datapipe.plan.work import Record, Task
+from datapipe.storage import Root
+from datapipe.watching.state import RunState, message_json
+
+_EVERY_S, _EVERY_ON_STORE_S = 2.0, 15.0
+_MOST_ATTEMPTS = 200
+_VERSION = 1
+
+
+class StatusFile:
+    """An observer that writes the file. A disk or store that fails never ends the run."""
+
+    def __init__(self, root: Root, state: RunState) -> None:
+        self._root, self._state, self._outcome = root, state, "running"
+        self._every_s = _EVERY_S if root.local is not None else _EVERY_ON_STORE_S
+        self._written = float("-inf")
+
+    def planned(self, plan: Plan) -> None:
+        self._write()
+
+    def committed(self, record: Record) -> None: ...
+
+    def retried(self, task: Task, failure: Failure) -> None: ...
+
+    def say(self, line: str) -> None: ...
+
+    def tick(self, messages: Sequence[Message]) -> None:
+        if time.monotonic() - self._written >= self._every_s:
+            self._write()
+
+    def end(self, outcome: str) -> None:
+        """Writes the file for the last time: "finished", "stopped", or why the run failed. Nothing where no run began."""
+        self._outcome = outcome
+        if self._state.steps:
+            self._write()
+
+    def _write(self) -> None:
+        self._written = time.monotonic()
+        with suppress(OSError):
+            self._root.write_atomic(STATUS, masked(json.dumps(self._content(), ensure_ascii=False)).encode())
+
+    def _content(self) -> dict[str, Any]:
+        state = self._state
+        attempts = sorted(state.messages, key=lambda message: state.since.get(message.attempt, 0.0))[:_MOST_ATTEMPTS]
+        sources = sorted({source for source, _ in state.documents})
+        fates = ("read", "kept", "dropped", "quarantined")
+        return {
+            "version": _VERSION,
+            "outcome": self._outcome,
+            "process": f"{os.getpid()} on {socket.gethostname()}",
+            "started": state.started,
+            "written": time.time(),
+            "seconds_left": state.seconds_left(),
+            "steps": [
+                {
+                    "step": name,
+                    "title": each.step.title,
+                    "state": each.state,
+                    "tasks": each.planned,
+                    "committed": each.committed,
+                }
+                for name, each in state.steps.items()
+            ],
+            "documents": {source: {fate: state.documents[source, fate] for fate in fates} for source in sources},
+            "running": [message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
+            "num_running": len(state.messages),
+            "waiting": state.waiting(),
+            "failures": dict(state.failures),
+            "last_failure": state.failed,
+            "said": state.lines,
+        }
+
+
+def read_status(root: Root) -> dict[str, Any]:
+    """What the file says, with `holder`, the process that holds the output, and `state`: running, killed, finished, stopped or
+    failed. Raises UserError where no run has left a file."""
+    try:
+        status = json.loads(root.read_bytes(STATUS))
+    except FileNotFoundError as error:
+        raise UserError(f"{root.url}: no run has told how far it is. Expected the output of `datapipe run`.") from error
+    except ValueError as error:
+        raise UserError(f"{root.child_url(STATUS)}: the file was edited or damaged. A run writes it anew.") from error
+    holder = _holder(root)
+    state = status["outcome"] if status["outcome"] in ("running", "finished", "stopped") else "failed"
+    state = "killed" if state == "running" and not holder else state
+    return {**status, "holder": holder, "state": state}
+
+
+def _holder(root: Root) -> str:
+    """The process that holds the output; empty where none does."""
+    if root.local is None:
+        with suppress(FileNotFoundError, ValueError, KeyError):
+            lease = json.loads(root.read_bytes(LEASE))
+            if lease["holder"] and time.time() - lease["renewed"] < LEASE_S:
+                return str(lease["process"])
+        return ""
+    try:
+        lock = root.local / LOCK
+        inode = lock.stat().st_ino
+        held = any(fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") for fields in _locks())
+        return lock.read_text(errors="replace").strip() or "unknown" if held else ""
+    except OSError:
+        return ""
+
+
+def _locks() -> list[list[str]]:
+    """The locks of this machine, as the kernel lists them. To ask by taking the lock would stop a run that begins meanwhile."""
+    lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
+    return [fields for fields in map(str.split, lines) if len(fields) > 5]

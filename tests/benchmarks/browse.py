@@ -1,0 +1,157 @@
+"""`datapipe browse` on an output of many short documents: start, answers, memory, size of the look-up file.
+
+    python -m tests.benchmarks.browse FOLDER [DOCUMENTS]
+
+Writes FOLDER/part-*.jsonl and runs a mixture into FOLDER/out, unless it is there: a million documents take half a minute. The
+server runs in a process of its own. Each request is asked 100 times over HTTP, with other options each time; p50 and p95 are of
+warm answers, after the first few.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import numpy as np
+
+from tests.benchmarks.tables import Settings, Table
+
+_PARTS, _TIMES, _WARM = 10, 100, 5
+_MIXTURE = """
+name: browse-benchmark
+seed: 3
+output: {folder}/out
+sources:
+  web: {{path: "{folder}/part-*.jsonl", keep: [url]}}
+stages:
+  - normalize.unicode
+  - filter.length: {{min_words: 10, max_words: 42}}
+  - filter.gopher_quality: {{mode: tag}}
+  - filter.gopher_repetition
+  - dedup.exact
+  - redact.pii
+tokenizer: none
+"""
+_PROGRAM = "from datapipe.cli.main import main; main()"
+
+
+def write_documents(folder: Path, count: int) -> None:
+    """JSONL of short documents with ids, URLs, some duplicates and some addresses."""
+    rng = random.Random(5)
+    words = ["the", "of", "and", "to", "in", "that", *(f"word{number}" for number in range(2000))]
+    for part in range(_PARTS):
+        with open(folder / f"part-{part}.jsonl", "w") as stream:
+            for number in range(count // _PARTS):
+                text = " ".join(words[int(rng.random() ** 3 * len(words))] for _ in range(rng.randint(3, 45)))
+                text += f" mail me at user{number}.{part}@mailhost.org please" if number % 97 == 0 else ""
+                url = f"https://site{number % 1000}.org/{part}/{number}"
+                stream.write(json.dumps({"id": f"doc-{part}-{number}", "url": url, "text": text}) + "\n")
+
+
+def start(folder: Path) -> tuple[subprocess.Popen[str], str, float]:
+    """A server, its address, and the seconds until its first answer."""
+    command = [sys.executable, "-c", _PROGRAM, "browse", str(folder / "out"), "--no-open"]
+    started = perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    with urlopen(f"{address}api/output") as answer:
+        answer.read()
+    return process, address, perf_counter() - started
+
+
+def memory_mb(process: subprocess.Popen[str]) -> dict[str, float]:
+    """Resident memory of a process: its own, and pages of mapped files."""
+    status = Path(f"/proc/{process.pid}/status").read_text()
+    return {line.split(":")[0]: int(line.split()[1]) / 1e3 for line in status.splitlines() if line.startswith(("RssA", "RssF"))}
+
+
+def measure(address: str, path: str, options: Callable[[int], dict[str, Any]]) -> tuple[float, float, float]:
+    """Milliseconds of the first answer, p50 and p95 of later ones."""
+    taken = []
+    for number in range(_TIMES + _WARM):
+        started = perf_counter()
+        with urlopen(f"{address}api/{path}?{urlencode(options(number))}") as answer:
+            answer.read()
+        taken.append((perf_counter() - started) * 1e3)
+    return taken[0], *np.percentile(taken[_WARM:], [50, 95]).tolist()
+
+
+def table(settings: Settings) -> Table:
+    """The table of a run of all benchmarks."""
+    return measured(settings.folder / "browse", 20_000 if settings.quick else 1_000_000)
+
+
+def measured(folder: Path, count: int) -> Table:
+    """The table of an output of `count` documents, which is made where there is none."""
+    if not (folder / "out/snapshot.json").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_documents(folder, count)
+        (folder / "mixture.yaml").write_text(_MIXTURE.format(folder=folder))
+        subprocess.run([sys.executable, "-c", _PROGRAM, "run", str(folder / "mixture.yaml")], check=True)
+    shutil.rmtree(folder / "out/work/browse", ignore_errors=True)
+    making_s = _stopped(*start(folder))
+    process, address, start_s = start(folder)
+    try:
+        before = memory_mb(process)
+        rows = _rows(address, count)
+        after = memory_mb(process)
+    finally:
+        _stopped(process, address, start_s)
+    num_bytes = (folder / "out/work/browse/documents.lookup").stat().st_size
+    note = (
+        f"{count:,} documents of 24 words, {num_bytes / count:.0f} bytes a document of look-up file. The first start takes "
+        f"{making_s:.1f} s, later ones {start_s:.1f} s, up to the first answer. The server takes {_shown(before)} then, and "
+        f"{_shown(after)} after all requests of the table, each asked {_TIMES} times."
+    )
+    header = ("answer of `datapipe browse`", "first, ms", "p50, ms", "p95, ms")
+    return Table(title="Looking at documents", note=note, header=header, rows=rows)
+
+
+def _stopped(process: subprocess.Popen[str], address: str, seconds: float) -> float:
+    process.terminate()
+    process.communicate()
+    return seconds
+
+
+def _rows(address: str, count: int) -> list[tuple[str, ...]]:
+    rng = random.Random(1)
+    listed = {"fate": "dropped", "limit": 50}
+    tag = {"fate": "kept", "stage": "filter.gopher_quality", "rule": "too_few_words", "limit": 50}
+    requests: dict[str, tuple[str, Callable[[int], dict[str, Any]]]] = {
+        "documents of a rule": ("documents", lambda n: {**listed, "rule": "too_few_words", "offset": 50 * n}),
+        "dropped, nearest the threshold": ("documents", lambda n: {**listed, "sort": "distance", "offset": 50 * n}),
+        "dropped, of some values": ("documents", lambda n: {**listed, "min": n % 9, "max": 50, "sort": "-value"}),
+        "kept, longest first": ("documents", lambda n: {"fate": "kept", "sort": "-bytes", "offset": 50 * n, "limit": 50}),
+        "kept, nearest the threshold, by tags": ("documents", lambda n: {**tag, "sort": "distance", "offset": 50 * n}),
+        "look-up of an id": ("lookup", lambda n: {"q": f"doc-{n % _PARTS}-{rng.randrange(count // _PARTS)}"}),
+        "look-up of a URL": ("lookup", lambda n: {"q": _url(rng, count)}),
+    }
+    rows = [(name, *measure(address, path, options)) for name, (path, options) in requests.items()]
+    with urlopen(f"{address}api/documents?limit=100&fate=dropped") as answer:
+        keys = [row["key"] for row in json.loads(answer.read())["documents"]]
+    rows.append(("look-up of a key", *measure(address, "lookup", lambda n: {"q": keys[n % len(keys)]})))
+    rows.append(("a document with its path", *measure(address, f"document/{keys[0]}", lambda n: {})))
+    return [(name, *(f"{ms:,.1f}" for ms in taken)) for name, *taken in rows]
+
+
+def _url(rng: random.Random, count: int) -> str:
+    number = rng.randrange(count // _PARTS)
+    return f"https://site{number % 1000}.org/{rng.randrange(_PARTS)}/{number}"
+
+
+def _shown(memory: dict[str, float]) -> str:
+    return f"{memory['RssAnon']:.0f} MB and {memory['RssFile']:.0f} MB of mapped files"
+
+
+if __name__ == "__main__":
+    print(measured(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000).to_markdown())

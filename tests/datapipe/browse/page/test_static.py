@@ -1,0 +1,324 @@
+"""The page of `datapipe browse` in a real browser, on a run over ordinary, hostile and very long documents."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from datapipe.browse.serve import open_server
+from tests.support import runs
+from tests.support.browser import NARROW, WIDE, Window, chromium, window
+from tests.support.command_line import datapipe
+
+pytestmark = pytest.mark.browser
+
+_HOSTILE = (
+    "<script>document.title='taken'</script><img src=x onerror=\"document.title='taken'\"></textarea></script>{{7*7}} "
+    "\u202ereversed\u202c \u2028line\u2029 \x00\x1b[31m zero\u200bwidth javascript:alert(1) soft\u00adhyphen \U000e0041tag "
+)
+_MAIL = "planted.person@example-mail.org"
+
+_STAGES = """
+stages:
+  - filter.length: {min_chars: 60, max_chars: 3000000}
+  - filter.gopher_quality: {mode: tag}
+  - dedup.exact
+  - dedup.minhash
+  - redact.pii
+"""
+_TAIL = """
+tokenizer: {train: {vocab_size: 500}}
+pack: {sequence_length: 64}
+"""
+
+
+def _texts() -> list[str]:
+    rng = random.Random(11)
+    words = ["river", "stone", "the", "of", "and", "light", "house", "market", "with", "under"]
+
+    def prose(count: int) -> str:
+        return " ".join(rng.choice(words) + str(rng.randrange(300)) for _ in range(count))
+
+    texts = [prose(rng.randrange(4, 120)) for _ in range(240)]
+    copied = prose(150)
+    return [
+        *texts,
+        texts[0],
+        copied,
+        copied + " and one end",
+        _HOSTILE * 8,
+        f"<b>{_HOSTILE}</b>",
+        f"{_MAIL} " * 3,
+        f"write to {_MAIL} " + prose(40),
+        "x" * 2_000_000,
+    ]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("browse")
+    (folder / "web").mkdir()
+    name = "<img src=x onerror=alert(1)>.jsonl"
+    rows = [
+        {"text": text, "url": f"https://example.org/{number}?<script>", "id": f"doc-{number}"}
+        for number, text in enumerate(_texts())
+    ]
+    (folder / "web" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path = runs.write_mixture(folder, f"  web: {{path: {folder}/web/*.jsonl, keep: [url]}}\n", _STAGES, _TAIL)
+    done = datapipe(["run", str(path), "--workers", "1"])
+    assert done.returncode == 0, done.stderr
+    server = open_server(str(folder / "out"), 0, lambda *told: None)
+    thread = Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.url
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def _view(browser: Any, address: str, view: str, width: int = WIDE, scheme: str = "light") -> Iterator[Window]:
+    """A window with a view that is drawn."""
+    with window(browser, f"{address}#/{view}", width, scheme) as seen:
+        _drawn(seen, view.split("?", maxsplit=1)[0].split("/", maxsplit=1)[0])
+        yield seen
+
+
+def _drawn(seen: Window, view: str) -> None:
+    seen.page.locator(f"main[data-view={view}]").wait_for(state="attached")
+
+
+_VIEWS = ["overview", "documents", "documents?fate=dropped&sort=distance", "borderline", "clusters", "lookup?q=doc-3"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_every_view_is_whole_in_any_window(browser: Any, address: str, width: int, scheme: str) -> None:
+    for view in _VIEWS:
+        with window(browser, f"{address}#/{view}", width, scheme) as seen:
+            seen.page.locator("main[data-view]").wait_for(state="attached")
+            seen.check()
+            assert seen.page.locator("main h2").count() >= 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_serious_barrier(browser: Any, address: str, scheme: str) -> None:
+    for view in _VIEWS:
+        with window(browser, f"{address}#/{view}", WIDE, scheme) as seen:
+            seen.page.locator("main[data-view]").wait_for(state="attached")
+            seen.check_accessibility()
+
+
+def test_clicks_lead_from_the_overview_to_a_document_and_back(browser: Any, address: str) -> None:
+    with _view(browser, address, "overview") as seen:
+        page = seen.page
+        page.locator("main .row-list a").first.click()
+        _drawn(seen, "borderline")
+        assert page.locator("#just-kept").inner_text().startswith("Just kept")
+        page.locator("section[aria-labelledby=just-dropped] .row-list a").first.click()
+        _drawn(seen, "document")
+        assert page.locator(".badge.dropped").count() >= 1
+        assert page.locator("ol.path li").count() >= 2
+        page.go_back()
+        _drawn(seen, "borderline")
+        page.locator("nav a", has_text="Clusters").click()
+        _drawn(seen, "clusters")
+        page.locator("main .row-list a").first.click()
+        _drawn(seen, "cluster")
+        assert page.locator(".card").count() >= 2
+        page.reload()
+        _drawn(seen, "cluster")
+        seen.check()
+
+
+def test_the_keyboard_alone_is_enough(browser: Any, address: str) -> None:
+    with _view(browser, address, "overview") as seen:
+        keys = seen.page.keyboard
+        keys.press("Tab")
+        assert seen.page.evaluate("document.activeElement.id") == "skip"
+        keys.press("Enter")
+        assert seen.page.evaluate("document.activeElement.id") == "main"
+        keys.press("g")
+        keys.press("d")
+        _drawn(seen, "documents")
+        keys.press("j")
+        keys.press("j")
+        keys.press("k")
+        first = seen.page.locator("main .row-list a").first
+        assert first.evaluate("e => e === document.activeElement")
+        keys.press("Enter")
+        _drawn(seen, "document")
+        keys.press("Escape")
+        _drawn(seen, "documents")
+        keys.press("/")
+        keys.type("doc-3")
+        keys.press("Enter")
+        _drawn(seen, "document")
+        assert seen.page.locator("main").inner_text().count("doc-3") >= 1
+        keys.press("?")
+        assert seen.page.locator("#help").is_visible()
+        keys.press("Escape")
+        assert not seen.page.locator("#help").is_visible()
+        seen.check()
+
+
+def test_focus_stays_where_the_keyboard_left_it(browser: Any, address: str) -> None:
+    with _view(browser, address, "documents") as seen:
+        keys, active = seen.page.keyboard, "[document.activeElement.name, document.activeElement.value]"
+        seen.page.locator("select[name=fate]").focus()
+        for fate in ("kept", "dropped"):
+            keys.press("ArrowDown")
+            seen.page.wait_for_function(f"location.hash.includes('fate={fate}')")
+            _drawn(seen, "documents")
+            assert seen.page.evaluate(active) == ["fate", fate]
+        seen.page.locator("main h2").click()
+        for key in "jjj":
+            keys.press(key)
+        opened = seen.page.evaluate("document.activeElement.hash")
+        keys.press("Enter")
+        _drawn(seen, "document")
+        assert seen.page.evaluate("document.activeElement.id") == "main"
+        keys.press("Escape")
+        _drawn(seen, "documents")
+        assert seen.page.evaluate("document.activeElement.hash") == opened
+        seen.check()
+
+
+@pytest.mark.parametrize("view", ["constructor", "%"])
+def test_an_address_of_no_view_shows_the_overview(browser: Any, address: str, view: str) -> None:
+    with window(browser, f"{address}#/{view}") as seen:
+        _drawn(seen, "overview")
+        assert seen.page.locator("main h2").count() == 2
+        seen.check()
+
+
+def test_what_an_output_lacks_and_a_search_misses_is_told(browser: Any, address: str) -> None:
+    def lacking(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(response=answer, json={**answer.json(), "notes": ["The files of 'web' are gone."]})
+
+    def missing(route: Any) -> None:
+        done = {"hits": 0, "documents": 9, "seconds": 0.1, "stopped": False, "problems": ["web/a.jsonl is gone."]}
+        route.fulfill(content_type="application/x-ndjson", body=json.dumps({"done": done}) + "\n")
+
+    with _view(browser, address, "overview") as seen:
+        seen.page.route("**/api/output", lacking)
+        seen.page.route("**/api/search?*", missing)
+        seen.page.reload()
+        seen.page.get_by_text("The files of 'web' are gone.").wait_for()
+        seen.page.goto(f"{address}#/documents?q=river")
+        seen.page.get_by_text("web/a.jsonl is gone.").wait_for()
+        seen.check()
+
+
+def test_filters_and_search_find_documents(browser: Any, address: str) -> None:
+    with _view(browser, address, "documents") as seen:
+        page = seen.page
+        page.locator("select[name=fate]").select_option("dropped")
+        page.locator("main[data-view] .badge.dropped").first.wait_for()
+        assert page.locator(".row-list .badge.kept").count() == 0
+        page.locator("select[name=fate]").select_option("")
+        page.locator("main[data-view] .badge.kept").first.wait_for()
+        page.locator("input[name=q]").fill("reversed")
+        page.locator("main form button").click()
+        page.locator("main[data-view] mark").first.wait_for()
+        assert {text.lower() for text in page.locator("mark").all_inner_texts()} == {"reversed"}
+        seen.check()
+    with _view(browser, address, "documents?fate=kept&min=999999") as seen:
+        assert "No document matches" in seen.page.locator("main").inner_text()
+
+
+def test_the_slider_tells_what_a_threshold_keeps_and_gives_its_yaml(browser: Any, address: str) -> None:
+    rule = "borderline?source=web&stage=filter.gopher_quality&rule=too_few_words"
+    with _view(browser, address, rule) as seen:
+        page = seen.page
+        told, slider = page.locator("#would-keep"), page.locator("#threshold")
+        slider.focus()
+        page.keyboard.press("Home")
+        all_kept = int(told.inner_text().split("keep ")[1].split(" of")[0].replace(",", ""))
+        page.keyboard.press("End")
+        few_kept = int(told.inner_text().split("keep ")[1].split(" of")[0].replace(",", ""))
+        assert all_kept > few_kept
+        assert "tokens" in told.inner_text()
+        page.locator("input[name=typed]").fill("30")
+        yaml = page.locator("#yaml").inner_text()
+        assert "filter.gopher_quality" in yaml
+        assert "min_words: 30" in yaml.replace('"', "")
+        page.get_by_role("button", name="Copy the YAML").click()
+        page.locator("#status").filter(has_text="opied").or_(page.locator("#status").filter(has_text="Ctrl+C")).wait_for()
+
+
+def test_hostile_documents_stay_text(browser: Any, address: str) -> None:
+    with _view(browser, address, "documents?q=reversed") as seen:
+        page = seen.page
+        page.locator("mark").first.wait_for()
+        page.locator("main .row-list a").first.click()
+        _drawn(seen, "document")
+        assert "taken" not in page.title()
+        assert page.locator("main script, main img, main iframe").count() == 0
+        text = page.locator(".text").inner_text()
+        assert "<script>" in text
+        assert "{{7*7}}" in text
+        assert "U+202E" in text
+        assert "\u202e" not in text
+        assert "\u202e" not in page.content()
+        assert "U+E0041" in text
+        assert not {"\u00ad", "\U000e0041"} & set(page.content())
+        seen.check()
+
+
+def test_a_line_of_two_megabytes_does_not_stop_the_page(browser: Any, address: str) -> None:
+    with _view(browser, address, "documents?sort=-bytes") as seen:
+        seen.page.locator("main .row-list a").first.click()
+        _drawn(seen, "document")
+        seen.page.get_by_text("Only the beginning is shown").wait_for()
+        seen.page.keyboard.press("Escape")
+        _drawn(seen, "documents")
+        seen.check()
+
+
+def test_redacted_text_is_in_no_view(browser: Any, address: str) -> None:
+    for view in ("documents?q=write", "documents?fate=dropped", "borderline?source=web&stage=filter.length&rule=too_few_chars"):
+        with _view(browser, address, view) as seen:
+            assert _MAIL not in seen.page.content()
+    with _view(browser, address, "documents?q=write%20to") as seen:
+        seen.page.locator("mark").first.wait_for()
+        seen.page.locator("main .row-list a").first.click()
+        _drawn(seen, "document")
+        seen.page.locator(".text ins").first.wait_for()
+        assert _MAIL not in seen.page.content()
+
+
+def test_training_steps_of_a_document_are_told(browser: Any, address: str) -> None:
+    with _view(browser, address, "documents?fate=kept&sort=-bytes&max=1") as seen:
+        seen.page.goto(f"{address}#/documents?fate=kept")
+        _drawn(seen, "documents")
+        seen.page.locator("main .row-list a").first.click()
+        _drawn(seen, "document")
+        form = seen.page.get_by_role("form", name="Training steps")
+        form.get_by_role("button").click()
+        seen.page.locator("[aria-label='Training steps with the document'] tbody tr").first.wait_for()
+        form.locator("textarea").fill("no JSON")
+        form.get_by_role("button").click()
+        seen.page.get_by_text("The state is no JSON").wait_for()
+
+
+def test_a_server_that_is_gone_is_told(browser: Any, address: str) -> None:
+    with _view(browser, address, "overview") as seen:
+        seen.page.route("**/api/**", lambda route: route.abort())
+        seen.page.locator("nav a", has_text="Documents").click()
+        seen.page.get_by_text("The server does not answer").wait_for()

@@ -1,0 +1,185 @@
+"""report.html: every mark of every chart against the table behind it, hostile names, and its size."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lxml import html as lxml_html
+
+from datapipe.report.html.page import MOST_BYTES, report_html
+from tests.support import runs
+from tests.support.command_line import datapipe
+from tests.support.reports import report, rule
+
+_KEYS_OF_0_1 = ("measured", "lengths", "clusters", "run", "shards", "thresholds", "contamination")
+
+
+def _page(content: dict[str, Any], before: dict[str, Any] | None = None) -> Any:
+    return lxml_html.document_fromstring(report_html(content, before))
+
+
+def _figures(page: Any, kind: str = "") -> Iterator[tuple[Any, list[list[float]]]]:
+    """Each chart, and the numbers of its table, row by row."""
+    for figure in page.iter("figure"):
+        chart = next(figure.iter("svg"), None)
+        if chart is not None and kind in ("", chart.get("data-chart")):
+            rows = [[float(cell.get("data-value")) for cell in row.xpath("*[@data-value != '']")] for row in figure.iter("tr")]
+            yield chart, [row for row in rows if row]
+
+
+def _marks(chart: Any) -> list[dict[str, float]]:
+    names = {"x": "x", "y": "y", "width": "width", "height": "height", "data-value": "value"}
+    return [{name: float(mark.get(key)) for key, name in names.items()} for mark in chart.xpath(".//rect[@data-value]")]
+
+
+def test_every_mark_is_a_number_of_its_table() -> None:
+    figures = list(_figures(_page(report())))
+
+    assert {chart.get("data-chart") for chart, _ in figures} == {"flow", "histogram", "bars", "stacked"}
+    for chart, rows in figures:
+        numbers = [number for row in rows for number in row]
+        marks = _marks(chart)
+        assert marks
+        assert all(any(mark["value"] == pytest.approx(number) for number in numbers) for mark in marks)
+        assert chart.xpath("string(title)")
+
+
+def test_bars_have_a_mark_for_each_row_as_long_as_its_number() -> None:
+    for chart, rows in _figures(_page(report()), "bars"):
+        marks = _marks(chart)
+        assert len(marks) == len(rows)
+        for mark, row in zip(marks, rows):
+            assert mark["value"] in row
+        scales = [mark["width"] / mark["value"] for mark in marks if mark["value"]]
+        assert scales == pytest.approx([scales[0]] * len(scales), rel=0.01)
+
+
+def test_areas_of_histograms_are_proportional_to_documents() -> None:
+    histograms = list(_figures(_page(report()), "histogram"))
+
+    assert len(histograms) == 2 + 4  # the rule and two kinds of lengths, of two sources
+    for chart, rows in histograms:
+        marks = _marks(chart)
+        table = [row for row in rows if sum(row)][: len(rows) - (len(rows[0]) == 2)]  # without the row of sums
+        assert sum(mark["value"] for mark in marks) == sum(map(sum, table))
+        scales = [mark["width"] * mark["height"] / mark["value"] for mark in marks if mark["height"] > 1]
+        assert scales == pytest.approx([scales[0]] * len(scales), rel=0.05)
+
+
+def test_the_threshold_stands_between_those_that_pass_and_those_that_fail() -> None:
+    chart, _ = next(_figures(_page(report()), "histogram"))
+
+    x = float(chart.xpath("string(.//line[@data-threshold]/@x1)"))
+
+    assert float(chart.xpath("string(.//line[@data-threshold]/@data-threshold)")) == rule()["threshold"]
+    boxes = [(mark, float(mark.get("x")), float(mark.get("width"))) for mark in chart.xpath(".//rect[@data-value]")]
+    passed = [left + width for mark, left, width in boxes if mark.get("class") == "passed" and left + width > x]
+    failed = [left for mark, left, _ in boxes if mark.get("class") == "failed"]
+    assert passed
+    assert max(failed) < x
+
+
+def test_the_stream_is_as_wide_as_its_documents_and_ends_with_those_kept() -> None:
+    content = report(rules=["a", "b"])
+
+    by_size = sorted(content["sources"].values(), key=lambda entry: -entry["documents"]["read"])
+    for (chart, rows), entry in zip(_figures(_page(content), "flow"), by_size):
+        marks, documents = _marks(chart), entry["documents"]
+        assert marks[0]["value"] == documents["read"]
+        assert marks[-1]["value"] == documents["kept"]
+        widths = [marks[0], marks[-1]]
+        leaving = marks[1:-1]
+        assert sum(mark["value"] for mark in leaving) == documents["read"] - documents["kept"]
+        scale = marks[0]["width"] / marks[0]["value"]
+        assert [mark["width"] for mark in widths] == pytest.approx([scale * mark["value"] for mark in widths], abs=0.01)
+        assert [mark["height"] for mark in leaving] == pytest.approx([scale * mark["value"] for mark in leaving], abs=0.01)
+        assert rows[-1][0] == documents["kept"]
+
+
+@pytest.mark.parametrize(("num_sources", "num_rules"), [(1, 200), (500, 200), (2, 1)])
+def test_the_page_is_small_however_many_sources_and_rules(num_sources: int, num_rules: int) -> None:
+    content = report([f"s{number}" for number in range(num_sources)], [f"rule_{number}" for number in range(num_rules)])
+
+    page = report_html(content)
+
+    assert len(page) <= MOST_BYTES
+    told = lxml_html.document_fromstring(page).text_content()
+    assert (f"more source{'s' if num_sources > 2 else ''} in report.json" in told) == (num_sources > 2)
+
+
+_HOSTILE = "<script>alert(1)</script>\"'&\u202egnp.exe\u2066\x00\x1b[31m\ud800 {{ 7*7 }} ]]><svg onload=x>"
+
+
+def test_hostile_names_stay_text() -> None:
+    names = [_HOSTILE, "plain"]
+    warnings = [{"kind": "k", "source": None, "text": _HOSTILE}]
+    content = report(names, names, language=_HOSTILE, warnings=warnings, name=_HOSTILE, status="failed", problem=_HOSTILE)
+
+    written = report_html(content)
+    page = lxml_html.document_fromstring(written)
+
+    assert not list(page.iter("script", "img", "iframe"))
+    assert not page.xpath("//@*[starts-with(name(), 'on')]")
+    assert not page.xpath("//@src | //@href[not(starts-with(., '#'))]")
+    assert b"7*7" in written
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]", written.decode())
+    assert "⟨U+202E⟩gnp.exe" in page.text_content()
+
+
+@pytest.mark.parametrize("missing", [_KEYS_OF_0_1, ("tokenizer",), ("mixture", "tokenizer")])
+def test_reports_of_earlier_versions_and_of_runs_that_failed_are_drawn(missing: tuple[str, ...]) -> None:
+    content = report(status="failed", problem="the disk is full")
+    content |= {name: None for name in ("mixture", "tokenizer") if name in missing}
+    content = {name: entry for name, entry in content.items() if name not in missing or name in ("mixture", "tokenizer")}
+
+    page = _page(json.loads(json.dumps(content)))
+
+    assert "the disk is full" in page.text_content()
+    assert list(_figures(page, "flow"))
+
+
+def test_a_report_of_nothing_is_drawn() -> None:
+    nothing = report([], [], mixture=None, tokenizer=None, tasks={}, clusters={})
+    nothing["total"] |= {
+        "steps": {},
+        "documents": {"read": 0, "kept": 0, "dropped": {}, "quarantined": 0, "quarantine_reasons": {}},
+    }
+
+    assert "nothing was read" in _page(nothing).text_content()
+
+
+def test_equal_reports_give_equal_bytes_and_the_one_before_is_compared() -> None:
+    content, before = report(), report(["web"])
+
+    assert report_html(content, before) == report_html(report(), report(["web"]))
+    section = _page(content, before).get_element_by_id("before")
+    assert "code: kept·101·" in re.sub(r"\s", "", section.text_content()).replace("code:kept", "code: kept")
+
+
+@pytest.mark.medium
+def test_a_run_writes_its_page_and_so_does_the_command(tmp_path: Path) -> None:
+    (tmp_path / "web.jsonl").write_text("".join(json.dumps({"text": f"{n} " * n}) + "\n" for n in range(60)))
+    source, stages = f"  web: {{path: {tmp_path}/web.jsonl}}\n", "stages:\n  - filter.length: {min_chars: 50}"
+    path = runs.write_mixture(tmp_path, source, stages, "tokenizer: none\nexecution: {split_bytes: 8KiB}")
+
+    done = datapipe(["run", str(path), "--workers", "1"])
+
+    assert done.returncode == 0, done.stderr
+    written = (tmp_path / "out/report.html").read_bytes()
+    charts = [chart.get("data-chart") for chart, _ in _figures(lxml_html.document_fromstring(written))]
+    assert charts[:2] == ["flow", "histogram"]
+    again = datapipe(["report", str(tmp_path / "out"), "--html", str(tmp_path / "page.html")])
+    assert again.returncode == 0
+    assert (tmp_path / "page.html").read_bytes() == written
+    for wrong in (
+        ["--html", str(tmp_path)],
+        ["--html", "-"],
+        ["--html", "x.html", "--json"],
+        ["--html", str(tmp_path / "no/page.html")],
+    ):
+        assert datapipe(["report", str(tmp_path / "out"), *wrong]).returncode == 2

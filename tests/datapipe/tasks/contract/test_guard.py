@@ -1,0 +1,255 @@
+"""A document that makes a stage raise costs itself and nothing else."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datapipe import activity
+from datapipe.columns import make_keys
+from datapipe.errors import DatapipeError, StageError, StageMemoryError
+from datapipe.plan.work import StageCare
+from datapipe.stage import Map
+from datapipe.stage.documents import DocumentBatch
+from datapipe.storage import open_input
+from datapipe.tasks.contract.guard import Guard
+
+
+def _batch(texts: list[str]) -> DocumentBatch:
+    keys = make_keys(1, np.arange(len(texts), dtype=np.uint64))
+    columns = [keys, pa.array(texts, pa.large_string()), pa.array(texts, pa.large_string())]
+    return DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
+
+
+@pytest.fixture(autouse=True)
+def _interruptible():
+    """SIGINT as in a process of the foreground: shells have those of the background ignore it, as workers do."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def _guard(care: StageCare | None = None) -> Guard:
+    stage = Lengths()
+    return Guard(
+        name="mine", stage=stage, method=stage.process, place_of=lambda batch: f"a.jsonl at {batch.texts[0]}", care=care
+    )
+
+
+class Lengths(Map):
+    """Is a stage to blame; the tests pass functions of their own."""
+
+    def process(self, batch):
+        return {}
+
+
+def _lengths(batch: DocumentBatch) -> list[int]:
+    texts = batch.texts.to_pylist()
+    if "bad" in texts:
+        raise ValueError("a bad document")
+    return [len(text) for text in texts]
+
+
+@given(st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40))
+def test_guarded_result_is_that_of_the_good_documents_alone(texts):
+    done = _guard().run(_lengths, _batch(texts))
+    assert [document.row for document in done.failed] == [row for row, text in enumerate(texts) if text == "bad"]
+    assert all("a bad document" in document.error for document in done.failed)
+    assert [length for _, _, part in done.parts for length in part] == [len(text) for text in texts if text != "bad"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [OSError(errno.ENOSPC, "full"), OSError(errno.EMFILE, "files"), TimeoutError(), DatapipeError("x"), KeyboardInterrupt()],
+)
+def test_guarded_what_is_not_a_documents_fault_is_raised_with_the_stage_and_the_document(error):
+    def fail(batch: DocumentBatch) -> None:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        _guard().run(fail, _batch(["a", "b"]))
+    assert caught.value.__notes__ == ["in stage mine, from the document a.jsonl at a on"]
+
+
+def test_guarded_error_of_the_system_without_a_code_is_the_documents():
+    def process(batch: DocumentBatch) -> int:
+        if "bad" in batch.texts.to_pylist():
+            raise OSError("cannot identify image file")
+        return batch.num_docs
+
+    done = _guard().run(process, _batch(["a", "bad", "b"]))
+    assert [document.row for document in done.failed] == [1]
+    assert "cannot identify image file" in done.failed[0].error
+
+
+def test_guarded_error_of_the_system_in_datapipes_own_code_is_no_breach(tmp_path):
+    def process(batch: DocumentBatch) -> None:
+        open_input(str(tmp_path / "absent"))
+
+    with pytest.raises(FileNotFoundError) as caught:
+        _guard().run(process, _batch(["a"]))
+    assert caught.value.__notes__ == ["in stage mine, from the document a.jsonl at a on"]
+
+
+def test_guarded_document_that_does_not_fit_into_memory_is_told_with_its_code():
+    def process(batch: DocumentBatch) -> None:
+        if "bad" in batch.texts.to_pylist():
+            np.empty(1 << 60, np.uint8)
+
+    with pytest.raises(
+        StageMemoryError,
+        match=r"stage mine: memory does not suffice for one document, a.jsonl at bad, of 3 B of text: .*Unable to allocate.*"
+        r"test_guard.py:\d+, in process; the process has .*B of memory, and .* are free\.",
+    ):
+        _guard().run(process, _batch(["a", "bad", "b"]))
+
+
+def test_guarded_batch_that_does_not_fit_into_memory_is_halved():
+    def process(batch: DocumentBatch) -> int:
+        if batch.num_docs > 2:
+            raise MemoryError
+        return batch.num_docs
+
+    done = _guard().run(process, _batch([str(number) for number in range(7)]))
+    assert sum(count for _, _, count in done.parts) == 7
+    assert done.failed == ()
+
+
+@given(st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40), st.integers(1, 50))
+def test_guarded_stage_gets_no_more_documents_in_one_call_than_memory_sufficed_for(texts, most_docs):
+    calls: list[int] = []
+
+    def process(batch: DocumentBatch) -> list[int]:
+        calls.append(batch.num_docs)
+        return _lengths(batch)
+
+    done, whole = _guard(StageCare(most_docs=most_docs)).run(process, _batch(texts)), _guard().run(_lengths, _batch(texts))
+    assert max(calls, default=0) <= most_docs
+    assert [length for _, _, part in done.parts for length in part] == [length for _, _, part in whole.parts for length in part]
+    assert [document.row for document in done.failed] == [document.row for document in whole.failed]
+
+
+class PanicException(BaseException):
+    """As libraries in Rust raise it: not an Exception."""
+
+
+def test_guarded_document_that_makes_a_library_panic_is_isolated():
+    def process(batch: DocumentBatch) -> None:
+        if "bad" in batch.texts.to_pylist():
+            raise PanicException("index out of bounds")
+
+    done = _guard().run(process, _batch(["a", "bad", "c"]))
+    assert [document.row for document in done.failed] == [1]
+
+
+def _ends_the_process(batch: DocumentBatch) -> None:
+    if "bad" in batch.texts.to_pylist():
+        sys.exit(3)
+
+
+def _writes_into_buffers(batch: DocumentBatch) -> None:
+    offsets, data = batch.buffers
+    for row, text in enumerate(batch.texts.to_pylist()):
+        if text == "bad":
+            data[offsets[row]] = 66
+
+
+def _uses_an_unknown_name(batch: DocumentBatch) -> None:
+    if "bad" in batch.texts.to_pylist():
+        no_such_name  # type: ignore[name-defined]  # noqa: B018, F821
+
+
+def _opens_no_such_file(batch: DocumentBatch) -> None:
+    if "bad" in batch.texts.to_pylist():
+        Path("/no/such/list.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("process", "what"),
+    [
+        (_ends_the_process, r"it ends the process by sys.exit\(3\)"),
+        (_writes_into_buffers, "it writes into the batch, which is read-only"),
+        (_uses_an_unknown_name, "it raises NameError: name 'no_such_name' is not defined"),
+        (_opens_no_such_file, "it raises FileNotFoundError: .*/no/such/list.txt"),
+    ],
+)
+def test_guarded_breach_names_stage_code_and_the_document_that_shows_it(process, what):
+    texts = [*"abcdefg", "bad", *"hij"]
+    with pytest.raises(StageError, match=f"stage mine breaks its contract: {what}") as caught:
+        _guard().run(process, _batch(texts))
+    message = str(caught.value)
+    line = process.__code__.co_firstlineno
+    found = re.search(rf"The code is {re.escape(__file__)}:(\d+), in {process.__name__}\.", message)
+    assert found is not None, message
+    assert line < int(found[1]) <= line + 5
+    assert "Found with the document a.jsonl at bad. " in message
+
+
+def test_guarded_breach_of_several_documents_together_names_them_all():
+    def process(batch: DocumentBatch) -> None:
+        if batch.num_docs > 3:
+            raise StageError("only with many documents")
+
+    with pytest.raises(StageError, match=r"Found with the document a.jsonl at c and the 4 after it, together\."):
+        _guard().run(process, _batch([*"cdefg"]))
+
+
+class _Crash(KeyboardInterrupt):
+    """A crash of the process, in a test: the guard must not catch it."""
+
+
+def _crashing(batch: DocumentBatch) -> list[str]:
+    texts = batch.texts.to_pylist()
+    if "bad" in texts:
+        raise _Crash
+    return texts
+
+
+@given(st.lists(st.sampled_from(["bad", "a", "bcd"]), min_size=1, max_size=30), st.booleans())
+def test_guarded_with_care_gives_the_stage_all_but_the_crashing_documents(texts, one_by_one):
+    batch = _batch(texts)
+    keys = batch.keys.to_pylist()
+    crashing = {key: "SIGSEGV" for key, text in zip(keys, texts) if text == "bad"}
+    suspects = frozenset(keys[-1:] if one_by_one else ())
+    done = _guard(StageCare(suspects=suspects, crashing=crashing)).run(_crashing, batch)
+    assert [document.row for document in done.failed] == [row for row, text in enumerate(texts) if text == "bad"]
+    assert all("SIGSEGV" in document.error for document in done.failed)
+    assert [text for _, _, part in done.parts for text in part] == [text for text in texts if text != "bad"]
+    assert all(stop == start + 1 for start, stop, _ in done.parts) or not one_by_one
+
+
+@given(st.lists(st.sampled_from(["bad", "a", "b", "c"]), min_size=1, max_size=30).filter(lambda texts: "bad" in texts))
+def test_guarded_tells_the_crashing_document_before_a_suspect_batch_crashes(texts):
+    descriptor = activity.shared_file(activity.PAGE_BYTES)
+    page = activity.Page(descriptor)
+    os.close(descriptor)
+    batch = _batch(texts)
+    activity.tell_to(page)
+    try:
+        with pytest.raises(_Crash):
+            _guard(StageCare(suspects=frozenset([batch.keys[0].as_py()]))).run(_crashing, batch)
+        told = page.read()
+    finally:
+        activity.tell_to(None)
+        page.close()
+    assert told is not None
+    assert (told[1].key, told[1].num_docs) == (batch.keys[texts.index("bad")].as_py(), 1)
+
+
+def test_error_of_a_document_is_kept_without_credentials():
+    def process(part: DocumentBatch):
+        raise ValueError("no answer of https://user:Zq81Secret@host/a?sig=Zq81Secret " + "x" * 3960)
+
+    failed = _guard().run(process, _batch(["text"])).failed
+    assert len(failed) == 1
+    assert "Zq81Secret" not in failed[0].error

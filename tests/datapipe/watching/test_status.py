@@ -1,0 +1,142 @@
+"""`datapipe status`, the figures for Prometheus and the log of events, of runs that go on, end, fail and are killed."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import urllib.request
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from datapipe.errors import UserError
+from datapipe.ledger.names import STATUS
+from datapipe.loader.prometheus import MetricsServer
+from datapipe.storage import Root
+from datapipe.watching.events import EventLog
+from datapipe.watching.metrics import serve_run
+from datapipe.watching.observers import Observers
+from datapipe.watching.screen import status_lines
+from datapipe.watching.state import RunState
+from datapipe.watching.status import StatusFile, read_status
+from tests.support import cli_processes, corpora, runs
+
+_STAGES = "stages: [filter.length: {min_chars: 200}, dedup.exact]"
+
+
+@pytest.fixture
+def mixture(tmp_path: Path) -> Path:
+    for number in range(4):
+        corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 60))
+    tail = "tokenizer: none\nexecution: {split_bytes: 8KiB}"
+    return runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}", _STAGES, tail)
+
+
+Samples = dict[tuple[str, ...], float]
+
+
+def _scraped(server: MetricsServer) -> Samples:
+    """The samples of a server, by name and values of the labels, which are in the order of their names."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    samples = (sample for family in families for sample in family.samples)
+    return {(sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value for sample in samples}
+
+
+def _run(mixture: Path, *observers: Any) -> runs.Finished:
+    watcher: Any = Observers(observers)
+    return runs.run_mixture(mixture, make_engine=runs.InProcess, watcher=watcher)
+
+
+@pytest.mark.medium
+def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_again(mixture: Path, tmp_path: Path) -> None:
+    log = EventLog(str(tmp_path / "log.jsonl"))
+    state = RunState()
+    with log, serve_run(state, {"mixture": "test"}, 0) as server:
+        scraped: list[Samples] = []
+        watcher = runs.Watcher(on_commit=lambda record: scraped.append(_scraped(server)) if len(scraped) < 1 else None)
+        done = _run(mixture, state, log, watcher)
+        last = _scraped(server)
+        again = RunState()
+        _run(mixture, again)
+    source = done.report["sources"]["web"]["documents"]
+    fates = ("read", "kept", "dropped", "quarantined")
+    documents = {fate: last["datapipe_run_documents_total", fate, "web"] for fate in fates}
+    assert documents == {
+        "read": source["read"],
+        "kept": source["kept"],
+        "dropped": sum(source["dropped"].values()),
+        "quarantined": source["quarantined"],
+    }
+    tasks = {key[1:]: value for key, value in last.items() if key[0] == "datapipe_run_tasks"}
+    assert {step: int(value) for (_, _, state_, step), value in tasks.items() if state_ == "committed"} == {
+        step.id: len(step.tasks or ()) for step in done.plan.steps
+    }
+    assert sum(value for (_, _, state_, _), value in tasks.items() if state_ != "committed") == 0
+    assert last["datapipe_run_estimated_seconds_left",] == 0
+    assert scraped[0]["datapipe_run_steps", "waiting"] > 0
+    assert (again.documents, again.output_bytes) == (state.documents, state.output_bytes)
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    counts = Counter(event["event"] for event in events)
+    assert counts["task_committed"] == len(watcher.records)
+    assert counts["step_committed"] == len(done.plan.steps)
+    assert all(event["time"].endswith("Z") for event in events)
+
+
+def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port: cannot serve"):
+        serve_run(RunState(), {}, taken.getsockname()[1])
+    with pytest.raises(UserError, match=r"--log-json .*Expected a file that can be written"):
+        EventLog(str(tmp_path / "no/such/folder"))
+
+
+@pytest.mark.medium
+def test_status_of_a_run_that_no_process_holds_is_killed_and_secrets_are_masked(mixture: Path, tmp_path: Path) -> None:
+    state = RunState()
+    root = Root(str(tmp_path / "out"))
+    with pytest.raises(UserError, match="no run has told how far it is"):
+        read_status(root)
+    status = StatusFile(root, state)
+    _run(mixture, state, status)
+    assert read_status(root)["state"] == "killed"
+    state.say("opened s3://key:secret@bucket/folder")
+    status.end("cannot read s3://key:secret@bucket/folder")
+    failed = read_status(root)
+    assert failed["state"] == "failed"
+    assert "secret" not in root.read_bytes(STATUS).decode()
+    assert next(status_lines(failed, "out")).startswith("out: failed: cannot read s3://")
+    status.end("finished")
+    assert next(status_lines(read_status(root), "out")) == "out: finished"
+
+
+def _status(output: Path) -> tuple[int, dict[str, Any]]:
+    done = cli_processes.run(["status", str(output), "--json"])
+    return done.returncode, json.loads(done.stdout)
+
+
+@pytest.mark.slow
+def test_status_from_another_process_while_a_run_goes_on_is_killed_and_finishes(mixture: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    driver = cli_processes.start(["run", str(mixture), "--workers", "1", "--metrics-port", "0", "--log-json", "-"])
+    try:
+        cli_processes.wait_until(lambda: (output / STATUS).exists() or driver.poll() is not None, "a status")
+        driver.send_signal(signal.SIGSTOP)
+        exit_status, running = _status(output)
+        assert (exit_status, running["state"]) == (0, "running")
+        assert running["holder"].startswith(str(driver.pid))
+        assert [step["step"] for step in running["steps"]][:1] == ["web/read"]
+    finally:
+        driver.kill()
+        printed, _ = driver.communicate()
+    assert [json.loads(line)["event"] for line in printed.splitlines()][:1] == ["run_started"]
+    exit_status, killed = _status(output)
+    assert (exit_status, killed["state"]) == (3, "killed")
+    assert cli_processes.run(["run", str(mixture), "--workers", "1"]).returncode == 0
+    exit_status, finished = _status(output)
+    assert (exit_status, finished["state"], finished["num_running"]) == (0, "finished", 0)
+    assert {step["state"] for step in finished["steps"]} == {"committed"}
+    assert "finished" in cli_processes.run(["status", str(output)]).stdout

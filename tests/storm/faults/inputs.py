@@ -1,0 +1,74 @@
+"""Input files that change while a run reads them: the run names the file, or has read it before; put right, it goes on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from tests.storm import checks, corpus
+from tests.storm.rounds import Round
+
+
+class InputChange:
+    """A file is edited in place, replaced, cut off, lengthened, deleted or made a folder, with its old time or a new one."""
+
+    name = "input"
+    aim = 40
+    is_short = True
+
+    def play(self, round: Round) -> None:
+        mixture = corpus.write_mixture(round.folder / "changing")
+        files = sorted((round.folder / "changing" / "corpus").rglob("*.jsonl"))
+        sound = {path: (path.read_bytes(), path.stat()) for path in files}
+        for _ in range(1 if round.storm.is_small else 2):
+            shutil.rmtree(round.output, ignore_errors=True)
+            command = round.run(mixture=mixture)
+            wanted = round.rng.randint(1, 7)
+            if not round.reaches(command, wanted):
+                break
+            path = round.rng.choice(files)
+            how = change(path, round.rng)
+            round.fault(f"{path.name} {how}, {checks.num_records(round.output)} commits")
+            ended = command.wait()
+            round.check_processes()
+            if ended.status:
+                line = round.check_refusal(ended, [path.name])
+            else:
+                checks.check_same(corpus.digests(round.output), round.storm.expected)
+            self._restore(path, *sound[path])
+            round.refused(line) if ended.status else round.same()
+        ended = round.run(mixture=mixture).wait()
+        assert ended.status == 0, f"files are as they were, and the run ends with {ended.status}: {ended.errors[-1500:]}"
+        round.check_output(is_verified=False)
+
+    def _restore(self, path: Path, content: bytes, state: os.stat_result) -> None:
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.write_bytes(content)
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def change(path: Path, rng) -> str:
+    """Changes a file in one of several ways; says which."""
+    content, state = path.read_bytes(), path.stat()
+    how = rng.choice(("edited in place", "replaced", "cut off", "lengthened", "deleted", "made a folder"))
+    other = content.replace(b"w1", b"x1")
+    if how == "replaced":
+        path.with_suffix(".new").write_bytes(other)
+        path.with_suffix(".new").replace(path)
+    elif how in ("deleted", "made a folder"):
+        path.unlink()
+        if how == "made a folder":
+            path.mkdir()
+        return how
+    else:
+        new = {"edited in place": other, "cut off": content[: len(content) // 2], "lengthened": content * 2}[how]
+        path.write_bytes(new)
+    if rng.random() < 0.5:
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        return f"{how}, with its old time"
+    return how
+
+
+FAULTS = (InputChange(),)

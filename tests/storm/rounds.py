@@ -1,0 +1,216 @@
+"""A round of the storm: a few faults of one kind, then the same command without any, and all checks.
+
+    Storm  one folder, one seed, a table        Round  own folder, own seed, own /dev/shm and TMPDIR, a mark on its processes
+       └─ rounds of kinds in turn                  ├─ fault(…)  one line for each, as it happens
+                                                   └─ same() | refused(…) | AssertionError ─▶ verdict of its faults
+
+A round depends on its seed, kind and number alone, so `--round kill:4` with the same seed makes the same choices again.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tests.storm import checks, corpus, processes
+from tests.storm.processes import Command, Ended
+from tests.storm.table import Table, Verdict
+
+
+class SkipError(Exception):
+    """A kind of fault cannot be made on this machine; says why."""
+
+
+class Faults(Protocol):
+    """A kind of fault.
+
+    Attributes:
+        name: for the command line and the table.
+        aim: how many faults are enough.
+        is_short: whether the short storm has it.
+    """
+
+    name: str
+    aim: int
+    is_short: bool
+
+    def play(self, round: Round) -> None:
+        """Makes faults and checks what follows. Raises AssertionError for what is wrong, SkipError for what cannot be made."""
+        ...
+
+
+@dataclass(slots=True)
+class Storm:
+    """What all rounds share.
+
+    Attributes:
+        folder: of the rounds, and of the undisturbed run.
+        seed: of all choices.
+        say: takes one line.
+        stops_at: of `time.monotonic`; a round that has begun ends.
+        is_small: whether rounds are to make few faults.
+        shared: what kinds made once for all their rounds, by name.
+    """
+
+    folder: Path
+    seed: int
+    say: Callable[[str], None]
+    stops_at: float
+    is_small: bool = False
+    table: Table = field(default_factory=Table)
+    shared: dict[str, Any] = field(default_factory=dict)
+    closing: list[Callable[[], None]] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+
+    def once(self, name: str, make: Callable[[], Any]) -> Any:
+        if name not in self.shared:
+            self.shared[name] = make()
+        return self.shared[name]
+
+    @property
+    def mixture(self) -> Path:
+        return self.once("mixture", lambda: corpus.write_mixture(_made(self.folder / "undisturbed")))
+
+    @property
+    def expected(self) -> Mapping[str, str]:
+        """Digests of the output that an undisturbed run makes."""
+        return self.once("expected", self._undisturbed)
+
+    def _undisturbed(self) -> Mapping[str, str]:
+        round = Round(self, "undisturbed", 0)
+        ended = round.start(["run", str(self.mixture), "--output", str(round.output), "--workers", "2"]).wait()
+        assert ended.status == 0, ended.errors
+        checks.check_output(round.output, expected := corpus.digests(round.output))
+        return expected
+
+    @property
+    def finished(self) -> Path:
+        """The output of the undisturbed run. Rounds copy it."""
+        assert self.expected
+        return self.folder / "undisturbed-0" / "out"
+
+    def is_over(self) -> bool:
+        return time.monotonic() >= self.stops_at
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+class Round:
+    """Faults that share a verdict at a time, and the commands that meet them."""
+
+    def __init__(self, storm: Storm, kind: str, number: int) -> None:
+        self.storm, self.kind, self.number = storm, kind, number
+        self.rng = random.Random(f"{storm.seed}/{kind}/{number}")
+        self.folder = _made(storm.folder / f"{kind}-{number}")
+        self.output = self.folder / "out"
+        self.mark = uuid.uuid4().hex
+        self.temporary, self.shm = _made(self.folder / "tmp"), _made(self.folder / "shm")
+        self.pending: list[str] = []
+        self.num_commands = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}:{self.number}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {processes.MARK: self.mark, "TMPDIR": str(self.temporary)}
+
+    def say(self, text: str) -> None:
+        self.storm.say(f"{time.monotonic() - self.storm.began:7.1f} s  {self.name:<12} {text}")
+
+    def fault(self, text: str, count: int = 1) -> None:
+        """Tells of a fault that has just happened, or of many alike."""
+        self.pending += [text] * count
+        self.say(text)
+
+    def start(
+        self, arguments: Sequence[str], environment: Mapping[str, str] | None = None, before: Callable[[], None] | None = None
+    ) -> Command:
+        self.num_commands += 1
+        everything = {**self.environment, **(environment or {})}
+        return processes.start(arguments, self.folder / f"command-{self.num_commands:02d}", everything, self.shm, before)
+
+    def run(self, *more: str, environment: Mapping[str, str] | None = None, mixture: Path | None = None, **options) -> Command:
+        """Starts the run of the mixture into the round's output, as each time."""
+        chosen = ["run", str(mixture or self.storm.mixture), "--output", str(self.output), "--workers", "2", *more]
+        return self.start(chosen, environment, **options)
+
+    def reaches(self, command: Command, num_records: int) -> bool:
+        """Waits until the ledger of the output has so many records. Returns False if the command ended before."""
+        processes.wait_until(lambda: command.is_over or checks.num_records(self.output) >= num_records, "commits")
+        return not command.is_over
+
+    def end_undisturbed(self, *more: str, environment: Mapping[str, str] | None = None) -> Ended:
+        """The same command without a fault, to its end, and every check of its output but its bytes."""
+        ended = self.run(*more, environment=environment).wait()
+        assert ended.status == 0, f"the same command again: exit status {ended.status}: {ended.errors[-2000:]}"
+        self.check_processes()
+        checks.check_folder_empty(self.temporary, "TMPDIR")
+        checks.check_folder_empty(self.shm, "/dev/shm")
+        return ended
+
+    def check_processes(self) -> None:
+        processes.without_orphans(self.mark)
+
+    def check_output(self, *, is_verified: bool = True) -> None:
+        """Checks the finished output against the undisturbed one."""
+        checks.check_output(self.output, self.storm.expected)
+        if is_verified:
+            self.check_verified()
+
+    def check_verified(self) -> None:
+        verified = self.start(["verify", str(self.output)]).wait()
+        assert verified.status == 0, f"datapipe verify: {verified.printed}{verified.errors}"
+
+    def check_refusal(self, ended: Ended, words: Sequence[str], *, last_line_only: bool = False) -> str:
+        """Checks that a command that failed names the fault in plain lines. Returns its last line.
+
+        Args:
+            last_line_only: for faults at which Python itself, without memory, writes lines that nobody can prevent.
+        """
+        text = (ended.last_line if last_line_only else ended.errors).lower()
+        assert ended.status in (1, 2), f"exit status {ended.status}: {ended.errors[-2000:]}"
+        assert "traceback (most" not in text and "defect of datapipe" not in text, ended.errors[-2000:]
+        assert any(word.lower() in text for word in words), f"the message names none of {words}: {ended.errors[-2000:]}"
+        return ended.last_line
+
+    def same(self) -> None:
+        self._judge(Verdict.SAME, "")
+
+    def refused(self, text: str, count: int | None = None) -> None:
+        """The verdict of the faults since the last one, or of `count` of them."""
+        self._judge(Verdict.REFUSED, text, count)
+
+    def wrong(self, text: str) -> None:
+        self.pending = self.pending or ["no fault yet"]
+        again = f"again with: python -m tests.storm --seed {self.storm.seed} --round {self.name}; kept: {self.folder}"
+        self.storm.table.failures.append(f"{self.name}: {text}\n    {again}")
+        self._judge(Verdict.WRONG, f"{text}\n    {again}")
+
+    def _judge(self, verdict: Verdict, text: str, count: int | None = None) -> None:
+        judged = self.pending[len(self.pending) - count :] if count is not None else list(self.pending)
+        if judged:
+            self.storm.table.add(self.kind, verdict, len(judged))
+            self.say(f"  {len(judged):,} × {verdict.value}" + (f": {text}" if text else ""))
+            del self.pending[len(self.pending) - len(judged) :]
+
+    def close(self, *, keeps: bool) -> None:
+        """Ends what is left of its processes, and deletes its folder."""
+        for process_id in processes.marked(self.mark):
+            try:
+                os.kill(process_id, 9)
+            except ProcessLookupError:
+                continue
+        if not keeps:
+            shutil.rmtree(self.folder, ignore_errors=True)

@@ -1,0 +1,113 @@
+"""Reports of runs that never were: the entries of report.json, with any number of sources and rules, and any names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from datapipe.kernels.distributions import bin_edges
+
+
+def _bins(threshold: float, count: int) -> list[list[float]]:
+    """Bins around a threshold, which lies inside one of them."""
+    bins = []
+    for number in range(500, 500 + count):
+        low, high = bin_edges(number)
+        bins.append([low, high, (number * 7) % 50 + (low >= threshold), (number * 3) % 40 if low < threshold else 0])
+    return bins
+
+
+def rule(bins: int = 30) -> dict[str, Any]:
+    """A rule of `measured`."""
+    threshold = bin_edges(500 + bins // 3)[0] * 1.01
+    rows = _bins(threshold, bins)
+    passed, failed = sum(row[2] for row in rows), sum(row[3] for row in rows)
+    nearest = {"document": "web/a.jsonl:0", "key": "0" * 32, "value": threshold, "threshold": threshold}
+    facts = {"option": "min_words", "side": "min", "threshold": threshold, "mode": "drop", "documents": passed + failed + 3}
+    counts = {"not_a_number": 3, "passed": passed, "failed": failed, "dropped": failed // 2}
+    return {**facts, **counts, "bins": rows, "borderline": {"kept": [nearest], "dropped": []}}
+
+
+def _entry(number: int, rules: Sequence[str]) -> dict[str, Any]:
+    dropped = {f"filter.some:{name}": 10 + place for place, name in enumerate(rules)}
+    kept = 100 + number
+    counts = {"kept": kept, "dropped": dropped, "quarantined": 2, "quarantine_reasons": {"read: no JSON": 2}}
+    documents = {"read": kept + sum(dropped.values()) + 2, **counts}
+    steps = {"read": _step(1.5), "filter.some": _step(3.25), "write documents": _step(0.5)}
+    numbers = {"bytes": 90_000, "kept_bytes": 50_000, "tokens": 12_345 + number, "sequences": 30, "packing": {}, "counts": {}}
+    return {"documents": documents, **numbers, "steps": steps}
+
+
+def _step(seconds: float) -> dict[str, Any]:
+    return {"seconds": seconds, "bytes": 1000, "mb_per_s": 1.25, "documents": 7}
+
+
+def _fertility(number: int, language: str) -> dict[str, Any]:
+    counts = {"documents": 5 + number, "bytes": 5000 + number, "words": 900, "tokens": 1200}
+    of_language = {**counts, "bytes_per_token": 4.25, "tokens_per_word": 1.25}
+    return {**of_language, "languages": {language: of_language, "de": {**of_language, "bytes": 77, "bytes_per_token": 3.5}}}
+
+
+def _interval(number: int, whole: int, drawn: dict[str, int]) -> dict[str, Any]:
+    tokens = {name: count // (number + 1) for name, count in drawn.items()}
+    return {"start_tokens": number * whole, "stop_tokens": (number + 1) * whole, "tokens": tokens}
+
+
+def report(
+    sources: Sequence[str] = ("web", "code"), rules: Sequence[str] = ("too_few_words",), language: str = "en", **changes: Any
+) -> dict[str, Any]:
+    """The content of a report.json.
+
+    Args:
+        changes: entries to replace.
+    """
+    entries = {name: _entry(number, rules) for number, name in enumerate(sources)}
+    total = _entry(0, rules)
+    documents = [entry["documents"] for entry in entries.values()]
+    total["documents"] = {
+        **{name: sum(each[name] for each in documents) for name in ("read", "kept", "quarantined")},
+        "dropped": {name: count * len(entries) for name, count in total["documents"]["dropped"].items()},
+        "quarantine_reasons": {"read: no JSON": 2 * len(entries)},
+    }
+    drawn = {name: 1000 * (number + 1) for number, name in enumerate(sources)}
+    whole = sum(drawn.values())
+    of_source = {"max_epochs": None, "strata": None, "epoch_tokens": 5000}
+    schedule = [_interval(number, whole, drawn) for number in range(4)]
+    measured = {"filter.some": {name: rule() for name in rules}}
+    content = {
+        "name": "trial",
+        "status": "done",
+        "problem": None,
+        "total": {**total, "task_seconds": 12.5},
+        "sources": entries,
+        "mixture": {
+            "tokens": whole,
+            "asked_tokens": None,
+            "phases": 1,
+            "exhausted": "stop",
+            "window": 8,
+            "sources": {name: {**of_source, "share": n / whole, "tokens": n, "epochs": n / 5000} for name, n in drawn.items()},
+            "schedule": schedule,
+        },
+        "tokenizer": {
+            "vocab_size": 600,
+            "eos_token": "</s>",
+            "total": _fertility(0, language),
+            "sources": {name: _fertility(number, language) for number, name in enumerate(sources)},
+            "unused": {"count": 12, "examples": []},
+        },
+        "excesses": [],
+        "unreadable_files": [],
+        "warnings": [],
+        "thresholds": {},
+        "contamination": [],
+        "measured": dict.fromkeys(sources, measured),
+        "lengths": {name: {"read": [[1, 2, 3, 4], [2, 4, 9, 30]], "kept": [[2, 4, 5, 15]]} for name in sources},
+        "clusters": {"dedup.exact": {"clusters": 7, "dropped": 12, "sampled": 1.0, "sizes": [[2, 2, 5, 10], [4, 7, 2, 9]]}},
+        "tasks": {f"{name}/read": {"planned": 3, "committed": 3, "seconds": 4.5, "peak_bytes": 1 << 28} for name in sources},
+        "slowest_step": "filter.some",
+        "peak_worker_bytes": 1 << 28,
+        "run": {"datapipe": "0.1.0", "engine": "local", "workers": 2, "wall_s": 6.5, "finished": "2026-11-23T04:00:00+00:00"},
+        "shards": {"files": 4, "bytes": 123_456, "fingerprint": "ab" * 16, "before": None},
+    }
+    return content | changes

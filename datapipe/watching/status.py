@@ -54,6 +54,7 @@ class StatusFile:
     def end(self, outcome: str) -> None:
         """Writes the file for the last time: "finished", "stopped", or why the run failed. Nothing where no run began."""
         self._outcome = outcome
+        self._state.tick(())  # nothing runs any more, also where the last look found a worker at work
         if self._state.steps:
             self._write()
 

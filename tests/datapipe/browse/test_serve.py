@@ -45,10 +45,10 @@ def test_the_command_prints_the_address_first_and_ends_with_ctrl_c(finished: Bro
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
-        with urlopen(f"{address}api/output", timeout=10) as answer:
+        with urlopen(f"{address}api/output", timeout=120) as answer:
             assert b'"documents":67' in answer.read()
         process.send_signal(signal.SIGINT)
-        rest, told = process.communicate(timeout=30)
+        rest, told = process.communicate(timeout=120)
     assert (process.returncode, rest) == (130, "")
     assert "Traceback" not in told
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from datapipe.engine.protocol import Message
 from datapipe.errors import UserError
 from datapipe.ledger.names import STATUS
 from datapipe.loader.prometheus import MetricsServer
@@ -109,7 +110,9 @@ def test_status_of_a_run_that_no_process_holds_is_killed_and_secrets_are_masked(
     assert failed["state"] == "failed"
     assert "secret" not in root.read_bytes(STATUS).decode()
     assert next(status_lines(failed, "out")).startswith("out: failed: cannot read s3://")
+    state.tick([Message(attempt="a", task="web/read (0)")])
     status.end("finished")
+    assert read_status(root)["num_running"] == 0
     assert next(status_lines(read_status(root), "out")) == "out: finished"
 
 

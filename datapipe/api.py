@@ -312,6 +312,7 @@ def execute(run: Run, state: RunState | None = None) -> DatapipeError | Keyboard
     caller raises it when the report is kept. `state` sums up what is committed, for others too."""
     run.report = lambda plan, snapshot, warnings: report_bytes(_report(run, plan, snapshot, None, warnings))
     status = StatusFile(run.root, state := state or RunState())
+    state.driver = run.figures
     run.observer = Observers([run.observer, state, status])
     try:
         run.execute()

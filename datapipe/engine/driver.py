@@ -18,6 +18,7 @@ from typing import Protocol, TypeVar
 
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
+from datapipe.engine.figures import DriverFigures
 from datapipe.engine.patience import Patience
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message, TellsNews
 from datapipe.engine.retries import Retries, TaskFailedError
@@ -91,10 +92,14 @@ class Driver:
 
     Args:
         hold: of the output; a run that has lost it stops.
+        figures: where the driver counts, for others to read.
     """
 
-    def __init__(self, request: Request, ledger: Ledger, observer: Observer, hold: Hold) -> None:
+    def __init__(
+        self, request: Request, ledger: Ledger, observer: Observer, hold: Hold, figures: DriverFigures | None = None
+    ) -> None:
         self.request, self.ledger, self.observer, self.hold = request, ledger, observer, hold
+        self.figures = figures or DriverFigures()
         self._pending = Pending()
         self._next_look = 0.0
         self.plan: Plan | None = None
@@ -124,6 +129,7 @@ class Driver:
         try:
             return self._run(engine)
         finally:
+            self.figures.end()
             with suppress(OSError):  # of a run that ends for another reason; nobody waits for a disk then
                 self.ledger.commit(self._pending.take())
 
@@ -151,7 +157,7 @@ class Driver:
                 engine.submit(task, uuid.uuid4().hex[:12])
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if in_flight else time.sleep(wait_s)
-            self._look(engine, silences)
+            self._look(engine, silences, len(ready) + len(in_flight))
             if attempt is not None:
                 in_flight.discard(attempt.task.fingerprint)
                 if attempt.failure is not None:  # which may end the run
@@ -169,12 +175,17 @@ class Driver:
                 missing = _missing(plan)
         return plan
 
-    def _look(self, engine: Engine, silences: _Silences) -> None:
-        """Tells the observer what the engine says, a few times a second: small tasks end a thousand times as often."""
+    def _look(self, engine: Engine, silences: _Silences, num_tasks: int) -> None:
+        """Tells the observer what the engine says, a few times a second: small tasks end a thousand times as often.
+
+        Args:
+            num_tasks: that run, or wait for a slot.
+        """
         if (now := time.monotonic()) < self._next_look:
             return
         self._next_look = now + _LOOK_EVERY_S
         messages = engine.messages()
+        self.figures.look(engine.slots, num_tasks - len(messages))
         for line in engine.take_news() if isinstance(engine, TellsNews) else ():
             self.observer.say(line)
         self.observer.tick(messages)
@@ -184,7 +195,8 @@ class Driver:
         """Commits the records that wait, and counts them in the tasks without a record by step."""
         if not self._pending.records:
             return
-        records = self._patiently(lambda: self.ledger.commit(self._pending.records))
+        records = self._patiently(lambda: self.figures.timed(self.ledger.commit, self._pending.records))
+        self.figures.committed(self._pending.since)
         self._pending.take()
         self._patience.change()
         for record in records:

@@ -13,6 +13,7 @@ from time import perf_counter
 
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
+from datapipe.engine.figures import DriverFigures
 from datapipe.engine.history import add_node_hours, estimated, last_limit, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
@@ -52,6 +53,7 @@ class Run:
         engine: "local" or "ray". Kernels are compiled on this machine for tasks that run on it; Ray compiles its own.
         workers: processes; None for one on each core.
         started_s: of `perf_counter`.
+        figures: of its driver.
     """
 
     mixture: Mixture
@@ -68,6 +70,7 @@ class Run:
     plan: Plan | None = None
     snapshot: Manifest | None = None
     of_snapshot: Sequence[RunWarning] = ()
+    figures: DriverFigures = field(default_factory=DriverFigures)
 
     @property
     def root(self) -> Root:
@@ -105,7 +108,7 @@ class Run:
                 self.observer.say(
                     f"{counted(ledger.num_refused, 'task')} committed by another version of datapipe will run again"
                 )
-            plan = self._execute(Driver(request, ledger, self.observer, hold), request)
+            plan = self._execute(Driver(request, ledger, self.observer, hold, self.figures), request)
             index = index_of_run(self.root, request, plan)
             if index is not None:
                 write_index(index)

@@ -20,18 +20,18 @@ class Pending:
 
     Attributes:
         by_step: how many of each step.
+        since: when each was added, by the clock.
         clock: seconds, monotonic.
     """
 
     clock: Callable[[], float] = time.monotonic
     records: list[Record] = field(default_factory=list)
     by_step: Counter[str] = field(default_factory=Counter)
-    _since: float = 0.0
+    since: list[float] = field(default_factory=list)
 
     def add(self, record: Record) -> None:
-        if not self.records:
-            self._since = self.clock()
         self.records.append(record)
+        self.since.append(self.clock())
         self.by_step[record.step] += 1
 
     @property
@@ -39,10 +39,10 @@ class Pending:
         """Seconds until the group is to be committed; infinite while there is none."""
         if not self.records:
             return float("inf")
-        return 0.0 if len(self.records) >= MOST_RECORDS else max(0.0, self._since + LONGEST_WAIT_S - self.clock())
+        return 0.0 if len(self.records) >= MOST_RECORDS else max(0.0, self.since[0] + LONGEST_WAIT_S - self.clock())
 
     def take(self) -> list[Record]:
         """The records, which wait no longer."""
-        records, self.records = self.records, []
+        records, self.records, self.since = self.records, [], []
         self.by_step.clear()
         return records

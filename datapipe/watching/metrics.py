@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from time import process_time
 from typing import Any
 
 from prometheus_client import CollectorRegistry, start_http_server
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from datapipe.engine.figures import DriverFigures, Histogram
 from datapipe.errors import UserError
 from datapipe.loader.prometheus import MetricsServer
 from datapipe.watching.state import RunState
@@ -44,12 +46,14 @@ class RunMetrics(Collector):
             yield _counters(name, text, [label], {(key,): number for key, number in sums.items()})
         seconds = {(name,): step.seconds for name, step in state.steps.items()}
         yield _counters("task_seconds", "Wall time of committed tasks.", ["step"], seconds)
+        yield _histograms("task_duration_seconds", "Wall time of committed tasks.", ["kind"], state.task_seconds)
         memory = {(str(place),): message.memory_bytes for place, message in enumerate(state.messages)}
         yield _gauges("worker_memory_bytes", "Resident memory of each worker at work.", ["worker"], memory)
         silent = max((message.silent_s for message in state.messages), default=0.0)
         yield _gauge("longest_silence_seconds", "Of the running attempts.", {}, silent)
         yield _gauges("waiting", "1 for what attempts wait for.", ["what"], {(what,): 1 for what in state.waiting()})
         yield _counters("driver_cpu_seconds", "CPU of the driver's process.", [], {(): process_time()})
+        yield from _of_driver(state.driver)
         left_s = state.seconds_left()
         if left_s is not None:
             yield _gauge("estimated_seconds_left", "Until the planned steps are committed.", {}, left_s)
@@ -64,6 +68,19 @@ class RunMetrics(Collector):
         return _gauges("tasks", "Tasks of the steps that are planned.", ["step", "source", "kind", "state"], values)
 
 
+def _of_driver(driver: DriverFigures) -> Iterator[Metric]:
+    yield _gauge("slots", "Tasks that the engine runs at once.", {}, driver.slots)
+    yield _gauge("queued_tasks", "Tasks that wait for a slot.", {}, driver.queued)
+    text = "Longest time between two looks of the driver, in the last one or two minutes."
+    yield _gauge("driver_longest_pause_seconds", text, {}, driver.longest_pause_s)
+    for name, text, histogram in (
+        ("driver_lag_seconds", "From the end of a task to its commit.", driver.lag_s),
+        ("commit_seconds", "Time of a commit of the ledger.", driver.commit_s),
+        ("commit_records", "Records in a commit of the ledger.", driver.commit_records),
+    ):
+        yield _histograms(name, text, [], {"": histogram})
+
+
 def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
     return _gauges(name, text, list(labels), {tuple(labels.values()): value})
 
@@ -74,6 +91,15 @@ def _gauges(name: str, text: str, labels: list[str], values: Mapping[Any, float]
 
 def _counters(name: str, text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
     return _filled(CounterMetricFamily(f"datapipe_run_{name}", text, labels=labels), values)
+
+
+def _histograms(name: str, text: str, labels: list[str], values: Mapping[str, Histogram]) -> Metric:
+    """Histograms by the value of their label, if they have one."""
+    family = HistogramMetricFamily(f"datapipe_run_{name}", text, labels=labels)
+    for value, histogram in list(values.items()):
+        bounds = [*map(str, histogram.bounds), "+Inf"]
+        family.add_metric([value] if labels else [], list(zip(bounds, accumulate(histogram.counts))), histogram.total)
+    return family
 
 
 def _filled(family: Any, values: Mapping[Any, float]) -> Metric:

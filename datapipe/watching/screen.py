@@ -49,6 +49,8 @@ def _heading(status: Mapping[str, Any], output: str) -> str:
 def _at_work(status: Mapping[str, Any]) -> Iterator[str]:
     """The attempts that run, the longest first."""
     now = time.time()
+    slots, queued = counted(status["slots"], "slot"), counted(status["queued"], "task")
+    yield f"{status['num_running']:,} running in {slots}; {queued} in the queue"
     for each in status["running"][:_SHOWN]:
         memory = f", {size(each['memory_bytes'])}" if each["memory_bytes"] else ""
         yield f"  for {duration(now - each['since'])}  {each['task']}  {each['at']}{memory}"

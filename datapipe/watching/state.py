@@ -7,16 +7,18 @@ where it was. Its size is that of the plan's steps and of the workers, never of 
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from datapipe.engine.figures import DriverFigures, Histogram
 from datapipe.engine.protocol import Failure, Message
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.work import Record, Task
 
 _LAST_LINES = 20
+_TASK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 
 
 @dataclass(slots=True)
@@ -56,7 +58,9 @@ class RunState:
         steps: by id, in the order of the plan.
         documents: by (source, fate): read, kept, dropped, quarantined.
         input_bytes, tokens: by source. output_bytes: by kind of task.
+        task_seconds: of committed tasks, by their kind.
         failures: failed attempts by the kind of the failure.
+        driver: what the driver counts of itself.
         messages: what each running attempt is at.
         lines: the last that the run said. failed: the last failed attempt, in words.
     """
@@ -68,7 +72,9 @@ class RunState:
         self.input_bytes: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
         self.output_bytes: Counter[str] = Counter()
+        self.task_seconds: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(_TASK_SECONDS))
         self.failures: Counter[str] = Counter()
+        self.driver = DriverFigures()
         self.messages: Sequence[Message] = ()
         self.since: dict[str, float] = {}
         self.lines: list[str] = []
@@ -84,7 +90,7 @@ class RunState:
         self._first = {step.source: step.id for step in reversed(maps)}
         self._last = {step.source: step.id for step in maps}
         steps = {step.id: StepState(step, None if step.tasks is None else len(step.tasks)) for step in plan.steps}
-        for sums in (self.documents, self.input_bytes, self.tokens, self.output_bytes):
+        for sums in (self.documents, self.input_bytes, self.tokens, self.output_bytes, self.task_seconds):
             sums.clear()
         for step in plan.steps:
             steps[step.id].done_here = done.get(step.id, 0)
@@ -114,6 +120,7 @@ class RunState:
         source, kind = state.step.source, state.step.kind
         for record in records:
             state.add(record)
+            self.task_seconds[kind].add(record.metrics.seconds)
             self.tokens[source] += record.metrics.tokens if kind == "tokenize" else 0
             self.output_bytes[kind] += sum(file.bytes for files in record.outputs.values() for file in files)
             if kind == "map":

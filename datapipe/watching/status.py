@@ -88,6 +88,8 @@ class StatusFile:
             "documents": {source: {fate: state.documents[source, fate] for fate in fates} for source in sources},
             "running": [message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
             "num_running": len(state.messages),
+            "slots": state.driver.slots,
+            "queued": state.driver.queued,
             "waiting": state.waiting(),
             "failures": dict(state.failures),
             "last_failure": state.failed,

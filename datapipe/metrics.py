@@ -173,6 +173,7 @@ class TaskMetrics:
         cut: what a task of kind "narrow" found: an interval or a cut, as JSON; empty for others.
         searched: by stage and list, how many entries it has and how many of them cannot be found; see `stage/findings.py`.
         field_values: by kept field, documents that were read and have a value; of tasks that read input.
+        second_attempt: of a task that had two attempts at once, whether the second one "won" or "lost"; empty for others.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
     """
@@ -189,6 +190,7 @@ class TaskMetrics:
     cut: dict[str, Any] = field(default_factory=dict)
     searched: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     field_values: dict[str, int] = field(default_factory=dict)
+    second_attempt: str = ""
     seconds: float = 0.0
     peak_bytes: int = 0
 
@@ -221,6 +223,7 @@ class TaskMetrics:
             **({"cut": self.cut} if self.cut else {}),
             **({"searched": self.searched} if self.searched else {}),
             "field_values": self.field_values,
+            **({"second_attempt": self.second_attempt} if self.second_attempt else {}),
             "seconds": self.seconds,
             "peak_bytes": self.peak_bytes,
         }

@@ -9,7 +9,6 @@ committed in groups: when the first of them has waited for 0.1 s, and when they 
 from __future__ import annotations
 
 import time
-import uuid
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,6 +17,7 @@ from typing import Protocol, TypeVar
 
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
+from datapipe.engine.attempts import SILENCE_S, Attempts, largest_first
 from datapipe.engine.figures import DriverFigures
 from datapipe.engine.patience import Patience
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message, TellsNews
@@ -65,13 +65,9 @@ class Observer(Protocol):
     def say(self, line: str) -> None: ...
 
 
-SILENCE_S = 45.0
-"""Silence of an attempt that the user is told of; then each time that it has doubled."""
-
-
 @dataclass(slots=True)
 class _Silences:
-    """Tells the user of attempts that tell nothing. Bounded by the attempts that run."""
+    """Tells the user of attempts that tell nothing for `SILENCE_S`, and again each time that this has doubled."""
 
     told_s: dict[str, float] = field(default_factory=dict)
 
@@ -135,10 +131,10 @@ class Driver:
 
     def _run(self, engine: Engine) -> Plan:
         plan = self.plan or self.compile()
-        ready = deque(plan.pending())
+        ready = deque(largest_first(plan.pending()))
         submitted = {task.fingerprint for task in ready}
         missing = _missing(plan)
-        in_flight: set[str] = set()
+        attempts = Attempts(engine)
         execution = self.request.mixture.execution
         retries = Retries(
             max_retries=execution.max_retries,
@@ -151,15 +147,15 @@ class Driver:
         while not plan.is_committed:
             self.hold.check()
             ready.extendleft(reversed(retries.due()))  # before fresh tasks, which may all fail in the same way
-            while ready and len(in_flight) < 2 * engine.slots and not self._patience.is_waiting:
-                task = ready.popleft()
-                in_flight.add(task.fingerprint)
-                engine.submit(task, uuid.uuid4().hex[:12])
+            while ready and len(attempts) < 2 * engine.slots and not self._patience.is_waiting:
+                attempts.submit(ready.popleft())
             wait_s = min(_TICK_S, self._pending.due_in_s)
-            attempt = engine.next_attempt(wait_s) if in_flight else time.sleep(wait_s)
-            self._look(engine, silences, len(ready) + len(in_flight))
+            attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
+            self._look(engine, silences, attempts, len(ready))
+            if attempt is not None and not attempts.is_settled(attempt):
+                self._tell_other(attempt)
+                attempt = None
             if attempt is not None:
-                in_flight.discard(attempt.task.fingerprint)
                 if attempt.failure is not None:  # which may end the run
                     self._commit(missing)
                 self._take(attempt, retries)
@@ -171,25 +167,35 @@ class Driver:
                 plan = self.compile()
                 fresh = [task for task in plan.pending() if task.fingerprint not in submitted]
                 submitted.update(task.fingerprint for task in fresh)
-                ready.extend(fresh)
+                ready.extend(largest_first(fresh))
                 missing = _missing(plan)
         return plan
 
-    def _look(self, engine: Engine, silences: _Silences, num_tasks: int) -> None:
-        """Tells the observer what the engine says, a few times a second: small tasks end a thousand times as often.
+    def _look(self, engine: Engine, silences: _Silences, attempts: Attempts, num_ready: int) -> None:
+        """Tells the observer what the engine says, and starts second attempts where slots are free. A few times a second: small
+        tasks end a thousand times as often.
 
         Args:
-            num_tasks: that run, or wait for a slot.
+            num_ready: tasks that wait to be submitted.
         """
         if (now := time.monotonic()) < self._next_look:
             return
         self._next_look = now + _LOOK_EVERY_S
         messages = engine.messages()
-        self.figures.look(engine.slots, num_tasks - len(messages))
+        self.figures.look(engine.slots, num_ready + len(attempts) - len(messages))
         for line in engine.take_news() if isinstance(engine, TellsNews) else ():
             self.observer.say(line)
         self.observer.tick(messages)
         silences.tell(messages, self.observer.say)
+        attempts.look(messages)
+        if len(attempts) < engine.slots and not self._patience.is_waiting and (line := attempts.start_second()):
+            self.observer.say(line)
+
+    def _tell_other(self, attempt: Attempt) -> None:
+        """Tells of an attempt that failed while another one at its task goes on."""
+        if attempt.failure is not None:
+            text = f"{attempt.failure.message}; another attempt at {attempt.task.label} goes on"
+            self.observer.retried(attempt.task, replace(attempt.failure, message=text))
 
     def _commit(self, missing: Counter[str]) -> None:
         """Commits the records that wait, and counts them in the tasks without a record by step."""

@@ -56,6 +56,13 @@ class LocalEngine:
         self._waiting.append((task, attempt))
         self._hand_out()
 
+    def cancel(self, attempt: str) -> None:
+        self._waiting = deque(waiting for waiting in self._waiting if waiting[1] != attempt)
+        for worker in self._workers:
+            if worker.message is not None and worker.message.attempt == attempt:
+                worker.stop()
+        self._workers = [worker for worker in self._workers if not worker.connection.closed]
+
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         self._hand_out()
         attempt = self._watch() or self._receive(timeout_s)

@@ -68,9 +68,14 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attempt:
-    """The end of one attempt at a task: a record to commit, or a failure."""
+    """The end of one attempt at a task: a record to commit, or a failure.
+
+    Attributes:
+        attempt: its name, as the driver gave it.
+    """
 
     task: Task
+    attempt: str
     record: Record | None = None
     failure: Failure | None = None
 
@@ -84,6 +89,10 @@ class Engine(Protocol):
         ...
 
     def submit(self, task: Task, attempt: str) -> None: ...
+
+    def cancel(self, attempt: str) -> None:
+        """Ends an attempt, which `next_attempt` does not return."""
+        ...
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         """Waits for the next attempt to end; None if none ends in time."""

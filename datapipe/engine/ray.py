@@ -68,6 +68,7 @@ class RayEngine:
         self._stall_s, self._limits = execution.stall_s, Limits.of(execution)
         self._patience_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
         self._running: dict[Any, Reported] = {}
+        self._by_task: dict[str, Reported] = {}
         self._remote: Any = ray.remote(max_retries=0, max_calls=0)(_attempt_that_travels())
         self._modules: dict[str, str] = {}
         self._asked: Any = None
@@ -98,11 +99,12 @@ class RayEngine:
             options["num_gpus"] = reserved["GPU"]
         if "memory" in reserved:
             options["memory"] = int(reserved["memory"])
-        if excluded := self._nodes.known.excluded:
+        if excluded := self._excluded(task):
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(excluded)})"}
         order = Order.of(task, attempt, self._nodes.expectation, self._modules, self._limits)
         reference = self._remote.options(**options).remote(order, self._board)
-        self._running[reference] = Reported(task=task, attempt=attempt, excluded=frozenset(excluded))
+        running = Reported(task=task, attempt=attempt, excluded=frozenset(excluded))
+        self._running[reference] = self._by_task[task.fingerprint] = running
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         if not self._running:
@@ -111,22 +113,43 @@ class RayEngine:
         if (unplaced := self._unplaced()) is not None:
             return unplaced
         ready, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s)
-        return self._ended(self._running.pop(ready[0]), ready[0]) if ready else None
+        return self._ended(self._take(ready[0]), ready[0]) if ready else None
+
+    def _excluded(self, task: Task) -> list[str]:
+        """The ids of the nodes that get no tasks, and of the one where the first attempt at the task runs, if others remain."""
+        excluded, first = self._nodes.known.excluded, self._by_task.get(task.fingerprint)
+        if first is not None and any(node.node_id != first.node_id for node in self._nodes.known.fit):
+            excluded = sorted({*excluded, first.node_id} - {""})
+        return excluded
+
+    def cancel(self, attempt: str) -> None:
+        for reference in [reference for reference, running in self._running.items() if running.attempt == attempt]:
+            running = self._take(reference)
+            ray.cancel(reference, force=True)
+            if running.report is not None:  # one that stands still does not hear of it
+                _kill_on_node(running)
+
+    def _take(self, reference: Any) -> Reported:
+        """Forgets an attempt."""
+        running = self._running.pop(reference)
+        self._by_task.pop(running.task.fingerprint, None)
+        return running
 
     def _ended(self, running: Reported, reference: Any) -> Attempt:
-        task = running.task
+        task, attempt = running.task, running.attempt
         try:
             node_id, lacks, record, failure = ray.get(reference)
         except RayTaskError as error:  # our own function failed outside of run_task
-            return Attempt(task=task, failure=failure_of(error.cause if isinstance(error.cause, BaseException) else error))
+            cause = error.cause if isinstance(error.cause, BaseException) else error
+            return Attempt(task=task, attempt=attempt, failure=failure_of(cause))
         except (RayError, OutOfMemoryError) as error:
-            return Attempt(task=task, failure=self._loss(running, error))
+            return Attempt(task=task, attempt=attempt, failure=self._loss(running, error))
         if lacks and (failure is None or self._nodes.is_output_seen()):  # what the driver lacks too is an outage
             self._nodes.known.answer(node_id, lacks)
             failure = Failure(kind="node", message=f"{task.label} came to a node that cannot run it: {'; '.join(lacks)}")
         elif failure is not None and failure.kind == "node":
             self._nodes.known.give_notice(node_id)
-        return Attempt(task=task, record=record, failure=failure)
+        return Attempt(task=task, attempt=attempt, record=record, failure=failure)
 
     def _loss(self, running: Reported, error: Exception) -> Failure:
         """What Ray's error tells of a lost task. The death of a node that was announced is no failure of the task."""
@@ -182,15 +205,16 @@ class RayEngine:
                     f"{running.task.label} waits for {running.lack}. Lower execution.resources, or add such a node; where the "
                     f"cluster adds it by itself and needs longer, raise execution.stall_s, now {self._stall_s:g}"
                 )
-                return Attempt(task=running.task, failure=Failure(kind="user", message=message))
+                return Attempt(task=running.task, attempt=running.attempt, failure=Failure(kind="user", message=message))
         return None
 
     def _sent_again(self, running: Reported) -> Attempt:
         """The end of an attempt that waits, and may run on none of the nodes that get tasks now."""
         [reference] = [reference for reference, other in self._running.items() if other is running]
-        del self._running[reference]
+        self._take(reference)
         ray.cancel(reference, force=True)
-        return Attempt(task=running.task, failure=Failure(kind="node", message=f"{running.task.label} waited for other nodes"))
+        failure = Failure(kind="node", message=f"{running.task.label} waited for other nodes")
+        return Attempt(task=running.task, attempt=running.attempt, failure=failure)
 
     def close(self) -> None:
         for reference in self._running:

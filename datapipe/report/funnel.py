@@ -15,6 +15,7 @@ from datapipe.metrics import UnreadableFile, counted, size
 from datapipe.report.inspecting.contamination import contamination_table
 from datapipe.report.layout import NumberTable, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
+from datapipe.report.summary import second_attempts_text
 
 _SHOWN_LANGUAGES = 12
 """Languages shown of each source: those with most text. report.json has all of them."""
@@ -29,7 +30,8 @@ def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
     mixture = [mixture_shares_table(report["mixture"])] if report["mixture"] else []
     searched = report.get("contamination")  # earlier reports lack it
     found = [contamination_table(searched)] if searched else []
-    return [*_documents(report, width), *found, *mixture, _steps(report), *tokenizer_tables(report["tokenizer"])]
+    second = [Text(line)] if (line := second_attempts_text(report)) else []
+    return [*_documents(report, width), *found, *mixture, _steps(report), *second, *tokenizer_tables(report["tokenizer"])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -29,6 +29,8 @@ clusters                stage → {clusters, dropped, sampled, sizes: [low, high
                         numbers are of a sample of clusters, and the first two estimates, where `sampled` is below 1
 tasks                   step → {planned, committed, kind, source, label, seconds, peak_bytes}; rounds of an exchange and merges
                         also {rows, bytes} written
+second_attempts         step → {tasks, won}: tasks that had a second attempt because they took much longer than others, and
+                        those of them in which it ended first
 run                     the command that wrote the report: {datapipe, engine, workers, wall_s, finished}
 shards                  {files, bytes, fingerprint, before}: of the snapshot, and the one before it; null before it is published
 mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
@@ -43,7 +45,7 @@ from dataclasses import asdict
 from typing import Any
 
 from datapipe.ledger.names import REPORT
-from datapipe.metrics import Packing, UnreadableFile, Work, rate_mb_per_s, total_counts, total_packing, total_work
+from datapipe.metrics import Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_counts, total_packing, total_work
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.counts import (
     ExcessDrops,
@@ -114,6 +116,7 @@ def summarize(
         "contamination": list(contamination),
         **distributions,
         "tasks": {step.id: _tasks(step) for step in plan.steps},
+        "second_attempts": _second_attempts(plan),
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
         "run": run,
@@ -173,6 +176,23 @@ def _tasks(step: Step) -> dict[str, Any]:
         "peak_bytes": max((record.metrics.peak_bytes for record in step.records), default=0),
     }
     return counts | _exchanged(step) if step.kind in EXCHANGES else counts
+
+
+def _second_attempts(plan: Plan) -> dict[str, dict[str, int]]:
+    ended = {step.id: [record.metrics.second_attempt for record in step.records] for step in plan.steps}
+    return {name: {"tasks": len(each) - each.count(""), "won": each.count("won")} for name, each in ended.items() if any(each)}
+
+
+def second_attempts_text(report: Mapping[str, Any]) -> str:
+    """A sentence on the tasks that had a second attempt; empty where none had."""
+    steps: Mapping[str, Any] = report.get("second_attempts", {})
+    if not steps:
+        return ""
+    tasks, won = (sum(each[name] for each in steps.values()) for name in ("tasks", "won"))
+    return (
+        f"{counted(tasks, 'task')} of {', '.join(steps)} took much longer than others and had a second attempt, which ended "
+        f"first in {won:,}."
+    )
 
 
 def _exchanged(step: Step) -> dict[str, int]:

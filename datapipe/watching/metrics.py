@@ -42,6 +42,7 @@ class RunMetrics(Collector):
             ("tokens", "Tokens.", "source", state.tokens),
             ("output_bytes", "Bytes of committed files.", "kind", state.output_bytes),
             ("failures", "Failed attempts that are tried again.", "kind", state.failures),
+            ("second_attempts", "Tasks that took long and had two attempts at once.", "second", state.second_attempts),
         ):
             yield _counters(name, text, [label], {(key,): number for key, number in sums.items()})
         seconds = {(name,): step.seconds for name, step in state.steps.items()}

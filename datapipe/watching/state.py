@@ -60,6 +60,7 @@ class RunState:
         input_bytes, tokens: by source. output_bytes: by kind of task.
         task_seconds: of committed tasks, by their kind.
         failures: failed attempts by the kind of the failure.
+        second_attempts: tasks that had two attempts at once, by whether the second one "won" or "lost".
         driver: what the driver counts of itself.
         messages: what each running attempt is at.
         lines: the last that the run said. failed: the last failed attempt, in words.
@@ -74,6 +75,7 @@ class RunState:
         self.output_bytes: Counter[str] = Counter()
         self.task_seconds: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(_TASK_SECONDS))
         self.failures: Counter[str] = Counter()
+        self.second_attempts: Counter[str] = Counter()
         self.driver = DriverFigures()
         self.messages: Sequence[Message] = ()
         self.since: dict[str, float] = {}
@@ -90,7 +92,7 @@ class RunState:
         self._first = {step.source: step.id for step in reversed(maps)}
         self._last = {step.source: step.id for step in maps}
         steps = {step.id: StepState(step, None if step.tasks is None else len(step.tasks)) for step in plan.steps}
-        for sums in (self.documents, self.input_bytes, self.tokens, self.output_bytes, self.task_seconds):
+        for sums in (self.documents, self.input_bytes, self.tokens, self.output_bytes, self.task_seconds, self.second_attempts):
             sums.clear()
         for step in plan.steps:
             steps[step.id].done_here = done.get(step.id, 0)
@@ -122,6 +124,8 @@ class RunState:
             state.add(record)
             self.task_seconds[kind].add(record.metrics.seconds)
             self.tokens[source] += record.metrics.tokens if kind == "tokenize" else 0
+            if record.metrics.second_attempt:
+                self.second_attempts[record.metrics.second_attempt] += 1
             self.output_bytes[kind] += sum(file.bytes for files in record.outputs.values() for file in files)
             if kind == "map":
                 self._add_documents(source, state.step.id, record)

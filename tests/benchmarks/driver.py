@@ -65,7 +65,9 @@ class NoEngine:
 
     def next_attempt(self, timeout_s: float) -> Attempt:
         task, attempt = self._tasks.popleft()
-        return Attempt(task=task, record=_record(task, attempt))
+        return Attempt(task=task, attempt=attempt, record=_record(task, attempt))
+
+    def cancel(self, attempt: str) -> None: ...
 
     def messages(self) -> Sequence[Any]:
         return ()

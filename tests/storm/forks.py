@@ -54,9 +54,11 @@ class Here:
             self.left -= 1
         task, attempt = self.waiting.popleft()
         try:
-            return Attempt(task=task, record=tasks.run_task(task, self.root, attempt))
+            return Attempt(task=task, attempt=attempt, record=tasks.run_task(task, self.root, attempt))
         except Exception as error:
-            return Attempt(task=task, failure=failure_of(error))
+            return Attempt(task=task, attempt=attempt, failure=failure_of(error))
+
+    def cancel(self, attempt: str) -> None: ...
 
     def messages(self) -> tuple[()]:
         return ()

@@ -80,7 +80,9 @@ class InProcess:
 
     def next_attempt(self, timeout_s):
         task, attempt = self.tasks.pop(0)
-        return Attempt(task=task, record=run_task(task, self.root, attempt))
+        return Attempt(task=task, attempt=attempt, record=run_task(task, self.root, attempt))
+
+    def cancel(self, attempt): ...
 
     def messages(self):
         return ()

@@ -110,8 +110,10 @@ class WorkerProcess:
         except (EOFError, OSError):
             return self._lost()
         assert task is not None
+        assert self.message is not None
+        attempt = self.message.attempt
         self.task = self.message = None
-        return Attempt(task=task, record=record, failure=failure)
+        return Attempt(task=task, attempt=attempt, record=record, failure=failure)
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         """Waits for the end of its attempt; None if it does not end in time."""
@@ -132,7 +134,8 @@ class WorkerProcess:
                 f"Check that `{sys.executable} -P -c 'import datapipe.tasks.run_task'` works."
             ) from None
         is_oom = status == -signal.SIGKILL and _num_oom_kills() > self._oom_kills
-        return Attempt(task=task, failure=_failure_of_end(status, message, self._last_words, is_oom=is_oom))
+        failure = _failure_of_end(status, message, self._last_words, is_oom=is_oom)
+        return Attempt(task=task, attempt=message.attempt, failure=failure)
 
     # ---------------------------------------------------------------------------------------------- silence and memory
 
@@ -143,11 +146,12 @@ class WorkerProcess:
         now = time.monotonic()
         step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
         self.message = self._look(self.message, step_s)
-        task, failure = self.task, self._excess(self.message, limits.memory_bytes) or self._stall(self.message, limits.stall_s)
+        task, attempt = self.task, self.message.attempt
+        failure = self._excess(self.message, limits.memory_bytes) or self._stall(self.message, limits.stall_s)
         if failure is None:
             return None
         self.stop()
-        return Attempt(task=task, failure=replace(failure, details=self._last_words))
+        return Attempt(task=task, attempt=attempt, failure=replace(failure, details=self._last_words))
 
     def _stall(self, message: Message, stall_s: float) -> Failure | None:
         if not is_stalled(message, stall_s if self.is_ready else max(stall_s, _LONGEST_START_S)):

@@ -8,6 +8,7 @@ from typing import Any
 from datapipe.metrics import counted, size
 from datapipe.report.html.drawing import Bar, Chart, Table, bars, short
 from datapipe.report.html.section import Section, left_out, share_of
+from datapipe.report.summary import second_attempts_text
 
 
 def provenance(report: Mapping[str, Any], most: int) -> Section:
@@ -75,7 +76,7 @@ def speed(report: Mapping[str, Any], most: int) -> Section:
         anchor="speed",
         heading="Time and memory",
         charts=charts,
-        note="Seconds are summed over workers." if charts else "",
+        note=f"Seconds are summed over workers. {second_attempts_text(report)}".strip() if charts else "",
         more=more,
     )
 

@@ -21,12 +21,12 @@ class _Failing:
         self.failure, self.waiting, self.tried = failure, [], []
 
     def submit(self, task, attempt):
-        self.waiting.append(task)
+        self.waiting.append((task, attempt))
 
     def next_attempt(self, timeout_s):
-        task = self.waiting.pop(0)
+        task, attempt = self.waiting.pop(0)
         self.tried.append(task)
-        return Attempt(task=task, failure=self.failure)
+        return Attempt(task=task, attempt=attempt, failure=self.failure)
 
     def messages(self):
         return ()

@@ -231,12 +231,26 @@ def test_ray_supervisor_that_is_stopped_is_told_and_killed_and_costs_its_attempt
     hostile_stages.write_module(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr("datapipe.engine.driver.SILENCE_S", 5.0)
+    monkeypatch.setattr("datapipe.engine.attempts.LEAST_S", float("inf"))  # no second attempt
     mixture = hostile_stages.write_mixture(tmp_path, {18: "STOP-SUPERVISOR"})
     done = runs.run_mixture(mixture, make_engine=_on(cluster), overrides=["execution.stall_s=30"])
     assert (tmp_path / "was-stopped").exists()
     assert any(line.startswith("no word for") for line in done.watcher.lines)
     assert [failure.kind for _, failure in done.watcher.retries] == ["infrastructure"]
     assert done.report["total"]["documents"]["kept"] == 60
+
+
+def test_ray_supervisor_that_is_stopped_is_overtaken_by_a_second_attempt_and_ended(tmp_path, cluster, monkeypatch):
+    hostile_stages.write_module(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("datapipe.engine.attempts.SILENCE_S", 5.0)
+    mixture = hostile_stages.write_mixture(tmp_path, {18: "STOP-SUPERVISOR"})
+    done = runs.run_mixture(mixture, make_engine=_on(cluster))
+    assert (tmp_path / "was-stopped").exists()
+    assert done.watcher.retries == []
+    assert done.report["second_attempts"]["web/read"] == {"tasks": 1, "won": 1}
+    assert done.snapshot == runs.run_mixture(mixture, output=tmp_path / "local", make_engine=runs.InProcess).snapshot
+    wait_until(lambda: not _ray_workers(), "the end of the stopped supervisor")
 
 
 def _change(path: Path, how: str) -> None:

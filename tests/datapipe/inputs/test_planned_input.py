@@ -109,9 +109,9 @@ class _Interfering(runs.InProcess):
 
     def run(self, task: Any, attempt: str) -> Attempt:
         try:
-            return Attempt(task=task, record=run_task(task, self.root, attempt))
+            return Attempt(task=task, attempt=attempt, record=run_task(task, self.root, attempt))
         except Exception as error:
-            return Attempt(task=task, failure=failure_of(error))
+            return Attempt(task=task, attempt=attempt, failure=failure_of(error))
 
 
 def _engine(interfere: Callable[[], None], num_before: int = 0, kind: type[_Interfering] = _Interfering) -> type[_Interfering]:
@@ -184,7 +184,8 @@ class _Killed(_Interfering):
 
     def run(self, task: Any, attempt: str) -> Attempt:
         if self.num_before < 0 and task.step == "web/read":
-            return Attempt(task=task, failure=Failure(kind="infrastructure", message="a worker was ended by SIGBUS"))
+            failure = Failure(kind="infrastructure", message="a worker was ended by SIGBUS")
+            return Attempt(task=task, attempt=attempt, failure=failure)
         return super().run(task, attempt)
 
 

@@ -1,0 +1,193 @@
+"""Attempts: which tasks go first, when a second attempt starts, and which end of an attempt counts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datapipe.activity import Activity
+from datapipe.engine import attempts as module
+from datapipe.engine.attempts import LEAST_S, SILENCE_S, Attempts, input_bytes, largest_first
+from datapipe.engine.protocol import Attempt, Failure, Message
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.outputs import TableFile
+from datapipe.plan.work import Record, SampleTask
+from datapipe.report.summary import second_attempts_text
+from tests.support import hostile_stages, runs
+
+
+def _task(number: int, num_bytes: int = 1000) -> SampleTask:
+    files = (TableFile(path=f"{number}", rows=1, bytes=num_bytes, checksum="", row_bytes=num_bytes),)
+    return SampleTask(
+        step="web/sample", fingerprint=f"{number:064x}", seed=0, before="", documents=files, fraction=1.0, validation=0.0
+    )
+
+
+class _Engine:
+    slots = 2
+
+    def __init__(self) -> None:
+        self.submitted: list[tuple[int, str]] = []
+        self.cancelled: list[str] = []
+
+    def submit(self, task: Any, attempt: str) -> None:
+        self.submitted.append((int(task.fingerprint, 16), attempt))
+
+    def cancel(self, attempt: str) -> None:
+        self.cancelled.append(attempt)
+
+    def next_attempt(self, timeout_s: float) -> None: ...
+
+    def messages(self) -> tuple[()]:
+        return ()
+
+    def close(self) -> None: ...
+
+
+class _Case:
+    """Attempts with a clock that stands still but for `wait`. One task of 1,000 bytes has taken a second."""
+
+    def __init__(self) -> None:
+        self.now, self.engine = 0.0, _Engine()
+        self.attempts = Attempts(self.engine, lambda: self.now)
+        assert self.ends(_task(0), self.attempts.submit(_task(0)), seconds=1.0)
+
+    def wait(self, seconds: float, *running: str, silent_s: float = 0.0, activity: Activity | None = None) -> None:
+        messages = [Message(attempt=name, task="web/sample", silent_s=silent_s, activity=activity) for name in running]
+        self.attempts.look(messages)
+        self.now += seconds
+        self.attempts.look(messages)
+
+    def ends(self, task: Any, attempt: str, seconds: float = 1.0) -> bool:
+        self.record = Record(step=task.step, fingerprint=task.fingerprint, outputs={}, metrics=TaskMetrics(seconds=seconds))
+        return self.attempts.is_settled(Attempt(task=task, attempt=attempt, record=self.record))
+
+    def fails(self, task: Any, attempt: str, kind: str) -> bool:
+        return self.attempts.is_settled(Attempt(task=task, attempt=attempt, failure=Failure(kind=kind, message="")))
+
+
+@pytest.fixture
+def case() -> _Case:
+    return _Case()
+
+
+def _doubled(case: _Case, task: Any) -> tuple[str, str]:
+    """Two attempts at a task, the second of which has just started."""
+    first = case.attempts.submit(task)
+    case.wait(LEAST_S, first)
+    assert "a second attempt starts" in case.attempts.start_second()
+    return first, case.engine.submitted[-1][1]
+
+
+@pytest.mark.parametrize(("num_bytes", "seconds", "is_slow"), [
+    (1000, LEAST_S - 0.1, False),
+    (1000, LEAST_S, True),
+    (100_000, 199.9, False),  # a hundred times the input may take twice a hundred seconds
+    (100_000, 200.0, True),
+])  # fmt: skip
+def test_an_attempt_is_slow_by_what_others_took_for_as_much_input(case, num_bytes, seconds, is_slow):
+    first = case.attempts.submit(_task(1, num_bytes))
+    case.wait(seconds, first)
+    assert bool(case.attempts.start_second()) == is_slow
+    assert [number for number, _ in case.engine.submitted] == [0, 1, *[1] * is_slow]
+
+
+def test_a_silent_attempt_gets_a_second_one_where_nothing_is_known_of_its_step():
+    case = _Case()
+    alone = Attempts(case.engine, lambda: case.now)
+    attempt = alone.submit(_task(1))
+    alone.look([Message(attempt=attempt, task="", silent_s=SILENCE_S - 1)])
+    case.now += 1e6
+    assert alone.start_second() == ""
+    alone.look([Message(attempt=attempt, task="", silent_s=SILENCE_S)])
+    assert "has said nothing for 45 s" in alone.start_second()
+
+
+def test_an_attempt_that_waits_gets_no_second_one_and_no_task_gets_a_third(case):
+    first = case.attempts.submit(_task(1))
+    case.wait(1e6, first, activity=Activity(work="a kernel", is_waiting=True))
+    assert case.attempts.start_second() == ""
+    second = _doubled(case, _task(2))
+    case.wait(1e6, *second)
+    assert case.attempts.start_second() == ""
+
+
+def test_the_one_that_is_late_by_most_goes_first(case):
+    small, large = case.attempts.submit(_task(1)), case.attempts.submit(_task(2, 10_000))
+    case.wait(21.0, small, large)
+    case.attempts.start_second()
+    assert [number for number, _ in case.engine.submitted][3:] == [1]
+    case.attempts.start_second()
+    assert [number for number, _ in case.engine.submitted][3:] == [1, 2]
+
+
+@pytest.mark.parametrize("winner", [0, 1])
+def test_the_first_record_counts_and_the_other_attempt_is_cancelled(case, winner):
+    task = _task(1)
+    both = _doubled(case, task)
+    assert case.ends(task, both[winner])
+    assert case.record.metrics.second_attempt == ("lost", "won")[winner]
+    assert case.engine.cancelled == [both[1 - winner]]
+    assert not case.ends(task, both[1 - winner])
+    assert len(case.attempts) == 0
+
+
+@pytest.mark.parametrize("kind", ["task", "memory", "infrastructure", "node", "crash", "stall"])
+def test_a_failure_counts_only_where_no_other_attempt_goes_on(case, kind):
+    task = _task(1)
+    first, second = _doubled(case, task)
+    assert not case.fails(task, first, kind)
+    assert case.engine.cancelled == []
+    assert case.fails(task, second, kind)
+    assert len(case.attempts) == 0
+
+
+@pytest.mark.parametrize("kind", ["user", "stage", "damage"])
+def test_a_failure_that_any_attempt_meets_counts_at_once(case, kind):
+    task = _task(1)
+    first, second = _doubled(case, task)
+    assert case.fails(task, second, kind)
+    assert case.engine.cancelled == [first]
+
+
+def test_a_task_without_a_second_attempt_says_nothing_of_one(case):
+    assert case.record.metrics.second_attempt == ""
+    assert "second_attempt" not in case.record.metrics.to_json()
+
+
+@given(st.lists(st.integers(0, 40), max_size=30))
+def test_largest_first_puts_the_large_ones_first_and_leaves_the_others_in_order(sizes):
+    tasks = [_task(number, 2**size) for number, size in enumerate(sizes)]
+    ordered = largest_first(tasks)
+    assert sorted(ordered, key=lambda task: task.fingerprint) == tasks
+    usual = sorted(map(input_bytes, tasks))[len(tasks) // 2] if tasks else 0
+    rest = [task for task in ordered if input_bytes(task) <= usual]
+    assert rest == [task for task in tasks if input_bytes(task) <= usual]
+    front = [input_bytes(task) for task in ordered[: len(tasks) - len(rest)]]
+    if front and min(front) > 4 * usual:
+        assert front == sorted(front, reverse=True)
+
+
+@pytest.mark.slow
+def test_a_worker_that_stands_still_is_overtaken_by_a_second_attempt_to_the_same_bytes(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LEAST_S", 1.0)
+    monkeypatch.syspath_prepend(tmp_path)
+    hostile_stages.write_module(tmp_path)
+    mixture, options = hostile_stages.write_mixture(tmp_path, {17: "STOPPED"}), ["execution.split_bytes=16KiB"]
+    watcher = runs.Watcher()
+    overtaken = runs.run_mixture(mixture, output=tmp_path / "overtaken", overrides=options, watcher=watcher)
+    plain = runs.run_mixture(mixture, output=tmp_path / "plain", overrides=options, make_engine=runs.InProcess)
+    assert (overtaken.checksums, overtaken.snapshot) == (plain.checksums, plain.snapshot)
+    assert overtaken.report["second_attempts"]["web/read"]["tasks"] >= 1  # whichever of its attempts stands still
+    assert plain.report["second_attempts"] == {}
+    only = {"second_attempts": {"web/read": {"tasks": 1, "won": 1}}}
+    assert second_attempts_text(only).startswith("1 task of web/read took much longer than others and had a second attempt")
+    assert [line for line in watcher.lines if "a second attempt starts" in line]
+    assert watcher.retries == []
+    folders = {path.parts[-2] for path in (tmp_path / "overtaken/work/attempts").glob("*/*/*")}
+    committed = {Path(file.path).parts[-2] for record in watcher.records for files in record.outputs.values() for file in files}
+    assert folders <= committed

@@ -164,9 +164,10 @@ def run(
     make_engine = engine_factory(engine, workers, address)
     with _of_program(output):
         loaded = _loaded(mixture, set, output, limit)
-        with _watcher(progress) as watcher:
+        state = RunState()
+        with _watcher(progress, state) as watcher:
             run = Run(loaded, make_engine, watcher, limit, engine=engine, workers=workers, replaces=replace)
-            problem = execute(run)
+            problem = execute(run, state)
         report = _kept(run, problem)
         warnings = tuple(warning["text"] for warning in (report or {}).get("warnings", ()))
         for warning in warnings:
@@ -255,14 +256,14 @@ class _Logger:
         _log.info("%s", masked(line))
 
 
-def _watcher(progress: bool) -> Any:
+def _watcher(progress: bool, state: RunState) -> Any:
     """What watches the run, as a context manager: the live display, or the logger."""
     if not progress:
         return nullcontext(_Logger())
     from datapipe.report.funnel import wide_console
     from datapipe.report.progress import Progress
 
-    return Progress(wide_console())
+    return Progress(wide_console(), state.text_of_time_left)
 
 
 def _kept(run: Run, problem: BaseException | None) -> dict[str, Any] | None:
@@ -312,7 +313,7 @@ def execute(run: Run, state: RunState | None = None) -> DatapipeError | Keyboard
     caller raises it when the report is kept. `state` sums up what is committed, for others too."""
     run.report = lambda plan, snapshot, warnings: report_bytes(_report(run, plan, snapshot, None, warnings))
     status = StatusFile(run.root, state := state or RunState())
-    state.driver = run.figures
+    state.driver, state.estimate = run.figures, run.step_times
     run.observer = Observers([run.observer, state, status])
     try:
         run.execute()

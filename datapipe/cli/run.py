@@ -104,7 +104,7 @@ def _run(make_run: Callable[[Observer], Run], metrics_port: int | None, log_json
     state = RunState()
     with ExitStack() as stack:
         log = stack.enter_context(EventLog(log_json)) if log_json is not None else None
-        progress = stack.enter_context(Progress(console))
+        progress = stack.enter_context(Progress(console, state.text_of_time_left))
         run = make_run(progress if log is None else Observers([progress, log]))
         if metrics_port is not None:
             stack.enter_context(_served(run, state, metrics_port))

@@ -13,8 +13,8 @@ from datapipe.credentials import masked
 def status(output: OutputFolder, as_json: Json = False) -> None:
     """Tell how far a run is, from another terminal or machine.
 
-    It tells the process that holds the output, the steps, what each worker is at, what failed last, and the time left of the
-    steps that are planned. Exit status 3 for a run that was killed, stopped or failed.
+    It tells the process that holds the output, the steps, what each worker is at, what failed last, and the time left. Exit
+    status 3 for a run that was killed, stopped or failed.
     """
     from datapipe.report.layout import say
     from datapipe.storage import Root

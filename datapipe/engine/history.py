@@ -32,7 +32,7 @@ from datapipe.inputs.path_lists import SIGN as LIST_SIGN
 from datapipe.ledger.ledger import RECORD_VERSION, Ledger
 from datapipe.ledger.names import CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.plan.compile import Plan, Step
-from datapipe.plan.estimate import Estimate, estimate, kept_shares
+from datapipe.plan.estimate import Estimate, KeptShares, estimate, kept_shares
 from datapipe.plan.reasons import LastRun, RunFacts, facts_of, reasons
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
@@ -119,11 +119,15 @@ def why(root: Root, request: Request, plan: Plan) -> dict[str, list[str]]:
 
 def estimated(root: Root, request: Request, plan: Plan) -> Estimate:
     """What the steps that are not committed would take, with what the last run of the output kept."""
+    return estimate(request, plan, kept_by_last_run(root))
+
+
+def kept_by_last_run(root: Root) -> KeptShares:
+    """The share of text that each step kept in the last run of an output; empty where there was none."""
     try:
-        kept = json.loads(root.read_bytes(RUN)).get("kept", {})
+        return json.loads(root.read_bytes(RUN)).get("kept", {})
     except (FileNotFoundError, ValueError):
-        kept = {}
-    return estimate(request, plan, kept)
+        return {}
 
 
 def _last_run(root: Root) -> LastRun | None:

@@ -6,7 +6,7 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -14,7 +14,7 @@ from time import perf_counter
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
 from datapipe.engine.figures import DriverFigures
-from datapipe.engine.history import add_node_hours, estimated, last_limit, write_inputs, write_run
+from datapipe.engine.history import add_node_hours, estimated, kept_by_last_run, last_limit, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.patience import stopped_by
@@ -33,6 +33,7 @@ from datapipe.memory import without_collection
 from datapipe.metrics import counted, size
 from datapipe.outages import free_bytes
 from datapipe.plan.compile import Plan, compile_plan
+from datapipe.plan.estimate import KeptShares, StepTime, step_times
 from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning
 from datapipe.shards.manifest import Manifest, read_manifest
@@ -54,6 +55,7 @@ class Run:
         workers: processes; None for one on each core.
         started_s: of `perf_counter`.
         figures: of its driver.
+        kept_before: the share of text that each step kept in the run before, once it was asked for.
     """
 
     mixture: Mixture
@@ -71,10 +73,18 @@ class Run:
     snapshot: Manifest | None = None
     of_snapshot: Sequence[RunWarning] = ()
     figures: DriverFigures = field(default_factory=DriverFigures)
+    kept_before: KeptShares | None = None
 
     @property
     def root(self) -> Root:
         return Root(self.mixture.output)
+
+    def step_times(self, plan: Plan) -> Mapping[str, StepTime]:
+        """About how long each step of a plan of this run takes on one core."""
+        assert self.request is not None
+        if self.kept_before is None:
+            self.kept_before = kept_by_last_run(self.root)
+        return step_times(self.request, plan, self.kept_before)
 
     @no_exit()
     def execute(self) -> Manifest:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -57,10 +57,14 @@ class _Pace:
 
 
 class Progress:
-    """Observes a run. Use it as a context manager around `Run.execute`."""
+    """Observes a run. Use it as a context manager around `Run.execute`.
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    Args:
+        time_left: the time left of the whole run, in words; empty while nothing tells.
+    """
+
+    def __init__(self, console: Console, time_left: Callable[[], str] = lambda: "") -> None:
+        self.console, self._time_left = console, time_left
         self._plan: Plan | None = None
         self._paces: dict[str, _Pace] = {}
         self._records: dict[str, list[Record]] = {}
@@ -113,6 +117,8 @@ class Progress:
                     self._plain(step)
             for parts in self._training:
                 self.say(", ".join(parts))
+            if left := self._time_left():
+                self.say(f"all steps: {left}")
             self._last_plain = time.monotonic()
 
     def _training_parts(self, messages: Sequence[Message]) -> list[list[str]]:
@@ -167,7 +173,8 @@ class Progress:
         What does not fit is left out, the time left last; then the end of the step's title.
         """
         steps = self._plan.steps if self._plan else []
-        heading = f"{sum(self._is_done(step) for step in steps)} of {counted(len(steps), 'step')} done"
+        done = f"{sum(self._is_done(step) for step in steps)} of {counted(len(steps), 'step')} done"
+        heading = ", ".join(filter(None, (done, self._time_left())))
         running = [step for step in steps if step.tasks and not self._is_done(step)]
         rows = list(map(self._row, running))
         widths = {_BAR: _BAR_CELLS} | {number: max(map(len, column)) for number, column in enumerate(zip(*rows, strict=True))}

@@ -55,9 +55,10 @@ class RunMetrics(Collector):
         yield _gauges("waiting", "1 for what attempts wait for.", ["what"], {(what,): 1 for what in state.waiting()})
         yield _counters("driver_cpu_seconds", "CPU of the driver's process.", [], {(): process_time()})
         yield from _of_driver(state.driver)
-        left_s = state.seconds_left()
-        if left_s is not None:
-            yield _gauge("estimated_seconds_left", "Until the planned steps are committed.", {}, left_s)
+        left = state.time_left()
+        if left is not None:
+            bound = {"bound": "least" if left.is_least else "about"}
+            yield _gauge("estimated_seconds_left", "Until all steps are committed.", bound, left.seconds)
 
     def _tasks(self) -> Metric:
         running, values = self._state.running, {}

@@ -8,6 +8,7 @@ from typing import Any
 
 from datapipe.metrics import counted, size
 from datapipe.report.progress import duration
+from datapipe.watching.time_left import TimeLeft
 
 _SHOWN = 8
 
@@ -35,7 +36,7 @@ def _heading(status: Mapping[str, Any], output: str) -> str:
     match status["state"]:
         case "running":
             left_s = status["seconds_left"]
-            left = "" if left_s is None else f"; the steps that are planned take about {duration(left_s)} more"
+            left = "" if left_s is None else f"; {TimeLeft(seconds=left_s, is_least=status['is_least'])}"
             return f"{output}: running for {duration(time.time() - status['started'])}, process {status['holder']}{left}"
         case "finished":
             return f"{output}: finished"

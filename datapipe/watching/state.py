@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from datapipe.engine.figures import DriverFigures, Histogram
 from datapipe.engine.protocol import Failure, Message
 from datapipe.plan.compile import Plan, Step
+from datapipe.plan.estimate import StepTime
 from datapipe.plan.work import Record, Task
+from datapipe.watching.time_left import StepProgress, TimeLeft, time_left
 
 _LAST_LINES = 20
 _TASK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
@@ -62,6 +64,7 @@ class RunState:
         failures: failed attempts by the kind of the failure.
         second_attempts: tasks that had two attempts at once, by whether the second one "won" or "lost".
         driver: what the driver counts of itself.
+        estimate: about how long each step of a plan takes.
         messages: what each running attempt is at.
         lines: the last that the run said. failed: the last failed attempt, in words.
     """
@@ -77,12 +80,14 @@ class RunState:
         self.failures: Counter[str] = Counter()
         self.second_attempts: Counter[str] = Counter()
         self.driver = DriverFigures()
+        self.estimate: Callable[[Plan], Mapping[str, StepTime]] = lambda plan: {}
         self.messages: Sequence[Message] = ()
         self.since: dict[str, float] = {}
         self.lines: list[str] = []
         self.failed = ""
         self._first: dict[str, str] = {}
         self._last: dict[str, str] = {}
+        self._times: Mapping[str, StepTime] = {}
 
     # ---------------------------------------------------------------------------------------------- called by the driver
 
@@ -97,6 +102,7 @@ class RunState:
         for step in plan.steps:
             steps[step.id].done_here = done.get(step.id, 0)
             self._add(steps[step.id], step.records)
+        self._times = self.estimate(plan)
         self.steps = steps
 
     def committed(self, record: Record) -> None:
@@ -143,23 +149,39 @@ class RunState:
     @property
     def running(self) -> Counter[str]:
         """Running attempts by step."""
-        return Counter(message.task.partition(" (")[0] for message in self.messages)
+        return Counter(map(_step_of, self.messages))
 
-    def seconds_left(self) -> float | None:
-        """Until the planned steps are committed, by the speed of their own tasks so far; None while a step has no speed yet.
-        Steps that wait for others are no part of it."""
-        left_s, workers = 0.0, max(1, len(self.messages))
-        for state in self.steps.values():
-            if state.planned is None or state.committed >= state.planned:
-                continue
-            if not state.committed:
-                return None
-            left_s += state.seconds / state.committed * (state.planned - state.committed) / workers
-        return left_s
+    def time_left(self) -> TimeLeft | None:
+        """Until all steps are committed; None while nothing tells."""
+        now, since, messages = time.time(), self.since, self.messages
+        running: defaultdict[str, list[float]] = defaultdict(list)
+        for each in messages:
+            running[_step_of(each)].append(max(0.0, now - since.get(each.attempt, now)))
+        steps = [
+            StepProgress(
+                planned=state.planned,
+                committed=state.committed,
+                seconds=state.seconds,
+                running_s=running[name],
+                estimate=self._times.get(name),
+                is_alone=state.step.kind == "train",
+            )
+            for name, state in self.steps.items()
+        ]
+        return time_left(steps, self.driver.slots)
+
+    def text_of_time_left(self) -> str:
+        """In words, for people; empty while nothing tells."""
+        left = self.time_left() if self.steps else None
+        return str(left) if left is not None and left.seconds else ""
 
     def waiting(self) -> list[str]:
         """What attempts wait for: another process, or a node that has what they need."""
         return sorted({str(each.activity.work) for each in self.messages if each.activity and each.activity.is_waiting})
+
+
+def _step_of(message: Message) -> str:
+    return message.task.partition(" (")[0]
 
 
 def message_json(message: Message, since: float) -> dict[str, Any]:

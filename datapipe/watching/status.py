@@ -68,13 +68,15 @@ class StatusFile:
         attempts = sorted(state.messages, key=lambda message: state.since.get(message.attempt, 0.0))[:_MOST_ATTEMPTS]
         sources = sorted({source for source, _ in state.documents})
         fates = ("read", "kept", "dropped", "quarantined")
+        left = state.time_left()
         return {
             "version": _VERSION,
             "outcome": self._outcome,
             "process": f"{os.getpid()} on {socket.gethostname()}",
             "started": state.started,
             "written": time.time(),
-            "seconds_left": state.seconds_left(),
+            "seconds_left": None if left is None else left.seconds,
+            "is_least": left is not None and left.is_least,
             "steps": [
                 {
                     "step": name,

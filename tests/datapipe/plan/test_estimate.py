@@ -10,7 +10,7 @@ from datapipe.config import Mixture, load_mixture
 from datapipe.engine.history import estimated
 from datapipe.engine.run import planned
 from datapipe.errors import UserError
-from datapipe.plan.estimate import Estimate
+from datapipe.plan.estimate import Estimate, step_times
 from datapipe.storage import Root
 from tests.support import corpora, runs
 from tests.support.small_disk import small_disk
@@ -82,11 +82,22 @@ def test_a_limited_run_is_estimated_by_its_documents(tmp_path: Path) -> None:
     assert estimate_of(mixture, limit=10**6).bytes == estimate_of(mixture).bytes
 
 
+def test_times_of_steps_are_those_of_the_estimate_and_the_exchanges_have_some(tmp_path: Path) -> None:
+    mixture = written(tmp_path, COMPARED, TOKENS, 200)
+    request, plan = planned(mixture)
+    times = step_times(request, plan, {})
+    assert sum(time.seconds for time in times.values()) == pytest.approx(estimate_of(mixture).core_seconds)
+    assert all(time.seconds > 0 and not time.is_least for time in times.values())
+    assert list(times) == [step.id for step in plan.steps]
+
+
 def test_stages_of_unknown_speed_are_named(tmp_path: Path) -> None:
     mixture = written(
         tmp_path, "stages: ['tests.support.function_stages:keeps_words', filter.length: {min_chars: 1}]\n", TOKENS, 20
     )
     assert estimate_of(mixture).unknown == ("tests.support.function_stages:keeps_words",)
+    times = step_times(*planned(mixture), {})
+    assert [name for name, time in times.items() if time.is_least] == ["web/read"]
 
 
 def test_a_disk_that_is_too_small_refuses_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:

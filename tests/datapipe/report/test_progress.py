@@ -37,7 +37,7 @@ def _message(work: str, place: str, silent_s: float) -> Message:
 
 def _watched(terminal: bool) -> str:
     stream = io.StringIO()
-    with Progress(Console(file=stream, force_terminal=terminal, width=100)) as progress:
+    with Progress(Console(file=stream, force_terminal=terminal, width=100), lambda: "about 4:10 left") as progress:
         progress.planned(_plan(2))
         progress.committed(_record(0))
         progress.tick([_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2])
@@ -49,7 +49,7 @@ def _watched(terminal: bool) -> str:
 
 def test_progress_on_a_terminal_shows_tasks_documents_and_time_left():
     shown = _watched(terminal=True)
-    assert "0 of 2 steps done" in shown
+    assert "0 of 2 steps done, about 4:10 left" in shown
     assert "1/2" in shown
     assert "7 kept" in shown
     assert "left" in shown

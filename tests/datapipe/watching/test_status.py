@@ -78,7 +78,7 @@ def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_a
         step.id: len(step.tasks or ()) for step in done.plan.steps
     }
     assert sum(value for (_, _, state_, _), value in tasks.items() if state_ != "committed") == 0
-    assert last["datapipe_run_estimated_seconds_left",] == 0
+    assert last["datapipe_run_estimated_seconds_left", "about"] == 0
     assert scraped[0]["datapipe_run_steps", "waiting"] > 0
     assert (again.documents, again.output_bytes) == (state.documents, state.output_bytes)
     durations = {kind: histogram.total for kind, histogram in state.task_seconds.items()}
@@ -123,6 +123,10 @@ def test_status_of_a_run_that_no_process_holds_is_killed_and_secrets_are_masked(
     assert next(status_lines(read_status(root), "out")) == "out: finished"
 
 
+def _tells_time_left(output: Path) -> bool:
+    return (output / STATUS).exists() and json.loads((output / STATUS).read_bytes())["seconds_left"] is not None
+
+
 def _status(output: Path) -> tuple[int, dict[str, Any]]:
     done = cli_processes.run(["status", str(output), "--json"])
     return done.returncode, json.loads(done.stdout)
@@ -133,9 +137,11 @@ def test_status_from_another_process_while_a_run_goes_on_is_killed_and_finishes(
     output = tmp_path / "out"
     driver = cli_processes.start(["run", str(mixture), "--workers", "1", "--metrics-port", "0", "--log-json", "-"])
     try:
-        cli_processes.wait_until(lambda: (output / STATUS).exists() or driver.poll() is not None, "a status")
+        cli_processes.wait_until(lambda: _tells_time_left(output) or driver.poll() is not None, "a status with the time left")
         driver.send_signal(signal.SIGSTOP)
         exit_status, running = _status(output)
+        assert (running["slots"], running["is_least"]) == (1, False)
+        assert running["seconds_left"] > 0
         assert (exit_status, running["state"]) == (0, "running")
         assert running["holder"].startswith(str(driver.pid))
         assert [step["step"] for step in running["steps"]][:1] == ["web/read"]

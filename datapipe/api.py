@@ -319,9 +319,9 @@ def execute(run: Run, state: RunState | None = None) -> DatapipeError | Keyboard
         run.execute()
     except (DatapipeError, KeyboardInterrupt) as error:
         if not isinstance(error, LeaseLostError):  # the file is that of the run that took the output
-            status.end("stopped" if isinstance(error, KeyboardInterrupt) else str(error))
+            status.end(error)
         return error
-    status.end("finished")
+    status.end(None)
     return None
 
 

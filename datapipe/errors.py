@@ -71,6 +71,13 @@ def is_retryable(error: BaseException) -> bool:
     return isinstance(error, RETRYABLE) and not isinstance(error, UserError)
 
 
+def exit_status_of(problem: BaseException | None) -> int:
+    """The exit status of a command that a problem ended; 0 for none."""
+    if problem is None:
+        return 0
+    return 130 if isinstance(problem, KeyboardInterrupt) else 2 if isinstance(problem, UserError) else 1
+
+
 def suggest(name: str, known: Iterable[str]) -> str:
     """ " Did you mean 'x'?" with the known name nearest to `name`; empty if none is near."""
     near = get_close_matches(name, list(known), n=1, cutoff=0.5)

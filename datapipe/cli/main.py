@@ -38,7 +38,7 @@ from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
 from datapipe.credentials import masked
 from datapipe.engine.workers.environment import prepare_process
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import DatapipeError, exit_status_of
 from datapipe.outages import Outage, OutageError, outage_of, refusal_of
 
 app = typer.Typer(
@@ -96,14 +96,12 @@ def main() -> None:
     prepare_process()
     try:
         app()
-    except UserError as error:
-        _fail(str(error), 2)
     except OutageError as error:
-        _fail(_out_of_order(error.outage), 1)
+        _fail(_out_of_order(error.outage), exit_status_of(error))
     except DatapipeError as error:
-        _fail(str(error), 1)
-    except KeyboardInterrupt:
-        _fail("stopped", 130, style="")
+        _fail(str(error), exit_status_of(error))
+    except KeyboardInterrupt as error:
+        _fail("stopped", exit_status_of(error), style="")
     except Exception as error:
         if (refusal := refusal_of(error)) is not None:
             _fail(f"{refusal}, and run the same command again", 2)

@@ -8,19 +8,46 @@ import typer
 
 from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json
 from datapipe.credentials import masked
+from datapipe.errors import UserError
+
+_EVERY_S = 2.0
 
 
-def status(output: OutputFolder, as_json: Json = False) -> None:
+def status(
+    output: OutputFolder,
+    seconds: Annotated[
+        float | None, typer.Argument(min=0.1, metavar="[SECONDS]", help="With --watch: between two looks; 2 by default.")
+    ] = None,
+    watches: Annotated[bool, typer.Option("--watch", help="Tell again and again, until the run ends.")] = False,
+    as_json: Json = False,
+) -> None:
     """Tell how far a run is, from another terminal or machine.
 
     It tells the process that holds the output, the steps, what each worker is at, what failed last, and the time left. Exit
-    status 3 for a run that was killed, stopped or failed.
+    status 3 for a run that was killed, stopped or failed. With --watch it is that of the run, where the run was not killed.
+
+    \b
+    datapipe status runs/trial --watch 10
     """
+    from rich.console import Console
+
     from datapipe.report.layout import say
     from datapipe.storage import Root
     from datapipe.watching.screen import status_lines
     from datapipe.watching.status import read_status
+    from datapipe.watching.watch import watch
 
+    if seconds is not None and not watches:
+        raise UserError(f"{seconds:g}: expected --watch before the seconds between two looks, or OUTPUT alone")
+    if watches:
+        if as_json:
+            raise UserError("--watch --json: expected one of them. `datapipe run --log-json FILE` writes each event of a run")
+        end_by_signals()
+        root = Root(output)
+        try:
+            raise typer.Exit(watch(lambda: read_status(root), masked(output), seconds or _EVERY_S, Console()))
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
     found = read_status(Root(output))
     if as_json:
         print_json(found)

@@ -18,13 +18,13 @@ from typing import Protocol, TypeVar
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.attempts import SILENCE_S, Attempts, largest_first
-from datapipe.engine.figures import DriverFigures
 from datapipe.engine.patience import Patience
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message, TellsNews
 from datapipe.engine.retries import Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
 from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table
+from datapipe.figures import DriverFigures
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.ledger import Ledger

@@ -13,7 +13,6 @@ from time import perf_counter
 
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
-from datapipe.engine.figures import DriverFigures
 from datapipe.engine.history import add_node_hours, estimated, kept_by_last_run, last_limit, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
@@ -22,6 +21,7 @@ from datapipe.engine.prepare import Say, prepare
 from datapipe.engine.protocol import CountsNodes, Engine, no_exit
 from datapipe.engine.publish import Report, publish
 from datapipe.errors import DatapipeError, SnapshotError, UserError
+from datapipe.figures import DriverFigures
 from datapipe.index.reference_rows import earlier_runs
 from datapipe.index.write import index_of_run, write_index
 from datapipe.kernels.compiling import Compilation

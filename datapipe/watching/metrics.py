@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datapipe.engine.figures import DriverFigures, Histogram
 from datapipe.errors import UserError
+from datapipe.figures import DriverFigures, Histogram
 from datapipe.loader.prometheus import MetricsServer
 from datapipe.watching.state import RunState
 

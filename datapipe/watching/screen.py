@@ -35,8 +35,7 @@ def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
 def _heading(status: Mapping[str, Any], output: str) -> str:
     match status["state"]:
         case "running":
-            left_s = status["seconds_left"]
-            left = "" if left_s is None else f"; {TimeLeft(seconds=left_s, is_least=status['is_least'])}"
+            left = f"; {text}" if (text := left_text(status)) else ""
             return f"{output}: running for {duration(time.time() - status['started'])}, process {status['holder']}{left}"
         case "finished":
             return f"{output}: finished"
@@ -45,6 +44,12 @@ def _heading(status: Mapping[str, Any], output: str) -> str:
         case "stopped":
             return f"{output}: stopped. Run the same command again to go on"
     return f"{output}: failed: {status['outcome']}"
+
+
+def left_text(status: Mapping[str, Any]) -> str:
+    """The time left; empty where the run does not know it."""
+    left_s = status["seconds_left"]
+    return "" if left_s is None else str(TimeLeft(seconds=left_s, is_least=status["is_least"]))
 
 
 def _at_work(status: Mapping[str, Any]) -> Iterator[str]:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from datapipe.engine.figures import DriverFigures, Histogram
 from datapipe.engine.protocol import Failure, Message
+from datapipe.figures import DriverFigures, Histogram
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.estimate import StepTime
 from datapipe.plan.work import Record, Task

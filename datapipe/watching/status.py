@@ -17,7 +17,7 @@ from typing import Any
 
 from datapipe.credentials import masked
 from datapipe.engine.protocol import Failure, Message
-from datapipe.errors import UserError
+from datapipe.errors import UserError, exit_status_of
 from datapipe.ledger.lease import LEASE_S
 from datapipe.ledger.names import LEASE, LOCK, STATUS
 from datapipe.plan.compile import Plan
@@ -34,7 +34,7 @@ class StatusFile:
     """An observer that writes the file. A disk or store that fails never ends the run."""
 
     def __init__(self, root: Root, state: RunState) -> None:
-        self._root, self._state, self._outcome = root, state, "running"
+        self._root, self._state, self._outcome, self._exit_status = root, state, "running", None
         self._every_s = _EVERY_S if root.local is not None else _EVERY_ON_STORE_S
         self._written = float("-inf")
 
@@ -51,9 +51,11 @@ class StatusFile:
         if time.monotonic() - self._written >= self._every_s:
             self._write()
 
-    def end(self, outcome: str) -> None:
-        """Writes the file for the last time: "finished", "stopped", or why the run failed. Nothing where no run began."""
-        self._outcome = outcome
+    def end(self, problem: BaseException | None) -> None:
+        """Writes the file for the last time, with what ended the run early. Nothing where no run began."""
+        is_stopped = isinstance(problem, KeyboardInterrupt)
+        self._outcome = "finished" if problem is None else "stopped" if is_stopped else str(problem)
+        self._exit_status = exit_status_of(problem)
         self._state.tick(())  # nothing runs any more, also where the last look found a worker at work
         if self._state.steps:
             self._write()
@@ -72,6 +74,7 @@ class StatusFile:
         return {
             "version": _VERSION,
             "outcome": self._outcome,
+            **({} if self._exit_status is None else {"exit_status": self._exit_status}),
             "process": f"{os.getpid()} on {socket.gethostname()}",
             "started": state.started,
             "written": time.time(),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import socket
 import urllib.request
@@ -13,17 +15,21 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from datapipe.api import execute
+from datapipe.config import load_mixture
 from datapipe.engine.protocol import Message
-from datapipe.errors import UserError
+from datapipe.engine.run import Run
+from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.names import STATUS
 from datapipe.loader.prometheus import MetricsServer
 from datapipe.storage import Root
 from datapipe.watching.events import EventLog
 from datapipe.watching.metrics import serve_run
 from datapipe.watching.observers import Observers
-from datapipe.watching.screen import status_lines
+from datapipe.watching.screen import left_text, status_lines
 from datapipe.watching.state import RunState
 from datapipe.watching.status import StatusFile, read_status
+from datapipe.watching.time_left import TimeLeft
 from tests.support import cli_processes, corpora, runs
 
 _STAGES = "stages: [filter.length: {min_chars: 200}, dedup.exact]"
@@ -95,6 +101,26 @@ def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_a
     assert all(event["time"].endswith("Z") for event in events)
 
 
+@pytest.mark.medium
+def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixture: Path, tmp_path: Path) -> None:
+    state, seen = RunState(), []
+    root = Root(str(tmp_path / "out"))
+
+    def look(record: Any) -> None:
+        status = StatusFile(root, state)
+        status.tick(())
+        seen.append((state.time_left(), state.text_of_time_left(), left_text(read_status(root))))
+
+    run = Run(load_mixture(mixture), runs.InProcess, runs.Watcher(on_commit=look))
+    assert execute(run, state) is None
+    assert [text for _, text, _ in seen] == [text for _, _, text in seen]
+    first = seen[0][0]
+    assert first is not None and not first.is_least
+    waiting = [name for name, step in state.steps.items() if name not in ("web/read", "dedup.exact/match")]
+    assert first.seconds > sum(run.step_times(run.plan)[name].seconds for name in waiting) / 3 > 0
+    assert state.time_left() == TimeLeft(seconds=0.0)
+
+
 def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port: cannot serve"):
         serve_run(RunState(), {}, taken.getsockname()[1])
@@ -112,19 +138,26 @@ def test_status_of_a_run_that_no_process_holds_is_killed_and_secrets_are_masked(
     _run(mixture, state, status)
     assert read_status(root)["state"] == "killed"
     state.say("opened s3://key:secret@bucket/folder")
-    status.end("cannot read s3://key:secret@bucket/folder")
+    status.end(DatapipeError("cannot read s3://key:secret@bucket/folder"))
     failed = read_status(root)
     assert failed["state"] == "failed"
     assert "secret" not in root.read_bytes(STATUS).decode()
     assert next(status_lines(failed, "out")).startswith("out: failed: cannot read s3://")
     state.tick([Message(attempt="a", task="web/read (0)")])
-    status.end("finished")
+    status.end(None)
     assert read_status(root)["num_running"] == 0
     assert next(status_lines(read_status(root), "out")) == "out: finished"
 
 
-def _tells_time_left(output: Path) -> bool:
-    return (output / STATUS).exists() and json.loads((output / STATUS).read_bytes())["seconds_left"] is not None
+def _first_line_of_watch(output: Path) -> str:
+    """What `status --watch` prints first, which Ctrl-C then ends without another word."""
+    watching = cli_processes.start(["status", str(output), "--watch", "0.1"], env={**os.environ, "PYTHONUNBUFFERED": "1"})
+    assert watching.stdout is not None
+    line = watching.stdout.readline()
+    watching.send_signal(signal.SIGINT)
+    _, said = watching.communicate()
+    assert (watching.returncode, said) == (130, "")
+    return line
 
 
 def _status(output: Path) -> tuple[int, dict[str, Any]]:
@@ -137,14 +170,13 @@ def test_status_from_another_process_while_a_run_goes_on_is_killed_and_finishes(
     output = tmp_path / "out"
     driver = cli_processes.start(["run", str(mixture), "--workers", "1", "--metrics-port", "0", "--log-json", "-"])
     try:
-        cli_processes.wait_until(lambda: _tells_time_left(output) or driver.poll() is not None, "a status with the time left")
+        cli_processes.wait_until(lambda: (output / STATUS).exists() or driver.poll() is not None, "a status")
         driver.send_signal(signal.SIGSTOP)
         exit_status, running = _status(output)
-        assert (running["slots"], running["is_least"]) == (1, False)
-        assert running["seconds_left"] > 0
         assert (exit_status, running["state"]) == (0, "running")
         assert running["holder"].startswith(str(driver.pid))
         assert [step["step"] for step in running["steps"]][:1] == ["web/read"]
+        assert re.match(rf"{output}: \d of \d steps done; ", _first_line_of_watch(output))
     finally:
         driver.kill()
         printed, _ = driver.communicate()
@@ -155,4 +187,5 @@ def test_status_from_another_process_while_a_run_goes_on_is_killed_and_finishes(
     exit_status, finished = _status(output)
     assert (exit_status, finished["state"], finished["num_running"]) == (0, "finished", 0)
     assert {step["state"] for step in finished["steps"]} == {"committed"}
-    assert "finished" in cli_processes.run(["status", str(output)]).stdout
+    watched = cli_processes.run(["status", str(output), "--watch", "0.1"])
+    assert (watched.returncode, watched.stdout) == (0, f"{output}: finished\n")

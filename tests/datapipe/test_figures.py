@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from datapipe.engine.figures import DriverFigures, Histogram
+from datapipe.figures import DriverFigures, Histogram
 
 
 def test_histogram_counts_a_number_at_a_bound_below_it_and_those_above_every_bound() -> None:

@@ -14,7 +14,7 @@ from tests.support.kernel_table import PARAMETER
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
-NOT_FAST = ("medium", "needs", "slow", "real", "ray", "browser", "storm")
+NOT_FAST = ("medium", "needs", "slow", "real", "ray", "browser", "storm", "deploy")
 """Marks of tests that `pytest -m fast` leaves out."""
 
 WHOLE_RUNS = {"finished"}

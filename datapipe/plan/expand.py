@@ -254,6 +254,8 @@ class Expander:
         return sample_fractions(kept_bytes, shares, train.sample_bytes, self.mixture.validation)
 
     def sample_tasks(self, step: str, name: str, cleaned: Sequence[Record], fraction: float) -> list[SampleTask]:
+        train = self.mixture.tokenizer.train
+        assert train is not None
         return [
             fingerprinted(
                 SampleTask(
@@ -265,6 +267,7 @@ class Expander:
                     documents=record.of("documents", TableFile),
                     fraction=fraction,
                     validation=self.mixture.validation,
+                    pattern=train.pattern,
                 )
             )
             for record in cleaned

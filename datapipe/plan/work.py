@@ -6,8 +6,8 @@
     gather     a range of document keys of the final tables       ─▶  drops, cuts and sizes, one file of each
     rank       scores of documents                                ─▶  a summary of those in an interval (`plan/ranking.py`)
     narrow     the summaries of a source                          ─▶  a narrower interval, or the cut
-    sample     documents                                          ─▶  a keyed sample of their text
-    train      samples                                            ─▶  tokenizer.json
+    sample     documents                                          ─▶  the words of a keyed sample of them, counted
+    train      counted words                                      ─▶  tokenizer.json
     tokenize   documents                                          ─▶  token rows to exchange, of each stratum and split
     pack       a hash range of the token rows                     ─▶  shards
     write      documents                                          ─▶  files of text, in a run without a tokenizer
@@ -283,7 +283,7 @@ class GatherTask(Task):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampleTask(Task):
-    """Takes the documents whose keyed hash is below `fraction`, except those held out for validation.
+    """Counts the words, by `pattern`, of the documents whose keyed hash is below `fraction`, except those held out.
 
     Attributes:
         before: fingerprint of the task that wrote `documents`.
@@ -295,11 +295,12 @@ class SampleTask(Task):
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     fraction: float
     validation: float
+    pattern: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrainTask(Task):
-    """Trains the tokenizer on all samples, or takes the user's own (`content`) into the run."""
+    """Trains the tokenizer on the words of all samples, or takes the user's own (`content`) into the run."""
 
     kind: ClassVar[str] = "train"
 

@@ -44,11 +44,16 @@ PATTERNS: dict[str, list[str]] = {
 """The regular expressions of each pattern, in the order of their splits."""
 
 
-def splitter(pattern: str) -> pre_tokenizers.PreTokenizer:
-    """The pre-tokenizer of a pattern. Raises UserError for an unknown name."""
+def expressions(pattern: str) -> tuple[str, ...]:
+    """The regular expressions of a pattern. Raises UserError for an unknown name."""
     if pattern not in PATTERNS:
         raise UserError(
             f"pattern: unknown pattern {pattern!r}.{suggest(pattern, PATTERNS)} Expected one of: {', '.join(PATTERNS)}."
         )
-    splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in PATTERNS[pattern]]
+    return tuple(PATTERNS[pattern])
+
+
+def splitter(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """The pre-tokenizer of a pattern. Raises UserError for an unknown name."""
+    splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in expressions(pattern)]
     return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])

@@ -23,7 +23,14 @@ from tests.support import hostile_stages, runs
 def _task(number: int, num_bytes: int = 1000) -> SampleTask:
     files = (TableFile(path=f"{number}", rows=1, bytes=num_bytes, checksum="", row_bytes=num_bytes),)
     return SampleTask(
-        step="web/sample", fingerprint=f"{number:064x}", seed=0, before="", documents=files, fraction=1.0, validation=0.0
+        step="web/sample",
+        fingerprint=f"{number:064x}",
+        seed=0,
+        before="",
+        documents=files,
+        fraction=1.0,
+        validation=0.0,
+        pattern="gpt2",
     )
 
 

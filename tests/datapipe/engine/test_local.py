@@ -24,7 +24,14 @@ pytestmark = pytest.mark.medium
 def _task(number: int) -> SampleTask:
     """A task that ends at once: a sample of no documents."""
     return SampleTask(
-        step="s/sample", fingerprint=f"{number:064x}", seed=0, before="", documents=(), fraction=1.0, validation=0.0
+        step="s/sample",
+        fingerprint=f"{number:064x}",
+        seed=0,
+        before="",
+        documents=(),
+        fraction=1.0,
+        validation=0.0,
+        pattern="gpt2",
     )
 
 
@@ -100,7 +107,7 @@ def test_local_engine_workers_go_when_their_driver_is_killed(tmp_path):
         engine = LocalEngine({str(tmp_path)!r}, 2)
         for number in range(2):
             engine.submit(SampleTask(step="s/sample", fingerprint=str(number), seed=0, before="", documents=(), fraction=1.0,
-                                     validation=0.0), str(number))
+                                     validation=0.0, pattern="gpt2"), str(number))
         engine.next_attempt(60); engine.next_attempt(60)
         print(*engine.worker_ids, flush=True)
         import signal; signal.pause()

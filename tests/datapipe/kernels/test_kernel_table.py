@@ -9,6 +9,7 @@ from tests.support.kernel_table import PARAMETER, Row, all_rows, kernel_names, r
 SLOW_ORACLES = {
     "added_tokens.cut_at_tokens",
     "bpe.encode_pretokens",
+    "bpe_training.join_pairs",
     "coordinate_descent.feature_rows",
     "coordinate_descent.row_values",
     "english_words.cut_words",

@@ -111,8 +111,8 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         },
     ),
     (
-        SampleTask(**COMMON, before="map", documents=(_table(),), fraction=0.5, validation=0.1),
-        {"before": "other", "fraction": 0.25, "validation": 0.2},
+        SampleTask(**COMMON, before="map", documents=(_table(),), fraction=0.5, validation=0.1, pattern="gpt2"),
+        {"before": "other", "fraction": 0.25, "validation": 0.2, "pattern": "other"},
     ),
     (
         TrainTask(**COMMON, samples=(_table(),), vocab_size=300, pattern="gpt2", eos="<e>"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -44,12 +45,14 @@ def run(folder: Path, sources: str, *overrides: str) -> runs.Finished:
     return runs.run_mixture(mixture, overrides=overrides, make_engine=runs.InProcess)
 
 
-def sampled(finished: runs.Finished) -> dict[str, list[str]]:
-    """The texts that were sampled of each source, in sorted order."""
+def sampled(finished: runs.Finished) -> dict[str, Counter[bytes]]:
+    """The words that were counted in the sample of each source."""
     root, found = Root(finished.mixture.output), {}
     for step in finished.plan.of_kind("sample"):
-        tables = [batch for output in step.outputs("sample") for batch in read_table(root, output)]
-        found[step.source] = sorted(text for batch in tables for text in batch.column("text").to_pylist())
+        found[step.source] = Counter()
+        for batch in (batch for output in step.outputs("sample") for batch in read_table(root, output)):
+            for row in batch.to_pylist():
+                found[step.source][row["word"]] += row["count"]
     return found
 
 
@@ -60,7 +63,7 @@ def reference(tmp_path_factory, sources) -> runs.Finished:
 
 @pytest.mark.slow
 def test_sample_follows_the_weights_of_the_sources(reference):
-    sizes = {name: sum(len(text.encode()) for text in texts) for name, texts in sampled(reference).items()}
+    sizes = {name: sum(len(word) * count for word, count in words.items()) for name, words in sampled(reference).items()}
     # tiny has less than its third: all of it is taken, but for what is held out, and the others share the rest 1 : 3
     rest = 60_000 - sizes["tiny"]
     assert 0 < sizes["tiny"] < 8_000
@@ -85,7 +88,7 @@ def test_sample_follows_the_phases_of_the_mixture(tmp_path, sources):
         kept = finished.report["sources"][step.source]["kept_bytes"]
         (wanted[step.source],) = {round(task.fraction * kept * 0.9) for task in step.tasks}
     assert wanted == {"large": 45_000, "small": 15_000, "tiny": 0}
-    assert sampled(finished)["tiny"] == []
+    assert sampled(finished)["tiny"] == Counter()
 
 
 def tokenizer(finished: runs.Finished) -> bytes:

@@ -26,7 +26,9 @@ from datapipe.plan.work import SampleTask
 from datapipe.storage import Root
 from tests.support import corpora, runs
 
-TASK = SampleTask(step="s/sample", fingerprint="0" * 64, seed=0, before="", documents=(), fraction=1.0, validation=0.0)
+TASK = SampleTask(
+    step="s/sample", fingerprint="0" * 64, seed=0, before="", documents=(), fraction=1.0, validation=0.0, pattern="gpt2"
+)
 
 NOT_THERE = TableFile(path="not/there.arrow", bytes=1, rows=1, checksum="", row_bytes=1)
 

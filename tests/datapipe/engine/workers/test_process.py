@@ -21,7 +21,9 @@ from datapipe.plan.work import SampleTask
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from tests.support.cli_processes import children, is_running, wait_until
 
-TASK = SampleTask(step="s/sample", fingerprint="0" * 64, seed=0, before="", documents=(), fraction=1.0, validation=0.0)
+TASK = SampleTask(
+    step="s/sample", fingerprint="0" * 64, seed=0, before="", documents=(), fraction=1.0, validation=0.0, pattern="gpt2"
+)
 
 
 def _silent(silent_s: float, idle_s: float, is_stopped: bool = False, **activity) -> Message:

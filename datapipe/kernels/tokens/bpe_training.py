@@ -1,0 +1,283 @@
+"""Training of byte-pair encoding: from counted words to the merges, the most frequent pair first.
+
+    words, counts ──▶ pairs with their counts, and the words that hold them ──▶ heap
+                                    ▲                                             │ most frequent pair; of equal ones the least
+                                    └── pairs that the new token forms ◀── merged in its words ──▶ one merge
+
+A pair's place in the heap may be out of date: counts fall while other pairs merge. A pair that comes up with an old count goes
+back with the new one, so each merge costs what changes, not the size of the heap.
+
+The algorithm, and every tie, is that of Hugging Face `tokenizers` (`models/bpe/trainer.rs`, Sennrich et al. 2016), to which it
+is an equal: merges happen within words, a pair that overlaps itself merges from the left, and two pairs that spell one token
+share its id. As there, the count of a merged pair stays, and is added to where such a pair forms again. Counts have 64 bits
+here, and 32 there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.hashing import hash_bytes, mix64
+from datapipe.kernels.types import Int32sOut, Int64s, UInt8s
+
+_32 = np.uint64(32)
+_PAIRS, _ENTRIES, _TOUCHED = 0, 1, 2
+"""Places of `sizes`: pairs that were ever seen, entries of their lists of words, and pairs that the present merge formed."""
+
+_FIRST_ROOM = 1 << 12
+
+
+@inline
+def _longer(array) -> Any:
+    """The array with twice the room."""
+    longer = np.empty(2 * len(array), array.dtype)
+    longer[: len(array)] = array
+    return longer
+
+
+@inline
+def _pair_of(a, b) -> Any:
+    return np.uint64(a) << _32 | np.uint64(b)
+
+
+@inline
+def _slot_of(pair, slots, pairs) -> Any:
+    """The slot of a pair, or the free one where it belongs."""
+    mask = np.uint64(len(slots) - 1)
+    slot = mix64(pair) & mask
+    while slots[slot] >= 0 and pairs[slots[slot]] != pair:
+        slot = (slot + np.uint64(1)) & mask
+    return slot
+
+
+@inline
+def _more_slots(slots, pairs, num_pairs) -> Any:
+    """A table of twice the size with the same pairs."""
+    more = np.full(2 * len(slots), -1, np.int32)
+    for number in range(num_pairs):
+        more[_slot_of(pairs[number], more, pairs)] = number
+    return more
+
+
+@inline
+def _change(pair, change, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes) -> None:
+    """Adds to the count of a pair. Where it grows, notes the word, and the pair as touched in this round."""
+    slot = _slot_of(pair, slots, pairs)
+    number = slots[slot]
+    if number < 0:
+        number = np.int32(sizes[_PAIRS])
+        sizes[_PAIRS] += 1
+        slots[slot], pairs[number] = number, pair
+        pair_counts[number], heads[number], rounds[number] = 0, -1, -1
+    pair_counts[number] += change
+    if change > 0:
+        head = heads[number]
+        if head < 0 or words_of[head] != word:
+            entry = sizes[_ENTRIES]
+            sizes[_ENTRIES] += 1
+            words_of[entry], following[entry], heads[number] = word, head, entry
+        if rounds[number] != now:
+            rounds[number] = now
+            touched[sizes[_TOUCHED]] = number
+            sizes[_TOUCHED] += 1
+
+
+@inline
+def _is_before(count, pair, other_count, other_pair) -> Any:
+    return count > other_count or (count == other_count and pair < other_pair)
+
+
+@inline
+def _rise(heap_counts, heap, pairs, place) -> None:
+    count, number = heap_counts[place], heap[place]
+    while place > 0:
+        above = (place - 1) >> 1
+        if not _is_before(count, pairs[number], heap_counts[above], pairs[heap[above]]):
+            break
+        heap_counts[place], heap[place] = heap_counts[above], heap[above]
+        place = above
+    heap_counts[place], heap[place] = count, number
+
+
+@inline
+def _sink(heap_counts, heap, pairs, size) -> None:
+    """Moves the top of the heap to its place."""
+    count, number, place = heap_counts[0], heap[0], 0
+    while 2 * place + 1 < size:
+        below = 2 * place + 1
+        if below + 1 < size and _is_before(
+            heap_counts[below + 1], pairs[heap[below + 1]], heap_counts[below], pairs[heap[below]]
+        ):
+            below += 1
+        if not _is_before(heap_counts[below], pairs[heap[below]], count, pairs[number]):
+            break
+        heap_counts[place], heap[place] = heap_counts[below], heap[below]
+        place = below
+    heap_counts[place], heap[place] = count, number
+
+
+@kernel
+def join_pairs(
+    offsets: Int64s, symbols: Int32sOut, counts: Int64s, letters: UInt8s, limit: int, min_count: int, merges: Int32sOut
+) -> int:
+    """Joins pairs until there are `limit` tokens, or no pair occurs `min_count` times.
+
+    Returns the number of merges; -1 where `merges` has no room for all.
+
+    Args:
+        offsets: (num_words + 1,) int64, of the words in `symbols`.
+        symbols: (num_bytes,) int32, the ids of the bytes of the words, from 1 on; overwritten.
+        counts: (num_words,) int64, how often each word occurs.
+        letters: (num_letters,) uint8, the byte of each id from 1 on. New tokens get the ids behind.
+        limit: ids in all, with 0.
+        merges: (3 * most merges,) int32 output: left, right and joined id of each.
+    """
+    num_words, num_tokens, num_merges = len(counts), len(letters) + 1, 0
+    lengths = np.empty(num_words, np.int64)
+    slots = np.full(2 * _FIRST_ROOM, -1, np.int32)
+    pairs, pair_counts = np.empty(_FIRST_ROOM, np.uint64), np.empty(_FIRST_ROOM, np.int64)
+    heads, rounds, touched = np.empty(_FIRST_ROOM, np.int64), np.empty(_FIRST_ROOM, np.int64), np.empty(_FIRST_ROOM, np.int32)
+    words_of, following = np.empty(_FIRST_ROOM, np.int32), np.empty(_FIRST_ROOM, np.int64)
+    heap_counts, heap, heap_size = np.empty(_FIRST_ROOM, np.int64), np.empty(_FIRST_ROOM, np.int32), 0
+    sizes = np.zeros(3, np.int64)
+
+    spelling = np.empty(_FIRST_ROOM, np.uint8)
+    spelled = np.zeros(2, np.int64)  # where the spelling of each token begins, by id
+    token_slots = np.full(2 * _FIRST_ROOM, -1, np.int32)
+    for token in range(1, num_tokens):
+        spelling[token - 1] = letters[token - 1]
+        if token + 1 >= len(spelled):
+            spelled = _longer(spelled)
+        spelled[token + 1] = token
+        slot = _token_slot(spelling, token - 1, token, token_slots, spelled)
+        token_slots[slot] = token
+    end = num_tokens - 1
+
+    for word in range(num_words):
+        start, stop = offsets[word], offsets[word + 1]
+        lengths[word] = stop - start
+        while sizes[_PAIRS] + stop - start > len(pairs):
+            slots = _more_slots(slots, pairs, sizes[_PAIRS])
+            pairs, pair_counts, heads = _longer(pairs), _longer(pair_counts), _longer(heads)
+            rounds, touched = _longer(rounds), _longer(touched)
+        while sizes[_ENTRIES] + stop - start > len(words_of):
+            words_of, following = _longer(words_of), _longer(following)
+        for place in range(start, stop - 1):
+            pair = _pair_of(symbols[place], symbols[place + 1])
+            _change(pair, counts[word], word, slots, pairs, pair_counts, heads, rounds, 0, touched, words_of, following, sizes)
+
+    now = 0
+    while True:
+        while heap_size + sizes[_TOUCHED] > len(heap):
+            heap_counts, heap = _longer(heap_counts), _longer(heap)
+        for place in range(sizes[_TOUCHED]):
+            if pair_counts[touched[place]] > 0:
+                heap_counts[heap_size], heap[heap_size] = pair_counts[touched[place]], touched[place]
+                _rise(heap_counts, heap, pairs, heap_size)
+                heap_size += 1
+        sizes[_TOUCHED] = 0
+        if num_tokens >= limit or heap_size == 0:
+            return num_merges
+        number = heap[0]
+        if heap_counts[0] != pair_counts[number]:
+            heap_counts[0] = pair_counts[number]
+            _sink(heap_counts, heap, pairs, heap_size)
+            continue
+        if heap_counts[0] < max(1, min_count):
+            return num_merges
+        heap_size -= 1
+        heap_counts[0], heap[0] = heap_counts[heap_size], heap[heap_size]
+        _sink(heap_counts, heap, pairs, heap_size)
+        entry = heads[number]
+        if entry < 0:  # it was in the heap twice, and has merged
+            continue
+        heads[number] = -1
+        left, right = np.int32(pairs[number] >> _32), np.int32(pairs[number] & np.uint64(0xFFFFFFFF))
+
+        while end + (spelled[left + 1] - spelled[left]) + (spelled[right + 1] - spelled[right]) > len(spelling):
+            spelling = _longer(spelling)
+        stop = end
+        for part in (left, right):
+            for place in range(spelled[part], spelled[part + 1]):
+                spelling[stop] = spelling[place]
+                stop += 1
+        slot = _token_slot(spelling, end, stop, token_slots, spelled)
+        joined = token_slots[slot]
+        if joined < 0:
+            joined = np.int32(num_tokens)
+            token_slots[slot] = joined
+            num_tokens += 1
+            if num_tokens >= len(spelled):
+                spelled = _longer(spelled)
+            spelled[num_tokens] = stop
+            end = stop
+            if 2 * num_tokens > len(token_slots):
+                token_slots = np.full(2 * len(token_slots), -1, np.int32)
+                for token in range(1, num_tokens):
+                    token_slots[_token_slot(spelling, spelled[token], spelled[token + 1], token_slots, spelled)] = token
+        if 3 * num_merges + 3 > len(merges):
+            return -1
+        merges[3 * num_merges], merges[3 * num_merges + 1], merges[3 * num_merges + 2] = left, right, joined
+        num_merges += 1
+
+        now += 1
+        while entry >= 0:
+            word, entry = words_of[entry], following[entry]
+            length = lengths[word]
+            while sizes[_PAIRS] + 2 * length > len(pairs):
+                slots = _more_slots(slots, pairs, sizes[_PAIRS])
+                pairs, pair_counts, heads = _longer(pairs), _longer(pair_counts), _longer(heads)
+                rounds, touched = _longer(rounds), _longer(touched)
+            while sizes[_ENTRIES] + 2 * length > len(words_of):
+                words_of, following = _longer(words_of), _longer(following)
+            lengths[word] = _merge_in_word(
+                word, offsets[word], length, left, right, joined, counts[word], symbols, slots, pairs, pair_counts, heads,
+                rounds, now, touched, words_of, following, sizes,
+            )  # fmt: skip
+
+
+@inline
+def _merge_in_word(
+    word, start, length, left, right, joined, count, symbols, slots, pairs, pair_counts, heads, rounds, now, touched, words_of,
+    following, sizes,
+) -> Any:  # fmt: skip
+    """Merges a pair wherever a word holds it, from the left, and counts the pairs that go and come; the new length."""
+    place, kept = 0, 0
+    while place < length:
+        symbol = symbols[start + place]
+        if symbol != left or place + 1 >= length or symbols[start + place + 1] != right:
+            symbols[start + kept] = symbol
+            place, kept = place + 1, kept + 1
+            continue
+        if kept > 0:
+            gone, new = _pair_of(symbols[start + kept - 1], left), _pair_of(symbols[start + kept - 1], joined)
+            _change(gone, -count, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes)
+            _change(new, count, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes)
+        place += 2
+        if place < length:
+            gone, new = _pair_of(right, symbols[start + place]), _pair_of(joined, symbols[start + place])
+            _change(gone, -count, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes)
+            _change(new, count, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes)
+        symbols[start + kept] = joined
+        kept += 1
+    return kept
+
+
+@inline
+def _token_slot(spelling, start, stop, token_slots, spelled) -> Any:
+    """The slot of the token that is spelled by the bytes [start, stop) of `spelling`, or the free one where it belongs."""
+    mask = np.uint64(len(token_slots) - 1)
+    slot = hash_bytes(spelling, start, stop) & mask
+    while token_slots[slot] >= 0:
+        first, last = spelled[token_slots[slot]], spelled[token_slots[slot] + 1]
+        if last - first == stop - start:
+            place = 0
+            while place < stop - start and spelling[first + place] == spelling[start + place]:
+                place += 1
+            if place == stop - start:
+                break
+        slot = (slot + np.uint64(1)) & mask
+    return slot

@@ -1,0 +1,108 @@
+"""Counts the words of texts, as a pattern splits them: all that training needs to know of a text.
+
+texts ── cut by the pattern's kernel ──▶ words ──▶ distinct words with their counts ── summed over texts and tasks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.columns import compute as pc
+from datapipe.tokens.cuts import cut_long_texts
+from datapipe.tokens.encoder import slices_of
+from datapipe.tokens.patterns import expressions
+from datapipe.tokens.published_patterns import PATTERNS
+
+COUNTED = pa.schema([pa.field("word", pa.large_binary(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
+
+LONGEST_WORD = 1000
+"""Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length, and a token of so
+many bytes serves nobody. Where a text is one word, as a genome is, its pieces teach as much."""
+
+_CHUNK_BYTES, _SLICE_BYTES = 256 << 10, 4 << 20
+"""Texts are cut into chunks, and go to the kernel in slices: it needs 8 bytes for each byte."""
+
+_MOST_UNSUMMED = 1 << 20
+"""Rows that are kept before equal words among them are summed."""
+
+
+class WordCounts:
+    """The counts of words, summed. Memory is that of the distinct words."""
+
+    def __init__(self) -> None:
+        self._parts: list[pa.Table] = []
+        self._num_rows, self._num_distinct = 0, 0
+
+    def add(self, counted: pa.RecordBatch | pa.Table) -> None:
+        """Adds counts, in the columns of `COUNTED`."""
+        self._parts.append(pa.Table.from_batches([counted]) if isinstance(counted, pa.RecordBatch) else counted)
+        self._num_rows += counted.num_rows
+        if self._num_rows > 2 * self._num_distinct + _MOST_UNSUMMED:
+            self.total()
+
+    def total(self) -> pa.Table:
+        """The columns of `COUNTED`, each word once, in the order in which they came first."""
+        table = pa.concat_tables([COUNTED.empty_table(), *self._parts])
+        if len(self._parts) > 1:
+            summed = table.group_by("word", use_threads=False).aggregate([("count", "sum")])
+            table = summed.select(["word", "count_sum"]).rename_columns(COUNTED.names).cast(COUNTED)
+        self._parts, self._num_rows, self._num_distinct = [table], table.num_rows, table.num_rows
+        return table
+
+
+def counted_words(texts: pa.Array, pattern: str) -> Iterator[pa.RecordBatch]:
+    """The words of some texts and how often each occurs, in the columns of `COUNTED`; a word may be in several batches.
+
+    Args:
+        texts: (num_docs,) large_string without nulls.
+        pattern: a name of `patterns.PATTERNS`.
+    """
+    chunks, _ = cut_long_texts(columns.as_large_string(texts), _CHUNK_BYTES)
+    for part in slices_of(chunks, _SLICE_BYTES):
+        yield _counted(part, pattern)
+
+
+def _counted(texts: pa.Array, pattern: str) -> pa.RecordBatch:
+    offsets, data = columns.text_buffers(texts)
+    num_bytes = int(offsets[-1] - offsets[0])
+    ends = np.empty(num_bytes, np.int64)
+    num_words = PATTERNS[expressions(pattern)].cut(offsets, data, ends)
+    borders = _with_pieces(np.concatenate([offsets[:1], ends[:num_words]]), data)
+    words = pa.LargeBinaryArray.from_buffers(
+        pa.large_binary(), len(borders) - 1, [None, pa.py_buffer(borders), pa.py_buffer(data)]
+    )
+    counted = pc.value_counts(words)
+    return pa.RecordBatch.from_arrays([counted.field("values"), counted.field("counts")], schema=COUNTED)
+
+
+def _with_pieces(borders: np.ndarray, data: np.ndarray) -> np.ndarray:
+    """The borders of words, (num_words + 1,) int64, with those of the pieces of long ones. Pieces end where characters do."""
+    long_words = np.flatnonzero(np.diff(borders) > LONGEST_WORD)
+    inserted = [_piece_ends(data, int(borders[word]), int(borders[word + 1])) for word in long_words]
+    if not inserted:
+        return borders
+    places = np.repeat(long_words + 1, [len(each) for each in inserted])
+    return np.insert(borders, places, np.concatenate(inserted))
+
+
+def _piece_ends(data: np.ndarray, start: int, stop: int) -> list[int]:
+    ends = []
+    while stop - start > LONGEST_WORD:
+        start += LONGEST_WORD
+        while data[start] & 0xC0 == 0x80:
+            start -= 1
+        ends.append(start)
+    return ends
+
+
+def counted(texts: Iterable[pa.Array], pattern: str) -> pa.Table:
+    """The distinct words of all texts, in the columns of `COUNTED`."""
+    words = WordCounts()
+    for array in texts:
+        for part in counted_words(array, pattern):
+            words.add(part)
+    return words.total()

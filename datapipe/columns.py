@@ -108,7 +108,7 @@ def make_keys(file_hashes: np.ndarray | int, positions: np.ndarray) -> pa.Array:
 
     Args:
         file_hashes: uint64, one for all documents or (num_docs,).
-        positions: (num_docs,) byte offset of the line in the decompressed file, or row number.
+        positions: (num_docs,) uint64 in the file: `datapipe.stage.reader.ReadBatch`.
     """
     halves = np.empty((len(positions), 2), ">u8")
     halves[:, 0] = file_hashes

@@ -3,7 +3,8 @@
     key  =  hash of (source, path), position   ◀─▶   web/2025/part-07.jsonl:15180
 
 PATH is the path of the input file relative to its source. POSITION is the byte offset of the record in the decompressed file,
-or its row number. A document whose input has an id is printed with it: "doc-17 (web/a.jsonl:120)".
+its row number, or in files of many members what `stages/README.md` says. A document whose input has an id is printed with it:
+"doc-17 (web/a.jsonl:120)".
 """
 
 from __future__ import annotations

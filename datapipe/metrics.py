@@ -147,7 +147,7 @@ class UnreadableFile:
 
     Attributes:
         path: relative to the fixed part of its pattern.
-        position: from where on: byte offset in the decompressed file, or row number.
+        position: from where on, as those of documents: byte offset of a line, or row number.
         error: what was found and what was expected.
     """
 

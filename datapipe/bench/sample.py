@@ -152,7 +152,7 @@ def _stored_so_far(split: Split, position: int, documents: int, input_bytes: int
     if split.file.row_groups:
         rows = sum(num_rows for num_rows, _ in split.file.row_groups[split.start : split.stop])
         return _stored_bytes(split) * documents / max(1, rows)
-    return position if split.file.compression else input_bytes
+    return max(0, position - split.start) if split.file.compression else input_bytes
 
 
 class _Position:

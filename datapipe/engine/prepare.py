@@ -25,6 +25,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
 from datapipe.inputs.discovery import discover, would_take
 from datapipe.inputs.entries import Notes
+from datapipe.inputs.large_files import look_into
 from datapipe.ledger.names import OWN_FILES, REPORT
 from datapipe.metrics import UnreadableFile
 from datapipe.outages import input_error
@@ -64,6 +65,8 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
     warnings += [passed_over_warning(name, sorted(set(of.passed_over))) for name, of in notes.items() if of.passed_over]
     warnings += [named_twice_warning(name, of.named_twice) for name, of in notes.items() if of.named_twice]
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
+    if limit is None:
+        files = {name: _looked_into(mixture, name, files[name], listing) for name in mixture.sources}
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
     warnings += [*_unused(mixture), *_rounded(mixture)]
     sources = {name: _planned(mixture, name, files[name], stages[name]) for name in mixture.sources}
@@ -223,10 +226,24 @@ class Listing:
     def add(self, source: str) -> None:
         """One more file of a source."""
         self._num_files += 1
+        self._tell(f"  listing input files: {self._num_files:,} found, now of {source} …")
+
+    def look(self, source: str, num_files: int, of: int) -> None:
+        """One more large file of a source that was looked into."""
+        self._tell(f"  looking for places to cut large files: {num_files:,} of {of:,} of {source} …")
+
+    def _tell(self, line: str) -> None:
         elapsed_s = self._clock() - self._began
         if self._say is not None and elapsed_s > self._next_s:
             self._next_s = 2 * elapsed_s
-            self._say(f"  listing input files: {self._num_files:,} found, now of {source} …")
+            self._say(line)
+
+
+def _looked_into(
+    mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], listing: Listing
+) -> list[tuple[InputFile, Reader]]:
+    where = mixture.where("sources", name, "path")
+    return look_into(files, mixture.execution.split_bytes, where, partial(listing.look, name))
 
 
 def _discovered(mixture: Mixture, name: str, notes: Notes) -> list[tuple[InputFile, Reader]]:

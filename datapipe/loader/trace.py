@@ -47,7 +47,7 @@ class TraceRow:
         piece: number of the piece in its row, from 0.
         key: of the document, 32 hex digits.
         path: of the document's file, relative to its source; empty if the snapshot has no list of files.
-        position: byte offset of the document's line in the decompressed file, or its row number.
+        position: in its file, as its reader counts: byte offset of the document's line, or its row number.
         token_start: token of the document at which the piece starts.
         num_tokens: length of the piece.
         text: of the piece, decoded from its tokens; empty unless requested.

@@ -11,7 +11,7 @@ missing_field      a kept field that none of the first records has              
 not_numbers        a field of `strata` that is no number in the first records           before the run
 null_field         a kept field that is null in every document                          when the source is read
 unreadable_files   damaged input files that `max_unreadable_files` allows               before the run, and when read
-read_whole         archives that cannot be cut into ranges, each read in one task       when the source is read
+read_whole         files that cannot be cut into ranges, each read in one task          when the source is read
 limited            documents that `--limit` left out                                    when the source is read
 excess_drops       a global stage that dropped more than `max_dropped`                  its decisions
 few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned

@@ -11,6 +11,10 @@ import pyarrow as pa
 
 from datapipe.stage.base import Stage
 
+_SPLIT_BYTES = 1 << 20
+_NUMBER_BITS = 24
+"""Positions in a web archive are the byte offset of a member, and the number of the record in it in so many bits."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputFile:
@@ -23,6 +27,7 @@ class InputFile:
         stamp: changes with the content: mtime in ns, ETag, or a digest of the content.
         compression: "gzip", "zstd", "lz4", "bzip2", "xz" or None, by the file's ending.
         row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
+        has_members: whether `Reader.probe_large` found that a compressed file has members at which it can be cut.
         damage: why nothing of the file can be read, as far as `Reader.probe` found; empty for any other file.
         mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
             known. A task that reads the file checks them, and they enter no fingerprint.
@@ -34,6 +39,7 @@ class InputFile:
     stamp: str
     compression: str | None = None
     row_groups: tuple[tuple[int, int], ...] = ()
+    has_members: bool = False
     damage: str = ""
     mtime_ns: int | None = None
     ctime_ns: int | None = None
@@ -41,8 +47,8 @@ class InputFile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
-    """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored bytes of a web archive, row
-    groups of Parquet; or the whole file (stop None)."""
+    """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored bytes of a web archive or of
+    JSONL in many members, row groups of Parquet; or the whole file (stop None)."""
 
     file: InputFile
     start: int = 0
@@ -69,7 +75,7 @@ class Rejected:
     """Input that is no document: a bad line, or the unread rest of a broken file.
 
     Attributes:
-        position: byte offset in the decompressed file, or row number.
+        position: as those of documents.
         error: what was found and what was expected, in one sentence.
         excerpt: its first bytes, at most 4 KiB.
         is_file_damage: whether the file is damaged, cut off or of another format, so that an unknown number of documents is
@@ -87,7 +93,8 @@ class ReadBatch:
     """Documents as columns, and rejected input, both in the order of the file.
 
     Attributes:
-        positions: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, or row number.
+        positions: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, row number, or the offset of
+            a member in the stored file, shifted by 24 bits, plus the byte or the number in it.
         texts: (num_docs,) large_string without nulls; None from a reader of pages.
         html: (num_docs,) large_binary without nulls, the pages of a reader of pages; else None.
         ids: (num_docs,) large_string; null for a document without an id.
@@ -164,6 +171,12 @@ class Reader(Stage):
         Raises UserError, OSError, or DamagedInputError for a file of which `read` could read nothing."""
         return ()
 
+    def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
+        """The file with what `cut` must know and only reading tells. Only files of more text than a split are looked at.
+
+        Raises OSError."""
+        return file
+
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """The splits of a file, a function of the file alone. The default is one split, the whole file.
 
@@ -186,3 +199,13 @@ class Reader(Stage):
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         """Reads the text at `position` again, for `inspect` and `trace`; None if there is no document."""
         raise NotImplementedError
+
+    def splits_at(self, file: InputFile, position: int) -> Iterator[Split]:
+        """Splits that may hold a document, the smallest first, where the file can be cut; then the whole file."""
+        if len(self.cut(file, _SPLIT_BYTES)) > 1:
+            unit = position if file.compression is None else position >> _NUMBER_BITS
+            if file.row_groups:
+                ends = np.cumsum([num_rows for num_rows, _ in file.row_groups])
+                unit = int(np.searchsorted(ends, position, "right"))
+            yield Split(file=file, start=unit, stop=unit + 1)
+        yield Split(file=file)

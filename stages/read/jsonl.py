@@ -2,6 +2,10 @@
 
     file ─▶ blocks of whole lines ─▶ `LineParser` (`_json/lines.py`) ─▶ documents and rejected lines ─▶ batches
 
+A position is the byte at which a line begins. In a gzip, zstd or lz4 file it is the offset of the member in which the line
+begins, shifted by 24 bits, plus the byte in the content of this member; in the first member it is the byte in the decompressed
+file. It does not depend on where a file is cut.
+
 Memory is a few blocks, or a few times the longest line (a line of 100 MB: 600 MB).
 """
 
@@ -16,12 +20,18 @@ from typing import ClassVar
 import numpy as np
 from pydantic import Field
 
+from datapipe.errors import UnsplittableInputError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from datapipe.stage.decoding import Block, byte_ranges, line_blocks
+from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, line_blocks
 from stages.read._json.fields import fields_of_lines
 from stages.read._json.lines import NO_TEXTS, LineParser, told_cut_off
 
 _BATCH_DOCS = 8192
+_TEXT_PER_STORED_BYTE = 4
+"""Bytes of content in a stored byte: gzip and zstd compress text to about a quarter."""
+
+_BEFORE_MEMBER = (64 << 10, 1 << 20, 16 << 20)
+"""Stored bytes before a member in which another one may begin, so that the first line of the member is read."""
 
 
 class Jsonl(Reader):
@@ -41,11 +51,30 @@ class Jsonl(Reader):
         description="Most bytes of a line; longer lines are quarantined without being held in memory.",
     )
 
+    def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
+        """Looks for a second member at the beginning of a compressed file: at most in a 32nd of it, and in 16 MiB."""
+        if file.compression not in HAVE_MEMBERS:
+            return file
+        return replace(file, has_members=has_members(file, open_input))
+
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """Byte ranges of a plain file; a line belongs to the range that holds its first byte. An archive is one split."""
-        if file.compression is not None:
-            return [Split(file=file)]
-        return byte_ranges(file, target_bytes)
+        """Byte ranges of a plain file; ranges of stored bytes of a file of many members. Which lines belong to a range:
+        `datapipe/stage/decoding/lines.py`. Any other compressed file is one split."""
+        if file.compression is None:
+            return byte_ranges(file, target_bytes)
+        return byte_ranges(file, max(1, target_bytes // _TEXT_PER_STORED_BYTE)) if file.has_members else [Split(file=file)]
+
+    def splits_at(self, file: InputFile, position: int) -> Iterator[Split]:
+        """Of a plain file the line. Of one of many members ranges that end with the member of the line and begin ever farther
+        before it, since its first line belongs to the range before; then the whole file."""
+        if file.compression is None and position > len(BOM):
+            yield Split(file=file, start=position, stop=position + 1)
+            return
+        member = position >> OFFSET_BITS
+        for num_bytes in _BEFORE_MEMBER if file.compression in HAVE_MEMBERS else ():
+            if num_bytes < member < file.num_bytes:
+                yield Split(file=file, start=member - num_bytes, stop=member + 1)
+        yield Split(file=file)
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         """Batches of documents. A dot in the name of a field selects a member of an object."""
@@ -58,26 +87,35 @@ class Jsonl(Reader):
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """The fields of the objects in the first block of lines, as far as `_json/fields.py` looks."""
-        for block in line_blocks(split, open_input, self.max_line_bytes):
-            if isinstance(block, Block) and (seen := fields_of_lines(block.content, fields)).num_records:
-                return seen
+        try:
+            for block in line_blocks(split, open_input, self.max_line_bytes):
+                if isinstance(block, Block) and (seen := fields_of_lines(block.content, fields)).num_records:
+                    return seen
+        except UnsplittableInputError:  # of which the run tells
+            pass
         return FieldsSeen()
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        """The text of one line. Only the line is read from a plain file; of an archive everything before it too."""
-        plain = file.compression is None
-        split = (
-            Split(file=file, start=position, stop=position + 1)
-            if plain and position > len("\ufeff".encode())
-            else Split(file=file)
-        )
-        for block in line_blocks(split, open_input, self.max_line_bytes):
-            if isinstance(block, Block) and block.byte_offset <= position < block.byte_offset + len(block.content):
-                return self._text_at(block, position, fields)
+        """The text of one line. Only the line is read from a plain file; of a file of many members those before it that it
+        takes; of any other everything before it."""
+        for split in self.splits_at(file, position):
+            is_before = False
+            try:
+                for block in line_blocks(split, open_input, self.max_line_bytes):
+                    if isinstance(block, Rejected):
+                        continue
+                    if (start := block.offset(position)) is not None:
+                        return self._text_at(block, start, position, fields)
+                    if block.byte_offset > position:
+                        if is_before:
+                            return None  # the lines around it are there, and it is none of them
+                        break
+                    is_before = True
+            except UnsplittableInputError:
+                continue
         return None
 
-    def _text_at(self, block: Block, position: int, fields: FieldNames) -> str | None:
-        start = position - block.byte_offset
+    def _text_at(self, block: Block, start: int, position: int, fields: FieldNames) -> str | None:
         if start and block.content[start - 1 : start] != b"\n":
             return None
         end = block.content.find(b"\n", start)

@@ -9,7 +9,6 @@ at its position.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,19 +16,16 @@ import pyarrow as pa
 
 from datapipe.browse.output import BrowsedOutput
 from datapipe.document_name import document_name
-from datapipe.errors import DatapipeError
+from datapipe.errors import DatapipeError, UnsplittableInputError
 from datapipe.inputs.discovery import content_digest
 from datapipe.inputs.entries import entry_at
 from datapipe.inputs.planned_input import PlannedInput
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
+from datapipe.stage.reader import FieldNames, InputFile, Reader
 from datapipe.storage import split_query
 from datapipe.tasks.read_batches import with_keys
 
 _DIGEST = "xxh3_128:"
-_CUT_BYTES = 1 << 20
-_NUMBER_BITS = 24
-"""Positions in a compressed archive are the byte offset of a member, and the number of the record in it in so many bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,30 +88,22 @@ class Originals:
     def _find(self, source: str, file: InputFile, reader: Reader, position: int, planned: PlannedInput) -> DocumentBatch | None:
         spec = self._output.inspector.mixture.sources[source]
         fields = FieldNames(text=spec.text, id=spec.id, keep=spec.keep)
-        for split in _splits(file, reader, position):
-            for part in reader.read(split, fields, planned.open):
-                found = np.flatnonzero(part.positions == position)
-                if len(found):
-                    record = with_keys(part, split, source).slice(int(found[0]), 1)
-                    return DocumentBatch(
-                        pa.RecordBatch.from_arrays([_alone(column) for column in record], schema=record.schema)
-                    )
-                if len(part.positions) and int(part.positions[-1]) > position:
-                    break
+        for split in reader.splits_at(file, position):
+            try:
+                for part in reader.read(split, fields, planned.open):
+                    found = np.flatnonzero(part.positions == position)
+                    if len(found):
+                        record = with_keys(part, split, source).slice(int(found[0]), 1)
+                        return DocumentBatch(
+                            pa.RecordBatch.from_arrays([_alone(column) for column in record], schema=record.schema)
+                        )
+                    if len(part.positions) and int(part.positions[-1]) > position:
+                        break
+            except UnsplittableInputError:
+                continue
         return None
 
 
 def _alone(column: pa.Array) -> pa.Array:
     """A column of one document, without the memory of its neighbours."""
     return column.take(pa.array([0]))
-
-
-def _splits(file: InputFile, reader: Reader, position: int) -> Iterator[Split]:
-    """The smallest split that may hold the position, where the file can be cut; then the whole file."""
-    if len(reader.cut(file, _CUT_BYTES)) > 1:
-        unit = position if file.compression is None else position >> _NUMBER_BITS
-        if file.row_groups:
-            ends = np.cumsum([num_rows for num_rows, _ in file.row_groups])
-            unit = int(np.searchsorted(ends, position, "right"))
-        yield Split(file=file, start=unit, stop=unit + 1)
-    yield Split(file=file)

@@ -129,7 +129,7 @@ def decoded(open_input: OpenInput, url: str, compression: str | None) -> Iterato
         except BrokenStreamError as error:
             rest = _rest_before_damage(stream, compression, done, raw.last_read_offset)
             yield rest
-            raise BrokenStreamError(_damage(compression, str(error), done + len(rest))) from error
+            raise BrokenStreamError(damage_of(compression, str(error), has_content=done + len(rest) > 0)) from error
 
 
 class _Raw:
@@ -198,11 +198,11 @@ def _unpacked(raw: _Raw, compression: str, chunk_bytes: int) -> Iterator[bytes]:
             yield chunk
 
 
-def _damage(compression: str, error: str, num_bytes: int) -> str:
-    """What is wrong with an archive of which some `num_bytes` of content are read, by the error of its library."""
+def damage_of(compression: str, error: str, *, has_content: bool) -> str:
+    """What is wrong with an archive, by the error of its library; `has_content`: whether something was read of it before."""
     if "Truncated" in error:
         return f"the {compression} archive is cut off: the file ends before the archive does"
-    if num_bytes and any(text in error for text in _NO_HEADER):
+    if has_content and any(text in error for text in _NO_HEADER):
         return f"bytes that are no {compression} archive follow the end of the archive; expected the end of the file"
     if TOO_LARGE in error:
         return f"the {compression} archive asks for more than 256 MiB of memory; expected what `xz -9` writes: repack it"

@@ -1,6 +1,20 @@
 """The content of an input file as blocks of whole lines.
 
-    file ─▶ `archives.py`, or a byte range of a plain file ─▶ chunks ─▶ blocks that end at a newline
+    plain file ─▶ a byte range of it ─────────────▶ chunks ─▶ blocks that end at a newline
+    gzip, zstd, lz4 ─▶ `members.py`, a range of it ─▶ chunks ─▶ …
+    bzip2, xz ─▶ `archives.py` ───────────────────▶ chunks ─▶ …
+
+A line of a plain file belongs to the range that contains its first byte. A range of members cannot know whether a line ends
+where it begins. So it reads the lines behind its first newline, and goes on behind its end to the next newline:
+
+    range 0       range 1       range 2             a, b … lines; the range 1 begins within c, the range 2 with f
+    aaabbbcccccccc cddddeeeeeee fffffffffggg
+    ──────────────▶             ─┤ skipped          range 0 reads a b c
+                   ┤────────────────────▶           range 1 reads d e f
+                                        ───▶        range 2 reads g
+
+After a damaged member, reading goes on behind the first newline of the next one; what is skipped counts as the rest of a line.
+Damage within a line is told by the range that reads the line.
 
 Memory is bounded by a block or by the longest line. A line beyond the limit is skipped without being held.
 """
@@ -9,47 +23,148 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from datapipe.stage.decoding.archives import BLOCK_BYTES, BrokenStreamError, check_format, decoded, is_text
+from datapipe.stage.decoding.members import HAVE_MEMBERS, BehindRange, Content, Damage, Event, member_events
+from datapipe.stage.decoding.stored import StoredBytes
 from datapipe.stage.reader import InputFile, OpenInput, Rejected, Split
 
 EXCERPT_BYTES = 4096
 BOM = b"\xef\xbb\xbf"
 _HEAD_BYTES = 1024
+_SMALL_BYTES = 4096
+_BLOCK_MEMBERS = 1 << 16
+"""The most members in which lines of a block begin."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Whole lines of a file. The first begins at `byte_offset` of the decompressed file."""
+    """Whole lines of a file.
+
+    Attributes:
+        byte_offset: position of its first byte.
+        members: (offset in the content, position) of the first byte of each member that begins behind it.
+    """
 
     byte_offset: int
     content: bytes
+    members: tuple[tuple[int, int], ...] = ()
+
+    def positions(self, offsets: np.ndarray) -> np.ndarray:
+        """Positions of bytes of the content, (num_bytes,) uint64."""
+        if not self.members:
+            return offsets.astype(np.uint64) + np.uint64(self.byte_offset)
+        begins = np.array([0, *(begin for begin, _ in self.members)], np.int64)
+        of_begins = np.array([self.byte_offset, *(position for _, position in self.members)], np.uint64)
+        member = np.searchsorted(begins, offsets, "right") - 1
+        return of_begins[member] + (offsets - begins[member]).astype(np.uint64)
+
+    def position(self, offset: int) -> int:
+        return int(self.positions(np.array([offset]))[0])
+
+    def offset(self, position: int) -> int | None:
+        """The offset in the content of the byte with a position; None where no byte has it."""
+        begins = [(0, self.byte_offset), *self.members]
+        ends = [*(begin for begin, _ in self.members), len(self.content)]
+        found = (begin + position - first for (begin, first), end in zip(begins, ends) if 0 <= position - first < end - begin)
+        return next(found, None)
 
 
 def line_blocks(split: Split, open_input: OpenInput, max_line_bytes: int) -> Iterator[Block | Rejected]:
     """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is too
-    long to hold, and for the rest of a broken archive after its last newline.
+    long to hold, and for damage, with the rest of the line before it.
 
-    A line belongs to the split that contains its first byte. A byte-order mark at the start of a file belongs to no line. A
-    block may contain a line longer than `max_line_bytes` if it was read at once; the reader checks the length again.
+    A byte-order mark at the start of a file belongs to no line. A block may contain a line longer than `max_line_bytes` if it
+    was read at once; the reader checks the length again.
+
+    Raises UnsplittableInputError where a compressed file cannot be cut at the end of the split.
     """
     lines = _Lines()
     try:
+        if split.file.compression in HAVE_MEMBERS:
+            yield from _lines_of_members(split, open_input, lines, max_line_bytes)
+            return
         for offset, chunk in chunks(split, open_input):
-            lines.add(offset, chunk)
-            if lines.tail_bytes > max_line_bytes:
-                yield from lines.take()
-                yield lines.give_up(too_long(max_line_bytes))
-            elif lines.whole_bytes >= BLOCK_BYTES:
-                yield from lines.take()
+            yield from lines.add(offset, chunk, max_line_bytes)
     except BrokenStreamError as error:
         yield from lines.take()
         yield replace(lines.give_up(str(error)), is_file_damage=True)
         return
     yield from lines.take(last=True)
+
+
+def _lines_of_members(split: Split, open_input: OpenInput, lines: _Lines, max_line_bytes: int) -> Iterator[Block | Rejected]:
+    is_first_line_of_others, is_behind = split.start > 0, False
+    with open_input(split.file.url) as stream:
+        for event in _events(split, stream):
+            if isinstance(event, BehindRange):
+                if is_first_line_of_others:
+                    return
+                is_behind = True
+                continue
+            if isinstance(event, Damage):
+                if not is_first_line_of_others:
+                    yield from lines.take()
+                    yield replace(lines.give_up(event.error), is_file_damage=True)
+                if is_behind:
+                    return
+                is_first_line_of_others = False
+                lines.skip(event.next_position)
+                continue
+            position, chunk = event
+            if is_first_line_of_others:
+                begin = chunk.find(b"\n") + 1
+                if not begin:
+                    continue
+                position, chunk, is_first_line_of_others = position + begin, chunk[begin:], False
+            elif is_behind and (end := chunk.find(b"\n") + 1):
+                yield from lines.add(position, chunk[:end], max_line_bytes)
+                yield from lines.take()
+                return
+            yield from lines.add(position, chunk, max_line_bytes)
+    yield from lines.take(last=True)
+
+
+def _events(split: Split, stream: pa.NativeFile) -> Iterator[Event]:
+    """The events of the members of a split, without a byte-order mark. Raises BrokenStreamError in the split at the beginning
+    of a file that is empty or of another format."""
+    compression = split.file.compression
+    assert compression is not None
+    stored = StoredBytes(stream, split.stop)
+    try:
+        if not stored.num_bytes:
+            raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
+        check_format(stored.header(0, _HEAD_BYTES) if split.start else stored.all(0, _HEAD_BYTES), compression)
+    except BrokenStreamError:
+        if split.start:
+            return
+        raise
+    events = member_events(stored, compression, split.start, split.stop)
+    yield from events if split.start else _without_bom(events)
+
+
+def _without_bom(events: Iterator[Event]) -> Iterator[Event]:
+    """Without the byte-order mark that the content may begin with, in members of any size."""
+    held: list[Event] = []
+    beginning = b""
+    for event in events:
+        held.append(event)
+        beginning += event.content if isinstance(event, Content) else b""
+        if isinstance(event, Damage) or len(beginning) >= len(BOM) or not BOM.startswith(beginning):
+            break
+    left = len(BOM) if beginning.startswith(BOM) else 0
+    for event in held:
+        if isinstance(event, Content):
+            skipped = min(left, len(event.content))
+            left -= skipped
+            yield Content(event.position + skipped, event.content[skipped:])
+        else:
+            yield event
+    yield from events
 
 
 def byte_ranges(file: InputFile, target_bytes: int) -> list[Split]:
@@ -66,57 +181,104 @@ def too_long(max_line_bytes: int) -> str:
     return f"a line of more than {max_line_bytes} bytes, the most this reader takes (max_line_bytes)"
 
 
-@dataclass(kw_only=True, slots=True)
 class _Lines:
     """Chunks that are collected into blocks.
 
     Attributes:
-        byte_offset: offset in the decompressed file at which the next block begins.
+        byte_offset: position at which the next block begins.
+        next_position: behind the last chunk.
+        members: (offset from the next block's begin, position) of chunks that do not go on where the one before ends, as far as
+            lines begin in them.
+        member: the same of the last such chunk, while no line has begun in it.
         whole: chunks of complete lines.
         tail: chunks of the incomplete line after them.
         whole_bytes, tail_bytes: their sizes.
         skipping: whether the current line was rejected and its rest is skipped.
     """
 
-    byte_offset: int = 0
-    whole: list[bytes] = field(default_factory=list)
-    tail: list[bytes] = field(default_factory=list)
-    whole_bytes: int = 0
-    tail_bytes: int = 0
-    skipping: bool = False
+    def __init__(self) -> None:
+        self.byte_offset = self.next_position = 0
+        self.members: list[tuple[int, int]] = []
+        self.member: tuple[int, int] | None = None
+        self.whole: list[bytes | bytearray] = []
+        self.tail: list[bytes | bytearray] = []
+        self.whole_bytes = self.tail_bytes = 0
+        self.skipping = False
 
-    def add(self, offset: int, chunk: bytes) -> None:
+    def add(self, position: int, chunk: bytes, max_line_bytes: int) -> Iterator[Block | Rejected]:
+        """Adds a chunk. Gives a block where enough lines are complete, and rejects a line that is too long and fills an
+        excerpt; the reader rejects shorter ones."""
+        self._add(position, chunk)
+        if self.tail_bytes > max(max_line_bytes, EXCERPT_BYTES):
+            yield from self.take()
+            yield self.give_up(too_long(max_line_bytes))
+        elif self.whole_bytes >= BLOCK_BYTES or len(self.members) >= _BLOCK_MEMBERS:
+            yield from self.take()
+
+    def _add(self, position: int, chunk: bytes) -> None:
         begin = 0
         if self.skipping:
             begin = chunk.find(b"\n") + 1
             self.skipping = not begin
         if self.skipping or not (self.whole or self.tail):
-            self.byte_offset = offset + (len(chunk) if self.skipping else begin)
+            self.byte_offset, self.member = position + (len(chunk) if self.skipping else begin), None
+        elif position != self.next_position:
+            self.member = (self.whole_bytes + self.tail_bytes, position)
+        self.next_position = position + len(chunk)
         if self.skipping:
             return
         end = chunk.rfind(b"\n") + 1
+        if self.member is not None and (end or not self.tail):
+            self.members.append(self.member)
+            self.member = None
         if end > begin:
-            self.whole += [*self.tail, chunk[begin:end]]
+            self.whole += self.tail
+            _append(self.whole, chunk[begin:end])
             self.whole_bytes += self.tail_bytes + end - begin
             self.tail, self.tail_bytes, begin = [], 0, end
         if begin < len(chunk):
-            self.tail.append(chunk[begin:])
+            _append(self.tail, chunk[begin:])
             self.tail_bytes += len(chunk) - begin
 
     def take(self, last: bool = False) -> Iterator[Block]:
         """A block of the complete lines. The last line of the file needs no newline."""
         chunks = self.whole + self.tail if last else self.whole
         if chunks:
-            yield Block(byte_offset=self.byte_offset, content=b"".join(chunks))
-        self.byte_offset += self.whole_bytes
+            num_bytes = self.whole_bytes + (self.tail_bytes if last else 0)
+            members = tuple(member for member in self.members if member[0] < num_bytes)
+            yield Block(byte_offset=self.byte_offset, content=b"".join(chunks), members=members)
+        whole = self.whole_bytes
+        begin, position = max((member for member in self.members if member[0] <= whole), default=(0, self.byte_offset))
+        self.byte_offset = position + whole - begin
+        self.members = [(begin - whole, position) for begin, position in self.members if begin > whole]
+        self.member = None if self.member is None else (self.member[0] - whole, self.member[1])
         self.whole, self.whole_bytes = [], 0
 
     def give_up(self, error: str) -> Rejected:
         """Rejects the line that begins with `tail`, and skips its rest."""
-        rejected = Rejected(position=self.byte_offset, error=error, excerpt=b"".join(self.tail[:2])[:EXCERPT_BYTES])
-        self.byte_offset += self.tail_bytes
-        self.tail, self.tail_bytes, self.skipping = [], 0, True
+        excerpt = b""
+        for chunk in self.tail:
+            if len(excerpt) >= EXCERPT_BYTES:
+                break
+            excerpt += chunk[: EXCERPT_BYTES - len(excerpt)]
+        rejected = Rejected(position=self.byte_offset, error=error, excerpt=excerpt)
+        self.skip(self.next_position if self.tail else None)
         return rejected
+
+    def skip(self, position: int | None) -> None:
+        """Skips up to the next newline, from a position on; None for the present one."""
+        self.byte_offset = self.byte_offset if position is None else position
+        self.tail, self.tail_bytes, self.members, self.member, self.skipping = [], 0, [], None, True
+
+
+def _append(chunks: list[bytes | bytearray], chunk: bytes) -> None:
+    """Appends a chunk; small ones, of which there may be one for each byte, are joined."""
+    if len(chunk) >= _SMALL_BYTES:
+        chunks.append(chunk)
+    elif chunks and isinstance(chunks[-1], bytearray):
+        chunks[-1] += chunk
+    else:
+        chunks.append(bytearray(chunk))
 
 
 def chunks(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:

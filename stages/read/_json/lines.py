@@ -102,18 +102,20 @@ class LineParser:
         data = np.frombuffer(block.content, np.uint8)
         starts, stops, kinds = split_lines(data)
         rows, texts, rejects = self._accepted(block.content, starts, stops, kinds)
+        bad = sorted(rejects)
+        bad_positions = block.positions(starts[bad]).tolist() if bad else []
         return ReadBatch(
-            positions=(starts[rows] + block.byte_offset).astype(np.uint64),
+            positions=block.positions(starts[rows]),
             texts=texts,
             ids=self.id.values(data, starts[rows], stops[rows]),
             extra={name: field.values(data, starts[rows], stops[rows]) for name, field in self.kept.items()},
             rejected=tuple(
                 Rejected(
-                    position=block.byte_offset + int(starts[row]),
+                    position=position,
                     error=rejects[row],
                     excerpt=block.content[starts[row] : min(stops[row], starts[row] + EXCERPT_BYTES)],
                 )
-                for row in sorted(rejects)
+                for row, position in zip(bad, bad_positions)
             ),
             input_bytes=len(block.content),
         )
@@ -197,7 +199,7 @@ def told_cut_off(batch: ReadBatch, block: Block, max_line_bytes: int) -> ReadBat
     """The batch of a block. Where the file ends within the object on its last line, the reject of the line says so: it stands
     for all documents behind it that are lost. Lines that are too long keep their error, at whichever end they are rejected."""
     start = block.content.rfind(b"\n") + 1
-    is_last = bool(batch.rejected) and batch.rejected[-1].position == block.byte_offset + start
+    is_last = bool(batch.rejected) and batch.rejected[-1].position == block.position(start)
     if not is_last or not 0 < len(block.content) - start <= max_line_bytes or not _is_open_object(block.content[start:]):
         return batch
     *others, last = batch.rejected

@@ -426,7 +426,8 @@ def test_jsonl_archives_of_several_members_read_as_one_file(tmp_path: Path) -> N
     frames = b"".join(map(zstandard.compress, thirds))
     for name, stored in (("a.jsonl.gz", members), ("a.jsonl.zst", frames)):
         found = _read(tmp_path, stored, name=name)
-        assert (found.documents, found.rejected) == (whole.documents, [])
+        assert (found.texts, found.ids, found.rejected) == (whole.texts, whole.ids, [])
+        assert found.documents[:8] == whole.documents[:8]  # of the first member
 
 
 @pytest.mark.medium

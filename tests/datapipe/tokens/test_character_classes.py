@@ -50,9 +50,11 @@ def test_engine_classes_are_kept_and_read_again(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_engine_classes_every_code_point_equals_single_matches():
-    text = "".join(map(chr, CODES))
-    table = engine_classes()[CODES]
+def test_engine_classes_code_points_equal_single_matches():
+    """All of the planes that have characters, and one in a hundred of the others."""
+    codes = np.union1d(ASSIGNED, CODES[::100])
+    text = "".join(map(chr, codes))
+    table = engine_classes()[codes]
     for bit, name in enumerate(CLASSES):
         assert np.array_equal(table >> bit & 1 == 1, held_by(name, text)), name
     letters = sum(1 << CLASSES.index(rf"\p{{{kind}}}") for kind in ("Lu", "Lt", "Ll", "Lm", "Lo"))

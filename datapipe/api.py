@@ -247,6 +247,8 @@ class _Logger:
 
     def committed(self, record: Any) -> None: ...
 
+    def ended(self, attempt: Any) -> None: ...
+
     def retried(self, task: Any, failure: Any) -> None:
         self.say(f"retrying: {task.label}: {failure.message}")
 

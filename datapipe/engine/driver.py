@@ -56,10 +56,11 @@ T = TypeVar("T")
 
 
 class Observer(Protocol):
-    """Watches a run: the progress display, or a test."""
+    """Watches a run: the progress display, or a test. An attempt ends, then its record is committed or its task is retried."""
 
     def planned(self, plan: Plan) -> None: ...
     def committed(self, record: Record) -> None: ...
+    def ended(self, attempt: Attempt) -> None: ...
     def retried(self, task: Task, failure: Failure) -> None: ...
     def tick(self, messages: Sequence[Message]) -> None: ...
     def say(self, line: str) -> None: ...
@@ -152,6 +153,8 @@ class Driver:
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
             self._look(engine, silences, attempts, len(ready))
+            if attempt is not None:
+                self.observer.ended(attempt)
             if attempt is not None and not attempts.is_settled(attempt):
                 self._tell_other(attempt)
                 attempt = None

@@ -23,7 +23,8 @@ class Message:
     """What an attempt is at, as its worker told and as its supervisor sees the process.
 
     Attributes:
-        task: for display.
+        task: for display: its step and the first digits of its fingerprint.
+        node: where it runs, for display; empty while it waits for a node.
         activity: the latest that the worker told; None before it told anything.
         silent_s: seconds since it told anything.
         idle_s: seconds since it told anything or used a CPU.
@@ -33,11 +34,16 @@ class Message:
 
     attempt: str
     task: str
+    node: str = ""
     activity: Activity | None = None
     silent_s: float = 0.0
     idle_s: float = 0.0
     memory_bytes: int = 0
     is_stopped: bool = False
+
+    @property
+    def step(self) -> str:
+        return self.task.partition(" (")[0]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,10 +78,12 @@ class Attempt:
 
     Attributes:
         attempt: its name, as the driver gave it.
+        node: where it ran, for display; empty where that is not known.
     """
 
     task: Task
     attempt: str
+    node: str = ""
     record: Record | None = None
     failure: Failure | None = None
 

@@ -136,20 +136,21 @@ class RayEngine:
         return running
 
     def _ended(self, running: Reported, reference: Any) -> Attempt:
-        task, attempt = running.task, running.attempt
+        task, attempt, node = running.task, running.attempt, running.node
         try:
             node_id, lacks, record, failure = ray.get(reference)
         except RayTaskError as error:  # our own function failed outside of run_task
             cause = error.cause if isinstance(error.cause, BaseException) else error
-            return Attempt(task=task, attempt=attempt, failure=failure_of(cause))
+            return Attempt(task=task, attempt=attempt, node=node, failure=failure_of(cause))
         except (RayError, OutOfMemoryError) as error:
-            return Attempt(task=task, attempt=attempt, failure=self._loss(running, error))
+            return Attempt(task=task, attempt=attempt, node=node, failure=self._loss(running, error))
         if lacks and (failure is None or self._nodes.is_output_seen()):  # what the driver lacks too is an outage
             self._nodes.known.answer(node_id, lacks)
             failure = Failure(kind="node", message=f"{task.label} came to a node that cannot run it: {'; '.join(lacks)}")
         elif failure is not None and failure.kind == "node":
             self._nodes.known.give_notice(node_id)
-        return Attempt(task=task, attempt=attempt, record=record, failure=failure)
+        node = self._nodes.known.name(node_id)
+        return Attempt(task=task, attempt=attempt, node=node, record=record, failure=failure)
 
     def _loss(self, running: Reported, error: Exception) -> Failure:
         """What Ray's error tells of a lost task. The death of a node that was announced is no failure of the task."""
@@ -185,6 +186,8 @@ class RayEngine:
         self._asked = None
         for running in self._running.values():
             node_id, report = reports.get(running.attempt, ("", None))
+            if node_id and node_id != running.node_id:
+                running.node = self._nodes.known.name(node_id)
             if running.hear(node_id, report, step_s) >= self._stall_s:
                 _kill_on_node(running)
 

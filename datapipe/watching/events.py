@@ -1,8 +1,14 @@
 """One JSON object a line for each event of a run, for programs that collect logs.
 
-    {"time": "2026-11-23T09:00:00.123Z", "event": "task_committed", "step": "web/read", "task": "0a1b…", "seconds": 1.25}
+    {"time": "2026-11-23T09:00:00.123Z", "event": "task_committed", "step": "web/read", "task": "0a1b2c3d4e5f",
+     "attempt": "9c0d…", "node": "host-7", "seconds": 1.25}
 
-run_started   planned   step_started   step_committed   task_committed   task_retried   said   run_finished   run_failed
+run_started  planned  step_started  task_started ┬ task_committed                 step_committed  run_finished  run_failed  said
+                                                 ├ task_failed    task_retried
+                                                 └ task_cancelled: another attempt at the task ended first
+
+Each attempt starts once, and ends once unless the run ends before. One that is shorter than the time between two looks of the
+driver is told to start when it ends.
 """
 
 from __future__ import annotations
@@ -17,10 +23,19 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from datapipe.credentials import masked
-from datapipe.engine.protocol import Failure, Message
+from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import UserError
 from datapipe.plan.compile import Plan
 from datapipe.plan.work import Record, Task
+
+
+def _short(fingerprint: str) -> str:
+    """As the label of a task has it."""
+    return fingerprint[:12]
+
+
+def _where(attempt: str, node: str) -> dict[str, str]:
+    return {"attempt": attempt, **({"node": node} if node else {})}
 
 
 class EventLog:
@@ -34,6 +49,8 @@ class EventLog:
         self._stream: TextIO | None = sys.stdout if where == "-" else None
         self._where = where
         self._states: dict[str, str] = {}
+        self._running: dict[str, dict[str, str]] = {}  # label of a task → attempt → node
+        self._where_of: dict[str, dict[str, str]] = {}  # fingerprint of a task that is not committed → its last attempt
         if where != "-":
             try:
                 self._stream = open(Path(where), "a", encoding="utf-8")  # noqa: SIM115  # closed by __exit__
@@ -70,13 +87,43 @@ class EventLog:
             "read": counts.read,
             "kept": counts.kept,
         }
-        self.write("task_committed", step=record.step, task=record.fingerprint[:16], **facts)
+        where = self._where_of.pop(record.fingerprint, {})
+        self.write("task_committed", step=record.step, task=_short(record.fingerprint), **where, **facts)
+
+    def tick(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if not message.node:  # it waits for one
+                continue
+            running = self._running.setdefault(message.task, {})
+            if message.attempt not in running:
+                running[message.attempt] = message.node
+                digits = message.task.partition(" (")[2].rstrip(")")
+                self._start({"step": message.step, "task": digits}, message.attempt, message.node)
+
+    def ended(self, attempt: Attempt) -> None:
+        task, failure = attempt.task, attempt.failure
+        about = {"step": task.step, "task": _short(task.fingerprint)}
+        others = self._running.pop(task.label, {})
+        if attempt.attempt not in others and (attempt.record is not None or attempt.node):  # others never came to a node
+            self._start(about, attempt.attempt, attempt.node)
+        node = attempt.node or others.get(attempt.attempt, "")
+        others.pop(attempt.attempt, None)
+        where = self._where_of[task.fingerprint] = _where(attempt.attempt, node)
+        if failure is not None:
+            self.write("task_failed", **about, **where, kind=failure.kind, message=failure.message)
+            if others:
+                self._running[task.label] = others
+            return
+        for other, its_node in others.items():
+            self.write("task_cancelled", **about, **_where(other, its_node))
 
     def retried(self, task: Task, failure: Failure) -> None:
         facts = {"kind": failure.kind, "message": failure.message}
-        self.write("task_retried", step=task.step, task=task.fingerprint[:16], **facts)
+        where = self._where_of.get(task.fingerprint, {})
+        self.write("task_retried", step=task.step, task=_short(task.fingerprint), **where, **facts)
 
-    def tick(self, messages: Sequence[Message]) -> None: ...
+    def _start(self, about: dict[str, str], attempt: str, node: str) -> None:
+        self.write("task_started", **about, **_where(attempt, node))
 
     def say(self, line: str) -> None:
         self.write("said", message=line)

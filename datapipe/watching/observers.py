@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from datapipe.engine.driver import Observer
-from datapipe.engine.protocol import Message
+from datapipe.engine.protocol import Attempt, Message
 from datapipe.plan.compile import Plan
 from datapipe.plan.work import Record, Task
 
@@ -24,6 +24,10 @@ class Observers:
     def committed(self, record: Record) -> None:
         for observer in self.observers:
             observer.committed(record)
+
+    def ended(self, attempt: Attempt) -> None:
+        for observer in self.observers:
+            observer.ended(attempt)
 
     def retried(self, task: Task, failure: Any) -> None:
         for observer in self.observers:

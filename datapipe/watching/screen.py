@@ -21,7 +21,7 @@ def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
     yield f"{done} of {counted(len(steps), 'step')} done"
     for step in steps:
         if step["state"] == "running":
-            yield f"  {step['title']}  {step['committed']:,}/{step['tasks']:,}"
+            yield f"  {step['title']}  {step['committed']:,}/{step['tasks']:,}{_speed(step)}"
     for source, documents in status["documents"].items():
         parts = ", ".join(f"{number:,} {fate}" for fate, number in documents.items() if number)
         yield f"{source}: {parts}" if parts else f"{source}: nothing read yet"
@@ -30,6 +30,14 @@ def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
     if status["failures"]:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in status["failures"].items())
         yield f"failed attempts, tried again: {kinds}. The last: {status['last_failure']}"
+
+
+def _speed(step: Mapping[str, Any]) -> str:
+    """How long the committed tasks of a step took; empty where there are none."""
+    if not step["committed"]:
+        return ""
+    slowest = step["slowest"]
+    return f"  {step['seconds'] / step['committed']:,.1f} s a task, the slowest {slowest['seconds']:,.1f} s ({slowest['task']})"
 
 
 def _heading(status: Mapping[str, Any], output: str) -> str:
@@ -59,7 +67,9 @@ def _at_work(status: Mapping[str, Any]) -> Iterator[str]:
     yield f"{status['num_running']:,} running in {slots}; {queued} in the queue"
     for each in status["running"][:_SHOWN]:
         memory = f", {size(each['memory_bytes'])}" if each["memory_bytes"] else ""
-        yield f"  for {duration(now - each['since'])}  {each['task']}  {each['at']}{memory}"
+        node = each["node"]
+        there = f"  on {node}" if node and not status["process"].endswith(f" on {node}") else ""
+        yield f"  for {duration(now - each['since'])}  {each['task']}{there}  {each['at']}{memory}"
     if status["num_running"] > _SHOWN:
         yield f"  and {counted(status['num_running'] - _SHOWN, 'more attempt')}"
     for what in status["waiting"]:

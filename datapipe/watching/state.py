@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from datapipe.engine.protocol import Failure, Message
+from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.figures import DriverFigures, Histogram
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.estimate import StepTime
@@ -32,6 +32,7 @@ class StepState:
         seconds: summed over the committed tasks.
         bytes: of text that its tasks have read.
         done_here: tasks that this process has committed.
+        slowest_s, slowest: of the committed tasks: the longest time, and the first digits of the task's fingerprint.
     """
 
     step: Step
@@ -40,6 +41,8 @@ class StepState:
     seconds: float = 0.0
     bytes: int = 0
     done_here: int = 0
+    slowest_s: float = 0.0
+    slowest: str = ""
 
     @property
     def state(self) -> str:
@@ -50,6 +53,8 @@ class StepState:
     def add(self, record: Record) -> None:
         self.committed += 1
         self.seconds += record.metrics.seconds
+        if record.metrics.seconds > self.slowest_s:
+            self.slowest_s, self.slowest = record.metrics.seconds, record.fingerprint[:12]
         self.bytes += record.metrics.document_counts.read_bytes
 
 
@@ -110,6 +115,8 @@ class RunState:
         state.done_here += 1
         self._add(state, [record])
 
+    def ended(self, attempt: Attempt) -> None: ...
+
     def retried(self, task: Task, failure: Failure) -> None:
         self.failures[failure.kind] += 1
         self.failed = f"{task.label}: {failure.message}"
@@ -149,14 +156,14 @@ class RunState:
     @property
     def running(self) -> Counter[str]:
         """Running attempts by step."""
-        return Counter(map(_step_of, self.messages))
+        return Counter(message.step for message in self.messages)
 
     def time_left(self) -> TimeLeft | None:
         """Until all steps are committed; None while nothing tells."""
         now, since, messages = time.time(), self.since, self.messages
         running: defaultdict[str, list[float]] = defaultdict(list)
         for each in messages:
-            running[_step_of(each)].append(max(0.0, now - since.get(each.attempt, now)))
+            running[each.step].append(max(0.0, now - since.get(each.attempt, now)))
         steps = [
             StepProgress(
                 planned=state.planned,
@@ -180,15 +187,12 @@ class RunState:
         return sorted({str(each.activity.work) for each in self.messages if each.activity and each.activity.is_waiting})
 
 
-def _step_of(message: Message) -> str:
-    return message.task.partition(" (")[0]
-
-
 def message_json(message: Message, since: float) -> dict[str, Any]:
     """A running attempt, for people and programs."""
     return {
         "task": message.task,
         "attempt": message.attempt,
+        "node": message.node,
         "since": since,
         "at": str(message.activity) if message.activity else "starting",
         "silent_s": round(message.silent_s, 1),

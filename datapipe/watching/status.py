@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.credentials import masked
-from datapipe.engine.protocol import Failure, Message
+from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import UserError, exit_status_of
 from datapipe.ledger.lease import LEASE_S
 from datapipe.ledger.names import LEASE, LOCK, STATUS
@@ -42,6 +42,8 @@ class StatusFile:
         self._write()
 
     def committed(self, record: Record) -> None: ...
+
+    def ended(self, attempt: Attempt) -> None: ...
 
     def retried(self, task: Task, failure: Failure) -> None: ...
 
@@ -87,6 +89,8 @@ class StatusFile:
                     "state": each.state,
                     "tasks": each.planned,
                     "committed": each.committed,
+                    "seconds": each.seconds,
+                    "slowest": {"task": each.slowest, "seconds": each.slowest_s},
                 }
                 for name, each in state.steps.items()
             ],

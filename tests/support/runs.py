@@ -54,6 +54,8 @@ class Watcher:
         self.records.append(record)
         self.on_commit(record)
 
+    def ended(self, attempt: Attempt) -> None: ...
+
     def retried(self, task: Task, failure: Any) -> None:
         self.retries.append((task, failure))
 

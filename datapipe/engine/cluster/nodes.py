@@ -48,7 +48,11 @@ class Node:
     is_slow: bool = False
 
     def __str__(self) -> str:
-        return f"the node {self.node_id[:12]} ({self.address})"
+        return f"the node {self.name}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.node_id[:12]} ({self.address})"
 
 
 @dataclass(slots=True)
@@ -95,6 +99,11 @@ class Nodes:
         """What a node lacks, as far as it is known."""
         node = self._nodes.get(node_id)
         return () if node is None or node.lacks is None else node.lacks
+
+    def name(self, node_id: str) -> str:
+        """A node, for display; without an address where it is not alive."""
+        node = self._nodes.get(node_id)
+        return node_id[:12] if node is None else node.name
 
     def give_notice(self, node_id: str, for_s: float = NOTICE_S) -> None:
         """Notes that a node, or one of its processes, was told to end."""

@@ -36,6 +36,9 @@ from datapipe.plan.work import Task
 BATCH_BYTES = 4 << 20
 """Work in hand that may take `stall_s`; `stage.documents.TARGET_BATCH_BYTES`."""
 
+_NODE = socket.gethostname()
+"""The machine of the workers, for display."""
+
 _NOT_ITS_OWN = frozenset({"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"})
 """Signals by which others end a process. SIGKILL is also that of the kernel where memory is full (`_num_oom_kills`)."""
 
@@ -90,7 +93,8 @@ class WorkerProcess:
         return self.process.poll() is None
 
     def give(self, task: Task, attempt: str) -> None:
-        self.task, self.message, self._looked_at = task, Message(attempt=attempt, task=task.label), time.monotonic()
+        self.task, self._looked_at = task, time.monotonic()
+        self.message = Message(attempt=attempt, task=task.label, node=_NODE)
         self._oom_kills = _num_oom_kills()
         try:
             self.connection.send((pickle.dumps(task), attempt))
@@ -113,7 +117,7 @@ class WorkerProcess:
         assert self.message is not None
         attempt = self.message.attempt
         self.task = self.message = None
-        return Attempt(task=task, attempt=attempt, record=record, failure=failure)
+        return Attempt(task=task, attempt=attempt, node=_NODE, record=record, failure=failure)
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
         """Waits for the end of its attempt; None if it does not end in time."""
@@ -135,7 +139,7 @@ class WorkerProcess:
             ) from None
         is_oom = status == -signal.SIGKILL and _num_oom_kills() > self._oom_kills
         failure = _failure_of_end(status, message, self._last_words, is_oom=is_oom)
-        return Attempt(task=task, attempt=message.attempt, failure=failure)
+        return Attempt(task=task, attempt=message.attempt, node=_NODE, failure=failure)
 
     # ---------------------------------------------------------------------------------------------- silence and memory
 
@@ -151,7 +155,7 @@ class WorkerProcess:
         if failure is None:
             return None
         self.stop()
-        return Attempt(task=task, attempt=attempt, failure=replace(failure, details=self._last_words))
+        return Attempt(task=task, attempt=attempt, node=_NODE, failure=replace(failure, details=self._last_words))
 
     def _stall(self, message: Message, stall_s: float) -> Failure | None:
         if not is_stalled(message, stall_s if self.is_ready else max(stall_s, _LONGEST_START_S)):

@@ -66,7 +66,7 @@ class Reported:
 
     Attributes:
         report: the latest; None while it waits for a place to run.
-        node_id: where it runs.
+        node_id: where it runs. node: its name, for display.
         unheard_s: seconds since a new report came.
         excluded: the ids of nodes that it was not sent to.
         lack: what it reserves and no node of the cluster has; empty where some node has it.
@@ -77,6 +77,7 @@ class Reported:
     attempt: str
     report: Report | None = None
     node_id: str = ""
+    node: str = ""
     unheard_s: float = 0.0
     excluded: frozenset[str] = frozenset()
     lack: str = ""
@@ -107,7 +108,7 @@ class Reported:
             )
             return lacking if self.lack else None
         message, unheard_s = self.report.message, self.unheard_s
-        return replace(message, silent_s=message.silent_s + unheard_s, idle_s=message.idle_s + unheard_s)
+        return replace(message, node=self.node, silent_s=message.silent_s + unheard_s, idle_s=message.idle_s + unheard_s)
 
     def __str__(self) -> str:
         return self.task.label if self.message is None else f"{self.task.label}. It was at: {state_of(self.message)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -16,6 +17,7 @@ from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.storage import Root
+from datapipe.watching.events import EventLog
 from tests.support import corpora, dedup_runs, hostile_stages, runs, web_archives
 from tests.support.cli_processes import wait_until
 from tests.support.fasttext_files import Recipe
@@ -54,6 +56,26 @@ def test_ray_two_nodes_drop_cut_and_pack_what_local_workers_do(tmp_path, cluster
     assert ray.snapshot == local.snapshot
     assert len(ray.watcher.records) == len(local.watcher.records)
     assert node_hours(Root(str(tmp_path / "ray"))) > 0 == node_hours(Root(str(tmp_path / "local")))
+
+
+def test_ray_names_tasks_by_source_and_step_and_tells_the_node_of_each_attempt(tmp_path, cluster, mixture):
+    """Ray's timeline has the names that its dashboard and `ray summary tasks` show."""
+    import ray
+
+    ray.init(address=cluster.address, log_to_driver=False)
+    try:
+        nodes = {f"{node['NodeID'][:12]} ({node['NodeManagerAddress']})" for node in ray.nodes()}
+        with EventLog(str(tmp_path / "log.jsonl")) as log:
+            done = runs.run_mixture(mixture, overrides=["tokenizer=none"], make_engine=_on(cluster), watcher=log)
+        steps = {f"task::{step.id}" for step in done.plan.steps}
+        wait_until(lambda: steps <= {event["cat"] for event in ray.timeline()}, "the names of all steps")
+    finally:
+        ray.shutdown()
+    events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    started, committed = ([each for each in events if each["event"] == f"task_{name}"] for name in ("started", "committed"))
+    assert {f"task::{event['step']}" for event in started} == steps and {event["node"] for event in started} <= nodes
+    told = [{(event["attempt"], event["node"], event["task"]) for event in each} for each in (started, committed)]
+    assert told[0] == told[1] and len(told[0]) == len(started) == len(committed)
 
 
 @pytest.mark.parametrize("written", ["parquet", "jsonl.zst"])

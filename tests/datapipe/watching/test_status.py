@@ -96,7 +96,8 @@ def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_a
     assert buckets["+Inf"] == counted["map"]
     events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     counts = Counter(event["event"] for event in events)
-    assert counts["task_committed"] == len(watcher.records)
+    assert counts["task_started"] == counts["task_committed"] == len(watcher.records)
+    assert all(event["attempt"] for event in events if event["event"].startswith("task_"))
     assert counts["step_committed"] == len(done.plan.steps)
     assert all(event["time"].endswith("Z") for event in events)
 
@@ -180,12 +181,15 @@ def test_status_from_another_process_while_a_run_goes_on_is_killed_and_finishes(
     finally:
         driver.kill()
         printed, _ = driver.communicate()
-    assert [json.loads(line)["event"] for line in printed.splitlines()][:1] == ["run_started"]
+    events = [json.loads(line) for line in printed.splitlines()]
+    assert [event["event"] for event in events][:1] == ["run_started"]
+    assert {event["node"] for event in events if event["event"].startswith("task_")} <= {socket.gethostname()}
     exit_status, killed = _status(output)
     assert (exit_status, killed["state"]) == (3, "killed")
     assert cli_processes.run(["run", str(mixture), "--workers", "1"]).returncode == 0
     exit_status, finished = _status(output)
     assert (exit_status, finished["state"], finished["num_running"]) == (0, "finished", 0)
     assert {step["state"] for step in finished["steps"]} == {"committed"}
+    assert all(0 < step["slowest"]["seconds"] <= step["seconds"] for step in finished["steps"])
     watched = cli_processes.run(["status", str(output), "--watch", "0.1"])
     assert (watched.returncode, watched.stdout) == (0, f"{output}: finished\n")

@@ -42,6 +42,7 @@ class DriverFigures:
     Attributes:
         slots: tasks that the engine runs at once, as of the last look.
         queued: tasks that could run and wait for a slot, here or in the engine.
+        waits_for: the disk or store whose outage all tasks wait for, until something is written; empty for none.
         lag_s: for each committed task, seconds from its end, as the engine handed it over, to its commit.
         commit_s, commit_records: for each commit of the ledger.
 
@@ -51,6 +52,7 @@ class DriverFigures:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.slots = self.queued = 0
+        self.waits_for = ""
         self.lag_s, self.commit_s, self.commit_records = Histogram(_SECONDS), Histogram(_SECONDS), Histogram(_RECORDS)
         self._clock = clock
         self._looked: float | None = None
@@ -69,6 +71,7 @@ class DriverFigures:
     def end(self) -> None:
         """The driver looks no more: every task is committed, or the run ends early."""
         self.slots = self.queued = 0
+        self.waits_for = ""
         self._looked = None
 
     @property

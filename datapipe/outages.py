@@ -83,6 +83,11 @@ class Outage:
         free = "" if self.free_bytes is None else f", {size(self.free_bytes)} free"
         return ": ".join(part for part in (self.where, f"{self.cause}{free}") if part)
 
+    @property
+    def short(self) -> str:
+        """Where, and what in a few words: "s3://bucket/a.jsonl: no answer"."""
+        return ": ".join(part for part in (self.where, self.cause.partition(":")[0]) if part)
+
 
 class OutageError(DatapipeError):
     """A task or a run could not read or write, and may when it is tried again."""

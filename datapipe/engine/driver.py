@@ -32,7 +32,7 @@ from datapipe.ledger.names import FAILURE
 from datapipe.ledger.pending import Pending
 from datapipe.memory import without_collection
 from datapipe.metrics import counted, quarantine_reason, total_counts
-from datapipe.outages import outage_of
+from datapipe.outages import Outage, outage_of
 from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.counts import (
     FirstTasks,
@@ -208,6 +208,7 @@ class Driver:
         self.figures.committed(self._pending.since)
         self._pending.take()
         self._patience.change()
+        self.figures.waits_for = ""
         for record in records:
             missing[record.step] -= 1
             self.observer.committed(record)
@@ -227,7 +228,7 @@ class Driver:
             raise kind(f"{attempt.failure.message} {self._kept_traceback(attempt.failure)}")
         try:
             if attempt.failure.outage is not None:
-                text = self._patience.wait(attempt.failure.outage)
+                text = self._wait(attempt.failure.outage)
                 retries.wait(attempt.task, self._patience.resumes_at)
             else:
                 text = retries.add(attempt.task, attempt.failure)
@@ -254,9 +255,15 @@ class Driver:
                 outage = outage_of(error, self.ledger.root.url)
                 if outage is None:
                     raise
-                if line := self._patience.wait(outage):
+                if line := self._wait(outage):
                     self.observer.say(line)
                 time.sleep(max(0.0, self._patience.resumes_at - time.monotonic()))
+
+    def _wait(self, outage: Outage) -> str:
+        """Notes a failure that all tasks wait after; a line for the user, or an empty one."""
+        line = self._patience.wait(outage)
+        self.figures.waits_for = outage.short
+        return line
 
     def _check_inputs(self, task: Task, failure: Failure) -> None:
         """Raises UserError where an input file of a failed task has changed since the plan.

@@ -17,6 +17,12 @@ from datapipe.figures import DriverFigures, Histogram
 from datapipe.loader.prometheus import MetricsServer
 from datapipe.watching.state import RunState
 
+_COUNTED = {
+    "failures": ("crash", "infrastructure", "memory", "node", "stall", "task"),
+    "second_attempts": ("won", "lost"),
+}
+"""Values of labels that are served before the first: `increase` does not see a counter appear at 1."""
+
 _STEP_STATES = ("waiting", "running", "committed")
 
 
@@ -44,7 +50,8 @@ class RunMetrics(Collector):
             ("failures", "Failed attempts that are tried again.", "kind", state.failures),
             ("second_attempts", "Tasks that took long and had two attempts at once.", "second", state.second_attempts),
         ):
-            yield _counters(name, text, [label], {(key,): number for key, number in sums.items()})
+            values = dict.fromkeys(_COUNTED.get(name, ()), 0) | sums
+            yield _counters(name, text, [label], {(key,): number for key, number in values.items()})
         seconds = {(name,): step.seconds for name, step in state.steps.items()}
         yield _counters("task_seconds", "Wall time of committed tasks.", ["step"], seconds)
         yield _histograms("task_duration_seconds", "Wall time of committed tasks.", ["kind"], state.task_seconds)

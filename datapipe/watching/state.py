@@ -183,8 +183,9 @@ class RunState:
         return str(left) if left is not None and left.seconds else ""
 
     def waiting(self) -> list[str]:
-        """What attempts wait for: another process, or a node that has what they need."""
-        return sorted({str(each.activity.work) for each in self.messages if each.activity and each.activity.is_waiting})
+        """What attempts wait for: another process, a node that has what they need, a disk or store that does not answer."""
+        works = {str(each.activity.work) for each in self.messages if each.activity and each.activity.is_waiting}
+        return sorted(works | {self.driver.waits_for} - {""})
 
 
 def message_json(message: Message, since: float) -> dict[str, Any]:

@@ -72,4 +72,5 @@ def ray_machines(more: Mapping[str, str] | None = None, machines: Machines | Non
             made.open()
             yield made
         finally:
-            bridge.close()
+            if machines is None:
+                bridge.close()

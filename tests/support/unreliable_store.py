@@ -1,6 +1,6 @@
 """A proxy on loopback before an object store, that fails as networks and stores do, as often as it is told.
 
-    client  ──▶  UnreliableStore (127.0.0.1, a port of its own)  ──▶  the store of tests/support/object_store.py
+    client  ──▶  UnreliableStore (on loopback, a port of its own)  ──▶  the store of tests/support/object_store.py
                  fail("stall", path="part-00003", after=1000, times=2)
 
 A fault hits the requests of a method whose path holds `path`, the first `times` of them or, with None, all. Everything else
@@ -58,8 +58,8 @@ class Fault:
 class UnreliableStore:
     """Passes requests on to `upstream`, "127.0.0.1:5000", but for the faults it was told of."""
 
-    def __init__(self, upstream: str) -> None:
-        self.upstream = upstream
+    def __init__(self, upstream: str, host: str = "127.0.0.1") -> None:
+        self.upstream, self.host = upstream, host
         self.gets: list[str] = []  # paths of the GET requests, in the order in which they came
         self.authorizations: set[str | None] = set()  # of all requests
         self.ended = threading.Event()
@@ -72,7 +72,7 @@ class UnreliableStore:
     @property
     def query(self) -> str:
         """The end of the URLs that go through this proxy."""
-        return f"?endpoint_override=http://127.0.0.1:{self._server.server_address[1]}&region=us-east-1"
+        return f"?endpoint_override=http://{self.host}:{self._server.server_address[1]}&region=us-east-1"
 
     def fail(
         self,
@@ -122,7 +122,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def __init__(self, store: UnreliableStore) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+        super().__init__((store.host, 0), _Handler)
         self.store = store
 
     def handle_error(self, request: object, client_address: object) -> None:

@@ -28,7 +28,8 @@ def user_modules(task: Task) -> dict[str, str]:
     """The sources of modules that a task's stages are defined in and that no node can be expected to have.
 
     Returns:
-        base64 of each file, by path relative to an import root. Of a package all files travel.
+        base64 of each file, by path relative to an import root. Of a package all files travel; of one without `__init__.py`,
+        which may be any folder, the modules that are imported here.
     """
     if isinstance(task, MapTask):
         stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
@@ -38,16 +39,27 @@ def user_modules(task: Task) -> dict[str, str]:
     for module_name in {type(stage).__module__ for stage in stages}:
         top = module_name.partition(".")[0]
         if top not in PACKAGES:
-            sources.update(_sources(top))
+            sources.update(module_sources(top))
     return sources
 
 
-def _sources(top: str) -> dict[str, str]:
+def module_sources(top: str) -> dict[str, str]:
+    """base64 of the files of a module or package that is imported, by path relative to its import root."""
+    if sys.modules[top].__file__ is None:
+        return {path: base64.b64encode(Path(file).read_bytes()).decode() for path, file in _imported(top)}
     file = Path(sys.modules[top].__file__ or "")
     if file.name != "__init__.py":
         return {file.name: base64.b64encode(file.read_bytes()).decode()}
     base = file.parent.parent
     return {str(path.relative_to(base)): base64.b64encode(path.read_bytes()).decode() for path in _python_files(file.parent)}
+
+
+def _imported(top: str) -> Iterable[tuple[str, str]]:
+    """The modules of a package that are imported: path relative to the import root, and file."""
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        if name.startswith(f"{top}.") and file.endswith(".py"):
+            yield name.replace(".", "/") + ("/__init__.py" if Path(file).name == "__init__.py" else ".py"), file
 
 
 def _python_files(folder: Path) -> Iterable[Path]:

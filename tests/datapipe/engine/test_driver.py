@@ -7,8 +7,10 @@ import pytest
 from datapipe.activity import Activity
 from datapipe.config import load_mixture
 from datapipe.engine.protocol import Attempt, Failure
-from datapipe.engine.run import planned
+from datapipe.engine.run import Run, planned
 from datapipe.errors import DatapipeError
+from datapipe.outages import Outage
+from datapipe.watching.state import RunState
 from tests.support import corpora, runs
 
 
@@ -32,6 +34,24 @@ class _Failing:
         return ()
 
     def close(self): ...
+
+
+def test_figures_tell_which_store_all_tasks_wait_for_until_the_run_ends(tmp_path):
+    corpora.write_jsonl(tmp_path / "web.jsonl", corpora.documents(5, 20))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web.jsonl\n", "stages: [normalize.unicode]")
+    outage = Outage(where="s3://bucket/a.jsonl", cause="no answer: 503 Slow Down")
+    engine, state, seen = _Failing(Failure(kind="infrastructure", message="", outage=outage)), RunState(), []
+
+    class Seen(runs.Watcher):
+        def retried(self, task, failure):
+            seen.append(state.waiting())
+            raise DatapipeError("seen")
+
+    run = Run(load_mixture(mixture), lambda root, request: engine, Seen(), figures=state.driver)
+    with pytest.raises(DatapipeError, match="seen"):
+        run.execute()
+    assert seen == [["s3://bucket/a.jsonl: no answer"]]
+    assert state.waiting() == []
 
 
 @pytest.mark.parametrize(("kind", "told"), [("stall", "for the second time"), ("crash", "for the second time")])

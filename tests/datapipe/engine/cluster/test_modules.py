@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import os
 import sys
 from pathlib import Path
 
 import pytest
 
-from datapipe.engine.cluster.modules import install_modules
+from datapipe.engine.cluster.modules import install_modules, module_sources
 from datapipe.errors import UserError
 
 
@@ -27,6 +28,19 @@ def test_shipped_modules_come_from_a_folder_that_nobody_else_can_write(tmp_path,
     for private in (folder, folder.parent):
         assert private.stat().st_mode & 0o077 == 0
         assert private.stat().st_uid == os.getuid()
+
+
+def test_modules_in_a_folder_without_init_are_shipped_as_far_as_they_are_imported(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "bare_folder" / "inner").mkdir(parents=True)
+    for name, text in (("words", "LEAST = 3\n"), ("mine", "from bare_folder.inner.words import LEAST\n"), ("other", "")):
+        (tmp_path / "bare_folder" / "inner" / f"{name}.py").write_text(text)
+    importlib.import_module("bare_folder.inner.mine")
+    shipped = module_sources("bare_folder")
+    assert set(shipped) == {"bare_folder/inner/mine.py", "bare_folder/inner/words.py"}
+    assert base64.b64decode(shipped["bare_folder/inner/words.py"]) == b"LEAST = 3\n"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "bare_folder"]:
+        monkeypatch.delitem(sys.modules, name)
 
 
 @pytest.mark.parametrize("wrong", ["open to others", "of another user", "a link"])

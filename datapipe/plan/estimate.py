@@ -55,8 +55,12 @@ _EXCHANGED = 0.25
 """Share of the time of a global stage that its exchanges take, after its rows were emitted: 0.18 (dedup.substring) to 0.31
 (dedup.minhash) on 120 MB of synthetic documents, two cores, 2026-11-23."""
 
-_READ, _PASS_ON, _TOKENIZE, _PACK, _WRITE, _SAMPLE, _TRAIN = 80.0, 90.0, 18.0, 150.0, 100.0, 300.0, 3.0
+_READ, _PASS_ON, _TOKENIZE, _PACK, _WRITE = 80.0, 90.0, 18.0, 150.0, 100.0
 """The same for reading input, for writing documents and reading them again, and for the steps behind the stages."""
+
+_SAMPLE, _COUNT, _TRAIN = 300.0, 60.0, 40.0
+"""The same for the tokenizer: for reading all text; of the sample, for counting its words, and for joining pairs. The last two
+take a sixth of the 35 s that the trainer of `tokenizers` takes for 140 MB (DECISIONS.md)."""
 
 EXTRACTED = 0.1
 """Bytes of text per byte of pages: 0.03 to 0.05 in news and articles, 0.05 to 0.24 in three archives."""
@@ -172,7 +176,8 @@ def _parts(request: Request, plan: Plan, texts: Mapping[str, tuple[float, float]
     elif step.kind in EXCHANGES:
         yield from _exchange(plan, texts, step)
     elif step.kind == "sample":
-        yield _Part(_sampled(request, texts, step.source) * _DOCUMENTS, _seconds(cleaned, _SAMPLE))
+        sampled = _sampled(request, texts, step.source)
+        yield _Part(sampled * _DOCUMENTS, _seconds(cleaned, _SAMPLE) + _seconds(sampled, _COUNT))
     elif step.kind == "train":
         yield _Part(0.0, _seconds(sum(_sampled(request, texts, name) for name in request.sources), _TRAIN))
     elif step.kind == "tokenize":

@@ -37,24 +37,24 @@ class RunMetrics(Collector):
         self._state, self._about = state, about
 
     def collect(self) -> Iterator[Metric]:
-        state = self._state
+        state, sums = self._state, self._state.sums
         yield _gauge("info", "What runs.", self._about, 1)
         yield self._tasks()
         states = Counter(step.state for step in state.steps.values())
         yield _gauges("steps", "Steps by state.", ["state"], {(name,): states[name] for name in _STEP_STATES})
-        yield _counters("documents", "Documents of committed tasks.", ["source", "fate"], dict(state.documents))
-        for name, text, label, sums in (
-            ("input_bytes", "UTF-8 bytes of text that was read.", "source", state.input_bytes),
-            ("tokens", "Tokens.", "source", state.tokens),
-            ("output_bytes", "Bytes of committed files.", "kind", state.output_bytes),
+        yield _counters("documents", "Documents of committed tasks.", ["source", "fate"], dict(sums.documents))
+        for name, text, label, by_label in (
+            ("input_bytes", "UTF-8 bytes of text that was read.", "source", sums.input_bytes),
+            ("tokens", "Tokens.", "source", sums.tokens),
+            ("output_bytes", "Bytes of committed files.", "kind", sums.output_bytes),
             ("failures", "Failed attempts that are tried again.", "kind", state.failures),
-            ("second_attempts", "Tasks that took long and had two attempts at once.", "second", state.second_attempts),
+            ("second_attempts", "Tasks that took long and had two attempts at once.", "second", sums.second_attempts),
         ):
-            values = dict.fromkeys(_COUNTED.get(name, ()), 0) | sums
+            values = dict.fromkeys(_COUNTED.get(name, ()), 0) | by_label
             yield _counters(name, text, [label], {(key,): number for key, number in values.items()})
         seconds = {(name,): step.seconds for name, step in state.steps.items()}
         yield _counters("task_seconds", "Wall time of committed tasks.", ["step"], seconds)
-        yield _histograms("task_duration_seconds", "Wall time of committed tasks.", ["kind"], state.task_seconds)
+        yield _histograms("task_duration_seconds", "Wall time of committed tasks.", ["kind"], sums.task_seconds)
         memory = {(str(place),): message.memory_bytes for place, message in enumerate(state.messages)}
         yield _gauges("worker_memory_bytes", "Resident memory of each worker at work.", ["worker"], memory)
         silent = max((message.silent_s for message in state.messages), default=0.0)

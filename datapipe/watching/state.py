@@ -58,80 +58,28 @@ class StepState:
         self.bytes += record.metrics.document_counts.read_bytes
 
 
-class RunState:
-    """An observer that sums.
+class Sums:
+    """Sums over the committed tasks of a plan.
 
     Attributes:
-        steps: by id, in the order of the plan.
         documents: by (source, fate): read, kept, dropped, quarantined.
         input_bytes, tokens: by source. output_bytes: by kind of task.
-        task_seconds: of committed tasks, by their kind.
-        failures: failed attempts by the kind of the failure.
+        task_seconds: by kind of task.
         second_attempts: tasks that had two attempts at once, by whether the second one "won" or "lost".
-        driver: what the driver counts of itself.
-        estimate: about how long each step of a plan takes.
-        messages: what each running attempt is at.
-        lines: the last that the run said. failed: the last failed attempt, in words.
     """
 
-    def __init__(self) -> None:
-        self.started = time.time()
-        self.steps: dict[str, StepState] = {}
+    def __init__(self, plan: Plan | None = None) -> None:
         self.documents: Counter[tuple[str, str]] = Counter()
         self.input_bytes: Counter[str] = Counter()
         self.tokens: Counter[str] = Counter()
         self.output_bytes: Counter[str] = Counter()
         self.task_seconds: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(_TASK_SECONDS))
-        self.failures: Counter[str] = Counter()
         self.second_attempts: Counter[str] = Counter()
-        self.driver = DriverFigures()
-        self.estimate: Callable[[Plan], Mapping[str, StepTime]] = lambda plan: {}
-        self.messages: Sequence[Message] = ()
-        self.since: dict[str, float] = {}
-        self.lines: list[str] = []
-        self.failed = ""
-        self._first: dict[str, str] = {}
-        self._last: dict[str, str] = {}
-        self._times: Mapping[str, StepTime] = {}
-
-    # ---------------------------------------------------------------------------------------------- called by the driver
-
-    def planned(self, plan: Plan) -> None:
-        done = {name: step.done_here for name, step in self.steps.items()}
-        maps = [step for step in plan.steps if step.kind == "map"]
+        maps = [] if plan is None else plan.of_kind("map")
         self._first = {step.source: step.id for step in reversed(maps)}
         self._last = {step.source: step.id for step in maps}
-        steps = {step.id: StepState(step, None if step.tasks is None else len(step.tasks)) for step in plan.steps}
-        for sums in (self.documents, self.input_bytes, self.tokens, self.output_bytes, self.task_seconds, self.second_attempts):
-            sums.clear()
-        for step in plan.steps:
-            steps[step.id].done_here = done.get(step.id, 0)
-            self._add(steps[step.id], step.records)
-        self._times = self.estimate(plan)
-        self.steps = steps
 
-    def committed(self, record: Record) -> None:
-        state = self.steps[record.step]
-        state.done_here += 1
-        self._add(state, [record])
-
-    def ended(self, attempt: Attempt) -> None: ...
-
-    def retried(self, task: Task, failure: Failure) -> None:
-        self.failures[failure.kind] += 1
-        self.failed = f"{task.label}: {failure.message}"
-
-    def tick(self, messages: Sequence[Message]) -> None:
-        now = time.time()
-        self.since = {message.attempt: self.since.get(message.attempt, now) for message in messages}
-        self.messages = messages
-
-    def say(self, line: str) -> None:
-        self.lines = [*self.lines[1 - _LAST_LINES :], line]
-
-    # ---------------------------------------------------------------------------------------------- sums
-
-    def _add(self, state: StepState, records: Iterable[Record]) -> None:
+    def add(self, state: StepState, records: Iterable[Record]) -> None:
         source, kind = state.step.source, state.step.kind
         for record in records:
             state.add(record)
@@ -152,6 +100,66 @@ class RunState:
             self.input_bytes[source] += counts.read_bytes
         if step == self._last[source]:
             self.documents[source, "kept"] += counts.kept
+
+
+class RunState:
+    """An observer that sums.
+
+    Attributes:
+        steps: by id, in the order of the plan.
+        sums: over the committed tasks. Replaced as a whole: a scrape in the middle of a new plan sees no counter fall.
+        failures: failed attempts by the kind of the failure.
+        driver: what the driver counts of itself.
+        estimate: about how long each step of a plan takes.
+        messages: what each running attempt is at.
+        lines: the last that the run said. failed: the last failed attempt, in words.
+    """
+
+    def __init__(self) -> None:
+        self.started = time.time()
+        self.steps: dict[str, StepState] = {}
+        self.sums = Sums()
+        self.failures: Counter[str] = Counter()
+        self.driver = DriverFigures()
+        self.estimate: Callable[[Plan], Mapping[str, StepTime]] = lambda plan: {}
+        self.messages: Sequence[Message] = ()
+        self.since: dict[str, float] = {}
+        self.lines: list[str] = []
+        self.failed = ""
+        self._times: Mapping[str, StepTime] = {}
+
+    # ---------------------------------------------------------------------------------------------- called by the driver
+
+    def planned(self, plan: Plan) -> None:
+        done = {name: step.done_here for name, step in self.steps.items()}
+        steps = {step.id: StepState(step, None if step.tasks is None else len(step.tasks)) for step in plan.steps}
+        sums = Sums(plan)
+        for step in plan.steps:
+            steps[step.id].done_here = done.get(step.id, 0)
+            sums.add(steps[step.id], step.records)
+        self._times = self.estimate(plan)
+        self.steps, self.sums = steps, sums
+
+    def committed(self, record: Record) -> None:
+        state = self.steps[record.step]
+        state.done_here += 1
+        self.sums.add(state, [record])
+
+    def ended(self, attempt: Attempt) -> None: ...
+
+    def retried(self, task: Task, failure: Failure) -> None:
+        self.failures[failure.kind] += 1
+        self.failed = f"{task.label}: {failure.message}"
+
+    def tick(self, messages: Sequence[Message]) -> None:
+        now = time.time()
+        self.since = {message.attempt: self.since.get(message.attempt, now) for message in messages}
+        self.messages = messages
+
+    def say(self, line: str) -> None:
+        self.lines = [*self.lines[1 - _LAST_LINES :], line]
+
+    # ---------------------------------------------------------------------------------------------- read by others
 
     @property
     def running(self) -> Counter[str]:

@@ -68,9 +68,9 @@ class StatusFile:
             self._root.write_atomic(STATUS, masked(json.dumps(self._content(), ensure_ascii=False)).encode())
 
     def _content(self) -> dict[str, Any]:
-        state = self._state
+        state, documents = self._state, self._state.sums.documents
         attempts = sorted(state.messages, key=lambda message: state.since.get(message.attempt, 0.0))[:_MOST_ATTEMPTS]
-        sources = sorted({source for source, _ in state.documents})
+        sources = sorted({source for source, _ in documents})
         fates = ("read", "kept", "dropped", "quarantined")
         left = state.time_left()
         return {
@@ -94,7 +94,7 @@ class StatusFile:
                 }
                 for name, each in state.steps.items()
             ],
-            "documents": {source: {fate: state.documents[source, fate] for fate in fates} for source in sources},
+            "documents": {source: {fate: documents[source, fate] for fate in fates} for source in sources},
             "running": [message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
             "num_running": len(state.messages),
             "slots": state.driver.slots,

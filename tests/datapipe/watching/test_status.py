@@ -86,9 +86,9 @@ def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_a
     assert sum(value for (_, _, state_, _), value in tasks.items() if state_ != "committed") == 0
     assert last["datapipe_run_estimated_seconds_left", "about"] == 0
     assert scraped[0]["datapipe_run_steps", "waiting"] > 0
-    assert (again.documents, again.output_bytes) == (state.documents, state.output_bytes)
-    durations = {kind: histogram.total for kind, histogram in state.task_seconds.items()}
-    assert durations == {kind: histogram.total for kind, histogram in again.task_seconds.items()}
+    assert (again.sums.documents, again.sums.output_bytes) == (state.sums.documents, state.sums.output_bytes)
+    durations = {kind: histogram.total for kind, histogram in state.sums.task_seconds.items()}
+    assert durations == {kind: histogram.total for kind, histogram in again.sums.task_seconds.items()}
     counted = {key[1]: value for key, value in last.items() if key[0] == "datapipe_run_task_duration_seconds_count"}
     assert counted == Counter(step.kind for step in done.plan.steps for _ in step.tasks or ())
     buckets = {key[2]: value for key, value in last.items() if key[:2] == ("datapipe_run_task_duration_seconds_bucket", "map")}

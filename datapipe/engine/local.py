@@ -41,6 +41,7 @@ class LocalEngine:
         self.url, self.num_workers, self.limits = url, num_workers, limits
         self._workers: list[WorkerProcess] = []
         self._waiting: deque[tuple[Task, str]] = deque()
+        self._ended: deque[Attempt] = deque()
         self._next_look = 0.0
 
     @property
@@ -64,30 +65,32 @@ class LocalEngine:
         self._workers = [worker for worker in self._workers if not worker.connection.closed]
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
-        self._hand_out()
-        attempt = self._watch() or self._receive(timeout_s)
-        self._workers = [worker for worker in self._workers if not worker.connection.closed]
-        self._hand_out()
-        return attempt
+        if not self._ended:
+            self._watch()
+            self._receive(0.0 if self._ended else timeout_s)
+            self._workers = [worker for worker in self._workers if not worker.connection.closed]
+            self._hand_out()
+        return self._ended.popleft() if self._ended else None
 
-    def _receive(self, timeout_s: float) -> Attempt | None:
-        by_connection = {worker.connection: worker for worker in self._workers}
-        ready = wait(list(by_connection), timeout_s)
-        # A worker that forked leaves its socket open in the child when it dies, so its end is looked for as well.
-        gone = [worker.connection for worker in self._workers if not worker.is_alive]
-        for connection in [*ready, *(worker for worker in gone if worker not in ready)]:
-            attempt = by_connection[connection].receive()  # type: ignore[index]  # what goes in comes out
-            if attempt is not None:
-                return attempt
-        return None
+    def _receive(self, timeout_s: float) -> None:
+        """Takes what all workers have sent; waits for the first."""
+        by_connection = {worker.connection: worker for worker in self._workers if not worker.connection.closed}
+        for connection in wait(list(by_connection), timeout_s):
+            self._take(by_connection[connection].receive())  # type: ignore[index]  # what goes in comes out
 
-    def _watch(self) -> Attempt | None:
-        """Looks at every worker, a few times a second; the end of the first that stalls."""
+    def _watch(self) -> None:
+        """Looks at every worker, a few times a second: does it live, does it stall?"""
         now = time.monotonic()
         if now < self._next_look:
-            return None
+            return
         self._next_look = now + _LOOK_EVERY_S
-        return next((attempt for worker in self._workers if (attempt := worker.watch(self.limits)) is not None), None)
+        for worker in self._workers:
+            # One that forked leaves its socket open in the child when it dies, so its end is looked for as well.
+            self._take(worker.watch(self.limits) if worker.is_alive else worker.receive())
+
+    def _take(self, attempt: Attempt | None) -> None:
+        if attempt is not None:
+            self._ended.append(attempt)
 
     def messages(self) -> list[Message]:
         return [worker.message for worker in self._workers if worker.message is not None]

@@ -23,6 +23,7 @@ import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
@@ -95,7 +96,7 @@ class WorkerProcess:
     def give(self, task: Task, attempt: str) -> None:
         self.task, self._looked_at = task, time.monotonic()
         self.message = Message(attempt=attempt, task=task.label, node=_NODE)
-        self._oom_kills = _num_oom_kills()
+        self._oom_kills = _recent_oom_kills(int(self._looked_at))
         try:
             self.connection.send((pickle.dumps(task), attempt))
         except OSError:
@@ -266,6 +267,12 @@ def _failure_of_end(status: int, message: Message, last_words: str, *, is_oom: b
         activity=message.activity or Activity(),
         memory_bytes=message.memory_bytes,
     )
+
+
+@lru_cache(maxsize=1)
+def _recent_oom_kills(second: int) -> int:
+    """`_num_oom_kills`, read once a second: a small task takes hardly longer than to read it."""
+    return _num_oom_kills()
 
 
 def _num_oom_kills() -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import sys
 import tempfile
@@ -143,19 +144,62 @@ def _resumed(root: Root, hold: Hold, engine: str) -> Ledger:
     return ledger
 
 
+_WIDTH, _HEIGHT, _LEFT, _TOP = 640, 300, 70, 30
+_COLOURS = {"driver ms a task": "#1f77b4", "resumed ms a task": "#d95f02"}
+
+
+def plot(measured: Sequence[dict[str, float]]) -> str:
+    """An SVG: milliseconds a task over the number of tasks, which has a logarithmic axis."""
+    decades = [math.log10(figures["tasks"]) for figures in measured]
+    first, last = math.floor(min(decades) + 0.1), math.ceil(max(decades) - 0.1)
+    highest = 0.1 * math.ceil(10 * max(figures[name] for figures in measured for name in _COLOURS))
+
+    def x(decade: float) -> float:
+        return _LEFT + (_WIDTH - 2 * _LEFT) * (decade - first) / max(1, last - first)
+
+    def y(value: float) -> float:
+        return _HEIGHT - 50 - (_HEIGHT - 50 - _TOP) * value / highest
+
+    def text(left: float, top: float, words: str, anchor: str = "middle") -> str:
+        return f'<text x="{left:.0f}" y="{top:.0f}" text-anchor="{anchor}">{words}</text>'
+
+    grid, values = [], [highest * number / 4 for number in range(5)]
+    for value in values:
+        grid.append(f'<path d="M{x(first)} {y(value):.1f}H{x(last)}" stroke="#ccc"/>')
+        grid.append(text(_LEFT - 8, y(value) + 4, f"{value:.2f}", "end"))
+    grid += [text(x(decade), _HEIGHT - 30, f"{10**decade:,}") for decade in range(first, last + 1)]
+    lines = []
+    for number, (name, colour) in enumerate(_COLOURS.items()):
+        points = [(x(decade), y(figures[name])) for decade, figures in zip(decades, measured)]
+        path = "L".join(f"{left:.1f} {top:.1f}" for left, top in points)
+        lines.append(f'<path d="M{path}" stroke="{colour}" fill="none" stroke-width="2"/>')
+        lines += [f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4" fill="{colour}"/>' for left, top in points]
+        lines.append(f'<text x="{_LEFT + 200 * number}" y="18" fill="{colour}">{name}</text>')
+    axis = text(_WIDTH / 2, _HEIGHT - 8, "tasks of a run")
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="13">'
+        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>{"".join([*grid, *lines, axis])}</svg>\n'
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tasks", type=int, nargs="+", default=[1000, 10_000, 100_000], help="of the first step")
     parser.add_argument("--engine", choices=("none", "local", "ray"), default="none")
+    parser.add_argument("--plot", type=Path, help="an SVG of the figures")
     arguments = parser.parse_args()
+    measured = []
     for number in arguments.tasks:
         figures = measure(number, arguments.engine)
+        measured.append(figures)
         print(
             "  ".join(
                 f"{name} {value:,.3f}" if isinstance(value, float) else f"{name} {value:,}" for name, value in figures.items()
             )
         )
         sys.stdout.flush()
+    if arguments.plot:
+        arguments.plot.write_text(plot(measured), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -24,8 +24,9 @@ from datapipe.kernels.hashing import hash_bytes, mix64
 from datapipe.kernels.types import Int32sOut, Int64s, UInt8s
 
 _32 = np.uint64(32)
-_PAIRS, _ENTRIES, _TOUCHED = 0, 1, 2
-"""Places of `sizes`: pairs that were ever seen, entries of their lists of words, and pairs that the present merge formed."""
+_PAIRS, _ENTRIES, _TOUCHED, _NEIGHBOURS = 0, 1, 2, 3
+"""Places of `sizes`: pairs that were ever seen, entries of their lists of words, pairs that the present merge formed, and the
+tokens that stood before what it merged; behind that, those after it."""
 
 _FIRST_ROOM = 1 << 12
 
@@ -63,8 +64,8 @@ def _more_slots(slots, pairs, num_pairs) -> Any:
 
 
 @inline
-def _change(pair, change, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes) -> None:
-    """Adds to the count of a pair. Where it grows, notes the word, and the pair as touched in this round."""
+def _number_of(pair, slots, pairs, pair_counts, heads, rounds, sizes) -> Any:
+    """The number of a pair; a new one where it was never seen."""
     slot = _slot_of(pair, slots, pairs)
     number = slots[slot]
     if number < 0:
@@ -72,17 +73,37 @@ def _change(pair, change, word, slots, pairs, pair_counts, heads, rounds, now, t
         sizes[_PAIRS] += 1
         slots[slot], pairs[number] = number, pair
         pair_counts[number], heads[number], rounds[number] = 0, -1, -1
-    pair_counts[number] += change
-    if change > 0:
-        head = heads[number]
-        if head < 0 or words_of[head] != word:
-            entry = sizes[_ENTRIES]
-            sizes[_ENTRIES] += 1
-            words_of[entry], following[entry], heads[number] = word, head, entry
-        if rounds[number] != now:
-            rounds[number] = now
-            touched[sizes[_TOUCHED]] = number
-            sizes[_TOUCHED] += 1
+    return number
+
+
+@inline
+def _note_word(lists, place, word, words_of, following, sizes) -> None:
+    """Adds a word to the list that begins at `lists[place]`, if it was not the last to be added."""
+    head = lists[place]
+    if head < 0 or words_of[head] != word:
+        entry = sizes[_ENTRIES]
+        sizes[_ENTRIES] += 1
+        words_of[entry], following[entry], lists[place] = word, head, entry
+
+
+@inline
+def _touch(number, rounds, now, touched, sizes) -> None:
+    if rounds[number] != now:
+        rounds[number] = now
+        touched[sizes[_TOUCHED]] = number
+        sizes[_TOUCHED] += 1
+
+
+@inline
+def _note_neighbour(side, symbol, count, word, sums, lists, neighbours, words_of, following, sizes) -> None:
+    """Adds a token beside a merged pair to the sums of its side."""
+    place = side * (len(sums) >> 1) + symbol
+    if sums[place] == 0:
+        lists[place] = -1
+        neighbours[side * (len(sums) >> 1) + sizes[_NEIGHBOURS + side]] = symbol
+        sizes[_NEIGHBOURS + side] += 1
+    sums[place] += count
+    _note_word(lists, place, word, words_of, following, sizes)
 
 
 @inline
@@ -142,7 +163,8 @@ def join_pairs(
     heads, rounds, touched = np.empty(_FIRST_ROOM, np.int64), np.empty(_FIRST_ROOM, np.int64), np.empty(_FIRST_ROOM, np.int32)
     words_of, following = np.empty(_FIRST_ROOM, np.int32), np.empty(_FIRST_ROOM, np.int64)
     heap_counts, heap, heap_size = np.empty(_FIRST_ROOM, np.int64), np.empty(_FIRST_ROOM, np.int32), 0
-    sizes = np.zeros(3, np.int64)
+    sizes = np.zeros(_NEIGHBOURS + 2, np.int64)
+    sums, lists, neighbours = np.zeros(2 * limit, np.int64), np.empty(2 * limit, np.int64), np.empty(2 * limit, np.int32)
 
     spelling = np.empty(_FIRST_ROOM, np.uint8)
     spelled = np.zeros(2, np.int64)  # where the spelling of each token begins, by id
@@ -167,7 +189,10 @@ def join_pairs(
             words_of, following = _longer(words_of), _longer(following)
         for place in range(start, stop - 1):
             pair = _pair_of(symbols[place], symbols[place + 1])
-            _change(pair, counts[word], word, slots, pairs, pair_counts, heads, rounds, 0, touched, words_of, following, sizes)
+            number = _number_of(pair, slots, pairs, pair_counts, heads, rounds, sizes)
+            pair_counts[number] += counts[word]
+            _note_word(heads, number, word, words_of, following, sizes)
+            _touch(number, rounds, 0, touched, sizes)
 
     now = 0
     while True:
@@ -223,28 +248,49 @@ def join_pairs(
         merges[3 * num_merges], merges[3 * num_merges + 1], merges[3 * num_merges + 2] = left, right, joined
         num_merges += 1
 
-        now += 1
         while entry >= 0:
             word, entry = words_of[entry], following[entry]
-            length = lengths[word]
-            while sizes[_PAIRS] + 2 * length > len(pairs):
-                slots = _more_slots(slots, pairs, sizes[_PAIRS])
-                pairs, pair_counts, heads = _longer(pairs), _longer(pair_counts), _longer(heads)
-                rounds, touched = _longer(rounds), _longer(touched)
-            while sizes[_ENTRIES] + 2 * length > len(words_of):
+            while sizes[_ENTRIES] + 2 * lengths[word] > len(words_of):
                 words_of, following = _longer(words_of), _longer(following)
             lengths[word] = _merge_in_word(
-                word, offsets[word], length, left, right, joined, counts[word], symbols, slots, pairs, pair_counts, heads,
-                rounds, now, touched, words_of, following, sizes,
+                word, offsets[word], lengths[word], left, right, joined, counts[word], symbols, sums, lists, neighbours,
+                words_of, following, sizes,
             )  # fmt: skip
+        while sizes[_PAIRS] + 2 * (sizes[_NEIGHBOURS] + sizes[_NEIGHBOURS + 1]) > len(pairs):
+            slots = _more_slots(slots, pairs, sizes[_PAIRS])
+            pairs, pair_counts, heads = _longer(pairs), _longer(pair_counts), _longer(heads)
+            rounds, touched = _longer(rounds), _longer(touched)
+        now += 1
+        for side in range(2):
+            for place in range(sizes[_NEIGHBOURS + side]):
+                neighbour = neighbours[side * limit + place]
+                gone = _pair_of(right, neighbour) if side else _pair_of(neighbour, left)
+                formed = _pair_of(joined, neighbour) if side else _pair_of(neighbour, joined)
+                total, sums[side * limit + neighbour] = sums[side * limit + neighbour], 0
+                pair_counts[_number_of(gone, slots, pairs, pair_counts, heads, rounds, sizes)] -= total
+                number = _number_of(formed, slots, pairs, pair_counts, heads, rounds, sizes)
+                pair_counts[number] += total
+                heads[number] = _joined_lists(lists[side * limit + neighbour], heads[number], following)
+                _touch(number, rounds, now, touched, sizes)
+            sizes[_NEIGHBOURS + side] = 0
+
+
+@inline
+def _joined_lists(head, other, following) -> Any:
+    """The list that begins at `head` with the entries of another behind its own. There are others where a pair forms again."""
+    if other >= 0:
+        last = head
+        while following[last] >= 0:
+            last = following[last]
+        following[last] = other
+    return head
 
 
 @inline
 def _merge_in_word(
-    word, start, length, left, right, joined, count, symbols, slots, pairs, pair_counts, heads, rounds, now, touched, words_of,
-    following, sizes,
-) -> Any:  # fmt: skip
-    """Merges a pair wherever a word holds it, from the left, and counts the pairs that go and come; the new length."""
+    word, start, length, left, right, joined, count, symbols, sums, lists, neighbours, words_of, following, sizes
+) -> Any:
+    """Merges a pair wherever a word holds it, from the left, and sums up what stands beside it; the new length of the word."""
     place, kept = 0, 0
     while place < length:
         symbol = symbols[start + place]
@@ -253,14 +299,10 @@ def _merge_in_word(
             place, kept = place + 1, kept + 1
             continue
         if kept > 0:
-            gone, new = _pair_of(symbols[start + kept - 1], left), _pair_of(symbols[start + kept - 1], joined)
-            _change(gone, -count, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes)
-            _change(new, count, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes)
+            _note_neighbour(0, symbols[start + kept - 1], count, word, sums, lists, neighbours, words_of, following, sizes)
         place += 2
         if place < length:
-            gone, new = _pair_of(right, symbols[start + place]), _pair_of(joined, symbols[start + place])
-            _change(gone, -count, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes)
-            _change(new, count, word, slots, pairs, pair_counts, heads, rounds, now, touched, words_of, following, sizes)
+            _note_neighbour(1, symbols[start + place], count, word, sums, lists, neighbours, words_of, following, sizes)
         symbols[start + kept] = joined
         kept += 1
     return kept

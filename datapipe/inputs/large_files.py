@@ -15,7 +15,7 @@ from datapipe.plan.splits import text_bytes
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.storage import open_input
 
-_THREADS = 8
+_THREADS = 16
 
 
 def look_into(

@@ -52,7 +52,7 @@ class Jsonl(Reader):
     )
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """Looks for a second member at the beginning of a compressed file: at most in a 32nd of it, and in 16 MiB."""
+        """Looks for a second member at the beginning of a compressed file: at most in a 64th of it, and in 256 MiB."""
         if file.compression not in HAVE_MEMBERS:
             return file
         return replace(file, has_members=has_members(file, open_input))

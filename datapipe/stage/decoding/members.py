@@ -64,8 +64,9 @@ _RUN_CONTENT_BYTES = 1 << 20
 """Frames that are no larger, one behind the other, are decompressed together, up to so many bytes: a stream of Arrow for each
 takes 50 µs."""
 
-_PROBED_PART, _PROBED_LEAST_BYTES, _PROBED_MOST_BYTES = 32, 256 << 10, 16 << 20
-"""Where a second member is looked for: in this part of the stored bytes, within bounds. Members of bgzip have 64 KiB."""
+_PROBED_PART, _PROBED_LEAST_BYTES, _PROBED_MOST_BYTES = 64, 256 << 10, 256 << 20
+"""Where a second member is looked for: in this part of the stored bytes, within bounds. Members of bgzip have 64 KiB, and of
+64 files that were joined into one the second begins there."""
 
 
 class Content(NamedTuple):

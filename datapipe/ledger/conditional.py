@@ -94,6 +94,7 @@ class ConditionalStore:
 
         Raises:
             ConflictError: another process has written or deleted it meanwhile.
+            UserError: the store has no such bucket, and the URL does not allow to create it.
         """
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
@@ -101,12 +102,30 @@ class ConditionalStore:
         with _told(self.root, path):
             try:
                 mode: Any = "create" if expected is None else expected
-                return _version(obstore.put(self._store, path, content, mode=mode))
+                try:
+                    return _version(obstore.put(self._store, path, content, mode=mode))
+                except FileNotFoundError:
+                    if expected is not None:
+                        raise
+                    _create_bucket(self.root)
+                    return _version(obstore.put(self._store, path, content, mode=mode))
             except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
                 found = self.read(path)
                 if found is not None and found[0] == content:
                     return found[1]
                 raise ConflictError(path) from error
+
+
+def _create_bucket(root: Root) -> None:
+    """Creates the bucket of a folder, where its URL has allow_bucket_creation=true. Raises UserError elsewhere."""
+    bucket = root.path().partition("/")[0]
+    try:
+        root.filesystem.create_dir(bucket)
+    except OSError as error:
+        raise UserError(
+            f"{root.url}: the store has no bucket {bucket}, and it was not created: {_first_line(error)}. Create it, name "
+            f"another, or add allow_bucket_creation=true to the URL."
+        ) from error
 
 
 def _version(facts: Any) -> Version:

@@ -83,6 +83,17 @@ def test_conditional_write_fails_unless_the_object_is_the_expected_one(root: Roo
     assert objects.read("a") is None
 
 
+def test_first_write_creates_the_bucket_where_the_url_allows_it_and_tells_of_it_elsewhere(store: str) -> None:
+    refused = ConditionalStore(Root(f"s3://no-such-bucket/out{store}"))
+    with pytest.raises(UserError, match="has no bucket no-such-bucket"):
+        refused.write("lease", b"a", None)
+    allowed = ConditionalStore(Root(f"s3://new-bucket/out{store}&allow_bucket_creation=true"))
+    version = allowed.write("lease", b"a", None)
+    assert allowed.read("lease") == (b"a", version)
+    with pytest.raises(ConflictError):
+        allowed.write("lease", b"b", None)
+
+
 def test_lease_is_held_by_one_until_it_is_released(root: Root) -> None:
     first = _taken(root)
     with pytest.raises(UserError, match=r"another run is using this output \(process \d+ on .*expires within 60 seconds"):

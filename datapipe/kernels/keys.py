@@ -48,17 +48,22 @@ _CODEGEN_SETTINGS = (
 )
 """Environment variables that change the machine code numba emits."""
 
+_TARGET = ("NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES")
+"""Where both are set, numba compiles for them, whatever processor it runs on: an image brings kernels to other machines."""
+
 
 @lru_cache(maxsize=1)
 def version_key() -> str:
     """What compiled code depends on beside the kernel, as the name of a folder: "python3.11.7-numpy2.4.6-…-<digest>".
 
-    The digest covers the processor and its features, like numba's own cache, and the settings of code generation. Computing it
-    does not import numba, which takes 0.6 s.
+    The digest covers the settings of code generation and the processor with its features, or those of `_TARGET` in its place.
+    Computing it does not import numba, which takes 0.6 s.
     """
     import llvmlite.binding as llvm  # pyright: ignore[reportMissingImports]
 
-    target: list[Any] = [llvm.get_process_triple(), llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
+    target: list[Any] = [llvm.get_process_triple()]
+    if not all(os.environ.get(name) for name in _TARGET):
+        target += [llvm.get_host_cpu_name(), llvm.get_host_cpu_features().flatten()]
     target += [(name, os.environ.get(name, "")) for name in _CODEGEN_SETTINGS]
     target += [sys.implementation.cache_tag, sys.version]
     digest = hashlib.sha256(repr(target).encode()).hexdigest()[:16]

@@ -52,6 +52,8 @@ def test_submitted_job_is_stopped_submitted_again_and_makes_the_snapshot_of_a_lo
     stopped = _here(cluster, _command(cluster, "stop").replace("JOB", "first"), tmp_path)
     assert stopped.returncode == 0, stopped.stdout + stopped.stderr
     assert not (output / "snapshot.json").exists()
+    logs = _here(cluster, _command(cluster, "logs").replace("JOB", "first"), tmp_path)
+    assert "Committed tasks are kept" in logs.stdout, logs.stdout + logs.stderr
 
     finished = _here(cluster, submit, tmp_path / "job")
     assert finished.returncode == 0, finished.stdout + finished.stderr

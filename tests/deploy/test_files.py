@@ -1,0 +1,104 @@
+"""Facts of the files of deploy/ that cannot be executed here, and the schema of `ray up`."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import yaml
+
+from datapipe.config.execution import ExecutionSpec
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+_IMPORTS_BYTES, _OBJECTS_SHARE = 300_000_000, 0.3
+_CREDENTIAL = re.compile(r"(?i)secret|password|token|access_key")
+
+
+def _loaded(name: str) -> dict[str, Any]:
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
+    """Every value below with its path."""
+    if isinstance(value, dict):
+        return [leaf for key, each in value.items() for leaf in _leaves(each, f"{path}.{key}")]
+    if isinstance(value, list):
+        return [leaf for each in value for leaf in _leaves(each, path)]
+    return [(path, value)]
+
+
+def test_rayjob_ends_its_cluster_tries_again_and_runs_the_ray_of_the_lock() -> None:
+    job = _loaded("rayjob.yaml")
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    spec, cluster = job["spec"], job["spec"]["rayClusterSpec"]
+    assert spec["shutdownAfterJobFinishes"] is True
+    assert spec["ttlSecondsAfterFinished"] > 0
+    assert spec["backoffLimit"] > 0
+    locked = re.search(r"^ray==(\S+)", (ROOT / ".ci" / "requirements.txt").read_text(), re.M)
+    assert locked is not None
+    assert cluster["rayVersion"] == locked[1] == version("ray")
+
+
+def test_rayjob_scales_workers_and_runs_no_task_beside_the_driver() -> None:
+    cluster = _loaded("rayjob.yaml")["spec"]["rayClusterSpec"]
+    assert cluster["enableInTreeAutoscaling"] is True
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    for group in cluster["workerGroupSpecs"]:
+        assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+        assert group["replicas"] > 0, "the driver needs a node to begin with"
+
+
+def test_rayjob_workers_have_the_memory_of_as_many_tasks_as_they_have_cores() -> None:
+    execution = ExecutionSpec()
+    task_bytes = 2 * execution.bucket_bytes + (256 << 20) + _IMPORTS_BYTES
+    for group in _loaded("rayjob.yaml")["spec"]["rayClusterSpec"]["workerGroupSpecs"]:
+        for container in group["template"]["spec"]["containers"]:
+            limits = container["resources"]["limits"]
+            assert container["resources"]["requests"] == limits
+            memory_bytes = int(limits["memory"].removesuffix("Gi")) << 30
+            assert int(limits["cpu"]) * task_bytes <= (1 - _OBJECTS_SHARE) * memory_bytes
+
+
+def test_rayjob_and_compose_hold_no_credential() -> None:
+    cluster = _loaded("rayjob.yaml")["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        for container in group["template"]["spec"]["containers"]:
+            assert [list(source) for source in container["envFrom"]] == [["secretRef"]]
+            assert "env" not in container
+    credentials = [value for path, value in _leaves(_loaded("compose.yaml")) if _CREDENTIAL.search(path.rpartition(".")[2])]
+    assert credentials
+    assert [value for value in credentials if not re.fullmatch(r"\$\{\w+:\?\}", value)] == []
+
+
+def test_compose_runs_the_image_of_the_dockerfile_once_the_store_answers() -> None:
+    services = _loaded("compose.yaml")["services"]
+    build = services["run"]["build"]
+    assert (DEPLOY / build["context"] / build["dockerfile"]).is_file()
+    assert services["run"]["depends_on"]["store"]["condition"] == "service_healthy"
+    assert services["store"]["healthcheck"]["test"]
+
+
+def test_ray_cluster_is_valid_by_the_schema_of_ray() -> None:
+    ray = find_spec("ray")
+    assert ray is not None
+    assert ray.origin is not None
+    cluster = _loaded("ray-cluster.yaml")
+    jsonschema.validate(cluster, json.loads((Path(ray.origin).parent / "autoscaler" / "ray-schema.json").read_text()))
+    types = cluster["available_node_types"]
+    assert types[cluster["head_node_type"]]["resources"] == {"CPU": 0}
+    assert cluster["docker"]["run_options"] == ["--entrypoint="], "Ray runs `bash` in the image"
+
+
+def test_context_of_the_image_holds_what_the_dockerfile_copies() -> None:
+    ignored = (ROOT / ".dockerignore").read_text().splitlines()
+    allowed = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    assert "*" in ignored
+    assert [name for name in allowed if not (ROOT / name).exists()] == []
+    copied = re.findall(r"^COPY (?!--from)(\S+) ", (DEPLOY / "Dockerfile").read_text(), re.M)
+    assert {name for name in copied if name != "."} <= allowed

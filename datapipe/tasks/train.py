@@ -80,7 +80,7 @@ def _train(task: TrainTask, root: Root) -> bytes:
     check_training(task.vocab_size, task.eos, task.pattern)
     words = WordCounts()
     for number, output in enumerate(task.samples):
-        at_place(f"adding up the words of {number:,} of {counted(len(task.samples), 'sample')}")
+        at_place(f"adding up the words of sample {number + 1:,} of {len(task.samples):,}")
         for batch in read_table(root, output):
             words.add(batch)
     total = words.total()

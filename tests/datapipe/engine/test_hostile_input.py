@@ -223,9 +223,15 @@ def _tables() -> Hostile:
 def _members_with_garbage() -> Hostile:
     found = _of_lines("a.jsonl.gz", _good(20))
     content = found.files["a.jsonl.gz"]  # not packed yet
-    stored = gzip.compress(content[:333]) + gzip.compress(content[333:]) + b"garbage"
-    damage = frozenset({("a.jsonl.gz", len(content))})
-    return Hostile(files={"a.jsonl.gz": stored}, kept=found.kept, quarantined=damage, unreadable=damage)
+    first, second = gzip.compress(content[:333]), gzip.compress(content[333:])
+
+    def position(offset: int) -> int:
+        """Of the line that begins at this byte of the content: by the member that holds it."""
+        return offset if offset < 333 else (len(first) << 24) + offset - 333
+
+    kept = {(path, position(offset)): text for (path, offset), text in found.kept.items()}
+    damage = frozenset({("a.jsonl.gz", position(len(content)))})
+    return Hostile(files={"a.jsonl.gz": first + second + b"garbage"}, kept=kept, quarantined=damage, unreadable=damage)
 
 
 def _no_archives() -> Hostile:

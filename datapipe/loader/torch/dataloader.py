@@ -258,10 +258,23 @@ class StreamingDataLoader(DataLoader):
         if not keep_workers:
             self._iterator = None
             if hasattr(batches, "_shutdown_workers"):
-                batches._shutdown_workers()  # type: ignore[union-attr] # now, not with the last reference to it
+                _end_workers(batches)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_pass": None, "_iterator": None}
+
+
+def _end_workers(batches: Any) -> None:
+    """Ends the workers of a pass now, not with the last reference to it.
+
+    One that crashes as it exits fails nothing, since nobody waits for its batches: an interpreter that was spawned may abort
+    where a thread of a library still runs. Torch raises this in its handler of SIGCHLD, and ends the other workers.
+    """
+    try:
+        batches._shutdown_workers()
+    except RuntimeError as error:
+        if not str(error).startswith("DataLoader worker (pid"):
+            raise
 
 
 class _TakenBatches:

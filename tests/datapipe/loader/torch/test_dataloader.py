@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from traceback import clear_frames
 from typing import Any
@@ -310,6 +311,21 @@ def test_workers_that_are_spawned_go_on(output: Path) -> None:
     other = plain(output, {"num_workers": 2, "multiprocessing_context": "spawn"})
     take(other, 2)
     assert_refused(other)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_raised"), [("DataLoader worker (pid 7) is killed by signal: Aborted. ", False), ("other", True)]
+)
+def test_a_worker_that_aborts_as_it_exits_fails_nothing(output: Path, error: str, is_raised: bool) -> None:
+    class Ending:
+        def _shutdown_workers(self) -> None:
+            raise RuntimeError(error)
+
+    loader: Any = counting(output, {})
+    loader._pass = Ending()
+    with pytest.raises(RuntimeError, match="other") if is_raised else nullcontext():
+        loader._end_pass(keep_workers=False)
+    assert take(loader, 99) == list(range(NUM_STEPS))
 
 
 def test_random_numbers_of_the_model_do_not_depend_on_loops(output: Path) -> None:

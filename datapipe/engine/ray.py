@@ -5,7 +5,8 @@
 
 A task of Ray runs nothing itself. It keeps a worker process like those of the local engine, so that both engines see crashes,
 stalls and what a worker is at alike, and reports it (`workers/supervisor.py`). A supervisor that reports nothing for `stall_s`
-is killed.
+is killed. An attempt that is no longer wanted hears so from the board, and ends: `ray.cancel` races with the answer of a task
+that ends just then, and Ray kills the driver where it loses (ray-project/ray#54738).
 
 Ray gives placement, resources and detection of lost nodes. Retries, commits and order stay with the driver, so a task that
 Ray loses is submitted again like one that a local worker lost. Each node is asked whether it can run tasks, when the run starts
@@ -125,7 +126,7 @@ class RayEngine:
     def cancel(self, attempt: str) -> None:
         for reference in [reference for reference, running in self._running.items() if running.attempt == attempt]:
             running = self._take(reference)
-            ray.cancel(reference, force=True)
+            self._board.withdraw.remote(attempt)
             if running.report is not None:  # one that stands still does not hear of it
                 _kill_on_node(running)
 
@@ -215,16 +216,16 @@ class RayEngine:
         """The end of an attempt that waits, and may run on none of the nodes that get tasks now."""
         [reference] = [reference for reference, other in self._running.items() if other is running]
         self._take(reference)
-        ray.cancel(reference, force=True)
+        self._board.withdraw.remote(running.attempt)
         failure = Failure(kind="node", message=f"{running.task.label} waited for other nodes")
         return Attempt(task=running.task, attempt=running.attempt, failure=failure)
 
     def close(self) -> None:
-        for reference in self._running:
-            ray.cancel(reference, force=True)
+        for reference in [reference for reference, running in self._running.items() if running.lack]:
+            ray.cancel(reference)  # it cannot have begun: no node has what it reserves. A cluster that grows adds none for it.
         self._running.clear()
         self._nodes.close()
-        ray.kill(self._board)
+        ray.kill(self._board)  # all others end: without a board, nobody wants them
         if self._started_here:
             ray.shutdown()
 
@@ -288,15 +289,27 @@ def _attempt_that_travels() -> Callable[..., Any]:
 
     def attempt(order: bytes, board: Any) -> tuple[str, list[str], Any, Any]:
         import ray
+        from ray.exceptions import ActorDiedError, RayError
 
         node_id = ray.get_runtime_context().get_node_id()
+        last: list[Any] = []
+
+        def tell(report: Any) -> bool:
+            """Returns what the board answered to the report before. A board that is gone wants nothing."""
+            answered = ray.wait(last, timeout=0)[0] if last else []
+            last[:] = [board.tell.remote(node_id, report)]
+            try:
+                return all(ray.get(answered))
+            except RayError as error:
+                return not isinstance(error, ActorDiedError)
+
         try:
             from datapipe.engine.cluster.on_node import opened, run_attempt
 
             opened_order = opened(order)
         except Exception as error:
             return node_id, [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"], None, None
-        return node_id, *run_attempt(opened_order, lambda report: board.tell.remote(node_id, report))
+        return node_id, *run_attempt(opened_order, tell)
 
     return attempt
 

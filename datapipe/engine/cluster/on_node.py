@@ -63,7 +63,7 @@ def opened(order: bytes) -> Order:
     return pickle.loads(order)
 
 
-def run_attempt(order: Order, tell: Callable[[Report], object]) -> Ended:
+def run_attempt(order: Order, tell: Callable[[Report], bool]) -> Ended:
     """Runs an order. Failures come back as values, so that errors of the cluster mean that the cluster lost the task."""
     lacks = _lacks(order, tell)
     if lacks:

@@ -144,11 +144,9 @@ class RayNodes:
         return self.known.is_leaving(node_id) or _reason_of_death(node_id) in _TAKEN_AWAY
 
     def close(self) -> None:
-        """Ends what runs on nodes, and deletes the probe."""
+        """Deletes the probe. Questions and compilers that still run on nodes end by themselves."""
         with suppress(RayError, ConnectionError, DatapipeError):  # a cluster that is gone tells nothing more
             self.look(0.0)
-        for reference in [*self._asked, *self._compiling.values()]:
-            ray.cancel(reference, force=True)
         self._asked.clear()
         self._compiling.clear()
         with suppress(OSError):  # a store that is gone keeps it until the next run

@@ -46,13 +46,20 @@ class Report:
 
 
 class Board:
-    """The latest report of each attempt, and the node that sent it. Bounded by the attempts that the driver asks for."""
+    """The latest report of each attempt, and the node that sent it. Bounded by the attempts that the driver asks for, and by
+    those that it has withdrawn."""
 
     def __init__(self) -> None:
         self._reports: dict[str, tuple[str, Report]] = {}
+        self._withdrawn: set[str] = set()
 
-    def tell(self, node_id: str, report: Report) -> None:
+    def tell(self, node_id: str, report: Report) -> bool:
+        """Takes a report. Returns whether the driver still wants the attempt."""
         self._reports[report.message.attempt] = node_id, report
+        return report.message.attempt not in self._withdrawn
+
+    def withdraw(self, attempt: str) -> None:
+        self._withdrawn.add(attempt)
 
     def latest(self, attempts: Sequence[str]) -> dict[str, tuple[str, Report]]:
         """The reports of these attempts; all others are forgotten."""
@@ -121,14 +128,14 @@ _worker: tuple[Any, WorkerProcess] | None = None
 
 
 def supervise(
-    task: Task, url: str, attempt: str, limits: Limits, report: Callable[[Report], object]
+    task: Task, url: str, attempt: str, limits: Limits, report: Callable[[Report], bool]
 ) -> tuple[Record | None, Failure | None]:
     """Runs one attempt in a worker process, which stays for the next one. A supervisor that gets SIGTERM, as where its node is
     taken away, gives the task back.
 
     Args:
         url: of OUTPUT.
-        report: sends a report to the driver; must not wait.
+        report: sends a report to the driver; returns whether the driver still wants the attempt, as last heard. Must not wait.
     """
     worker = _worker_for(url)
     worker.give(task, attempt)
@@ -144,7 +151,10 @@ def supervise(
             if worker.message is not None and time.monotonic() >= due:
                 number, due = number + 1, time.monotonic() + _REPORT_EVERY_S
                 process_id = os.getpid()
-                report(Report(number=number, message=worker.message, process_id=process_id, started=start_time(process_id)))
+                told = Report(number=number, message=worker.message, process_id=process_id, started=start_time(process_id))
+                if not report(told):
+                    worker.stop()
+                    return None, Failure(kind="node", message=f"{task.label} was ended: the driver does not want it any more")
 
 
 @contextmanager

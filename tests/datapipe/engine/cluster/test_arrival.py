@@ -112,7 +112,7 @@ def test_task_on_a_node_that_lacks_something_comes_back_with_that_and_a_report_b
     other = replace(expected, output=str(tmp_path / "elsewhere"))
     order = opened(Order.of(TASK, "one", other, {}, NO_LIMITS))
     reports = []
-    lacks, record, failure = run_attempt(order, reports.append)
+    lacks, record, failure = run_attempt(order, lambda report: reports.append(report) is None)
     assert lacks == [f"it does not see what the driver writes to {tmp_path}/elsewhere"]
     assert (record, failure) == (None, None)
     assert [(report.number, report.message.attempt, report.process_id) for report in reports] == [(0, "one", os.getpid())]
@@ -124,9 +124,10 @@ def test_failure_on_a_node_that_lost_the_output_meanwhile_comes_with_what_it_lac
     monkeypatch.setattr(supervisor, "_worker", None)
     order = opened(Order.of(replace(TASK, documents=(NOT_THERE,)), "one", expected, {}, NO_LIMITS))
 
-    def tell(report) -> None:
+    def tell(report) -> bool:
         if is_gone and report.number:  # the node has been looked at
             Root(expected.output).delete(expected.probe)
+        return True
 
     lacks, record, failure = run_attempt(order, tell)
     supervisor._worker[1].stop()
@@ -138,5 +139,5 @@ def test_task_whose_modules_the_node_cannot_keep_comes_back(expected, tmp_path, 
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     order = opened(Order.of(TASK, "one", expected, {"mine.py": ""}, NO_LIMITS))
-    [told], record, _ = run_attempt(order, lambda report: None)
+    [told], record, _ = run_attempt(order, lambda report: True)
     assert record is None and told.startswith("it cannot keep the modules of the stages: ")

@@ -108,7 +108,7 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
     """
     if isinstance(error, OutageError):
         return error.outage
-    if refusal_of(error) is not None:
+    if refusal_of(error) is not None or type(error) is BrokenPipeError:  # that of a program which read what we print
         return None
     number = error.errno if isinstance(error, OSError) else None
     if number in _FULL:

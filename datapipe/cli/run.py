@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ import typer
 
 from datapipe.cli.options import Json, Limit, MixtureFile, Output, Settings, end_by_signals, ignore_signals, print_json, size_of
 from datapipe.credentials import masked
-from datapipe.errors import UserError
+from datapipe.errors import DatapipeError, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,7 +103,7 @@ def _run(make_run: Callable[[Observer], Run], metrics_port: int | None, log_json
 
     console = wide_console(to_stderr=log_json == "-")
     state = RunState()
-    with ExitStack() as stack:
+    with _read_to_its_end(), ExitStack() as stack:
         log = stack.enter_context(EventLog(log_json)) if log_json is not None else None
         progress = stack.enter_context(Progress(console, state.text_of_time_left))
         run = make_run(progress if log is None else Observers([progress, log]))
@@ -115,9 +116,23 @@ def _run(make_run: Callable[[Observer], Run], metrics_port: int | None, log_json
             log.write("run_finished", snapshot=run.snapshot.fingerprint if run.snapshot else None)
         elif log is not None:
             log.write("run_failed", kind=type(problem).__name__, message=str(problem))
-    _report(run, problem, console)
+    with _read_to_its_end():
+        _report(run, problem, console)
     if problem is not None:
         raise problem
+
+
+@contextmanager
+def _read_to_its_end() -> Iterator[None]:
+    """Raises DatapipeError where the program that reads what the run prints has ended."""
+    try:
+        yield
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still to be printed goes nowhere
+        raise DatapipeError(
+            "stopped: the program that read what it prints has ended, as in `datapipe run … | head`. Committed tasks are kept. "
+            "Run the same command again to go on; `datapipe run … > run.log` keeps what it prints"
+        ) from None
 
 
 def _served(run: Run, state: RunState, port: int) -> MetricsServer:

@@ -100,7 +100,10 @@ def test_url_that_the_hub_cannot_have_is_a_refusal_that_shows_a_right_one():
     )
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), MemoryError(), FileNotFoundError(errno.ENOENT, "gone", "/a")])
+@pytest.mark.parametrize(
+    "error",
+    [ValueError("no"), MemoryError(), FileNotFoundError(errno.ENOENT, "gone", "/a"), BrokenPipeError(errno.EPIPE, "pipe")],
+)
 def test_other_failures_are_neither(error):
     assert outage_of(error, "/data/out") is None
     assert refusal_of(error) is None

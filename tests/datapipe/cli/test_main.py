@@ -21,7 +21,7 @@ from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
 from tests.support import corpora, runs
-from tests.support.cli_processes import on_terminal
+from tests.support.cli_processes import on_terminal, start
 from tests.support.cli_processes import run as run_process
 from tests.support.command_line import datapipe
 
@@ -610,3 +610,21 @@ def test_cli_version_is_that_of_the_project():
     project = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     done = datapipe(["--version"])
     assert (done.returncode, done.stdout) == (0, f"datapipe {project['version']}\n")
+
+
+@pytest.mark.medium
+def test_cli_run_whose_reader_ends_says_how_to_go_on_and_the_same_command_does(tmp_path):
+    """As `datapipe run … | true`."""
+    corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 30, exact=0, near=0, short=0))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", tail="tokenizer: none\n")
+    arguments = ["run", str(mixture), "--workers", "1"]
+    process = start(arguments)
+    process.stdout.close()
+    errors = process.stderr.read()
+    assert process.wait() == 1
+    process.stderr.close()
+    assert errors.startswith(
+        "datapipe: stopped: the program that read what it prints has ended, as in `datapipe run … | head`."
+    )
+    assert len(errors.splitlines()) == 1
+    assert run_process(arguments).returncode == 0

@@ -23,6 +23,7 @@ import signal
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +47,7 @@ from datapipe.storage import Root
 
 _PLACEMENT_EVERY_S = 2.0
 _NODES_EVERY_S = 2.0
+_BOARD_EVERY_S = 0.25
 
 
 class RayEngine:
@@ -70,9 +72,11 @@ class RayEngine:
         self._patience_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
         self._running: dict[Any, Reported] = {}
         self._by_task: dict[str, Reported] = {}
+        self._ready: deque[Any] = deque()
         self._remote: Any = ray.remote(max_retries=0, max_calls=0)(_attempt_that_travels())
         self._modules: dict[str, str] = {}
         self._asked: Any = None
+        self._ask_at = 0.0
         self._looked_at = self._placed_at = time.monotonic()
         self._board: Any = _start_board()
         self._nodes = RayNodes(root, request, self._patience_s)
@@ -113,8 +117,13 @@ class RayEngine:
         self._read_board()
         if (unplaced := self._unplaced()) is not None:
             return unplaced
-        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=timeout_s)
-        return self._ended(self._take(ready[0]), ready[0]) if ready else None
+        if not self._ready:
+            self._ready.extend(_ready(list(self._running), timeout_s))
+        while self._ready:
+            reference = self._ready.popleft()
+            if reference in self._running:  # not cancelled since
+                return self._ended(self._take(reference), reference)
+        return None
 
     def _excluded(self, task: Task) -> list[str]:
         """The ids of the nodes that get no tasks, and of the one where the first attempt at the task runs, if others remain."""
@@ -174,7 +183,9 @@ class RayEngine:
     def _read_board(self) -> None:
         """Takes what the supervisors told, and asks again. Never waits. A supervisor that tells nothing for long is killed."""
         if self._asked is None:
-            self._asked = self._board.latest.remote([running.attempt for running in self._running.values()])
+            if time.monotonic() >= self._ask_at:
+                self._ask_at = time.monotonic() + _BOARD_EVERY_S
+                self._asked = self._board.latest.remote([running.attempt for running in self._running.values()])
             return
         if not ray.wait([self._asked], timeout=0)[0]:
             return
@@ -262,6 +273,13 @@ def _knock(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if colon and port.isdigit() and "/" not in host:
         socket.create_connection((host, int(port)), timeout=10).close()
+
+
+def _ready(references: list[Any], timeout_s: float) -> list[Any]:
+    """Waits for the first of some references, and returns all that are ready: a call costs more the more it gets."""
+    if not ray.wait(references, num_returns=1, timeout=timeout_s)[0]:
+        return []
+    return ray.wait(references, num_returns=len(references), timeout=0)[0]
 
 
 def _reserved(task: Task, memory_bytes: int | None) -> dict[str, float]:

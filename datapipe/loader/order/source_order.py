@@ -148,6 +148,10 @@ class SourceOrder:
         """Rows of the source; repeated rows count once."""
         return int(self._shard_starts[-1])
 
+    @property
+    def num_shards(self) -> int:
+        return len(self._shard_starts) - 1
+
     def window_at(self, ordinal: int) -> Window:
         """The window that holds an ordinal."""
         epoch, index = divmod(ordinal, self.size)
@@ -177,7 +181,7 @@ class SourceOrder:
         out = np.empty(len(ordinals), np.int64)
         for epoch in np.unique(epochs).tolist():
             here = epochs == epoch
-            out[here] = epoch * self.size + permute(self._replacement_key(epoch, attempt), self.size, indices[here])
+            out[here] = epoch * self.size + permute(self.replacement_key(epoch, attempt), self.size, indices[here])
         return out
 
     def ordinals_of(self, row: int, epoch: int, attempt: int = 0) -> list[int]:
@@ -188,7 +192,7 @@ class SourceOrder:
         positions = [int(laid_out.starts[copy]) + within for copy in laid_out.copies(shard)]
         indices = np.array([laid_out.index_of(position) for position in positions], np.int64)
         if attempt:
-            indices = invert(self._replacement_key(epoch, attempt), self.size, indices)
+            indices = invert(self.replacement_key(epoch, attempt), self.size, indices)
         return sorted((epoch * self.size + indices).tolist())
 
     def windows_from(self, ordinal: int) -> Iterator[tuple[int, list[int]]]:
@@ -206,7 +210,11 @@ class SourceOrder:
                 yield epoch * self.size + int(starts[window]), laid_out.shards[start:stop].tolist()
             epoch, index = epoch + 1, 0
 
-    def _replacement_key(self, epoch: int, attempt: int) -> int:
+    def epochs_until(self, count: int) -> int:
+        """Epochs that begin before ordinal `count`."""
+        return -(-count // max(1, self.size))
+
+    def replacement_key(self, epoch: int, attempt: int) -> int:
         """Of the permutation of an epoch's indices that chooses the replacements of an attempt."""
         return seed_for(self._seed, *self._names, epoch, "instead", attempt)
 

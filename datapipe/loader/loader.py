@@ -362,6 +362,26 @@ class Loader:
         self._end_next()
         self.seek(saved.step)
 
+    def advance(self, snapshot: str | None = None) -> str:
+        """Moves to a later snapshot of the output at the next step, also in an iteration; returns its fingerprint.
+
+        Sources may have grown, and weights have changed. What was handed out before stays as it was; the state holds the move.
+        All ranks must move to one snapshot at one step: one of them calls `advance()`, and the others get what it returned.
+        Raises SnapshotError, and stays where it is, where rows that were drawn are gone.
+
+        Args:
+            snapshot: as for the loader; None for the newest.
+        """
+        found = read_snapshot(Root(str(self._arguments["output"])), snapshot).fingerprint
+        if found != self.snapshot.fingerprint:
+            arguments, state = {**self._arguments, "snapshot": found}, self.state_dict()
+            moved = type(self)(**{**arguments, "migrate": True})
+            moved.load_state_dict(state)
+            self.close()
+            moved._arguments, moved._migrate, moved.clock = arguments, self._migrate, self.clock
+            self.__dict__ = moved.__dict__
+        return found
+
     def most_runs(self, num_steps: int | None = None) -> int:
         """A `pad_cu_seqlens` for the next `num_steps` batches of all ranks, by default all that are left; reads lengths."""
         return self._builder.most_runs(self._step, num_steps)

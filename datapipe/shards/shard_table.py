@@ -36,12 +36,12 @@ _HASH = pa.decimal128(20)
 _SCHEMA = pa.schema(
     [
         *((name, pa.string()) for name in ("path", "source", "split", "checksum")),
-        *((name, pa.int64()) for name in ("sequences", "tokens", "documents", "bytes", "piece_length", "stratum")),
+        *((name, pa.int64()) for name in ("sequences", "tokens", "documents", "bytes", "piece_length", "stratum", "part")),
         ("hashes", pa.list_(_HASH)),
     ]
 )
 _MANIFEST = pa.schema([("shards", pa.list_(pa.struct(list(_SCHEMA))))])
-_OPTIONAL = ("piece_length", "stratum", "hashes")
+_OPTIONAL = ("piece_length", "stratum", "part", "hashes")
 _OUTSIDE = r"[\x00-\x1f\\]|(^|/)\.{0,2}(/|$)"
 """In a path: a control character, a backslash, or a part that is empty, "." or "..". Before a first "/" is an empty part."""
 
@@ -72,6 +72,7 @@ class ShardEntry(BaseModel):
         documents: documents that start in the shard.
         piece_length: tokens of every piece, where packing put pieces of one length together; absent otherwise.
         stratum: number of its stratum, from 0, where the source is cut into strata; absent otherwise.
+        part: number of the addition to its source that it was packed with; absent for the rows that the source began with.
         hashes: start and stop of the range of its documents' shuffle hashes (`rng.shuffle_hash`), so that a document is looked
             up in few shards; absent if unknown.
     """
@@ -88,6 +89,7 @@ class ShardEntry(BaseModel):
     checksum: str
     piece_length: Count | None = None
     stratum: Count | None = None
+    part: Count | None = None
     hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = None
 
     @property
@@ -195,6 +197,11 @@ class ShardTable(Sequence[ShardEntry]):
         return columns.numbers(compute.fill_null(self.column("stratum"), _ABSENT))
 
     @property
+    def parts(self) -> np.ndarray:
+        """(num_shards,) int64."""
+        return columns.numbers(compute.fill_null(self.column("part"), 0))
+
+    @property
     def numbered_paths(self) -> pa.Array:
         """`numbered_path` of all shards."""
         if _NUMBERED not in self._table.column_names:
@@ -203,9 +210,9 @@ class ShardTable(Sequence[ShardEntry]):
         return self.column(_NUMBERED)
 
     def in_order(self, split: str) -> ShardTable:
-        """The shards of a split, sorted by source and then by path without digest: the order of their rows."""
-        shards = pa.table({"source": self.column("source"), "path": self.numbered_paths})
-        order = compute.sort_indices(shards, sort_keys=[("source", "ascending"), ("path", "ascending")])
+        """The shards of a split, sorted by source, part and path without digest: the order of their rows."""
+        shards = pa.table({"source": self.column("source"), "part": self.parts, "path": self.numbered_paths})
+        order = compute.sort_indices(shards, sort_keys=[(name, "ascending") for name in shards.column_names])
         chosen = compute.equal(self.column("split"), split).take(order)
         return ShardTable(self._table.take(order.filter(chosen)))
 

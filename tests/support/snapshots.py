@@ -17,7 +17,16 @@ import xxhash
 
 from datapipe import columns
 from datapipe.shards.checksum import file_checksum
-from datapipe.shards.manifest import SNAPSHOT, FileEntry, Phase, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.manifest import (
+    SNAPSHOT,
+    FileEntry,
+    Phase,
+    Snapshot,
+    SourceEntry,
+    TokenizerEntry,
+    read_snapshot,
+    snapshot_folder,
+)
 from datapipe.shards.schemas import token_type
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
@@ -57,23 +66,8 @@ def make_snapshot(
         for name, count in counts.items():
             batch = sequences(name, number, count, sequence_length, vocab_size)
             number += count
-            schema = batch.schema
-            target_bytes = rows_per_shard * sequence_length * schema.field("tokens").type.value_type.bit_width // 8
-            writer = ShardWriter(root, f"shards/{name}/{split}-0000", shard_format, schema, target_bytes)
-            writer.append(batch)
-            shards += [
-                ShardEntry(
-                    path=shard.path,
-                    source=name,
-                    split=split,
-                    sequences=shard.sequences,
-                    tokens=shard.tokens,
-                    documents=shard.documents,
-                    bytes=shard.bytes,
-                    checksum=shard.checksum,
-                )
-                for shard in writer.finish()
-            ]
+            entry = {"source": name, "split": split}
+            shards += _write_shards(root, f"shards/{name}/{split}-0000", shard_format, batch, rows_per_shard, entry)
     own_weights = {name: (weights or {}).get(name, 0 if weights else 1) for name in sources}
     snapshot = Snapshot(
         name="made-by-hand",
@@ -91,6 +85,45 @@ def make_snapshot(
     )
     root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
     return folder
+
+
+def make_growing_snapshots(folder: Path, sources: Mapping[str, Sequence[int]], **options: Any) -> list[str]:
+    """Writes snapshots of one output, each with one part more of its sources, and returns their fingerprints.
+
+    Args:
+        sources: name -> training sequences of each part. A source whose list is shorter does not grow any more.
+        options: of `make_snapshot`, of the first parts.
+    """
+    make_snapshot(folder, {name: counts[0] for name, counts in sources.items()}, **options)
+    root = Root(str(folder))
+    first = read_snapshot(root)
+    assert isinstance(first, Snapshot)
+    length, vocab_size = first.sequence_length, first.tokenizer.vocab_size
+    shards, number, made = list(first.shards), sum(shard.sequences for shard in first.shards), [first]
+    for part in range(1, max(map(len, sources.values()))):
+        for name, counts in sources.items():
+            if part < len(counts):
+                batch = sequences(name, number, counts[part], length, vocab_size)
+                number += counts[part]
+                entry = {"source": name, "split": "train", "part": part}
+                prefix = f"shards/{name}/addition-{part:05}/train-0000"
+                shards += _write_shards(root, prefix, first.shard_format, batch, options.get("rows_per_shard", 7), entry)
+        made.append(first.model_copy(update={"shards": tuple(shards), "fingerprint": ""}).sealed())
+    for snapshot in made:
+        for path in (SNAPSHOT, f"{snapshot_folder(snapshot.fingerprint)}/{SNAPSHOT}"):
+            root.write_atomic(path, snapshot.to_json())
+    return [snapshot.fingerprint for snapshot in made]
+
+
+def _write_shards(
+    root: Root, prefix: str, shard_format: ShardFormat, batch: pa.RecordBatch, rows_per_shard: int, entry: Mapping[str, Any]
+) -> list[ShardEntry]:
+    tokens = batch.schema.field("tokens").type
+    target_bytes = rows_per_shard * tokens.list_size * tokens.value_type.bit_width // 8
+    writer = ShardWriter(root, prefix, shard_format, batch.schema, target_bytes)
+    writer.append(batch)
+    names = ("path", "sequences", "tokens", "documents", "bytes", "checksum")
+    return [ShardEntry(**{name: getattr(shard, name) for name in names}, **entry) for shard in writer.finish()]
 
 
 def upload(folder: Path, url: str) -> str:

@@ -13,6 +13,7 @@ from functools import cached_property
 import numpy as np
 
 from datapipe.errors import SnapshotError, UserError, suggest
+from datapipe.loader.order.grown_order import Parts
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe, differences
 from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn_at, num_samples_of
@@ -103,6 +104,7 @@ def begin_era(inventory: Inventory, recipe: Recipe, step: int, sample: int) -> M
         num_drawn={},
         data=inventory.data,
         sizes=inventory.sizes,
+        parts=inventory.parts,
         snapshot=inventory.snapshot.fingerprint,
     )
 
@@ -196,19 +198,26 @@ def _changes(era: MixtureEra, wanted: Recipe, inventory: Inventory) -> list[str]
     if inventory.split == "validation":
         return [] if era.data == inventory.data else ["sources of the validation split hold other rows"]
     rows = [f"source '{name}' is gone" for name in sorted(era.recipe.drawn - set(inventory.data))] + [
-        f"source '{name}' {'holds other rows' if name in era.data else 'is new'}"
+        f"source '{name}' {_change_of_rows(era, inventory, name)}"
         for name in sorted(wanted.drawn)
-        if era.data.get(name) != inventory.data.get(name)
+        if not inventory.has_all_of(name, era)
     ]
     return differences(era.recipe, wanted) + rows
+
+
+def _change_of_rows(era: MixtureEra, inventory: Inventory, name: str) -> str:
+    if name not in era.data:
+        return "is new"
+    grown = len(inventory.digests.get(name, ())) - era.parts_of(name).count
+    return f"has grown by {grown} part{'s' * (grown > 1)}" if inventory.holds(name, era) else "holds other rows"
 
 
 def _migrated(
     era: MixtureEra, step: int, sample: int, inventory: Inventory, wanted: Recipe, restart: frozenset[str]
 ) -> MixtureEra:
-    """The era that follows `era`: every source with the same rows continues after the samples drawn so far."""
+    """The era that follows `era`: every source with the same rows, or with more, continues after the samples drawn so far."""
     num_drawn = num_drawn_at(era, sample)
-    changed = {name for name, data in inventory.data.items() if num_drawn.get(name) and era.data.get(name) != data}
+    changed = {name for name in inventory.data if num_drawn.get(name) and not inventory.holds(name, era)}
     refused = sorted(changed - restart)
     if refused:
         raise SnapshotError(
@@ -217,12 +226,22 @@ def _migrated(
             f"then repeated."
         )
     kept = {name: count for name, count in num_drawn.items() if count and name not in changed}
+    parts = {
+        name: _parts_after(era, name, kept[name], len(inventory.digests[name])) for name in kept if name in inventory.digests
+    }
     return replace(
         begin_era(inventory, wanted, step, sample),
         num_drawn=kept,
         data={**era.data, **inventory.data},
         sizes={**era.sizes, **inventory.sizes},
+        parts={name: several for name, several in {**era.parts, **inventory.parts, **parts}.items() if several != Parts()},
     )
+
+
+def _parts_after(era: MixtureEra, name: str, num_drawn: int, count: int) -> Parts:
+    """The parts of a source from which `num_drawn` samples were drawn, in a snapshot with `count` of them."""
+    held = era.parts_of(name)
+    return held if held.count == count else held.grown(count, era.sizes[name], num_drawn)
 
 
 def _check_skips(inventory: Inventory, skips: Skips) -> None:

@@ -12,11 +12,12 @@ ends at the row that would pass it, in a group or not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from datapipe.loader.order.grown_order import Parts
 from datapipe.loader.order.mixing import Mixture, caps_of, first_past
 from datapipe.loader.order.recipe import Recipe
 from datapipe.shards.manifest import Phase
@@ -26,13 +27,19 @@ class GroupedMixture:
     """A recipe with groups over `sources` from sample `start` on. Arguments, methods and `end` are those of `Mixture`."""
 
     def __init__(
-        self, recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], start: int = 0, num_drawn: Sequence[int] = ()
+        self,
+        recipe: Recipe,
+        sources: tuple[str, ...],
+        sizes: Sequence[int],
+        start: int = 0,
+        num_drawn: Sequence[int] = (),
+        parts: Mapping[int, Parts] = {},
     ) -> None:
         self.sources, self.start = sources, start
         self._rows = recipe.group_rows
         drawn = list(num_drawn) or [0] * len(sources)
         self._num_drawn = np.array(drawn, np.int64)
-        caps = caps_of(recipe, sources, sizes)
+        caps = caps_of(recipe, sources, sizes, parts)
         redistributes = recipe.exhausted == "redistribute"
         # most: by capped source, the whole groups that its cap allows from here on
         most = {source: max(0, cap - drawn[source]) // self._rows for source, cap in caps.items()} if redistributes else {}
@@ -94,8 +101,13 @@ AnyMixture = Mixture | GroupedMixture
 
 
 def make_mixture(
-    recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], start: int, num_drawn: Sequence[int]
+    recipe: Recipe,
+    sources: tuple[str, ...],
+    sizes: Sequence[int],
+    start: int,
+    num_drawn: Sequence[int],
+    parts: Mapping[int, Parts],
 ) -> AnyMixture:
     """The mixture of a recipe, by rows or by groups of them."""
     kind = Mixture if recipe.group_rows == 1 else GroupedMixture
-    return kind(recipe, sources, sizes, start, num_drawn)
+    return kind(recipe, sources, sizes, start, num_drawn, parts)

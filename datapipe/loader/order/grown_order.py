@@ -211,3 +211,6 @@ class GrownOrder:
                     break
                 yield first - within + ordinal, [self._first_shards[part] + shard for shard in shards]
             ordinal = end
+
+
+AnyOrder = SourceOrder | GrownOrder

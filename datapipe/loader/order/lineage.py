@@ -9,12 +9,14 @@ import base64
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pyarrow as pa
 import xxhash
 
 from datapipe import columns
 from datapipe.columns import compute
+from datapipe.loader.order.grown_order import Parts
 from datapipe.loader.order.layout import Layout
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.steps import BatchEra, merged
@@ -30,6 +32,7 @@ class MixtureEra:
         num_drawn: by source, samples drawn before this era; 0 where absent. A source that left the mixture keeps its count.
         data: by source, a digest of its rows, as `short_digest` writes it.
         sizes: by source, samples of one epoch.
+        parts: by source, of which parts the samples are; `Parts()` where absent.
         snapshot: fingerprint of the snapshot.
     """
 
@@ -39,7 +42,11 @@ class MixtureEra:
     num_drawn: Mapping[str, int]
     data: Mapping[str, str]
     sizes: Mapping[str, int]
+    parts: Mapping[str, Parts]
     snapshot: str
+
+    def parts_of(self, name: str) -> Parts:
+        return self.parts.get(name, Parts())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,15 +118,18 @@ class Lineage:
         return replace(self, skips=skips)
 
 
-def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, str]:
-    """By source, a digest of its rows in this split: its shards in order, their sizes and checksums, and its strata."""
+def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, ...]]:
+    """By source, digests of its rows in this split: of its first part, of its first two parts, and so on. They cover its shards
+    in order, their sizes and checksums, and its strata."""
     offsets, lines = columns.text_buffers(columns.as_large_string(_shard_lines(layout.shards)))
-    digests: dict[str, str] = {}
-    for name, start, stop in zip(layout.sources, layout.source_shards, layout.source_shards[1:]):
-        strata = snapshot.sources[name].strata
+    digests: dict[str, tuple[str, ...]] = {}
+    for name, borders in zip(layout.sources, layout.part_shards):
+        strata, of_parts = snapshot.sources[name].strata, list[str]()
         digest = xxhash.xxh3_128(b"" if strata is None else strata.model_dump_json().encode())
-        digest.update(lines[int(offsets[start]) : int(offsets[stop])].data)
-        digests[name] = short_digest(digest.digest())
+        for start, stop in pairwise(borders):
+            digest.update(lines[int(offsets[start]) : int(offsets[stop])].data)
+            of_parts.append(short_digest(digest.digest()))
+        digests[name] = tuple(of_parts)
     return digests
 
 

@@ -37,6 +37,7 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.kernels.tokens import quota
+from datapipe.loader.order.grown_order import Parts
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import Segment, border_counts, plan_segments
 from datapipe.weights import MAX_WEIGHT_SUM
@@ -177,19 +178,26 @@ class Mixture:
         sizes: (num_sources,) samples of one epoch of each source, for the caps.
         start: the first sample of this mixture.
         num_drawn: (num_sources,) samples of each source before `start`; 0 each by default.
+        parts: of the sources that have several.
 
     Attributes:
         end: the first sample that no source may give: past a cap, or after all caps; None if there is none.
     """
 
     def __init__(
-        self, recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], start: int = 0, num_drawn: Sequence[int] = ()
+        self,
+        recipe: Recipe,
+        sources: tuple[str, ...],
+        sizes: Sequence[int],
+        start: int = 0,
+        num_drawn: Sequence[int] = (),
+        parts: Mapping[int, Parts] = {},
     ) -> None:
         self.sources = sources
         self.start = start
         _check_weights(recipe, sources)
         num_drawn = list(num_drawn) or [0] * len(sources)
-        caps = caps_of(recipe, sources, sizes)
+        caps = caps_of(recipe, sources, sizes, parts)
         redistributes = recipe.exhausted == "redistribute"
         segments, all_exhausted = plan_segments(recipe, sources, start, num_drawn, caps if redistributes else {})
         self._segments = segments
@@ -250,11 +258,15 @@ def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> l
     return planned
 
 
-def caps_of(recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int]) -> dict[int, int]:
-    """By capped source, the most samples it may give in the whole run."""
-    # str: 0.7 epochs of 10 sequences are 7 samples, although the float 0.7 is a little less
-    limits = {source: recipe.max_epochs.get(name) for source, name in enumerate(sources)}
-    return {source: floor(Fraction(str(limit)) * sizes[source]) for source, limit in limits.items() if limit is not None}
+def caps_of(recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], parts: Mapping[int, Parts] = {}) -> dict[int, int]:
+    """By capped source, the most samples it may give in the whole run, so that no row comes more often than it may."""
+    caps: dict[int, int] = {}
+    for source, name in enumerate(sources):
+        if (limit := recipe.max_epochs.get(name)) is not None:
+            of_source = parts.get(source, Parts())
+            # str: 0.7 epochs of 10 sequences are 7 samples, although the float 0.7 is a little less
+            caps[source] = of_source.origin + floor((Fraction(str(limit)) - of_source.epochs) * sizes[source])
+    return caps
 
 
 class _HasSamples(Protocol):

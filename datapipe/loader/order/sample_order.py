@@ -12,12 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import pairwise, starmap
 
 import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.address_finder import AddressFinder
 from datapipe.loader.order.groups import AnyMixture, make_mixture
+from datapipe.loader.order.grown_order import AnyOrder, GrownOrder, Parts, legs_of
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
@@ -33,9 +35,11 @@ class Inventory:
 
     Attributes:
         layout: the address of every row.
-        data: by source, a digest of its rows.
-        orders: of each source, in the order of `layout.sources`.
-        addresses: of the samples of each source.
+        digests: by source, a digest of the rows of its first part, of its first two parts, and so on.
+        data: by source, a digest of all its rows.
+        parts: by source, those of a new run; only of the sources that have several.
+        orders: of a new run: of each source, in the order of `layout.sources`.
+        addresses: of the samples of each source of a new run.
         sizes: by source, samples of one epoch.
     """
 
@@ -43,17 +47,52 @@ class Inventory:
         self.snapshot, self.seed, self.window_shards, self.shuffle = snapshot, seed, window_shards, shuffle
         self.split: Split = split
         self.layout: Layout = plan_layout(snapshot, split)
-        self.data = digest_sources(snapshot, self.layout)
-        self.orders = tuple(self._source_orders())
+        self.digests = digest_sources(snapshot, self.layout)
+        self.data = {name: digests[-1] for name, digests in self.digests.items()}
+        counts = {name: len(digests) for name, digests in self.digests.items()}
+        self.parts = {name: Parts(count=count) for name, count in counts.items() if count > 1}
+        self._part_orders = tuple(self._orders_of_parts())
+        self.orders = tuple(
+            self._order(number, [(0, Parts(count=counts[name]))]) for number, name in enumerate(self.layout.sources)
+        )
         self.addresses = AddressFinder(self.orders, self.layout.source_starts)
         self.sizes = {name: order.size for name, order in zip(self.layout.sources, self.orders)}
 
-    def _source_orders(self) -> Iterator[SourceOrder]:
-        """The order of each source. Raises SnapshotError for a shard of a stratum that its source does not have."""
-        shards, borders = self.layout.shards, self.layout.source_shards
+    def holds(self, name: str, era: MixtureEra) -> bool:
+        """Whether an era drew from rows of a source that are here."""
+        digests, count = self.digests.get(name, ()), era.parts_of(name).count
+        return count <= len(digests) and digests[count - 1] == era.data.get(name)
+
+    def has_all_of(self, name: str, era: MixtureEra) -> bool:
+        """Whether an era drew from the rows of a source that are here, and there are no more."""
+        return self.holds(name, era) and era.parts_of(name).count == len(self.digests[name])
+
+    def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[AnyOrder, ...]:
+        """The order of each source in a run whose mixtures these are. Raises SnapshotError for a history that no run has."""
+        orders: list[AnyOrder] = []
+        for number, name in enumerate(self.layout.sources):
+            moves: list[tuple[int, Parts]] = []
+            for era in eras:
+                parts, num_drawn = era.parts_of(name), era.num_drawn.get(name, 0)
+                if not num_drawn:  # the source begins, or starts over
+                    moves.clear()
+                if self.holds(name, era) and not (moves and moves[-1][1] == parts):
+                    moves.append((num_drawn, parts))
+            is_new = len(moves) < 2 and (not moves or moves[0] == (0, Parts(count=len(self.digests[name]))))
+            orders.append(self.orders[number] if is_new else self._order(number, moves))
+        return tuple(orders)
+
+    def _order(self, source: int, moves: Sequence[tuple[int, Parts]]) -> AnyOrder:
+        parts = self._part_orders[source]
+        return parts[0] if len(parts) == 1 else GrownOrder(parts, legs_of(moves, [part.size for part in parts]))
+
+    def _orders_of_parts(self) -> Iterator[tuple[SourceOrder, ...]]:
+        """The orders of each source's parts. Raises SnapshotError for a shard of a stratum that its source does not have."""
+        shards = self.layout.shards
         sizes, stratum_of = shards.sequences, shards.strata
-        for name, start, stop in zip(self.layout.sources, borders, borders[1:]):
-            here, strata = slice(start, stop), self.snapshot.sources[name].strata if self.split == "train" else None
+        for name, borders in zip(self.layout.sources, self.layout.part_shards):
+            strata, orders = self.snapshot.sources[name].strata if self.split == "train" else None, list[SourceOrder]()
+            here, start = slice(borders[0], borders[-1]), borders[0]
             if strata is not None:
                 wrong = np.flatnonzero((stratum_of[here] < 0) | (stratum_of[here] >= len(strata.repeats)))
                 if len(wrong):
@@ -61,8 +100,11 @@ class Inventory:
                         f"{shards[start + int(wrong[0])].path}: its stratum is not one of the {len(strata.repeats)} of its "
                         f"source. Run the mixture again."
                     )
-            names = ("loader", self.split, name)
-            yield SourceOrder(self.seed, names, sizes[here], stratum_of[here], strata, self.window_shards, shuffle=self.shuffle)
+            for number, of_part in enumerate(starmap(slice, pairwise(borders))):
+                names = ("loader", self.split, name, *(("part", number) if number else ()))
+                arguments = (self.seed, names, sizes[of_part], stratum_of[of_part], strata, self.window_shards)
+                orders.append(SourceOrder(*arguments, shuffle=self.shuffle))
+            yield tuple(orders)
 
 
 class SampleOrder:
@@ -78,6 +120,9 @@ class SampleOrder:
         self._eras = tuple(eras)
         self._starts = [era.sample for era in eras]
         self._mixtures: dict[int, AnyMixture] = {}
+        self._orders = inventory.orders if self.split == "validation" else inventory.orders_of(self._eras)
+        is_new = all(mine is new for mine, new in zip(self._orders, inventory.orders))
+        self._addresses = inventory.addresses if is_new else AddressFinder(self._orders, self.layout.source_starts)
         self._check_split()
 
     def locate(self, samples: np.ndarray, attempt: int = 0) -> np.ndarray:
@@ -132,7 +177,7 @@ class SampleOrder:
         if self.split == "validation":
             return [(0, address)]
         source = int(self.layout.source_of(np.array([address]))[0])
-        row, order = address - int(self.layout.source_starts[source]), self.inventory.orders[source]
+        row, order = address - int(self.layout.source_starts[source]), self._orders[source]
         candidates = {
             (epoch, sample)
             for epoch in range(num_epochs)
@@ -146,10 +191,9 @@ class SampleOrder:
 
     def epochs_until(self, source: int, stop: int) -> int:
         """Epochs of a source that begin before sample `stop`, over all eras."""
-        size = max(1, self.inventory.orders[source].size)
         ends = [min(stop, later) for later in [*self._starts[1:], stop]]
         return max(
-            -(-self._mixture(number).counts(max(end, start))[source] // size)
+            self._orders[source].epochs_until(self._mixture(number).counts(max(end, start))[source])
             for number, (start, end) in enumerate(zip(self._starts, ends))
         )
 
@@ -157,7 +201,7 @@ class SampleOrder:
         """(start step, stop step, source, snapshot) of earlier eras that drew rows which the inventory does not hold."""
         elsewhere: list[tuple[int, int, str, str]] = []
         for era, later in zip(self._eras, self._eras[1:]):
-            changed = [name for name in sorted(era.recipe.drawn) if era.data.get(name) != self.inventory.data.get(name)]
+            changed = [name for name in sorted(era.recipe.drawn) if not self.inventory.holds(name, era)]
             elsewhere += [(era.step, later.step, name, era.snapshot) for name in changed]
         return elsewhere
 
@@ -169,7 +213,7 @@ class SampleOrder:
         for source, num_drawn in enumerate(mixture.counts(max(sample, mixture.start))[: len(self.layout.sources)]):
             if not mixture.is_drawn(source):
                 continue
-            for _, (ordinal, shards) in zip(range(per_source), self.inventory.orders[source].windows_from(num_drawn)):
+            for _, (ordinal, shards) in zip(range(per_source), self._orders[source].windows_from(num_drawn)):
                 first_sample = sample if ordinal <= num_drawn else mixture.sample_of(source, ordinal)
                 if first_sample is not None:
                     uses += [(first_sample, number, int(self.layout.source_shards[source]) + number) for number in shards]
@@ -192,7 +236,7 @@ class SampleOrder:
         if number + 1 < len(self._eras):
             for source in np.unique(sources).tolist():
                 self._check_era(number, source)
-        return self.inventory.addresses.find(sources, ordinals, attempt)
+        return self._addresses.find(sources, ordinals, attempt)
 
     def _samples_of_ordinal(self, source: int, ordinal: int) -> Iterator[int]:
         for number, start in enumerate(self._starts):
@@ -208,8 +252,7 @@ class SampleOrder:
 
     def _fits(self, number: int, source: int) -> bool:
         """Whether era `number` drew from the rows that this snapshot has of a source."""
-        name = self._mixture(number).sources[source]
-        return name in self.inventory.data and self._eras[number].data.get(name) == self.inventory.data[name]
+        return self.inventory.holds(self._mixture(number).sources[source], self._eras[number])
 
     def _check_era(self, number: int, source: int) -> None:
         if not self._fits(number, source):
@@ -242,7 +285,8 @@ def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> AnyMixture:
     drawn = {name for phase in era.recipe.phases for name in phase.weights}
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]
-    return make_mixture(era.recipe, sources, sizes, era.sample, [era.num_drawn.get(name, 0) for name in sources])
+    parts = {source: era.parts[name] for source, name in enumerate(sources) if name in era.parts}
+    return make_mixture(era.recipe, sources, sizes, era.sample, [era.num_drawn.get(name, 0) for name in sources], parts)
 
 
 def num_samples_of(era: MixtureEra) -> int | None:

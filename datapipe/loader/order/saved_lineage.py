@@ -11,6 +11,8 @@ A key that a mixture lacks is as in the mixture before it:
     phases      [[until_tokens, weights], …]         weights against those of the phase before; 0: the source has none
     max_epochs, data, sizes                          null for a source that has none
 
+    parts                                            {source: [count, origin, epochs]} as in `Parts`, of those that have several
+
 A column (weights, max_epochs, data, sizes) is a list with one value for each source, or {source: value} of those that change.
 The samples drawn before a mixture follow from the mixtures before it; `places` holds the counts that differ, of sources that
 started over. So a state takes about 40 bytes a source, and a mixture that changes one weight less than 100 bytes more.
@@ -28,6 +30,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from datapipe.errors import SnapshotError
+from datapipe.loader.order.grown_order import Parts
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips, short_digest
 from datapipe.loader.order.recipe import Recipe, read_recipe
 from datapipe.loader.order.sample_order import num_drawn_at
@@ -85,6 +88,8 @@ def _era_changes(before: MixtureEra | None, era: MixtureEra, names: Sequence[str
     ):
         if before is None or base != column:
             changes[name] = _column(base, column, names, None)
+    if era.parts != ({} if before is None else before.parts):
+        changes["parts"] = {name: [of.count, of.origin, of.epochs] for name, of in sorted(era.parts.items())}
     expected = _continued(before, era.sample, era.data)
     if expected != {name: count for name, count in era.num_drawn.items() if count}:
         changes["places"] = {
@@ -149,8 +154,8 @@ class _SavedSkips(_Record):
     shards: dict[str, _Step]
 
 
-_MAY_LACK = {"max_epochs", "places", "group_rows"}
-"""Keys that the first mixture may lack: its sources have no caps and gave nothing, and its rows are in no groups."""
+_MAY_LACK = {"max_epochs", "places", "group_rows", "parts"}
+"""Keys that the first mixture may lack: its sources have no caps, gave nothing and did not grow; its rows are in no groups."""
 
 
 class _SavedEra(_Record):
@@ -167,6 +172,7 @@ class _SavedEra(_Record):
     data: tuple[_Digest | None, ...] | dict[str, _Digest | None] = {}
     sizes: tuple[_Count | None, ...] | dict[str, _Count | None] = {}
     places: dict[str, _Count] = {}
+    parts: dict[str, tuple[_Positive, _Count, _Count]] = {}
 
     def read(self, before: MixtureEra | None, sequence_length: int, names: Sequence[str]) -> MixtureEra:
         """The era that follows `before`. Raises ValueError for columns that do not fit the sources."""
@@ -183,8 +189,14 @@ class _SavedEra(_Record):
             num_drawn=drawn,
             data=data,
             sizes=_applied({} if before is None else before.sizes, self.sizes, names, None),
+            parts=self._read_parts(names) if before is None or "parts" in self.model_fields_set else before.parts,
             snapshot=self.snapshot if before is None or "snapshot" in self.model_fields_set else before.snapshot,
         )
+
+    def _read_parts(self, names: Sequence[str]) -> dict[str, Parts]:
+        if not set(self.parts) <= set(names):
+            raise ValueError(f"parts of '{min(set(self.parts) - set(names))}', which is not one of its sources")
+        return {name: Parts(count=count, origin=origin, epochs=epochs) for name, (count, origin, epochs) in self.parts.items()}
 
     def _read_recipe(self, before: Recipe | None, sequence_length: int, names: Sequence[str]) -> Recipe:
         given = self.model_fields_set
@@ -264,6 +276,7 @@ class _WholeEra(_Record):
             num_drawn=self.places,
             data={name: short_digest(bytes.fromhex(digest)) for name, digest in self.data.items()},
             sizes=self.sizes,
+            parts={},
             snapshot=self.snapshot,
         )
 

@@ -18,14 +18,13 @@ import numpy as np
 
 from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.loader.buffers import BufferPool
-from datapipe.loader.chunk import Chunk, Labels
+from datapipe.loader.chunk import Chunk, Labels, count_targets, tokens_of_rows
 from datapipe.loader.document_parts import check_context, check_num_runs
 from datapipe.loader.field_table import FIELDS, PIECES
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh, ranks_by_attention
-from datapipe.loader.targets import count_targets, tokens_of_rows
 from datapipe.shards.blocks import KEYS, SequenceRows
 
 OnCorrupt = Literal["raise", "replace"]

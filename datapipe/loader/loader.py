@@ -13,19 +13,19 @@ first batch, so a loader may be opened before a fork.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from datapipe.errors import EndlessError, UserError
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
 from datapipe.loader.cache.read_ahead import ReadAhead
 from datapipe.loader.chunk import Labels
 from datapipe.loader.field_table import GLOBAL, PER_TOKEN
+from datapipe.loader.iteration import Iteration
 from datapipe.loader.options import (
     check_arguments,
     plan_batch,
@@ -36,16 +36,14 @@ from datapipe.loader.options import (
     plan_prefetch,
     plan_restart,
     plan_skips,
-    warn_of_dropped_rows,
 )
 from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows, resume_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.recipe import Override, recipe_of
 from datapipe.loader.order.state import LoaderState, check_same_order, read_state, state_at
-from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh, check_last_share, check_shares
-from datapipe.loader.stats import LoaderStats, StepClock
+from datapipe.loader.stats import StepClock
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.storage import Root
 
@@ -62,7 +60,7 @@ KERNELS = (
 """What every loader with the usual fields calls; others are compiled when they are first called."""
 
 
-class Loader:
+class Loader(Iteration):
     """Streams the batches of one rank; see `field_table.py` for the fields.
 
     A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too,
@@ -187,162 +185,18 @@ class Loader:
         self._prefetch = plan_prefetch((rows.stop - rows.start) * row_bytes) if prefetch is None else prefetch
         self.clock = StepClock(per_token[0] if per_token else None)
 
-        self._ahead: Prefetcher | None = None  # of `next`; an iterator would hold the loader, whose threads would outlive it
-        self._step = 0
         self.seek(0)
-        self._is_positioned = False  # by a state or a seek, since batches were last asked for
-
-    @property
-    def batch_order(self) -> BatchOrder:
-        """The order of the run: from steps to addresses, and its lineage."""
-        return self._builder.batch_order
+        self._is_positioned = False
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Source names; the field `sources` holds indices into them."""
         return self.batch_order.layout.sources
 
-    @property
-    def split(self) -> Split:
-        """The split that the loader reads."""
-        return self.batch_order.inventory.split
-
-    @property
-    def global_batch_size(self) -> int:
-        return self.batch_order.lineage.global_batch_size
-
-    @property
-    def num_steps(self) -> int | None:
-        """Number of steps, skipped ones included; None for an endless loader.
-
-        Training ends after `total_tokens // (S * global_batch_size)` whole batches if the mixture sets `tokens`, or before the
-        first batch in which a source would pass its `max_epochs`, whichever comes first. With `drop_last=False` a smaller batch
-        of the rows before that end follows.
-        """
-        return self.batch_order.num_steps
-
-    def __len__(self) -> int:
-        """Number of batches of the whole run, those before the position included. Raises EndlessError where it has no end."""
-        num_batches = self.batch_order.steps.num_batches
-        if num_batches is None:
-            raise EndlessError(
-                "this run has no end, so the loader has no length. Count steps in the training loop; or give the run an end: "
-                "`tokens` of the mixture, or `max_epochs` of its sources."
-            )
-        return num_batches
-
-    def __bool__(self) -> bool:
-        """True: a loader is not a container, which would be false where it is empty."""
-        return True
-
-    @property
-    def step(self) -> int:
-        """The next step to hand out."""
-        return self._step
-
     def batch(self, step: int) -> Batch:
         """This rank's batch at `step`: a function of the snapshot, the lineage and the arguments, not of earlier reads."""
         self.batch_order.check_step(step)
         return self._builder.build(step)
-
-    def __iter__(self) -> Iterator[Batch]:
-        """Batches from the next step on. Closing or dropping the iterator stops its threads."""
-        self._end_next()
-        if self.split == "validation" and not self._is_positioned:
-            self.seek(0)
-        self._is_positioned = False
-        return self._iterate()
-
-    def __next__(self) -> Batch:
-        """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end, and whenever asked there."""
-        self._is_positioned = False
-        if not self._has_more():
-            self._end_next()
-            self.tell_dropped()
-            raise StopIteration
-        if self._ahead is None:
-            self._ahead = self.prefetcher(stride=1)
-        try:
-            return self._take(self._ahead)
-        except BaseException:
-            self._end_next()
-            raise
-
-    def _iterate(self) -> Iterator[Batch]:
-        while self._has_more():
-            builder, ahead = self._builder, self.prefetcher(stride=1)
-            try:
-                while builder is self._builder and self._has_more():
-                    yield self._take(ahead)
-            finally:
-                ahead.close()
-        self.tell_dropped()
-
-    def _take(self, ahead: Prefetcher) -> Batch:
-        asked_at = self.clock.asks()
-        batch = ahead.take(self._step)
-        self.clock.takes(asked_at, self.clock.count_tokens(batch))
-        steps = self._builder.batch_order.steps
-        step, end = steps.advance(self._step, 1), steps.num_steps
-        if end is not None and step >= end:
-            step = end
-            self.tell_dropped(stacklevel=5)  # before the position moves: as an error, it must cost no batch
-        self._step = step
-        return batch
-
-    def _end_next(self) -> None:
-        """Drops the batches that were built ahead for `next`, and ends its threads."""
-        if self._ahead is not None:
-            self._ahead.close()
-            self._ahead = None
-
-    def tell_dropped(self, stacklevel: int = 4) -> None:
-        """Warns, once, that rows at the end are left out. Told with the last batch: not all trainers ask for another."""
-        num_dropped = self.batch_order.steps.num_dropped
-        if self._tells_dropped and num_dropped:
-            self._tells_dropped = False
-            warn_of_dropped_rows(num_dropped, self.global_batch_size, stacklevel)
-
-    def next_step(self, count: int) -> int:
-        """The step that follows the next step by `count`, skipped ones not counted; at most the end."""
-        return self._within(self._builder.batch_order.steps.advance(self._step, count))
-
-    def _within(self, step: int) -> int:
-        end = self._builder.batch_order.steps.num_steps
-        return step if end is None or step < end else end
-
-    def prefetcher(self, stride: int) -> Prefetcher:
-        """Begins an iteration over every `stride`-th step, which the clock counts. Threads start at the first batch."""
-        steps, builder, read_ahead = self.batch_order.steps, self._builder, self._read_ahead
-
-        def successor(step: int) -> int | None:
-            after = steps.advance(step, stride)
-            return after if steps.num_steps is None or after < steps.num_steps else None
-
-        def build_many(wanted: Sequence[int]) -> list[Batch]:
-            if read_ahead is not None:
-                read_ahead.announce(builder.batch_order, wanted[0])
-            return builder.build_many(wanted)
-
-        build, depth = builder.build_many if read_ahead is None else build_many, self._prefetch
-        ahead = Prefetcher(build, depth, successor=successor, num_threads=self.num_threads(depth))
-        self.clock.start(ahead)
-        return ahead
-
-    def stats(self) -> LoaderStats:
-        """Figures of all iterations so far, and whether the data is the bottleneck: `print(loader.stats())`."""
-        depth = self._prefetch
-        return self.clock.stats(rank=self.mesh.data_rank, split=self.split, depth=depth, num_threads=self.num_threads(depth))
-
-    def num_threads(self, depth: int) -> int:
-        """Threads that build where `depth` batches are built ahead."""
-        return 1 if self._is_local else min(depth, MAX_THREADS)
-
-    def seek(self, step: int) -> None:
-        """Continues at `step`, the next one that is not skipped, or the end; in constant time, also in an iteration."""
-        if step < 0:
-            raise UserError(f"step {step}: steps count from 0. Give a step of at least 0.")
-        self._step, self._is_positioned = self._within(self.batch_order.steps.next(step)), True
 
     def state_dict(self) -> dict[str, Any]:
         """The state after the batches handed out, ready for JSON."""
@@ -412,9 +266,6 @@ class Loader:
     def _check_last_batch(self, order: BatchOrder) -> None:
         if self._even and order.num_steps:
             check_last_share(self.mesh, order.num_steps - 1, order.num_rows(order.num_steps - 1))
-
-    def _has_more(self) -> bool:
-        return self._step != self._builder.batch_order.steps.num_steps  # which the position never passes
 
     def _state(self) -> LoaderState:
         return state_at(self._step, self.batch_order)

@@ -167,6 +167,26 @@ def test_loader_moves_within_an_iteration_and_by_default_to_the_newest(growing):
 
 
 @pytest.mark.medium
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_torch_loader_moves_between_the_batches_that_the_trainer_takes(growing, num_workers):
+    pytest.importorskip("torch")
+    from datapipe.loader.torch import dataloader
+
+    folder, snapshots = growing
+    expected = history(folder, snapshots, [3, 5], 8)[2]
+    options = {"global_batch_size": GLOBAL_BATCH, "fields": FIELDS, "rank": 0, "world_size": 1}
+    loader, seen = dataloader(folder, snapshot=snapshots[0], num_workers=num_workers, **options), []
+    for batch in loader:
+        seen.append(batch)
+        if len(seen) in (3, 5):
+            assert loader.advance(snapshots[1 + (len(seen) == 5)]) == loader.snapshot.fingerprint
+        if len(seen) == 8:
+            break
+    for mine, theirs in zip(seen, expected, strict=True):
+        np.testing.assert_array_equal(mine["input_ids"].numpy(), theirs["input_ids"])
+
+
+@pytest.mark.medium
 def test_a_state_of_an_earlier_snapshot_needs_a_word_to_move(growing):
     folder, snapshots = growing
     _, states, batches = history(folder, snapshots, [], 5)

@@ -187,6 +187,12 @@ class StreamingDataLoader(DataLoader):
         self._end_pass(keep_workers=False)  # workers hold the history of the run as it was
         self._is_resumed, self._is_fresh, self._holder = True, False, ""
 
+    def advance(self, snapshot: str | None = None) -> str:
+        """Moves to a later snapshot after the batches handed out, as `Loader.advance`. Workers start anew."""
+        found = self.dataset.loader.advance(snapshot)
+        self._end_pass(keep_workers=False)
+        return found
+
     def _has_more(self) -> bool:
         loader = self.dataset.loader
         return loader.num_steps is None or loader.step < loader.num_steps

@@ -54,6 +54,7 @@ class Ledger:
         self._records: dict[str, Record | None] = {}
         self._named: set[str] = set()
         self._sizes: dict[str, int] = {}
+        self._is_listed_now = False
 
     @property
     def num_refused(self) -> int:
@@ -69,7 +70,7 @@ class Ledger:
             if line.fingerprint != FORGET and line.checksum not in forgotten:
                 self._lines.setdefault(line.fingerprint, []).append(line)
                 self._named.add(line.attempt)
-        self._sizes = dict(self.root.list_files(ATTEMPTS))
+        self._sizes, self._is_listed_now = dict(self.root.list_files(ATTEMPTS)), True
 
     def tidy(self) -> None:
         """Merges the small commit files that a long run of slow tasks leaves. Only for the run that holds the output."""
@@ -95,6 +96,7 @@ class Ledger:
         first = {record.fingerprint: record for record in reversed(records)}
         missing = [record for name, record in first.items() if self.look_up(name) is None]
         lines = [line_of(record) for record in missing]
+        self._is_listed_now = False
         self.files.write(lines)
         for record, line in zip(missing, lines):
             self._records[record.fingerprint] = record
@@ -127,23 +129,29 @@ class Ledger:
     def unneeded(self) -> Unneeded:
         """What killed runs and killed attempts have left: attempts that no record names, files on their way to a final name,
         and records of other versions. No task may be running."""
-        listed = (attempt_folder(path) for path, _ in self.root.list_files(ATTEMPTS))
+        paths = self._sizes if self._is_listed_now else (path for path, _ in self.root.list_files(ATTEMPTS))
+        listed = map(attempt_folder, paths)
         attempts = Counter(folder for folder in listed if folder is not None and not self._is_named(folder))
         return Unneeded(attempts, [*self.files.old, *self._unfinished()])
 
     def sweep(self, hold: Hold) -> int:
         """Deletes what is not needed. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
 
+        Right after `load`, what that has listed is looked at, and empty folders stay until the sweep at the end of the run: a
+        run that is resumed does not list 10^5 attempts twice.
+
         Returns:
             How many files of attempts it deleted.
         """
-        unneeded = self.unneeded()
+        unneeded, is_listed_now = self.unneeded(), self._is_listed_now
         with hold.deleting([*unneeded.attempts, *unneeded.left], ATTEMPTS):
             for folder in unneeded.attempts:
                 self.root.delete_folder(folder)
             for path in unneeded.left:
                 self.root.delete(path)
-            self.root.delete_empty_folders(ATTEMPTS)
+            if unneeded.attempts or not is_listed_now:
+                self.root.delete_empty_folders(ATTEMPTS)
+        self._is_listed_now = False
         return unneeded.attempts.total()
 
     def _is_named(self, attempt: str) -> bool:

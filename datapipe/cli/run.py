@@ -20,8 +20,11 @@ from datapipe.errors import DatapipeError, UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from datapipe.config.mixture import Mixture
     from datapipe.engine.driver import Observer
+    from datapipe.engine.prepare import Only
     from datapipe.engine.run import Run
+    from datapipe.following.follow import RunOne
     from datapipe.loader.prometheus import MetricsServer
     from datapipe.watching.state import RunState
 
@@ -52,6 +55,15 @@ def run(
     replace: Annotated[
         bool, typer.Option("--replace", help="Publish into an output that holds another mixture. Its snapshots stay.")
     ] = False,
+    follow: Annotated[
+        float | None,
+        typer.Option(
+            min=0.1,
+            metavar="SECONDS",
+            help="Go on: look for new files so often, and add them as `publish` of the mixture says.",
+        ),
+    ] = None,
+    repack: Annotated[bool, typer.Option("--repack", help="Pack all rows anew where files were added by and by.")] = False,
     metrics_port: Annotated[
         int | None,
         typer.Option(min=0, max=65535, metavar="PORT", help="Serve figures for Prometheus on loopback; 0: any port."),
@@ -65,6 +77,7 @@ def run(
     \b
     datapipe run mixture.yaml --output runs/trial --limit 1000
     datapipe run mixture.yaml --engine ray --address auto
+    datapipe run mixture.yaml --follow 60
     """
     from datapipe.api import engine_factory
     from datapipe.config import load_mixture
@@ -74,15 +87,28 @@ def run(
     try:
         mixture = load_mixture(mixture_file, set_ or (), output)
         make_engine = engine_factory(engine, workers, address)
-        _run(
-            lambda watcher: Run(mixture, make_engine, watcher, limit, engine=engine, workers=workers, replaces=replace),
-            metrics_port,
-            log_json,
-        )
+
+        def run_one(mixture: Mixture, only: Only | None) -> None:
+            options = {"engine": engine, "workers": workers, "replaces": replace, "repacks": repack}
+            _run(lambda watcher: Run(mixture, make_engine, watcher, limit, **options, only=only), metrics_port, log_json)
+
+        if follow is None:
+            run_one(mixture, None)
+        else:
+            _follow(mixture, follow, run_one, limit, to_stderr=log_json == "-")
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
         _say_stopped()
         raise typer.Exit(130) from None
+
+
+def _follow(mixture: Mixture, every_s: float, run_one: RunOne, limit: int | None, *, to_stderr: bool) -> None:
+    from datapipe.following.follow import Follower
+    from datapipe.report.layout import say
+
+    if limit is not None:
+        raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
+    Follower(mixture, every_s, run_one, lambda line: say(line, to_stderr=to_stderr)).follow()
 
 
 def _say_stopped() -> None:

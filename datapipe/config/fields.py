@@ -84,6 +84,9 @@ ByteSize = Annotated[
 Count = Annotated[
     int, BeforeValidator(units.parse_count), _number_or_text(r"^[0-9._eE+]+ *[kKmMbBtT]?$", _POSITIVE, "100B", "2.5M")
 ]
+Duration = Annotated[
+    int, BeforeValidator(units.parse_duration), _number_or_text(r"^[0-9._]+ *(s|m|min|h|d)?$", _POSITIVE, "6h", "30min")
+]
 Share = Annotated[float, BeforeValidator(_share), _number_or_text("%$", _UNIT_INTERVAL, "0.1%", 0.001)]
 ExactShare = Annotated[
     Fraction,

@@ -5,6 +5,7 @@
             ── tokenizer, pack, shards      how documents become rows of tokens on disk
             ── documents                    or, without a tokenizer, files of text
             ── mixture                      how many tokens training draws, and from which source when (`mixture_schedule.py`)
+            ── publish                      when a run that follows its sources publishes what is new
             ── execution                    how the work is cut into tasks; it does not change the output (`execution.py`)
 
 `load.py` reads one from a file. Numbers are exact, and text is never converted to a number. Equality ignores locations, so a
@@ -21,7 +22,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_validator
 
 from datapipe.config.execution import ExecutionSpec
-from datapipe.config.fields import ByteSize, Lengths, Record, Share
+from datapipe.config.fields import ByteSize, Count, Duration, Lengths, Record, Share
 from datapipe.config.mixture_schedule import (
     MixtureSpec,
     WeightPhase,
@@ -128,6 +129,17 @@ class DocumentsSpec(Record):
     target_bytes: ByteSize = Field(default=256 << 20, ge=4096, description="Bytes of text at which a file is complete.")
 
 
+class PublishSpec(Record):
+    """When a run that follows its sources (`--follow`) publishes what is new. Without keys: as soon as there is something."""
+
+    min_tokens: Count | None = Field(
+        default=None, description="New tokens that are enough: 1B. Estimated from the bytes of the new files."
+    )
+    or_every: Duration | None = Field(
+        default=None, description="Time since the last snapshot after which less is enough: 30min, 6h, 2d."
+    )
+
+
 class Mixture(Record):
     """A whole mixture file."""
 
@@ -172,15 +184,17 @@ class Mixture(Record):
         default=DocumentsSpec(), description="With tokenizer: none, format and size of the files of documents."
     )
     mixture: MixtureSpec = Field(default=MixtureSpec(), description="How many tokens training draws, and when.")
+    publish: PublishSpec = Field(default=PublishSpec(), description="With --follow: when what is new becomes a snapshot.")
     execution: ExecutionSpec = Field(default=ExecutionSpec(), description="How the work is cut into tasks.")
 
     _origins: Origins = PrivateAttr(default_factory=Origins)
+    _is_addition: bool = PrivateAttr(default=False)
 
     @model_validator(mode="before")
     @classmethod
     def _without_empty_sections(cls, data: Any) -> Any:
         """Removes sections without keys: a section whose lines are all commented out takes its defaults."""
-        optional = ("stages", "tokenizer", "pack", "shards", "documents", "mixture", "execution")
+        optional = ("stages", "tokenizer", "pack", "shards", "documents", "mixture", "publish", "execution")
         if not isinstance(data, dict):
             return data
         return {key: value for key, value in data.items() if value is not None or key not in optional}
@@ -241,6 +255,17 @@ class Mixture(Record):
     def _listed(self, source: str) -> tuple[StageUse, ...]:
         own = self.sources[source].stages
         return self.stages if own is None else own
+
+    def as_addition(self, **changes: Any) -> Mixture:
+        """This mixture with some sections changed, for a run that adds files to what it has made before."""
+        changed = self.model_copy(update=changes)
+        changed._is_addition = True
+        return changed
+
+    @property
+    def is_addition(self) -> bool:
+        """Whether its run adds files to others: it may keep no document at all."""
+        return self._is_addition
 
     @property
     def _is_given(self) -> bool:

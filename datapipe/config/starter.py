@@ -107,6 +107,10 @@ mixture:
   # max_synthetic: 30%              # largest share of the tokens drawn from synthetic sources; default: no limit
   # window: 8                       # shards of a source that the loader shuffles together; 0: all
 
+publish:                            # for `datapipe run --follow SECONDS`: when new files become a snapshot; default: at once
+  # min_tokens: 1B                  # new tokens that are enough, estimated from the bytes of the files
+  # or_every: 6h                    # time since the last snapshot after which less is enough
+
 execution:                          # how the work is cut into tasks; it does not change the documents that are kept
   # split_bytes: 32MiB              # bytes of input text per task
   # bucket_bytes: 256MiB            # bytes of exchanged rows per task; it takes up to twice as much, and 256 MiB

@@ -4,6 +4,7 @@
     "100B", "2.5M", 1e9           counts    int         (100B: a hundred billion)
     "0.1%", 0.001                 shares    Fraction from 0 to 1
     0.7, "70%", "1/3"             weights   Fraction from 0
+    "6h", "90s", 600              durations int         (seconds)
 
 YAML parses 0.7 as a float. The shortest decimal form of the float is the number in the file, so 0.7 becomes exactly 7/10.
 Each error is a ValueError whose text begins with "expected"; `problems.py` puts it after the value that was found.
@@ -24,6 +25,7 @@ _SIZE_UNITS = {"": 1, "b": 1} | {
     for power, letter in enumerate("kmgtp")
     for ending, base in (("b", _DECIMAL), ("ib", _BINARY))
 }
+_DURATION_UNITS = {"": 1, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}
 _QUANTITY = re.compile(r"([+-]?[0-9_]*\.?[0-9_]*(?:e[+-]?[0-9]+)?)\s*([a-z]*)", re.IGNORECASE)
 
@@ -31,6 +33,7 @@ MAX_WEIGHT = 10**300
 """The largest weight: a float can hold it."""
 
 SIZE_EXPECTED = "expected a size above 0 such as 256MiB, 1GB or 1048576"
+DURATION_EXPECTED = "expected a duration above 0 such as 90s, 30min, 6h or 2d"
 COUNT_EXPECTED = "expected a whole number above 0 such as 100B, 2.5M or 1e9"
 SHARE_EXPECTED = "expected a share from 0 to 1 such as 0.001, or a percentage such as 0.1%"
 WEIGHT_EXPECTED = "expected a number of at least 0 such as 0.7, 70% or 1/3"
@@ -50,6 +53,14 @@ def parse_count(value: Any) -> int:
     if count < 1 or count.denominator != 1:
         raise ValueError(COUNT_EXPECTED)
     return int(count)
+
+
+def parse_duration(value: Any) -> int:
+    """Whole seconds. m and min are minutes."""
+    seconds = _quantity(value, _DURATION_UNITS, DURATION_EXPECTED)
+    if seconds < 1 or seconds.denominator != 1:
+        raise ValueError(DURATION_EXPECTED)
+    return int(seconds)
 
 
 def parse_share(value: Any) -> Fraction:

@@ -46,18 +46,22 @@ from datapipe.tokens.tiktoken import convert, is_rank_file
 from datapipe.weights import changes_in_words
 
 Say = Callable[[str], None]
+Only = Mapping[str, Collection[str]]
 
 
-def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None) -> Request:
+def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, only: Only | None = None) -> Request:
     """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture.
 
     Args:
         say: gets lines about the listing of input files where it takes more than a second; None for no lines.
+        only: by source, the paths of the files that are read; None for all.
     """
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)
     notes = {name: Notes(on_file=partial(listing.add, name)) for name in mixture.sources}
     files = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
+    if only is not None:
+        files = {name: [each for each in listed if each[0].path in only[name]] for name, listed in files.items()}
     for name, listed in files.items():
         _check_outside(mixture, name, [file.url for file, _ in listed])
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
@@ -256,6 +260,11 @@ def _discovered(mixture: Mixture, name: str, notes: Notes) -> list[tuple[InputFi
         return catalogue.build_reader(source.format, mixture.where("sources", name, "format"))
 
     return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude, prefix=source.prefix, notes=notes)
+
+
+def listed_files(mixture: Mixture) -> dict[str, list[InputFile]]:
+    """The input files of each source as of now. Raises UserError where they cannot be listed."""
+    return {name: [file for file, _ in _discovered(mixture, name, Notes())] for name in mixture.sources}
 
 
 def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]]) -> list[RunWarning]:

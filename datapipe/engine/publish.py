@@ -304,7 +304,7 @@ def _file_entry(files: bytes) -> FileEntry:
 
 
 def make_snapshot(
-    mixture: Mixture, sequence_length: int, tokenizer: TokenizerFile, shards: list[ShardEntry], files: bytes
+    mixture: Mixture, sequence_length: int, tokenizer: TokenizerFile | TokenizerEntry, shards: list[ShardEntry], files: bytes
 ) -> tuple[Snapshot, list[RunWarning]]:
     """The manifest, and warnings. Raises DatapipeError where no source has tokens, or one ends early and
     `mixture.exhausted` is `refuse`."""

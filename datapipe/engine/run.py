@@ -17,7 +17,7 @@ from datapipe.engine.history import add_node_hours, estimated, kept_by_last_run,
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.patience import stopped_by
-from datapipe.engine.prepare import Say, prepare
+from datapipe.engine.prepare import Only, Say, prepare
 from datapipe.engine.protocol import CountsNodes, Engine, no_exit
 from datapipe.engine.publish import Report, publish
 from datapipe.errors import DatapipeError, SnapshotError, UserError
@@ -36,7 +36,8 @@ from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.estimate import KeptShares, StepTime, step_times
 from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning
-from datapipe.shards.manifest import Manifest, read_manifest
+from datapipe.shards.manifest import Manifest, Snapshot, read_manifest
+from datapipe.shards.shard_table import ShardTable
 from datapipe.storage import Root
 
 EngineFactory = Callable[[Root, Request], Engine]
@@ -55,6 +56,8 @@ class Run:
         workers: processes; None for one on each core.
         started_s: of `perf_counter`.
         figures: of its driver.
+        only: by source, the paths of the files that are read; None for all.
+        repacks: whether the run may publish one part of each source where there are several.
         kept_before: the share of text that each step kept in the run before, once it was asked for.
     """
 
@@ -67,6 +70,8 @@ class Run:
     started_s: float = field(default_factory=perf_counter)
     report: Report | None = None
     replaces: bool = False
+    only: Only | None = None
+    repacks: bool = False
     before: Manifest | None = None
     request: Request | None = None
     plan: Plan | None = None
@@ -102,12 +107,13 @@ class Run:
         self.observer.say(f"  compiled kernel {number} of {count}, once for this machine: {name}")
 
     def _run_and_publish(self) -> Manifest:
-        self.request = request = prepare(self.mixture, self.limit, self.observer.say)
+        self.request = request = prepare(self.mixture, self.limit, self.observer.say, self.only)
         _check_output(self.root)
         with exclusive(self.root) as hold:
             self.before = _newest(self.root)
             self._guard_other()
             self._guard_limit()
+            self._guard_parts()
             self.root.write_atomic(MIXTURE, self.mixture.resolved_yaml().encode())
             write_inputs(self.root, request)
             ledger = Ledger(self.root, hold.condemned)
@@ -207,6 +213,18 @@ class Run:
             raise UserError(
                 f"{self.root.url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. "
                 f"Give the limited run another output: --output {self.root.url}-look"
+            )
+
+    def _guard_parts(self) -> None:
+        """Raises UserError where a run of all files would pack anew what was added by and by."""
+        if self.repacks or not isinstance(self.before, Snapshot):
+            return
+        parts = ShardTable.of(self.before.shards).parts
+        if len(parts) and parts.max():
+            raise UserError(
+                f"{self.root.url} holds a snapshot to which files were added in {counted(int(parts.max()), 'part')}, and this "
+                f"run would pack all rows anew, in another order. To add what is new, run `datapipe run MIXTURE --follow "
+                f"SECONDS`; to pack all anew, so that rows are shuffled across parts, `datapipe run MIXTURE --repack`."
             )
 
 

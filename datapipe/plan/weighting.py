@@ -42,7 +42,7 @@ _GRID = 10**12
 
 
 def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int = 0) -> tuple[WeightPhase, ...]:
-    """The weights over the run. Raises DatapipeError when no source with a weight has tokens.
+    """The weights over the run. Raises DatapipeError when no source with a weight has tokens, except for an addition.
 
     Args:
         epoch_tokens: tokens of an epoch of each source. A source without tokens has weight 0.
@@ -56,7 +56,7 @@ def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int 
         weights = dict.fromkeys(mixture.sources, 0) | (_from_tokens(mixture, drawn, spare) if drawn else {})
         phases = (WeightPhase(until_tokens=None, weights=weights),)
     kept = [{name: 0 if name in empty else weight for name, weight in phase.weights.items()} for phase in phases]
-    if not all(any(weights.values()) for weights in kept):
+    if not all(any(weights.values()) for weights in kept) and not mixture.is_addition:
         raise DatapipeError(
             f"nothing to train on: no source with a weight above 0 kept a document (empty: {', '.join(empty)}). "
             f"`datapipe report --full` shows which stage dropped them. Loosen that stage, or check the source's text field."
@@ -142,7 +142,7 @@ def drawn_shares(snapshot: Snapshot) -> dict[str, Fraction]:
     for phase in snapshot.phases:
         stop = snapshot.total_tokens if phase.until_tokens is None else phase.until_tokens
         part = Fraction(1) if snapshot.total_tokens is None else Fraction((stop or 0) - start, snapshot.total_tokens)
-        total = sum(phase.weights.values())
+        total = sum(phase.weights.values()) or 1  # an addition may have kept nothing
         for name, weight in phase.weights.items():
             shares[name] += part * Fraction(weight, total)
         start = stop or 0

@@ -95,7 +95,7 @@ def summarize(
     counts_by_source = {source: source_counts(plan, source) for source in sources}
     total = _total(list(counts_by_source.values()), plan)
     records = [record for step in plan.steps for record in step.records]
-    mixture = mixture_shares(snapshot) if isinstance(snapshot, Snapshot) else None
+    mixture = mixture_shares(snapshot) if isinstance(snapshot, Snapshot) and snapshot.shards else None
     told = [*warnings, *(epoch_warnings(mixture) if mixture else ())]
     return {
         "name": name,

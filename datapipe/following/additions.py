@@ -1,0 +1,217 @@
+"""Additions: new files of the sources, built by themselves, and published as further parts of the sources.
+
+    new files ─▶ additions/00001/files.json    the choice, before anything runs: a run that was stopped goes on with it
+                 additions/00001/              an output of its own: its tasks, index and shards
+    newest snapshot + these shards ─▶ the next snapshot of the output, whose manifest names them as a part
+
+An addition is compared with the rows of all that came before, and has the tokenizer and the thresholds of the first snapshot.
+Nothing that was read, tokenized or packed before is touched. The validation split stays that of the first snapshot.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from datapipe import catalogue
+from datapipe.config.mixture import Mixture
+from datapipe.config.mixture_schedule import MixtureSpec
+from datapipe.config.stage_use import StageUse
+from datapipe.config.tokenizer_spec import TokenizerSpec
+from datapipe.engine.publish import make_snapshot
+from datapipe.errors import DatapipeError, UserError
+from datapipe.ledger.lock import exclusive
+from datapipe.ledger.names import FILES, MIXTURE, REPORT, TOKENIZER, published_tasks
+from datapipe.plan.warnings import RunWarning
+from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, snapshot_folder
+from datapipe.shards.snapshots import note_publication
+from datapipe.stage.base import Filter
+from datapipe.stage.global_stage import Global
+from datapipe.storage import Root
+
+ADDITIONS = "additions"
+_CHOICE = "files.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addition:
+    """Files that are added together.
+
+    Attributes:
+        number: of its folder, from 1.
+        base: fingerprint of the snapshot that it is added to.
+        files: by source, paths as the source lists them.
+    """
+
+    number: int
+    base: str
+    files: Mapping[str, tuple[str, ...]]
+
+    @property
+    def folder(self) -> str:
+        return f"{ADDITIONS}/{self.number:05d}"
+
+
+def begun_addition(root: Root, base: str) -> Addition | None:
+    """The addition to a snapshot that a run has begun, and not published; None where there is none."""
+    number = _last_number(root)
+    if not number:
+        return None
+    path = f"{ADDITIONS}/{number:05d}/{_CHOICE}"
+    try:
+        content = json.loads(root.read_bytes(path))
+        files = {str(name): tuple(map(str, paths)) for name, paths in content["files"].items()}
+        addition = Addition(number=number, base=str(content["base"]), files=files)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DatapipeError(
+            f"{root.child_url(path)}: the file was edited or damaged: {error}. It lists the files of an addition. Delete the "
+            f"folder, and follow again: the addition is then chosen and built anew."
+        ) from error
+    return addition if addition.base == base else None
+
+
+def begin_addition(root: Root, base: str, files: Mapping[str, tuple[str, ...]]) -> Addition:
+    """Notes the choice of an addition. A run that is stopped after this goes on with these files."""
+    addition = Addition(number=_last_number(root) + 1, base=base, files=files)
+    content = {"base": base, "files": {name: list(paths) for name, paths in sorted(files.items())}}
+    root.write_atomic(f"{addition.folder}/{_CHOICE}", (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    return addition
+
+
+def _last_number(root: Root) -> int:
+    names = (PurePosixPath(path) for path, _ in root.list_files(ADDITIONS) if path.endswith(f"/{_CHOICE}"))
+    return max((int(name.parts[1]) for name in names if len(name.parts) == 3 and name.parts[1].isdigit()), default=0)
+
+
+def mixture_of(mixture: Mixture, root: Root, snapshot: Snapshot, addition: Addition) -> Mixture:
+    """The mixture that builds an addition. Raises UserError for what cannot be followed."""
+    earlier = [root.url, *(root.child_url(folder) for folder in _folders(snapshot))]
+    added = {name: source for name, source in mixture.sources.items() if name in addition.files}
+    sources = {
+        name: source.model_copy(
+            update={"weight": 1} | ({} if source.stages is None else {"stages": _frozen(source.stages, root, earlier)})
+        )
+        for name, source in added.items()
+    }
+    eos = mixture.tokenizer.train.eos if mixture.tokenizer.train is not None else mixture.tokenizer.eos
+    return mixture.as_addition(
+        output=root.child_url(addition.folder),
+        sources=sources,
+        stages=_frozen(mixture.stages, root, earlier),
+        tokenizer=TokenizerSpec(path=root.child_url(TOKENIZER), eos=eos),
+        validation=0.0,
+        mixture=MixtureSpec(),
+    )
+
+
+def check_can_follow(mixture: Mixture) -> None:
+    """Raises UserError for a mixture whose additions cannot be packed by themselves."""
+    lengths = mixture.pack.sequence_length
+    if mixture.tokenizer.is_none:
+        raise UserError("--follow: this mixture has `tokenizer: none`. Only runs that make tokens can be followed so far.")
+    if len(lengths) > 1:
+        raise UserError(
+            f"--follow: pack.sequence_length lists {len(lengths)} lengths. Expected one: additions with several are not there "
+            f"yet."
+        )
+
+
+def _frozen(stages: tuple[StageUse, ...], root: Root, earlier: list[str]) -> tuple[StageUse, ...]:
+    """The stages with all that was learnt from the first snapshot, and compared with what came before."""
+    return tuple(use.model_copy(update={"options": use.options | _fixed(use, root, earlier)}) for use in stages)
+
+
+def _fixed(use: StageUse, root: Root, earlier: list[str]) -> dict[str, Any]:
+    stage = catalogue.build_stage(use)
+    if isinstance(stage, Global):
+        return {"against": list(dict.fromkeys([*stage.against, *earlier]))}
+    share = stage.kept_share() if isinstance(stage, Filter) else None
+    return {"threshold_from": str(root.local)} if share is not None and not share.threshold_from else {}
+
+
+def _folders(snapshot: Snapshot) -> list[str]:
+    """The folders of the additions whose shards a snapshot has."""
+    found = (PurePosixPath(path.as_py()).parts for path in snapshot_table(snapshot).column("path"))
+    return sorted({f"{parts[0]}/{parts[1]}" for parts in found if parts[0] == ADDITIONS})
+
+
+def snapshot_table(snapshot: Snapshot) -> Any:
+    from datapipe.shards.shard_table import ShardTable
+
+    return ShardTable.of(snapshot.shards)
+
+
+def num_parts(snapshot: Snapshot) -> int:
+    """Parts of the source that has the most."""
+    parts = snapshot_table(snapshot).parts
+    return int(parts.max()) + 1 if len(parts) else 1
+
+
+def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[Snapshot, list[RunWarning]]:
+    """The next snapshot of an output: its newest one, and an addition that is built. Returns it with its warnings.
+
+    Raises DatapipeError where the newest snapshot is another one than the addition was begun for, or packed otherwise.
+    """
+    with exclusive(root) as hold:
+        before, added = read_manifest(root), read_manifest(root.within(addition.folder))
+        if not isinstance(before, Snapshot) or not isinstance(added, Snapshot) or before.fingerprint != addition.base:
+            raise DatapipeError(
+                f"{root.url}: another run has published a snapshot since the addition {addition.folder} was begun. Follow "
+                f"again: what is new is then chosen anew."
+            )
+        _check_same_form(before, added)
+        part = num_parts(before)
+        shards = [entry.model_copy(update={"path": f"{addition.folder}/{entry.path}", "part": part}) for entry in added.shards]
+        files = _joined_files(root.read_bytes(FILES), root.read_bytes(f"{addition.folder}/{FILES}"))
+        length = before.sequence_length
+        snapshot, warnings = make_snapshot(mixture, length, before.tokenizer, [*before.shards, *shards], files)
+        report = _report_of(root, addition, added.fingerprint, part, before.fingerprint)
+        own = snapshot_folder(snapshot.fingerprint)
+        note_publication(root, snapshot.fingerprint, time.time(), {})
+        needed = {TOKENIZER: root.read_bytes(TOKENIZER), FILES: files}
+        about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, **needed, SNAPSHOT: snapshot.to_json()}
+        for path, content in about.items():
+            root.write_atomic(f"{own}/{path}", content)
+        tasks = published_tasks(before.fingerprint)
+        if root.exists(tasks):
+            root.write_atomic(published_tasks(snapshot.fingerprint), root.read_bytes(tasks))
+        hold.replace({**needed, REPORT: report, MIXTURE: about[MIXTURE], SNAPSHOT: about[SNAPSHOT]})
+    return snapshot, warnings
+
+
+def _check_same_form(before: Snapshot, added: Snapshot) -> None:
+    """Raises DatapipeError for an addition whose rows are of another form than those before."""
+    for name in ("sequence_length", "shard_format", "seed"):
+        if getattr(before, name) != getattr(added, name):
+            raise DatapipeError(
+                f"{name} was {getattr(before, name)} in the snapshot before, and is {getattr(added, name)} now. While a "
+                f"mixture is followed it stays. Set it back, or build anew with `datapipe run --repack`."
+            )
+    if before.tokenizer.fingerprint != added.tokenizer.fingerprint:
+        raise DatapipeError(
+            "the addition was made with another tokenizer than the snapshot before. This is a defect of datapipe."
+        )
+
+
+def _joined_files(before: bytes, added: bytes) -> bytes:
+    """files.parquet of both: the input file behind the first half of a document's key."""
+    tables = [pq.read_table(io.BytesIO(content)) for content in (before, added)]
+    joined = pa.concat_tables([table.select(tables[0].column_names) for table in tables])
+    sink = io.BytesIO()
+    pq.write_table(joined.sort_by([("source", "ascending"), ("path", "ascending")]), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _report_of(root: Root, addition: Addition, fingerprint: str, part: int, base: str) -> bytes:
+    """report.json of the addition, with the snapshot that it was added to."""
+    report = json.loads(root.read_bytes(f"{addition.folder}/{snapshot_folder(fingerprint)}/{REPORT}"))
+    report["addition"] = {"part": part, "folder": addition.folder, "added_to": base}
+    return (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()

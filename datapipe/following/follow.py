@@ -1,0 +1,160 @@
+"""`datapipe run --follow`: builds what is new in the sources, again and again, and publishes it where there is enough.
+
+    no snapshot ─▶ a whole run
+    look ─▶ enough that is new? ─ no ─▶ wait, and say what for
+              └ yes ─▶ begin an addition ─▶ build it ─▶ publish the next snapshot ─▶ look
+
+A run that is stopped anywhere goes on with the addition that it was at. What is published depends on the files of each addition
+alone, not on when it was built or how often it was stopped.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from datapipe.config.mixture import Mixture
+from datapipe.engine.prepare import listed_files
+from datapipe.errors import SnapshotError, UserError
+from datapipe.following.additions import (
+    Addition,
+    begin_addition,
+    begun_addition,
+    check_can_follow,
+    mixture_of,
+    num_parts,
+    publish_addition,
+)
+from datapipe.following.watch import News, Watch, facts_of_files, known_files
+from datapipe.metrics import counted, size
+from datapipe.shards.manifest import Snapshot, read_manifest
+from datapipe.shards.snapshots import publications
+from datapipe.storage import Root
+
+RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]
+"""Runs a mixture to its end, reading these files of each source, or all; raises what ended it."""
+
+_SHOWN = 3
+
+
+@dataclass(slots=True)
+class Follower:
+    """Follows the sources of a mixture.
+
+    Args:
+        every_s: seconds between two looks.
+        run_one: runs a mixture.
+        say: tells the user a line.
+        wait, now: sleeping, and seconds since the epoch.
+    """
+
+    mixture: Mixture
+    every_s: float
+    run_one: RunOne
+    say: Callable[[str], None]
+    wait: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.time
+    _told: set[str] = field(default_factory=set)
+    _waits_for: str = ""
+
+    def follow(self, num_looks: int | None = None) -> None:
+        """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks."""
+        check_can_follow(self.mixture)
+        root = Root(self.mixture.output)
+        if _newest(root) is None:
+            self.run_one(self.mixture, None)
+        watch, looks = Watch(self.mixture, root), 0
+        while num_looks is None or looks < num_looks:
+            snapshot = read_manifest(root)
+            if not isinstance(snapshot, Snapshot):
+                raise UserError(f"--follow: {root.url} holds documents, not tokens. Give the run another output.")
+            addition = self._begun(root, snapshot)
+            if addition is None:
+                looks += 1
+                news = watch.look()
+                self._tell(news)
+                if not self._is_enough(root, snapshot, news):
+                    if num_looks is None or looks < num_looks:
+                        self.wait(self.every_s)
+                    continue
+                addition = begin_addition(root, snapshot.fingerprint, news.ready)
+            self._add(root, snapshot, addition)
+
+    def _begun(self, root: Root, snapshot: Snapshot) -> Addition | None:
+        """The addition that was begun before, if its files are still there."""
+        addition = begun_addition(root, snapshot.fingerprint)
+        if addition is None:
+            return None
+        there = {name: {file.path for file in files} for name, files in listed_files(self.mixture).items()}
+        gone = [f"{name}/{path}" for name, paths in addition.files.items() for path in paths if path not in there.get(name, ())]
+        if gone:
+            self.say(f"{gone[0]} is gone, or excluded now, so what is new is chosen anew")
+            return None
+        return addition
+
+    def _add(self, root: Root, snapshot: Snapshot, addition: Addition) -> None:
+        self._waits_for = ""
+        number = sum(map(len, addition.files.values()))
+        self.say(f"adding {counted(number, 'new file')} as part {num_parts(snapshot)} of {', '.join(sorted(addition.files))}")
+        self.run_one(mixture_of(self.mixture, root, snapshot, addition), addition.files)
+        published, warnings = publish_addition(root, self.mixture, addition)
+        tokens = sum(shard.tokens for shard in published.shards) - sum(shard.tokens for shard in snapshot.shards)
+        for warning in warnings:
+            self.say(f"warning: {warning.text}")
+        self.say(
+            f"published snapshot {published.fingerprint[:12]} with {tokens:,} tokens more. Trainers move with loader.advance()"
+        )
+
+    def _tell(self, news: News) -> None:
+        """Tells, once, of files that were read and are not as they were."""
+        for names, what in ((news.changed, "changed since it was read"), (news.gone, "is gone")):
+            fresh = [name for name in names if f"{name} {what}" not in self._told]
+            for name in fresh[:_SHOWN]:
+                self.say(f"{name} {what}. Its rows stay in the snapshots; `datapipe run --repack` builds all anew")
+            if len(fresh) > _SHOWN:
+                self.say(f"… and {counted(len(fresh) - _SHOWN, 'more file')}")
+            self._told |= {f"{name} {what}" for name in fresh}
+
+    def _is_enough(self, root: Root, snapshot: Snapshot, news: News) -> bool:
+        """Whether what is new is published now. Says what it waits for, if that has changed."""
+        policy, still = self.mixture.publish, ""
+        if news.unfinished:
+            first, *others = news.unfinished
+            still = f"; {first}{f' and {len(others)} more' if others else ''} may still be written"
+        if not news.ready:
+            return self._waits(f"waiting for new files{still}")
+        if policy.min_tokens is None and policy.or_every is None:
+            return True
+        expected = int(news.ready_bytes * _tokens_per_byte(root, snapshot))
+        if policy.min_tokens is not None and expected >= policy.min_tokens:
+            return True
+        published_at = publications(root)[-1].published_at or 0.0
+        if policy.or_every is not None and self.now() - published_at >= policy.or_every:
+            return True
+        wants = [f"{policy.min_tokens:,} tokens"] if policy.min_tokens is not None else []
+        if policy.or_every is not None:
+            wants.append(f"{time.strftime('%Y-%m-%d %H:%M', time.localtime(published_at + policy.or_every))}")
+        number = sum(map(len, news.ready.values()))
+        have = f"{counted(number, 'new file')} of {size(news.ready_bytes)}, about {expected:,} tokens"
+        return self._waits(f"{have}; waiting for {' or '.join(wants)}{still}")
+
+    def _waits(self, line: str) -> bool:
+        if line != self._waits_for:
+            self.say(line)
+        self._waits_for = line
+        return False
+
+
+def _newest(root: Root) -> object | None:
+    try:
+        return read_manifest(root)
+    except SnapshotError:
+        return None
+
+
+def _tokens_per_byte(root: Root, snapshot: Snapshot) -> float:
+    """Tokens of the snapshot for each byte of the files that it was made of."""
+    facts = facts_of_files(root)
+    read = sum(facts[key][0] for key in known_files(root) if key in facts)
+    return sum(shard.tokens for shard in snapshot.shards) / read if read else 0.25

@@ -1,0 +1,275 @@
+"""Real runs that follow a folder: what is published, from what, and that stopping anywhere changes nothing of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from datapipe.api import execute
+from datapipe.config import load_mixture
+from datapipe.engine.run import Run
+from datapipe.errors import DatapipeError, UserError
+from datapipe.following.additions import begin_addition, begun_addition
+from datapipe.following.follow import Follower
+from datapipe.loader import Loader
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.verify import verify_snapshot
+from datapipe.storage import Root
+from tests.support import corpora, runs
+from tests.support.cli_processes import run as run_process
+from tests.support.cli_processes import start, wait_until
+
+pytestmark = pytest.mark.medium
+
+STAGES = "stages:\n  - normalize.unicode\n  - filter.length: {min_chars: 40}\n  - dedup.exact\n  - dedup.minhash: {}\n"
+TAIL = (
+    "validation: 3%\ntokenizer: {train: {vocab_size: 400}}\npack: {sequence_length: 64}\n"
+    "execution: {split_bytes: 16KiB, bucket_bytes: 64KiB, check_disk: false}\n"
+)
+
+
+class Corpus:
+    """A folder in which files appear, and a mixture of it.
+
+    Attributes:
+        lines: what the follower said.
+    """
+
+    def __init__(self, folder: Path, tail: str = TAIL, stages: str = STAGES) -> None:
+        self.folder, self.root = folder, Root(str(folder / "out"))
+        (folder / "in").mkdir(parents=True)
+        self.path = runs.write_mixture(folder, f"  web:\n    path: {folder}/in/*.jsonl\n", stages, tail)
+        self.lines: list[str] = []
+        self.num_runs = 0
+
+    def add(self, *numbers: int) -> None:
+        for number in numbers:
+            corpora.write_jsonl(self.folder / f"in/{number:02}.jsonl", corpora.documents(number, 50))
+
+    def run_one(self, mixture, only) -> None:
+        self.num_runs += 1
+        problem = execute(Run(mixture, runs.InProcess, runs.Watcher(), only=only))
+        if problem is not None:
+            raise problem
+
+    def follow(self, num_looks: int = 2, **options) -> Snapshot:
+        follower = Follower(load_mixture(self.path), 1.0, self.run_one, self.lines.append, wait=lambda seconds: None, **options)
+        follower.follow(num_looks)
+        return self.snapshot
+
+    @property
+    def snapshot(self) -> Snapshot:
+        snapshot = read_snapshot(self.root)
+        assert isinstance(snapshot, Snapshot)
+        return snapshot
+
+
+@pytest.fixture
+def corpus(tmp_path) -> Corpus:
+    made = Corpus(tmp_path)
+    made.add(0, 1)
+    return made
+
+
+def test_what_is_new_becomes_a_part_and_nothing_before_is_touched(corpus):
+    first = corpus.follow()
+    before = {shard.path: (corpus.folder / "out" / shard.path).stat() for shard in first.shards}
+    corpus.add(2, 3)
+    second = corpus.follow()
+    corpus.add(4)
+    third = corpus.follow()
+    assert third.shards[: len(second.shards)] == second.shards
+    assert second.shards[: len(first.shards)] == first.shards
+    assert [sorted({shard.part or 0 for shard in each.shards}) for each in (first, second, third)] == [[0], [0, 1], [0, 1, 2]]
+    assert {shard.split for shard in third.shards[len(first.shards) :]} == {"train"}
+    assert third.tokenizer == first.tokenizer
+    for path, was in before.items():
+        now = (corpus.folder / "out" / path).stat()
+        assert (now.st_mtime_ns, now.st_ino) == (was.st_mtime_ns, was.st_ino)
+    assert not verify_snapshot(corpus.root, corpus.snapshot)
+    assert corpus.num_runs == 3
+
+
+def test_documents_kept_are_those_of_one_run_over_all_in_the_order_of_the_additions(tmp_path, corpus):
+    """Near and exact duplicates of earlier documents are dropped, as one run that prefers earlier ones would."""
+    corpus.follow()
+    corpora.write_jsonl(corpus.folder / "in/50.jsonl", corpora.documents(0, 50) + corpora.documents(9, 20))
+    added = corpus.follow()
+    alone = Corpus(tmp_path / "alone")
+    corpora.write_jsonl(alone.folder / "in/50.jsonl", corpora.documents(9, 20))
+    expected = alone.follow()
+    new = sum(shard.documents for shard in added.shards if shard.part)
+    assert 0 < new <= sum(shard.documents for shard in expected.shards)
+    again = corpora.documents(0, 50)
+    assert new < len(again)
+
+
+def test_an_addition_of_duplicates_alone_is_published_without_rows(corpus):
+    first = corpus.follow()
+    (corpus.folder / "in/99.jsonl").write_bytes((corpus.folder / "in/00.jsonl").read_bytes())
+    second = corpus.follow()
+    assert second.shards == first.shards
+    assert second.fingerprint != first.fingerprint  # its file is known now
+    assert corpus.follow().fingerprint == second.fingerprint
+    assert corpus.num_runs == 2
+
+
+def test_a_file_is_left_alone_until_two_looks_find_it_the_same(corpus):
+    first = corpus.follow()
+    corpus.add(2)
+    assert corpus.follow(num_looks=1).fingerprint == first.fingerprint
+    assert corpus.lines[-1] == "waiting for new files; web/02.jsonl may still be written"
+
+    def wait(seconds: float) -> None:
+        with open(corpus.folder / "in/02.jsonl", "ab") as stream:
+            stream.write(corpora.jsonl(corpora.documents(77, 1)))
+
+    follower = Follower(load_mixture(corpus.path), 1.0, corpus.run_one, corpus.lines.append, wait=wait)
+    follower.follow(5)
+    assert corpus.snapshot.fingerprint == first.fingerprint
+    assert corpus.follow().fingerprint != first.fingerprint
+
+
+def test_a_file_that_changes_or_goes_after_it_was_read_is_told_once(corpus):
+    first = corpus.follow()
+    os.remove(corpus.folder / "in/00.jsonl")
+    with open(corpus.folder / "in/01.jsonl", "ab") as stream:
+        stream.write(corpora.jsonl(corpora.documents(77, 1)))
+    assert corpus.follow(4).fingerprint == first.fingerprint
+    told = [line.partition(".jsonl ")[2].partition(".")[0] for line in corpus.lines if ".jsonl" in line]
+    assert told == ["changed since it was read", "is gone"]
+
+
+def test_what_is_new_waits_until_there_is_enough_or_the_time_has_come(tmp_path):
+    corpus = Corpus(tmp_path, tail=TAIL + "publish: {min_tokens: 1M, or_every: 6h}\n")
+    corpus.add(0, 1)
+    first = corpus.follow()
+    corpus.add(2)
+    assert corpus.follow(3).fingerprint == first.fingerprint
+    assert "waiting for 1,000,000 tokens or 20" in corpus.lines[-1]
+    published_at = (corpus.folder / "out/snapshots" / first.fingerprint / "publication.json").stat().st_mtime
+    assert corpus.follow(now=lambda: published_at + 5 * 3600).fingerprint == first.fingerprint
+    assert corpus.follow(now=lambda: published_at + 7 * 3600).fingerprint != first.fingerprint
+
+
+def test_a_run_that_is_stopped_goes_on_with_the_same_files(corpus, tmp_path):
+    corpus.follow()
+    corpus.add(2)
+    chosen = begin_addition(corpus.root, corpus.snapshot.fingerprint, {"web": ("02.jsonl",)})
+    corpus.add(3)  # after the choice
+    stopped = corpus.follow(1)
+    assert {shard.part or 0 for shard in stopped.shards} == {0, 1}
+    assert begun_addition(corpus.root, stopped.fingerprint) is None
+    other = Corpus(tmp_path / "other")
+    other.add(0, 1)
+    other.follow()
+    other.add(2)
+    other.follow()
+    assert [shard.checksum for shard in other.snapshot.shards] == [shard.checksum for shard in stopped.shards]
+    assert chosen.number == 1
+
+
+def test_files_of_a_choice_that_are_gone_are_chosen_anew(corpus):
+    first = corpus.follow()
+    begin_addition(corpus.root, first.fingerprint, {"web": ("gone.jsonl",)})
+    corpus.add(2)
+    second = corpus.follow()
+    assert {shard.path.split("/")[1] for shard in second.shards if shard.part} == {"00002"}
+    assert any("chosen anew" in line for line in corpus.lines)
+
+
+def test_a_choice_that_was_edited_is_refused(corpus):
+    first = corpus.follow()
+    begin_addition(corpus.root, first.fingerprint, {"web": ("02.jsonl",)})
+    (corpus.folder / "out/additions/00001/files.json").write_text('{"base": 3, "files": [1]}')
+    with pytest.raises(DatapipeError, match="was edited or damaged"):
+        corpus.follow()
+
+
+def test_a_whole_run_does_not_pack_parts_anew_unless_it_is_told_to(corpus):
+    corpus.follow()
+    corpus.add(2)
+    followed = corpus.follow()
+    with pytest.raises(UserError, match="--repack"):
+        Run(load_mixture(corpus.path), runs.InProcess, runs.Watcher()).execute()
+    assert corpus.snapshot.fingerprint == followed.fingerprint
+    Run(load_mixture(corpus.path), runs.InProcess, runs.Watcher(), repacks=True).execute()
+    assert {shard.part for shard in corpus.snapshot.shards} == {None}
+    corpus.add(3)
+    later = corpus.follow()
+    assert {shard.path.split("/")[1] for shard in later.shards if shard.part} == {"00002"}
+    assert not verify_snapshot(corpus.root, corpus.snapshot)
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        (TAIL.replace("{train: {vocab_size: 400}}", "none"), "tokenizer: none"),
+        (TAIL.replace("sequence_length: 64", "sequence_length: [64, 128]"), "lists 2 lengths"),
+    ],
+)
+def test_what_cannot_be_followed_is_refused_before_anything_runs(tmp_path, tail, message):
+    corpus = Corpus(tmp_path, tail=tail)
+    corpus.add(0)
+    with pytest.raises(UserError, match=message):
+        corpus.follow()
+    assert corpus.num_runs == 0
+
+
+def test_a_trainer_moves_with_the_corpus_and_its_batches_come_again(corpus):
+    corpus.follow()
+    loader = Loader(corpus.root.url, global_batch_size=4)
+    batches = [next(loader)["input_ids"] for _ in range(5)]
+    for number in (2, 3):
+        corpus.add(number)
+        corpus.follow()
+        assert loader.advance() == corpus.snapshot.fingerprint
+        batches += [next(loader)["input_ids"] for _ in range(40)]
+    again = Loader(corpus.root.url, global_batch_size=4)
+    again.load_state_dict(loader.state_dict())
+    for step, batch in enumerate(batches):
+        np.testing.assert_array_equal(again.batch(step)["input_ids"], batch)
+
+
+@pytest.mark.slow
+def test_command_that_is_killed_at_any_moment_publishes_the_same(tmp_path):
+    expected = Corpus(tmp_path / "expected")
+    expected.add(0, 1)
+    expected.follow()
+    expected.add(2)
+    expected.follow()
+    corpus = Corpus(tmp_path / "killed")
+    corpus.add(0, 1)
+    assert run_process(["run", str(corpus.path), "--workers", "1"]).returncode == 0
+    corpus.add(2)
+    moments = [
+        (corpus.folder / "out/additions/00001/files.json").exists,
+        lambda: any((corpus.folder / "out/additions/00001/work/ledger").glob("*.jsonl")),
+        (corpus.folder / "out/additions/00001/snapshot.json").exists,
+        lambda: any(shard.part for shard in corpus.snapshot.shards),
+    ]
+    for moment in moments:
+        process = start(["run", str(corpus.path), "--workers", "1", "--follow", "0.2"])
+        wait_until(lambda moment=moment, process=process: moment() or process.poll() is not None, "a moment")
+        assert process.poll() is None, process.communicate()
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert [shard.checksum for shard in corpus.snapshot.shards] == [shard.checksum for shard in expected.snapshot.shards]
+    assert not verify_snapshot(corpus.root, corpus.snapshot)
+
+
+@pytest.mark.slow
+def test_command_that_is_interrupted_while_it_waits_ends_at_once(tmp_path):
+    corpus = Corpus(tmp_path)
+    corpus.add(0)
+    process = start(["run", str(corpus.path), "--workers", "1", "--follow", "1000"])
+    lines = iter(process.stdout.readline, "")
+    assert any("waiting for new files" in line for line in lines)
+    process.terminate()
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Resume with the same command" in errors

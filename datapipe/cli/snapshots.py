@@ -58,20 +58,39 @@ def status(
         raise typer.Exit(3)
 
 
-def snapshots(output: OutputFolder) -> None:
-    """List the snapshots of an output, and what changed.
+def snapshots(
+    output: OutputFolder,
+    pin: Annotated[str | None, typer.Option("--pin", metavar="DIGITS", help="Let no cleaning delete this one.")] = None,
+    why: Annotated[str | None, typer.Option("--why", metavar="TEXT", help="With --pin: what needs it.")] = None,
+    unpin: Annotated[str | None, typer.Option("--unpin", metavar="DIGITS", help="Remove its pin.")] = None,
+) -> None:
+    """List the snapshots of an output, and what changed; pin one.
 
     Each has the time of its publication, what it holds and its size. "its own" is the size of the shards that no other
-    snapshot has, where that is not all.
+    snapshot has, where that is not all. A pinned snapshot stays, whatever `datapipe clean` keeps, until it is unpinned.
+    DIGITS are the first ones of its fingerprint.
+
+    \b
+    datapipe snapshots runs/trial --pin 3f2a81 --why "run 7"
     """
+    import time
+
     from datapipe.report.funnel import wide_console
     from datapipe.report.layout import print_text
     from datapipe.report.snapshot_list import print_snapshots
     from datapipe.shards.manifest import Snapshot
-    from datapipe.shards.snapshots import publications
+    from datapipe.shards.snapshots import pin_snapshot, publications, unpin_snapshot
     from datapipe.storage import Root
 
+    if pin is not None and unpin is not None:
+        raise UserError("--pin --unpin: expected one of them")
+    if why is not None and pin is None:
+        raise UserError(f"--why {why}: expected --pin DIGITS beside it")
     root = Root(output)
+    if pin is not None:
+        pin_snapshot(root, pin, why or "", time.time())
+    if unpin is not None:
+        unpin_snapshot(root, unpin)
     every = publications(root)
     console = wide_console()
     print_snapshots(root, every, console)
@@ -88,18 +107,20 @@ def clean(
     """Delete what the newest snapshots do not need.
 
     That is older snapshots, their shards, and files of their tasks under work/. Loaders of the snapshots that stay go on. Tasks
-    of the last run stay, so that a stopped run resumes.
+    of the last run stay, so that a stopped run resumes, and so do snapshots with a pin: see `datapipe snapshots --pin`.
     """
     from datapipe.engine.clean import clean, plan_cleaning
     from datapipe.metrics import counted, size
     from datapipe.report.layout import say
-    from datapipe.report.snapshot_list import cleaning_lines
+    from datapipe.report.snapshot_list import NAME_DIGITS, cleaning_lines, pin_line
     from datapipe.storage import Root
 
     root = Root(output)
     end_by_signals()
     planned = plan_cleaning(root, keep)
     kept = counted(len(planned.kept), "snapshot")
+    for each in planned.pins:
+        say(masked(f"keeps {each.fingerprint[:NAME_DIGITS]}: {pin_line(each)}"))
     if planned.is_empty:
         say(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
         return

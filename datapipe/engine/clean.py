@@ -1,7 +1,8 @@
 """Deletes what no kept snapshot of an output needs: snapshots, their shards and documents, and files of tasks under work/.
 
-The newest snapshots are kept, and the tasks of the last run, so that a run that was stopped resumes. A manifest goes before the
-files that it names, so that a cleaning which is killed leaves whole snapshots and files that the next one deletes.
+The newest snapshots are kept, those with a pin, and the tasks of the last run, so that a run that was stopped resumes. A
+manifest goes before the files that it names, so that a cleaning which is killed leaves whole snapshots and files that the next
+one deletes.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import ATTEMPTS, FILES, PUBLISHED, RUN, TOKENIZER, WORK, published_tasks
 from datapipe.shards.manifest import SNAPSHOT, Manifest, folder_names, length_folders, read_manifest, snapshot_folder
-from datapipe.shards.snapshots import DATA_FOLDERS, DATA_PATH, Publication, data_files, files_needed, publications
+from datapipe.shards.snapshots import DATA_FOLDERS, DATA_PATH, Pin, Publication, data_files, files_needed, pins, publications
 from datapipe.storage import Root
 
 _NEWEST = (SNAPSHOT, TOKENIZER, FILES)
@@ -29,6 +30,7 @@ class Cleaning:
 
     Attributes:
         kept, dropped: the publications of the first sequence length, the newest last.
+        pins: of the snapshots that would be deleted without them, of any sequence length.
         manifests: paths of the manifests that are deleted first.
         shards: path and bytes of the shards and files of documents that are deleted.
         files: paths and bytes of other files of the snapshots that are deleted.
@@ -38,6 +40,7 @@ class Cleaning:
 
     kept: tuple[Publication, ...]
     dropped: tuple[Publication, ...]
+    pins: tuple[Pin, ...]
     manifests: tuple[str, ...]
     shards: tuple[tuple[str, int], ...]
     files: tuple[tuple[str, int], ...]
@@ -58,18 +61,23 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     """What `clean` would delete. Raises SnapshotError where there is no snapshot, or a damaged one.
 
     Args:
-        keep: how many of the newest snapshots stay, at least 1.
+        keep: how many of the newest snapshots stay, at least 1; pinned ones stay beside them.
     """
-    every = publications(root)
-    kept = every[-keep:]
+    every, pinned = publications(root), pins(root)
+    newest, names = every[-keep:], {("", publication.fingerprint) for publication in every[-keep:]}
+    own = {pin.fingerprint for pin in pinned if not pin.folder}
+    kept = [publication for publication in every if publication in newest or publication.fingerprint in own]
     wanted = {"": {publication.fingerprint for publication in kept}}
     for folder in length_folders(root):
-        wanted[folder] = _wanted(root.within(folder), folder, kept)
-    parts = [_unneeded(root.within(folder), folder, names) for folder, names in wanted.items()]
+        target = root.within(folder)
+        names |= {(folder, name) for name in _wanted(target, folder, newest)}
+        wanted[folder] = _wanted(target, folder, kept) | {pin.fingerprint for pin in pinned if pin.folder == folder}
+    parts = [_unneeded(root.within(folder), folder, stay) for folder, stay in wanted.items()]
     tasks, work_files = _unneeded_work(root, kept)
     return Cleaning(
         kept=tuple(kept),
         dropped=tuple(publication for publication in every if publication not in kept),
+        pins=tuple(pin for pin in pinned if (pin.folder, pin.fingerprint) not in names),
         manifests=tuple(path for part in parts for path in part.manifests),
         shards=tuple(path for part in parts for path in part.shards),
         files=tuple(path for part in parts for path in part.files),
@@ -79,9 +87,13 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
 
 
 def clean(root: Root, keep: int) -> Cleaning:
-    """Deletes what the `keep` newest snapshots and the last run do not need, while no run is at work. Returns what it was."""
+    """Deletes what the `keep` newest snapshots, pinned ones and the last run do not need, while no run is at work.
+
+    Returns what it was. Raises SnapshotError, before it deletes anything, where a snapshot was pinned meanwhile.
+    """
     with exclusive(root) as hold:
         cleaning = plan_cleaning(root, keep)
+        _refuse_new_pins(root, cleaning)
         lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
         paths = [*cleaning.manifests, *(path for path, _ in (*cleaning.files, *cleaning.shards)), *lists]
         with hold.deleting(paths):
@@ -97,6 +109,17 @@ def clean(root: Root, keep: int) -> Cleaning:
             for parent in ("snapshots", *DATA_FOLDERS):
                 target.delete_empty_folders(parent)
     return cleaning
+
+
+def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
+    """A pin does not wait for the lock of the output, so that it can be set while a run is at work."""
+    for pin in pins(root):
+        path = f"{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}"
+        if (f"{pin.folder}/{path}" if pin.folder else path) in cleaning.manifests:
+            raise SnapshotError(
+                f"{root.url}: snapshot {pin.fingerprint} was pinned while the cleaning was planned. Nothing was deleted. "
+                f"Run `datapipe clean` again."
+            )
 
 
 def _wanted(target: Root, folder: str, kept: Sequence[Publication]) -> set[str]:

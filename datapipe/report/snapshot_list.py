@@ -18,7 +18,7 @@ from datapipe.metrics import counted, size
 from datapipe.plan.reasons import flat, stage_changes, value_changes
 from datapipe.report.layout import MOST_COLUMNS, print_lines, wrapped
 from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file, snapshot_folder
-from datapipe.shards.snapshots import Publication, files_needed
+from datapipe.shards.snapshots import Pin, Publication, files_needed, pins
 from datapipe.storage import Root, parquet_table
 
 NAME_DIGITS = 12
@@ -29,6 +29,7 @@ def print_snapshots(root: Root, every: Sequence[Publication], console: Console) 
     """Prints the snapshots of an output, the newest last: a line for each, and below it what changed since the one before."""
     owners = Counter(path for each in every for path in files_needed([each.snapshot]))
     width = min(console.width, MOST_COLUMNS)
+    pinned = pins(root)
     before: Manifest | None = None
     for each in every:
         shards = files_needed([each.snapshot])
@@ -39,8 +40,20 @@ def print_snapshots(root: Root, every: Sequence[Publication], console: Console) 
         told = ["the first there is"] if before is None else changes(root, before, each.snapshot)
         before = each.snapshot
         print_lines([head] if cell_len(head) <= width else head.split("  "), console, "bold")
-        lines = (f"  {masked(line)}" for line in [shared, *told] if line)
+        reasons = [pin_line(pin) for pin in pinned if pin.fingerprint == each.fingerprint]
+        reasons += [pin_line(pin) for pin in pinned if pin.fingerprint in each.lengths.get(pin.folder, ())]
+        lines = (f"  {masked(line)}" for line in [*reasons, shared, *told] if line)
         print_lines([part for line in lines for part in wrapped(line, width)], console)
+    named = {each.fingerprint for each in every}.union(*(names for each in every for names in each.lengths.values()))
+    others = [masked(pin_line(pin)) for pin in pinned if pin.fingerprint not in named]
+    print_lines([part for line in others for part in wrapped(line, width)], console)
+
+
+def pin_line(pin: Pin) -> str:
+    """A pin in words: "pinned on 2026-11-23: for the run of May"."""
+    where = f"{pin.folder} {pin.fingerprint[:NAME_DIGITS]} " if pin.folder else ""
+    day = datetime.fromtimestamp(pin.pinned_at).strftime("%Y-%m-%d")
+    return f"{where}pinned on {day}{': ' if pin.why else ''}{pin.why}"
 
 
 def amount(snapshot: Manifest) -> str:

@@ -1,10 +1,11 @@
 """The snapshots of an output: when each was published, and what of the output it needs.
 
     snapshots/<fingerprint>/publication.json    {"published_at": seconds since the epoch, "lengths": {folder: [fingerprint, …]}}
+    snapshots/<fingerprint>/pin.json            {"pinned_at": seconds since the epoch, "why": text}
 
 `lengths` holds the snapshots of further sequence lengths that were published with it, by folder of the output: "length-8192".
 A snapshot is never changed. One that is published again keeps the time of its first publication; other sequence lengths that it
-is published with then are added.
+is published with then are added. A snapshot with a pin stays, whatever is published after it, until it is unpinned.
 """
 
 from __future__ import annotations
@@ -15,10 +16,19 @@ from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 
 from datapipe.errors import SnapshotError
-from datapipe.shards.manifest import Manifest, fingerprints, read_manifest, snapshot_folder
+from datapipe.shards.manifest import (
+    Manifest,
+    find_snapshot,
+    fingerprints,
+    has_snapshot,
+    length_folders,
+    read_manifest,
+    snapshot_folder,
+)
 from datapipe.storage import Root
 
 PUBLICATION = "publication.json"
+PIN = "pin.json"
 
 DATA_PATH = re.compile(
     r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}(-[0-9a-f]{16})?\.(arrow|parquet)"
@@ -111,3 +121,89 @@ def files_needed(snapshots: Iterable[Manifest]) -> dict[str, int]:
 def data_files(root: Root) -> list[tuple[str, int]]:
     """Path and bytes of all files among the shards and documents of an output."""
     return [file for folder in DATA_FOLDERS for file in root.list_files(folder)]
+
+
+# ------------------------------------------------------------------------------------------------ pins
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pin:
+    """A snapshot that no cleaning deletes.
+
+    Attributes:
+        folder: that of its sequence length below the output, as "length-8192"; empty for the first.
+        pinned_at: seconds since the epoch.
+        why: what needs it, in the words of who pinned it; may be empty.
+    """
+
+    folder: str
+    fingerprint: str
+    pinned_at: float
+    why: str
+
+
+def pins(root: Root) -> list[Pin]:
+    """The pinned snapshots of an output, of all sequence lengths. Raises SnapshotError for a damaged pin."""
+    folders = ("", *length_folders(root))
+    found = (_read_pin(root, folder, name) for folder in folders for name in fingerprints(root.within(folder)))
+    return [pin for pin in found if pin is not None]
+
+
+def pin_snapshot(root: Root, name: str, why: str, pinned_at: float) -> Pin:
+    """Pins a snapshot; one that is pinned gets the new reason. Raises SnapshotError where none is there, or no longer.
+
+    Args:
+        name: its fingerprint, or the first digits of it; also of a further sequence length.
+        pinned_at: seconds since the epoch.
+    """
+    folder, fingerprint = _find(root, name)
+    target = root.within(folder)
+    content = {"pinned_at": pinned_at, "why": why}
+    target.write_atomic(_pin_path(fingerprint), (json.dumps(content, ensure_ascii=False) + "\n").encode())
+    if not has_snapshot(target, fingerprint):
+        target.delete(_pin_path(fingerprint))
+        raise SnapshotError(
+            f"{target.url}: `datapipe clean` deleted snapshot {fingerprint} just now. Expected one that is there."
+        )
+    return Pin(folder=folder, fingerprint=fingerprint, pinned_at=pinned_at, why=why)
+
+
+def unpin_snapshot(root: Root, name: str) -> str:
+    """Removes the pin of a snapshot, also a damaged one. Returns its fingerprint. Raises SnapshotError where it has no pin."""
+    folder, fingerprint = _find(root, name)
+    target = root.within(folder)
+    if not target.exists(_pin_path(fingerprint)):
+        raise SnapshotError(f"{target.url}: snapshot {fingerprint} is not pinned. `datapipe snapshots` lists the pins.")
+    target.delete(_pin_path(fingerprint))
+    return fingerprint
+
+
+def _find(root: Root, name: str) -> tuple[str, str]:
+    """The folder and the fingerprint of the one snapshot that `name` begins, of any sequence length."""
+    further = [(folder, each) for folder in length_folders(root) for each in fingerprints(root.within(folder))]
+    fitting = [(folder, each) for folder, each in further if name and each.startswith(name)]
+    is_first = name and any(each.startswith(name) for each in fingerprints(root))
+    if is_first or not fitting:
+        fitting += [("", find_snapshot(root, name))]
+    if len(fitting) > 1:
+        there = ", ".join(f"{each[:12]} in {folder or 'the output itself'}" for folder, each in fitting)
+        raise SnapshotError(f"{root.url}: several snapshots begin with '{name}': {there}. Give more digits.")
+    return fitting[0]
+
+
+def _pin_path(fingerprint: str) -> str:
+    return f"{snapshot_folder(fingerprint)}/{PIN}"
+
+
+def _read_pin(root: Root, folder: str, fingerprint: str) -> Pin | None:
+    target, path = root.within(folder), _pin_path(fingerprint)
+    try:
+        noted = json.loads(target.read_bytes(path))
+        return Pin(folder=folder, fingerprint=fingerprint, pinned_at=float(noted["pinned_at"]), why=str(noted["why"]))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, LookupError) as error:
+        raise SnapshotError(
+            f"{target.child_url(path)}: the file was edited or damaged: {error}. `datapipe snapshots {root.url} --pin "
+            f"{fingerprint[:12]}` writes it again, and `--unpin {fingerprint[:12]}` removes it."
+        ) from error

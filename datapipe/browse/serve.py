@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
 
 from datapipe.browse.endpoints import Api
 from datapipe.browse.lookup.making import Tell, look_up
 from datapipe.browse.output import BrowsedOutput
 from datapipe.browse.server import PageServer
 from datapipe.errors import UserError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_POLL_S = 0.2
 
 
 def open_server(url: str, port: int, tell: Tell) -> PageServer:
@@ -38,14 +45,33 @@ def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], tell:
         say(server.url)
         if opens:
             _open(server.url)
-        server.serve_forever()
+        with _interrupting(server):
+            server.serve_forever(_POLL_S)
     finally:
         server.server_close()
+
+
+@contextmanager
+def _interrupting(server: PageServer) -> Iterator[None]:
+    """Within it, the signals that would raise KeyboardInterrupt set a mark that the server looks at."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        server.is_interrupted = True
+
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _open(url: str) -> None:
     """Opens the page in a browser, if there is one; the address is printed anyway."""
     import webbrowser
-    from threading import Thread
 
-    Thread(target=webbrowser.open, args=(url,), daemon=True).start()
+    threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()

@@ -112,6 +112,7 @@ class PageServer(ThreadingHTTPServer):
 
     def __init__(self, port: int, endpoint: Endpoint, most_connections: int = MOST_CONNECTIONS) -> None:
         self.endpoint, self.token = endpoint, secrets.token_hex(16)
+        self.is_interrupted = False
         self._room = threading.BoundedSemaphore(most_connections)
         super().__init__((HOST, port), _Handler)
 
@@ -124,6 +125,12 @@ class PageServer(ThreadingHTTPServer):
         """The files of the page, by name."""
         folder = files("datapipe.browse") / "page" / "static"
         return {file.name: file for file in folder.iterdir() if file.is_file()} if folder.is_dir() else {}
+
+    def service_actions(self) -> None:
+        """Raises KeyboardInterrupt in `serve_forever` once the handler of a signal has set `is_interrupted`: one that the
+        handler itself raises is lost where it meets code that ignores exceptions, such as a finalizer."""
+        if self.is_interrupted:
+            raise KeyboardInterrupt
 
     def server_bind(self) -> None:
         """As the base class, without the look-up of the host's full name, which may wait for a name server."""

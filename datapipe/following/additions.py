@@ -29,9 +29,10 @@ from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.engine.publish import make_snapshot
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import FILES, MIXTURE, REPORT, TOKENIZER, published_tasks
+from datapipe.ledger.names import FILES, INPUTS, MIXTURE, REPORT, TOKENIZER, published_tasks
 from datapipe.plan.warnings import RunWarning
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, snapshot_folder
+from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import note_publication
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
@@ -91,9 +92,9 @@ def _last_number(root: Root) -> int:
     return max((int(name.parts[1]) for name in names if len(name.parts) == 3 and name.parts[1].isdigit()), default=0)
 
 
-def mixture_of(mixture: Mixture, root: Root, snapshot: Snapshot, addition: Addition) -> Mixture:
+def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
     """The mixture that builds an addition. Raises UserError for what cannot be followed."""
-    earlier = [root.url, *(root.child_url(folder) for folder in _folders(snapshot))]
+    earlier = [root.url, *map(root.child_url, published_additions(root))]
     added = {name: source for name, source in mixture.sources.items() if name in addition.files}
     sources = {
         name: source.model_copy(
@@ -137,21 +138,27 @@ def _fixed(use: StageUse, root: Root, earlier: list[str]) -> dict[str, Any]:
     return {"threshold_from": str(root.local)} if share is not None and not share.threshold_from else {}
 
 
-def _folders(snapshot: Snapshot) -> list[str]:
-    """The folders of the additions whose shards a snapshot has."""
-    found = (PurePosixPath(path.as_py()).parts for path in snapshot_table(snapshot).column("path"))
-    return sorted({f"{parts[0]}/{parts[1]}" for parts in found if parts[0] == ADDITIONS})
+def published_additions(root: Root) -> list[str]:
+    """The folders of the additions since the last run over all files, those that kept no document included: their rows tell of
+    documents that were dropped."""
+    whole, known = files_of(root, INPUTS), files_of(root, FILES)
+    folders = []
+    for number in range(1, _last_number(root) + 1):
+        folder = f"{ADDITIONS}/{number:05d}"
+        if root.exists(f"{folder}/{FILES}") and (added := files_of(root, f"{folder}/{FILES}")) <= known and not added & whole:
+            folders.append(folder)
+    return folders
 
 
-def snapshot_table(snapshot: Snapshot) -> Any:
-    from datapipe.shards.shard_table import ShardTable
-
-    return ShardTable.of(snapshot.shards)
+def files_of(root: Root, path: str) -> set[tuple[str, str]]:
+    """Source and path of the files that a table names."""
+    table = pq.read_table(io.BytesIO(root.read_bytes(path)), columns=["source", "path"])
+    return set(zip(table.column("source").to_pylist(), table.column("path").to_pylist()))
 
 
 def num_parts(snapshot: Snapshot) -> int:
     """Parts of the source that has the most."""
-    parts = snapshot_table(snapshot).parts
+    parts = ShardTable.of(snapshot.shards).parts
     return int(parts.max()) + 1 if len(parts) else 1
 
 

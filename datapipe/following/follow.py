@@ -22,11 +22,13 @@ from datapipe.following.additions import (
     begin_addition,
     begun_addition,
     check_can_follow,
+    files_of,
     mixture_of,
     num_parts,
     publish_addition,
 )
-from datapipe.following.watch import News, Watch, facts_of_files, known_files
+from datapipe.following.watch import News, Watch, facts_of_files
+from datapipe.ledger.names import FILES
 from datapipe.metrics import counted, size
 from datapipe.shards.manifest import Snapshot, read_manifest
 from datapipe.shards.snapshots import publications
@@ -97,7 +99,7 @@ class Follower:
         self._waits_for = ""
         number = sum(map(len, addition.files.values()))
         self.say(f"adding {counted(number, 'new file')} as part {num_parts(snapshot)} of {', '.join(sorted(addition.files))}")
-        self.run_one(mixture_of(self.mixture, root, snapshot, addition), addition.files)
+        self.run_one(mixture_of(self.mixture, root, addition), addition.files)
         published, warnings = publish_addition(root, self.mixture, addition)
         tokens = sum(shard.tokens for shard in published.shards) - sum(shard.tokens for shard in snapshot.shards)
         for warning in warnings:
@@ -156,5 +158,5 @@ def _newest(root: Root) -> object | None:
 def _tokens_per_byte(root: Root, snapshot: Snapshot) -> float:
     """Tokens of the snapshot for each byte of the files that it was made of."""
     facts = facts_of_files(root)
-    read = sum(facts[key][0] for key in known_files(root) if key in facts)
+    read = sum(facts[key][0] for key in files_of(root, FILES) if key in facts)
     return sum(shard.tokens for shard in snapshot.shards) / read if read else 0.25

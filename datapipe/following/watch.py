@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
-from datapipe.following.additions import ADDITIONS
+from datapipe.following.additions import ADDITIONS, files_of
 from datapipe.ledger.names import FILES, INPUTS
 from datapipe.stage.reader import InputFile
 from datapipe.storage import Root
@@ -54,7 +54,7 @@ class Watch:
     _seen: dict[_Name, tuple[int, str]] = field(default_factory=dict)
 
     def look(self) -> News:
-        known, facts = known_files(self.root), facts_of_files(self.root)
+        known, facts = files_of(self.root, FILES), facts_of_files(self.root)
         now = {(name, file.path): file for name, files in listed_files(self.mixture).items() for file in files}
         new = {key: file for key, file in now.items() if key not in known}
         ready = {key: file for key, file in new.items() if self._seen.get(key) == _fact(file)}
@@ -73,12 +73,6 @@ class Watch:
             ),
             gone=tuple(f"{name}/{path}" for name, path in sorted(known - now.keys()) if name in self.mixture.sources),
         )
-
-
-def known_files(root: Root) -> set[_Name]:
-    """The files whose documents the newest snapshot has seen."""
-    table = pq.read_table(io.BytesIO(root.read_bytes(FILES)), columns=["source", "path"])
-    return set(zip(table.column("source").to_pylist(), table.column("path").to_pylist()))
 
 
 def facts_of_files(root: Root) -> dict[_Name, tuple[int, str]]:

@@ -13,7 +13,7 @@ from datapipe.api import execute
 from datapipe.config import load_mixture
 from datapipe.engine.run import Run
 from datapipe.errors import DatapipeError, UserError
-from datapipe.following.additions import begin_addition, begun_addition
+from datapipe.following.additions import Addition, begin_addition, begun_addition, mixture_of, published_additions
 from datapipe.following.follow import Follower
 from datapipe.loader import Loader
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -116,6 +116,14 @@ def test_an_addition_of_duplicates_alone_is_published_without_rows(corpus):
     assert second.fingerprint != first.fingerprint  # its file is known now
     assert corpus.follow().fingerprint == second.fingerprint
     assert corpus.num_runs == 2
+    corpus.add(2)
+    third = corpus.follow()
+    assert {shard.part or 0 for shard in third.shards} == {0, 1}
+    folders = [f"{corpus.root.url}/additions/{number:05}" for number in (1, 2)]
+    assert [corpus.root.child_url(folder) for folder in published_additions(corpus.root)] == folders
+    later = mixture_of(load_mixture(corpus.path), corpus.root, Addition(number=3, base="", files={"web": ()}))
+    against = [use.options["against"] for use in later.stages if use.name.startswith("dedup.")]
+    assert against == [[corpus.root.url, *folders]] * 2
 
 
 def test_a_file_is_left_alone_until_two_looks_find_it_the_same(corpus):

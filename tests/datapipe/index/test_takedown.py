@@ -156,7 +156,7 @@ def test_takedown_during_a_run_against_the_index_is_an_error_with_a_remedy(
 ) -> None:
     made = make_index([left], str(folder / "changing")).root.url
 
-    def prepared(mixture: Any, limit: int | None, say: Any) -> Any:
+    def prepared(mixture: Any, limit: int | None, say: Any, only: Any) -> Any:
         request = prepare(mixture, limit)
         assert take_down(made, ["left/0.jsonl:0"]).rows
         return request

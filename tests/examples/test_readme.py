@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datapipe.loader import Loader
 from tests.support.cli_processes import DEADLINE_S, start
 from tests.support.cli_processes import run as datapipe
 from tests.support.snapshots import make_snapshot
@@ -55,11 +56,9 @@ def open_page(arguments: list[str], folder: Path) -> str:
 
 
 @pytest.mark.slow
-def test_readme_takes_ten_files_to_batches_and_adds_a_stage(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_readme_takes_ten_files_to_batches_and_adds_a_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_files, stream = blocks("python", TEN_FILES)
+    (write_files,) = blocks("python", TEN_FILES)
     exec(compile(write_files, "README.md", "exec"), {})
     assert len(list((tmp_path / "data").iterdir())) == 10
 
@@ -76,8 +75,10 @@ def test_readme_takes_ten_files_to_batches_and_adds_a_stage(
     assert "runs/b" in compared
     assert "threshold 50" in dropped
 
-    exec(compile(stream, "README.md", "exec"), {})
-    assert capsys.readouterr().out == "(8, 512) int64\n"
+    opened = re.search(r'`(Loader\("runs/mine"[^`]*\))`', (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert opened is not None
+    batch = next(eval(opened[1], {"Loader": Loader}))
+    assert (batch["input_ids"].shape, batch["labels"].dtype) == ((8, 512), np.int64)
 
     (stage,) = blocks("python", OWN_STAGE)
     (tmp_path / "shouting.py").write_text(stage, encoding="utf-8")

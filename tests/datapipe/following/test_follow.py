@@ -279,5 +279,5 @@ def test_command_that_is_interrupted_while_it_waits_ends_at_once(tmp_path):
     assert any("waiting for new files" in line for line in lines)
     process.terminate()
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert "Resume with the same command" in errors

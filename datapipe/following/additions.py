@@ -36,7 +36,7 @@ from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import note_publication
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
-from datapipe.storage import Root
+from datapipe.storage import Root, parquet_table
 
 ADDITIONS = "additions"
 _CHOICE = "files.json"
@@ -152,7 +152,7 @@ def published_additions(root: Root) -> list[str]:
 
 def files_of(root: Root, path: str) -> set[tuple[str, str]]:
     """Source and path of the files that a table names."""
-    table = pq.read_table(io.BytesIO(root.read_bytes(path)), columns=["source", "path"])
+    table = parquet_table(root.read_bytes(path), ["source", "path"])
     return set(zip(table.column("source").to_pylist(), table.column("path").to_pylist()))
 
 
@@ -210,7 +210,7 @@ def _check_same_form(before: Snapshot, added: Snapshot) -> None:
 
 def _joined_files(before: bytes, added: bytes) -> bytes:
     """files.parquet of both: the input file behind the first half of a document's key."""
-    tables = [pq.read_table(io.BytesIO(content)) for content in (before, added)]
+    tables = [parquet_table(content) for content in (before, added)]
     joined = pa.concat_tables([table.select(tables[0].column_names) for table in tables])
     sink = io.BytesIO()
     pq.write_table(joined.sort_by([("source", "ascending"), ("path", "ascending")]), sink, compression="zstd")

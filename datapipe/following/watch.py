@@ -9,18 +9,15 @@ snapshot has and that changed is told, and not read again: its rows are publishe
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-
-import pyarrow.parquet as pq
 
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
 from datapipe.following.additions import ADDITIONS, files_of
 from datapipe.ledger.names import FILES, INPUTS
 from datapipe.stage.reader import InputFile
-from datapipe.storage import Root
+from datapipe.storage import Root, parquet_table
 
 _Name = tuple[str, str]
 """Source and path."""
@@ -81,7 +78,7 @@ def facts_of_files(root: Root) -> dict[_Name, tuple[int, str]]:
     found: dict[_Name, tuple[int, str]] = {}
     for place in places:
         if root.exists(place):
-            for row in pq.read_table(io.BytesIO(root.read_bytes(place))).to_pylist():
+            for row in parquet_table(root.read_bytes(place)).to_pylist():
                 found[row["source"], row["path"]] = row["num_bytes"], row["stamp"]
     return found
 

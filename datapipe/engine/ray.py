@@ -48,6 +48,7 @@ from datapipe.storage import Root
 _PLACEMENT_EVERY_S = 2.0
 _NODES_EVERY_S = 2.0
 _BOARD_EVERY_S = 0.25
+_HEARS_WITHIN_S = 10.0  # a supervisor reports every 2 s, and hears with its next report
 
 
 class RayEngine:
@@ -72,6 +73,7 @@ class RayEngine:
         self._patience_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
         self._running: dict[Any, Reported] = {}
         self._by_task: dict[str, Reported] = {}
+        self._withdrawn: dict[Any, tuple[Reported, float]] = {}  # and until when it may take them to end
         self._ready: deque[Any] = deque()
         self._remote: Any = ray.remote(max_retries=0, max_calls=0)(_attempt_that_travels())
         self._modules: dict[str, str] = {}
@@ -134,9 +136,17 @@ class RayEngine:
 
     def cancel(self, attempt: str) -> None:
         for reference in [reference for reference, running in self._running.items() if running.attempt == attempt]:
-            running = self._take(reference)
+            self._withdrawn[reference] = self._take(reference), time.monotonic() + _HEARS_WITHIN_S
             self._board.withdraw.remote(attempt)
-            if running.report is not None:  # one that stands still does not hear of it
+
+    def _kill_deaf(self, now: float) -> None:
+        """Kills supervisors of withdrawn attempts that have not ended in time: they stand still, and hear of nothing. A process
+        whose attempt has ended is at another one by then, so those that have are looked up first."""
+        for reference in _ready(list(self._withdrawn), 0) if self._withdrawn else ():
+            del self._withdrawn[reference]
+        for reference in [reference for reference, (_, until) in self._withdrawn.items() if now >= until]:
+            running, _ = self._withdrawn.pop(reference)
+            if running.report is not None:
                 _kill_on_node(running)
 
     def _take(self, reference: Any) -> Reported:
@@ -190,6 +200,7 @@ class RayEngine:
         if not ray.wait([self._asked], timeout=0)[0]:
             return
         now = time.monotonic()
+        self._kill_deaf(now)
         step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
         try:
             reports: dict[str, tuple[str, Report]] = ray.get(self._asked)
@@ -234,6 +245,7 @@ class RayEngine:
     def close(self) -> None:
         for reference in [reference for reference, running in self._running.items() if running.lack]:
             ray.cancel(reference)  # it cannot have begun: no node has what it reserves. A cluster that grows adds none for it.
+        self._kill_deaf(float("inf"))
         self._running.clear()
         self._nodes.close()
         ray.kill(self._board)  # all others end: without a board, nobody wants them

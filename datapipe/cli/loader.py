@@ -1,4 +1,4 @@
-"""`datapipe trace` and `datapipe loader-bench`: the commands about streaming a finished output."""
+"""`datapipe serve`, `trace` and `loader-bench`: the commands about streaming a finished output."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json
+from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json, size_of
 from datapipe.errors import SnapshotError, UserError
 
 
@@ -193,3 +193,85 @@ def loader_bench(
     print_loader_bench(bench, wide_console())
     if json_file is not None:
         json_file.write_text(json.dumps(loader_bench_json(bench), indent=1) + "\n", encoding="utf-8")
+
+
+def serve(
+    outputs: Annotated[list[str], typer.Argument(metavar="OUTPUT", help="Outputs of runs: paths or URLs, or NAME=OUTPUT.")],
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free port.")] = 8815,
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificates in PEM; read again on change.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Their key in PEM.")] = None,
+    tokens: Annotated[Path | None, typer.Option(metavar="FILE", help="Who may read what; read again on change.")] = None,
+    status_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="HTTP: /healthz, /readyz, /metrics. None by default.")
+    ] = None,
+    replica: Annotated[
+        list[str] | None, typer.Option(metavar="URL", help="Of each server of the service, for clients that ask.")
+    ] = None,
+    streams: Annotated[int, typer.Option(min=1, help="At once, over all clients.")] = 256,
+    client_streams: Annotated[int, typer.Option(min=1, help="At once, of one client.")] = 64,
+    connections: Annotated[int, typer.Option(min=1, help="At most.")] = 1024,
+    batch_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Of a batch of one rank, at most.")] = "1GiB",
+    idle: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="A stream left unread for so long is cut.")] = 120.0,
+    drain: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For streams to end, after SIGTERM.")] = 30.0,
+    no_files: Annotated[
+        bool, typer.Option("--no-files", help="Do not tell clients on this machine where the files are.")
+    ] = False,
+    cache_bytes: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Of the local copy of outputs on object stores; 16GiB by default.")
+    ] = None,
+    cache_folder: Annotated[str | None, typer.Option(metavar="FOLDER", help="Of that copy.")] = None,
+    log_json: Annotated[str | None, typer.Option(metavar="FILE", help="A JSON line for each event; - for stdout.")] = None,
+) -> None:
+    """Serve the batches of outputs to trainers on other machines.
+
+    \b
+    datapipe serve runs/web
+    datapipe serve runs/web --host 0.0.0.0 --tokens t.yaml
+        --tls-cert c.pem --tls-key k.pem
+
+    \b
+    Loader("grpc://127.0.0.1:8815/runs/web", …)
+    Loader("grpc+tls://a:8815,b:8815/runs/web?token_file=t")
+
+    A loader of the service takes the arguments and states of any loader, and gives the same batches. Servers keep nothing
+    between requests, so any number of them may serve the same outputs: name them all in the URL. SIGTERM drains: streams end at
+    a step, and their clients go on elsewhere.
+    """
+    from datapipe.service.serve import ServeOptions, is_loopback
+    from datapipe.service.serve import serve as serve_outputs
+    from datapipe.service.server import ServiceLimits
+    from datapipe.watching.events import EventLog
+
+    options = ServeOptions(
+        host=host,
+        port=port,
+        status_port=status_port,
+        certificate=tls_cert,
+        key=tls_key,
+        tokens=tokens,
+        replicas=tuple(replica or ()),
+        limits=ServiceLimits(
+            streams=streams, client_streams=client_streams, batch_bytes=size_of("--batch-bytes", batch_bytes), idle_s=idle
+        ),
+        connections=connections,
+        drain_s=drain,
+        tells_files=not no_files,
+        cache_bytes=None if cache_bytes is None else size_of("--cache-bytes", cache_bytes),
+        cache_folder=cache_folder,
+    )
+    if not outputs:
+        raise UserError("give at least one OUTPUT.")
+    if tokens is None and not is_loopback(host):
+        print(f"anyone who reaches {host}:{port} can read the batches: there is no --tokens", flush=True)
+    log = EventLog(log_json) if log_json is not None else None
+    try:
+        serve_outputs(
+            outputs,
+            options,
+            tell=lambda line: print(line, flush=True),
+            say=(lambda event, **facts: None) if log is None else log.write,
+        )
+    finally:
+        if log is not None:
+            log.__exit__(None, None, None)

@@ -30,7 +30,7 @@ from datapipe.cli.browse import browse
 from datapipe.cli.classifier import CLASSIFIER_COMMANDS
 from datapipe.cli.index import index, takedown
 from datapipe.cli.inspect import inspect
-from datapipe.cli.loader import loader_bench, trace
+from datapipe.cli.loader import loader_bench, serve, trace
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
 from datapipe.cli.snapshots import clean, snapshots, status
@@ -52,7 +52,7 @@ app = typer.Typer(
 _UNLIMITED = 1000
 COMMANDS = (
     *(init, run, status, plan, bench, report, inspect, browse, verify, snapshots, clean),
-    *(export, trace, loader_bench, index, takedown, stages, schema),
+    *(export, serve, trace, loader_bench, index, takedown, stages, schema),
 )
 
 

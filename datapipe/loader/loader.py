@@ -15,7 +15,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,18 +30,17 @@ from datapipe.loader.options import (
     check_arguments,
     plan_batch,
     plan_cache,
-    plan_groups,
-    plan_inventory,
     plan_mesh,
     plan_prefetch,
     plan_restart,
-    plan_skips,
+    plan_run,
 )
-from datapipe.loader.order.batch_order import BatchOrder, begin_run, check_same_rows, resume_run
+from datapipe.loader.order.batch_order import BatchOrder, check_same_rows, resume_run
 from datapipe.loader.order.layout import Split
-from datapipe.loader.order.recipe import Override, recipe_of
+from datapipe.loader.order.recipe import Override
 from datapipe.loader.order.state import LoaderState, check_same_order, read_state, state_at
 from datapipe.loader.reading import RowReader
+from datapipe.loader.remote.address import is_service
 from datapipe.loader.share import Balance, Mesh, check_last_share, check_shares
 from datapipe.loader.stats import StepClock
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
@@ -74,7 +73,8 @@ class Loader(Iteration):
     is refused unless `migrate` is set. `datapipe/loader/README.md` explains states and changes.
 
     Args:
-        output: the output of a run, a path or URL.
+        output: the output of a run, a path or URL; or its URL on a service, such as grpc+tls://a:8815,b:8815/runs/web, whose
+            servers build the batches (`datapipe serve`).
         snapshot: the fingerprint of a snapshot, or its first digits; by default the newest. `datapipe snapshots` lists them.
         global_batch_size: rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
         batch_size: rows of each rank; the global batch has `batch_size` rows for every rank.
@@ -120,6 +120,19 @@ class Loader(Iteration):
             thread builds them from a local disk; from an object store, where threads wait for requests, up to 16 do.
     """
 
+    _files: Path | None = None
+    """Of an output on a service, where they are read here."""
+
+    def __new__(cls, output: str | Path = "", **options: Any) -> Self:
+        loader = object.__new__(cls)
+        if cls is Loader and is_service(str(output)):
+            from datapipe.loader.remote.loader import RemoteLoader, files_of
+
+            loader._files = files_of(str(output))
+            if loader._files is None:
+                return object.__new__(RemoteLoader)  # type: ignore[return-value]  # a subclass
+        return loader
+
     def __init__(
         self,
         output: str | Path,
@@ -154,6 +167,7 @@ class Loader(Iteration):
         cache_folder: str | Path | None = None,
         prefetch: int | None = None,
     ) -> None:
+        output = self._files or output
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         check_arguments(self._arguments)
         compile_at_once(KERNELS)
@@ -167,10 +181,8 @@ class Loader(Iteration):
         self._restart = plan_restart(restart, migrate, tuple(self.snapshot.sources))
         self._tells_dropped = drop_last is None and (self.mesh.data_rank, self.mesh.context_rank) == (0, 0)
 
-        inventory = plan_inventory(self.snapshot, split, seed, window, shuffle=shuffle)
-        skips = plan_skips(root, self.snapshot, skip, skip_documents, skip_shards)
-        recipe = recipe_of(self.snapshot, mixture, plan_groups(group_rows, size, split))
-        self._fresh = begin_run(inventory, recipe, size, skips, drop_last=drop_last is not False)
+        self._fresh = plan_run(root, self.snapshot, size, self._arguments)
+        inventory = self._fresh.inventory
         self._check_last_batch(self._fresh)
 
         self._is_local = root.local is not None
@@ -247,7 +259,7 @@ class Loader(Iteration):
     def __setstate__(self, copied: dict[str, Any]) -> None:
         saved, lineage = read_state(copied["state"])
         arguments = copied["arguments"]
-        if has_snapshot(Root(str(arguments["output"])), saved.snapshot):  # a run may have published a newer one
+        if Loader.holds_snapshot(str(arguments["output"]), saved.snapshot):  # a run may have published a newer one
             arguments = {**arguments, "snapshot": saved.snapshot}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the original has warned
@@ -255,6 +267,15 @@ class Loader(Iteration):
         check_same_rows(lineage, self._fresh.inventory)
         self._builder = self._builder.on(BatchOrder(self._fresh.inventory, lineage, self._fresh.drop_last))
         self._step, self._is_positioned = saved.step, True
+
+    @staticmethod
+    def holds_snapshot(output: str, fingerprint: str) -> bool:
+        """Whether an output has a snapshot."""
+        if is_service(output):
+            from datapipe.loader.remote.loader import holds_snapshot
+
+            return holds_snapshot(output, fingerprint)
+        return has_snapshot(Root(output), fingerprint)
 
     def close(self) -> None:
         """Closes open shards, and stops fetching others and building ahead for `next`. The loader stays usable."""

@@ -12,8 +12,10 @@ import numpy as np
 from datapipe.errors import DroppedRowsWarning, UserError, suggest
 from datapipe.loader.cache.cache import ShardCache
 from datapipe.loader.cache.read_ahead import plan_budget
+from datapipe.loader.order.batch_order import BatchOrder, begin_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
+from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.steps import merged
 from datapipe.loader.share import Mesh
@@ -101,6 +103,19 @@ def plan_inventory(snapshot: Snapshot, split: Split, seed: int | None, window: i
     """The rows of a split and their permutations; `seed` and `window` of the snapshot where none is given."""
     seed = snapshot.seed if seed is None else seed
     return Inventory(snapshot, split, seed, snapshot.window_shards if window is None else window, shuffle=shuffle)
+
+
+def plan_run(root: Root, snapshot: Snapshot, size: int, given: Mapping[str, Any]) -> BatchOrder:
+    """The order of a new run.
+
+    Args:
+        size: rows of a global batch.
+        given: the arguments of a `Loader` that decide the order, by name.
+    """
+    inventory = plan_inventory(snapshot, given["split"], given["seed"], given["window"], shuffle=given["shuffle"])
+    skips = plan_skips(root, snapshot, given["skip"], given["skip_documents"], given["skip_shards"])
+    recipe = recipe_of(snapshot, given["mixture"], plan_groups(given["group_rows"], size, given["split"]))
+    return begin_run(inventory, recipe, size, skips, drop_last=given["drop_last"] is not False)
 
 
 def plan_skips(

@@ -83,10 +83,20 @@ class Prefetcher:
         successor: the step after a step; None at the end.
         num_threads: 1 where building is computation, for which threads would compete; up to `depth` where building waits for an
             object store.
+        interrupt: called with True before threads are stopped, so that a building that waits ends, and with False afterwards.
     """
 
-    def __init__(self, build_many: BuildMany, depth: int, *, successor: Successor, num_threads: int = 1) -> None:
+    def __init__(
+        self,
+        build_many: BuildMany,
+        depth: int,
+        *,
+        successor: Successor,
+        num_threads: int = 1,
+        interrupt: Callable[[bool], None] = lambda is_stopped: None,
+    ) -> None:
         self._build_many = build_many
+        self._interrupt = interrupt
         self._depth = depth
         self._successor = successor
         self._num_threads = min(depth, num_threads, MAX_THREADS)
@@ -222,7 +232,7 @@ class Prefetcher:
         for thread in threads:
             thread.start()
         self._process = os.getpid()
-        self._finalizer = weakref.finalize(self, _stop_threads, self._work, threads)
+        self._finalizer = weakref.finalize(self, _stop_threads, self._work, threads, self._interrupt)
 
 
 def _run_builder(work: _Work, build_many: BuildMany) -> None:
@@ -258,7 +268,8 @@ def _bytes_of(batch: Any) -> int:
     return sum(value.nbytes for value in batch.values() if isinstance(value, np.ndarray)) if isinstance(batch, dict) else 0
 
 
-def _stop_threads(work: _Work, threads: list[threading.Thread]) -> None:
+def _stop_threads(work: _Work, threads: list[threading.Thread], interrupt: Callable[[bool], None]) -> None:
+    interrupt(True)
     with contextlib.suppress(Empty):
         while True:
             work.get_nowait()
@@ -267,3 +278,4 @@ def _stop_threads(work: _Work, threads: list[threading.Thread]) -> None:
     for thread in threads:
         if thread is not threading.current_thread():  # the collector may run in one of them
             thread.join()
+    interrupt(False)

@@ -126,7 +126,7 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
         )
     try:
         lineage = read_lineage(saved.lineage, saved.version)
-        _check_agrees(saved, lineage)
+        check_agrees(saved, lineage)
     except ValueError as error:
         raise SnapshotError(
             f"not a loader state: its lineage cannot be read ({error}). Give what `state_dict()` returned, unchanged."
@@ -134,7 +134,7 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
     return saved, lineage
 
 
-def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
+def check_agrees(state: LoaderState, lineage: Lineage) -> None:
     """Raises ValueError where a record and its lineage contradict each other."""
     if lineage.global_batch_size != state.global_batch_size:
         raise ValueError(f"its batches have {lineage.global_batch_size} rows, and those of the state {state.global_batch_size}")

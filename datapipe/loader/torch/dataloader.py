@@ -36,6 +36,7 @@ from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.field_table import PER_TOKEN
 from datapipe.loader.order.state import checked_mapping
 from datapipe.loader.prefetch import PrefetchCounts
+from datapipe.loader.remote.address import is_service
 from datapipe.loader.stats import LoaderStats, worker_memory
 from datapipe.loader.torch.dataset import StreamingDataset
 from datapipe.loader.torch.wrappers import Wrappers, find_wrappers, is_called_by
@@ -65,11 +66,12 @@ def dataloader(
         pin_memory: hand out page-locked memory, from which a GPU copies without waiting.
         persistent_workers: keep the workers, and the batches that they built, between loops.
         prefetch_factor: batches that each worker has ready, 2 by default.
-        multiprocessing_context: how workers start. By default "spawn" for object stores, whose clients do not survive a fork,
-            else torch's default.
+        multiprocessing_context: how workers start. By default "spawn" for object stores and services, whose clients do not
+            survive a fork, else torch's default.
         options: arguments of `StreamingDataset` and `Loader`: batch_size or global_batch_size, fields, mixture, skip, …
     """
-    if multiprocessing_context is None and num_workers and Root(str(output)).local is None:
+    is_remote = is_service(str(output)) or Root(str(output)).local is None
+    if multiprocessing_context is None and num_workers and is_remote:
         multiprocessing_context = "spawn"
     return StreamingDataLoader(
         StreamingDataset(output, **options),

@@ -49,8 +49,7 @@ from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Pass
 from datapipe.loader.torch.tensor_batch import TensorBatch
 from datapipe.loader.torch.world import is_distributed, rank_and_world_size
 from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
-from datapipe.shards.manifest import Snapshot, has_snapshot
-from datapipe.storage import Root
+from datapipe.shards.manifest import Snapshot
 
 PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
 """The fields that can be cut into rows."""
@@ -363,7 +362,7 @@ class StreamingDataset(IterableDataset):
 
         A worker may start after a run has published a newer snapshot.
         """
-        is_there = has_snapshot(Root(str(self._arguments["output"])), state["snapshot"])
+        is_there = Loader.holds_snapshot(str(self._arguments["output"]), state["snapshot"])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RaggedRanksWarning)  # the main process has warned
             self._loader = Loader(**self._arguments | ({"snapshot": state["snapshot"]} if is_there else {}))

@@ -1,0 +1,270 @@
+"""What a client and a server of batches say to each other, over Arrow Flight. Everything a client sends is checked here.
+
+    client                                        server
+    action "open"     OpenRequest ──────────────▶ Opened: the state of a new or continued run, and what its steps need
+    action "where"    a name ───────────────────▶ Where: the newest snapshot, and the folder for clients on the same machine
+    action "lineage"  a lineage, 1 MB at most ──▶ kept under its digest for a while
+    DoGet             Ticket, 8 kB at most ─────▶ record batches (`wire.py`), many steps in one stream
+                                     a refusal ◀─ Refusal, in the extra information of a Flight error
+
+A ticket names everything a batch depends on: snapshot, order, lineage, rank, fields, steps. So any server that has the output
+answers it, and no server keeps anything for a client. A lineage that is too long for a ticket is named by its SHA-256; a server
+that does not know it refuses with kind `lineage`, and the client sends it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
+from datapipe.loader.share import Balance, ContextLayout, Mesh
+from datapipe.shards.manifest import SourceEntry, TokenizerEntry
+
+VERSION = 1
+
+MOST_TICKET_BYTES = 8 << 10
+MOST_LINEAGE_BYTES = 1 << 20
+MOST_REQUEST_BYTES = 2 << 20
+"""Of an `OpenRequest`, whose state holds a lineage."""
+
+MOST_INLINE_CHARS = 4 << 10
+"""Of a lineage in a ticket; a longer one is named by its digest."""
+
+MOST_STEPS_OF_STREAM = 1 << 20
+LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES = 64 << 10, 64 << 20
+MESSAGE_BYTES = 4 << 20
+"""Of a message, by default: large enough that a call costs little. Clients in Go or Rust take less than 4 MB unless told."""
+
+MOST_ROWS = 1 << 20
+"""Of a global batch."""
+
+MOST_MESSAGE_CHARS = 900
+"""Of an error: gRPC loses longer ones with the metadata that they travel in."""
+
+Kind = Literal["user", "snapshot", "corruption", "denied", "busy", "draining", "lineage", "failed"]
+"""Of a refusal. Other servers may answer what `busy` and `draining` refuse."""
+
+_ERRORS: dict[str, type[DatapipeError]] = {"snapshot": SnapshotError, "corruption": CorruptionError, "failed": DatapipeError}
+
+_NAME = r"^[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*$"
+Name = Annotated[str, Field(pattern=_NAME, max_length=200)]
+"""Of an output, as the server gives it: parts of letters, digits, dots, dashes and underscores, between slashes."""
+
+_Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
+_Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+_Word = Annotated[str, Field(max_length=64)]
+_Path = Annotated[str, Field(max_length=4_096)]
+_Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+_Seed = Annotated[int, Field(ge=-(1 << 127), lt=1 << 128)]
+_Count = Annotated[int, Field(ge=0, lt=1 << 48)]
+_Size = Annotated[int, Field(ge=1, le=1 << 24)]
+_Rank = Annotated[int, Field(ge=0, lt=1 << 24)]
+_Window = Annotated[int, Field(ge=0, lt=1 << 31)]
+_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)] | int | Annotated[str, Field(max_length=100)]
+_Weights = Annotated[dict[_Path, _Weight], Field(max_length=100_000)]
+
+
+def is_name(text: str) -> bool:
+    return len(text) <= 200 and re.match(_NAME, text) is not None
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    def to_json(self) -> bytes:
+        return self.model_dump_json(exclude_defaults=True).encode()
+
+    @classmethod
+    def _read(cls, content: bytes, most_bytes: int, what: str) -> Self:
+        if len(content) > most_bytes:
+            raise UserError(f"{what} of {len(content):,} bytes: at most {most_bytes:,} are taken.")
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            where = ".".join(str(part) for part in first["loc"])[:100]
+            raise UserError(f"{what}: {where or 'content'}: {first['msg']}") from None
+
+
+class OrderNames(_Record):
+    """What decides the rows of an order, but for the lineage.
+
+    Attributes:
+        order: "shuffled", or "stored" for the rows of each source in the order of its shards.
+    """
+
+    output: Name
+    snapshot: _Fingerprint
+    split: Literal["train", "validation"] = "train"
+    seed: _Seed
+    window: _Window
+    order: Literal["shuffled", "stored"] = "shuffled"
+    drop_last: bool = True
+
+
+class Ticket(OrderNames):
+    """Some steps of a rank.
+
+    Attributes:
+        lineage: the JSON of the lineage, or empty where `digest` names it.
+        fields, labels, dtype, on_corrupt, balance, pad: as the arguments of a `Loader`; pad is its `pad_cu_seqlens`.
+        first: the first step.
+        count: how many steps, skipped ones not counted.
+        stride: of the steps that are not skipped, every stride-th is sent.
+        message_bytes: of the batches in a message, about; the most where a single batch is larger, which is then cut.
+    """
+
+    v: Literal[1] = VERSION
+    lineage: Annotated[str, Field(max_length=MOST_INLINE_CHARS)] = ""
+    digest: _Digest
+    data_rank: _Rank = 0
+    data_size: _Size = 1
+    context_rank: _Rank = 0
+    context_size: _Size = 1
+    layout: ContextLayout = "contiguous"
+    fields: Annotated[tuple[_Word, ...], Field(max_length=32)]
+    labels: Literal["shifted", "unshifted"] = "shifted"
+    dtype: Literal["int64", "int32"] = "int64"
+    on_corrupt: Literal["raise", "replace"] = "raise"
+    balance: Balance = "rows"
+    pad: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    first: _Count
+    count: Annotated[int, Field(ge=1, le=MOST_STEPS_OF_STREAM)] = 1
+    stride: Annotated[int, Field(ge=1, le=1 << 16)] = 1
+    message_bytes: Annotated[int, Field(ge=LEAST_MESSAGE_BYTES, le=MOST_MESSAGE_BYTES)] = MESSAGE_BYTES
+
+    @classmethod
+    def read(cls, content: bytes) -> Ticket:
+        """A checked ticket. Raises UserError."""
+        return cls._read(content, MOST_TICKET_BYTES, "ticket")
+
+    @property
+    def mesh(self) -> Mesh:
+        return Mesh(
+            data_rank=self.data_rank,
+            data_size=self.data_size,
+            context_rank=self.context_rank,
+            context_size=self.context_size,
+            layout=self.layout,
+        )
+
+
+class OpenRequest(_Record):
+    """The arguments of a `Loader` that decide its order, and a state to continue from.
+
+    Attributes:
+        snapshot: a fingerprint or its first digits; None for the newest.
+        drop_last: whether the last rows of a run that make no whole batch are left out.
+        state: of a loader; None for a new run.
+        is_exact: whether the state's own history holds, whatever the arguments say, as for a copy of a loader.
+    """
+
+    v: Literal[1] = VERSION
+    output: Name
+    snapshot: Annotated[str, Field(pattern="^[0-9a-f]{1,32}$")] | None = None
+    global_batch_size: Annotated[int, Field(ge=1, le=MOST_ROWS)]
+    split: Literal["train", "validation"] = "train"
+    seed: _Seed | None = None
+    window: _Window | None = None
+    shuffle: bool = True
+    group_rows: Annotated[int, Field(ge=1, le=1 << 31)] = 1
+    mixture: _Weights | Annotated[list[tuple[_Count | None, _Weights]], Field(max_length=10_000)] | None = None
+    skip: Annotated[list[tuple[_Count, _Count]], Field(max_length=10_000)] = []
+    skip_documents: Annotated[list[_Path], Field(max_length=10_000)] = []
+    skip_shards: Annotated[list[_Path], Field(max_length=10_000)] = []
+    drop_last: bool = True
+    migrate: bool = False
+    restart: Annotated[list[_Path], Field(max_length=10_000)] = []
+    state: dict[str, Any] | None = None
+    is_exact: bool = False
+
+    @classmethod
+    def read(cls, content: bytes) -> OpenRequest:
+        """A checked request. Raises UserError."""
+        return cls._read(content, MOST_REQUEST_BYTES, "request")
+
+
+class Described(_Record):
+    """What a client knows of a snapshot; named as in the manifest."""
+
+    fingerprint: _Fingerprint
+    name: str
+    sequence_length: int
+    tokenizer: TokenizerEntry
+    sources: dict[str, SourceEntry]
+
+
+class Opened(_Record):
+    """The answer to an `OpenRequest`.
+
+    Attributes:
+        state: of the run at its next step.
+        sources: in the order of the indices of the field `sources`.
+        num_samples: of the run; None for a run without end.
+        most_steps: of a stream.
+        replicas: URLs of servers that answer the same tickets, as their operator gave them.
+    """
+
+    snapshot: Described
+    state: dict[str, Any]
+    sources: tuple[str, ...]
+    num_samples: int | None
+    most_steps: int
+    replicas: tuple[str, ...] = ()
+
+    @classmethod
+    def read(cls, content: bytes) -> Opened:
+        return cls._read(content, 1 << 30, "answer of the server")
+
+
+class Where(_Record):
+    """The answer to the action "where", whose body is the name of an output.
+
+    Attributes:
+        snapshot: fingerprint of the newest.
+        files: the folder of the output, told to clients on the server's own machine; empty for others.
+    """
+
+    snapshot: _Fingerprint
+    files: str = ""
+
+    @classmethod
+    def read(cls, content: bytes) -> Where:
+        return cls._read(content, 1 << 20, "answer of the server")
+
+
+class Refusal(_Record):
+    """Why a server does not answer. `message` is a short sentence without paths."""
+
+    kind: Kind
+    message: str
+
+    @classmethod
+    def of(cls, kind: Kind, message: str) -> Refusal:
+        is_long = len(message) > MOST_MESSAGE_CHARS
+        return cls(kind=kind, message=message[: MOST_MESSAGE_CHARS - 1] + "…" if is_long else message)
+
+    @classmethod
+    def read(cls, content: bytes) -> Refusal | None:
+        """The refusal in the extra information of an error; None if there is none."""
+        try:
+            return cls.model_validate_json(content)
+        except ValidationError:
+            return None
+
+    def error(self) -> DatapipeError:
+        return _ERRORS.get(self.kind, UserError)(self.message)
+
+
+def digest_of(lineage: str) -> str:
+    """The name of a lineage: SHA-256 in hex."""
+    return hashlib.sha256(lineage.encode()).hexdigest()
+
+
+def to_json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode()

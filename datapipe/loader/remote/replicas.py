@@ -1,0 +1,178 @@
+"""Connections to the servers of a service: one to each, made when it is needed, and what is known of its health.
+
+    answers ─▶ asked again     fails ─▶ left alone, for longer each time     all fail for long ─▶ an error that names each
+
+A call that stands still cannot be ended before its first answer: pyarrow has no way to cancel it. It keeps a thread of the
+client until the connection breaks, so a server with `MOST_STUCK` such calls gets no more.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from datapipe.errors import DatapipeError, UserError
+from datapipe.loader.remote.address import Address
+from datapipe.loader.remote.protocol import Refusal
+
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")  # read when gRPC starts; workers of a DataLoader are forked
+
+from pyarrow import flight
+
+MOST_STUCK = 2
+ANSWER_S = 30.0
+"""For an action: opening a snapshot of 10^5 shards takes half a second."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
+_TOLD_AFTER_S = 10.0
+
+T = TypeVar("T")
+
+
+class ServiceWarning(UserWarning):
+    """A loader waits for a service."""
+
+
+class Replica:
+    """A server.
+
+    Attributes:
+        failures: in a row.
+        error: the last one, in words.
+        not_before: until then it is left alone.
+        stuck: calls that were given up and have not ended.
+    """
+
+    def __init__(self, location: str, address: Address) -> None:
+        self.location, self._address = location, address
+        self.failures, self.error, self.not_before, self.stuck = 0, "", 0.0, 0
+        self._client: flight.FlightClient | None = None
+        self._lock = threading.Lock()
+
+    def count_stuck(self, change: int) -> None:
+        with self._lock:
+            self.stuck += change
+
+    def client(self) -> flight.FlightClient:
+        with self._lock:
+            if self._client is None:
+                roots = {} if self._address.ca is None else {"tls_root_certs": self._address.ca}
+                self._client = flight.FlightClient(self.location, **roots)
+            return self._client
+
+    def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
+        token = self._address.token()
+        headers = [(b"authorization", f"Bearer {token}".encode())] if token else []
+        return flight.FlightCallOptions(timeout=timeout_s, headers=headers)
+
+    def succeed(self) -> None:
+        self.failures, self.error, self.not_before = 0, "", 0.0
+
+    def fail(self, error: str) -> None:
+        """Notes a failure; the server is left alone for a while."""
+        self.failures += 1
+        self.error = error
+        self.not_before = time.monotonic() + min(_FIRST_PAUSE_S * 2 ** (self.failures - 1), _LONGEST_PAUSE_S)
+
+    def close(self) -> None:
+        with self._lock:
+            client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+
+class Replicas:
+    """The servers of an address.
+
+    Args:
+        first: number of the server that is asked first, modulo their number: ranks spread over the servers by it.
+    """
+
+    def __init__(self, address: Address, first: int) -> None:
+        self.address = address
+        count = len(address.locations)
+        places = [address.locations[(first + number) % count] for number in range(count)]
+        self.all = [Replica(location, address) for location in places]
+        self._failing_since: float | None = None
+        self._is_told = False
+
+    def choose(self, other_than: Sequence[Replica] = ()) -> Replica | None:
+        """The server to ask now; None where each must be left alone for a while."""
+        now = time.monotonic()
+        free = [one for one in self.all if one not in other_than and one.stuck < MOST_STUCK and one.not_before <= now]
+        return min(free, key=lambda one: one.failures, default=None)
+
+    def prefer(self, replica: Replica) -> None:
+        """Asks this server first from now on."""
+        self.all.remove(replica)
+        self.all.insert(0, replica)
+
+    def succeed(self, replica: Replica) -> None:
+        replica.succeed()
+        self._failing_since, self._is_told = None, False
+
+    def wait(self) -> float:
+        """Seconds until one may be asked again. Raises DatapipeError where none has answered for `wait_s`; warns before."""
+        now = time.monotonic()
+        self._failing_since = self._failing_since or now
+        failing_s = now - self._failing_since
+        if failing_s >= self.address.wait_s:
+            raise DatapipeError(f"no server of '{self.address.name}' has answered for {failing_s:.0f} s. {self._reasons()}.")
+        if failing_s >= _TOLD_AFTER_S and not self._is_told:
+            self._is_told = True
+            text = f"no server of '{self.address.name}' has answered for {failing_s:.0f} s; waiting. {self._reasons()}"
+            warnings.warn(text, ServiceWarning, stacklevel=2)
+        soonest = min((one.not_before for one in self.all if one.stuck < MOST_STUCK), default=now + _LONGEST_PAUSE_S)
+        return min(max(soonest - now, 0.01), self.address.wait_s - failing_s + 0.01)
+
+    def _reasons(self) -> str:
+        return "; ".join(f"{one.location}: {one.error or 'it stands still'}" for one in self.all)
+
+    def ask(self, action: str, content: bytes, read: Callable[[bytes], T]) -> T:
+        """The answer to an action, of the first server that gives one. Raises what it refuses."""
+        while True:
+            replica = self.choose()
+            if replica is None:
+                time.sleep(self.wait())
+                continue
+            try:
+                results = list(replica.client().do_action(flight.Action(action, content), replica.options(ANSWER_S)))
+                answer = b"".join(result.body.to_pybytes() for result in results)
+            except Exception as error:
+                self.handle(replica, error)
+                continue
+            self.succeed(replica)
+            return read(answer)
+
+    def handle(self, replica: Replica, error: BaseException) -> Refusal | None:
+        """Notes a failed call. Returns a refusal that the caller can mend. Raises what all servers would refuse."""
+        refusal = refusal_of(error)
+        if refusal is not None and refusal.kind == "lineage":
+            return refusal
+        if refusal is not None and refusal.kind not in ("busy", "draining"):
+            raise refusal.error() from None
+        if refusal is None and not isinstance(error, (flight.FlightError, OSError, EOFError)):
+            raise error
+        if isinstance(error, (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)):
+            raise UserError(f"{replica.location} refuses the token, or wants one: give token_file=FILE in the URL.") from None
+        replica.fail(refusal.message if refusal is not None else _shortened(error))
+        return None
+
+    def close(self) -> None:
+        for replica in self.all:
+            replica.close()
+
+
+def refusal_of(error: Any) -> Refusal | None:
+    """The refusal that an error of Flight carries."""
+    content = getattr(error, "extra_info", None)
+    return Refusal.read(content) if isinstance(content, bytes) and content else None
+
+
+def _shortened(error: BaseException) -> str:
+    text = str(error).partition(". gRPC client debug context")[0].strip() or type(error).__name__
+    return text if len(text) <= 300 else text[:299] + "…"

@@ -1,0 +1,254 @@
+"""Steps from a service, one after another, whichever of its servers answers.
+
+    read(steps) ─▶ a call: DoGet of the next `most_steps` steps ─▶ messages ─▶ batches
+                     │ no message for long (by past waits): the same steps from a second server; the first answer wins
+                     │ the server fails, drains or is busy: the next step from another server
+                     └ the stream has sent its steps: a new one
+
+Servers answer a ticket with the same bytes, so it does not matter which of them wins. Each call has a thread of its own, which
+waits for messages and keeps two at most; so a client that pauses makes the server wait.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import pyarrow as pa
+
+from datapipe.errors import DatapipeError
+from datapipe.loader.remote.protocol import Refusal
+from datapipe.loader.remote.replicas import Replica, Replicas, flight
+from datapipe.loader.remote.wire import Assembler, Batch
+
+STALL_S = 60.0
+"""A call without a message for so long is given up, also where there is no other server."""
+
+_LEAST_HEDGE_S, _FIRST_HEDGE_S = 0.1, 1.0
+_QUANTILE, _TIMES = 0.95, 3.0
+"""A second server is asked after 3 times the 95 % quantile of the last waits (Dean and Barroso, The Tail at Scale, 2013)."""
+
+_WAITS = 128
+_MESSAGES_AHEAD = 2
+
+
+class _Call:
+    """A DoGet at one server. Its thread puts what comes into an inbox: (call, message), (call, error), (call, None) at the end.
+
+    Args:
+        first: the step that it begins with.
+    """
+
+    def __init__(self, replica: Replica, ticket: bytes, first: int, assembler: Assembler, inbox: SimpleQueue[Any]) -> None:
+        self.replica, self.first, self.assembler, self.began = replica, first, assembler, time.monotonic()
+        self.has_answered, self.silent_s = False, 0.0
+        self._ticket, self._inbox = ticket, inbox
+        self._room = threading.Semaphore(_MESSAGES_AHEAD)
+        self._reader: Any = None
+        self._is_over = False
+        replica.count_stuck(1)  # until the first answer
+        self._thread = threading.Thread(target=self._run, name="datapipe-call", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        is_waiting = True
+        try:
+            self._reader = self.replica.client().do_get(flight.Ticket(self._ticket), self.replica.options())
+            self.replica.count_stuck(-1)
+            is_waiting = False
+            while not self._is_over:
+                message = self._reader.read_chunk().data
+                self._inbox.put((self, message))
+                self._room.acquire()
+        except StopIteration:
+            self._inbox.put((self, None))
+        except BaseException as error:
+            self._inbox.put((self, error))
+        finally:
+            if is_waiting:
+                self.replica.count_stuck(-1)
+            if self._is_over and self._reader is not None:
+                self._reader.cancel()
+            self._reader = None
+
+    def took(self) -> None:
+        """Tells the thread that a message was taken."""
+        self._room.release()
+
+    def cancel(self) -> None:
+        """Ends the call. Its thread ends soon, or when a server that stands still does."""
+        self._is_over = True
+        reader = self._reader
+        if reader is not None:
+            reader.cancel()
+        self._room.release()
+
+
+class StepStream:
+    """Batches of a loader by step.
+
+    Args:
+        make_ticket: the ticket for steps from a first one on.
+        send_lineage: sends the lineage to a server that does not know it.
+        most_steps: of a stream.
+        successor: the step after a step; None at the end.
+    """
+
+    def __init__(
+        self,
+        replicas: Replicas,
+        make_ticket: Callable[[int, int], bytes],
+        make_assembler: Callable[[], Assembler],
+        send_lineage: Callable[[Replica], None],
+        successor: Callable[[int], int | None],
+        most_steps: int,
+    ) -> None:
+        self._replicas, self._make_ticket, self._make_assembler = replicas, make_ticket, make_assembler
+        self._send_lineage, self._successor, self._most_steps = send_lineage, successor, most_steps
+        self._inbox: SimpleQueue[Any] = SimpleQueue()
+        self._calls: list[_Call] = []
+        self._ready: deque[tuple[int, Batch]] = deque()
+        self._next: int | None = None
+        self._waits: deque[float] = deque(maxlen=_WAITS)
+        self._is_stopped = False
+        self._finalizer = weakref.finalize(self, _cancel, self._calls)
+
+    def read(self, steps: Sequence[int]) -> list[Batch]:
+        """The batches of steps that follow one another."""
+        if self._next != steps[0]:
+            self._restart(steps[0])
+        while len(self._ready) < len(steps):
+            self._receive()
+        taken = [self._ready.popleft() for _ in steps]
+        if [step for step, _ in taken] != list(steps):
+            raise DatapipeError(f"the service sent step {taken[0][0]} in the place of {steps[0]}.")
+        self._next = self._ready[0][0] if self._ready else self._successor(steps[-1])
+        return [batch for _, batch in taken]
+
+    def interrupt(self, is_stopped: bool) -> None:
+        """True: ends all calls, and makes a thread that reads raise an error. False: reading may begin again."""
+        self._is_stopped = is_stopped
+        if is_stopped:
+            self._inbox.put(None)
+        else:
+            self._restart(None)
+
+    def _restart(self, step: int | None) -> None:
+        _cancel(self._calls)
+        self._inbox = SimpleQueue()
+        self._ready.clear()
+        self._next = step
+
+    def _wanted(self) -> int:
+        """The step that the next message must begin with."""
+        step = self._successor(self._ready[-1][0]) if self._ready else self._next
+        if step is None:
+            raise DatapipeError("a step past the end of the run was asked for.")
+        return step
+
+    def _receive(self) -> None:
+        """Takes one message, or notes why none came; begins the calls that are needed for it."""
+        if not self._calls and not self._begin():
+            self._pause(self._replicas.wait())
+            return
+        asked_at, patience_s = time.monotonic(), self._patience_s()
+        try:
+            got = self._inbox.get(timeout=patience_s)
+        except Empty:
+            self._hedge(patience_s)
+            return
+        if self._is_stopped:
+            raise DatapipeError("the loader was closed.")
+        if got is None or got[0] not in self._calls:
+            return
+        call, message = got
+        if isinstance(message, BaseException):
+            self._fail(call, message)
+        elif message is None:
+            self._end(call)
+        else:
+            self._waits.append(time.monotonic() - max(asked_at, call.began))
+            self._take(call, message)
+
+    def _take(self, call: _Call, message: pa.RecordBatch) -> None:
+        """Takes the message of a call, which wins over others."""
+        for other in [other for other in self._calls if other is not call]:
+            self._end(other)
+            self._replicas.prefer(call.replica)
+        call.silent_s = 0.0
+        if not call.has_answered:
+            call.has_answered = True
+            self._replicas.succeed(call.replica)
+        for step, batch in call.assembler.take(message):
+            if isinstance(batch, Refusal):
+                self._refused(call, batch)
+                return
+            if step != self._wanted():
+                self._end(call)
+                raise DatapipeError(f"the service sent step {step} in the place of {self._wanted()}.")
+            self._ready.append((step, batch))
+        call.took()
+
+    def _refused(self, call: _Call, refusal: Refusal) -> None:
+        self._end(call)
+        if refusal.kind not in ("busy", "draining"):
+            raise refusal.error()
+        call.replica.fail(refusal.message)
+
+    def _fail(self, call: _Call, error: BaseException) -> None:
+        self._end(call)
+        refusal = self._replicas.handle(call.replica, error)
+        if refusal is not None:
+            self._send_lineage(call.replica)
+
+    def _begin(self) -> bool:
+        """Begins a call at the best server; False where none may be asked now."""
+        replica = self._replicas.choose([call.replica for call in self._calls])
+        if replica is None:
+            return False
+        first = self._wanted()
+        ticket = self._make_ticket(first, self._most_steps)
+        self._calls.append(_Call(replica, ticket, first, self._make_assembler(), self._inbox))
+        return True
+
+    def _patience_s(self) -> float:
+        """How long to wait for a message before a second server is asked, or the call given up."""
+        if len(self._calls) > 1 or len(self._replicas.all) == 1:
+            return STALL_S
+        if len(self._waits) < 8:
+            return _FIRST_HEDGE_S
+        waits = sorted(self._waits)
+        return min(max(_TIMES * waits[int(_QUANTILE * len(waits))], _LEAST_HEDGE_S), STALL_S)
+
+    def _hedge(self, waited_s: float) -> None:
+        """No message came in time: asks a second server for the same steps, or gives up calls that were silent for long."""
+        for call in self._calls:
+            call.silent_s += waited_s
+        if len(self._calls) == 1 and len(self._replicas.all) > 1 and self._begin():
+            return
+        for call in [call for call in self._calls if call.silent_s >= STALL_S]:
+            call.replica.fail(f"no message for {call.silent_s:.0f} s")
+            self._end(call)
+
+    def _end(self, call: _Call) -> None:
+        call.cancel()
+        self._calls.remove(call)
+
+    def _pause(self, seconds: float) -> None:
+        try:
+            self._inbox.get(timeout=seconds)
+        except Empty:
+            return
+        if self._is_stopped:
+            raise DatapipeError("the loader was closed.")
+
+
+def _cancel(calls: list[_Call]) -> None:
+    for call in calls:
+        call.cancel()
+    calls.clear()

@@ -1,0 +1,206 @@
+"""Who may read what, and how much at once: tokens from a file, and the limits of each client.
+
+    tokens:
+      - name: team-a                       for logs and metrics
+        sha256: 5e884898da28…              of the token: `printf %s TOKEN | sha256sum`
+        outputs: [runs/web]                all that are served, where it is left out
+        bytes_per_s: 500MB                 without a limit, where it is left out
+        streams: 64                        at once; the server's --client-streams, where it is left out
+
+Without a file, a client is an address. Tokens are compared by digest, and the file is read again when it changes; one that
+cannot be read leaves the tokens as they were.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from datapipe.config.fields import ByteSize
+from datapipe.errors import UserError
+from datapipe.loader.remote.protocol import Name, Refusal
+
+_LOOK_EVERY_S = 1.0
+_BURST_S = 1.0
+
+
+class RefusedError(Exception):
+    """A request that is refused."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(refusal.message)
+        self.refusal = refusal
+
+
+class _Token(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+    outputs: tuple[Name, ...] | None = None
+    bytes_per_s: Annotated[ByteSize, Field(ge=1)] | None = None
+    streams: Annotated[int, Field(ge=1)] | None = None
+
+
+class _TokenFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens: tuple[_Token, ...]
+
+
+class _Rate:
+    """Bytes a second, with a burst of one second. Times are given, so that a test needs no clock."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        self.bytes_per_s = bytes_per_s
+        self._free_at, self._lock = 0.0, threading.Lock()
+
+    def take(self, num_bytes: int, now: float) -> float:
+        """Seconds to wait before so many bytes may be sent."""
+        with self._lock:
+            starts = max(self._free_at, now - _BURST_S)
+            self._free_at = starts + num_bytes / self.bytes_per_s
+            return max(0.0, self._free_at - now)
+
+
+@dataclass(eq=False, slots=True)
+class Client:
+    """Whom a request comes from.
+
+    Attributes:
+        name: of its token, or its address.
+        outputs: that it may read; None for all.
+    """
+
+    name: str
+    outputs: frozenset[str] | None = None
+    most_streams: int = 1 << 30
+    rate: _Rate | None = field(default=None, repr=False)
+
+    def check_output(self, name: str) -> None:
+        if self.outputs is not None and name not in self.outputs:
+            raise RefusedError(Refusal.of("denied", f"the token of '{self.name}' may not read '{name}'."))
+
+    def pause_s(self, num_bytes: int) -> float:
+        return 0.0 if self.rate is None else self.rate.take(num_bytes, time.monotonic())
+
+
+class Access:
+    """The clients.
+
+    Args:
+        token_file: None: any client may read every output.
+        most_streams: of a client, unless its token says otherwise.
+    """
+
+    def __init__(self, token_file: Path | None, most_streams: int) -> None:
+        self._token_file, self._most_streams = token_file, most_streams
+        self._clients: Mapping[str, Client] = {}
+        self._seen: tuple[int, int] | None = None
+        self._look_at = 0.0
+        self._lock = threading.Lock()
+        self.problem = ""
+        if token_file is not None:
+            self._clients, self._seen = self._read(token_file), _stamp(token_file)
+
+    def client(self, authorization: str, host: str) -> Client:
+        """The client of a request. Raises RefusedError.
+
+        Args:
+            authorization: the header; empty where there is none.
+            host: the address of the peer.
+        """
+        if self._token_file is None:
+            return Client(name=host, most_streams=self._most_streams)
+        self._look_again(self._token_file)
+        scheme, _, token = authorization.partition(" ")
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
+        found = None
+        for known, client in self._clients.items():  # all of them, so that the time tells nothing
+            if hmac.compare_digest(known, digest):
+                found = client
+        if found is None or scheme.lower() != "bearer":
+            raise RefusedError(Refusal.of("denied", "a token is needed, and this is none: give token_file=FILE in the URL."))
+        return found
+
+    def _look_again(self, path: Path) -> None:
+        now = time.monotonic()
+        with self._lock:
+            if now < self._look_at:
+                return
+            self._look_at = now + _LOOK_EVERY_S
+            try:
+                if (stamp := _stamp(path)) != self._seen:
+                    self._clients, self._seen, self.problem = self._read(path), stamp, ""
+            except (OSError, UserError) as error:
+                self.problem = f"the token file is not taken: {error}"
+
+    def _read(self, path: Path) -> Mapping[str, Client]:
+        try:
+            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            tokens = _TokenFile.model_validate(content).tokens
+        except OSError as error:
+            raise UserError(f"--tokens {path}: {error.strerror}. Expected a file of tokens.") from error
+        except (yaml.YAMLError, UnicodeDecodeError):
+            raise UserError(f"--tokens {path}: not YAML.") from None  # whose text may hold secrets
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise UserError(f"--tokens {path}: {where}: {first['msg']}.") from None
+        for what, counts in (("name", Counter(one.name for one in tokens)), ("token", Counter(one.sha256 for one in tokens))):
+            twice = [value for value, count in counts.items() if count > 1]
+            if twice:
+                shown = f" '{twice[0]}'" if what == "name" else ""
+                raise UserError(f"--tokens {path}: two entries have the same {what}{shown}.")
+        return {one.sha256: self._client(one) for one in tokens}
+
+    def _client(self, token: _Token) -> Client:
+        before = next((client for client in self._clients.values() if client.name == token.name), None)
+        rate = None if token.bytes_per_s is None else _Rate(token.bytes_per_s)
+        if rate is not None and before is not None and before.rate is not None:
+            rate = before.rate if before.rate.bytes_per_s == rate.bytes_per_s else rate
+        outputs = None if token.outputs is None else frozenset(token.outputs)
+        return Client(name=token.name, outputs=outputs, most_streams=token.streams or self._most_streams, rate=rate)
+
+
+class Slots:
+    """The streams that run, over all and of each client."""
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self.by_client = Counter[str]()
+
+    @property
+    def num_streams(self) -> int:
+        return self.by_client.total()
+
+    def take(self, client: Client) -> None:
+        """Raises RefusedError where too many run."""
+        with self._lock:
+            if self.by_client[client.name] >= client.most_streams:
+                raise RefusedError(Refusal.of("busy", f"'{client.name}' has {client.most_streams} streams, its most."))
+            if self.by_client.total() >= self._most:
+                raise RefusedError(Refusal.of("busy", f"the server has {self._most} streams, its most."))
+            self.by_client[client.name] += 1
+
+    def give_back(self, name: str) -> None:
+        with self._lock:
+            self.by_client[name] -= 1
+            if not self.by_client[name]:
+                del self.by_client[name]
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    status = os.stat(path)
+    return status.st_mtime_ns, status.st_ino

@@ -1,0 +1,332 @@
+"""One server of a service: it listens, is looked after, becomes ready, and drains before it ends.
+
+Running ── Service (Flight) ── Watcher ── StatusServer
+   │            │ new certificates: another Service on the same port; the old one drains
+   └ SIGTERM ─▶ drain: no new requests; streams end at a step, and tell their clients to go elsewhere
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+from datapipe.errors import UserError
+from datapipe.kernels.compiling import compile_at_once
+from datapipe.loader.batches import BatchBuilder
+from datapipe.loader.field_table import FIELDS
+from datapipe.loader.loader import KERNELS, Loader
+from datapipe.loader.remote.address import PORT
+from datapipe.service.access import Access, Slots
+from datapipe.service.figures import ServiceFigures, ServiceMetrics
+from datapipe.service.outputs import Lineages, ServedOutput, named_outputs
+from datapipe.service.server import RowStream, Service, ServiceLimits
+from datapipe.service.sockets import Connection, connections, cut, is_loopback
+from datapipe.service.status_server import StatusServer
+from datapipe.service.watcher import Watcher
+
+DRAIN_S = 30.0
+_LAST_S = 5.0
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+Say = Callable[..., None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """How a server is reached, and what it does at most.
+
+    Attributes:
+        port, status_port: 0 for a free one; `status_port` None for no status.
+        certificate, key: PEM files; both, or none.
+        tokens: a token file.
+        replicas: URLs of all servers of the service, for clients that ask for them.
+        connections: at most.
+        drain_s: for running streams to end, once the server is told to stop.
+        tells_files: whether clients on this machine may read the files instead.
+        cache_bytes, cache_folder: as of a `Loader`, for outputs on object stores.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    status_port: int | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    tokens: Path | None = None
+    replicas: Sequence[str] = ()
+    limits: ServiceLimits = field(default_factory=ServiceLimits)
+    connections: int = 1024
+    drain_s: float = DRAIN_S
+    tells_files: bool = True
+    cache_bytes: int | None = None
+    cache_folder: str | None = None
+
+
+class Running:
+    """A server that runs.
+
+    Args:
+        outputs: as the user gave them: NAME=OUTPUT, or OUTPUT.
+        say: gets an event and its facts, for the log.
+    """
+
+    def __init__(self, outputs: Sequence[str], options: ServeOptions, say: Say = lambda event, **facts: None) -> None:
+        _check(options)
+        self.options, self._say, self._lock = options, _in_turn(say), threading.Lock()
+        self.figures, self._lineages, self._slots = ServiceFigures(), Lineages(), Slots(options.limits.streams)
+        self._access = Access(options.tokens, options.limits.client_streams)
+        cache = options.cache_bytes, options.cache_folder
+        self.outputs = {name: ServedOutput(name, url, *cache) for name, url in named_outputs(outputs).items()}
+        self._missing: Mapping[str, str] = {}
+        self._is_draining = False
+        self._problem = ""
+        for output in self.outputs.values():
+            _warm(output)
+        self._pems, self._stamps = _certificates(options), _stamps(options)
+        self._old: list[threading.Thread] = []
+        if options.port:
+            _check_free(options.host, options.port)
+        self.service = self._listen(options.port)
+        self.port: int = self.service.port
+        self._watcher = Watcher(self, options.limits.idle_s, options.connections, self._tell_cut)
+        self.status: StatusServer | None = None
+        if options.status_port is not None:
+            metrics = ServiceMetrics(
+                self.figures,
+                self._slots.by_client.copy,
+                lambda: self._watcher.num_connections,
+                lambda: not self.why_not_ready(),
+            )
+            try:
+                self.status = StatusServer(options.host, options.status_port, metrics, self.why_not_ready)
+            except UserError:
+                self.close()
+                raise
+
+    @property
+    def location(self) -> str:
+        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        return f"{'grpc+tls' if self._pems else 'grpc'}://{host}:{self.port}"
+
+    @property
+    def running(self) -> list[RowStream]:
+        return self.service.running
+
+    def why_not_ready(self) -> str:
+        if self._is_draining:
+            return "the server is about to stop"
+        return "; ".join(f"{name}: {why}" for name, why in self._missing.items())
+
+    def _listen(self, port: int) -> Service:
+        options = self.options
+        host = f"[{options.host}]" if ":" in options.host else options.host
+        return Service(
+            f"{'grpc+tls' if self._pems else 'grpc'}://{host}:{port}",
+            self.outputs,
+            self._access,
+            limits=options.limits,
+            figures=self.figures,
+            lineages=self._lineages,
+            slots=self._slots,
+            tls=self._pems,
+            replicas=options.replicas,
+            tells_files=options.tells_files,
+            say=self._say,
+        )
+
+    def _tell_cut(self, reason: str, connection: Connection) -> None:
+        self.figures.cut(reason)
+        self._say("cut", reason=reason, peer=f"{connection.peer[0]}:{connection.peer[1]}")
+
+    def look_at_certificates(self) -> None:
+        """Takes changed certificates: connections that are there go on with the old ones until their streams end."""
+        problem = self._access.problem
+        if self._pems and (stamps := _stamps(self.options)) != self._stamps:
+            try:
+                pems = _certificates(self.options)
+            except UserError as error:
+                problem = f"the certificates are not taken: {error}"
+            else:
+                self._stamps, self._pems, old = stamps, pems, self.service
+                self.service = self._listen(self.port)
+                self._say("certificates_taken")
+                self._end(old)
+        if problem and problem != self._problem:
+            self._say("problem", message=problem)
+        self._problem = problem
+
+    def look_at_outputs(self) -> None:
+        """Notes which outputs are not there."""
+        missing: dict[str, str] = {}
+        for name, output in self.outputs.items():
+            try:
+                if not output.root.exists("snapshot.json"):
+                    missing[name] = "its snapshot is gone"
+            except OSError:
+                missing[name] = "its disk or store does not answer"
+        if missing != self._missing:
+            self._say("outputs", missing=missing)
+        self._missing = missing
+
+    def drain(self) -> None:
+        """Takes no more requests, and waits until the running streams have ended, for `drain_s` at most."""
+        self._is_draining = self.service.is_draining = True
+        self._say("draining", streams=self._slots.num_streams)
+        deadline = time.monotonic() + self.options.drain_s
+        while self._slots.num_streams and time.monotonic() < deadline:
+            time.sleep(0.05)
+        self._say("drained", streams=self._slots.num_streams)
+
+    def close(self) -> None:
+        """Ends all connections, and the server."""
+        self._watcher.stop()
+        self.service.is_draining = True
+        self._end(self.service)
+        deadline = time.monotonic() + _LAST_S
+        while any(thread.is_alive() for thread in self._old) and time.monotonic() < deadline:
+            for connection in connections(self.port):
+                cut(connection)
+            for thread in self._old:
+                thread.join(0.1)
+        if self.status is not None:
+            self.status.close()
+        self._say("stopped")
+
+    def _end(self, service: Service) -> None:
+        """Has a Flight server end once its requests have; waits for none of them."""
+        service.is_draining = True
+        self._old = [thread for thread in self._old if thread.is_alive()]
+        self._old.append(threading.Thread(target=service.shutdown, name="datapipe-shutdown", daemon=True))
+        self._old[-1].start()
+
+
+def serve(outputs: Sequence[str], options: ServeOptions, tell: Callable[[str], None], say: Say) -> None:
+    """Serves until SIGTERM, SIGINT or SIGHUP, then drains; a second signal ends it at once.
+
+    Args:
+        tell: gets a line for each output, once the server is ready.
+    """
+    stop = threading.Event()
+    with _signals(stop):
+        running = Running(outputs, options, say)
+        try:
+            for name in running.outputs:
+                tell(f"serving {running.location}/{name}")
+            if running.status is not None:
+                tell(f"status  http://{options.host}:{running.status.server_port}/readyz")
+            say("ready", location=running.location, outputs=sorted(running.outputs))
+            _notify("READY=1")
+            while not stop.wait(0.5):
+                pass
+            _notify("STOPPING=1")
+            stop.clear()
+            draining = threading.Thread(target=running.drain, daemon=True)
+            draining.start()
+            while draining.is_alive() and not stop.wait(0.05):
+                pass
+        finally:
+            running.close()
+
+
+@contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    def note(number: int, frame: FrameType | None) -> None:
+        stop.set()
+
+    numbers = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, note) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _notify(state: str) -> None:
+    """Tells systemd, if it asks (`Type=notify`)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
+            sending.connect("\0" + address[1:] if address.startswith("@") else address)
+            sending.sendall(state.encode())
+
+
+def _in_turn(say: Say) -> Say:
+    """A `say` that threads call in turn."""
+    lock = threading.Lock()
+
+    def said(event: str, **facts: Any) -> None:
+        with lock:
+            say(event, **facts)
+
+    return said
+
+
+def _check(options: ServeOptions) -> None:
+    """Raises UserError for options that contradict each other, or that would show a token to a network."""
+    if (options.certificate is None) != (options.key is None):
+        raise UserError("--tls-cert and --tls-key: give both files, or none.")
+    if options.tokens is not None and options.certificate is None and not is_loopback(options.host):
+        raise UserError(
+            f"--tokens without TLS on {options.host}: anyone on the way could read the tokens. Give --tls-cert and "
+            f"--tls-key, or listen on 127.0.0.1."
+        )
+
+
+def _check_free(host: str, port: int) -> None:
+    """Raises UserError where another process listens: gRPC would share the port with it."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as trial:
+        trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            trial.bind((host, port))
+        except (OSError, OverflowError) as error:
+            taken = isinstance(error, OSError) and error.errno == errno.EADDRINUSE
+            why = "another process listens there" if taken else str(error)
+            raise UserError(f"--host {host} --port {port}: {why}. Give another one; --port 0 takes a free port.") from error
+
+
+def _certificates(options: ServeOptions) -> list[tuple[bytes, bytes]]:
+    if options.certificate is None or options.key is None:
+        return []
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(options.certificate, options.key)
+        return [(options.certificate.read_bytes(), options.key.read_bytes())]
+    except (OSError, ssl.SSLError) as error:
+        why = error.strerror or getattr(error, "reason", "") or type(error).__name__
+        raise UserError(
+            f"--tls-cert {options.certificate} --tls-key {options.key}: {why}. Expected a certificate and its key in PEM."
+        ) from error
+
+
+def _stamps(options: ServeOptions) -> list[tuple[int, int]]:
+    stamps: list[tuple[int, int]] = []
+    for path in (options.certificate, options.key):
+        with suppress(OSError):
+            if path is not None:
+                status = path.stat()
+                stamps.append((status.st_mtime_ns, status.st_ino))
+    return stamps
+
+
+def _warm(output: ServedOutput) -> None:
+    """Reads the newest snapshot and builds a batch of all fields, so that a server that is ready answers at once."""
+    output.check_ready()
+    compile_at_once(KERNELS)
+    loader = Loader(output.root.url, global_batch_size=1, prefetch=0, cache_bytes=0)
+    if loader.num_steps != 0:
+        options = (tuple(FIELDS), "shifted", np.dtype(np.int64))
+        BatchBuilder(loader.batch_order, loader._reader, loader.mesh, *options).build(0)
+    loader.close()

@@ -1,0 +1,351 @@
+"""The Flight server: a ticket in, a stream of record batches out. It keeps nothing for a client between requests.
+
+    DoGet(ticket) ─▶ limits ─▶ token ─▶ order ─▶ slot ─▶ RowStream: build, send, build … ─▶ slot given back
+
+Every error leaves here as a `Refusal`: gRPC would send a traceback, and lose a long text. What is no refusal is told as such,
+and its traceback goes to the log.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+import pyarrow as pa
+from pyarrow import flight
+
+from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
+from datapipe.loader.batches import BatchBuilder
+from datapipe.loader.remote.protocol import (
+    Kind,
+    OpenRequest,
+    Refusal,
+    Ticket,
+    Where,
+    digest_of,
+)
+from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema_of
+from datapipe.service.access import Access, Client, RefusedError, Slots
+from datapipe.service.figures import ServiceFigures
+from datapipe.service.outputs import Lineages, ServedOutput, batch_bytes
+from datapipe.service.sockets import is_loopback, peer_of
+
+_MIDDLEWARE = "access"
+_MOST_NAME = 256
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServiceLimits:
+    """What a server does at most.
+
+    Attributes:
+        streams, client_streams: at once, over all and of each client.
+        batch_bytes: of one batch of a rank, while it is built.
+        steps: of a stream.
+        idle_s: for which a client may leave a stream unread.
+    """
+
+    streams: int = 256
+    client_streams: int = 64
+    batch_bytes: int = 1 << 30
+    steps: int = 1 << 16
+    idle_s: float = 120.0
+
+
+class _Asks(flight.ServerMiddleware):
+    """The headers of a request."""
+
+    def __init__(self, authorization: str) -> None:
+        self.authorization = authorization
+
+
+class _Headers(flight.ServerMiddlewareFactory):
+    def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[Any]]) -> _Asks:
+        values = headers.get("authorization") or [""]
+        value = values[0]
+        return _Asks(value if isinstance(value, str) else value.decode("latin-1"))
+
+
+class RowStream:
+    """An iterator over the messages of one DoGet. It gives its slot back when it ends, and when it is dropped.
+
+    Attributes:
+        peer: who reads it.
+        is_sending: whether the last message was handed to gRPC; since `handed_at`.
+    """
+
+    def __init__(self, service: Service, client: Client, ticket: Ticket, builder: BatchBuilder, schema: pa.Schema) -> None:
+        self.client, self.schema, self.peer = client, schema, ("", 0)
+        self.is_sending, self.handed_at = False, time.monotonic()
+        self._service, self._ticket, self._builder = service, ticket, builder
+        self._messages = self._send()
+        self._end = weakref.finalize(self, service.end_stream, client.name, id(self))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        self.is_sending = False
+        try:
+            message = next(self._messages)
+        except StopIteration:
+            self._end()
+            raise
+        except Exception as error:
+            message = notice(self.schema, self._service.refusal_of(error))
+            self._messages = iter(())
+        self.is_sending, self.handed_at = True, time.monotonic()
+        return message
+
+    def _send(self) -> Iterator[pa.RecordBatch]:
+        ticket, steps, figures = self._ticket, self._builder.batch_order.steps, self._service.figures
+        step, left, size = steps.next(ticket.first), ticket.count, 1
+        while left and (steps.num_steps is None or step < steps.num_steps):
+            if self._service.is_draining:
+                raise RefusedError(Refusal.of("draining", "the server is about to stop."))
+            wanted: list[int] = []
+            while len(wanted) < min(size, left) and (steps.num_steps is None or step < steps.num_steps):
+                wanted.append(step)
+                step = steps.advance(step, ticket.stride)
+            started = time.thread_time()
+            batches = self._builder.build_many(wanted)
+            messages = list(record_batches(self.schema, wanted, batches, ticket.message_bytes))
+            num_bytes = sum(map(bytes_of, batches))
+            figures.built(ticket.output, len(wanted), num_bytes, time.thread_time() - started)
+            time.sleep(self.client.pause_s(num_bytes))
+            yield from messages
+            left -= len(wanted)
+            of_message = max(1, ticket.message_bytes * len(wanted) // max(1, num_bytes))
+            size = min(2 * size, of_message)
+
+
+class Service(flight.FlightServerBase):
+    """The server of some outputs. It listens once it is made.
+
+    Args:
+        location: such as grpc://127.0.0.1:0.
+        tls: certificates and keys, in PEM.
+        replicas: URLs of servers that answer the same tickets, for clients that ask.
+        tells_files: whether clients on this machine are told where the files are.
+        say: gets an event and facts, for the log.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        outputs: Mapping[str, ServedOutput],
+        access: Access,
+        *,
+        limits: ServiceLimits | None = None,
+        figures: ServiceFigures | None = None,
+        lineages: Lineages | None = None,
+        slots: Slots | None = None,
+        tls: Sequence[tuple[bytes, bytes]] = (),
+        replicas: Sequence[str] = (),
+        tells_files: bool = False,
+        say: Callable[..., None] = lambda event, **facts: None,
+    ) -> None:
+        self.outputs, self.access, self.limits = outputs, access, limits or ServiceLimits()
+        self.figures, self.lineages = figures or ServiceFigures(), lineages or Lineages()
+        self.slots = slots or Slots(self.limits.streams)
+        self.is_draining = False
+        self._replicas, self._tells_files, self._say = tuple(replicas), tells_files, say
+        self._streams: dict[int, weakref.ref[RowStream]] = {}
+        self._lock = threading.Lock()
+        super().__init__(location, tls_certificates=list(tls) or None, middleware={_MIDDLEWARE: _Headers()})
+
+    # -------------------------------------------------------------------------------------------- requests
+
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
+        with self._refusing():
+            content = ticket.ticket
+            client = self._client(context)
+            stream = self._stream(client, content, context)
+            return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(stream.schema, stream))
+
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
+        with self._refusing():
+            client, content = self._client(context), action.body.to_pybytes() if action.body is not None else b""
+            if action.type == "open":
+                return [self._open(client, content, context)]
+            if action.type == "where":
+                return [self._where(client, content, context)]
+            if action.type == "lineage":
+                self.lineages.add(content)
+                return []
+            raise UserError(f"no action '{action.type[:64]}'. Expected open, where or lineage.")
+
+    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
+        where = ("where", "the newest snapshot of an output")
+        return [("open", "a new or continued run"), where, ("lineage", "keeps a lineage under its SHA-256 for a while")]
+
+    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
+        with self._refusing():
+            client = self._client(context)
+            names = [name for name in self.outputs if client.outputs is None or name in client.outputs]
+        for name in names:
+            descriptor = flight.FlightDescriptor.for_path(*name.split("/"))
+            yield flight.FlightInfo(pa.schema([]), descriptor, [], -1, -1)
+
+    def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
+        """For a ticket as the command: the servers that answer it."""
+        with self._refusing():
+            client, content = self._client(context), descriptor.command or b""
+            ticket = self._ticket(client, content)
+            order = self._order(ticket)
+            schema = schema_of(ticket.fields, ticket.dtype, ticket.mesh, order.inventory.snapshot.sequence_length)
+            served = self.outputs[ticket.output]
+            locations = [*self._replicas, *([served.root.url] if self._is_here(context, served) else [])]
+            endpoint = flight.FlightEndpoint(content, [_location(text) for text in locations])
+            return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
+
+    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
+        return flight.SchemaResult(self.get_flight_info(context, descriptor).schema)
+
+    def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with self._refusing():
+            raise UserError("nothing can be written here.")
+
+    def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
+        with self._refusing():
+            raise UserError("nothing can be exchanged here.")
+
+    # -------------------------------------------------------------------------------------------- what they do
+
+    def _client(self, context: flight.ServerCallContext) -> Client:
+        headers = context.get_middleware(_MIDDLEWARE)
+        return self.access.client(headers.authorization if headers is not None else "", peer_of(context.peer())[0])
+
+    def _output(self, client: Client, name: str) -> ServedOutput:
+        client.check_output(name)
+        if name not in self.outputs:
+            raise UserError(
+                f"no output '{name}' is served here. `datapipe serve` was given {', '.join(sorted(self.outputs))[:300]}."
+            )
+        return self.outputs[name]
+
+    def _ticket(self, client: Client, content: bytes) -> Ticket:
+        if self.is_draining:
+            raise RefusedError(Refusal.of("draining", "the server is about to stop."))
+        ticket = Ticket.read(content)
+        self._output(client, ticket.output)
+        if ticket.count > self.limits.steps:
+            raise UserError(f"{ticket.count:,} steps in a stream: at most {self.limits.steps:,} are sent.")
+        return ticket
+
+    def _order(self, ticket: Ticket) -> Any:
+        lineage = ticket.lineage or self.lineages.find(ticket.digest)
+        if lineage is None:
+            raise RefusedError(Refusal.of("lineage", "the lineage of the ticket is not known here: send it."))
+        if ticket.lineage and digest_of(ticket.lineage) != ticket.digest:  # its order would be kept under a wrong name
+            raise UserError("ticket: the digest is not that of the lineage.")
+        return self.outputs[ticket.output].order(ticket, lineage, ticket.digest)
+
+    def _stream(self, client: Client, content: bytes, context: flight.ServerCallContext) -> RowStream:
+        ticket = self._ticket(client, content)
+        order = self._order(ticket)
+        num_bytes = batch_bytes(order, ticket)
+        if num_bytes > self.limits.batch_bytes:
+            raise UserError(
+                f"a batch of this rank takes {num_bytes:,} bytes, and at most {self.limits.batch_bytes:,} are served. Use "
+                f"smaller batches or more ranks, or raise --batch-bytes of the server."
+            )
+        builder = self.outputs[ticket.output].builder(order, ticket)
+        schema = schema_of(ticket.fields, ticket.dtype, ticket.mesh, order.inventory.snapshot.sequence_length)
+        self.slots.take(client)
+        try:
+            stream = RowStream(self, client, ticket, builder, schema)
+        except BaseException:
+            self.slots.give_back(client.name)
+            raise
+        stream.peer = peer_of(context.peer())
+        with self._lock:
+            self._streams[id(stream)] = weakref.ref(stream)
+        self.figures.began()
+        return stream
+
+    def end_stream(self, client_name: str, number: int) -> None:
+        """Gives the slot of a stream back."""
+        self.slots.give_back(client_name)
+        with self._lock:
+            self._streams.pop(number, None)
+
+    def _open(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
+        if self.is_draining:
+            raise RefusedError(Refusal.of("draining", "the server is about to stop."))
+        request = OpenRequest.read(content)
+        output = self._output(client, request.output)
+        order, step = output.open(request)
+        self.lineages.keep(order.lineage_json)
+        return output.describe(order, step, most_steps=self.limits.steps, replicas=self._replicas).to_json()
+
+    def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
+        output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
+        files = str(output.root.local) if self._is_here(context, output) else ""
+        return Where(snapshot=output.snapshot(None).fingerprint, files=files).to_json()
+
+    def _is_here(self, context: flight.ServerCallContext, output: ServedOutput) -> bool:
+        """Whether a client is told where the files are: it is on this machine, and they are files."""
+        return self._tells_files and output.root.local is not None and is_loopback(peer_of(context.peer())[0])
+
+    # -------------------------------------------------------------------------------------------- errors
+
+    @contextmanager
+    def _refusing(self) -> Iterator[None]:
+        """Turns every error into a Flight error with a refusal."""
+        try:
+            yield
+        except Exception as error:
+            refusal = self.refusal_of(error)
+        else:
+            return
+        kind = flight.FlightUnavailableError if refusal.kind in ("busy", "draining") else flight.FlightServerError
+        kind = flight.FlightUnauthenticatedError if refusal.kind == "denied" else kind
+        raise kind(refusal.message, extra_info=refusal.to_json())
+
+    def refusal_of(self, error: Exception) -> Refusal:
+        """What a client is told of an error. Counts it; an error that is not the client's goes to the log."""
+        refusal = self._refusal_of(error)
+        self.figures.refused(refusal.kind)
+        if refusal.kind in ("failed", "corruption"):
+            self._say("failed", kind=refusal.kind, message=str(error), traceback="".join(traceback.format_exception(error)))
+        return refusal
+
+    def _refusal_of(self, error: Exception) -> Refusal:
+        if isinstance(error, RefusedError):
+            return error.refusal
+        kind: Kind = "user"
+        if isinstance(error, SnapshotError):
+            kind = "snapshot"
+        elif isinstance(error, CorruptionError):
+            kind = "corruption"
+        elif not isinstance(error, UserError):
+            what = f"{type(error).__name__}: see its log" if not isinstance(error, DatapipeError) else "see its log"
+            return Refusal.of("failed", f"the server could not build the batch ({what}).")
+        return Refusal.of(kind, self._without_paths(str(error)))
+
+    def _without_paths(self, text: str) -> str:
+        for output in self.outputs.values():
+            for path in (output.root.url, output.root.url.partition("?")[0], str(output.root.local or "")):
+                if path:
+                    text = text.replace(path, output.name)
+        return text
+
+    # -------------------------------------------------------------------------------------------- operation
+
+    @property
+    def running(self) -> list[RowStream]:
+        """The streams that are not over."""
+        with self._lock:
+            streams = [reference() for reference in self._streams.values()]
+        return [stream for stream in streams if stream is not None]
+
+
+def _location(text: str) -> Any:
+    return text if "://" in text else f"file://{text}"

@@ -1,0 +1,96 @@
+"""The connections of this process, seen past gRPC, which gives no way to end one that reads nothing or sends too much.
+
+Arrow Flight takes messages of any length and has no deadline for a client that stops reading: its thread waits until the
+connection breaks. So a watcher looks at the sockets: it has the kernel test silent peers, and shuts down what breaks a limit.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+KEEPALIVE_S, PROBES_S, PROBES = 30, 10, 3
+UNACKNOWLEDGED_MS = 60_000
+"""A peer that acknowledges nothing for so long is gone: half-open connections end."""
+
+_TCP_INFO = 11
+_BYTES_RECEIVED = 128
+"""Offset of tcpi_bytes_received in struct tcp_info of linux/tcp.h."""
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A peer that is connected to a port of this process.
+
+    Attributes:
+        peer: its address and port.
+        descriptor: of the socket in this process.
+        inode: which tells sockets apart.
+        received: bytes, since it was made.
+    """
+
+    peer: tuple[str, int]
+    descriptor: int
+    inode: str
+    received: int
+
+
+def connections(port: int) -> Iterator[Connection]:
+    """The connections to a port; closed or closing ones are left out."""
+    with suppress(OSError):
+        for name in os.listdir("/proc/self/fd"):
+            with suppress(OSError):
+                target = os.readlink(f"/proc/self/fd/{name}")
+                if target.startswith("socket:"):
+                    found = _connection(int(name), target, port)
+                    if found is not None:
+                        yield found
+
+
+def _connection(descriptor: int, inode: str, port: int) -> Connection | None:
+    with socket.socket(fileno=os.dup(descriptor)) as copy:
+        if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.type != socket.SOCK_STREAM:
+            return None
+        if copy.getsockname()[1] != port:
+            return None
+        peer = copy.getpeername()  # OSError for the socket that listens
+        info = copy.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _BYTES_RECEIVED + 8)
+        received = struct.unpack_from("<Q", info, _BYTES_RECEIVED)[0] if len(info) >= _BYTES_RECEIVED + 8 else 0
+        return Connection((plain_host(peer[0]), peer[1]), descriptor, inode, received)
+
+
+def keep_alive(connection: Connection) -> None:
+    """Has the kernel test whether a silent peer is still there."""
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.descriptor)) as copy:
+        copy.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_S)
+        copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, PROBES_S)
+        copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+        copy.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNACKNOWLEDGED_MS)
+
+
+def cut(connection: Connection) -> None:
+    """Ends a connection: gRPC sees it break, and frees what waits for it."""
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.descriptor)) as copy:
+        if (plain_host(copy.getpeername()[0]), copy.getpeername()[1]) == connection.peer:
+            copy.shutdown(socket.SHUT_RDWR)
+
+
+def peer_of(text: str) -> tuple[str, int]:
+    """Address and port of a peer as gRPC writes it: ipv4:127.0.0.1:5000, ipv6:%5B::1%5D:5000."""
+    host, _, port = unquote(text).partition(":")[2].rpartition(":")
+    return plain_host(host.strip("[]")), int(port) if port.isdigit() else 0
+
+
+def plain_host(host: str) -> str:
+    """An address without a zone, and an IPv4 address without the form it has on an IPv6 socket."""
+    return host.partition("%")[0].removeprefix("::ffff:")
+
+
+def is_loopback(host: str) -> bool:
+    return host in ("localhost", "::1") or host.startswith("127.")

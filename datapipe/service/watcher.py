@@ -1,0 +1,106 @@
+"""The thread that looks at a server's connections, certificates and outputs, since nothing else would.
+
+every 0.1 s   connections: keepalive for new ones; those that flood or read nothing are cut
+every second  certificates: changed ones are taken, by a new listener on the same port
+every 10 s    outputs: whether each is still there
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Protocol
+
+from datapipe.service.server import RowStream
+from datapipe.service.sockets import Connection, connections, cut, keep_alive
+
+LOOK_S = 0.1
+CERTIFICATES_S = 1.0
+OUTPUTS_S = 10.0
+
+_MOST_SHARE = 0.05
+"""Of the time, for looking at connections; where there are many, the looks are further apart."""
+
+MOST_RECEIVED = 16 << 20
+"""Bytes between two looks: the largest request has 2 MiB, and Arrow Flight takes messages of any length."""
+
+
+class Watched(Protocol):
+    """What is looked after."""
+
+    @property
+    def port(self) -> int: ...
+    @property
+    def running(self) -> list[RowStream]: ...
+    def look_at_certificates(self) -> None: ...
+    def look_at_outputs(self) -> None: ...
+
+
+class Watcher:
+    """Looks until it is stopped.
+
+    Args:
+        idle_s: for which a stream may be left unread.
+        most_connections: those without a stream are cut above it, of the host with most of them.
+        say: gets the reason and the connection that is cut.
+    """
+
+    def __init__(self, watched: Watched, idle_s: float, most_connections: int, say: Callable[[str, Connection], None]) -> None:
+        self._watched, self._idle_s, self._most, self._say = watched, idle_s, most_connections, say
+        self._received: dict[str, int] = {}
+        self._stop = threading.Event()
+        self.num_connections = 0
+        self._thread = threading.Thread(target=self._run, name="datapipe-watcher", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        due = {self._watched.look_at_certificates: 0.0, self._watched.look_at_outputs: 0.0}
+        every = {self._watched.look_at_certificates: CERTIFICATES_S, self._watched.look_at_outputs: OUTPUTS_S}
+        pause_s = LOOK_S
+        while not self._stop.wait(pause_s):
+            started = time.thread_time()
+            with suppress(OSError):
+                self.look()
+            pause_s = max(LOOK_S, (time.thread_time() - started) / _MOST_SHARE)
+            for look, at in due.items():
+                if time.monotonic() >= at:
+                    look()
+                    due[look] = time.monotonic() + every[look]
+
+    def look(self) -> None:
+        """Looks at all connections once."""
+        found = list(connections(self._watched.port))
+        running = self._watched.running
+        now = time.monotonic()
+        unread = {stream.peer for stream in running if stream.is_sending and now - stream.handed_at >= self._idle_s}
+        received = {one.inode: one.received for one in found}
+        for one in found:
+            before = self._received.get(one.inode)
+            if before is None:
+                keep_alive(one)
+            if one.received - (before or 0) > MOST_RECEIVED:
+                self._cut("flood", one)
+            elif one.peer in unread:
+                self._cut("unread", one)
+        self._received, self.num_connections = received, len(found)
+        self._cut_excess(found, {stream.peer for stream in running})
+
+    def _cut_excess(self, found: list[Connection], busy: set[tuple[str, int]]) -> None:
+        excess = len(found) - self._most
+        if excess <= 0:
+            return
+        per_host = Counter(one.peer[0] for one in found)
+        idle = [one for one in found if one.peer not in busy]
+        for one in sorted(idle, key=lambda one: -per_host[one.peer[0]])[:excess]:
+            self._cut("connections", one)
+
+    def _cut(self, reason: str, connection: Connection) -> None:
+        cut(connection)
+        self._say(reason, connection)

@@ -1,0 +1,188 @@
+"""A real server and its clients: the loader over the network is the loader of the files, byte for byte."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import signal
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.errors import SnapshotError, UserError
+from datapipe.loader import Loader
+from datapipe.loader.field_table import FIELDS
+from datapipe.loader.share import Mesh
+from tests.support.service import Server, served
+from tests.support.snapshots import make_snapshot
+
+pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")]
+
+ALL = tuple(FIELDS)
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    sizes = {"code": 31, "web": 83, "zeta": 10}
+    folder = tmp_path_factory.mktemp("served") / "runs"
+    return make_snapshot(folder, sizes, validation={"web": 9}, sequence_length=16, phases=PHASES)
+
+
+PHASES = [(16 * 40, {"web": 1}), (16 * 75, {"code": 2, "zeta": 1}), (None, {"code": 1, "web": 1})]
+
+
+@pytest.fixture(scope="module")
+def server(output: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with served(tmp_path_factory.mktemp("server"), f"a/b={output}", "--no-files", "--batch-bytes", "64MB") as running:
+        yield running
+
+
+def assert_same(here: dict[str, Any], there: dict[str, Any]) -> None:
+    assert list(here) == list(there)
+    for name, value in here.items():
+        assert type(value) is type(there[name])
+        np.testing.assert_array_equal(value, there[name])
+        if isinstance(value, np.ndarray):
+            assert (value.dtype, value.shape) == (there[name].dtype, there[name].shape)
+            assert there[name].flags.writeable
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "all fields": {"global_batch_size": 7},
+    "int32, unshifted": {"global_batch_size": 5, "dtype": "int32", "labels": "unshifted"},
+    "a rank of three": {"global_batch_size": 8, "rank": 1, "world_size": 3},
+    "a rank without rows": {"global_batch_size": 2, "rank": 0, "world_size": 3},
+    "attention": {"global_batch_size": 9, "rank": 2, "world_size": 3, "balance": "attention"},
+    "context ranks": {
+        "global_batch_size": 4,
+        "mesh": Mesh(data_rank=0, data_size=2, context_rank=1, context_size=2),
+        "fields": ("input_ids", "labels", "position_ids", "segment_ids", "sources", "step"),
+    },
+    "split documents": {
+        "global_batch_size": 4,
+        "mesh": Mesh(data_rank=1, data_size=2, context_rank=1, context_size=2, layout="document_zigzag"),
+        "fields": ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens", "max_seqlen", "step"),
+    },
+    "room for runs": {"global_batch_size": 4, "pad_cu_seqlens": 80},
+    "skips": {"global_batch_size": 7, "skip": [(3, 5), (9, 10)], "skip_documents": ["0" * 31 + "1"]},
+    "another mixture": {"global_batch_size": 6, "mixture": {"code": 0.1, "zeta": "0.3", "web": 1}, "group_rows": 3},
+    "phases": {"global_batch_size": 6, "mixture": [(320, {"web": 1}), (None, {"code": 1})], "seed": 5, "window": 2},
+    "rows as stored": {"global_batch_size": 6, "shuffle": False},
+    "validation": {"global_batch_size": 4, "split": "validation"},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_client_gets_the_batches_and_states_of_a_local_loader(output: Path, server: Server, name: str) -> None:
+    options = {"fields": ALL, **OPTIONS[name]}
+    here, there = Loader(output, **options), Loader(f"{server.location}/a/b", **options)
+    assert (here.num_steps, here.sources, here.global_batch_size) == (there.num_steps, there.sources, there.global_batch_size)
+    for mine, yours in zip(islice(here, 12), islice(there, 12), strict=True):
+        assert_same(mine, yours)
+        assert here.state_dict() == there.state_dict()
+    assert_same(here.batch(2), there.batch(2))
+    here.close()
+    there.close()
+
+
+def test_a_state_goes_from_files_to_the_service_and_back(output: Path, server: Server) -> None:
+    url = f"{server.location}/a/b"
+    here, there = Loader(output, global_batch_size=7), Loader(url, global_batch_size=7)
+    list(islice(here, 5))
+    there.load_state_dict(json.loads(json.dumps(here.state_dict())))
+    for copied in (there, pickle.loads(pickle.dumps(there)), copy.deepcopy(there)):
+        assert_same(here.batch(5), next(copied))
+        assert copied.state_dict()["step"] == 6
+        copied.close()
+    grown = Loader(url, global_batch_size=5, rank=1, world_size=2)
+    grown.load_state_dict(there.state_dict())
+    local = Loader(output, global_batch_size=5, rank=1, world_size=2)
+    local.load_state_dict(there.state_dict())
+    assert_same(next(local), next(grown))
+    assert local.state_dict() == grown.state_dict()
+    changed = Loader(url, global_batch_size=7, mixture={"code": 1, "web": 2, "zeta": 1})
+    with pytest.raises(SnapshotError, match=r"of another mixture: .* or pass `migrate=True`"):
+        changed.load_state_dict(here.state_dict())
+    for loader in (grown, local, changed):
+        loader.close()
+
+
+def test_seek_next_and_a_depth_of_none_move_one_position(output: Path, server: Server) -> None:
+    here = Loader(output, global_batch_size=7)
+    there = Loader(f"{server.location}/a/b", global_batch_size=7, prefetch=0)
+    for step in (3, 4, 0, 11):
+        there.seek(step)
+        assert_same(here.batch(step), next(there))
+    assert "steps" in str(there.stats())
+    there.close()
+    assert_same(here.batch(12), next(there))  # a closed loader stays usable
+    there.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fields": ("nope",)}, "no field 'nope'"),
+        ({"snapshot": "ffff"}, "no snapshot begins with 'ffff'"),
+        ({"mixture": {"nix": 1}}, "no source 'nix'"),
+        ({"skip_shards": ["nope"]}, "nope"),
+        ({"global_batch_size": 1 << 19, "fields": ("input_ids",)}, "a batch of this rank takes"),
+        ({"world_size": 3, "rank": 3}, "rank 3 of a world of 3"),
+    ],
+)
+def test_mistakes_are_told_as_by_a_local_loader_and_without_paths(server: Server, options: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message) as told:
+        next(Loader(f"{server.location}/a/b", **{"global_batch_size": 7, **options}))
+    assert "/tmp" not in str(told.value)
+    assert len(str(told.value)) < 1_000
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("{}/a", "no output 'a' is served here"),
+        ("{}/a/b?nope=1", "unknown option 'nope'"),
+        ("{}/a/b?ca=/nowhere", "ca=/nowhere: No such file"),
+        ("{}/../b", "no name of an output"),
+        ("{}", "no name of an output"),
+        ("grpc://user:secret@127.0.0.1:1/a", "holds no user and no password"),
+        ("grpc://127.0.0.1:0/a", "no host and port"),
+    ],
+)
+def test_urls_that_name_nothing_are_refused(server: Server, url: str, message: str) -> None:
+    with pytest.raises(UserError, match=message) as told:
+        Loader(url.format(server.location), global_batch_size=7)
+    assert "secret" not in str(told.value)
+
+
+def test_where_no_server_answers_a_loader_says_so_after_its_wait() -> None:
+    with pytest.raises(Exception, match=r"no server of 'x' has answered for .* s\. grpc://127\.0\.0\.1:9:"):
+        Loader("grpc://127.0.0.1:9/x?wait_s=0.2", global_batch_size=1)
+
+
+def test_a_server_is_ready_drains_and_ends(output: Path, tmp_path: Path) -> None:
+    with served(tmp_path, str(output), "--no-files") as server:
+        assert server.status("/healthz") == (200, "ok\n")
+        assert server.status("/readyz") == (200, "ready\n")
+        assert server.status("/other")[0] == 404
+        loader = Loader(f"{server.location}/runs?wait_s=1", global_batch_size=7)
+        assert next(loader)["input_ids"].shape == (7, 16)
+        assert server.figure("datapipe_service_steps_total") >= 1
+        assert server.end(signal.SIGTERM) == 0
+        with pytest.raises(Exception, match="no server of 'runs'"):
+            list(islice(loader, 100_000))
+        loader.close()
+
+
+def test_on_the_same_machine_the_files_are_read_where_the_server_tells_them(output: Path, tmp_path: Path) -> None:
+    with served(tmp_path, str(output)) as server:
+        there = Loader(f"{server.location}/runs", global_batch_size=7)
+        assert type(there) is Loader
+        assert_same(next(Loader(output, global_batch_size=7)), next(there))
+        assert server.figure("datapipe_service_streams_total") == 0
+        there.close()

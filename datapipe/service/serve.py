@@ -1,7 +1,7 @@
 """One server of a service: it listens, is looked after, becomes ready, and drains before it ends.
 
 Running ── Service (Flight) ── Watcher ── StatusServer
-   │            │ new certificates: another Service on the same port; the old one drains
+   │            │ new certificates: another Service takes over the port; the old one drains
    └ SIGTERM ─▶ drain: no new requests; streams end at a step, and tell their clients to go elsewhere
 """
 
@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from datapipe.errors import UserError
 from datapipe.kernels.compiling import compile_at_once
@@ -100,7 +101,7 @@ class Running:
             _check_free(options.host, options.port)
         self.service = self._listen(options.port)
         self.port: int = self.service.port
-        self._watcher = Watcher(self, options.limits.idle_s, options.connections, self._tell_cut)
+        self._watcher = Watcher(self, options.limits.idle_s, options.connections, self._tell_cut, self._tell_failed)
         self.status: StatusServer | None = None
         if options.status_port is not None:
             metrics = ServiceMetrics(
@@ -146,9 +147,23 @@ class Running:
             say=self._say,
         )
 
+    def _listen_again(self) -> Service:
+        """A listener on the port that the one before gives up at once, while its streams end. Flight shares no port."""
+        deadline = time.monotonic() + _LAST_S
+        while True:
+            try:
+                return self._listen(self.port)
+            except pa.ArrowException:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
     def _tell_cut(self, reason: str, connection: Connection) -> None:
         self.figures.cut(reason)
         self._say("cut", reason=reason, peer=f"{connection.peer[0]}:{connection.peer[1]}")
+
+    def _tell_failed(self, error: Exception) -> None:
+        self._say("problem", message=f"{type(error).__name__}: {error}")
 
     def look_at_certificates(self) -> None:
         """Takes changed certificates: connections that are there go on with the old ones until their streams end."""
@@ -159,10 +174,10 @@ class Running:
             except UserError as error:
                 problem = f"the certificates are not taken: {error}"
             else:
-                self._stamps, self._pems, old = stamps, pems, self.service
-                self.service = self._listen(self.port)
+                self._stamps, self._pems = stamps, pems
+                self._end(self.service)
+                self.service = self._listen_again()
                 self._say("certificates_taken")
-                self._end(old)
         if problem and problem != self._problem:
             self._say("problem", message=problem)
         self._problem = problem
@@ -286,7 +301,7 @@ def _check(options: ServeOptions) -> None:
 
 
 def _check_free(host: str, port: int) -> None:
-    """Raises UserError where another process listens: gRPC would share the port with it."""
+    """Raises UserError where another process listens: Flight would only say that the server did not start."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as trial:
         trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -83,8 +83,8 @@ class RowStream:
     def __init__(self, service: Service, client: Client, ticket: Ticket, builder: BatchBuilder, schema: pa.Schema) -> None:
         self.client, self.schema, self.peer = client, schema, ("", 0)
         self.is_sending, self.handed_at = False, time.monotonic()
-        self._service, self._ticket, self._builder = service, ticket, builder
-        self._messages = self._send()
+        self._service = service
+        self._messages = _messages(service, client, ticket, builder, schema)
         self._end = weakref.finalize(self, service.end_stream, client.name, id(self))
 
     def __iter__(self) -> Self:
@@ -103,26 +103,30 @@ class RowStream:
         self.is_sending, self.handed_at = True, time.monotonic()
         return message
 
-    def _send(self) -> Iterator[pa.RecordBatch]:
-        ticket, steps, figures = self._ticket, self._builder.batch_order.steps, self._service.figures
-        step, left, size = steps.next(ticket.first), ticket.count, 1
-        while left and (steps.num_steps is None or step < steps.num_steps):
-            if self._service.is_draining:
-                raise RefusedError(Refusal.of("draining", "the server is about to stop."))
-            wanted: list[int] = []
-            while len(wanted) < min(size, left) and (steps.num_steps is None or step < steps.num_steps):
-                wanted.append(step)
-                step = steps.advance(step, ticket.stride)
-            started = time.thread_time()
-            batches = self._builder.build_many(wanted)
-            messages = list(record_batches(self.schema, wanted, batches, ticket.message_bytes))
-            num_bytes = sum(map(bytes_of, batches))
-            figures.built(ticket.output, len(wanted), num_bytes, time.thread_time() - started)
-            time.sleep(self.client.pause_s(num_bytes))
-            yield from messages
-            left -= len(wanted)
-            of_message = max(1, ticket.message_bytes * len(wanted) // max(1, num_bytes))
-            size = min(2 * size, of_message)
+
+def _messages(
+    service: Service, client: Client, ticket: Ticket, builder: BatchBuilder, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The messages of a stream. Refers to no `RowStream`, which must end when gRPC drops it, not at the next collection."""
+    steps, figures = builder.batch_order.steps, service.figures
+    step, left, size = steps.next(ticket.first), ticket.count, 1
+    while left and (steps.num_steps is None or step < steps.num_steps):
+        if service.is_draining:
+            raise RefusedError(Refusal.of("draining", "the server is about to stop."))
+        wanted: list[int] = []
+        while len(wanted) < min(size, left) and (steps.num_steps is None or step < steps.num_steps):
+            wanted.append(step)
+            step = steps.advance(step, ticket.stride)
+        started = time.thread_time()
+        batches = builder.build_many(wanted)
+        messages = list(record_batches(schema, wanted, batches, ticket.message_bytes))
+        num_bytes = sum(map(bytes_of, batches))
+        figures.built(ticket.output, len(wanted), num_bytes, time.thread_time() - started)
+        time.sleep(client.pause_s(num_bytes))
+        yield from messages
+        left -= len(wanted)
+        of_message = max(1, ticket.message_bytes * len(wanted) // max(1, num_bytes))
+        size = min(2 * size, of_message)
 
 
 class Service(flight.FlightServerBase):

@@ -11,7 +11,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Protocol
 
 from datapipe.service.server import RowStream
@@ -46,9 +45,18 @@ class Watcher:
         idle_s: for which a stream may be left unread.
         most_connections: those without a stream are cut above it, of the host with most of them.
         say: gets the reason and the connection that is cut.
+        fails: gets the error of a look.
     """
 
-    def __init__(self, watched: Watched, idle_s: float, most_connections: int, say: Callable[[str, Connection], None]) -> None:
+    def __init__(
+        self,
+        watched: Watched,
+        idle_s: float,
+        most_connections: int,
+        say: Callable[[str, Connection], None],
+        fails: Callable[[Exception], None],
+    ) -> None:
+        self._fails = fails
         self._watched, self._idle_s, self._most, self._say = watched, idle_s, most_connections, say
         self._received: dict[str, int] = {}
         self._stop = threading.Event()
@@ -66,13 +74,19 @@ class Watcher:
         pause_s = LOOK_S
         while not self._stop.wait(pause_s):
             started = time.thread_time()
-            with suppress(OSError):
-                self.look()
+            self._guarded(self.look)
             pause_s = max(LOOK_S, (time.thread_time() - started) / _MOST_SHARE)
             for look, at in due.items():
                 if time.monotonic() >= at:
-                    look()
+                    self._guarded(look)
                     due[look] = time.monotonic() + every[look]
+
+    def _guarded(self, look: Callable[[], None]) -> None:
+        """A look that fails is told, and tried again: nobody else would look."""
+        try:
+            look()
+        except Exception as error:
+            self._fails(error)
 
     def look(self) -> None:
         """Looks at all connections once."""

@@ -28,6 +28,7 @@ class Server:
     """
 
     def __init__(self, arguments: Sequence[str], log: Path) -> None:
+        self.log, self.folder = log, log.parent
         self._log = log.open("ab")
         command = [*_COMMAND, *arguments, "--cache-folder", str(log.parent / "cache"), "--status-port", "0"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True, bufsize=1)
@@ -69,6 +70,11 @@ class Server:
         """The sum of a metric."""
         lines = [line for line in self.status("/metrics")[1].splitlines() if line.startswith(name)]
         return sum(float(line.rpartition(" ")[2]) for line in lines)
+
+    def peak_bytes(self) -> int:
+        """The most memory that it has had."""
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
     def send(self, number: signal.Signals) -> None:
         os.kill(self.process.pid, number)

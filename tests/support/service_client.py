@@ -7,6 +7,7 @@ the number of steps and the longest time that it waited for one.
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
 from pathlib import Path
@@ -20,6 +21,7 @@ def main(url: str, output: str, rank: str, world: str, stop: str) -> None:
     warnings.simplefilter("ignore")
     options = {"global_batch_size": 12, "rank": int(rank), "world_size": int(world), "fields": ("input_ids", "labels", "step")}
     there, here = Loader(url, **options), Loader(output, **options)
+    step_time = threading.Event()
     steps, longest_s, told_at = 0, 0.0, time.monotonic()
     while not Path(stop).exists():
         asked_at = time.monotonic()
@@ -30,6 +32,7 @@ def main(url: str, output: str, rank: str, world: str, stop: str) -> None:
         np.testing.assert_array_equal(batch["labels"], expected["labels"])
         assert there.state_dict() == here.state_dict()
         steps += 1
+        step_time.wait(0.005)
         if time.monotonic() - told_at > 1:
             told_at = time.monotonic()
             print("at", steps, flush=True)

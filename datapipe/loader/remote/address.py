@@ -23,7 +23,7 @@ _HOST = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+")
 
 def is_service(output: str) -> bool:
     """Whether an output is a URL of a service."""
-    return output.partition("://")[0] in SCHEMES
+    return output.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

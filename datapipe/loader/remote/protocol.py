@@ -70,7 +70,7 @@ _Weights = Annotated[dict[_Path, _Weight], Field(max_length=100_000)]
 
 
 def is_name(text: str) -> bool:
-    return len(text) <= 200 and re.match(_NAME, text) is not None
+    return len(text) <= 200 and re.fullmatch(_NAME, text) is not None and not text.endswith("\n")
 
 
 class _Record(BaseModel):

@@ -160,7 +160,7 @@ class Assembler:
         """The values of a field, by step: arrays of their own memory, which a trainer may change."""
         if not pa.types.is_list(column.type):
             return column.to_pylist()
-        offsets, flat = column.offsets.to_numpy(), column.values.to_numpy()
+        offsets, flat = _view(column.offsets), _view(column.values)
         flat = np.array(flat[offsets[0] : offsets[-1]])
         borders = (offsets - offsets[0]).tolist()
         return [_shaped(flat[start:stop], self._shapes[name]) for start, stop in zip(borders, borders[1:])]
@@ -169,7 +169,15 @@ class Assembler:
         columns = [part.column(name) for part in parts]
         if not pa.types.is_list(columns[0].type):
             return columns[0][0].as_py()
-        return _shaped(np.concatenate([column.flatten().to_numpy() for column in columns]), self._shapes[name])
+        return _shaped(np.concatenate([_view(column.flatten()) for column in columns]), self._shapes[name])
+
+
+def _view(numbers: pa.Array) -> np.ndarray:
+    """A column of numbers without nulls. Its own `to_numpy` would import pandas, where it is installed."""
+    buffer, dtype = numbers.buffers()[1], np.dtype(numbers.type.to_pandas_dtype())
+    if buffer is None or not len(numbers):
+        return np.empty(0, dtype)
+    return np.frombuffer(buffer, dtype, len(numbers), numbers.offset * dtype.itemsize)
 
 
 def _shaped(flat: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import pickle
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -14,10 +17,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
 from datapipe.loader.share import Mesh
+from tests.support import cli_processes
+from tests.support.certificates import Authority
+from tests.support.cli_processes import wait_until
 from tests.support.service import Server, served
 from tests.support.snapshots import make_snapshot
 
@@ -179,6 +185,20 @@ def test_a_server_is_ready_drains_and_ends(output: Path, tmp_path: Path) -> None
         loader.close()
 
 
+def test_a_client_needs_no_numba_no_ray_and_no_kernel(server: Server) -> None:
+    program = (
+        "import sys, json\n"
+        "for name in ('numba', 'ray', 'llvmlite'): sys.modules[name] = None\n"
+        "from datapipe.loader import Loader\n"
+        f"loader = Loader('{server.location}/a/b', global_batch_size=4)\n"
+        "next(loader); loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))\n"
+        "print(next(loader)['labels'].shape, sorted({'torch', 'pandas', 'yaml', 'ruamel'} & set(sys.modules)))\n"
+        "loader.close()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.strip() == "(4, 16) []", done.stderr
+
+
 def test_on_the_same_machine_the_files_are_read_where_the_server_tells_them(output: Path, tmp_path: Path) -> None:
     with served(tmp_path, str(output)) as server:
         there = Loader(f"{server.location}/runs", global_batch_size=7)
@@ -186,3 +206,55 @@ def test_on_the_same_machine_the_files_are_read_where_the_server_tells_them(outp
         assert_same(next(Loader(output, global_batch_size=7)), next(there))
         assert server.figure("datapipe_service_streams_total") == 0
         there.close()
+
+
+def test_tls_with_tokens_and_certificates_that_change_while_a_trainer_reads(output: Path, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    certificate, key = authority.issue("first")
+    (tmp_path / "token").write_text("of-a-trainer\n")
+    digest = hashlib.sha256(b"of-a-trainer").hexdigest()
+    (tmp_path / "tokens.yaml").write_text(f"tokens: [{{name: a, sha256: {digest}, outputs: [runs], bytes_per_s: 1GB}}]")
+    files = ["--tls-cert", str(certificate), "--tls-key", str(key), "--tokens", str(tmp_path / "tokens.yaml")]
+    log = tmp_path / "events.json"
+    with served(tmp_path / "s", str(output), f"other={output}", *files, "--no-files", "--log-json", str(log)) as server:
+        assert server.location.startswith("grpc+tls://")
+        url = f"{server.location}/runs?ca={authority.ca}&token_file={tmp_path / 'token'}&wait_s=30"
+        here, there = Loader(output, global_batch_size=7), Loader(url, global_batch_size=7)
+        for _ in range(3):
+            assert_same(next(here), next(there))
+        authority.issue("second")
+        wait_until(lambda: "certificates_taken" in log.read_text(), "the new certificates")
+        for _ in range(3_000):
+            assert_same(next(here), next(there))
+        fresh = Loader(url, global_batch_size=7)
+        assert_same(here.batch(9), fresh.batch(9))
+        with pytest.raises(UserError, match="the token of 'a' may not read 'other'"):
+            Loader(url.replace("/runs?", "/other?"), global_batch_size=7)
+        with pytest.raises(DatapipeError, match="no server of 'runs' has answered"):  # who does not trust the authority
+            Loader(url.replace(f"ca={authority.ca}&", "").replace("wait_s=30", "wait_s=0.5"), global_batch_size=7)
+        for loader in (here, there, fresh):
+            loader.close()
+        assert "of-a-trainer" not in log.read_text() + server.log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "0.0.0.0", "--tokens", "{tokens}"], "anyone on the way could read the tokens"),
+        (["--tls-cert", "{tokens}"], "give both files, or none"),
+        (["--tls-cert", "{tokens}", "--tls-key", "{tokens}"], "Expected a certificate and its key in PEM"),
+        (["{output}"], "two outputs are called 'runs'"),
+        (["../no name"], "gives no name for clients"),
+        (["nowhere"], "no snapshot"),
+    ],
+)
+def test_a_server_that_could_not_serve_says_so(output: Path, tmp_path: Path, arguments: list[str], message: str) -> None:
+    (tmp_path / "tokens.yaml").write_text("tokens: []")
+    given = [text.format(tokens=tmp_path / "tokens.yaml", output=output) for text in arguments]
+    done = cli_processes.run(["serve", str(output), "--port", "0", *given])
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+def test_a_port_that_is_taken_is_told(output: Path, server: Server) -> None:
+    done = cli_processes.run(["serve", str(output), "--port", str(server.port)])
+    assert (done.returncode, "another process listens there" in done.stderr) == (2, True), done.stderr

@@ -1,0 +1,292 @@
+"""A server under attack: what a hostile client gets is refused or cut, memory stays bounded, and others are served.
+
+Each attack has a token of its own, as has the trainer that goes on beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.errors import DatapipeError
+from datapipe.loader import Loader
+from datapipe.loader.remote.protocol import MOST_MESSAGE_CHARS, MOST_TICKET_BYTES, OpenRequest, digest_of
+from tests.support.cli_processes import wait_until
+from tests.support.service import Server, served
+from tests.support.snapshots import make_snapshot
+
+flight = pytest.importorskip("pyarrow.flight")
+
+MB = 1_000_000
+TOKENS = {"good": "of-the-trainer", "evil": "of-the-attacker"}
+IDLE_S, STREAMS, CONNECTIONS = 2, 8, 40
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("attacked") / "web", {"code": 310, "web": 830}, sequence_length=2048)
+
+
+@pytest.fixture(scope="module")
+def server(output: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    lines = [f"  - {{name: {name}, sha256: {hashlib.sha256(token.encode()).hexdigest()}}}" for name, token in TOKENS.items()]
+    (folder / "tokens.yaml").write_text("tokens:\n" + "\n".join(lines) + "\n")
+    for name, token in TOKENS.items():
+        (folder / name).write_text(token)
+    limits = ["--idle", str(IDLE_S), "--client-streams", str(STREAMS), "--connections", str(CONNECTIONS)]
+    with served(folder, f"web={output}", "--no-files", "--tokens", str(folder / "tokens.yaml"), *limits) as running:
+        yield running
+
+
+class _Trainer:
+    """A trainer that goes on while it is looked at, and compares what it gets."""
+
+    def __init__(self, server: Server, output: Path) -> None:
+        url = f"{server.location}/web?token_file={server.folder / 'good'}&wait_s=30"
+        self.there, self.here = Loader(url, global_batch_size=12), Loader(output, global_batch_size=12)
+        self.error: BaseException | None = None
+        self.steps, self._stop = 0, threading.Event()
+        self._thread = threading.Thread(target=self._train)
+        self._thread.start()
+
+    def _train(self) -> None:
+        try:
+            for batch in self.there:
+                np.testing.assert_array_equal(batch["input_ids"], self.here.batch(self.steps)["input_ids"])
+                self.steps += 1
+                if self._stop.wait(0.002):
+                    return
+        except BaseException as error:
+            self.error = error
+
+    def end(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.there.close()
+        self.here.close()
+
+
+@pytest.fixture
+def others_are_served(server: Server, output: Path) -> Iterator[None]:
+    """A trainer goes on beside the attack, and the server takes at most 600 MB more for it."""
+    before = server.peak_bytes()
+    trainer = _Trainer(server, output)
+    try:
+        wait_until(lambda: trainer.steps > 5 or trainer.error is not None, "the trainer")
+        begun = trainer.steps
+        yield
+        wait_until(lambda: trainer.steps > begun + 20 or trainer.error is not None, "the trainer after the attack")
+    finally:
+        trainer.end()
+    assert trainer.error is None
+    assert server.process.poll() is None
+    assert server.peak_bytes() - before < 600 * MB
+    assert "Traceback" not in server.log.read_text()
+
+
+def _client(server: Server) -> tuple[Any, Any]:
+    headers = [(b"authorization", b"Bearer " + TOKENS["evil"].encode())]
+    return flight.connect(server.location), flight.FlightCallOptions(headers=headers, timeout=60)
+
+
+def _valid(output: Path) -> dict[str, Any]:
+    """A ticket."""
+    loader = Loader(output, global_batch_size=12)
+    state = loader.state_dict()
+    return {
+        "output": "web",
+        "snapshot": state["snapshot"],
+        "seed": state["seed"],
+        "window": state["window_shards"],
+        "lineage": state["lineage"],
+        "digest": digest_of(state["lineage"]),
+        "fields": ["input_ids", "labels"],
+        "first": 0,
+        "count": 2,
+    }
+
+
+VALUES: list[Any] = [None, "", "x" * 5_000, -1, 0, 1, 1 << 31, 1 << 47, 1 << 62, 1 << 64, 1e308, True, [], {}]
+VALUES += [["input_ids"] * 33, "../..", "/etc/passwd", "web/../../x", "\x00", "\u202e", [[]], {"a": {}}, 0.5]
+VALUES += ["shuffled", "int32", "attention"]
+
+
+def _mutated(generator: random.Random, valid: dict[str, Any], lineage: str) -> bytes:
+    """A hostile neighbour of a valid record: other values, other names, lost or changed bytes."""
+    record = dict(valid)
+    for _ in range(generator.randint(1, 3)):
+        record[generator.choice(list(record))] = generator.choice(VALUES)
+    if lineage in record and generator.random() < 0.5:
+        text = valid[lineage]
+        place = generator.randrange(len(text))
+        record[lineage] = text[:place] + generator.choice(["9", "-", "0", "}", "null", "1e9"]) + text[place + 1 :]
+        record["digest"] = digest_of(record[lineage])
+    content = json.dumps(record).encode()
+    kind = generator.random()
+    if kind < 0.1:
+        return generator.randbytes(generator.randint(0, 300))
+    if kind < 0.2:
+        return content[: generator.randrange(len(content))]
+    if kind < 0.22:
+        return b"[" * (MOST_TICKET_BYTES - 1)
+    if kind < 0.24:
+        return content + b" " * MOST_TICKET_BYTES
+    return content
+
+
+def _hostile_tickets(server: Server, output: Path, count: int) -> int:
+    """Sends tickets; how many were answered with batches. Every other one is refused, shortly and without paths."""
+    client, options = _client(server)
+    generator, valid, answered = random.Random(count), _valid(output), 0
+    for _ in range(count):
+        try:
+            reader = client.do_get(flight.Ticket(_mutated(generator, valid, "lineage")), options)
+            reader.read_chunk()
+            reader.cancel()
+            answered += 1
+        except StopIteration:
+            answered += 1
+        except flight.FlightError as error:
+            _check_refusal(error)
+    client.close()
+    return answered
+
+
+def _check_refusal(error: Any) -> None:
+    assert error.extra_info, error
+    told = json.loads(error.extra_info)
+    assert told["kind"] in ("user", "snapshot", "lineage", "busy"), told
+    assert len(told["message"]) <= MOST_MESSAGE_CHARS
+    assert "/tmp" not in told["message"]
+    assert "Traceback" not in str(error)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("others_are_served")
+def test_hostile_tickets_are_refused(server: Server, output: Path) -> None:
+    assert 0 < _hostile_tickets(server, output, 3_000) < 3_000
+
+
+@pytest.mark.storm
+@pytest.mark.timeout(1_800)
+@pytest.mark.usefixtures("others_are_served")
+def test_a_hundred_thousand_hostile_tickets_are_refused(server: Server, output: Path) -> None:
+    assert _hostile_tickets(server, output, 100_000)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("others_are_served")
+def test_hostile_states_are_refused(server: Server, output: Path) -> None:
+    client, options = _client(server)
+    loader, generator = Loader(output, global_batch_size=12), random.Random(7)
+    state = loader.state_dict()
+    for _ in range(1_000):
+        content = _mutated(generator, state, "lineage")
+        request = OpenRequest(output="web", global_batch_size=12).to_json()[:-1] + b',"state":' + content + b"}"
+        try:
+            list(client.do_action(flight.Action("open", request), options))
+        except flight.FlightError as error:
+            _check_refusal(error)
+    client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("others_are_served")
+def test_streams_that_are_never_read_are_cut(server: Server, output: Path) -> None:
+    before = server.figure('datapipe_service_cut_connections_total{reason="unread"}')
+    client, options = _client(server)
+    ticket = json.dumps({**_valid(output), "count": 10_000}).encode()
+    unread = [client.do_get(flight.Ticket(ticket), options) for _ in range(STREAMS)]
+    with pytest.raises(flight.FlightUnavailableError, match="'evil' has 8 streams, its most"):
+        client.do_get(flight.Ticket(ticket), options)
+    wait_until(lambda: server.figure('datapipe_service_running_streams{client="evil"}') == 0, "the end of the streams")
+    assert server.figure('datapipe_service_cut_connections_total{reason="unread"}') > before
+    for reader in unread:
+        with pytest.raises((flight.FlightError, OSError)):
+            list(reader)
+    client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("others_are_served")
+def test_a_slow_reader_is_served_slowly(server: Server, output: Path) -> None:
+    client, options = _client(server)
+    reader = client.do_get(flight.Ticket(json.dumps({**_valid(output), "count": 1_000}).encode()), options)
+    for _ in range(4):
+        assert reader.read_chunk().data.num_rows
+        threading.Event().wait(0.75 * IDLE_S)
+    reader.cancel()
+    client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("others_are_served")
+def test_messages_of_gigabytes_are_cut(server: Server) -> None:
+    """Arrow Flight takes them whole, before any code of ours runs."""
+    before = server.figure('datapipe_service_cut_connections_total{reason="flood"}')
+    content = bytes(1 << 30)
+
+    def flood() -> None:
+        client, options = _client(server)
+        with pytest.raises((flight.FlightError, OSError)):
+            client.do_get(flight.Ticket(content), options)
+        client.close()
+
+    threads = [threading.Thread(target=flood) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert server.figure('datapipe_service_cut_connections_total{reason="flood"}') > before
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("others_are_served")
+def test_connections_that_send_nothing_or_noise_keep_nobody_out(server: Server) -> None:
+    generator = random.Random(3)
+    with ExitStack() as stack:
+        for number in range(6 * CONNECTIONS):
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))
+            if number % 6 == 1:
+                connection.sendall(generator.randbytes(1_000))
+            if number % 6 == 2:
+                connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + generator.randbytes(100))
+        cut = 'datapipe_service_cut_connections_total{reason="connections"}'
+        wait_until(lambda: server.figure(cut) >= CONNECTIONS, "the cut of connections")
+        wait_until(lambda: server.figure("datapipe_service_connections") <= CONNECTIONS + 2, "the rest")
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("others_are_served")
+def test_tokens_decide(server: Server, output: Path) -> None:
+    client = flight.connect(server.location)
+    for header in (b"", b"Bearer ", b"Bearer wrong", b"Basic b2YtdGhlLXRyYWluZXI=", b"Bearer of-the-trainer x"):
+        options = flight.FlightCallOptions(headers=[(b"authorization", header)] if header else [], timeout=30)
+        for ask in _requests(output):
+            with pytest.raises((flight.FlightUnauthenticatedError, UnicodeError)):
+                ask(client, options)
+    client.close()
+    with pytest.raises(DatapipeError, match="token"):
+        Loader(f"{server.location}/web", global_batch_size=12)
+
+
+def _requests(output: Path) -> list[Callable[[Any, Any], object]]:
+    ticket = json.dumps(_valid(output)).encode()
+    request = OpenRequest(output="web", global_batch_size=12).to_json()
+    return [
+        lambda client, options: client.do_get(flight.Ticket(ticket), options).read_chunk(),
+        lambda client, options: list(client.do_action(flight.Action("open", request), options)),
+        lambda client, options: list(client.list_flights(options=options)),
+        lambda client, options: client.get_flight_info(flight.FlightDescriptor.for_command(ticket), options),
+    ]

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
+import shutil
+import subprocess
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+import pytest
+import typer.main
 import yaml
 
+from datapipe.cli.main import app
 from datapipe.config.execution import ExecutionSpec
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -102,3 +108,48 @@ def test_context_of_the_image_holds_what_the_dockerfile_copies() -> None:
     assert [name for name in allowed if not (ROOT / name).exists()] == []
     copied = re.findall(r"^COPY (?!--from)(\S+) ", (DEPLOY / "Dockerfile").read_text(), re.M)
     assert {name for name in copied if name != "."} <= allowed
+
+
+def _serve_options(arguments: list[str]) -> dict[str, Any]:
+    """The options of a `datapipe serve` command line, by name. Fails for one that the command does not have."""
+    command = typer.main.get_command(app)
+    serve = command.get_command(None, "serve")  # type: ignore[attr-defined]
+    assert arguments[0] == "serve"
+    return serve.make_context("serve", arguments[1:]).params
+
+
+def test_servers_on_kubernetes_are_given_options_that_there_are_and_time_to_drain() -> None:
+    documents = {document["kind"]: document for document in yaml.safe_load_all((DEPLOY / "serve.yaml").read_text())}
+    assert list(documents) == ["Service", "PodDisruptionBudget", "StatefulSet"]
+    spec = documents["StatefulSet"]["spec"]
+    pod = spec["template"]["spec"]
+    [container] = pod["containers"]
+    options = _serve_options(container["args"])
+    assert (options["port"], options["status_port"]) == (8815, 8816)
+    assert {port["name"]: port["containerPort"] for port in container["ports"]} == {"grpc": 8815, "status": 8816}
+    assert [port["port"] for port in documents["Service"]["spec"]["ports"]] == [8815, 8816]
+    assert pod["terminationGracePeriodSeconds"] > options["drain"] + 5
+    probes = {name: container[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "readiness", "liveness")}
+    assert probes == {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+    assert spec["replicas"] > documents["PodDisruptionBudget"]["spec"]["maxUnavailable"]
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["volumes"]}
+    for option in ("tls_cert", "tls_key", "tokens"):
+        assert any(str(options[option]).startswith(mount["mountPath"]) for mount in container["volumeMounts"])
+    assert documents["Service"]["metadata"]["name"] == spec["serviceName"]
+
+
+def test_the_unit_of_systemd_is_valid_and_gives_time_to_drain() -> None:
+    text = (DEPLOY / "serve.service").read_text()
+    command = re.search(r"^ExecStart=/usr/bin/env datapipe (.*?[^\\])$", text, re.M | re.S)
+    assert command is not None
+    options = _serve_options(shlex.split(command[1].replace("\\\n", " ")))
+    stop = re.search(r"^TimeoutStopSec=(\d+)$", text, re.M)
+    assert stop is not None
+    assert int(stop[1]) > options["drain"] + 5
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("needs systemd-analyze")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(DEPLOY / "serve.service")], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

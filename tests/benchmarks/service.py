@@ -1,0 +1,153 @@
+"""A service of batches on loopback: bytes per second of the server's CPU and of the clock, beside loaders of the files.
+
+    python -m tests.benchmarks.service FOLDER [--quick]
+
+Batches of 16 sequences of 2,048 tokens, `input_ids` in int64: 262 kB. Server and clients are processes of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.benchmarks.loader_start import write_snapshot as write_large
+from tests.benchmarks.tables import Settings, Table
+from tests.support.certificates import Authority
+from tests.support.service import Server
+from tests.support.snapshots import make_snapshot
+
+_STEPS, _QUICK_STEPS = 6_000, 200
+_SEQUENCES = 20_000
+_STEP_S = 0.08
+
+_CLIENT = """
+import json, sys, time
+from datapipe.loader import Loader
+url, steps, rank, world, step_s = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), float(sys.argv[5])
+started = time.perf_counter()
+loader = Loader(url, global_batch_size=16 * world, rank=rank, world_size=world, fields=("input_ids",))
+next(loader)
+first_s = time.perf_counter() - started
+cpu_s, begun, num_bytes = time.process_time(), time.perf_counter(), 0
+for _ in range(steps):
+    num_bytes += next(loader)["input_ids"].nbytes
+    if step_s:
+        time.sleep(step_s)
+wall_s = time.perf_counter() - begun
+stats = loader.stats()
+print(json.dumps({"first_s": first_s, "wall_s": wall_s, "cpu_s": time.process_time() - cpu_s, "bytes": num_bytes,
+                  "lost_share": stats.lost_share}))
+loader.close()
+"""
+
+_MEMMAP = """
+import json, sys, time
+import numpy as np, torch
+path, steps = sys.argv[1], int(sys.argv[2])
+rows = np.memmap(path, np.uint16).reshape(-1, 2048)
+order = np.random.default_rng(1).permutation(len(rows))
+class Rows(torch.utils.data.Dataset):
+    def __len__(self): return len(rows)
+    def __getitem__(self, number): return torch.from_numpy(rows[order[number]].astype(np.int64))
+loader = torch.utils.data.DataLoader(Rows(), batch_size=16, num_workers=2)
+batches = iter(loader)
+next(batches)
+begun, num_bytes = time.perf_counter(), 0
+for _ in range(min(steps, len(rows) // 16 - 2)):
+    num_bytes += next(batches).nbytes
+print(json.dumps({"wall_s": time.perf_counter() - begun, "bytes": num_bytes}))
+"""
+
+
+def measure(settings: Settings) -> Table:
+    steps = _QUICK_STEPS if settings.quick else _STEPS
+    folder = settings.folder / "service"
+    folder.mkdir(parents=True, exist_ok=True)
+    output = make_snapshot(folder / "web", {"web": _SEQUENCES}, sequence_length=2048, rows_per_shard=4_000, vocab_size=60_000)
+    authority = Authority(folder)
+    certificate, key = authority.issue("a server of a benchmark")
+    rows: list[tuple[str, ...]] = []
+    for name, arguments in (("plain", []), ("TLS", ["--tls-cert", str(certificate), "--tls-key", str(key)])):
+        server = Server([f"web={output}", "--port", "0", "--no-files", *arguments], folder / "server.log")
+        try:
+            url = f"{server.location}/web" + ("" if name == "plain" else f"?ca={authority.ca}")
+            rows += [_row(f"service, {name}, 1 client", server, url, steps, 1)]
+            if name == "plain":
+                rows += [_row("service, plain, 4 clients", server, url, steps // 4, 4)]
+                rows += [_trainer(url, settings.quick)]
+        finally:
+            server.end()
+    server = Server([f"web={output}", "--port", "0"], folder / "server.log")
+    try:
+        rows.append(_row("service, files of the same machine", server, f"{server.location}/web", steps, 1))
+    finally:
+        server.end()
+    rows.append(_local("loader of the files", _client(str(output), steps, 0, 1)))
+    tokens = folder / "tokens.bin"
+    tokens.write_bytes(bytes(2 * 2048 * _SEQUENCES))
+    rows.append(_local("torch DataLoader over memmap, 2 workers", _run([_MEMMAP, str(tokens), str(steps)])))
+    rows.append(_first_batch(folder, 64 if settings.quick else 16_384))
+    return Table(
+        title="A service of batches",
+        note="Batches of 16 sequences of 2,048 tokens, int64. The time to the first batch counts from the call of `Loader`. "
+        "Four clients are four ranks; the slowest and the fastest are told.",
+        header=("", "GB/s by clock", "GB per s of server CPU", "first batch", ""),
+        rows=rows,
+    )
+
+
+def _run(program: list[str]) -> dict[str, Any]:
+    done = subprocess.run([sys.executable, "-c", *program], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def _start(url: str, steps: int, rank: int, world: int, step_s: float = 0.0) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", _CLIENT, url, str(steps), str(rank), str(world), str(step_s)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def _client(url: str, steps: int, rank: int, world: int, step_s: float = 0.0) -> dict[str, Any]:
+    said, _ = _start(url, steps, rank, world, step_s).communicate()
+    return json.loads(said)
+
+
+def _row(name: str, server: Server, url: str, steps: int, clients: int) -> tuple[str, ...]:
+    _client(url, 10, 0, 1)  # opens files
+    before, built = server.figure("datapipe_service_cpu_seconds_total"), server.figure("datapipe_service_bytes_total")
+    running = [_start(url, steps, rank, clients) for rank in range(clients)]
+    told = [json.loads(client.communicate()[0]) for client in running]
+    cpu_s = server.figure("datapipe_service_cpu_seconds_total") - before
+    num_bytes = server.figure("datapipe_service_bytes_total") - built
+    rates = sorted(one["bytes"] / one["wall_s"] / 1e9 for one in told)
+    by_cpu = f"{num_bytes / cpu_s / 1e9:.2f}" if num_bytes else ""
+    shares = f"{rates[0]:.2f} to {rates[-1]:.2f} each" if clients > 1 else ""
+    return name, f"{sum(rates):.2f}", by_cpu, f"{max(one['first_s'] for one in told):.2f} s", shares
+
+
+def _local(name: str, told: dict[str, Any]) -> tuple[str, ...]:
+    first = f"{told['first_s']:.2f} s" if "first_s" in told else ""
+    return name, f"{told['bytes'] / told['wall_s'] / 1e9:.2f}", "", first, ""
+
+
+def _trainer(url: str, quick: bool) -> tuple[str, ...]:
+    told = _client(url, 10 if quick else 250, 0, 1, _STEP_S)
+    return "service, plain, steps of 80 ms", "", "", f"{told['first_s']:.2f} s", f"{told['lost_share']:.3%} of the time lost"
+
+
+def _first_batch(folder: Path, shards: int) -> tuple[str, ...]:
+    large = folder / "large"
+    write_large(large, shards)
+    server = Server([f"web={large}", "--port", "0", "--no-files"], folder / "server.log")
+    try:
+        told = _client(f"{server.location}/web", 10, 0, 1)
+    finally:
+        server.end()
+    return "service, plain, a snapshot of 10^9 sequences", "", "", f"{told['first_s']:.2f} s", ""
+
+
+if __name__ == "__main__":
+    chosen = Settings(quick="--quick" in sys.argv, data=Path(), folder=Path(sys.argv[1]), web=Path())
+    print(measure(chosen).to_markdown())

@@ -3,8 +3,8 @@
     python -m tests.support.growing_trainer OUTPUT FOLDER WORLD
 
 OUTPUT is a folder or a service. All ranks live in this process, as many as WORLD; at every eighth step the first of them looks
-for a newer snapshot, and the others move to it. FOLDER gets a checkpoint every five steps, and a line for each step: its digest,
-its loss and the snapshot. The loop ends when FOLDER/stop exists.
+for a newer snapshot, and the others move to it. FOLDER gets a checkpoint every five steps, and a line for each step: digest,
+loss and snapshot. The loop ends when FOLDER/stop exists.
 """
 
 from __future__ import annotations

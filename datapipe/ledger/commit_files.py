@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import xxhash
+from pydantic_core import from_json
 
 from datapipe.ledger.names import ATTEMPTS, LEDGER
 from datapipe.metrics import TaskMetrics
@@ -67,7 +68,7 @@ class Line:
 
     def record(self) -> Record:
         """The record, decoded."""
-        data: Mapping[str, Any] = json.loads(self.content)
+        data: Mapping[str, Any] = from_json(self.content)  # twice as fast as `json`
         outputs: Outputs = {kind: tuple(map(output_from_json, group)) for kind, group in data["outputs"].items()}
         metrics = TaskMetrics.from_json(data["metrics"])
         return Record(step=data["step"], fingerprint=self.fingerprint, outputs=outputs, metrics=metrics)

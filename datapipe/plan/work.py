@@ -19,7 +19,7 @@ enters the fingerprint of its task: as it is, as what `entering(…)` makes of i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -182,9 +182,10 @@ T = TypeVar("T", bound=Task)
 
 
 def fingerprinted(task: T) -> T:
-    """The task with the fingerprint of its fields and of the code that it runs."""
+    """A task that was just made, given the fingerprint of its fields and of the code that it runs."""
     parts = {name: part(getattr(task, name)) for name, part in _parts(type(task))}
-    return replace(task, fingerprint=fingerprint(task.kind, **parts))
+    object.__setattr__(task, "fingerprint", fingerprint(task.kind, **parts))  # a copy would cost as much as the rest
+    return task
 
 
 @lru_cache(maxsize=32)

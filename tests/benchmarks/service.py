@@ -1,6 +1,6 @@
 """A service of batches on loopback: bytes per second of the server's CPU and of the clock, beside loaders of the files.
 
-    python -m tests.benchmarks.service FOLDER [--quick]
+    python -m tests.benchmarks.service FOLDER [--quick] [--streaming PYTHON that has mosaicml-streaming]
 
 Batches of 16 sequences of 2,048 tokens, `input_ids` in int64: 262 kB. Server and clients are processes of their own.
 """
@@ -61,6 +61,27 @@ for _ in range(min(steps, len(rows) // 16 - 2)):
 print(json.dumps({"wall_s": time.perf_counter() - begun, "bytes": num_bytes}))
 """
 
+_MOSAIC = """
+import json, os, sys, time, shutil
+import numpy as np, torch
+from streaming import MDSWriter, StreamingDataset
+folder, steps, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+shutil.rmtree(folder, ignore_errors=True)
+tokens = np.random.default_rng(0).integers(0, 32_000, (count, 2048)).astype(np.uint16)
+with MDSWriter(out=folder + "/remote", columns={"tokens": "ndarray:uint16:2048"}, size_limit=1 << 26) as writer:
+    for row in tokens:
+        writer.write({"tokens": row})
+started = time.perf_counter()
+rows = StreamingDataset(remote=folder + "/remote", local=folder + "/local", shuffle=True, batch_size=16, shuffle_seed=1)
+batches = iter(torch.utils.data.DataLoader(rows, batch_size=16, num_workers=2))
+next(batches)
+first_s = time.perf_counter() - started
+begun, num_bytes = time.perf_counter(), 0
+for _ in range(min(steps, count // 16 - 8)):
+    num_bytes += 4 * next(batches)["tokens"].nbytes
+print(json.dumps({"first_s": first_s, "wall_s": time.perf_counter() - begun, "bytes": num_bytes}))
+"""
+
 
 def measure(settings: Settings) -> Table:
     steps = _QUICK_STEPS if settings.quick else _STEPS
@@ -89,6 +110,9 @@ def measure(settings: Settings) -> Table:
     tokens = folder / "tokens.bin"
     tokens.write_bytes(bytes(2 * 2048 * _SEQUENCES))
     rows.append(_local("torch DataLoader over memmap, 2 workers", _run([_MEMMAP, str(tokens), str(steps)])))
+    if settings.streaming:
+        told = _run([_MOSAIC, str(folder / "mosaic"), str(steps), str(_SEQUENCES)], settings.streaming)
+        rows.append(_local("MosaicML streaming, 2 workers, uint16 counted as int64", told))
     rows.append(_first_batch(folder, 64 if settings.quick else 16_384))
     return Table(
         title="A service of batches",
@@ -99,9 +123,9 @@ def measure(settings: Settings) -> Table:
     )
 
 
-def _run(program: list[str]) -> dict[str, Any]:
-    done = subprocess.run([sys.executable, "-c", *program], check=True, capture_output=True, text=True)
-    return json.loads(done.stdout)
+def _run(program: list[str], python: str = sys.executable) -> dict[str, Any]:
+    done = subprocess.run([python, "-c", *program], check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.strip().splitlines()[-1])
 
 
 def _start(url: str, steps: int, rank: int, world: int, step_s: float = 0.0) -> subprocess.Popen[str]:
@@ -149,5 +173,6 @@ def _first_batch(folder: Path, shards: int) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    chosen = Settings(quick="--quick" in sys.argv, data=Path(), folder=Path(sys.argv[1]), web=Path())
+    peer = sys.argv[sys.argv.index("--streaming") + 1] if "--streaming" in sys.argv else ""
+    chosen = Settings(quick="--quick" in sys.argv, data=Path(), folder=Path(sys.argv[1]), web=Path(), streaming=peer)
     print(measure(chosen).to_markdown())

@@ -111,10 +111,10 @@ class _RemoteBuilder:
         finally:
             stream.interrupt(is_stopped=True)
 
-    def _ticket(self, first: int, count: int, stride: int) -> bytes:
+    def _ticket(self, first: int, count: int, stride: int, **more: Any) -> bytes:
         order = self.batch_order
         inline = order.lineage_json if len(order.lineage_json) <= MOST_INLINE_CHARS else ""
-        ticket = Ticket(**self._asks, lineage=inline, digest=order.digest, first=first, count=count, stride=stride)
+        ticket = Ticket(**self._asks, lineage=inline, digest=order.digest, first=first, count=count, stride=stride, **more)
         return ticket.to_json()
 
     def _assembler(self) -> Assembler:

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import flight
 
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader import Loader
@@ -258,3 +260,48 @@ def test_a_server_that_could_not_serve_says_so(output: Path, tmp_path: Path, arg
 def test_a_port_that_is_taken_is_told(output: Path, server: Server) -> None:
     done = cli_processes.run(["serve", str(output), "--port", str(server.port)])
     assert (done.returncode, "another process listens there" in done.stderr) == (2, True), done.stderr
+
+
+def test_any_client_of_flight_finds_the_servers_and_gets_messages_of_the_size_that_it_asks_for(
+    tmp_path: Path,
+) -> None:
+    folder = make_snapshot(tmp_path / "runs", {"web": 300}, sequence_length=2048)
+    here = Loader(folder, global_batch_size=100, fields=("input_ids", "sources"))
+    with served(tmp_path / "s", f"web={folder}", "--no-files", "--replica", "grpc://a:1", "--replica", "grpc://b:2") as server:
+        there = Loader(f"{server.location}/web", global_batch_size=100, fields=("input_ids", "sources"))
+        wanted = there._builder._ticket(0, 1, 1, message_bytes=1 << 18)  # as a program of another language would write it
+        with flight.connect(server.location) as client:
+            assert [info.descriptor.path for info in client.list_flights()] == [[b"web"]]
+            info = client.get_flight_info(flight.FlightDescriptor.for_command(wanted))
+            [endpoint] = info.endpoints
+            assert [location.uri for location in endpoint.locations] == [b"grpc://a:1", b"grpc://b:2"]
+            messages = [chunk.data for chunk in client.do_get(endpoint.ticket)]
+        assert len(messages) == 7  # a batch has 1.6 MB
+        assert all(message.nbytes < 1 << 18 for message in messages)
+        flat = np.concatenate([np.array(message.column("input_ids").flatten()) for message in messages])
+        np.testing.assert_array_equal(flat.reshape(100, 2048), here.batch(0)["input_ids"])
+        assert json.loads(info.schema.field("input_ids").metadata[b"shape"]) == [-1, 2048]
+        here.close()
+        there.close()
+
+
+def test_a_loader_moves_to_a_newer_snapshot_of_a_service(output: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "runs"
+    shutil.copytree(output, folder)
+    with served(tmp_path / "s", f"web={folder}", "--no-files") as server:
+        there = Loader(f"{server.location}/web", global_batch_size=7)
+        first = there.snapshot.fingerprint
+        taken = [next(there)["input_ids"] for _ in range(3)]
+        assert there.advance() == first
+        rewritten = tmp_path / "rewritten"
+        sizes = {"code": 31, "web": 83, "zeta": 10}
+        make_snapshot(rewritten, sizes, validation={"web": 9}, sequence_length=16, weights={"code": 3, "web": 1, "zeta": 1})
+        (rewritten / "snapshot.json").replace(folder / "snapshot.json")
+        assert there.advance() != first
+        taken += [next(there)["input_ids"] for _ in range(3)]
+        here = Loader(folder, global_batch_size=7)
+        here.load_state_dict(there.state_dict())
+        for step, batch in enumerate(taken):
+            np.testing.assert_array_equal(here.batch(step)["input_ids"], batch)
+        there.close()
+        here.close()

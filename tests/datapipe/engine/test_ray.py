@@ -384,7 +384,7 @@ def test_ray_nodes_that_share_no_disk_run_a_mixture_from_and_to_a_store(tmp_path
         sources = [
             f"  web:\n    path: {where}/*.jsonl{end}\n" for where, end in (("s3://corpus/web", query), (tmp_path / "web", ""))
         ]
-        tail = "tokenizer: none\nexecution: {split_bytes: 16KiB}\n"
+        tail = "tokenizer: none\nexecution: {split_bytes: 16KiB, stall_s: 60}\n"  # a worker that never begins costs a minute
         there, here = (runs.write_mixture(tmp_path, source, stages, tail, f"{n}.yaml") for n, source in enumerate(sources))
         watcher = runs.Watcher()
         done = runs.run_mixture(

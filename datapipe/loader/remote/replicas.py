@@ -27,6 +27,13 @@ MOST_STUCK = 2
 ANSWER_S = 30.0
 """For an action: opening a snapshot of 10^5 shards takes half a second."""
 
+_CHANNEL = (
+    ("grpc.use_local_subchannel_pool", 1),  # else loaders of a process share a connection, and what befalls it
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),  # the time that an attempt gets
+    ("grpc.max_reconnect_backoff_ms", 2_000),  # by default 2 minutes, for which a server that is back would not be asked
+)
+
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _TOLD_AFTER_S = 10.0
 
@@ -61,7 +68,7 @@ class Replica:
         with self._lock:
             if self._client is None:
                 roots = {} if self._address.ca is None else {"tls_root_certs": self._address.ca}
-                self._client = flight.FlightClient(self.location, **roots)
+                self._client = flight.FlightClient(self.location, generic_options=list(_CHANNEL), **roots)
             return self._client
 
     def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:

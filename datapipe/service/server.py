@@ -15,6 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from pyarrow import flight
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
+from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.remote.protocol import (
     Kind,
     OpenRequest,
@@ -33,7 +35,7 @@ from datapipe.loader.remote.protocol import (
 from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema_of
 from datapipe.service.access import Access, Client, RefusedError, Slots
 from datapipe.service.figures import ServiceFigures
-from datapipe.service.outputs import Lineages, ServedOutput, batch_bytes
+from datapipe.service.outputs import Lineages, ServedOutput, SharedReadAhead, batch_bytes
 from datapipe.service.sockets import is_loopback, peer_of
 
 _MIDDLEWARE = "access"
@@ -80,12 +82,22 @@ class RowStream:
         is_sending: whether the last message was handed to gRPC; since `handed_at`.
     """
 
-    def __init__(self, service: Service, client: Client, ticket: Ticket, builder: BatchBuilder, schema: pa.Schema) -> None:
+    def __init__(
+        self,
+        service: Service,
+        client: Client,
+        ticket: Ticket,
+        builder: BatchBuilder,
+        read_ahead: SharedReadAhead | None,
+        schema: pa.Schema,
+    ) -> None:
         self.client, self.schema, self.peer = client, schema, ("", 0)
         self.is_sending, self.handed_at = False, time.monotonic()
-        self._service = service
-        self._messages = _messages(service, client, ticket, builder, schema)
-        self._end = weakref.finalize(self, service.end_stream, client.name, id(self))
+        self._service, name = service, object()
+        announce = None if read_ahead is None else partial(read_ahead.announce, name)
+        self._messages = _messages(service, client, ticket, builder, schema, announce)
+        leave = None if read_ahead is None else partial(read_ahead.leave, name)
+        self._end = weakref.finalize(self, service.end_stream, client.name, id(self), leave)
 
     def __iter__(self) -> Self:
         return self
@@ -105,7 +117,12 @@ class RowStream:
 
 
 def _messages(
-    service: Service, client: Client, ticket: Ticket, builder: BatchBuilder, schema: pa.Schema
+    service: Service,
+    client: Client,
+    ticket: Ticket,
+    builder: BatchBuilder,
+    schema: pa.Schema,
+    announce: Callable[[BatchOrder, int], None] | None,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of a stream. Refers to no `RowStream`, which must end when gRPC drops it, not at the next collection."""
     steps, figures = builder.batch_order.steps, service.figures
@@ -117,6 +134,8 @@ def _messages(
         while len(wanted) < min(size, left) and (steps.num_steps is None or step < steps.num_steps):
             wanted.append(step)
             step = steps.advance(step, ticket.stride)
+        if announce is not None:
+            announce(builder.batch_order, wanted[0])
         started = time.thread_time()
         batches = builder.build_many(wanted)
         messages = list(record_batches(schema, wanted, batches, ticket.message_bytes))
@@ -260,11 +279,11 @@ class Service(flight.FlightServerBase):
                 f"a batch of this rank takes {num_bytes:,} bytes, and at most {self.limits.batch_bytes:,} are served. Use "
                 f"smaller batches or more ranks, or raise --batch-bytes of the server."
             )
-        builder = self.outputs[ticket.output].builder(order, ticket)
+        builder, read_ahead = self.outputs[ticket.output].builder(order, ticket)
         schema = schema_of(ticket.fields, ticket.dtype, ticket.mesh, order.inventory.snapshot.sequence_length)
         self.slots.take(client)
         try:
-            stream = RowStream(self, client, ticket, builder, schema)
+            stream = RowStream(self, client, ticket, builder, read_ahead, schema)
         except BaseException:
             self.slots.give_back(client.name)
             raise
@@ -274,9 +293,11 @@ class Service(flight.FlightServerBase):
         self.figures.began()
         return stream
 
-    def end_stream(self, client_name: str, number: int) -> None:
-        """Gives the slot of a stream back."""
+    def end_stream(self, client_name: str, number: int, leave: Callable[[], None] | None) -> None:
+        """Gives the slot of a stream back, and tells the cache that its shards are not wanted any more."""
         self.slots.give_back(client_name)
+        if leave is not None:
+            leave()
         with self._lock:
             self._streams.pop(number, None)
 

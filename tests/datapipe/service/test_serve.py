@@ -26,8 +26,9 @@ from datapipe.loader.share import Mesh
 from tests.support import cli_processes
 from tests.support.certificates import Authority
 from tests.support.cli_processes import wait_until
+from tests.support.object_store import object_store
 from tests.support.service import Server, served
-from tests.support.snapshots import make_snapshot
+from tests.support.snapshots import make_snapshot, upload
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")]
 
@@ -305,3 +306,16 @@ def test_a_loader_moves_to_a_newer_snapshot_of_a_service(output: Path, tmp_path:
             np.testing.assert_array_equal(here.batch(step)["input_ids"], batch)
         there.close()
         here.close()
+
+
+def test_an_output_on_an_object_store_is_fetched_ahead_of_its_readers(output: Path, tmp_path: Path) -> None:
+    with object_store("served") as query:
+        url = upload(output, f"s3://served/runs{query}")
+        with served(tmp_path, f"web={url}") as server:
+            options: dict[str, Any] = {"global_batch_size": 7, "window": 2}
+            here, there = Loader(output, **options), Loader(f"{server.location}/web", **options)
+            for mine, yours in zip(islice(here, 30), islice(there, 30), strict=True):
+                assert_same(mine, yours)
+            wait_until(lambda: any((tmp_path / "cache").rglob("*.arrow")), "shards in the cache")
+            here.close()
+            there.close()

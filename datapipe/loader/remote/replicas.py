@@ -12,16 +12,15 @@ import os
 import threading
 import time
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+
+from pyarrow import flight
 
 from datapipe.errors import DatapipeError, UserError
 from datapipe.loader.remote.address import Address
 from datapipe.loader.remote.protocol import Refusal
-
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "1")  # read when gRPC starts; workers of a DataLoader are forked
-
-from pyarrow import flight
 
 MOST_STUCK = 2
 ANSWER_S = 30.0
@@ -44,6 +43,32 @@ class ServiceWarning(UserWarning):
     """A loader waits for a service."""
 
 
+class _Forks:
+    """Whether this process was forked from one that had connections: gRPC stands still in it. Had it none, all is well."""
+
+    def __init__(self) -> None:
+        self.is_lost = self._will_be = False
+        self.replicas: weakref.WeakSet[Replica] = weakref.WeakSet()
+        os.register_at_fork(before=self._look, after_in_child=self._take)
+
+    def _look(self) -> None:
+        self._will_be = self.is_lost or any(replica.is_connected for replica in list(self.replicas))
+
+    def _take(self) -> None:
+        self.is_lost = self._will_be
+
+    def check(self) -> None:
+        if self.is_lost:
+            raise UserError(
+                "this process was forked while a loader of a service had connections, which do not survive a fork. Start the "
+                "workers with multiprocessing_context='spawn', as datapipe.loader.torch.dataloader does; or close the loader "
+                "before."
+            )
+
+
+_forks = _Forks()
+
+
 class Replica:
     """A server.
 
@@ -59,17 +84,28 @@ class Replica:
         self.failures, self.error, self.not_before, self.stuck = 0, "", 0.0, 0
         self._client: flight.FlightClient | None = None
         self._lock = threading.Lock()
+        _forks.replicas.add(self)
+
+    @property
+    def is_connected(self) -> bool:
+        return self._client is not None
 
     def count_stuck(self, change: int) -> None:
         with self._lock:
             self.stuck += change
 
     def client(self) -> flight.FlightClient:
+        """The connection of the streams, which stays until `close`."""
         with self._lock:
             if self._client is None:
-                roots = {} if self._address.ca is None else {"tls_root_certs": self._address.ca}
-                self._client = flight.FlightClient(self.location, generic_options=list(_CHANNEL), **roots)
+                self._client = self.new_client()
             return self._client
+
+    def new_client(self) -> flight.FlightClient:
+        """A connection of the caller's own. Raises UserError in a process in which gRPC would stand still."""
+        _forks.check()
+        roots = {} if self._address.ca is None else {"tls_root_certs": self._address.ca}
+        return flight.FlightClient(self.location, generic_options=list(_CHANNEL), **roots)
 
     def options(self, timeout_s: float | None = None) -> flight.FlightCallOptions:
         token = self._address.token()
@@ -147,7 +183,8 @@ class Replicas:
                 time.sleep(self.wait())
                 continue
             try:
-                results = list(replica.client().do_action(flight.Action(action, content), replica.options(ANSWER_S)))
+                with replica.new_client() as client:  # closed at once: a process that only opens loaders may be forked
+                    results = list(client.do_action(flight.Action(action, content), replica.options(ANSWER_S)))
                 answer = b"".join(result.body.to_pybytes() for result in results)
             except Exception as error:
                 self.handle(replica, error)

@@ -319,3 +319,13 @@ def test_an_output_on_an_object_store_is_fetched_ahead_of_its_readers(output: Pa
             wait_until(lambda: any((tmp_path / "cache").rglob("*.arrow")), "shards in the cache")
             here.close()
             there.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("parent", "said"), [("fresh", "(8, 16)"), ("reading", "which do not survive a fork")])
+def test_forked_workers_read_or_say_why_not(server: Server, parent: str, said: str) -> None:
+    """gRPC would stand still in a child of a process that has connections."""
+    pytest.importorskip("torch")
+    command = [sys.executable, "-m", "tests.support.forked_loaders", f"{server.location}/a/b", parent]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert said in done.stdout, done.stderr

@@ -67,7 +67,7 @@ def test_clients_of_two_servers_get_every_batch_whatever_happens_to_the_servers(
             assert client.stdout is not None
             assert client.stdout.readline().startswith("at "), client.communicate()[0]
         for number in range(EVENTS):
-            event, seconds = ("killed", "paused", "drained")[number % 3], chosen.uniform(0.0, 1.5)
+            event, seconds = ("killed", "paused", "drained", "paused")[number % 4], chosen.uniform(0.0, 1.0)
             hit = places if chosen.random() < 0.2 else [chosen.choice(places)]
             threads = [threading.Thread(target=place.suffer, args=(event, seconds, never)) for place in hit]
             for thread in threads:

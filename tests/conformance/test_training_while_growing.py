@@ -17,10 +17,12 @@ from tests.support.service import served
 pytest.importorskip("torch")
 growing = late_import("tests.support.growing_corpus")
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 
 
-@pytest.mark.parametrize("over", ["files", "service"])
+@pytest.mark.parametrize(
+    "over", [pytest.param("files", marks=pytest.mark.storm), pytest.param("service", marks=pytest.mark.slow)]
+)
 def test_training_across_published_snapshots_kills_and_worlds_is_what_its_state_tells(tmp_path: Path, over: str) -> None:
     """Three snapshots that `run --follow` publishes while it trains; killed twice; on two, three and one rank."""
     corpus = tmp_path / "corpus"

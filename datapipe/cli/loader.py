@@ -212,6 +212,7 @@ def serve(
     client_streams: Annotated[int, typer.Option(min=1, help="At once, of one client.")] = 64,
     connections: Annotated[int, typer.Option(min=1, help="At most.")] = 1024,
     batch_bytes: Annotated[str, typer.Option(metavar="SIZE", help="Of a batch of one rank, at most.")] = "1GiB",
+    memory: Annotated[str, typer.Option(metavar="SIZE", help="Of what all streams build and send, at most.")] = "4GiB",
     idle: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="A stream left unread for so long is cut.")] = 120.0,
     drain: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="For streams to end, after SIGTERM.")] = 30.0,
     no_files: Annotated[
@@ -252,7 +253,11 @@ def serve(
         tokens=tokens,
         replicas=tuple(replica or ()),
         limits=ServiceLimits(
-            streams=streams, client_streams=client_streams, batch_bytes=size_of("--batch-bytes", batch_bytes), idle_s=idle
+            streams=streams,
+            client_streams=client_streams,
+            batch_bytes=size_of("--batch-bytes", batch_bytes),
+            memory_bytes=size_of("--memory", memory),
+            idle_s=idle,
         ),
         connections=connections,
         drain_s=drain,

@@ -134,6 +134,14 @@ class Access:
             raise RefusedError(Refusal.of("denied", "a token is needed, and this is none: give token_file=FILE in the URL."))
         return found
 
+    def still_allows(self, client: Client, output: str) -> bool:
+        """Whether a token that was good may go on reading an output: the file may have changed."""
+        if self._token_file is None:
+            return True
+        self._look_again(self._token_file)
+        known = (other for other in self._clients.values() if other.name == client.name)
+        return any(other.outputs is None or output in other.outputs for other in known)
+
     def _look_again(self, path: Path) -> None:
         now = time.monotonic()
         with self._lock:
@@ -177,25 +185,34 @@ class Access:
 class Slots:
     """The streams that run, over all and of each client."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, threading.Lock()
+    def __init__(self, most: int, most_bytes: int = 1 << 62) -> None:
+        self._most, self._most_bytes, self._lock = most, most_bytes, threading.Lock()
         self.by_client = Counter[str]()
+        self.num_bytes = 0
 
     @property
     def num_streams(self) -> int:
         return self.by_client.total()
 
-    def take(self, client: Client) -> None:
-        """Raises RefusedError where too many run."""
+    def take(self, client: Client, num_bytes: int = 0) -> None:
+        """Raises RefusedError where too many run, or where they would take too much memory together.
+
+        Args:
+            num_bytes: that the stream takes at most.
+        """
         with self._lock:
             if self.by_client[client.name] >= client.most_streams:
                 raise RefusedError(Refusal.of("busy", f"'{client.name}' has {client.most_streams} streams, its most."))
             if self.by_client.total() >= self._most:
                 raise RefusedError(Refusal.of("busy", f"the server has {self._most} streams, its most."))
+            if self.num_bytes and self.num_bytes + num_bytes > self._most_bytes:  # one alone may take more
+                raise RefusedError(Refusal.of("busy", f"the streams of the server take {self.num_bytes:,} bytes already."))
             self.by_client[client.name] += 1
+            self.num_bytes += num_bytes
 
-    def give_back(self, name: str) -> None:
+    def give_back(self, name: str, num_bytes: int = 0) -> None:
         with self._lock:
+            self.num_bytes -= num_bytes
             self.by_client[name] -= 1
             if not self.by_client[name]:
                 del self.by_client[name]

@@ -86,7 +86,11 @@ class Running:
     def __init__(self, outputs: Sequence[str], options: ServeOptions, say: Say = lambda event, **facts: None) -> None:
         _check(options)
         self.options, self._say, self._lock = options, _in_turn(say), threading.Lock()
-        self.figures, self._lineages, self._slots = ServiceFigures(), Lineages(), Slots(options.limits.streams)
+        self.figures, self._lineages, self._slots = (
+            ServiceFigures(),
+            Lineages(),
+            Slots(options.limits.streams, options.limits.memory_bytes),
+        )
         self._access = Access(options.tokens, options.limits.client_streams)
         cache = options.cache_bytes, options.cache_folder
         self.outputs = {name: ServedOutput(name, url, *cache) for name, url in named_outputs(outputs).items()}

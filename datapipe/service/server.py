@@ -41,6 +41,9 @@ from datapipe.service.sockets import is_loopback, peer_of
 _MIDDLEWARE = "access"
 _MOST_NAME = 256
 
+_HELD = 3
+"""Messages, or batches that are larger, of which a stream holds the memory: one is built, two are sent."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServiceLimits:
@@ -49,6 +52,7 @@ class ServiceLimits:
     Attributes:
         streams, client_streams: at once, over all and of each client.
         batch_bytes: of one batch of a rank, while it is built.
+        memory_bytes: of what all streams build and send.
         steps: of a stream.
         idle_s: for which a client may leave a stream unread.
     """
@@ -56,6 +60,7 @@ class ServiceLimits:
     streams: int = 256
     client_streams: int = 64
     batch_bytes: int = 1 << 30
+    memory_bytes: int = 4 << 30
     steps: int = 1 << 16
     idle_s: float = 120.0
 
@@ -90,6 +95,7 @@ class RowStream:
         builder: BatchBuilder,
         read_ahead: SharedReadAhead | None,
         schema: pa.Schema,
+        held_bytes: int,
     ) -> None:
         self.client, self.schema, self.peer = client, schema, ("", 0)
         self.is_sending, self.handed_at = False, time.monotonic()
@@ -97,7 +103,7 @@ class RowStream:
         announce = None if read_ahead is None else partial(read_ahead.announce, name)
         self._messages = _messages(service, client, ticket, builder, schema, announce)
         leave = None if read_ahead is None else partial(read_ahead.leave, name)
-        self._end = weakref.finalize(self, service.end_stream, client.name, id(self), leave)
+        self._end = weakref.finalize(self, service.end_stream, client.name, held_bytes, id(self), leave)
 
     def __iter__(self) -> Self:
         return self
@@ -130,6 +136,8 @@ def _messages(
     while left and (steps.num_steps is None or step < steps.num_steps):
         if service.is_draining:
             raise RefusedError(Refusal.of("draining", "the server is about to stop."))
+        if not service.access.still_allows(client, ticket.output):
+            raise RefusedError(Refusal.of("denied", "the token may not read this output any more."))
         wanted: list[int] = []
         while len(wanted) < min(size, left) and (steps.num_steps is None or step < steps.num_steps):
             wanted.append(step)
@@ -176,7 +184,7 @@ class Service(flight.FlightServerBase):
     ) -> None:
         self.outputs, self.access, self.limits = outputs, access, limits or ServiceLimits()
         self.figures, self.lineages = figures or ServiceFigures(), lineages or Lineages()
-        self.slots = slots or Slots(self.limits.streams)
+        self.slots = slots or Slots(self.limits.streams, self.limits.memory_bytes)
         self.is_draining = False
         self._replicas, self._tells_files, self._say = tuple(replicas), tells_files, say
         self._streams: dict[int, weakref.ref[RowStream]] = {}
@@ -281,11 +289,12 @@ class Service(flight.FlightServerBase):
             )
         builder, read_ahead = self.outputs[ticket.output].builder(order, ticket)
         schema = schema_of(ticket.fields, ticket.dtype, ticket.mesh, order.inventory.snapshot.sequence_length)
-        self.slots.take(client)
+        held_bytes = _HELD * max(num_bytes, ticket.message_bytes)
+        self.slots.take(client, held_bytes)
         try:
-            stream = RowStream(self, client, ticket, builder, read_ahead, schema)
+            stream = RowStream(self, client, ticket, builder, read_ahead, schema, held_bytes)
         except BaseException:
-            self.slots.give_back(client.name)
+            self.slots.give_back(client.name, held_bytes)
             raise
         stream.peer = peer_of(context.peer())
         with self._lock:
@@ -293,9 +302,9 @@ class Service(flight.FlightServerBase):
         self.figures.began()
         return stream
 
-    def end_stream(self, client_name: str, number: int, leave: Callable[[], None] | None) -> None:
+    def end_stream(self, client_name: str, held_bytes: int, number: int, leave: Callable[[], None] | None) -> None:
         """Gives the slot of a stream back, and tells the cache that its shards are not wanted any more."""
-        self.slots.give_back(client_name)
+        self.slots.give_back(client_name, held_bytes)
         if leave is not None:
             leave()
         with self._lock:

@@ -27,6 +27,10 @@ MOST_RECEIVED = 16 << 20
 """Bytes between two looks: the largest request has 2 MiB, and Arrow Flight takes messages of any length."""
 
 
+_MOST_OF_ALL = 8 * MOST_RECEIVED
+"""Over all connections; those that sent most are cut."""
+
+
 class Watched(Protocol):
     """What is looked after."""
 
@@ -103,6 +107,13 @@ class Watcher:
                 self._cut("flood", one)
             elif one.peer in unread:
                 self._cut("unread", one)
+        sent = {one.inode: one.received - self._received.get(one.inode, 0) for one in found}
+        excess = sum(sent.values()) - _MOST_OF_ALL
+        for one in sorted(found, key=lambda one: -sent[one.inode]):
+            if excess <= 0:
+                break
+            excess -= sent[one.inode]
+            self._cut("flood", one)
         self._received, self.num_connections = received, len(found)
         self._cut_excess(found, {stream.peer for stream in running})
 

@@ -141,7 +141,7 @@ class Replicas:
         places = [address.locations[(first + number) % count] for number in range(count)]
         self.all = [Replica(location, address) for location in places]
         self._failing_since: float | None = None
-        self._is_told = False
+        self._is_told = self._has_answered = False
 
     def choose(self, other_than: Sequence[Replica] = ()) -> Replica | None:
         """The server to ask now; None where each must be left alone for a while."""
@@ -156,7 +156,7 @@ class Replicas:
 
     def succeed(self, replica: Replica) -> None:
         replica.succeed()
-        self._failing_since, self._is_told = None, False
+        self._failing_since, self._is_told, self._has_answered = None, False, True
 
     def wait(self) -> float:
         """Seconds until one may be asked again. Raises DatapipeError where none has answered for `wait_s`; warns before."""
@@ -192,18 +192,28 @@ class Replicas:
             self.succeed(replica)
             return read(answer)
 
-    def handle(self, replica: Replica, error: BaseException) -> Refusal | None:
-        """Notes a failed call. Returns a refusal that the caller can mend. Raises what all servers would refuse."""
+    def handle(self, replica: Replica, error: BaseException, *, is_stream: bool = False) -> Refusal | None:
+        """Notes a failed call. Returns a refusal that the caller can mend. Raises what all servers would refuse.
+
+        Args:
+            is_stream: whether the run was opened: a server without its snapshot is behind the others then.
+        """
         refusal = refusal_of(error)
         if refusal is not None and refusal.kind == "lineage":
             return refusal
-        if refusal is not None and refusal.kind not in ("busy", "draining"):
+        elsewhere = ("busy", "draining", *(["snapshot"] if is_stream and len(self.all) > 1 else []))
+        if refusal is not None and refusal.kind not in elsewhere:
             raise refusal.error() from None
         if refusal is None and not isinstance(error, (flight.FlightError, OSError, EOFError)):
             raise error
         if isinstance(error, (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)):
             raise UserError(f"{replica.location} refuses the token, or wants one: give token_file=FILE in the URL.") from None
-        replica.fail(refusal.message if refusal is not None else _shortened(error))
+        text = refusal.message if refusal is not None else _shortened(error)
+        if not self._has_answered and "certificate verify failed" in text.lower():
+            raise UserError(
+                f"{replica.location}: its certificate is not trusted, or is of another host. Give ca=FILE in the URL."
+            )
+        replica.fail(text)
         return None
 
     def close(self) -> None:

@@ -202,7 +202,7 @@ class StepStream:
 
     def _fail(self, call: _Call, error: BaseException) -> None:
         self._end(call)
-        refusal = self._replicas.handle(call.replica, error)
+        refusal = self._replicas.handle(call.replica, error, is_stream=True)
         if refusal is not None:
             self._send_lineage(call.replica)
 

@@ -105,3 +105,27 @@ def test_slots_are_bounded_by_client_and_in_all() -> None:
     slots.take(b)
     assert slots.num_streams == 3
     assert dict(slots.by_client) == {"a": 1, "b": 2}
+
+
+def test_the_memory_of_all_streams_is_bounded_but_for_one_alone() -> None:
+    slots, client = Slots(9, most_bytes=100), Client(name="a")
+    slots.take(client, 150)
+    with pytest.raises(RefusedError, match="take 150 bytes already"):
+        slots.take(client, 1)
+    slots.give_back("a", 150)
+    slots.take(client, 60)
+    slots.take(client, 40)
+    with pytest.raises(RefusedError):
+        slots.take(client, 1)
+
+
+def test_a_token_that_is_taken_back_allows_nothing_more(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_module, "_LOOK_EVERY_S", 0.0)
+    access = Access(token_file, 64)
+    first, second = access.client("Bearer one", "x"), access.client("Bearer two", "x")
+    assert access.still_allows(first, "web")
+    assert access.still_allows(second, "code")
+    write(token_file, f"tokens: [{{name: a, sha256: {digest('one')}, outputs: [code]}}]")
+    assert not access.still_allows(first, "web")
+    assert not access.still_allows(second, "code")
+    assert Access(None, 1).still_allows(second, "code")

@@ -57,6 +57,12 @@ def test_connections_that_send_too_much_between_two_looks_are_cut(told: SimpleNa
     assert told.kept == ["socket:[1]", "socket:[2]"]
 
 
+def test_connections_that_send_too_much_together_are_cut_those_that_sent_most_first(told: SimpleNamespace) -> None:
+    told.connections = [connection(number, received=number << 20) for number in range(1, 17)]
+    told.watcher.look()
+    assert [one for one in told.cut if one[0] == "flood"] == [("flood", 16)]  # 136 MiB in all
+
+
 def test_streams_that_are_not_read_are_cut_and_those_that_are_built_are_not(told: SimpleNamespace) -> None:
     long_ago = time.monotonic() - 11
     told.connections = [connection(1), connection(2), connection(3)]

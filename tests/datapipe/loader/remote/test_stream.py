@@ -162,6 +162,12 @@ def test_what_all_would_refuse_is_raised_and_what_others_may_do_is_not(setting: 
         setting.read(50, 1)
 
 
+def test_a_server_that_lacks_the_snapshot_is_left_for_one_that_has_it(setting: Setting) -> None:
+    setting.servers[0].refuses = [Refusal.of("snapshot", "no snapshot begins with 'ab'.")]
+    setting.read(0, 3)
+    assert setting.servers[1].asked == [0]
+
+
 def test_damage_that_a_server_finds_is_raised(setting: Setting) -> None:
     setting.servers[0].before = lambda step: Refusal.of("corruption", "part-0.arrow: rows differ.") if step else None
     setting.read(0, 1)

@@ -19,7 +19,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -216,6 +216,23 @@ class Slots:
             self.by_client[name] -= 1
             if not self.by_client[name]:
                 del self.by_client[name]
+
+
+class RequestBytes:
+    """The bytes of the requests that each peer has made: what else it sent belongs to none, or to one that is under way."""
+
+    def __init__(self) -> None:
+        self._bytes, self._lock = Counter[tuple[str, int]](), threading.Lock()
+
+    def add(self, peer: tuple[str, int], num_bytes: int) -> None:
+        with self._lock:
+            self._bytes[peer] += num_bytes
+
+    def of_peers(self, peers: Collection[tuple[str, int]]) -> Mapping[tuple[str, int], int]:
+        """Those of some peers; all others are forgotten."""
+        with self._lock:
+            self._bytes = Counter({peer: self._bytes[peer] for peer in peers if peer in self._bytes})
+            return self._bytes.copy()
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -30,7 +30,7 @@ from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.field_table import FIELDS
 from datapipe.loader.loader import KERNELS, Loader
 from datapipe.loader.remote.address import PORT
-from datapipe.service.access import Access, Slots
+from datapipe.service.access import Access, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures, ServiceMetrics
 from datapipe.service.outputs import Lineages, ServedOutput, named_outputs
 from datapipe.service.server import RowStream, Service, ServiceLimits
@@ -86,11 +86,8 @@ class Running:
     def __init__(self, outputs: Sequence[str], options: ServeOptions, say: Say = lambda event, **facts: None) -> None:
         _check(options)
         self.options, self._say, self._lock = options, _in_turn(say), threading.Lock()
-        self.figures, self._lineages, self._slots = (
-            ServiceFigures(),
-            Lineages(),
-            Slots(options.limits.streams, options.limits.memory_bytes),
-        )
+        self.figures, self._lineages, self.requests = ServiceFigures(), Lineages(), RequestBytes()
+        self._slots = Slots(options.limits.streams, options.limits.memory_bytes)
         self._access = Access(options.tokens, options.limits.client_streams)
         cache = options.cache_bytes, options.cache_folder
         self.outputs = {name: ServedOutput(name, url, *cache) for name, url in named_outputs(outputs).items()}
@@ -145,6 +142,7 @@ class Running:
             figures=self.figures,
             lineages=self._lineages,
             slots=self._slots,
+            requests=self.requests,
             tls=self._pems,
             replicas=options.replicas,
             tells_files=options.tells_files,

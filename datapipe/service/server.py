@@ -33,10 +33,10 @@ from datapipe.loader.remote.protocol import (
     digest_of,
 )
 from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema_of
-from datapipe.service.access import Access, Client, RefusedError, Slots
+from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
 from datapipe.service.outputs import Lineages, ServedOutput, SharedReadAhead, batch_bytes
-from datapipe.service.sockets import is_loopback, peer_of
+from datapipe.service.sockets import is_loopback, peer_of, receive_slowly
 
 _MIDDLEWARE = "access"
 _MOST_NAME = 256
@@ -156,6 +156,10 @@ def _messages(
         size = min(2 * size, of_message)
 
 
+_HEADER_BYTES = 4096
+"""More than the headers and frames of a request take."""
+
+
 class Service(flight.FlightServerBase):
     """The server of some outputs. It listens once it is made.
 
@@ -177,6 +181,7 @@ class Service(flight.FlightServerBase):
         figures: ServiceFigures | None = None,
         lineages: Lineages | None = None,
         slots: Slots | None = None,
+        requests: RequestBytes | None = None,
         tls: Sequence[tuple[bytes, bytes]] = (),
         replicas: Sequence[str] = (),
         tells_files: bool = False,
@@ -185,24 +190,27 @@ class Service(flight.FlightServerBase):
         self.outputs, self.access, self.limits = outputs, access, limits or ServiceLimits()
         self.figures, self.lineages = figures or ServiceFigures(), lineages or Lineages()
         self.slots = slots or Slots(self.limits.streams, self.limits.memory_bytes)
+        self._requests = requests or RequestBytes()
         self.is_draining = False
         self._replicas, self._tells_files, self._say = tuple(replicas), tells_files, say
         self._streams: dict[int, weakref.ref[RowStream]] = {}
         self._lock = threading.Lock()
         super().__init__(location, tls_certificates=list(tls) or None, middleware={_MIDDLEWARE: _Headers()})
+        receive_slowly(self.port)
 
     # -------------------------------------------------------------------------------------------- requests
 
     def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.RecordBatchStream:
         with self._refusing():
             content = ticket.ticket
-            client = self._client(context)
+            client = self._client(context, content)
             stream = self._stream(client, content, context)
             return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(stream.schema, stream))
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> list[bytes]:
         with self._refusing():
-            client, content = self._client(context), action.body.to_pybytes() if action.body is not None else b""
+            content = action.body.to_pybytes() if action.body is not None else b""
+            client = self._client(context, content)
             if action.type == "open":
                 return [self._open(client, content, context)]
             if action.type == "where":
@@ -227,7 +235,8 @@ class Service(flight.FlightServerBase):
     def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
         """For a ticket as the command: the servers that answer it."""
         with self._refusing():
-            client, content = self._client(context), descriptor.command or b""
+            content = descriptor.command or b""
+            client = self._client(context, content)
             ticket = self._ticket(client, content)
             order = self._order(ticket)
             schema = schema_of(ticket.fields, ticket.dtype, ticket.mesh, order.inventory.snapshot.sequence_length)
@@ -249,9 +258,10 @@ class Service(flight.FlightServerBase):
 
     # -------------------------------------------------------------------------------------------- what they do
 
-    def _client(self, context: flight.ServerCallContext) -> Client:
-        headers = context.get_middleware(_MIDDLEWARE)
-        return self.access.client(headers.authorization if headers is not None else "", peer_of(context.peer())[0])
+    def _client(self, context: flight.ServerCallContext, content: bytes = b"") -> Client:
+        headers, peer = context.get_middleware(_MIDDLEWARE), peer_of(context.peer())
+        self._requests.add(peer, len(content) + _HEADER_BYTES)
+        return self.access.client(headers.authorization if headers is not None else "", peer[0])
 
     def _output(self, client: Client, name: str) -> ServedOutput:
         client.check_output(name)

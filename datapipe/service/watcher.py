@@ -1,6 +1,6 @@
 """The thread that looks at a server's connections, certificates and outputs, since nothing else would.
 
-every 0.1 s   connections: keepalive for new ones; those that flood or read nothing are cut
+every 0.1 s   connections: keepalive for new ones; those that send too much, or read nothing, are cut
 every second  certificates: changed ones are taken, by a new listener on the same port
 every 10 s    outputs: whether each is still there
 """
@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
+from datapipe.service.access import RequestBytes
 from datapipe.service.server import RowStream
 from datapipe.service.sockets import Connection, connections, cut, keep_alive
 
@@ -24,11 +25,13 @@ _MOST_SHARE = 0.05
 """Of the time, for looking at connections; where there are many, the looks are further apart."""
 
 MOST_RECEIVED = 16 << 20
-"""Bytes between two looks: the largest request has 2 MiB, and Arrow Flight takes messages of any length."""
-
+"""Bytes of a connection that no request accounts for: the largest has 2 MiB, and Arrow Flight takes messages of any length."""
 
 _MOST_OF_ALL = 8 * MOST_RECEIVED
-"""Over all connections; those that sent most are cut."""
+"""Over all connections; those with most are cut."""
+
+_PER_BYTE_SENT = 1 / 64
+"""Bytes that come back for those that are sent: acknowledgements of HTTP/2 take one in 8,000."""
 
 
 class Watched(Protocol):
@@ -38,6 +41,8 @@ class Watched(Protocol):
     def port(self) -> int: ...
     @property
     def running(self) -> list[RowStream]: ...
+    @property
+    def requests(self) -> RequestBytes: ...
     def look_at_certificates(self) -> None: ...
     def look_at_outputs(self) -> None: ...
 
@@ -62,7 +67,7 @@ class Watcher:
     ) -> None:
         self._fails = fails
         self._watched, self._idle_s, self._most, self._say = watched, idle_s, most_connections, say
-        self._received: dict[str, int] = {}
+        self._known = frozenset[str]()
         self._stop = threading.Event()
         self.num_connections = 0
         self._thread = threading.Thread(target=self._run, name="datapipe-watcher", daemon=True)
@@ -98,24 +103,25 @@ class Watcher:
         running = self._watched.running
         now = time.monotonic()
         unread = {stream.peer for stream in running if stream.is_sending and now - stream.handed_at >= self._idle_s}
-        received = {one.inode: one.received for one in found}
         for one in found:
-            before = self._received.get(one.inode)
-            if before is None:
+            if one.inode not in self._known:
                 keep_alive(one)
-            if one.received - (before or 0) > MOST_RECEIVED:
-                self._cut("flood", one)
-            elif one.peer in unread:
+            if one.peer in unread:
                 self._cut("unread", one)
-        sent = {one.inode: one.received - self._received.get(one.inode, 0) for one in found}
-        excess = sum(sent.values()) - _MOST_OF_ALL
-        for one in sorted(found, key=lambda one: -sent[one.inode]):
-            if excess <= 0:
-                break
-            excess -= sent[one.inode]
-            self._cut("flood", one)
-        self._received, self.num_connections = received, len(found)
+        self._known, self.num_connections = frozenset(one.inode for one in found), len(found)
+        self._cut_floods(found)
         self._cut_excess(found, {stream.peer for stream in running})
+
+    def _cut_floods(self, found: list[Connection]) -> None:
+        """Those with a message that is too long, however slowly it comes."""
+        requested = self._watched.requests.of_peers({one.peer for one in found})
+        open_bytes = {one: max(0, one.received - requested.get(one.peer, 0) - int(one.sent * _PER_BYTE_SENT)) for one in found}
+        of_all = sum(open_bytes.values())
+        for one in sorted(found, key=lambda one: -open_bytes[one]):
+            if open_bytes[one] <= MOST_RECEIVED and of_all <= _MOST_OF_ALL:
+                break
+            of_all -= open_bytes[one]
+            self._cut("flood", one)
 
     def _cut_excess(self, found: list[Connection], busy: set[tuple[str, int]]) -> None:
         excess = len(found) - self._most

@@ -7,6 +7,7 @@ Batches of 16 sequences of 2,048 tokens, `input_ids` in int64: 262 kB. Server an
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
@@ -173,6 +174,10 @@ def _first_batch(folder: Path, shards: int) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    peer = sys.argv[sys.argv.index("--streaming") + 1] if "--streaming" in sys.argv else ""
-    chosen = Settings(quick="--quick" in sys.argv, data=Path(), folder=Path(sys.argv[1]), web=Path(), streaming=peer)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="scratch space, about 1 GB")
+    parser.add_argument("--quick", action="store_true", help="the smallest sizes")
+    parser.add_argument("--streaming", default="", metavar="PYTHON", help="the Python that has mosaicml-streaming and torch")
+    given = parser.parse_args()
+    chosen = Settings(quick=given.quick, data=Path(), folder=given.folder, web=Path(), streaming=given.streaming)
     print(measure(chosen).to_markdown())

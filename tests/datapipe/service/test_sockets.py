@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -9,7 +10,16 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from datapipe.service.sockets import KEEPALIVE_S, connections, cut, is_loopback, keep_alive, peer_of
+from datapipe.service.sockets import (
+    KEEPALIVE_S,
+    RECEIVE_BYTES,
+    connections,
+    cut,
+    is_loopback,
+    keep_alive,
+    peer_of,
+    receive_slowly,
+)
 
 
 @pytest.fixture
@@ -34,6 +44,24 @@ def test_a_connection_is_found_with_what_it_has_sent(pair: tuple[socket.socket, 
     assert before.inode == after.inode
     assert after.received - before.received == 1_000
     assert list(connections(port + 1 if port < 65_535 else port - 1)) == []
+
+
+def test_a_flood_waits_for_its_reader_from_the_first_byte() -> None:
+    with closing(socket.socket()) as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        receive_slowly(listening.getsockname()[1])
+        with closing(socket.create_connection(listening.getsockname())) as client:
+            client.setblocking(False)
+            accepted = listening.accept()[0]
+            with closing(accepted):
+                size = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+                assert size <= 2 * RECEIVE_BYTES  # the kernel doubles what it is told
+                with contextlib.suppress(BlockingIOError):
+                    while True:
+                        client.send(bytes(1 << 20))
+                [found] = connections(listening.getsockname()[1])
+                assert 0 < found.received <= size
 
 
 def test_a_connection_that_is_cut_ends_for_its_client(pair: tuple[socket.socket, socket.socket, int]) -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from datapipe.service import watcher as watcher_module
+from datapipe.service.access import RequestBytes
 from datapipe.service.sockets import Connection
 from datapipe.service.watcher import MOST_RECEIVED, Watcher
 
 
-def connection(number: int, host: str = "10.0.0.1", received: int = 0) -> Connection:
-    return Connection((host, number), number, f"socket:[{number}]", received)
+def connection(number: int, host: str = "10.0.0.1", received: int = 0, sent: int = 0) -> Connection:
+    return Connection((host, number), number, f"socket:[{number}]", received, sent)
 
 
 class _Watched:
@@ -23,6 +24,7 @@ class _Watched:
 
     def __init__(self) -> None:
         self.running: list[Any] = []
+        self.requests = RequestBytes()
         self.fails = 0
 
     def look_at_certificates(self) -> None:
@@ -48,13 +50,29 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     found.watcher.stop()
 
 
-def test_connections_that_send_too_much_between_two_looks_are_cut(told: SimpleNamespace) -> None:
-    told.connections = [connection(1, received=1_000), connection(2)]
-    told.watcher.look()
-    told.connections = [connection(1, received=1_000 + MOST_RECEIVED), connection(2, received=MOST_RECEIVED + 1)]
-    told.watcher.look()
+def test_connections_that_send_too_long_a_message_are_cut_however_slowly_it_comes(told: SimpleNamespace) -> None:
+    for received in range(0, MOST_RECEIVED + 1, MOST_RECEIVED // 64):
+        told.connections = [connection(1, received=received), connection(2, received=received + 1)]
+        told.watcher.look()
     assert told.cut == [("flood", 2)]
     assert told.kept == ["socket:[1]", "socket:[2]"]
+
+
+def test_what_came_in_requests_and_what_acknowledges_answers_is_no_flood(told: SimpleNamespace) -> None:
+    peers = [connection(number).peer for number in (1, 2, 3)]
+    told.watched.requests.add(peers[0], 100 * MOST_RECEIVED)
+    told.watched.requests.add(peers[2], 1)
+    asks, reads, floods = 101 * MOST_RECEIVED, 2 * MOST_RECEIVED, MOST_RECEIVED + 2
+    told.connections = [
+        connection(1, received=asks),
+        connection(2, received=reads, sent=64 * MOST_RECEIVED),
+        connection(3, received=floods),
+    ]
+    told.watcher.look()
+    assert told.cut == [("flood", 3)]
+    told.connections = [connection(2, received=asks)]  # the peer of another connection
+    told.watcher.look()
+    assert told.cut[1:] == [("flood", 2)]
 
 
 def test_connections_that_send_too_much_together_are_cut_those_that_sent_most_first(told: SimpleNamespace) -> None:

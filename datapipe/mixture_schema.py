@@ -35,6 +35,8 @@ def mixture_schema() -> dict[str, Any]:
         choices.append(_with_options(name, name))
     definitions["StageEntry"] = {"anyOf": choices}
     stage_list = {"type": "array", "items": {"$ref": "#/$defs/StageEntry"}}
+    kinds = {"then": {"$ref": "#/$defs/SnapshotSource"}, "else": {"$ref": "#/$defs/Source"}}
+    schema["properties"]["sources"]["additionalProperties"] = {"if": {"type": "object", "required": ["snapshot"]}, **kinds}
     source = definitions["Source"]["properties"]
     schema["properties"]["stages"] |= stage_list
     source["stages"]["anyOf"] = [stage_list, {"type": "null"}]

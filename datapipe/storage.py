@@ -43,6 +43,7 @@ UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 """Paths of the temporary files of `Root.write_atomic`, which a killed process leaves."""
 
 _SECOND_NS = 1_000_000_000
+_UPLOAD_BYTES = 8 << 20
 
 
 def is_remote(url: str) -> bool:
@@ -306,6 +307,26 @@ class Root:
         finally:
             link.unlink(missing_ok=True)  # os.replace of two links to one file leaves both in place (POSIX rename)
         sync_folder(final.parent)
+
+    def take(self, other: Root, source: str, target: str, staging: str) -> None:
+        """Links or copies the file `source` of another root to `target`, which appears completely or not at all.
+
+        Args:
+            staging: a unique relative path, outside the target's folder, for a link before it is renamed.
+        """
+        if self.local is not None and other.local is not None:
+            self.publish(os.path.relpath(other.path(source), self.path()), target, staging)
+        elif self.filesystem == other.filesystem:
+            self.filesystem.copy_file(other.path(source), self.path(target))
+        elif self.local is None:
+            with other.open_input(source) as stream, self.open_output(target) as sink:
+                while part := stream.read(_UPLOAD_BYTES):
+                    sink.write(part)
+        else:
+            Path(self.path(staging)).parent.mkdir(parents=True, exist_ok=True)
+            pafs.copy_files(other.path(source), self.path(staging), other.filesystem, self.filesystem)
+            self.publish(staging, target, f"{staging}.link")
+            self.delete(staging)
 
     def delete(self, relative: str) -> None:
         """Deletes a file, if it exists."""

@@ -94,12 +94,17 @@ def croissant(report: Mapping[str, Any], manifest: Manifest, files: DataFiles, f
         "keywords": front["tags"],
         "version": f"1.0.0+{manifest.fingerprint[:12]}",
         "isLiveDataset": False,
-        "prov:wasDerivedFrom": [_entity(name, report) for name in report["sources"]],
+        "prov:wasDerivedFrom": [_entity(name, report) for name in _sources(report)],
         "prov:wasGeneratedBy": _activity(report, manifest),
         "distribution": [_file_set(each, files) for each in files.configurations],
         "recordSet": [_record_set(each, files) for each in files.configurations if each.schema is not None],
     }
     return (json.dumps(described, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _sources(report: Mapping[str, Any]) -> list[str]:
+    """All sources, those whose rows are those of another snapshot last."""
+    return [*report["sources"], *(report.get("taken") or {})]
 
 
 def license_url(license: str) -> str:
@@ -140,7 +145,7 @@ def _activity(report: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
         "@type": "prov:Activity",
         "@id": f"run/{manifest.fingerprint}",
         "name": "datapipe run",
-        "prov:used": [{"@id": f"source/{name}"} for name in report["sources"]],
+        "prov:used": [{"@id": f"source/{name}"} for name in _sources(report)],
         "prov:wasAssociatedWith": agent,
     }
 

@@ -72,7 +72,10 @@ def gathered(
     return Facts(
         name=manifest.name,
         summary=list(_summary(report, manifest, files)),
-        sources=[_source(name, entry, provenance, said) for name, entry in report["sources"].items()],
+        sources=[
+            *(_source(name, entry, provenance, said) for name, entry in report["sources"].items()),
+            *(_taken(name, entry, provenance) for name, entry in (report.get("taken") or {}).items()),
+        ],
         licenses=licenses,
         synthetic=kinds if (provenance.get("synthetic") or {}).get("synthetic", {}).get("documents") else [],
         has_drawn=any(row[-1] is not NONE for row in licenses),
@@ -123,7 +126,10 @@ def _summary(report: Mapping[str, Any], manifest: Manifest, files: DataFiles) ->
     yield Markdown(f"{kept}, {size(total['kept_bytes'])} of text, of {sources}.")
     if isinstance(manifest, Snapshot):
         rows = counted(files.rows, "row")
-        yield Markdown(f"{counted(total['tokens'], 'token')}, packed into {rows} of {manifest.sequence_length:,} tokens.")
+        taken = sum(entry["tokens"] for entry in (report.get("taken") or {}).values())
+        of_others = f", {counted(taken, 'token')} of them rows of other snapshots" if taken else ""
+        tokens = counted(total["tokens"] + taken, "token")
+        yield Markdown(f"{tokens}{of_others}, packed into {rows} of {manifest.sequence_length:,} tokens.")
 
 
 def _source(name: str, entry: Mapping[str, Any], provenance: Mapping[str, Any], said: Mapping[str, Any]) -> list[Any]:
@@ -143,6 +149,15 @@ def _source(name: str, entry: Mapping[str, Any], provenance: Mapping[str, Any], 
         _author(origin.get("synthetic")),
         _origin(origin.get("homepage"), (said.get("sources") or {}).get(name) or {}),
     ]
+
+
+def _taken(name: str, entry: Mapping[str, Any], provenance: Mapping[str, Any]) -> list[Any]:
+    """The row of a source whose rows are those of another snapshot: what was read is in the card of that one."""
+    origin = (provenance.get("sources") or {}).get(name) or {}
+    license = code(entry["license"]) if entry.get("license") else Markdown("not stated")
+    author, dates = _author(origin.get("synthetic")), _dates(origin.get("collected"))
+    page = _origin(origin.get("homepage"), {})
+    return [code(name), NONE, entry["documents"], NONE, entry["tokens"], license, dates, author, page]
 
 
 def _dates(collected: Mapping[str, str] | None) -> Markdown:
@@ -175,7 +190,7 @@ def _by_name(entries: Mapping[str, Mapping[str, Any]]) -> Rows:
         [
             code(name),
             numbers["documents"],
-            Markdown(size(numbers["bytes"])),
+            NONE if numbers["bytes"] is None else Markdown(size(numbers["bytes"])),
             NONE if numbers["tokens"] is None else numbers["tokens"],
             NONE if numbers["drawn_tokens"] is None else numbers["drawn_tokens"],
         ]
@@ -258,7 +273,7 @@ def _tokenizer(report: Mapping[str, Any]) -> Iterator[Markdown]:
     whole = entry["total"]
     if whole["bytes_per_token"]:
         yield Markdown(f"{whole['bytes_per_token']:.3f} bytes per token over {size(whole['bytes'])} of text.")
-    if entry["unused"]:
+    if entry["unused"] and whole["documents"]:
         yield Markdown(f"{counted(entry['unused']['count'], 'id')} never occurred.")
 
 

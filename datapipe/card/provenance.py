@@ -43,8 +43,14 @@ def provenance(mixture: Mixture, plan: Plan, report: Mapping[str, Any], node_hou
     by_source = {name: _by_license(mixture, plan, report, name) for name in mixture.sources}
     costs = {name: _usd(source.cost, report["sources"][name]) for name, source in mixture.sources.items()}
     written = [name for name, source in mixture.sources.items() if source.synthetic]
+    taken = report.get("taken") or {}
+    by_source |= {name: {entry["license"] or UNKNOWN: _taken(report, name)} for name, entry in taken.items()}
+    written += [name for name, entry in taken.items() if entry["synthetic"]]
     return {
-        "sources": {name: _origin(source, costs[name]) for name, source in mixture.sources.items()},
+        "sources": {
+            **{name: _origin(source, costs[name]) for name, source in mixture.sources.items()},
+            **{name: _taken_origin(entry) for name, entry in taken.items()},
+        },
         "licenses": _total_by_license(by_source.values()),
         "synthetic": {
             "synthetic": _total(numbers for name in written for numbers in by_source[name].values()),
@@ -84,6 +90,26 @@ def of_manifest(manifest: Manifest, report: Mapping[str, Any]) -> dict[str, Any]
     }
 
 
+def _taken(report: Mapping[str, Any], name: str) -> _Numbers:
+    """What rows of another snapshot add; its manifest does not tell the bytes of their text."""
+    entry, mixture = report["taken"][name], report["mixture"]
+    drawn = mixture["sources"][name]["tokens"] if mixture else None
+    return _Numbers(documents=entry["documents"], bytes=None, tokens=entry["tokens"], drawn_tokens=drawn)
+
+
+def _taken_origin(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Where rows of another snapshot come from, as its manifest says."""
+    dates = entry.get("collected")
+    return {
+        "license": entry["license"],
+        "license_field": None,
+        "homepage": entry.get("homepage"),
+        "collected": None if dates is None else {"from": dates[0], "to": dates[1]},
+        "synthetic": entry["synthetic"] or None,
+        "cost_usd": None,
+    }
+
+
 def _origin(source: Source, usd: float | None) -> dict[str, Any]:
     """Where a source comes from, as its mixture says."""
     collected = None if source.collected is None else {"from": source.collected[0], "to": source.collected[1]}
@@ -104,10 +130,11 @@ def _origin(source: Source, usd: float | None) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Numbers:
-    """What is kept under one licence. Tokens are None in a run without a tokenizer, drawn tokens in one without an end."""
+    """What is kept under one licence. Tokens are None in a run without a tokenizer, drawn tokens in one without an end, bytes
+    of text where rows of another snapshot are among them."""
 
     documents: int
-    bytes: int
+    bytes: int | None
     tokens: int | None
     drawn_tokens: int | None
 
@@ -147,7 +174,7 @@ def _divided(counted: LicenseCounts, whole: _Numbers, default: str) -> dict[str,
         part = parts.setdefault(default if name == UNKNOWN else name, [0, 0, 0])
         for index, number in enumerate((counts.documents, counts.bytes, counts.tokens + counts.documents)):
             part[index] += number
-    missing = [whole.documents, whole.bytes, whole.tokens or 0]
+    missing = [whole.documents, whole.bytes or 0, whole.tokens or 0]
     missing = [number - sum(part[index] for part in parts.values()) for index, number in enumerate(missing)]
     if missing[0] > 0:
         parts[UNCOUNTED] = [missing[0], missing[1], max(0, missing[2])]

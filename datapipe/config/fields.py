@@ -28,7 +28,7 @@ _REFERENCE = r"\$\{.+\}"
 class Record(BaseModel):
     """A frozen part of a mixture. It refuses unknown keys and does not convert text to numbers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, serialize_by_alias=True)
 
 
 def _number_or_text(pattern: str, number: dict[str, Any], *examples: int | float | str) -> WithJsonSchema:

@@ -1,6 +1,6 @@
 """The mixture file as frozen models. The descriptions are its documentation, its help text and its JSON Schema.
 
-    Mixture ── sources: {name: Source}      input files, with the weight of each source
+    Mixture ── sources: {name: Source}      input files, or another output, with the weight of each source
             ── stages: [StageUse]           the stages that process documents, in order
             ── tokenizer, pack, shards      how documents become rows of tokens on disk
             ── documents                    or, without a tokenizer, files of text
@@ -15,7 +15,7 @@ mixture equals its resolved form.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -26,6 +26,7 @@ from datapipe.config.fields import ByteSize, Count, Duration, Lengths, Record, S
 from datapipe.config.mixture_schedule import (
     MixtureSpec,
     WeightPhase,
+    Weights,
     linear_schedule_problems,
     rounded_shares,
     weight_phases,
@@ -35,10 +36,11 @@ from datapipe.config.problems import ProblemsError
 from datapipe.config.resolved import written_yaml
 from datapipe.config.sources.licensing import licensed_stages, licensing_problems, synthetic_problems
 from datapipe.config.sources.provenance import AllowedLicenses
+from datapipe.config.sources.snapshot_source import AnySource, SnapshotSource
 from datapipe.config.sources.source import Source
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
-from datapipe.config.yaml import KeyPath
+from datapipe.config.yaml import KeyPath, dotted
 from datapipe.errors import suggest
 
 
@@ -163,8 +165,8 @@ class Mixture(Record):
         lt=1,
         description="Share of each source's kept documents that go to separate validation shards: 0.1%, 0.001.",
     )
-    sources: dict[Annotated[str, AfterValidator(_source_name)], Source] = Field(
-        min_length=1, description="The corpora by name; at least one."
+    all_sources: dict[Annotated[str, AfterValidator(_source_name)], AnySource] = Field(
+        alias="sources", min_length=1, description="The corpora by name; at least one."
     )
     licenses: AllowedLicenses = Field(
         default=(),
@@ -204,18 +206,18 @@ class Mixture(Record):
         problems: list[tuple[KeyPath, str]] = []
         for index, phase in enumerate(self.mixture.phases):
             path = ("mixture", "phases", index, "weights")
-            for name in sorted(phase.weights.keys() - self.sources.keys()):
-                text = f"unknown source.{suggest(name, self.sources)} Expected one of: {', '.join(self.sources)}"
+            for name in sorted(phase.weights.keys() - self.all_sources.keys()):
+                text = f"unknown source.{suggest(name, self.all_sources)} Expected one of: {', '.join(self.all_sources)}"
                 problems.append(((*path, name), text))
             if not any(phase.weights.values()):
                 problems.append((path, "every weight is 0. Expected at least one above 0"))
         is_drawn = not self.tokenizer.is_none and not self.mixture.phases
-        if is_drawn and not any(source.weight for source in self.sources.values()):
+        if is_drawn and not any(source.weight for source in self.all_sources.values()):
             problems.append((("sources",), "every weight is 0. Expected at least one source with a weight above 0"))
         problems += [
             (("mixture", *path), text) for path, text in linear_schedule_problems(self.mixture, self._source_weights())
         ]
-        problems += [*self._weighting_problems(), *self._strata_problems()]
+        problems += [*self._weighting_problems(), *self._strata_problems(), *self._snapshot_problems()]
         problems += licensing_problems(self.licenses, self.sources, {name: self._listed(name) for name in self.sources})
         if not problems:
             problems += synthetic_problems(self.mixture, self.sources, self.average_shares() if self._is_given else {})
@@ -229,9 +231,21 @@ class Mixture(Record):
                 text = "cannot be combined with pack.method: buckets, which divides the source by length. Leave one out"
                 yield ("sources", name, "strata"), text
 
+    def _snapshot_problems(self) -> Iterator[tuple[KeyPath, str]]:
+        """The snapshots that cannot be taken as they are: their rows are packed already, with their tokenizer."""
+        paths: list[KeyPath] = [("sources", name) for name in self.snapshot_sources]
+        paths += [] if self.mixture.replay is None else [("mixture", "replay")]
+        for path in paths if self.tokenizer.is_none else ():
+            yield path, "needs a tokenizer: a snapshot has tokens, and tokenizer: none writes text. Leave the source out"
+        for path in paths if "tokenizer" in self.model_fields_set and self.tokenizer.train is not None else ():
+            yield (
+                ("tokenizer", "train"),
+                f"cannot be combined with {dotted(path)}, whose rows have a tokenizer. Leave the tokenizer out to use that one",
+            )
+
     def _weighting_problems(self) -> Iterator[tuple[KeyPath, str]]:
         weighting = self.mixture.weighting
-        for name, source in self.sources.items() if weighting != "given" else ():
+        for name, source in self.all_sources.items() if weighting != "given" else ():
             if source.weight not in (0, 1):
                 yield (
                     ("sources", name, "weight"),
@@ -248,6 +262,16 @@ class Mixture(Record):
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """The sources with input files, by name."""
+        return {name: source for name, source in self.all_sources.items() if isinstance(source, Source)}
+
+    @property
+    def snapshot_sources(self) -> Mapping[str, SnapshotSource]:
+        """The sources that are other outputs, by name."""
+        return {name: source for name, source in self.all_sources.items() if isinstance(source, SnapshotSource)}
+
     def stages_of(self, source: str) -> tuple[StageUse, ...]:
         """The stages of a source: its own list, or the mixture's, with the filter of the licences that are allowed."""
         return licensed_stages(self.licenses, self.sources[source], self._listed(source))
@@ -255,6 +279,30 @@ class Mixture(Record):
     def _listed(self, source: str) -> tuple[StageUse, ...]:
         own = self.sources[source].stages
         return self.stages if own is None else own
+
+    def with_sources(self, sources: Mapping[str, Source | SnapshotSource], weights: Mapping[str, Weights]) -> Mixture:
+        """This mixture with other sources in the place of its snapshots, and of its replay, in every phase.
+
+        Args:
+            sources: all of them, in order.
+            weights: by the source that was there, the shares of those in its place; "": of the replay.
+        """
+        replay = self.mixture.replay
+
+        def divided(given: Weights) -> dict[str, Fraction]:
+            whole = sum(given.values(), Fraction(0))
+            parts = {**given, **({} if replay is None else {"": whole * replay.share / (1 - replay.share)})}
+            return {
+                name: weight * share
+                for source, weight in parts.items()
+                for name, share in weights.get(source, {source: Fraction(1)}).items()
+            }
+
+        of_sources = divided(self._source_weights())
+        phases = tuple(phase.model_copy(update={"weights": divided(phase.weights)}) for phase in self.mixture.phases)
+        changed = {name: source.model_copy(update={"weight": of_sources[name]}) for name, source in sources.items()}
+        spec = self.mixture.model_copy(update={"phases": phases, "replay": None})
+        return self.model_copy(update={"all_sources": changed, "mixture": spec})
 
     def as_addition(self, **changes: Any) -> Mixture:
         """This mixture with some sections changed, for a run that adds files to what it has made before."""
@@ -283,7 +331,7 @@ class Mixture(Record):
     def average_shares(self) -> dict[str, Fraction]:
         """The share of all tokens that each source contributes over all phases, by the given weights."""
         total, start = self.mixture.tokens, 0
-        shares = dict.fromkeys(self.sources, Fraction(0))
+        shares = dict.fromkeys(self.all_sources, Fraction(0))
         for phase in self.weight_phases():
             stop = total if phase.until_tokens is None else phase.until_tokens
             part = Fraction(1) if total is None or stop is None else Fraction(stop - start, total)
@@ -294,11 +342,11 @@ class Mixture(Record):
 
     def max_epochs_of(self, source: str) -> float | None:
         """The largest number of repetitions of a source: its own option, or the mixture's."""
-        own = self.sources[source].max_epochs
+        own = self.all_sources[source].max_epochs
         return self.mixture.max_epochs if own is None else own
 
     def _source_weights(self) -> dict[str, Fraction]:
-        return {name: source.weight for name, source in self.sources.items()}
+        return {name: source.weight for name, source in self.all_sources.items()}
 
     def unused_keys(self) -> list[str]:
         """The keys that are set and that no step of a run without a tokenizer, or with one, reads."""
@@ -325,11 +373,11 @@ class Mixture(Record):
 
         sources = {
             name: source
-            if source.stages is None
+            if not isinstance(source, Source) or source.stages is None
             else source.model_copy(update={"stages": located(source.stages, "sources", name, "stages")})
-            for name, source in self.sources.items()
+            for name, source in self.all_sources.items()
         }
-        copy = self.model_copy(update={"sources": sources, "stages": located(self.stages, "stages")})
+        copy = self.model_copy(update={"all_sources": sources, "stages": located(self.stages, "stages")})
         copy._origins = origins
         return copy
 

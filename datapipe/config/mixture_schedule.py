@@ -72,6 +72,27 @@ def _temperature(value: Fraction) -> Fraction:
     return value
 
 
+def _below_all(share: Fraction) -> Fraction:
+    if not 0 < share < 1:
+        raise ValueError("expected more than 0% and less than 100%")
+    return share
+
+
+class ReplaySpec(Record):
+    """Earlier training data that is mixed in again, for continual pretraining."""
+
+    from_: str = Field(
+        alias="from", min_length=1, description="Output of the earlier run, a path or URL: its rows are mixed in as they are."
+    )
+    version: str | None = Field(
+        default=None, min_length=1, description="Fingerprint of the snapshot, or its first digits. Default: the newest one."
+    )
+    share: Annotated[ExactShare, AfterValidator(_below_all)] = Field(
+        description="Share of all training tokens, in every phase: 5%. The sources of the earlier run divide it as that run "
+        "draws them."
+    )
+
+
 class MixtureSpec(Record):
     """How many tokens training draws from each source, and when."""
 
@@ -103,6 +124,9 @@ class MixtureSpec(Record):
         description="Largest share of the tokens drawn that may come from `synthetic` sources: 30%. A mixture that draws more "
         "is refused. Default: no limit.",
     )
+    replay: ReplaySpec | None = Field(
+        default=None, description="Earlier training data to mix in again: {from: runs/2025, share: 5%}."
+    )
     window: int = Field(
         default=8,
         ge=0,
@@ -132,6 +156,8 @@ class MixtureSpec(Record):
             yield ("phases", len(self.phases) - 1, "until"), f"found {_percent(ends[-1])}, expected 100% for the last phase"
 
     def _weighting_problems(self) -> Iterator[tuple[KeyPath, str]]:
+        if self.replay is not None and self.weighting != "given":
+            yield ("replay",), f"cannot be combined with weighting: {self.weighting}, which sets all weights. Leave one out"
         if self.phases and self.weighting != "given":
             yield (
                 ("phases",),

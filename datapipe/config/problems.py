@@ -8,10 +8,11 @@ pydantic finds the problems. This module adds the location and rewrites its mess
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from datapipe.config.yaml import KeyPath
@@ -95,7 +96,8 @@ def _problems_of(details: ErrorDetails, model: type[BaseModel], data: Any) -> li
         name = str(details["loc"][-1])
         return [((*path, name), f"missing. Expected: {_description(model, path, name)}")]
     if kind == "extra_forbidden":
-        known = known_keys(model, path[:-1])
+        parent = _reached(data, details["loc"][:-1])[1]
+        known = known_keys(model, path[:-1], parent.keys() - {path[-1]} if isinstance(parent, dict) else ())
         return [(path, f"unknown key.{suggest(str(path[-1]), known)} Expected one of: {', '.join(known)}")]
     cause = context.get("error")
     if isinstance(cause, ProblemsError):
@@ -137,15 +139,19 @@ def described(value: Any) -> str:
     return str(value)
 
 
-def known_keys(model: type[BaseModel], path: KeyPath) -> list[str]:
-    """The keys that are valid at a path below `model`, in the order of the documentation; empty if any key is valid."""
-    reached = _model_at(model, path)
-    return [] if reached is None else list(reached.model_fields)
+def known_keys(model: type[BaseModel], path: KeyPath, given: Collection[str] = ()) -> list[str]:
+    """The keys that are valid at a path below `model`, in the order of the documentation; empty if any key is valid.
+
+    Args:
+        given: the keys that are there. Of several models, that one counts which knows most of them.
+    """
+    reached = _model_at(model, path, given)
+    return [] if reached is None else [field.alias or name for name, field in reached.model_fields.items()]
 
 
 def _description(model: type[BaseModel], path: KeyPath, name: str) -> str:
     reached = _model_at(model, path)
-    field = None if reached is None else reached.model_fields.get(name)
+    field = None if reached is None else _field(reached, name)
     sentence = ((field and field.description) or "a value").partition(". ")[0].rstrip(".")
     return sentence[:1].lower() + sentence[1:]
 
@@ -162,15 +168,21 @@ def _reached(data: Any, location: Sequence[str | int]) -> tuple[KeyPath, Any]:
     return tuple(location), data
 
 
-def _model_at(annotation: Any, path: KeyPath) -> type[BaseModel] | None:
+def _field(model: type[BaseModel], key: str) -> FieldInfo | None:
+    """The field that a key of a mixture sets."""
+    return next((field for name, field in model.model_fields.items() if (field.alias or name) == key), None)
+
+
+def _model_at(annotation: Any, path: KeyPath, given: Collection[str] = ()) -> type[BaseModel] | None:
     """The model at `path` below an annotation, through Optional, dict, tuple and Annotated."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         if not path:
             return annotation
-        field = annotation.model_fields.get(str(path[0]))
-        return None if field is None else _model_at(field.annotation, path[1:])
+        field = _field(annotation, str(path[0]))
+        return None if field is None else _model_at(field.annotation, path[1:], given)
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (dict, list, tuple) and path:
-        return _model_at(arguments[-1 if origin is dict else 0], path[1:])
-    members = (_model_at(member, path) for member in arguments) if origin not in (dict, list, tuple) else ()
-    return next((reached for reached in members if reached is not None), None)
+        return _model_at(arguments[-1 if origin is dict else 0], path[1:], given)
+    members = [_model_at(member, path, given) for member in arguments] if origin not in (dict, list, tuple) else []
+    found = [reached for reached in members if reached is not None]
+    return max(found, key=lambda model: sum(_field(model, key) is not None for key in given), default=None)

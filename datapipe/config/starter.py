@@ -56,6 +56,8 @@ sources:
     weight: 0.3
     license: PSF-2.0
     # stages: [dedup.exact]         # stages of this source, instead of the list below
+  #  old: {snapshot: runs/2025, weight: 0.1}    # rows of another output as they are, with its tokenizer, so without train:;
+                                    # with version: 1f2e3d one of its snapshots, with sources: [web] some of its sources
 
 stages:                             # in order; a name is the path of a module in stages/
   - normalize.unicode
@@ -105,6 +107,7 @@ mixture:
   # max_epochs: 4                   # for every source without its own max_epochs; default: no limit
   # exhausted: stop                 # when a source reaches its max_epochs: stop, refuse to run, or redistribute
   # max_synthetic: 30%              # largest share of the tokens drawn from synthetic sources; default: no limit
+  #  replay: {from: runs/2025, share: 5%}      # earlier training data again, as it was drawn; its tokenizer, so without train:
   # window: 8                       # shards of a source that the loader shuffles together; 0: all
 
 publish:                            # for `datapipe run --follow SECONDS`: when new files become a snapshot; default: at once

@@ -16,6 +16,7 @@ from typing import Any, cast
 from pydantic_core import to_jsonable_python
 
 from datapipe import catalogue
+from datapipe.composing.snapshot_sources import check_tokenizer, with_snapshot_sources
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
@@ -52,10 +53,13 @@ Only = Mapping[str, Collection[str]]
 def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, only: Only | None = None) -> Request:
     """The request of a mixture as of now. Raises UserError for everything that is wrong with the mixture.
 
+    Its mixture has the sources of other snapshots in their place, see `composing/snapshot_sources.py`.
+
     Args:
         say: gets lines about the listing of input files where it takes more than a second; None for no lines.
         only: by source, the paths of the files that are read; None for all.
     """
+    mixture, taken = with_snapshot_sources(mixture)
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)
     notes = {name: Notes(on_file=partial(listing.add, name)) for name in mixture.sources}
@@ -78,6 +82,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
     content = _tokenizer_content(mixture)
+    check_tokenizer(mixture, taken, content)
     return Request(
         mixture=mixture,
         sources=sources,
@@ -86,6 +91,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
         deciding={name: deciding_columns(mixture, name, stages[name])[0] for name in mixture.sources},
         warnings=tuple(warnings),
         reference_rows=reference_rows,
+        taken=taken,
     )
 
 

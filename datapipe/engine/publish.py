@@ -15,58 +15,41 @@ import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datapipe.config.mixture import Mixture
-from datapipe.config.mixture_schedule import WeightPhase
-from datapipe.config.sources.source import Source
-from datapipe.credentials import masked
-from datapipe.errors import DatapipeError, SnapshotError
+from datapipe.composing.copies import TakenShard, copy_shards, taken_files, taken_shards
+from datapipe.composing.manifest import file_entry, make_snapshot, provenance_of
+from datapipe.errors import SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import FILES, MIXTURE, PUBLISH, REPORT, TOKENIZER, published_tasks
-from datapipe.loader.order.drawn import drawn_tokens, run_order
 from datapipe.metrics import counted
-from datapipe.plan import weighting
 from datapipe.plan.compile import Plan
 from datapipe.plan.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import PackTask
-from datapipe.shards.checksum import bytes_checksum, file_checksum
+from datapipe.shards.checksum import file_checksum
 from datapipe.shards.manifest import (
     SNAPSHOT,
     DocumentsEntry,
     DocumentsSnapshot,
     DocumentsSource,
-    FileEntry,
     Manifest,
-    Phase,
-    Snapshot,
-    SourceEntry,
-    Strata,
-    TokenizerEntry,
     read_manifest,
     snapshot_folder,
     with_digest,
 )
-from datapipe.shards.provenance import SyntheticEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
-from datapipe.weights import integer_weights
 
 Report = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
-
-_SPARE_ROWS = 2
-"""The loader's quotas are within two rows of a weight (`loader/order/mixing.py`)."""
 
 
 def publish(hold: Hold, request: Request, plan: Plan, report: Report | None) -> tuple[Manifest, list[RunWarning]]:
@@ -97,12 +80,14 @@ class _Unpublished:
 
     Attributes:
         data: its shards or files of documents, each with the committed file.
+        taken: its shards that other outputs have.
         needed: content by path of the other files that the manifest names.
     """
 
     snapshot: Manifest
     data: Sequence[tuple[ShardEntry | DocumentsEntry, OutputFile]]
     needed: Mapping[str, bytes]
+    taken: Sequence[TakenShard] = ()
 
 
 def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
@@ -113,9 +98,11 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dic
     made: dict[str, _Unpublished] = {}
     warnings: list[RunWarning] = []
     for length in spec.sequence_length:
-        shards = _shards(plan, length)
-        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, [entry for entry, _ in shards], files)
-        made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, needed=needed)
+        shards, taken = _shards(plan, length), taken_shards(request.taken, length, request.mixture.seed)
+        entries = sorted([entry for entry, _ in shards] + [shard.entry for shard in taken], key=lambda one: one.numbered_path)
+        known = {name: source.entry for name, source in request.taken.items()}
+        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known)
+        made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, taken=taken, needed=needed)
         warnings += [warning for warning in warned if warning not in warnings]
     return made, warnings
 
@@ -126,8 +113,8 @@ def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _U
     snapshot = DocumentsSnapshot(
         name=mixture.name,
         document_format=mixture.documents.format,
-        sources={name: DocumentsSource(**_provenance(source)) for name, source in mixture.sources.items()},
-        files=_file_entry(files),
+        sources={name: DocumentsSource(**provenance_of(source)) for name, source in mixture.sources.items()},
+        files=file_entry(files),
         documents=tuple(entry for entry, _ in data),
     ).sealed()
     empty = sorted(mixture.sources.keys() - {entry.source for entry, _ in data})
@@ -185,6 +172,7 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
     _keep_newest(target)
     for number, entry, output in missing:
         root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"{PUBLISH}/{number:06d}")
+    copy_shards(target, unpublished.taken, PUBLISH)
     own = snapshot_folder(snapshot.fingerprint)
     for path, content in ({} if target.exists(f"{own}/{SNAPSHOT}") else about).items():
         target.write_atomic(f"{own}/{path}", content)
@@ -286,115 +274,15 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFil
 
 def _files(request: Request) -> bytes:
     """files.parquet: the input file behind the first half of a document's key."""
-    rows = sorted((name, path) for name, source in request.sources.items() for path in source.files)
+    own = ((name, path, file_hash(name, path)) for name, source in request.sources.items() for path in source.files)
+    rows = sorted([*own, *taken_files(request.taken)])
     table = pa.table(
         {
-            "hash": pa.array([file_hash(name, path) for name, path in rows], pa.uint64()),
-            "source": pa.array([name for name, _ in rows], pa.string()),
-            "path": pa.array([path for _, path in rows], pa.string()),
+            "hash": pa.array([number for _, _, number in rows], pa.uint64()),
+            "source": pa.array([name for name, _, _ in rows], pa.string()),
+            "path": pa.array([path for _, path, _ in rows], pa.string()),
         }
     )
     sink = io.BytesIO()
     pq.write_table(table, sink, compression="zstd")
     return sink.getvalue()
-
-
-def _file_entry(files: bytes) -> FileEntry:
-    return FileEntry(path=FILES, bytes=len(files), checksum=bytes_checksum(files))
-
-
-def make_snapshot(
-    mixture: Mixture, sequence_length: int, tokenizer: TokenizerFile | TokenizerEntry, shards: list[ShardEntry], files: bytes
-) -> tuple[Snapshot, list[RunWarning]]:
-    """The manifest, and warnings. Raises DatapipeError where no source has tokens, or one ends early and
-    `mixture.exhausted` is `refuse`."""
-    sources = {name: _source(mixture, name) for name in mixture.sources}
-    sizes = weighting.epoch_tokens(sources, shards, sequence_length)
-    empty = [name for name, size in sizes.items() if not size]
-    phases = weighting.weight_phases(mixture, sizes, spare=_SPARE_ROWS * sequence_length)
-    own = _own_weights(mixture, phases)
-    snapshot = Snapshot(
-        name=mixture.name,
-        seed=mixture.seed,
-        sequence_length=sequence_length,
-        shard_format=mixture.shards.format,
-        tokenizer=TokenizerEntry(
-            path=TOKENIZER,
-            fingerprint=tokenizer.fingerprint,
-            vocab_size=tokenizer.vocab_size,
-            eos_id=tokenizer.eos_id,
-        ),
-        sources={
-            name: source.model_copy(update={"weight": 0 if name in empty else own[name]}) for name, source in sources.items()
-        },
-        phases=tuple(Phase(until_tokens=phase.until_tokens, weights=phase.weights) for phase in phases),
-        total_tokens=mixture.mixture.tokens,
-        exhausted=mixture.mixture.exhausted,
-        window_shards=mixture.mixture.window,
-        files=_file_entry(files),
-        shards=tuple(shards),
-    )
-    nothing = "kept no document to train on. Its weight goes to the others."
-    warned = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
-    short = {} if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
-    if short and snapshot.exhausted == "refuse":
-        raise DatapipeError(
-            f"{next(iter(short.values()))}, which mixture.exhausted: refuse forbids. Raise max_epochs, lower its weight or "
-            f"mixture.tokens, add text to it, or write exhausted: redistribute. Packed shards stay; run the same command again "
-            f"to publish them."
-        )
-    _check_synthetic(mixture, snapshot)
-    ends = "Training ends there (mixture.exhausted: stop). Add text, lower its weight, or write exhausted: redistribute."
-    warned += [RunWarning(kind="ends_early", source=name, text=f"{text}. {ends}") for name, text in short.items()]
-    return snapshot.sealed(), warned
-
-
-def _check_synthetic(mixture: Mixture, snapshot: Snapshot) -> None:
-    """Raises DatapipeError where training would draw more of synthetic sources than `mixture.max_synthetic`: weights that are
-    computed, empty sources and epoch caps are known only now."""
-    limit, written = mixture.mixture.max_synthetic, [name for name, source in snapshot.sources.items() if source.synthetic]
-    if limit is None or not written:
-        return
-    drawn: Mapping[str, int | Fraction] = drawn_tokens(snapshot, run_order(snapshot)) or weighting.drawn_shares(snapshot)
-    share = Fraction(sum(drawn[name] for name in written)) / (sum(drawn.values()) or 1)
-    spare = Fraction(_SPARE_ROWS * len(written) * snapshot.sequence_length, snapshot.total_tokens or 1 << 62)
-    if share > limit + spare:  # quotas are whole rows
-        raise DatapipeError(
-            f"training would draw {float(share):.2%} of its tokens from sources that models wrote ({', '.join(written)}), and "
-            f"mixture.max_synthetic allows {float(limit):.2%}. Lower their weights or max_epochs, add other text, or raise "
-            f"max_synthetic. Packed shards stay; run the same command again to publish them."
-        )
-
-
-def _source(mixture: Mixture, name: str) -> SourceEntry:
-    """The entry of a source in the manifest, without its weight."""
-    source = mixture.sources[name]
-    strata = source.strata
-    return SourceEntry(
-        weight=0,
-        max_epochs=mixture.max_epochs_of(name),
-        **_provenance(source),
-        strata=None
-        if strata is None
-        else Strata(column=strata.by, bounds=strata.bounds, repeats=strata.repeats, order=strata.order),
-    )
-
-
-def _provenance(source: Source) -> dict[str, Any]:
-    """Where a source comes from, as manifests have it."""
-    said = None if isinstance(source.synthetic, bool) else source.synthetic.model_dump()
-    of_model = said and SyntheticEntry(**{name: text and masked(text) for name, text in said.items()})
-    return {
-        "license": source.license,
-        "synthetic": of_model or source.synthetic,
-        "license_field": source.license_field,
-        "homepage": source.homepage and masked(source.homepage),
-        "collected": source.collected,
-    }
-
-
-def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:
-    """The weights of the sources: as given, or as the weighting computes them."""
-    if mixture.mixture.weighting != "given":
-        return phases[0].weights
-    return integer_weights({name: source.weight for name, source in mixture.sources.items()})

@@ -114,7 +114,7 @@ class Run:
             self._guard_other()
             self._guard_limit()
             self._guard_parts()
-            self.root.write_atomic(MIXTURE, self.mixture.resolved_yaml().encode())
+            self.root.write_atomic(MIXTURE, request.mixture.resolved_yaml().encode())
             write_inputs(self.root, request)
             ledger = Ledger(self.root, hold.condemned)
             ledger.load()
@@ -195,8 +195,9 @@ class Run:
             raise UserError(
                 f"{url} holds a snapshot of the mixture '{before.name}', and this one is '{self.mixture.name}'. {way_out}"
             )
-        if not before.sources.keys() & self.mixture.sources.keys():
-            there, here = (", ".join(sorted(names)) for names in (before.sources, self.mixture.sources))
+        sources = self.mixture.all_sources if self.request is None else self.request.mixture.all_sources
+        if not before.sources.keys() & sources.keys():
+            there, here = (", ".join(sorted(names)) for names in (before.sources, sources))
             raise UserError(
                 f"{url} holds a snapshot of the sources {there}, and this mixture has none of them, but {here}. {way_out}"
             )

@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe import catalogue
+from datapipe.composing.manifest import make_snapshot
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import MixtureSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
-from datapipe.engine.publish import make_snapshot
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import FILES, INPUTS, MIXTURE, REPORT, TOKENIZER, published_tasks
@@ -116,6 +116,11 @@ def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
 def check_can_follow(mixture: Mixture) -> None:
     """Raises UserError for a mixture whose additions cannot be packed by themselves."""
     lengths = mixture.pack.sequence_length
+    if mixture.snapshot_sources or mixture.mixture.replay is not None:
+        raise UserError(
+            "--follow: this mixture takes rows of other snapshots, which cannot be followed so far. Follow the files by a "
+            "mixture of their own, and take its output as a source with `snapshot:`."
+        )
     if mixture.tokenizer.is_none:
         raise UserError("--follow: this mixture has `tokenizer: none`. Only runs that make tokens can be followed so far.")
     if len(lengths) > 1:

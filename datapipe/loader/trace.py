@@ -30,7 +30,7 @@ from datapipe.loader.order.state import read_state, saved_order
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh
 from datapipe.rng import shuffle_hash
-from datapipe.shards.document_files import committed_file, document_files, document_keys
+from datapipe.shards.document_files import committed_file, document_files, document_keys, files_with_hashes
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
@@ -310,10 +310,9 @@ class TracedRun:
     def find_pieces(self, key: bytes) -> Iterator[tuple[int, int, int, int]]:
         """(address, number in the row, start in the document, tokens) of every piece of a document."""
         layout = self.batch_order.layout
-        known = self.files.get(int.from_bytes(key[:8], "big"))
-        if known is not None and known[0] not in layout.sources:
-            return
-        chosen = range(len(layout.sources)) if known is None else [layout.sources.index(known[0])]
+        file_hash, files = int.from_bytes(key[:8], "big"), files_with_hashes(self.root, self.snapshot)
+        known = {source for number, source, _ in files if number == file_hash}  # rows of another snapshot may be in several
+        chosen = [number for number, name in enumerate(layout.sources) if not known or name in known]
         halves = [np.array([int.from_bytes(half, "big")], np.uint64) for half in (key[:8], key[8:])]
         hashed = int(shuffle_hash((halves[0], halves[1]), self.snapshot.seed)[0])
         for source in chosen:

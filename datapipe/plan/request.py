@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 from datapipe.config.mixture import Mixture
 from datapipe.plan.work import BoundStage, Tables
+from datapipe.shards.manifest import Snapshot, SourceEntry
 from datapipe.stage.reader import InputFile, Reader, Split
+from datapipe.storage import Root
 
 if TYPE_CHECKING:
     from datapipe.plan.warnings import RunWarning
@@ -56,6 +58,29 @@ class PlannedSource:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TakenSource:
+    """A source of another output, whose shards are mixed as they are.
+
+    Attributes:
+        snapshots: by sequence length, the snapshot and where its files are.
+        source: its name there.
+    """
+
+    snapshots: Mapping[int, tuple[Root, Snapshot]]
+    source: str
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the snapshot, of the first sequence length."""
+        return next(iter(self.snapshots.values()))[1].fingerprint
+
+    @property
+    def entry(self) -> SourceEntry:
+        """The source as the other manifests have it."""
+        return next(iter(self.snapshots.values()))[1].sources[self.source]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """Everything that a plan depends on, except the committed records.
 
@@ -65,6 +90,7 @@ class Request:
         deciding: by source, the kept fields that a stage or the strata decide by, each with what asks for it.
         warnings: about the mixture and its inputs, for the user.
         reference_rows: rows of earlier runs that a global stage compares with, by its name and digest.
+        taken: the sources without input files.
     """
 
     mixture: Mixture
@@ -74,3 +100,4 @@ class Request:
     deciding: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     warnings: tuple[RunWarning, ...] = ()
     reference_rows: Mapping[tuple[str, str], Tables] = field(default_factory=dict)
+    taken: Mapping[str, TakenSource] = field(default_factory=dict)

@@ -48,12 +48,13 @@ def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int 
         epoch_tokens: tokens of an epoch of each source. A source without tokens has weight 0.
         spare: tokens by which the loader's whole rows may be ahead of a weight. UniMax stays below `max_epochs` by as many.
     """
-    empty = [name for name in mixture.sources if not epoch_tokens.get(name)]
+    empty = [name for name in mixture.all_sources if not epoch_tokens.get(name)]
     if mixture.mixture.weighting == "given":
         phases = mixture.weight_phases()
     else:
-        drawn = {name: epoch_tokens[name] for name, source in mixture.sources.items() if source.weight and name not in empty}
-        weights = dict.fromkeys(mixture.sources, 0) | (_from_tokens(mixture, drawn, spare) if drawn else {})
+        weighted = [name for name, source in mixture.all_sources.items() if source.weight]
+        drawn = {name: epoch_tokens[name] for name in weighted if name not in empty}
+        weights = dict.fromkeys(mixture.all_sources, 0) | (_from_tokens(mixture, drawn, spare) if drawn else {})
         phases = (WeightPhase(until_tokens=None, weights=weights),)
     kept = [{name: 0 if name in empty else weight for name, weight in phase.weights.items()} for phase in phases]
     if not all(any(weights.values()) for weights in kept) and not mixture.is_addition:
@@ -72,9 +73,9 @@ def shares_of(mixture: Mixture, tokens: Mapping[str, int]) -> dict[str, Fraction
     """
     if mixture.mixture.weighting == "given":
         return mixture.average_shares()
-    sizes = {name: tokens.get(name, 0) for name, source in mixture.sources.items() if source.weight}
+    sizes = {name: tokens.get(name, 0) for name, source in mixture.all_sources.items() if source.weight}
     weights = _from_tokens(mixture, {name: size for name, size in sizes.items() if size} or dict.fromkeys(sizes, 1), 0)
-    return {name: Fraction(weights.get(name, 0), sum(weights.values())) for name in mixture.sources}
+    return {name: Fraction(weights.get(name, 0), sum(weights.values())) for name in mixture.all_sources}
 
 
 def _from_tokens(mixture: Mixture, tokens: Mapping[str, int], spare: int) -> dict[str, int]:

@@ -199,7 +199,7 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
     if len(tokenizer["sources"]) > 1:
         table.add_row("total", *_fertility(tokenizer["total"]), style="bold")
     unused = tokenizer["unused"]
-    if unused is None:
+    if unused is None or not tokenizer["total"]["documents"]:
         return [table]
     examples = ", ".join(f"{example['id']} {example['token']!r}" for example in unused["examples"])
     counts = f"{unused['count']:,} of {tokenizer['vocab_size']:,} ids never occur in these texts (special tokens not counted)"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from datapipe.loader.order.drawn import drawn_tokens, run_order
@@ -18,6 +18,25 @@ MOST_EPOCHS = 4
 arXiv 2305.16264)."""
 
 SCHEDULE_INTERVALS = 40
+
+
+def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[str, Any]]:
+    """What a manifest tells of the sources whose rows are those of another snapshot.
+
+    Args:
+        own: the sources with input files.
+    """
+    return {
+        name: {
+            "documents": sum(shard.documents for shard in shards),
+            "tokens": sum(shard.tokens for shard in shards),
+            "sequences": sum(shard.sequences for shard in shards),
+            **source.model_dump(mode="json", include={"license", "homepage", "collected", "synthetic"}),
+        }
+        for name, source in snapshot.sources.items()
+        if name not in own
+        for shards in [[shard for shard in snapshot.shards if shard.source == name]]
+    }
 
 
 def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:

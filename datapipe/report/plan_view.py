@@ -20,7 +20,7 @@ from datapipe.plan.compile import Plan, Step
 from datapipe.plan.counts import SourceCounts, source_counts
 from datapipe.plan.estimate import Estimate
 from datapipe.plan.fingerprint import short
-from datapipe.plan.request import Request
+from datapipe.plan.request import Request, TakenSource
 from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.layout import NumberTable
@@ -35,7 +35,7 @@ def plan_view(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons |
     """The step tree, and the mixture table where the run makes tokens."""
     if mixture.tokenizer.is_none:
         return _tree(mixture, request, plan, reasons or {})
-    return Group(_tree(mixture, request, plan, reasons or {}), "", _mixture_table(mixture, request, plan))
+    return Group(_tree(mixture, request, plan, reasons or {}), "", _mixture_table(request, plan))
 
 
 def estimate_text(expected: Estimate, free: int | None, num_cores: int) -> str:
@@ -66,7 +66,7 @@ def plan_json(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons, 
         "name": mixture.name,
         "output": masked(mixture.output),
         "steps": [_step_json(step, reasons) for step in plan.steps],
-        "sources": _sources_json(mixture, request, plan),
+        "sources": _sources_json(request, plan),
         "estimate": asdict(expected),
         "warnings": [warning.to_json() for warning in request.warnings],
     }
@@ -85,11 +85,22 @@ def _step_json(step: Step, reasons: Reasons) -> dict[str, Any]:
     }
 
 
-def _sources_json(mixture: Mixture, request: Request, plan: Plan) -> dict[str, Any]:
+def _sources_json(request: Request, plan: Plan) -> dict[str, Any]:
+    mixture = request.mixture
     counts_by_source = {name: source_counts(plan, name) for name in mixture.sources}
     is_text, total = mixture.tokenizer.is_none, mixture.mixture.tokens
     shares, basis = ({}, "") if is_text else _shares(mixture, request, counts_by_source)
-    return {
+    taken = {
+        name: {
+            "snapshot": source.fingerprint,
+            "tokens": _taken_tokens(source),
+            "share": float(shares[name]),
+            "tokens_to_draw": None if total is None else int(shares[name] * total),
+            "max_epochs": mixture.max_epochs_of(name),
+        }
+        for name, source in request.taken.items()
+    }
+    return taken | {
         name: {
             "files": len(files := request.sources[name].files),
             "bytes": sum(file.num_bytes for file in files.values()),
@@ -191,7 +202,8 @@ def _state(step: Step) -> str:
     return f"[cyan]would run[/cyan] {len(step.pending())} of {counted(len(step.tasks), 'task')}{fingerprints}"
 
 
-def _mixture_table(mixture: Mixture, request: Request, plan: Plan) -> NumberTable:
+def _mixture_table(request: Request, plan: Plan) -> NumberTable:
+    mixture = request.mixture
     total = mixture.mixture.tokens
     counts_by_source = {name: source_counts(plan, name) for name in mixture.sources}
     shares, basis = _shares(mixture, request, counts_by_source)
@@ -211,7 +223,25 @@ def _mixture_table(mixture: Mixture, request: Request, plan: Plan) -> NumberTabl
             epochs or ("endless" if drawn is None else "?"),
             "" if max_epochs is None else f"{max_epochs:g}",
         )
+    for name, source in request.taken.items():
+        tokens, drawn = _taken_tokens(source), None if total is None else int(shares[name] * total)
+        max_epochs = mixture.max_epochs_of(name)
+        table.add_row(
+            name,
+            f"{float(shares[name]):.2%}",
+            "of a snapshot",
+            f"{tokens:,}",
+            "endless" if drawn is None else f"{drawn:,}",
+            "endless" if drawn is None else f"{drawn / tokens:,.2f}",
+            "" if max_epochs is None else f"{max_epochs:g}",
+        )
     return table
+
+
+def _taken_tokens(source: TakenSource) -> int:
+    """Tokens of the rows of another snapshot, the first sequence length."""
+    _, snapshot = next(iter(source.snapshots.values()))
+    return sum(shard.tokens for shard in snapshot.shards if shard.source == source.source)
 
 
 def _shares(
@@ -220,9 +250,12 @@ def _shares(
     """The share of each source in the run, and what weights that are not given were computed from."""
     if mixture.mixture.weighting == "given":
         return mixture.average_shares(), ""
+    taken = {name: _taken_tokens(source) for name, source in request.taken.items()}
     if all(counts.is_complete for counts in counts_by_source.values()):
         tokens = {name: counts.tokens for name, counts in counts_by_source.items()}
-        return shares_of(mixture, tokens), "the tokens, validation included"
+        return shares_of(mixture, tokens | taken), "the tokens, validation included"
     file_bytes = {name: sum(file.num_bytes for file in source.files.values()) for name, source in request.sources.items()}
     estimated = {name: ceil(num_bytes / BYTES_PER_TOKEN) for name, num_bytes in file_bytes.items()}
-    return shares_of(mixture, estimated), f"the bytes of the input files, {BYTES_PER_TOKEN} to a token, until they are packed"
+    return shares_of(
+        mixture, estimated | taken
+    ), f"the bytes of the input files, {BYTES_PER_TOKEN} to a token, until they are packed"

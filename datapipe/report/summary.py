@@ -33,6 +33,8 @@ second_attempts         step → {tasks, won}: tasks that had a second attempt b
                         those of them in which it ended first
 run                     the command that wrote the report: {datapipe, engine, workers, wall_s, finished}
 shards                  {files, bytes, fingerprint, before}: of the snapshot, and the one before it; null before it is published
+taken                   source → {documents, tokens, sequences, license, homepage, collected, synthetic}: sources whose rows
+                        are those of another snapshot
 mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
 tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
 """
@@ -57,7 +59,7 @@ from datapipe.plan.counts import (
     unreadable_text,
 )
 from datapipe.plan.warnings import RunWarning
-from datapipe.report.mixture_shares import epoch_warnings, mixture_shares
+from datapipe.report.mixture_shares import epoch_warnings, mixture_shares, taken_sources
 from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.storage import Root
 
@@ -103,6 +105,7 @@ def summarize(
         "problem": problem,
         "total": _entry(total) | {"task_seconds": sum(record.metrics.seconds for record in records)},
         "sources": {source: _entry(counts) for source, counts in counts_by_source.items()},
+        "taken": taken_sources(snapshot, counts_by_source) if isinstance(snapshot, Snapshot) else {},
         "mixture": mixture,
         "tokenizer": tokenizer,
         "excesses": [_excess(excess) for excess in excess_drops(plan)],

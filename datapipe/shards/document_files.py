@@ -22,18 +22,28 @@ def committed_file(root: Root, snapshot: Snapshot, path: str, checksum: str) -> 
 
 def document_files(root: Root, snapshot: Snapshot) -> dict[int, tuple[str, str]]:
     """(source, path) by file hash, the first half of the keys of a file's documents; empty where the snapshot has none."""
+    return {file_hash: (source, path) for file_hash, source, path in files_with_hashes(root, snapshot)}
+
+
+def files_with_hashes(root: Root, snapshot: Snapshot) -> list[tuple[int, str, str]]:
+    """(hash, source, path) of each input file. Sources that are taken from other snapshots may have the same ones."""
     if snapshot.files is None:
-        return {}
+        return []
     names = ["hash", "source", "path"]
     table = parquet_table(committed_file(root, snapshot, snapshot.files.path, snapshot.files.checksum), names)
-    return {file_hash: (source, path) for file_hash, source, path in zip(*(table.column(name).to_pylist() for name in names))}
+    return list(zip(*(table.column(name).to_pylist() for name in names)))
 
 
 def document_keys(root: Root, snapshot: Snapshot, documents: Iterable[str]) -> list[bytes]:
     """The keys of documents in the forms that `document_name.named_key` takes. Raises UserError for an unknown file."""
     documents = list(map(str, documents))
-    files = document_files(root, snapshot) if documents else {}
-    keys = [named_key(text, files) for text in documents]
+    layers: list[dict[int, tuple[str, str]]] = [{}]
+    for file_hash, source, path in files_with_hashes(root, snapshot) if documents else ():
+        layer = next((layer for layer in layers if file_hash not in layer), None)
+        if layer is None:  # rows of another snapshot are in several sources
+            layers.append(layer := {})
+        layer[file_hash] = source, path
+    keys = [next((key for layer in layers if (key := named_key(text, layer)) is not None), None) for text in documents]
     for text, key in zip(documents, keys):
         if key is None:
             raise UserError(

@@ -76,6 +76,14 @@ def _read_note(root: Root, fingerprint: str) -> tuple[float, dict[str, set[str]]
         ) from error
 
 
+def length_snapshots(root: Root, fingerprint: str) -> dict[str, str]:
+    """By folder, the fingerprint of the snapshot of a further sequence length that was published with a snapshot; of several,
+    the newest one of its folder if that is among them."""
+    noted = (_read_note(root, fingerprint) or (0.0, {}))[1]
+    newest = {folder: read_manifest(root.within(folder)).fingerprint for folder, names in noted.items() if len(names) > 1}
+    return {folder: newest[folder] if newest.get(folder) in names else min(names) for folder, names in noted.items() if names}
+
+
 @dataclass(frozen=True, kw_only=True)
 class Publication:
     """A snapshot of an output, as it was published.

@@ -20,7 +20,7 @@ def provenance(report: Mapping[str, Any], most: int) -> Section:
     charts: list[Chart] = []
     licenses = known.get("licenses") or {}
     if licenses:
-        order = sorted(licenses, key=lambda name: -(licenses[name].get("tokens") or licenses[name]["bytes"]))
+        order = sorted(licenses, key=lambda name: -(licenses[name].get("tokens") or licenses[name]["bytes"] or 0))
         unit = "tokens" if any(licenses[name].get("tokens") for name in order) else "bytes"
         whole = sum(licenses[name].get(unit) or 0 for name in order)
         title = f"{order[0]} covers {share_of(licenses[order[0]].get(unit) or 0, whole)} of the kept {unit}"

@@ -93,6 +93,8 @@ def tiles(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     found = [("documents kept", f"{kept:,}", share)]
     if total["tokens"]:
         found.append(("tokens", short(total["tokens"]), f"{total['tokens']:,}"))
+    if taken := sum(entry["tokens"] for entry in (report.get("taken") or {}).values()):
+        found.append(("tokens of other snapshots", short(taken), f"{taken:,}"))
     found.append(("text kept", size(total["kept_bytes"]), f"of {size(total['bytes'])}"))
     if shards:
         found.append(("files", f"{shards['files']:,}", f"{size(shards['bytes'])}, snapshot {shards['fingerprint'][:12]}"))

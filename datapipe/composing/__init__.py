@@ -1,0 +1,1 @@
+"""Snapshots that compose: sources whose rows other runs have packed."""

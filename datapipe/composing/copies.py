@@ -1,0 +1,77 @@
+"""The shards of other outputs in an output of their own: linked on one disk, copied by the store, or copied here.
+
+    runs/2025/shards/web/part-00003-00000-<digest>.arrow                    ─▶  shards/old.web/part-00003-00000-<digest>.arrow
+    runs/2025/additions/00002/shards/web/part-00000-00000-<digest>.arrow    ─▶  shards/old.web+2/part-00000-00000-….arrow
+
+An output stays whole by itself: the other one may be cleaned, moved or deleted. On one disk a link takes no room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from datapipe.errors import CorruptionError
+from datapipe.plan.request import TakenSource
+from datapipe.shards.checksum import file_checksum
+from datapipe.shards.document_files import files_with_hashes
+from datapipe.shards.shard_table import ShardEntry
+from datapipe.storage import Root
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakenShard:
+    """A shard as the new manifest names it, and where it is.
+
+    Attributes:
+        root, path: of the file in the other output.
+    """
+
+    entry: ShardEntry
+    root: Root
+    path: str
+
+
+def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, seed: int) -> list[TakenShard]:
+    """The shards of all taken sources. Their parts are shuffled as one.
+
+    Args:
+        seed: of the new snapshot; ranges of shuffle hashes under another seed tell nothing.
+    """
+    found: list[TakenShard] = []
+    for name, source in taken.items():
+        root, snapshot = source.snapshots[sequence_length]
+        for shard in snapshot.shards:
+            if shard.source == source.source:
+                folder = f"{name}+{shard.part}" if shard.part else name
+                changes = {"path": f"shards/{folder}/{shard.path.rpartition('/')[2]}", "source": name, "part": None}
+                hashes = shard.hashes if snapshot.seed == seed else None
+                entry = shard.model_copy(update={**changes, "hashes": hashes})
+                found.append(TakenShard(entry=entry, root=root, path=shard.path))
+    return found
+
+
+def taken_files(taken: Mapping[str, TakenSource]) -> Iterator[tuple[str, str, int]]:
+    """Source, path and hash of the input files behind the documents of all taken sources."""
+    for name, source in taken.items():
+        root, snapshot = next(iter(source.snapshots.values()))
+        for number, there, path in files_with_hashes(root, snapshot):
+            if there == source.source:
+                yield name, path, number
+
+
+def copy_shards(target: Root, shards: Sequence[TakenShard], staging: str) -> None:
+    """Puts shards that are not there into an output. Raises CorruptionError for one that is not as its manifest says.
+
+    Args:
+        staging: a folder of `target` for links before they are renamed.
+    """
+    for number, shard in enumerate(shards):
+        if target.size(shard.entry.path) == shard.entry.bytes:
+            continue
+        if shard.root.size(shard.path) != shard.entry.bytes or file_checksum(shard.root, shard.path)[0] != shard.entry.checksum:
+            raise CorruptionError(
+                f"{shard.root.child_url(shard.path)}: the shard is gone, or not the one that its snapshot names. "
+                f"`datapipe verify {shard.root.url}` tells which shards are damaged; run its mixture again to restore them."
+            )
+        target.take(shard.root, shard.path, shard.entry.path, f"{staging}/taken-{number:06d}")

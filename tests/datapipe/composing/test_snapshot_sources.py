@@ -1,0 +1,300 @@
+"""Real runs that take the rows of other outputs: what is drawn of them, that nothing is made again, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.api import execute, keep_report
+from datapipe.config import load_mixture
+from datapipe.engine.prepare import prepare
+from datapipe.engine.run import Run, planned
+from datapipe.errors import DatapipeError, UserError
+from datapipe.loader import Loader
+from datapipe.loader.trace import open_run
+from datapipe.plan.estimate import Estimate
+from datapipe.plan.weighting import epoch_tokens
+from datapipe.report.plan_view import plan_json
+from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.verify import verify_snapshot
+from datapipe.storage import Root
+from tests.support import corpora
+from tests.support.runs import InProcess, Watcher
+
+pytestmark = pytest.mark.medium
+
+LENGTH = 64
+
+
+def mixture_of(folder: Path, name: str, sources: Mapping[str, Any], **sections: Any) -> dict[str, Any]:
+    data = {"name": name, "output": str(folder / name), "sources": dict(sources), "pack": {"sequence_length": LENGTH}}
+    return data | {"execution": {"check_disk": False}} | sections
+
+
+def build(data: Mapping[str, Any]) -> Snapshot:
+    run = Run(load_mixture(data), InProcess, Watcher())
+    snapshot = run.execute()
+    assert isinstance(snapshot, Snapshot)
+    return snapshot
+
+
+@pytest.fixture(scope="module")
+def earlier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an output `old` with two sources and a validation split, and of new text."""
+    folder = tmp_path_factory.mktemp("earlier")
+    for seed, (name, count) in enumerate({"web": 120, "code": 40, "new": 60}.items()):
+        rng = random.Random(seed)
+        rows = [{"id": f"{name}-{number}", "text": corpora.prose(rng, 60)} for number in range(count)]
+        corpora.write_jsonl(folder / f"{name}.jsonl", rows)
+    sources = {
+        "web": {"path": str(folder / "web.jsonl"), "weight": 3, "license": "MIT"},
+        "code": {"path": str(folder / "code.jsonl"), "license": "Apache-2.0", "synthetic": {"model": "a-model"}},
+    }
+    build(mixture_of(folder, "old", sources, validation=0.1, tokenizer={"train": {"vocab_size": 400}}))
+    return folder
+
+
+@pytest.fixture
+def new(earlier: Path) -> dict[str, Any]:
+    return {"path": str(earlier / "new.jsonl"), "weight": 0.9}
+
+
+def epoch_rows(output: Path | str, source: str, rows: int) -> Counter[bytes]:
+    """The tokens and document keys of the first rows that are drawn of a source."""
+    loader = Loader(output, global_batch_size=1, fields=("input_ids", "sources", "document_keys"))
+    with closing(loader):
+        number, found = sorted(read_snapshot(Root(str(output))).sources).index(source), Counter[bytes]()
+        while found.total() < rows:
+            batch = next(loader)
+            if batch["sources"][0] == number:
+                found[batch["input_ids"].tobytes() + batch["document_keys"].tobytes()] += 1
+    return found
+
+
+def num_rows(snapshot: Snapshot, source: str) -> int:
+    return sum(shard.sequences for shard in snapshot.shards_of(source, "train"))
+
+
+def test_rows_are_those_of_the_other_output_and_each_is_drawn_before_any_is_drawn_again(
+    earlier: Path, tmp_path: Path, new: dict[str, Any]
+) -> None:
+    old = read_snapshot(Root(str(earlier / "old")))
+    made = build(mixture_of(tmp_path, "a", {"new": new, "old": {"snapshot": str(earlier / "old"), "weight": 0.1}}))
+    assert list(made.sources) == ["new", "old.web", "old.code"]
+    for name in ("web", "code"):
+        rows = num_rows(old, name)
+        assert num_rows(made, f"old.{name}") == rows
+        taken = epoch_rows(tmp_path / "a", f"old.{name}", rows)
+        assert taken == epoch_rows(earlier / "old", name, rows)
+        assert set(taken.values()) == {1}
+    assert verify_snapshot(Root(str(tmp_path / "a")), made) == []
+    assert made.tokenizer.fingerprint == old.tokenizer.fingerprint
+    assert made.sources["old.code"].synthetic == old.sources["code"].synthetic
+    assert {made.sources[f"old.{name}"].license for name in ("web", "code")} == {"MIT", "Apache-2.0"}
+
+
+def test_report_card_and_plan_tell_what_was_taken(earlier: Path, tmp_path: Path) -> None:
+    data = mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}})
+    run = Run(load_mixture(data), InProcess, Watcher())
+    assert execute(run) is None
+    keep_report(run, None)
+    report = json.loads((tmp_path / "a" / "report.json").read_bytes())
+    old = read_snapshot(Root(str(earlier / "old")))
+    for name in ("web", "code"):
+        shards = [shard for shard in old.shards if shard.source == name]
+        assert report["taken"][f"old.{name}"]["tokens"] == sum(shard.tokens for shard in shards)
+        assert report["taken"][f"old.{name}"]["documents"] == sum(shard.documents for shard in shards)
+    kept = report["provenance"]["synthetic"]
+    assert kept["synthetic"]["tokens"] == report["taken"]["old.code"]["tokens"]
+    assert report["provenance"]["licenses"]["MIT"]["tokens"] == report["taken"]["old.web"]["tokens"]
+    card = (tmp_path / "a" / "README.md").read_text()
+    assert f"| `old.web` | · | {report['taken']['old.web']['documents']:,} |" in card
+    assert "nothing was read" in (tmp_path / "a" / "report.html").read_text()
+    croissant = json.loads((tmp_path / "a" / "croissant.json").read_bytes())
+    assert [entity["name"] for entity in croissant["prov:wasDerivedFrom"]] == ["old.web", "old.code"]
+    request, plan = planned(load_mixture(data))
+    nothing = Estimate(bytes=0, core_seconds=0.0, unknown=(), is_all_kept=False)
+    sources = plan_json(load_mixture(data), request, plan, {}, nothing)["sources"]
+    assert sources["old.web"]["tokens"] == report["taken"]["old.web"]["tokens"]
+    assert sum(source["share"] for source in sources.values()) == pytest.approx(1)
+
+
+def test_no_task_reads_tokenizes_or_packs_what_was_packed(earlier: Path, tmp_path: Path) -> None:
+    watcher = Watcher()
+    data = mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}})
+    Run(load_mixture(data), InProcess, watcher).execute()
+    assert watcher.steps == ["tokenizer/load"]
+    for shard in read_snapshot(Root(str(tmp_path / "a"))).shards:
+        there = earlier / "old" / "shards" / shard.source.removeprefix("old.") / shard.path.rpartition("/")[2]
+        assert os.path.samefile(tmp_path / "a" / shard.path, there)
+
+
+def test_the_weight_of_a_snapshot_is_divided_by_the_tokens_of_its_rows(
+    earlier: Path, tmp_path: Path, new: dict[str, Any]
+) -> None:
+    old = read_snapshot(Root(str(earlier / "old")))
+    made = build(mixture_of(tmp_path, "a", {"new": new, "old": {"snapshot": str(earlier / "old"), "weight": 0.1}}))
+    tokens = epoch_tokens(old.sources, old.shards, LENGTH)
+    [phase] = made.phases
+    total = sum(phase.weights.values())
+    assert Fraction(phase.weights["new"], total) == Fraction(9, 10)
+    assert Fraction(phase.weights["old.web"], phase.weights["old.code"]) == Fraction(tokens["web"], tokens["code"])
+
+
+def test_a_replay_has_its_share_in_every_phase_and_draws_as_the_earlier_run_did(
+    earlier: Path, tmp_path: Path, new: dict[str, Any]
+) -> None:
+    phases = [
+        {"until": "50%", "weights": {"new": 1}},
+        {"until": "100%", "weights": {"new": 2, "more": 2}, "schedule": "linear", "stairs": 2},
+    ]
+    mixing = {"tokens": 200_000, "phases": phases, "replay": {"from": str(earlier / "old"), "share": "20%"}}
+    more = {"snapshot": str(earlier / "old"), "sources": ["code"]}
+    made = build(mixture_of(tmp_path, "a", {"new": new, "more": more}, mixture=mixing))
+    assert list(made.sources) == ["new", "more", "replay.web", "replay.code"]
+    assert len(made.phases) == 3
+    for phase in made.phases:
+        total = sum(phase.weights.values())
+        assert Fraction(phase.weights["replay.web"], total) == Fraction(15, 100)
+        assert Fraction(phase.weights["replay.code"], total) == Fraction(5, 100)
+    last = made.phases[-1].weights
+    assert Fraction(last["more"], last["new"] + last["more"]) == Fraction(3, 8)  # the middle of the second stair
+    rows = num_rows(made, "replay.web")
+    assert set(epoch_rows(tmp_path / "a", "replay.web", rows).values()) == {1}
+
+
+def test_the_mixture_that_an_output_keeps_names_the_snapshot_and_gives_the_same_bytes_later(
+    earlier: Path, tmp_path: Path, new: dict[str, Any]
+) -> None:
+    other = tmp_path / "old"
+    shutil.copytree(earlier / "old", other)
+    replay = {"replay": {"from": str(other), "share": "5%"}}
+    made = build(mixture_of(tmp_path, "a", {"new": new, "old": {"snapshot": str(other)}}, mixture=replay))
+    sources = {"web": {"path": str(earlier / "web.jsonl")}, "code": {"path": str(earlier / "code.jsonl"), "weight": 4}}
+    tokenizer = {"path": str(other / "tokenizer.json")}
+    newest = build(mixture_of(tmp_path, "old", sources, tokenizer=tokenizer))
+    assert newest.fingerprint == read_snapshot(Root(str(other))).fingerprint
+    kept = load_mixture(tmp_path / "a" / "mixture.yaml", output=tmp_path / "again")
+    assert kept.mixture.replay is None
+    again = Run(kept, InProcess, Watcher()).execute()
+    assert again.fingerprint == made.fingerprint
+    today = build(mixture_of(tmp_path, "b", {"new": new, "old": {"snapshot": str(other)}}, mixture=replay))
+    assert today.fingerprint != made.fingerprint
+
+
+def test_an_output_is_whole_without_the_one_that_it_was_made_from(earlier: Path, tmp_path: Path, new: dict[str, Any]) -> None:
+    other = tmp_path / "old"
+    shutil.copytree(earlier / "old", other)
+    data = mixture_of(tmp_path, "a", {"new": new, "old": {"snapshot": str(other)}})
+    made = build(data)
+    path = tmp_path / "a" / made.shards_of("old.web", "train")[0].path
+    path.unlink()
+    assert build(data).fingerprint == made.fingerprint  # a run that was stopped while it published is completed
+    assert path.exists()
+    shutil.rmtree(other)
+    assert verify_snapshot(Root(str(tmp_path / "a")), made) == []
+    assert epoch_rows(tmp_path / "a", "old.web", 10).total() == 10
+
+
+def test_snapshots_of_snapshots_and_of_several_lengths(earlier: Path, tmp_path: Path) -> None:
+    sources = {"web": {"path": str(earlier / "web.jsonl")}}
+    lengths = {"sequence_length": [LENGTH, 128]}
+    build(mixture_of(tmp_path, "two", sources, pack=lengths, tokenizer={"path": str(earlier / "old" / "tokenizer.json")}))
+    build(mixture_of(tmp_path, "a", {"x": {"snapshot": str(tmp_path / "two")}}, pack=lengths))
+    again = build(mixture_of(tmp_path, "b", {"y": {"snapshot": str(tmp_path / "a"), "sources": ["x.web"]}}, pack=lengths))
+    assert list(again.sources) == ["y"]
+    for folder in ("", "length-128"):
+        first, last = (read_snapshot(Root(str(tmp_path / name)).within(folder)) for name in ("two", "b"))
+        assert [shard.checksum for shard in first.shards] == [shard.checksum for shard in last.shards]
+    kept = load_mixture(tmp_path / "b" / "mixture.yaml", output=tmp_path / "c")
+    assert Run(kept, InProcess, Watcher()).execute().fingerprint == again.fingerprint
+
+
+def test_a_document_is_traced_to_every_source_that_has_its_rows(earlier: Path, tmp_path: Path, new: dict[str, Any]) -> None:
+    replay = {"replay": {"from": str(earlier / "old"), "share": "30%"}}
+    build(mixture_of(tmp_path, "a", {"new": new, "old": {"snapshot": str(earlier / "old")}}, mixture=replay))
+    run = open_run(tmp_path / "a", 4, None, None, "train", None, "rows")
+    found = {
+        name: {appearance.source for appearance in run.find_document(f"{name}/web.jsonl:0", None, 1).appearances}
+        for name in ("old.web", "replay.web")
+    }
+    assert found == {name: {"old.web", "replay.web"} for name in ("old.web", "replay.web")}
+
+
+_Change = Callable[[dict[str, Any], Path], Any]
+
+
+def _other_tokenizer(data: dict[str, Any], folder: Path) -> None:
+    build(mixture_of(folder, "other", {"new": data["sources"]["new"]}, tokenizer={"train": {"vocab_size": 300}}))
+    data["sources"]["other"] = {"snapshot": str(folder / "other")}
+
+
+def _own_tokenizer(data: dict[str, Any], folder: Path) -> None:
+    build(mixture_of(folder, "other", {"new": data["sources"]["new"]}, tokenizer={"train": {"vocab_size": 300}}))
+    data["tokenizer"] = {"path": str(folder / "other" / "tokenizer.json")}
+
+
+def _itself(data: dict[str, Any], folder: Path) -> None:
+    build(data)
+    data["sources"]["old"] = {"snapshot": data["output"]}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda data, folder: data.update(pack={"sequence_length": 32}), "64 tokens, and pack.sequence_length is 32"),
+        (lambda data, folder: data.update(shards={"format": "parquet"}), "arrow files, and shards.format is parquet"),
+        (lambda data, folder: data.update(pack={"sequence_length": 64, "method": "buckets"}), "pack.method is buckets"),
+        (lambda data, folder: data["sources"]["old"].update(sources=["wep"]), "Did you mean 'web'"),
+        (lambda data, folder: data["sources"]["old"].update(version="00"), "no snapshot begins with '00'"),
+        (lambda data, folder: data["sources"]["old"].update(snapshot=str(folder / "none")), "no snapshot.json here"),
+        (lambda data, folder: data["sources"].update({"old.web": data["sources"]["new"]}), "'old.web', which is a source"),
+        (lambda data, folder: data.update(licenses=["Apache-2.0", "unknown"]), "has the licence MIT"),
+        (lambda data, folder: data.update(mixture={"max_synthetic": "1%"}), "1.00%"),
+        (lambda data, folder: data.update(tokenizer="none"), "needs a tokenizer"),
+        (lambda data, folder: data.update(tokenizer={"train": {"vocab_size": 400}}), "Leave the tokenizer out to use that one"),
+        (_own_tokenizer, "is not the tokenizer of"),
+        (_other_tokenizer, "has another tokenizer than"),
+        (_itself, "the output of this mixture itself"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused_before_anything_runs(
+    earlier: Path, tmp_path: Path, new: dict[str, Any], change: _Change, problem: str
+) -> None:
+    data = mixture_of(tmp_path, "a", {"new": new, "old": {"snapshot": str(earlier / "old")}})
+    change(data, tmp_path)
+    with pytest.raises(DatapipeError, match=problem):
+        build(data)
+
+
+def test_a_snapshot_has_keys_of_its_own() -> None:
+    data = {"name": "a", "output": "a", "sources": {"old": {"snapshot": "x", "path": "*.jsonl"}}}
+    with pytest.raises(UserError, match="Expected one of: snapshot, version, sources, weight, max_epochs"):
+        load_mixture(data)
+    with pytest.raises(UserError, match=r"share: .*more than 0%"):
+        load_mixture(data | {"sources": {"old": {"snapshot": "x"}}, "mixture": {"replay": {"from": "y", "share": "100%"}}})
+    replay = {"replay": {"from": "y", "share": "5%"}, "weighting": "temperature", "temperature": 2}
+    with pytest.raises(UserError, match="weighting: temperature"):
+        load_mixture(data | {"sources": {"old": {"snapshot": "x"}}, "mixture": replay})
+
+
+def test_computed_weights_count_the_rows_of_snapshots(earlier: Path, tmp_path: Path) -> None:
+    weighting = {"weighting": "temperature", "temperature": 1}
+    data = mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}}, mixture=weighting)
+    made = build(data)
+    tokens = epoch_tokens(made.sources, made.shards, LENGTH)
+    [phase] = made.phases
+    share = phase.weights["old.web"] / sum(phase.weights.values())
+    np.testing.assert_allclose(share, tokens["old.web"] / sum(tokens.values()), rtol=1e-9)
+    assert prepare(load_mixture(data)).taken.keys() == {"old.web", "old.code"}

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from datapipe.composing.additions import ADDITIONS, unneeded_files
 from datapipe.errors import SnapshotError
 from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
@@ -36,6 +37,7 @@ class Cleaning:
         files: paths and bytes of other files of the snapshots that are deleted.
         tasks: fingerprints of the tasks whose records are deleted.
         work_files: path and bytes of the files of these tasks, and of those that no record names.
+        additions: path and bytes of the files of additions that nothing needs.
     """
 
     kept: tuple[Publication, ...]
@@ -46,15 +48,16 @@ class Cleaning:
     files: tuple[tuple[str, int], ...]
     tasks: tuple[str, ...]
     work_files: tuple[tuple[str, int], ...]
+    additions: tuple[tuple[str, int], ...] = ()
 
     @property
     def num_bytes(self) -> int:
         """Bytes of the names that are deleted. A file with another hard link, as a shard has under work/, stays on the disk."""
-        return sum(size for group in (self.shards, self.files, self.work_files) for _, size in group)
+        return sum(size for group in (self.shards, self.files, self.work_files, self.additions) for _, size in group)
 
     @property
     def is_empty(self) -> bool:
-        return not (self.manifests or self.shards or self.files or self.tasks or self.work_files)
+        return not (self.manifests or self.shards or self.files or self.tasks or self.work_files or self.additions)
 
 
 def plan_cleaning(root: Root, keep: int) -> Cleaning:
@@ -83,6 +86,7 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
         files=tuple(path for part in parts for path in part.files),
         tasks=tuple(tasks),
         work_files=tuple(work_files),
+        additions=tuple(unneeded_files(root, [publication.snapshot for publication in kept])),
     )
 
 
@@ -95,7 +99,8 @@ def clean(root: Root, keep: int) -> Cleaning:
         cleaning = plan_cleaning(root, keep)
         _refuse_new_pins(root, cleaning)
         lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
-        paths = [*cleaning.manifests, *(path for path, _ in (*cleaning.files, *cleaning.shards)), *lists]
+        files = (*cleaning.files, *cleaning.shards, *cleaning.additions)
+        paths = [*cleaning.manifests, *(path for path, _ in files), *lists]
         with hold.deleting(paths):
             for path in paths:
                 root.delete(path)
@@ -108,6 +113,7 @@ def clean(root: Root, keep: int) -> Cleaning:
             target = root.within(folder)
             for parent in ("snapshots", *DATA_FOLDERS):
                 target.delete_empty_folders(parent)
+        root.delete_empty_folders(ADDITIONS)
     return cleaning
 
 

@@ -13,15 +13,13 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe import catalogue
+from datapipe.composing.additions import Addition, published_additions
 from datapipe.composing.manifest import make_snapshot
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import MixtureSpec
@@ -29,7 +27,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import FILES, INPUTS, MIXTURE, REPORT, TOKENIZER, published_tasks
+from datapipe.ledger.names import FILES, MIXTURE, REPORT, TOKENIZER, published_tasks
 from datapipe.plan.warnings import RunWarning
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, snapshot_folder
 from datapipe.shards.shard_table import ShardTable
@@ -37,59 +35,6 @@ from datapipe.shards.snapshots import note_publication
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, parquet_table
-
-ADDITIONS = "additions"
-_CHOICE = "files.json"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Addition:
-    """Files that are added together.
-
-    Attributes:
-        number: of its folder, from 1.
-        base: fingerprint of the snapshot that it is added to.
-        files: by source, paths as the source lists them.
-    """
-
-    number: int
-    base: str
-    files: Mapping[str, tuple[str, ...]]
-
-    @property
-    def folder(self) -> str:
-        return f"{ADDITIONS}/{self.number:05d}"
-
-
-def begun_addition(root: Root, base: str) -> Addition | None:
-    """The addition to a snapshot that a run has begun, and not published; None where there is none."""
-    number = _last_number(root)
-    if not number:
-        return None
-    path = f"{ADDITIONS}/{number:05d}/{_CHOICE}"
-    try:
-        content = json.loads(root.read_bytes(path))
-        files = {str(name): tuple(map(str, paths)) for name, paths in content["files"].items()}
-        addition = Addition(number=number, base=str(content["base"]), files=files)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DatapipeError(
-            f"{root.child_url(path)}: the file was edited or damaged: {error}. It lists the files of an addition. Delete the "
-            f"folder, and follow again: the addition is then chosen and built anew."
-        ) from error
-    return addition if addition.base == base else None
-
-
-def begin_addition(root: Root, base: str, files: Mapping[str, tuple[str, ...]]) -> Addition:
-    """Notes the choice of an addition. A run that is stopped after this goes on with these files."""
-    addition = Addition(number=_last_number(root) + 1, base=base, files=files)
-    content = {"base": base, "files": {name: list(paths) for name, paths in sorted(files.items())}}
-    root.write_atomic(f"{addition.folder}/{_CHOICE}", (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
-    return addition
-
-
-def _last_number(root: Root) -> int:
-    names = (PurePosixPath(path) for path, _ in root.list_files(ADDITIONS) if path.endswith(f"/{_CHOICE}"))
-    return max((int(name.parts[1]) for name in names if len(name.parts) == 3 and name.parts[1].isdigit()), default=0)
 
 
 def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
@@ -141,24 +86,6 @@ def _fixed(use: StageUse, root: Root, earlier: list[str]) -> dict[str, Any]:
         return {"against": list(dict.fromkeys([*stage.against, *earlier]))}
     share = stage.kept_share() if isinstance(stage, Filter) else None
     return {"threshold_from": str(root.local)} if share is not None and not share.threshold_from else {}
-
-
-def published_additions(root: Root) -> list[str]:
-    """The folders of the additions since the last run over all files, those that kept no document included: their rows tell of
-    documents that were dropped."""
-    whole, known = files_of(root, INPUTS), files_of(root, FILES)
-    folders = []
-    for number in range(1, _last_number(root) + 1):
-        folder = f"{ADDITIONS}/{number:05d}"
-        if root.exists(f"{folder}/{FILES}") and (added := files_of(root, f"{folder}/{FILES}")) <= known and not added & whole:
-            folders.append(folder)
-    return folders
-
-
-def files_of(root: Root, path: str) -> set[tuple[str, str]]:
-    """Source and path of the files that a table names."""
-    table = parquet_table(root.read_bytes(path), ["source", "path"])
-    return set(zip(table.column("source").to_pylist(), table.column("path").to_pylist()))
 
 
 def num_parts(snapshot: Snapshot) -> int:

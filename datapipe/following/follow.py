@@ -14,19 +14,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
 from datapipe.errors import SnapshotError, UserError
-from datapipe.following.additions import (
-    Addition,
-    begin_addition,
-    begun_addition,
-    check_can_follow,
-    files_of,
-    mixture_of,
-    num_parts,
-    publish_addition,
-)
+from datapipe.following.additions import check_can_follow, mixture_of, num_parts, publish_addition
 from datapipe.following.watch import News, Watch, facts_of_files
 from datapipe.ledger.names import FILES
 from datapipe.metrics import counted, size

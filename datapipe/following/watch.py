@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from datapipe.composing.additions import ADDITIONS, files_of
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
-from datapipe.following.additions import ADDITIONS, files_of
 from datapipe.ledger.names import FILES, INPUTS
 from datapipe.stage.reader import InputFile
 from datapipe.storage import Root, parquet_table

@@ -17,10 +17,11 @@ from pathlib import Path
 import numpy as np
 
 from datapipe.api import execute
+from datapipe.composing.additions import begin_addition
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.prepare import Only
 from datapipe.engine.run import Run
-from datapipe.following.additions import begin_addition, mixture_of, publish_addition
+from datapipe.following.additions import mixture_of, publish_addition
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 from tests.support import corpora, runs

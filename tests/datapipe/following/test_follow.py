@@ -10,12 +10,15 @@ import numpy as np
 import pytest
 
 from datapipe.api import execute
+from datapipe.composing.additions import Addition, begin_addition, begun_addition, published_additions
 from datapipe.config import load_mixture
+from datapipe.engine.clean import clean, plan_cleaning
 from datapipe.engine.run import Run
 from datapipe.errors import DatapipeError, UserError
-from datapipe.following.additions import Addition, begin_addition, begun_addition, mixture_of, published_additions
+from datapipe.following.additions import mixture_of
 from datapipe.following.follow import Follower
 from datapipe.loader import Loader
+from datapipe.report.snapshot_list import cleaning_lines
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
@@ -30,6 +33,7 @@ TAIL = (
     "validation: 3%\ntokenizer: {train: {vocab_size: 400}}\npack: {sequence_length: 64}\n"
     "execution: {split_bytes: 16KiB, bucket_bytes: 64KiB, check_disk: false}\n"
 )
+WITHOUT_TOKENIZER = TAIL.replace("tokenizer: {train: {vocab_size: 400}}\n", "")
 
 
 class Corpus:
@@ -213,11 +217,38 @@ def test_a_whole_run_does_not_pack_parts_anew_unless_it_is_told_to(corpus):
     assert not verify_snapshot(corpus.root, corpus.snapshot)
 
 
+def test_cleaning_deletes_additions_that_nothing_needs_and_no_others(corpus):
+    corpus.follow()
+    corpus.add(2)
+    followed = corpus.follow()
+    assert clean(corpus.root, 1).additions == ()  # the newest snapshot has its shards
+    assert not verify_snapshot(corpus.root, followed)
+    corpus.add(3)
+    assert corpus.follow().fingerprint != followed.fingerprint  # which reads the rows of the addition before
+    last = begin_addition(corpus.root, corpus.snapshot.fingerprint, {"web": ("04.jsonl",)})
+    assert clean(corpus.root, 1).additions == ()  # a run goes on with the last one
+    Run(load_mixture(corpus.path), runs.InProcess, runs.Watcher(), repacks=True).execute()
+    assert plan_cleaning(corpus.root, 2).additions == tuple(  # an earlier snapshot has the others
+        (path, size) for path, size in corpus.root.list_files("additions") if path.startswith(last.folder)
+    )
+    deleted = clean(corpus.root, 1)
+    assert {path.split("/")[1] for path, _ in deleted.additions} == {"00001", "00002", "00003"}
+    assert corpus.root.list_files("additions") == []
+    assert not verify_snapshot(corpus.root, corpus.snapshot)
+    assert any("additions that no kept snapshot has" in line for line in cleaning_lines(deleted))
+    corpus.add(4)
+    assert {shard.part for shard in corpus.follow().shards} == {None, 1}
+
+
 @pytest.mark.parametrize(
     ("tail", "message"),
     [
         (TAIL.replace("{train: {vocab_size: 400}}", "none"), "tokenizer: none"),
         (TAIL.replace("sequence_length: 64", "sequence_length: [64, 128]"), "lists 2 lengths"),
+        (
+            TAIL.replace("tokenizer: {train: {vocab_size: 400}}\n", "") + "mixture: {replay: {from: runs/old, share: 5%}}\n",
+            "rows of other snapshots",
+        ),
     ],
 )
 def test_what_cannot_be_followed_is_refused_before_anything_runs(tmp_path, tail, message):

@@ -1,0 +1,110 @@
+"""The folders of additions: which files each was begun with, and which of them an output still needs.
+
+additions/00001/files.json    the choice, before anything runs: a run that was stopped goes on with it
+additions/00001/              an output of its own: its tasks, index and shards
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+
+from datapipe.errors import DatapipeError
+from datapipe.ledger.names import FILES, INPUTS
+from datapipe.shards.manifest import Manifest, read_manifest
+from datapipe.storage import Root, parquet_table
+
+ADDITIONS = "additions"
+_CHOICE = "files.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Addition:
+    """Files that are added together.
+
+    Attributes:
+        number: of its folder, from 1.
+        base: fingerprint of the snapshot that it is added to.
+        files: by source, paths as the source lists them.
+    """
+
+    number: int
+    base: str
+    files: Mapping[str, tuple[str, ...]]
+
+    @property
+    def folder(self) -> str:
+        return f"{ADDITIONS}/{self.number:05d}"
+
+
+def begun_addition(root: Root, base: str) -> Addition | None:
+    """The addition to a snapshot that a run has begun, and not published; None where there is none."""
+    number = _last_number(root)
+    if not number:
+        return None
+    path = f"{ADDITIONS}/{number:05d}/{_CHOICE}"
+    try:
+        content = json.loads(root.read_bytes(path))
+        files = {str(name): tuple(map(str, paths)) for name, paths in content["files"].items()}
+        addition = Addition(number=number, base=str(content["base"]), files=files)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise DatapipeError(
+            f"{root.child_url(path)}: the file was edited or damaged: {error}. It lists the files of an addition. Delete the "
+            f"folder, and follow again: the addition is then chosen and built anew."
+        ) from error
+    return addition if addition.base == base else None
+
+
+def begin_addition(root: Root, base: str, files: Mapping[str, tuple[str, ...]]) -> Addition:
+    """Notes the choice of an addition. A run that is stopped after this goes on with these files."""
+    addition = Addition(number=_last_number(root) + 1, base=base, files=files)
+    content = {"base": base, "files": {name: list(paths) for name, paths in sorted(files.items())}}
+    root.write_atomic(f"{addition.folder}/{_CHOICE}", (json.dumps(content, indent=1, ensure_ascii=False) + "\n").encode())
+    return addition
+
+
+def _last_number(root: Root) -> int:
+    names = (PurePosixPath(path) for path, _ in root.list_files(ADDITIONS) if path.endswith(f"/{_CHOICE}"))
+    return max((int(name.parts[1]) for name in names if len(name.parts) == 3 and name.parts[1].isdigit()), default=0)
+
+
+def published_additions(root: Root) -> list[str]:
+    """The folders of the additions since the last run over all files, those that kept no document included: their rows tell of
+    documents that were dropped."""
+    whole, known = files_of(root, INPUTS), files_of(root, FILES)
+    folders = []
+    for number in range(1, _last_number(root) + 1):
+        folder = f"{ADDITIONS}/{number:05d}"
+        if root.exists(f"{folder}/{FILES}") and (added := files_of(root, f"{folder}/{FILES}")) <= known and not added & whole:
+            folders.append(folder)
+    return folders
+
+
+def files_of(root: Root, path: str) -> set[tuple[str, str]]:
+    """Source and path of the files that a table names."""
+    table = parquet_table(root.read_bytes(path), ["source", "path"])
+    return set(zip(table.column("source").to_pylist(), table.column("path").to_pylist()))
+
+
+def unneeded_files(root: Root, kept: Iterable[Manifest]) -> list[tuple[str, int]]:
+    """Path and bytes of the files of additions that no kept snapshot has, that no later addition is compared with, and that no
+    run goes on with.
+
+    Args:
+        kept: the snapshots that stay.
+    """
+    files = root.list_files(ADDITIONS)
+    if not files:
+        return []
+    begun = begun_addition(root, read_manifest(root).fingerprint)
+    compared = published_additions(root) if root.exists(INPUTS) else []
+    needed = {*compared, *([] if begun is None else [begun.folder])}
+    needed |= {_folder(entry.path) for snapshot in kept for entry in snapshot.data_files}
+    return [(path, size) for path, size in files if _folder(path) not in needed]
+
+
+def _folder(path: str) -> str:
+    """The first two folders of a path: "additions/00001"."""
+    return "/".join(path.split("/", 2)[:2])

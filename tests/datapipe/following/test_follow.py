@@ -245,10 +245,7 @@ def test_cleaning_deletes_additions_that_nothing_needs_and_no_others(corpus):
     [
         (TAIL.replace("{train: {vocab_size: 400}}", "none"), "tokenizer: none"),
         (TAIL.replace("sequence_length: 64", "sequence_length: [64, 128]"), "lists 2 lengths"),
-        (
-            TAIL.replace("tokenizer: {train: {vocab_size: 400}}\n", "") + "mixture: {replay: {from: runs/old, share: 5%}}\n",
-            "rows of other snapshots",
-        ),
+        (WITHOUT_TOKENIZER + "mixture: {replay: {from: runs/old, share: 5%}}\n", "rows of other snapshots"),
     ],
 )
 def test_what_cannot_be_followed_is_refused_before_anything_runs(tmp_path, tail, message):

@@ -8,15 +8,19 @@ An output stays whole by itself: the other one may be cleaned, moved or deleted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from time import monotonic
 
 from datapipe.errors import CorruptionError
+from datapipe.metrics import size
 from datapipe.plan.request import TakenSource
 from datapipe.shards.checksum import file_checksum
 from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
+
+_TELL_EVERY_S = 10.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,13 +64,25 @@ def taken_files(taken: Mapping[str, TakenSource]) -> Iterator[tuple[str, str, in
                 yield name, path, number
 
 
-def copy_shards(target: Root, shards: Sequence[TakenShard], staging: str) -> None:
+def copy_shards(
+    target: Root,
+    shards: Sequence[TakenShard],
+    staging: str,
+    say: Callable[[str], None] | None = None,
+    clock: Callable[[], float] = monotonic,
+) -> None:
     """Puts shards that are not there into an output. Raises CorruptionError for one that is not as its manifest says.
 
     Args:
         staging: a folder of `target` for links before they are renamed.
+        say: gets a line about how far it is, every ten seconds.
     """
+    total, done, told_at = sum(shard.entry.bytes for shard in shards), 0, clock()
     for number, shard in enumerate(shards):
+        if say is not None and clock() - told_at > _TELL_EVERY_S:
+            told_at = clock()
+            say(f"  taking shards of other snapshots: {number:,} of {len(shards):,}, {size(done)} of {size(total)}")
+        done += shard.entry.bytes
         if target.size(shard.entry.path) == shard.entry.bytes:
             continue
         if shard.root.size(shard.path) != shard.entry.bytes or file_checksum(shard.root, shard.path)[0] != shard.entry.checksum:

@@ -48,15 +48,19 @@ from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
 
+Say = Callable[[str], None]
 Report = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
 
 
-def publish(hold: Hold, request: Request, plan: Plan, report: Report | None) -> tuple[Manifest, list[RunWarning]]:
+def publish(
+    hold: Hold, request: Request, plan: Plan, report: Report | None, say: Say | None = None
+) -> tuple[Manifest, list[RunWarning]]:
     """Publishes the snapshots of a committed plan. Returns the one in the output itself, and warnings.
 
     Args:
         report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
+        say: gets lines about shards of other outputs, where they take a while.
     """
     root, is_text, files = hold.root, request.mixture.tokenizer.is_none, _files(request)
     made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
@@ -69,7 +73,7 @@ def publish(hold: Hold, request: Request, plan: Plan, report: Report | None) -> 
     lengths = {folder: unpublished.snapshot.fingerprint for folder, unpublished in made.items() if folder}
     for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
         note_publication(root.within(folder), unpublished.snapshot.fingerprint, time.time(), {} if folder else lengths)
-        _publish_snapshot(hold, folder, unpublished, told)
+        _publish_snapshot(hold, folder, unpublished, told, say)
     root.write_atomic(published_tasks(first.fingerprint), "\n".join(_fingerprints(plan)).encode())
     return first, warnings
 
@@ -150,7 +154,7 @@ def _fingerprints(plan: Plan) -> list[str]:
     return [*(record.fingerprint for step in plan.steps for record in step.records), *told]
 
 
-def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes]) -> None:
+def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None) -> None:
     """Publishes a snapshot in `folder` below the output, or in the output itself.
 
     Args:
@@ -172,7 +176,7 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
     _keep_newest(target)
     for number, entry, output in missing:
         root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"{PUBLISH}/{number:06d}")
-    copy_shards(target, unpublished.taken, PUBLISH)
+    copy_shards(target, unpublished.taken, PUBLISH, say)
     own = snapshot_folder(snapshot.fingerprint)
     for path, content in ({} if target.exists(f"{own}/{SNAPSHOT}") else about).items():
         target.write_atomic(f"{own}/{path}", content)

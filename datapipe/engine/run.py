@@ -128,7 +128,7 @@ class Run:
             index = index_of_run(self.root, request, plan)
             if index is not None:
                 write_index(index)
-            self.snapshot, self.of_snapshot = publish(hold, request, plan, self.report)
+            self.snapshot, self.of_snapshot = publish(hold, request, plan, self.report, self.observer.say)
             ledger.sweep(hold)
         return self.snapshot
 

@@ -68,6 +68,14 @@ def test_on_one_disk_shards_are_links_and_those_that_are_there_stay(tmp_path: Pa
     assert [path for path, _ in here.list_files("")] == sorted(shard.entry.path for shard in shards)
 
 
+def test_a_copy_that_takes_long_tells_how_far_it_is(tmp_path: Path) -> None:
+    shards = taken_shards(taken(Root(str(make_snapshot(tmp_path / "a", {"web": 20})))), 16, seed=17)
+    lines, times = list[str](), iter(range(0, 600, 6))
+    copy_shards(Root(str(tmp_path / "b")), shards, "staging", lines.append, lambda: next(times))
+    assert lines
+    assert lines[0].startswith(f"  taking shards of other snapshots: 1 of {len(shards)}, ")
+
+
 @pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
 def test_a_shard_that_is_not_as_its_manifest_says_is_told(tmp_path: Path, damage: str) -> None:
     there = Root(str(make_snapshot(tmp_path / "a", {"web": 20})))

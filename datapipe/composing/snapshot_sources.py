@@ -23,6 +23,7 @@ from datapipe.credentials import masked
 from datapipe.errors import UserError, suggest
 from datapipe.licenses import UNKNOWN, is_allowed
 from datapipe.loader.order.drawn import drawn_tokens, run_order
+from datapipe.outages import input_error
 from datapipe.plan import weighting
 from datapipe.plan.request import TakenSource
 from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_file
@@ -40,11 +41,13 @@ class _Opened:
 
     Attributes:
         where: the key that names it.
-        snapshots: by sequence length, the snapshot and where its files are; the first one stands for all.
+        version: fingerprint of the snapshot of its first sequence length, which names those of all.
+        snapshots: by sequence length of the mixture, the snapshot and where its files are; the first one stands for all.
     """
 
     where: str
     url: str
+    version: str
     snapshots: Mapping[int, tuple[Root, Snapshot]]
 
     @property
@@ -77,8 +80,7 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
                 raise UserError(
                     f"{found.where}: '{part}' of {found.url} becomes '{new}', which is a source already. Rename one."
                 )
-            version = found.first[1].fingerprint
-            sources[new] = source.model_copy(update={"sources": (part,), "version": version})
+            sources[new] = source.model_copy(update={"sources": (part,), "version": found.version})
             taken[new] = TakenSource(snapshots=found.snapshots, source=part)
             _check_license(mixture, found, taken[new])
         weights["" if is_replay else name] = {names[part]: share for part, share in shares.items()}
@@ -99,11 +101,14 @@ def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
     root, url = Root(source.snapshot.rstrip("/")), masked(source.snapshot)
     if root.url == Root(mixture.output.rstrip("/")).url or root.path() == Root(mixture.output).path():
         raise UserError(f"{where}: {url} is the output of this mixture itself. Expected another one.")
-    first = read_snapshot(root, source.version)
-    found = {first.sequence_length: (root, first)}
-    for folder, fingerprint in length_snapshots(root, first.fingerprint).items():
-        snapshot = read_snapshot(root.within(folder), fingerprint)
-        found[snapshot.sequence_length] = (root.within(folder), snapshot)
+    try:
+        first = read_snapshot(root, source.version)
+        found = {first.sequence_length: (root, first)}
+        for folder, fingerprint in length_snapshots(root, first.fingerprint).items():
+            snapshot = read_snapshot(root.within(folder), fingerprint)
+            found[snapshot.sequence_length] = (root.within(folder), snapshot)
+    except OSError as error:
+        raise input_error(error, where, "cannot read the snapshot of", url) from error
     wanted = mixture.pack.sequence_length
     missing = [length for length in wanted if length not in found]
     if missing:
@@ -121,7 +126,8 @@ def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
     if unknown is not None:
         known = ", ".join(first.sources)
         raise UserError(f"{where}.sources: {url} has no source '{unknown}'.{suggest(unknown, first.sources)} It has: {known}.")
-    return _Opened(where=where, url=url, snapshots={length: found[length] for length in wanted})
+    snapshots = {length: found[length] for length in wanted}
+    return _Opened(where=where, url=url, version=first.fingerprint, snapshots=snapshots)
 
 
 def _shares(found: _Opened, source: SnapshotSource, is_replay: bool) -> dict[str, Fraction]:

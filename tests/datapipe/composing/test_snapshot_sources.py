@@ -219,6 +219,11 @@ def test_snapshots_of_snapshots_and_of_several_lengths(earlier: Path, tmp_path: 
         assert [shard.checksum for shard in first.shards] == [shard.checksum for shard in last.shards]
     kept = load_mixture(tmp_path / "b" / "mixture.yaml", output=tmp_path / "c")
     assert Run(kept, InProcess, Watcher()).execute().fingerprint == again.fingerprint
+    only = mixture_of(tmp_path, "d", {"y": {"snapshot": str(tmp_path / "two")}}, pack={"sequence_length": 128})
+    longer = build(only)
+    assert longer.sequence_length == 128
+    kept = load_mixture(tmp_path / "d" / "mixture.yaml", output=tmp_path / "e")
+    assert Run(kept, InProcess, Watcher()).execute().fingerprint == longer.fingerprint
 
 
 def test_a_document_is_traced_to_every_source_that_has_its_rows(earlier: Path, tmp_path: Path, new: dict[str, Any]) -> None:

@@ -99,8 +99,18 @@ def card_maker(
 
 def _of_source(report: Mapping[str, Any], manifest: Manifest, name: str) -> dict[str, Any]:
     """The report of one source alone. What was counted over all sources is left out."""
+    if name in (report.get("taken") or {}):
+        raise UserError(f"--card --source {name}: it has rows of another output, whose card tells of them. Leave out --card.")
     entry = report["sources"][name]
-    part = {**report, "sources": {name: entry}, "total": entry, "mixture": None, "clusters": {}, "contamination": []}
+    part = {
+        **report,
+        "sources": {name: entry},
+        "taken": {},
+        "total": entry,
+        "mixture": None,
+        "clusters": {},
+        "contamination": [],
+    }
     part["measured"] = {name: (report.get("measured") or {}).get(name) or {}}
     part["excesses"] = [excess for excess in report["excesses"] if excess["source"] == name]
     part["unreadable_files"] = [files for files in report["unreadable_files"] if files["source"] == name]

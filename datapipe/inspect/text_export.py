@@ -12,7 +12,7 @@ and none of the training shards is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 import pyarrow as pa
@@ -41,10 +41,11 @@ def parts_of_text(
         report: called with each source before its validation shards are read.
 
     Raises:
-        UserError: there is no such source, or work/ has lost the texts.
+        UserError: there is no such source, work/ has lost the texts, or other outputs have some of them.
     """
     names, parts = wanted_sources(snapshot.sources, source), list[Part]()
     cleaned = _cleaned(root, snapshot)
+    _check_whole(root, snapshot, names, cleaned)
     for name in names:
         report(name)
         files = [file for record in cleaned.get(name, []) for file in record.of("documents", TableFile)]
@@ -58,6 +59,24 @@ def parts_of_text(
             batches = _reader(root, snapshot, name, each, files, schema, highest)
             parts.append(Part(source=name, split=each, schema=schema, batches=batches))
     return parts
+
+
+def _check_whole(root: Root, snapshot: Snapshot, names: list[str], cleaned: Mapping[str, list[Record]]) -> None:
+    """Raises UserError where rows of a source were made of texts that this output does not have."""
+    taken = [name for name in names if name not in cleaned and any(shard.source == name for shard in snapshot.shards)]
+    if taken:
+        own = sorted(set(snapshot.sources) - set(taken))
+        instead = f", or give --source {own[0]}" if own else ""
+        raise UserError(
+            f"--text: {', '.join(taken[:5])}: the rows are those of another output, which has their texts. Export that "
+            f"output{instead}."
+        )
+    added = sorted({name for shard in snapshot.shards if shard.part and (name := shard.source) in names})
+    if added:
+        raise UserError(
+            f"--text: files were added to {', '.join(added[:5])} in parts, whose texts are in outputs of their own. Export "
+            f"{root.child_url('additions/00001')} and so on by themselves, or pack all anew with `datapipe run --repack`."
+        )
 
 
 def _reader(

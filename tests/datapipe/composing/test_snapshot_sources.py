@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 
 from datapipe.api import execute, keep_report
+from datapipe.card.write import card_maker
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.engine.run import Run, planned
 from datapipe.errors import DatapipeError, UserError
+from datapipe.inspect.text_export import parts_of_text
 from datapipe.loader import Loader
 from datapipe.loader.trace import open_run
 from datapipe.plan.estimate import Estimate
@@ -235,6 +237,23 @@ def test_a_document_is_traced_to_every_source_that_has_its_rows(earlier: Path, t
         for name in ("old.web", "replay.web")
     }
     assert found == {name: {"old.web", "replay.web"} for name in ("old.web", "replay.web")}
+
+
+def test_texts_and_cards_that_another_output_has_are_refused_and_not_left_out(
+    earlier: Path, tmp_path: Path, new: dict[str, Any]
+) -> None:
+    data = mixture_of(tmp_path, "a", {"new": new, "old": {"snapshot": str(earlier / "old")}})
+    run = Run(load_mixture(data), InProcess, Watcher())
+    assert execute(run) is None
+    keep_report(run, None)
+    root = Root(str(tmp_path / "a"))
+    made = read_snapshot(root)
+    with pytest.raises(UserError, match=r"old\.code, old\.web: .* --source new"):
+        parts_of_text(root, made, None, None, lambda path: None)
+    [part] = parts_of_text(root, made, "new", None, lambda path: None)
+    assert sum(len(rows) for rows in part.batches()) == 60
+    with pytest.raises(UserError, match="--card"):
+        card_maker(root, made, "here", "old.web")
 
 
 _Change = Callable[[dict[str, Any], Path], Any]

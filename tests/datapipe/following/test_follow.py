@@ -17,6 +17,7 @@ from datapipe.engine.run import Run
 from datapipe.errors import DatapipeError, UserError
 from datapipe.following.additions import mixture_of
 from datapipe.following.follow import Follower
+from datapipe.inspect.text_export import parts_of_text
 from datapipe.loader import Loader
 from datapipe.report.snapshot_list import cleaning_lines
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -215,6 +216,14 @@ def test_a_whole_run_does_not_pack_parts_anew_unless_it_is_told_to(corpus):
     later = corpus.follow()
     assert {shard.path.split("/")[1] for shard in later.shards if shard.part} == {"00002"}
     assert not verify_snapshot(corpus.root, corpus.snapshot)
+
+
+def test_texts_of_additions_are_refused_and_not_left_out(corpus):
+    corpus.follow()
+    corpus.add(2)
+    followed = corpus.follow()
+    with pytest.raises(UserError, match=r"added to web in parts.*additions/00001"):
+        parts_of_text(corpus.root, followed, None, None, lambda path: None)
 
 
 def test_cleaning_deletes_additions_that_nothing_needs_and_no_others(corpus):

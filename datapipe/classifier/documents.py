@@ -145,7 +145,12 @@ def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
     if wanted.source is not None and not any(map(_compares, stages[wanted.source])):
         names = [wanted.source]
     sources = {name: mixture.sources[name].model_copy(update={"stages": stages[name]}) for name in names}
-    changes = {"sources": sources, "tokenizer": TokenizerSpec.model_construct(), "mixture": MixtureSpec(), "validation": 0.0}
+    changes = {
+        "all_sources": sources,
+        "tokenizer": TokenizerSpec.model_construct(),
+        "mixture": MixtureSpec(),
+        "validation": 0.0,
+    }
     return mixture.model_copy(update=changes)
 
 

@@ -50,7 +50,7 @@ def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
     eos = mixture.tokenizer.train.eos if mixture.tokenizer.train is not None else mixture.tokenizer.eos
     return mixture.as_addition(
         output=root.child_url(addition.folder),
-        sources=sources,
+        all_sources=sources,
         stages=_frozen(mixture.stages, root, earlier),
         tokenizer=TokenizerSpec(path=root.child_url(TOKENIZER), eos=eos),
         validation=0.0,

@@ -218,6 +218,21 @@ def test_a_whole_run_does_not_pack_parts_anew_unless_it_is_told_to(corpus):
     assert not verify_snapshot(corpus.root, corpus.snapshot)
 
 
+def test_an_addition_has_the_sources_with_new_files_alone_and_their_own_stages_are_frozen(corpus):
+    corpus.follow()
+    data = {
+        "name": "a",
+        "output": corpus.root.url,
+        "sources": {"web": {"path": "w/*", "stages": ["dedup.exact"], "weight": 7}, "code": {"path": "c/*"}},
+    }
+    addition = begin_addition(corpus.root, corpus.snapshot.fingerprint, {"web": ("02.jsonl",)})
+    mixture = mixture_of(load_mixture(data), corpus.root, addition)
+    assert list(mixture.sources) == ["web"]
+    [use] = mixture.stages_of("web")
+    assert use.options["against"] == [corpus.root.url]
+    assert mixture.weight_phases()[0].weights == {"web": 1}
+
+
 def test_texts_of_additions_are_refused_and_not_left_out(corpus):
     corpus.follow()
     corpus.add(2)

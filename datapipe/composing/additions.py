@@ -44,17 +44,21 @@ def begun_addition(root: Root, base: str) -> Addition | None:
     number = _last_number(root)
     if not number:
         return None
+    addition = _read(root, number)
+    return addition if addition.base == base else None
+
+
+def _read(root: Root, number: int) -> Addition:
     path = f"{ADDITIONS}/{number:05d}/{_CHOICE}"
     try:
         content = json.loads(root.read_bytes(path))
         files = {str(name): tuple(map(str, paths)) for name, paths in content["files"].items()}
-        addition = Addition(number=number, base=str(content["base"]), files=files)
+        return Addition(number=number, base=str(content["base"]), files=files)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise DatapipeError(
             f"{root.child_url(path)}: the file was edited or damaged: {error}. It lists the files of an addition. Delete the "
             f"folder, and follow again: the addition is then chosen and built anew."
         ) from error
-    return addition if addition.base == base else None
 
 
 def begin_addition(root: Root, base: str, files: Mapping[str, tuple[str, ...]]) -> Addition:
@@ -65,9 +69,14 @@ def begin_addition(root: Root, base: str, files: Mapping[str, tuple[str, ...]]) 
     return addition
 
 
+def addition_folders(root: Root) -> list[str]:
+    """The folders of all additions, in their order: listed by themselves, not with the files in them, which are many."""
+    return [f"{ADDITIONS}/{name}" for name in root.within(ADDITIONS).folders() if name.isdigit()]
+
+
 def _last_number(root: Root) -> int:
-    names = (PurePosixPath(path) for path, _ in root.list_files(ADDITIONS) if path.endswith(f"/{_CHOICE}"))
-    return max((int(name.parts[1]) for name in names if len(name.parts) == 3 and name.parts[1].isdigit()), default=0)
+    begun = (folder for folder in reversed(addition_folders(root)) if root.exists(f"{folder}/{_CHOICE}"))
+    return next((int(PurePosixPath(folder).name) for folder in begun), 0)
 
 
 def published_additions(root: Root) -> list[str]:
@@ -75,10 +84,12 @@ def published_additions(root: Root) -> list[str]:
     documents that were dropped."""
     whole, known = files_of(root, INPUTS), files_of(root, FILES)
     folders = []
-    for number in range(1, _last_number(root) + 1):
-        folder = f"{ADDITIONS}/{number:05d}"
-        if root.exists(f"{folder}/{FILES}") and (added := files_of(root, f"{folder}/{FILES}")) <= known and not added & whole:
-            folders.append(folder)
+    for folder in addition_folders(root):
+        if root.exists(f"{folder}/{FILES}") and root.exists(f"{folder}/{_CHOICE}"):
+            addition = _read(root, int(PurePosixPath(folder).name))
+            added = {(name, path) for name, paths in addition.files.items() for path in paths}
+            if added <= known and not added & whole:
+                folders.append(folder)
     return folders
 
 

@@ -3,6 +3,9 @@
     tables + a hash range ─▶ whole hashes, as many as fit ─▶ slices ─▶ … a hash whose rows do not fit:
                                                               its largest table in chunks, each with all rows of the others
 
+Of an exchange that is a join (`Exchange.old_beside`), rows of this run are read first, and then the reference rows with their
+hashes: most rows of a large index are never held.
+
 All tables together hold `limit_bytes`, shared in proportion to their sizes, whatever the range holds. What a stage gets at once
 is a slice of that, since it makes several times as much of it. Where a group of rows spans several chunks, each of them begins
 with the group's first row.
@@ -12,9 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
 import pyarrow as pa
 
-from datapipe.exchange.files import Bound, num_words, sorted_rows
+from datapipe.exchange.files import Bound, num_words, sort_words, sorted_rows
 from datapipe.exchange.ranges import Parts, before, in_slices, position, read_portion, read_rows, read_slices, words_at
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import Tables
@@ -52,7 +56,7 @@ def read_chunks(
     limits = _limits(tables, limit_bytes)
     reached, end = (start,), (stop,)
     while reached < end:
-        portions = {name: read_portion(root, files, reached, end, limits[name]) for name, files in tables.items()}
+        portions = _portions(root, tables, exchange, reached, end, limits)
         complete = min((bound for _, bound in portions.values()), default=end)
         if complete < end and complete[0] == reached[0]:  # not one hash is complete
             after = (reached[0] + 1,)
@@ -65,6 +69,31 @@ def read_chunks(
         del portions
         for spans in in_slices(whole, 1):
             yield from _slice(spans, schemas, exchange, min(limit_bytes, HOT_BYTES))
+
+
+def _portions(
+    root: Root, tables: Tables, exchange: Exchange, start: Bound, stop: Bound, limits: Mapping[str, int]
+) -> dict[str, tuple[Parts, Bound]]:
+    """The first rows of [start, stop) of each table, and the bound where they end."""
+    new, old = _new_and_old(tables)
+    if not exchange.old_beside or not any(old.values()):
+        return {name: read_portion(root, files, start, stop, limits[name]) for name, files in tables.items()}
+    halves = {name: max(LEAST_BYTES, limit // 2) for name, limit in limits.items()}
+    portions = {name: read_portion(root, files, start, stop, halves[name]) for name, files in new.items()}
+    stop = min(bound for _, bound in portions.values())
+    hashes = [sort_words(part, 1)[0] for name in exchange.old_beside for part in before(portions[name][0], stop)]
+    wanted = np.unique(np.concatenate([np.zeros(0, np.uint64), *hashes]))
+    for name, files in old.items():
+        parts, bound = portions[name]
+        further, reached = read_portion(root, files, start, stop, halves[name], wanted=wanted)
+        portions[name] = [*parts, *further], min(bound, reached)
+    return portions
+
+
+def _new_and_old(tables: Tables) -> tuple[Tables, Tables]:
+    """The files of this run, and those of reference rows."""
+    old = {name: tuple(file for file in files if file.is_reference) for name, files in tables.items()}
+    return {name: tuple(file for file in files if not file.is_reference) for name, files in tables.items()}, old
 
 
 def _slice(
@@ -93,6 +122,9 @@ def _hot_key(
     limits: Mapping[str, int],
 ) -> Iterator[Bucket]:
     """The rows of one hash: chunks of the table that has most of them, each with all rows of the others."""
+    new = _new_and_old(tables)[0]
+    if exchange.old_beside and not any(_size(root, new[name], start, stop, limits[name]) for name in exchange.old_beside):
+        tables = new
     sizes = {name: _size(root, files, start, stop, limits[name]) for name, files in tables.items()}
     largest = _largest(sizes)
     others = {name: read_rows(root, files, start, stop) for name, files in tables.items() if name != largest}

@@ -2,6 +2,8 @@
 
     files + a range ─▶ parts: the rows of each block in the range ─▶ spans: of each part up to a bound ─▶ one slice, sorted
 
+Where only rows with some hashes are wanted, a block without one is not fetched, and the other rows of a block are not held.
+
 Every block is read once. Its rows are sorted already, so a slice is one span of every part, and only one slice at a time is
 copied and sorted. The bounds between slices are quantiles of a sample of the parts. Memory is that of the parts, which are
 released as they are used up, and of one slice. Neither the bounds nor the order of the files changes the rows or their order.
@@ -87,16 +89,49 @@ def read_blocks(root: Root, output: ExchangeFile, start: Bound, stop: Bound) -> 
 
 
 def _between(
-    stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema, start: Bound, stop: Bound
+    stream: pa.NativeFile,
+    output: ExchangeFile,
+    block: Block,
+    schema: pa.Schema,
+    start: Bound,
+    stop: Bound,
+    wanted: np.ndarray | None = None,
 ) -> pa.RecordBatch | None:
     """The rows of a block in [start, stop), or None where it has none; a block that does not overlap is not fetched."""
     if block.last < start or block.first >= stop:
         return None
+    if wanted is not None:
+        low, high = (
+            np.searchsorted(wanted, np.uint64(block.first[0])),
+            np.searchsorted(wanted, np.uint64(block.last[0]), "right"),
+        )
+        if low == high:
+            return None
+        rows = _with_hashes(read_block(stream, output, block, schema), wanted[low:high])
+        return rows and _inside(rows, start, stop)
     rows = read_block(stream, output, block, schema)
-    if start <= block.first and block.last < stop:
-        return rows
+    return rows if start <= block.first and block.last < stop else _inside(rows, start, stop)
+
+
+def _inside(rows: pa.RecordBatch, start: Bound, stop: Bound) -> pa.RecordBatch | None:
+    """The sorted rows in [start, stop), copied; None where there are none."""
     low, high = position(rows, start), position(rows, stop)
     return _copied(rows, low, high) if low < high else None
+
+
+def _with_hashes(rows: pa.RecordBatch, wanted: np.ndarray) -> pa.RecordBatch | None:
+    """The sorted rows whose hash is among the sorted hashes; None where there are none."""
+    (hashes,) = sort_words(rows, 1)
+    if len(wanted) < len(hashes):
+        starts = np.searchsorted(hashes, wanted)
+        found = wanted[hashes[np.minimum(starts, len(hashes) - 1)] == wanted]
+        starts, stops = np.searchsorted(hashes, found), np.searchsorted(hashes, found, "right")
+        before = np.cumsum(stops - starts) - (stops - starts)
+        chosen = np.repeat(starts - before, stops - starts) + np.arange((stops - starts).sum())
+    else:
+        places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+        chosen = np.flatnonzero(wanted[places] == hashes)
+    return take_rows(rows, chosen) if len(chosen) else None
 
 
 def _copied(rows: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:
@@ -111,6 +146,7 @@ def read_portion(
     stop: Bound,
     limit_bytes: int | None = None,
     prefix: int | None = None,
+    wanted: np.ndarray | None = None,
 ) -> tuple[Parts, Bound]:
     """The first rows of [start, stop), and the bound where they end: `stop`, or sooner where they pass the limit.
 
@@ -120,6 +156,7 @@ def read_portion(
     Args:
         limit_bytes: None: no limit.
         prefix: rows with so many equal words stay together, whatever they take; None: all words.
+        wanted: (num_hashes,) uint64, sorted: only rows with these hashes; None: all rows.
     """
     held: Parts = []
     held_bytes = 0
@@ -127,7 +164,7 @@ def read_portion(
         with open_rows(root, output) as stream:
             blocks, schema = read_index(stream, output)
             for block in blocks:
-                part = _between(stream, output, block, schema, start, stop)  # a cut lowers `stop` within a file, too
+                part = _between(stream, output, block, schema, start, stop, wanted)  # a cut lowers `stop` within a file, too
                 if part is None:
                     continue
                 held.append(part)

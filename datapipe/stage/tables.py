@@ -89,6 +89,9 @@ class Exchange:
             exchange ends after a round that writes no row to the table `open`. The run fails if `rounds` do not suffice.
         group: the columns that documents must share to be compared, a prefix of the sorted columns of the largest table;
             `hash` alone by default.
+        old_beside: inputs of which the exchange is a join: a reference row counts only where one of these tables has a row of
+            this run with its hash. The engine then leaves out most of the other reference rows, and need not read them. ():
+            every reference row counts.
         neighbours: whether a chunk of a hot key also begins with the last row of the chunk before it, after the first row of
             the group.
         at_once_bytes: inputs up to this size are reduced in one task by one call of `reduce_at_once`, without rounds.
@@ -100,6 +103,7 @@ class Exchange:
     outputs: Mapping[str, pa.Schema]
     rounds: int = 1
     group: tuple[str, ...] = ("hash",)
+    old_beside: tuple[str, ...] = ()
     neighbours: bool = False
     at_once_bytes: int | None = 0
 

@@ -8,6 +8,9 @@ before it; never with all others. So a document that is unlike the center of thi
 each of its buckets. 100,000 copies in a bucket give 200,000 pairs. On adversarial corpora (families that drift, mixed by a
 common template) up to 1.4 % of the documents that all pairs of every bucket would drop are kept; stars alone keep up to 4 %.
 An order by bytes of the signature instead of the key did no better (`tests/stages/dedup/test_verified.py`).
+
+Two documents of earlier runs are never joined: a new document that is joined to one of them is dropped either way, and the
+survivor that it names is one that it was compared with.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.stage import clusters
-from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new, key_hash
+from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new, key_hash, new_bit
 
 _HASH = pa.field("hash", pa.uint64(), nullable=False)
 _KEY, _OTHER = pa.field("key", KEY_TYPE, nullable=False), pa.field("other", KEY_TYPE, nullable=False)
@@ -89,11 +92,11 @@ class VerifiedPairs:
         }
 
     def exchanges(self, with_sizes: bool) -> Sequence[Exchange]:
-        edges = {clusters.WIDE: clusters.EDGE_SCHEMA, "likeness": LIKENESS}
+        halves, edges = {"halves": self.halves}, {clusters.WIDE: clusters.EDGE_SCHEMA, "likeness": LIKENESS}
         exchanges = [
-            Exchange(name="match-bands", inputs=("bands",), outputs={"pairs": PAIRS}, neighbours=True),
-            Exchange(name="fetch-signatures", inputs=("pairs", "signatures"), outputs={"halves": self.halves}),
-            Exchange(name="compare", inputs=("halves", "signatures"), outputs=edges),
+            Exchange(name="match-bands", inputs=("bands",), outputs={"pairs": PAIRS}, old_beside=("bands",), neighbours=True),
+            Exchange(name="fetch-signatures", inputs=("pairs", "signatures"), outputs=halves, old_beside=("pairs",)),
+            Exchange(name="compare", inputs=("halves", "signatures"), outputs=edges, old_beside=("halves",)),
             clusters.components_exchange(self.at_once_bytes),
             Exchange(name="decide", inputs=(clusters.NARROW, "likeness"), outputs={"drops": DROP_SCHEMA}),
         ]
@@ -126,14 +129,17 @@ class VerifiedPairs:
     def _second(self, halves: pa.RecordBatch, signatures: pa.RecordBatch) -> Mapping[str, pa.RecordBatch]:
         halves = halves.take(pa.array(_distinct(halves, "key", "other")))
         known_rows = _rows_of_same_key(halves, signatures)
+        ranks, other_ranks = columns.numbers(signatures.column("rank"))[known_rows], columns.numbers(halves.column("rank"))
+        counts = np.maximum(ranks, other_ranks) >= new_bit(np.uint64)
         differing = np.zeros(len(known_rows), np.int64)
         if self.num_perm:
             differing = _differing(self._signed(halves), self._signed(signatures), known_rows)
-            similar = np.flatnonzero(np.round(1 - differing / self.num_perm, 6) >= self.least)
-            halves, known_rows, differing = halves.take(pa.array(similar)), known_rows[similar], differing[similar]
+            counts &= np.round(1 - differing / self.num_perm, 6) >= self.least
+        chosen = np.flatnonzero(counts)
+        differing, halves = differing[chosen], halves.take(pa.array(chosen))
         keys, others = halves.column("key"), halves.column("other")
-        nodes = (columns.numbers(signatures.column("rank"))[known_rows], *columns.key_halves(keys))
-        rest = (columns.numbers(halves.column("rank")), *columns.key_halves(others))
+        nodes = (ranks[chosen], *columns.key_halves(keys))
+        rest = (other_ranks[chosen], *columns.key_halves(others))
         both = pa.concat_arrays([keys, others])
         likeness = [pa.array(key_hash(both)), both, pa.array(np.tile(differing.astype(np.uint16), 2))]
         return {

@@ -137,7 +137,7 @@ class Exact(Global):
 
     def exchanges(self) -> Sequence[Exchange]:
         outputs = {"drops": DROP_SCHEMA, "sizes": SIZE_SCHEMA}
-        return [Exchange(name="match", inputs=("texts",), outputs=outputs, group=("hash", "digest"))]
+        return [Exchange(name="match", inputs=("texts",), outputs=outputs, group=("hash", "digest"), old_beside=("texts",))]
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["texts"]

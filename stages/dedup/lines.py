@@ -86,7 +86,8 @@ class Lines(Cutting):
         return {"units": pa.RecordBatch.from_arrays([pa.array(values) for values in arrays], schema=_UNITS)}
 
     def exchanges(self) -> Sequence[Exchange]:
-        return [Exchange(name="match", inputs=("units",), outputs={"cuts": CUT_SCHEMA}, group=("hash", "digest"))]
+        group = ("hash", "digest")
+        return [Exchange(name="match", inputs=("units",), outputs={"cuts": CUT_SCHEMA}, group=group, old_beside=("units",))]
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         rows = bucket["units"]

@@ -93,7 +93,12 @@ class Substring(Cutting):
             return [Exchange(name="suffix-array", inputs=("texts",), outputs=cuts, at_once_bytes=self.memory_bytes)]
         return [
             Exchange(name="match", inputs=("anchors",), outputs={**cuts, "candidates": CANDIDATES}),
-            Exchange(name="extend", inputs=("candidates", "passages"), outputs={"windows": WINDOWS}),
+            Exchange(
+                name="extend",
+                inputs=("candidates", "passages"),
+                outputs={"windows": WINDOWS},
+                old_beside=("candidates",),
+            ),
             Exchange(name="verify", inputs=("windows",), outputs=cuts, group=("hash", "check")),
         ]
 

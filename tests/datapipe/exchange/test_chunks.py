@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -171,3 +172,53 @@ def _expected(root: Root, outputs: Sequence[ExchangeFile]) -> list[dict[str, obj
     """All rows of files, sorted by Python."""
     rows = [row for output in outputs for block in read_blocks(root, output, (0,), (HASH_SPACE,)) for row in block.to_pylist()]
     return sorted(rows, key=lambda row: (row["hash"], row["digest"], row["key"]))
+
+
+def _as_old(root: Root, output: ExchangeFile) -> ExchangeFile:
+    return replace(output, url=root.child_url(output.path))
+
+
+@pytest.mark.parametrize("share", [0.02, 0.5, 1.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_old_rows_of_a_join_come_only_beside_new_rows_of_their_hash(tmp_path, seed, share):
+    """Of a join, a bucket has all new rows, and the old rows with the hash of a new row in one of the named tables. Hot keys
+    come in chunks as ever."""
+    root, rng = Root(str(tmp_path)), np.random.default_rng(seed)
+    hashes = _uneven(seed)
+    chosen = set(rng.choice(np.array(hashes, np.uint64), max(1, int(share * len(hashes)))).tolist())
+    new = _write(root, "new", _rows([value for value in hashes if value in chosen]))
+    beside = _write(root, "beside", _rows(sorted(chosen)[::2], start=50_000))
+    old = tuple(_as_old(root, _write(root, f"old-{part}", _rows(hashes[part::3], 100_000 * (part + 1)))) for part in range(3))
+    tables = {"rows": (new, *old), "beside": (beside,)}
+    for named in (("rows",), ("beside",), ("rows", "beside")):
+        found = _read(root, tables, old_beside=named)
+        once = {row["key"] for bucket in found for row in bucket["rows"].to_pylist()}
+        wanted = {row["hash"] for name in named for row in _expected(root, [{"rows": new, "beside": beside}[name]])}
+        expected = {row["key"] for row in _expected(root, [new])}
+        expected |= {row["key"] for row in _expected(root, old) if row["hash"] in wanted}
+        assert once == expected
+        assert {row["key"] for bucket in found for row in bucket["beside"].to_pylist()} == {
+            row["key"] for row in _expected(root, [beside])
+        }
+        assert all(bucket["rows"].nbytes < 3 * LIMIT for bucket in found)
+
+
+def test_blocks_of_old_rows_without_a_wanted_hash_are_not_fetched(tmp_path, monkeypatch):
+    root = Root(str(tmp_path))
+    old = _as_old(root, _write(root, "old", _rows(list(range(0, 20_000, 10)))))
+    new = _write(root, "new", _rows([40, 70], start=90_000))
+    fetched = []
+    read_block = files.read_block
+    monkeypatch.setattr(ranges, "read_block", lambda *a: fetched.append(a[1].path) or read_block(*a))
+    (bucket,) = _read(root, {"rows": (new, old)}, old_beside=("rows",))
+    assert numbers(bucket["rows"].column("hash")).tolist() == [40, 40, 70, 70]
+    assert fetched.count("old") == 1
+    fetched.clear()
+    assert sum(bucket["rows"].num_rows for bucket in _read(root, {"rows": (new, old)})) == 2002
+    assert fetched.count("old") > 20
+
+
+def test_no_old_row_comes_where_there_is_no_new_one(tmp_path):
+    root = Root(str(tmp_path))
+    old = _as_old(root, _write(root, "old", _rows(_uneven(1))))
+    assert _read(root, {"rows": (old,)}, old_beside=("rows",)) == []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from datapipe.credentials import masked
 from datapipe.errors import UserError
+
+if TYPE_CHECKING:
+    from datapipe.storage import Root
 
 
 def index(
@@ -42,7 +45,9 @@ def index(
 
 
 def takedown(
-    index: Annotated[str, typer.Argument(metavar="INDEX", help="An index that `datapipe index` made.")],
+    output: Annotated[
+        str, typer.Argument(metavar="OUTPUT|INDEX", help="The output of a run, or an index that `datapipe index` made.")
+    ],
     documents: Annotated[
         list[str] | None,
         typer.Argument(
@@ -51,23 +56,61 @@ def takedown(
     ] = None,
     from_file: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="A file with one document a line.")] = None,
 ) -> None:
-    """Delete documents from an index.
+    """Take documents down from an output, or from an index.
 
-    Later runs no longer compare with them. The rows of these documents are deleted from the disk, not marked. Files without
-    such rows, and the outputs that the index was made of, do not change. Documents without rows are listed, and the exit status
-    is 1: the index has no such file, or the document was dropped before it reached a dedup stage, or taken down before.
+    Of an output, a new snapshot leaves them out: loaders pad their tokens in place, trainers move to it with loader.advance(),
+    and every later snapshot of the output leaves them out too. Their rows are deleted from its indexes. Their tokens stay in
+    the shards, and in earlier snapshots: `datapipe export OUTPUT --format arrow --to NEW` writes them without. work/ holds
+    their text until it is deleted.
+
+    Of an index, their rows are deleted, so that later runs no longer compare with them. Files without such rows, and the
+    outputs that the index was made of, do not change.
+
+    Documents that are not there are listed, and the exit status is 1. In an index that may be a document that was dropped
+    before it reached a dedup stage, or taken down before.
 
     \b
-    datapipe takedown indexes/crawls web/part-0.jsonl:123
+    datapipe takedown runs/web web/part-0.jsonl:123
     datapipe takedown indexes/crawls --from requests.txt
     """
+    from datapipe.composing.takedown import named_in
+    from datapipe.shards.manifest import SNAPSHOT
+    from datapipe.storage import Root
+
+    named = [*(documents or []), *(named_in(str(from_file)) if from_file else [])]
+    if not named:
+        raise UserError("no documents. Expected DOCUMENT arguments, or a file with one document a line: --from FILE")
+    root = Root(output.rstrip("/"))
+    if root.exists(SNAPSHOT):
+        _take_down_from_output(root, named)
+    else:
+        _take_down_from_index(output, named)
+
+
+def _take_down_from_output(root: Root, named: list[str]) -> None:
+    from datapipe.card.write import report_of, write_card
+    from datapipe.composing.takedown import news_of, take_down
+    from datapipe.ledger.names import CARD
+    from datapipe.report.layout import say
+
+    done = take_down(root, named)
+    if done.num_new and root.exists(CARD):
+        write_card(root, done.snapshot, report_of(root, done.snapshot))
+    for line in news_of(done):
+        say(line)
+    if done.num_new:
+        say(f"published snapshot {done.snapshot.fingerprint[:12]}. Trainers move with loader.advance()")
+    for name in done.unknown:
+        say(f"  {name}: no such input file")
+    if done.unknown:
+        raise typer.Exit(1)
+
+
+def _take_down_from_index(index: str, named: list[str]) -> None:
     from datapipe.index.takedown import take_down
     from datapipe.metrics import counted
     from datapipe.report.layout import say
 
-    named = [*(documents or []), *(_lines(from_file) if from_file else [])]
-    if not named:
-        raise UserError("no documents. Expected DOCUMENT arguments, or a file with one document a line: --from FILE")
     taken_down = take_down(index, named)
     for stage, num_rows in taken_down.rows.items():
         say(f"{stage}: {counted(num_rows, 'row')} deleted")
@@ -77,13 +120,3 @@ def takedown(
         say(f"  {name}: {reason}")
     if taken_down.unknown:
         raise typer.Exit(1)
-
-
-def _lines(path: Path) -> list[str]:
-    """The documents that a file names, one a line. A comment begins with #."""
-    try:
-        content = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UserError(f"--from {path}: {error}. Expected a text file with one document a line.") from error
-    lines = (line.partition(" #")[0].strip() for line in content.splitlines())
-    return [line for line in lines if line and not line.startswith("#")]

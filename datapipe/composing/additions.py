@@ -13,11 +13,12 @@ from pathlib import PurePosixPath
 
 from datapipe.errors import DatapipeError
 from datapipe.ledger.names import FILES, INPUTS
-from datapipe.shards.manifest import Manifest, read_manifest
+from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest
 from datapipe.storage import Root, parquet_table
 
 ADDITIONS = "additions"
 _CHOICE = "files.json"
+_OF_TAKEDOWNS = {"removed", "fingerprint"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +46,15 @@ def begun_addition(root: Root, base: str) -> Addition | None:
     if not number:
         return None
     addition = _read(root, number)
-    return addition if addition.base == base else None
+    return addition if is_base(root, addition.base, base) else None
+
+
+def is_base(root: Root, base: str, newest: str) -> bool:
+    """Whether the snapshot that an addition was begun for is the newest one, or was until documents were taken down."""
+    if base == newest or not has_snapshot(root, base):
+        return base == newest
+    before, after = read_manifest(root, base), read_manifest(root, newest)
+    return before.model_dump(exclude=_OF_TAKEDOWNS) == after.model_dump(exclude=_OF_TAKEDOWNS)
 
 
 def _read(root: Root, number: int) -> Addition:

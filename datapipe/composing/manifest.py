@@ -10,16 +10,28 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.config.sources.source import Source
 from datapipe.credentials import masked
-from datapipe.errors import DatapipeError
-from datapipe.ledger.names import FILES, TOKENIZER
+from datapipe.errors import DatapipeError, SnapshotError
+from datapipe.ledger.names import FILES, REPORT, TOKENIZER
 from datapipe.loader.order.drawn import drawn_tokens, run_order
 from datapipe.plan import weighting
 from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.warnings import RunWarning
 from datapipe.shards.checksum import bytes_checksum
-from datapipe.shards.manifest import FileEntry, Phase, Snapshot, SourceEntry, Strata, TokenizerEntry
+from datapipe.shards.manifest import (
+    SNAPSHOT,
+    FileEntry,
+    Phase,
+    RemovedEntry,
+    Snapshot,
+    SourceEntry,
+    Strata,
+    TokenizerEntry,
+    read_manifest,
+    snapshot_folder,
+)
 from datapipe.shards.provenance import SyntheticEntry
 from datapipe.shards.shard_table import ShardEntry
+from datapipe.storage import Root
 from datapipe.weights import integer_weights
 
 _SPARE_ROWS = 2
@@ -38,12 +50,14 @@ def make_snapshot(
     shards: list[ShardEntry],
     files: bytes,
     taken: Mapping[str, SourceEntry] | None = None,
+    removed: RemovedEntry | None = None,
 ) -> tuple[Snapshot, list[RunWarning]]:
     """The manifest, and warnings. Raises DatapipeError where no source has tokens, or one ends early and
     `mixture.exhausted` is `refuse`.
 
     Args:
         taken: the sources of other outputs, as their manifests have them.
+        removed: the documents that were taken down.
     """
     known = taken or {}
     sources = {
@@ -75,6 +89,7 @@ def make_snapshot(
         exhausted=mixture.mixture.exhausted,
         window_shards=mixture.mixture.window,
         files=file_entry(files),
+        removed=removed,
         shards=tuple(shards),
     )
     nothing = "kept no document to train on. Its weight goes to the others."
@@ -141,3 +156,19 @@ def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str,
     if mixture.mixture.weighting != "given":
         return phases[0].weights
     return integer_weights({name: source.weight for name, source in mixture.all_sources.items()})
+
+
+def keep_newest(target: Root) -> None:
+    """Gives the newest snapshot a folder where it has none: those of datapipe 0.1 and of exports lie in the output itself."""
+    try:
+        newest = read_manifest(target)
+    except SnapshotError:
+        return
+    own = snapshot_folder(newest.fingerprint)
+    if target.exists(f"{own}/{SNAPSHOT}"):
+        return
+    content = target.read_bytes(SNAPSHOT)
+    for path in (*newest.own_files, REPORT):
+        if target.exists(path):
+            target.write_atomic(f"{own}/{path}", target.read_bytes(path))
+    target.write_atomic(f"{own}/{SNAPSHOT}", content)

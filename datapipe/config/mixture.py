@@ -186,6 +186,12 @@ class Mixture(Record):
         default=DocumentsSpec(), description="With tokenizer: none, format and size of the files of documents."
     )
     mixture: MixtureSpec = Field(default=MixtureSpec(), description="How many tokens training draws, and when.")
+    takedown: str | None = Field(
+        default=None,
+        min_length=1,
+        description="A file with one document a line, SOURCE/PATH:POSITION or a key in 32 hex digits; a path or URL. The next "
+        "snapshot leaves these documents out.",
+    )
     publish: PublishSpec = Field(default=PublishSpec(), description="With --follow: when what is new becomes a snapshot.")
     execution: ExecutionSpec = Field(default=ExecutionSpec(), description="How the work is cut into tasks.")
 
@@ -357,6 +363,7 @@ class Mixture(Record):
             "pack": self.pack != PackSpec(),
             "shards": self.shards != ShardsSpec(),
             "mixture": self.mixture != MixtureSpec(),
+            "takedown": self.takedown is not None,
             **{f"sources.{name}.strata": source.strata is not None for name, source in self.sources.items()},
         }
         return [key for key, value in is_set.items() if value]

@@ -110,6 +110,8 @@ mixture:
   #  replay: {from: runs/2025, share: 5%}      # earlier training data again, as it was drawn; its tokenizer, so without train:
   # window: 8                       # shards of a source that the loader shuffles together; 0: all
 
+# takedown: requests.txt            # documents that must go, one a line: SOURCE/PATH:POSITION or a key
+
 publish:                            # for `datapipe run --follow SECONDS`: when new files become a snapshot; default: at once
   # min_tokens: 1B                  # new tokens that are enough, estimated from the bytes of the files
   # or_every: 6h                    # time since the last snapshot after which less is enough

@@ -16,12 +16,12 @@ from datapipe.composing.additions import ADDITIONS, unneeded_files
 from datapipe.errors import SnapshotError
 from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import ATTEMPTS, FILES, PUBLISHED, RUN, TOKENIZER, WORK, published_tasks
+from datapipe.ledger.names import ATTEMPTS, FILES, PUBLISHED, REMOVED, RUN, TOKENIZER, WORK, published_tasks
 from datapipe.shards.manifest import SNAPSHOT, Manifest, folder_names, length_folders, read_manifest, snapshot_folder
 from datapipe.shards.snapshots import DATA_FOLDERS, DATA_PATH, Pin, Publication, data_files, files_needed, pins, publications
 from datapipe.storage import Root
 
-_NEWEST = (SNAPSHOT, TOKENIZER, FILES)
+_NEWEST = (SNAPSHOT, TOKENIZER, FILES, REMOVED)
 """Files of the newest snapshot of a sequence length, beside its folder."""
 
 

@@ -62,7 +62,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
     mixture, taken = with_snapshot_sources(mixture)
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)
-    notes = {name: Notes(on_file=partial(listing.add, name)) for name in mixture.sources}
+    notes = {name: Notes(on_file=partial(listing.add, name), may_grow=only is not None) for name in mixture.sources}
     files = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
     if only is not None:
         files = {name: [each for each in listed if each[0].path in only[name]] for name, listed in files.items()}
@@ -268,9 +268,9 @@ def _discovered(mixture: Mixture, name: str, notes: Notes) -> list[tuple[InputFi
     return discover(name, source.path, reader_for, source.fingerprint, where, source.exclude, prefix=source.prefix, notes=notes)
 
 
-def listed_files(mixture: Mixture) -> dict[str, list[InputFile]]:
+def listed_files(mixture: Mixture, notes: Notes) -> dict[str, list[InputFile]]:
     """The input files of each source as of now. Raises UserError where they cannot be listed."""
-    return {name: [file for file, _ in _discovered(mixture, name, Notes())] for name in mixture.sources}
+    return {name: [file for file, _ in _discovered(mixture, name, notes)] for name in mixture.sources}
 
 
 def _damaged(mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]]) -> list[RunWarning]:

@@ -3,6 +3,7 @@
     work/attempts/…/part-00003-00000.arrow  ─▶  shards/web/part-00003-00000-<digest>.arrow
     snapshots/<fingerprint>/     tokenizer, file table, mixture, report, publication.json, and then the manifest
     OUTPUT/                      the newest tokenizer, file table and report, and then snapshot.json
+    removed.parquet              in both, where documents were taken down: those of the snapshot before, and new ones
 
 Nothing that an earlier snapshot needs is changed or deleted, so loaders of any snapshot go on. A run that is killed while it
 publishes leaves files that no manifest names; the next run completes them, or `datapipe clean` deletes them. The output itself
@@ -20,12 +21,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.composing.copies import TakenShard, copy_shards, taken_files, taken_shards
-from datapipe.composing.manifest import file_entry, make_snapshot, provenance_of
+from datapipe.composing.manifest import file_entry, keep_newest, make_snapshot, provenance_of
+from datapipe.composing.takedown import removed_documents
 from datapipe.errors import SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
 from datapipe.ledger.hold import Hold
-from datapipe.ledger.names import FILES, MIXTURE, PUBLISH, REPORT, TOKENIZER, published_tasks
+from datapipe.ledger.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, published_tasks
 from datapipe.metrics import counted
 from datapipe.plan.compile import Plan
 from datapipe.plan.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
@@ -44,6 +46,7 @@ from datapipe.shards.manifest import (
     snapshot_folder,
     with_digest,
 )
+from datapipe.shards.removed import removed_entry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
@@ -98,14 +101,15 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dic
     """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of them are made before
     anything is changed, since they may be refused."""
     tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
-    needed, spec = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files}, request.mixture.pack
+    removed, listed = removed_entry(removed_documents(root, request.mixture, request.taken, files), REMOVED)
+    needed, spec = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}, request.mixture.pack
     made: dict[str, _Unpublished] = {}
     warnings: list[RunWarning] = []
     for length in spec.sequence_length:
         shards, taken = _shards(plan, length), taken_shards(request.taken, length, request.mixture.seed)
         entries = sorted([entry for entry, _ in shards] + [shard.entry for shard in taken], key=lambda one: one.numbered_path)
         known = {name: source.entry for name, source in request.taken.items()}
-        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known)
+        snapshot, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
         made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, taken=taken, needed=needed)
         warnings += [warning for warning in warned if warning not in warnings]
     return made, warnings
@@ -173,7 +177,7 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
     for _, _, output in missing:
         if file_checksum(root, output.path)[0] != output.checksum:
             raise damaged(output, "its checksum is not the committed one")
-    _keep_newest(target)
+    keep_newest(target)
     for number, entry, output in missing:
         root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"{PUBLISH}/{number:06d}")
     copy_shards(target, unpublished.taken, PUBLISH, say)
@@ -185,22 +189,6 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
     hold.replace(
         {f"{folder}/{path}".lstrip("/"): content for path, content in (*needed.items(), (SNAPSHOT, snapshot.to_json()))}
     )
-
-
-def _keep_newest(target: Root) -> None:
-    """Gives the newest snapshot a folder where it has none: datapipe 0.1 kept one snapshot, in the output itself."""
-    try:
-        newest = read_manifest(target)
-    except SnapshotError:
-        return
-    own = snapshot_folder(newest.fingerprint)
-    if target.exists(f"{own}/{SNAPSHOT}"):
-        return
-    content = target.read_bytes(SNAPSHOT)
-    for path in (*newest.own_files, REPORT):
-        if target.exists(path):
-            target.write_atomic(f"{own}/{path}", target.read_bytes(path))
-    target.write_atomic(f"{own}/{SNAPSHOT}", content)
 
 
 def _strangers(target: Root, folder: str) -> list[RunWarning]:

@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 
+from datapipe.composing.takedown import delete_from_indexes
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
 from datapipe.engine.history import add_node_hours, estimated, kept_by_last_run, last_limit, write_inputs, write_run
@@ -37,6 +38,7 @@ from datapipe.plan.estimate import KeptShares, StepTime, step_times
 from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning
 from datapipe.shards.manifest import Manifest, Snapshot, read_manifest
+from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_table import ShardTable
 from datapipe.storage import Root
 
@@ -129,6 +131,8 @@ class Run:
             if index is not None:
                 write_index(index)
             self.snapshot, self.of_snapshot = publish(hold, request, plan, self.report, self.observer.say)
+            if isinstance(self.snapshot, Snapshot) and self.snapshot.removed is not None:
+                delete_from_indexes(self.root, read_removed(self.root, self.snapshot))
             ledger.sweep(hold)
         return self.snapshot
 

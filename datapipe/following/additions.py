@@ -19,17 +19,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe import catalogue
-from datapipe.composing.additions import Addition, published_additions
+from datapipe.composing.additions import Addition, is_base, published_additions
 from datapipe.composing.manifest import make_snapshot
+from datapipe.composing.takedown import delete_from_indexes, removed_documents
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import MixtureSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import FILES, MIXTURE, REPORT, TOKENIZER, published_tasks
+from datapipe.ledger.names import FILES, MIXTURE, REMOVED, REPORT, TOKENIZER, published_tasks
 from datapipe.plan.warnings import RunWarning
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, snapshot_folder
+from datapipe.shards.removed import removed_entry
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import note_publication
 from datapipe.stage.base import Filter
@@ -54,6 +56,7 @@ def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
         stages=_frozen(mixture.stages, root, earlier),
         tokenizer=TokenizerSpec(path=root.child_url(TOKENIZER), eos=eos),
         validation=0.0,
+        takedown=None,
         mixture=MixtureSpec(),
     )
 
@@ -101,7 +104,11 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
     """
     with exclusive(root) as hold:
         before, added = read_manifest(root), read_manifest(root.within(addition.folder))
-        if not isinstance(before, Snapshot) or not isinstance(added, Snapshot) or before.fingerprint != addition.base:
+        if (
+            not isinstance(before, Snapshot)
+            or not isinstance(added, Snapshot)
+            or not is_base(root, addition.base, before.fingerprint)
+        ):
             raise DatapipeError(
                 f"{root.url}: another run has published a snapshot since the addition {addition.folder} was begun. Follow "
                 f"again: what is new is then chosen anew."
@@ -111,11 +118,14 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
         shards = [entry.model_copy(update={"path": f"{addition.folder}/{entry.path}", "part": part}) for entry in added.shards]
         files = _joined_files(root.read_bytes(FILES), root.read_bytes(f"{addition.folder}/{FILES}"))
         length = before.sequence_length
-        snapshot, warnings = make_snapshot(mixture, length, before.tokenizer, [*before.shards, *shards], files)
+        removed = removed_documents(root, mixture, {}, files)
+        entry, listed = removed_entry(removed, REMOVED)
+        joined = [*before.shards, *shards]
+        snapshot, warnings = make_snapshot(mixture, length, before.tokenizer, joined, files, removed=entry)
         report = _report_of(root, addition, added.fingerprint, part, before.fingerprint)
         own = snapshot_folder(snapshot.fingerprint)
         note_publication(root, snapshot.fingerprint, time.time(), {})
-        needed = {TOKENIZER: root.read_bytes(TOKENIZER), FILES: files}
+        needed = {TOKENIZER: root.read_bytes(TOKENIZER), FILES: files, **listed}
         about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, **needed, SNAPSHOT: snapshot.to_json()}
         for path, content in about.items():
             root.write_atomic(f"{own}/{path}", content)
@@ -123,6 +133,8 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
         if root.exists(tasks):
             root.write_atomic(published_tasks(snapshot.fingerprint), root.read_bytes(tasks))
         hold.replace({**needed, REPORT: report, MIXTURE: about[MIXTURE], SNAPSHOT: about[SNAPSHOT]})
+        if snapshot.removed != before.removed:
+            delete_from_indexes(root, removed)
     return snapshot, warnings
 
 

@@ -15,13 +15,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of
+from datapipe.composing.takedown import named_in, take_down
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
 from datapipe.errors import SnapshotError, UserError
 from datapipe.following.additions import check_can_follow, mixture_of, num_parts, publish_addition
 from datapipe.following.watch import News, Watch, facts_of_files
+from datapipe.inputs.entries import Notes
 from datapipe.ledger.names import FILES
 from datapipe.metrics import counted, size
+from datapipe.shards.document_files import files_with_hashes, find_keys
 from datapipe.shards.manifest import Snapshot, read_manifest
 from datapipe.shards.snapshots import publications
 from datapipe.storage import Root
@@ -50,6 +53,7 @@ class Follower:
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
+    _taken_down: set[str] = field(default_factory=set)
     _waits_for: str = ""
 
     def follow(self, num_looks: int | None = None) -> None:
@@ -63,24 +67,55 @@ class Follower:
             snapshot = read_manifest(root)
             if not isinstance(snapshot, Snapshot):
                 raise UserError(f"--follow: {root.url} holds documents, not tokens. Give the run another output.")
-            addition = self._begun(root, snapshot)
-            if addition is None:
-                looks += 1
-                news = watch.look()
-                self._tell(news)
-                if not self._is_enough(root, snapshot, news):
-                    if num_looks is None or looks < num_looks:
-                        self.wait(self.every_s)
+            try:
+                if self._takes_down(root, snapshot):
                     continue
-                addition = begin_addition(root, snapshot.fingerprint, news.ready)
-            self._add(root, snapshot, addition)
+                addition = self._begun(root, snapshot)
+                news = watch.look() if addition is None else None
+            except UserError as error:  # a store that does not answer, a folder that is gone for a while, a list that is wrong
+                addition, news = None, None
+                self._waits(f"looking again in {self.every_s:g} s: {error}")
+            if news is not None:
+                self._tell(news)
+                if self._is_enough(root, snapshot, news):
+                    addition = begin_addition(root, snapshot.fingerprint, news.ready)
+            looks += news is not None or addition is None
+            if addition is not None:
+                self._add(root, snapshot, addition)
+            elif num_looks is None or looks < num_looks:
+                self.wait(self.every_s)
+
+    def _takes_down(self, root: Root, snapshot: Snapshot) -> bool:
+        """Whether a snapshot was published that leaves documents out which the mixture's list names now."""
+        if self.mixture.takedown is None:
+            return False
+        named = frozenset(named_in(self.mixture.takedown)) - self._taken_down
+        keys = dict(zip(named, find_keys(files_with_hashes(root, snapshot), named))) if named else {}
+        found = [document for document, key in keys.items() if key is not None]
+        self._taken_down |= set(found)
+        for document in sorted(keys.keys() - found)[:_SHOWN]:
+            self._say_once(f"{document}: no file of a snapshot has it so far. It is taken down once one has")
+        if not found:
+            return False
+        done = take_down(root, sorted(found))
+        if done.num_new:
+            self.say(
+                f"published snapshot {done.snapshot.fingerprint[:12]} without {counted(done.num_new, 'document')} taken down"
+            )
+        return done.num_new > 0
+
+    def _say_once(self, line: str) -> None:
+        if line not in self._told:
+            self.say(line)
+        self._told.add(line)
 
     def _begun(self, root: Root, snapshot: Snapshot) -> Addition | None:
         """The addition that was begun before, if its files are still there."""
         addition = begun_addition(root, snapshot.fingerprint)
         if addition is None:
             return None
-        there = {name: {file.path for file in files} for name, files in listed_files(self.mixture).items()}
+        notes = Notes(may_grow=True)
+        there = {name: {file.path for file in files} for name, files in listed_files(self.mixture, notes).items()}
         gone = [f"{name}/{path}" for name, paths in addition.files.items() for path in paths if path not in there.get(name, ())]
         if gone:
             self.say(f"{gone[0]} is gone, or excluded now, so what is new is chosen anew")

@@ -3,8 +3,11 @@
     listing ─▶ files that no snapshot has ─▶ same size and time as at the look before ─▶ ready
                                          └▶ changed since, or seen for the first time ─▶ still being written, perhaps
 
-A file that appears under its name at once, by a rename or in an object store, is ready at the second look. A file that a
-snapshot has and that changed is told, and not read again: its rows are published.
+A file that appears under its name at once, by a rename or in an object store, is ready at the second look. A file that a list
+names (`path: "@new.txt"`) is ready at the first: whoever lists it has written it. A line without its end, and a file that is
+not there yet, are left to a later look.
+
+A file that a snapshot has and that changed is told, and not read again: its rows are published.
 """
 
 from __future__ import annotations
@@ -15,6 +18,8 @@ from dataclasses import dataclass, field
 from datapipe.composing.additions import addition_folders, files_of
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
+from datapipe.inputs.entries import Notes
+from datapipe.inputs.path_lists import SIGN
 from datapipe.ledger.names import FILES, INPUTS
 from datapipe.stage.reader import InputFile
 from datapipe.storage import Root, parquet_table
@@ -30,7 +35,7 @@ class News:
     Attributes:
         ready: by source, paths of the new files that can be read, sorted.
         ready_bytes: of them.
-        unfinished: new files that were not the same at the look before.
+        unfinished: new files that were not the same at the look before, and lines of lists whose files are not there yet.
         changed: files of a snapshot that are not as they were when they were read.
         gone: files of a snapshot that are no longer there.
     """
@@ -52,9 +57,10 @@ class Watch:
 
     def look(self) -> News:
         known, facts = files_of(self.root, FILES), facts_of_files(self.root)
-        now = {(name, file.path): file for name, files in listed_files(self.mixture).items() for file in files}
+        notes, lists = Notes(may_grow=True), self._named_by_lists
+        now = {(name, file.path): file for name, files in listed_files(self.mixture, notes).items() for file in files}
         new = {key: file for key, file in now.items() if key not in known}
-        ready = {key: file for key, file in new.items() if self._seen.get(key) == _fact(file)}
+        ready = {key: file for key, file in new.items() if key[0] in lists or self._seen.get(key) == _fact(file)}
         self._seen = {key: _fact(file) for key, file in new.items()}
         by_source: dict[str, list[str]] = {}
         for name, path in sorted(ready):
@@ -62,7 +68,7 @@ class Watch:
         return News(
             ready={name: tuple(paths) for name, paths in by_source.items()},
             ready_bytes=sum(file.num_bytes for file in ready.values()),
-            unfinished=tuple(f"{name}/{path}" for name, path in sorted(new.keys() - ready.keys())),
+            unfinished=(*(f"{name}/{path}" for name, path in sorted(new.keys() - ready.keys())), *notes.not_there_yet),
             changed=tuple(
                 f"{name}/{path}"
                 for name, path in sorted(known & now.keys())
@@ -70,6 +76,12 @@ class Watch:
             ),
             gone=tuple(f"{name}/{path}" for name, path in sorted(known - now.keys()) if name in self.mixture.sources),
         )
+
+    @property
+    def _named_by_lists(self) -> frozenset[str]:
+        """The sources all of whose files are named by lists."""
+        sources = self.mixture.sources
+        return frozenset(name for name in sources if all(path.startswith(SIGN) for path in sources[name].path))
 
 
 def facts_of_files(root: Root) -> dict[_Name, tuple[int, str]]:

@@ -35,6 +35,7 @@ from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root, open_input
 
 _COPY_BYTES = 8 << 20
+_KEY = f"S{KEY_BYTES}"
 _LOCKS = LOCK, LEASE
 _LEFTOVERS = re.compile(
     rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|(index/)?\.[\w.-]+\.tmp|{'|'.join(_LOCKS)}"
@@ -185,21 +186,37 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
     root = Root(url.rstrip("/"))
     if not root.exists(INDEX):
         raise UserError(
-            f"{url}: expected an index that `datapipe index` made. To remove documents from an output, remove them from the "
-            "input and run the mixture again."
+            f"{url}: no index, and no snapshot. Expected an index that `datapipe index` made, or the output of a run."
         )
     with exclusive(root):
         return _take_down(open_index(url), documents)
 
 
 def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
-    root = index.root
     sources_and_paths = {file.hash: (file.source, file.path) for file in index.files}
     named = {document: _named_key(document, sources_and_paths) for document in documents}
-    wanted = {key for key in named.values() if key is not None}
-    hashes = set(map(_file_of, wanted))
+    num_deleted, known = delete_rows(index, np.array(sorted({key for key in named.values() if key is not None}), _KEY))
+    unknown = {
+        document: "it has no rows" if key is not None and _file_of(key) in sources_and_paths else "no such input file"
+        for document, key in named.items()
+        if key not in known
+    }
+    num_documents = len({key or document for document, key in named.items()})
+    return TakenDown(num_documents=num_documents, num_deleted=len(known), rows=dict(num_deleted), unknown=unknown)
+
+
+def delete_rows(index: Index, keys: np.ndarray) -> tuple[Counter[str], set[bytes]]:
+    """Writes an index without the rows of some documents. Files of rows that a run made stay, and are named no longer.
+
+    Args:
+        keys: (num_documents,) of 16 bytes, sorted.
+
+    Returns:
+        The number of deleted rows by stage, and the keys that had rows.
+    """
+    root = index.root
+    hashes = set(keys.view(np.uint8).reshape(-1, KEY_BYTES)[:, :8].copy().view(">u8").reshape(-1).tolist())
     groups = {file.group for file in index.files if file.hash in hashes}
-    keys = np.array(sorted(wanted), f"S{KEY_BYTES}")
     num_deleted: Counter[str] = Counter()
     known: set[bytes] = set()
     kept: list[IndexedRows] = []
@@ -211,13 +228,7 @@ def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
             kept.append(replace(rows, output=output))
     write_index(replace(index, rows=tuple(kept)))  # also without a hit: a killed takedown may have left old files
     _delete_others(root, {rows.output.path for rows in kept})
-    unknown = {
-        document: "it has no rows" if key is not None and _file_of(key) in sources_and_paths else "no such input file"
-        for document, key in named.items()
-        if key not in known
-    }
-    num_documents = len({key or document for document, key in named.items()})
-    return TakenDown(num_documents=num_documents, num_deleted=len(known), rows=dict(num_deleted), unknown=unknown)
+    return num_deleted, known
 
 
 def _named_key(document: str, files: Mapping[int, tuple[str, str]]) -> bytes | None:
@@ -262,7 +273,7 @@ def _without(root: Root, rows: IndexedRows, keys: np.ndarray, known: set[bytes])
 
 def _hits(block: pa.RecordBatch, keys: np.ndarray) -> np.ndarray:
     """Which rows belong to one of the sorted keys: (num_rows,) bool."""
-    row_keys = np.ascontiguousarray(key_matrix(block.column("key"))).view(f"S{KEY_BYTES}").reshape(-1)
+    row_keys = np.ascontiguousarray(key_matrix(block.column("key"))).view(_KEY).reshape(-1)
     return keys[np.minimum(np.searchsorted(keys, row_keys), len(keys) - 1)] == row_keys
 
 

@@ -30,11 +30,16 @@ class Notes:
         passed_over: paths that match and are neither file nor folder, such as broken links.
         named_twice: lines of lists that name a file again.
         on_file: called for each file when its facts are known.
+        may_grow: whether lists are being written: then a last line without its end is passed over, and a file that is not
+            there yet. Otherwise both are what a list says.
+        not_there_yet: lines of lists that name such a file.
     """
 
     passed_over: list[str] = field(default_factory=list)
     named_twice: list[str] = field(default_factory=list)
     on_file: Callable[[], None] = lambda: None
+    may_grow: bool = False
+    not_there_yet: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

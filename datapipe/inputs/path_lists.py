@@ -11,6 +11,9 @@ A file's path, of which the keys of its documents are made, is its line; of a li
 leading slash. So a list may move, and the same files may be read by another prefix, and the documents keep their keys. A list
 that has grown plans the tasks of the new files alone.
 
+While a list is followed (`datapipe run --follow`) it may be in the middle of a line, or name a file before it is there: such a
+line counts once it is whole, and its file there.
+
 A list is read as a whole: a cut or damaged archive is an error, since files would be missing in silence. A list that is read
 from a store or web server cannot name files of this machine. Memory is that of the list: 100,000 lines take 60 MB.
 """
@@ -77,11 +80,14 @@ def listed_paths(location: str, compression: str | None, prefix: str | None, whe
     found: dict[str, ListedPath] = {}
     shown = masked(location)
     base = split_query(location)[0].rpartition("/")[0] + split_query(location)[1] if prefix is None else prefix
-    for number, line in _lines(_content(location, compression, where, shown), f"{where}: {shown}"):
+    content = _content(location, compression, where, shown)
+    if notes.may_grow:
+        content = content[: content.rfind(b"\n") + 1]
+    for number, line in _lines(content, f"{where}: {shown}"):
         listed = _listed(number, line, base, is_remote(location) or is_remote(base), f"{where}: {shown}, line {number}")
         if found.setdefault(listed.url + listed.query, listed) is not listed:
             notes.named_twice.append(f"{shown}, line {number}: {masked(listed.url)}")
-    if not found:
+    if not found and not notes.may_grow:
         raise UserError(f"{where}: the list {shown} names no file. Expected one path a line")
     return list(found.values())
 
@@ -94,7 +100,7 @@ def listed_files(
     Raises UserError for a file that is missing, and the first error of a store.
     """
     wanted = [line for line in listed if not is_left_out(line.url)]
-    if not wanted:
+    if not wanted and not notes.may_grow:
         raise UserError(f"{where}: '{masked(pattern)}' names {counted(len(listed), 'file')}, and `exclude` leaves out all.")
     with ThreadPoolExecutor(_THREADS, "path-list") as threads:
         entries: list[Entry | None] = []
@@ -102,6 +108,9 @@ def listed_files(
             entries.append(entry)
             notes.on_file()
     missing = [line for line, entry in zip(wanted, entries) if entry is None or entry.instead]
+    if notes.may_grow:
+        notes.not_there_yet += [f"{masked(pattern)}, line {line.number}: {masked(line.url)}" for line in missing]
+        return [entry.file_as(line.path, line.query) for line, entry in zip(wanted, entries) if entry and not entry.instead]
     if missing:
         entry = entries[wanted.index(missing[0])]
         found = "there is no such file" if entry is None else f"it is {entry.instead}"

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import key_halves
+from datapipe.columns import key_halves, key_matrix
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.ledger.ledger import Ledger
@@ -29,6 +29,7 @@ from datapipe.shards.datasets.parts import Part
 from datapipe.shards.documents.writer import published_rows, published_schema
 from datapipe.shards.export import SPLITS, Split, shard_batches, wanted_sources
 from datapipe.shards.manifest import Snapshot
+from datapipe.shards.removed import read_removed
 from datapipe.storage import Root
 
 
@@ -89,8 +90,10 @@ def _reader(
     highest: int | None,
 ) -> Callable[[], Iterator[pa.RecordBatch]]:
     def batches() -> Iterator[pa.RecordBatch]:
+        removed = read_removed(root, snapshot)
         for file in files:
-            for record in read_table(root, file):
+            for found in read_table(root, file):
+                record = found.filter(pa.array(~removed.holds(key_matrix(found.column("key")))))
                 rows = published_rows(record, source, schema)
                 if highest is not None:
                     is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)

@@ -4,6 +4,7 @@ snapshot.json                     `shards.manifest.SNAPSHOT`: the newest snapsho
 snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file table, mixture and report
 shards/SOURCE/part-….arrow        the shards of all of them
 tokenizer.json   files.parquet    of the newest: its tokenizer, and the input file behind each document key
+removed.parquet                   of the newest: documents that were taken down, where there are any
 length-N/                         the same for every further sequence length
 mixture.yaml                      the mixture of the last run with all defaults, without credentials
 report.json                       the numbers of the last run
@@ -11,7 +12,7 @@ README.md   croissant.json        the card of the newest snapshot: for people an
 work/                             what runs need to resume, and `inspect` to look at documents
   ledger/NUMBER-ID.jsonl          the records of committed tasks, many in a file
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
-  index.json   index/             rows of the run's global stages, for later runs
+  index.json   index/   rows/     rows of the run's global stages, for later runs; rows/ has files that a takedown changed
   run.json   inputs.parquet       the last run and its inputs
   cluster.json                    hours that nodes of a Ray cluster were used for
   published/FINGERPRINT           the tasks that each snapshot was made of
@@ -26,13 +27,14 @@ from __future__ import annotations
 
 TOKENIZER = "tokenizer.json"
 FILES = "files.parquet"
+REMOVED = "removed.parquet"
 MIXTURE = "mixture.yaml"
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
 CARD = "README.md"
 CROISSANT = "croissant.json"
 
-OWN_FILES = ("snapshot.json", TOKENIZER, FILES, MIXTURE, REPORT, REPORT_PAGE, CARD, CROISSANT)
+OWN_FILES = ("snapshot.json", TOKENIZER, FILES, REMOVED, MIXTURE, REPORT, REPORT_PAGE, CARD, CROISSANT)
 """The files of the output itself, which runs replace."""
 
 WORK = "work"

@@ -26,6 +26,7 @@ from datapipe.loader.order.source_order import MAX_REPLACEMENTS
 from datapipe.loader.reading import RowReader
 from datapipe.loader.share import Balance, Mesh, ranks_by_attention
 from datapipe.shards.blocks import KEYS, SequenceRows
+from datapipe.shards.removed import RemovedAtSteps
 
 OnCorrupt = Literal["raise", "replace"]
 Batch = dict[str, Any]
@@ -74,8 +75,11 @@ class BatchBuilder:
         if mesh.splits_documents and self._columns:
             self._columns |= PIECES
         self._counts_targets = any(FIELDS[field].counts_targets for field in self.fields)
-        self._lengths = PIECES | ({KEYS} if batch_order.lineage.skips.documents else frozenset())
-        if batch_order.lineage.skips.documents or (self._counts_targets and mesh.data_size == 1):
+        lineage = batch_order.lineage
+        self._leaves_out = bool(lineage.skips.documents or lineage.removals)
+        self._removed = RemovedAtSteps(reader.removed, lineage.removals, batch_order.inventory.snapshot.fingerprint)
+        self._lengths = PIECES | ({KEYS} if self._leaves_out else frozenset())
+        if self._leaves_out or (self._counts_targets and mesh.data_size == 1):
             self._columns |= self._lengths
         self._tokens = mesh.columns(batch_order.inventory.snapshot.sequence_length)
 
@@ -200,23 +204,33 @@ class BatchBuilder:
 
     def _hide(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows) -> np.ndarray:
         """Turns the tokens of left-out documents into padding. Returns `Chunk.hidden`."""
-        if not self.batch_order.lineage.skips.documents:
+        if not self._leaves_out:
             return np.empty((0, 3), np.int64)
-        hidden: list[tuple[int, int, int]] = []
-        eos_id = self.batch_order.inventory.snapshot.tokenizer.eos_id
+        left_out = np.zeros(len(read.piece_lengths), np.bool_)
         for step, first_row, stop_row in zip(steps, borders, borders[1:]):
-            left_out = self.batch_order.left_out_documents(step)
-            for row in range(first_row, stop_row):
-                start = 0
-                for piece in range(read.piece_offsets[row], read.piece_offsets[row + 1]):
-                    stop = start + int(read.piece_lengths[piece])
-                    if read.keys[piece].tobytes() in left_out:
-                        hidden.append((row, start, stop))
-                        read.keys[piece] = 0
-                        if len(read.tokens):
-                            read.tokens[row, start:stop] = eos_id
-                    start = stop
-        return np.array(hidden, np.int64).reshape(-1, 3)
+            pieces = slice(int(read.piece_offsets[first_row]), int(read.piece_offsets[stop_row]))
+            left_out[pieces] = self.left_out(step, read.keys[pieces])
+        pieces = np.flatnonzero(left_out)
+        rows = np.searchsorted(read.piece_offsets, pieces, "right") - 1
+        ends = np.cumsum(read.piece_lengths, dtype=np.int64)
+        stops = ends[pieces] - (ends - read.piece_lengths)[read.piece_offsets[rows]]  # of its row
+        starts = stops - read.piece_lengths[pieces]
+        read.keys[pieces] = 0
+        eos_id = self.batch_order.inventory.snapshot.tokenizer.eos_id
+        for row, start, stop in zip(rows, starts, stops) if len(read.tokens) else ():
+            read.tokens[row, start:stop] = eos_id
+        return np.stack([rows, starts, stops], axis=1).astype(np.int64)
+
+    def left_out(self, step: int, keys: np.ndarray) -> np.ndarray:
+        """Which documents are padding at a step, because the run leaves them out or they were taken down: (n,) bool.
+
+        Args:
+            keys: (n, 16) uint8.
+        """
+        left_out = self._removed.at(step).holds(keys)
+        if skipped := self.batch_order.left_out_documents(step):
+            left_out |= np.array([key.tobytes() in skipped for key in keys], np.bool_)
+        return left_out
 
 
 def _ranges(spans: Sequence[tuple[int, int]]) -> tuple[np.ndarray, tuple[int, ...]]:

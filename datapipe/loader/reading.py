@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Set
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -29,6 +30,7 @@ from datapipe.loader.order.layout import Layout
 from datapipe.shards.blocks import EVERY_COLUMN, SequenceRows, gather
 from datapipe.shards.manifest import Snapshot
 from datapipe.shards.reader import ShardReader
+from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.schemas import token_type
 from datapipe.storage import Root
 
@@ -69,6 +71,7 @@ class RowReader:
         self, root: Root, snapshot: Snapshot, layout: Layout, *, check: bool = True, local_copy: LocalCopy | None = None
     ) -> None:
         self.layout = layout
+        self.snapshot = snapshot
         self._root = root
         self._check = check
         self._local_copy = local_copy
@@ -122,6 +125,11 @@ class RowReader:
         )
         del kept  # the memory that `blocks` points to must live until here
         return sequences
+
+    @cached_property
+    def removed(self) -> Removed:
+        """The documents that were taken down from the snapshot."""
+        return read_removed(self._root, self.snapshot)
 
     def forget(self, shard: int) -> None:
         """Closes one shard, so that a deleted copy frees its space. The next read from it opens it again."""

@@ -247,14 +247,14 @@ class TracedRun:
         addresses = self.batch_order.locate(self.samples(step, mesh))
         shards, shard_rows = layout.find(addresses)
         read = self.reader.read(addresses)
-        left_out = set(self.batch_order.left_out_documents(step))
+        left_out = self._builder(mesh).left_out(step, read.keys)
         for row in range(len(addresses)):
             shard, stop_token = layout.shards[shards[row]], 0
             first, stop = int(read.piece_offsets[row]), int(read.piece_offsets[row + 1])
             for piece in range(first, stop):
                 key, length = read.keys[piece].tobytes(), int(read.piece_lengths[piece])
                 start_token, stop_token = stop_token, stop_token + length
-                if key in left_out:
+                if left_out[piece]:
                     continue
                 yield TraceRow(
                     rank=mesh.data_rank,
@@ -281,14 +281,14 @@ class TracedRun:
     def find_document(self, name: str, num_epochs: int | None, world_size: int) -> DocumentTrace:
         """Every appearance in the first `num_epochs` epochs; None: in the steps done, the finite run, or one epoch."""
         [key] = document_keys(self.root, self.snapshot, [name])
-        since = self.batch_order.lineage.skips.documents.get(key.hex())
+        builder, wanted = self._builder(_mesh(0, 1)), np.frombuffer(key, np.uint8).reshape(1, -1)
         is_past = num_epochs is None and self.steps_done is not None and self.batch_order.inventory.split == "train"
-        stops = [stop for stop in (since, self.steps_done if is_past else None) if stop is not None]
+        stop = self.steps_done if is_past else None
         seen = [
             appearance
             for address, piece, start, length in self.find_pieces(key)
             for appearance in self.appearances(address, num_epochs, _mesh(0, world_size), piece, start, length)
-            if all(appearance.step < stop for stop in stops)
+            if (stop is None or appearance.step < stop) and not builder.left_out(appearance.step, wanted)[0]
         ]
         return DocumentTrace(
             appearances=sorted(seen, key=lambda one: (one.step, one.rank, one.row, one.piece)),

@@ -29,24 +29,38 @@ def files_with_hashes(root: Root, snapshot: Snapshot) -> list[tuple[int, str, st
     """(hash, source, path) of each input file. Sources that are taken from other snapshots may have the same ones."""
     if snapshot.files is None:
         return []
+    return files_in(committed_file(root, snapshot, snapshot.files.path, snapshot.files.checksum))
+
+
+def files_in(content: bytes) -> list[tuple[int, str, str]]:
+    """(hash, source, path) of each input file in the content of a files.parquet."""
     names = ["hash", "source", "path"]
-    table = parquet_table(committed_file(root, snapshot, snapshot.files.path, snapshot.files.checksum), names)
+    table = parquet_table(content, names)
     return list(zip(*(table.column(name).to_pylist() for name in names)))
 
 
 def document_keys(root: Root, snapshot: Snapshot, documents: Iterable[str]) -> list[bytes]:
     """The keys of documents in the forms that `document_name.named_key` takes. Raises UserError for an unknown file."""
     documents = list(map(str, documents))
-    layers: list[dict[int, tuple[str, str]]] = [{}]
-    for file_hash, source, path in files_with_hashes(root, snapshot) if documents else ():
-        layer = next((layer for layer in layers if file_hash not in layer), None)
-        if layer is None:  # rows of another snapshot are in several sources
-            layers.append(layer := {})
-        layer[file_hash] = source, path
-    keys = [next((key for layer in layers if (key := named_key(text, layer)) is not None), None) for text in documents]
+    keys = find_keys(files_with_hashes(root, snapshot) if documents else (), documents)
     for text, key in zip(documents, keys):
         if key is None:
             raise UserError(
                 f"{text!r}: this snapshot has no such file. Expected {FORMS}, such as `datapipe trace --step` prints."
             )
     return [key for key in keys if key is not None]
+
+
+def find_keys(files: Iterable[tuple[int, str, str]], documents: Iterable[str]) -> list[bytes | None]:
+    """The keys of documents in the forms that `document_name.named_key` takes; None for one of an unknown file.
+
+    Args:
+        files: (hash, source, path) of each input file.
+    """
+    layers: list[dict[int, tuple[str, str]]] = [{}]
+    for file_hash, source, path in files:
+        layer = next((layer for layer in layers if file_hash not in layer), None)
+        if layer is None:  # rows of another snapshot are in several sources
+            layers.append(layer := {})
+        layer[file_hash] = source, path
+    return [next((key for layer in layers if (key := named_key(text, layer)) is not None), None) for text in documents]

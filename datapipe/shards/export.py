@@ -10,6 +10,9 @@ stratum, so the batches are the same if one window holds all shards. A Megatron 
 the end-of-text token, in the order of the snapshot: shards by path, rows, pieces. A document that was cut comes where its last
 piece lies. With `rows`, sequence i is row i with exactly S tokens, padding included.
 
+Documents that were taken down are in no export: rows are written without their tokens, and a row that has no other is left out.
+The list of them stays with an export of shards.
+
 The snapshot is only read. The file that marks an export as finished is written last: snapshot.json, or for Megatron
 tokenizer.json.
 """
@@ -34,7 +37,8 @@ from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.datasets.card import dataset_card
 from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, snapshot_file
 from datapipe.shards.megatron import MegatronWriter
-from datapipe.shards.packed_documents import DocumentJoiner
+from datapipe.shards.packed_documents import DocumentJoiner, without_removed
+from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, WrittenShard, shard_name, shard_schema
@@ -107,8 +111,9 @@ def export_snapshot(
             written: list[ShardEntry] = []
             for number, group in enumerate(_groups(entries, wanted)):
                 written += _write_shards(target, snapshot, wanted, number, group, shard_batches(root, snapshot, group, report))
-            files, rows, tokens = zip(*((shard.path, shard.sequences, shard.tokens) for shard in written))
-            exported.append(ExportedSplit(source=source, split=split, files=files, sequences=sum(rows), tokens=sum(tokens)))
+            files, rows = tuple(shard.path for shard in written), sum(shard.sequences for shard in written)
+            tokens = sum(shard.tokens for shard in written)
+            exported.append(ExportedSplit(source=source, split=split, files=files, sequences=rows, tokens=tokens))
             shards += written
     sync_all(target)
     if wanted.format == "megatron":
@@ -200,13 +205,14 @@ def _check_folder(url: str, folder: Path) -> None:
 def shard_batches(
     root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...], report: Callable[[str], None]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of shards, one after another, each block compared with its checksum."""
+    """The rows of shards, one after another, each block compared with its checksum; without documents that were taken down."""
+    removed = read_removed(root, snapshot)
     for entry in entries:
         report(entry.path)
         shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
         try:
             for number in range(shard.num_batches):
-                yield shard.checked_batch(number)
+                yield without_removed(shard.checked_batch(number), removed, snapshot.tokenizer.eos_id)
         finally:
             shard.close()
 
@@ -300,10 +306,12 @@ def sync_all(target: Root) -> None:
 
 
 def copy_files(root: Root, target: Root, snapshot: Snapshot) -> None:
-    """Copies the table of input files, where the snapshot has one. Raises CorruptionError if it is damaged."""
-    if snapshot.files is not None:
-        path = snapshot_file(root, snapshot, snapshot.files.path)
-        target.write_atomic(snapshot.files.path, _read_checked(root, path, snapshot.files.checksum))
+    """Copies the table of input files and the list of removed documents, where the snapshot has them. Raises CorruptionError if
+    one is damaged."""
+    for entry in (snapshot.files, snapshot.removed):
+        if entry is not None:
+            path = snapshot_file(root, snapshot, entry.path)
+            target.write_atomic(entry.path, _read_checked(root, path, entry.checksum))
 
 
 def _write_manifest(

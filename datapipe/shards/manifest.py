@@ -9,6 +9,7 @@
                   ── mixture      phases of integer weights over token positions
                   ── tokenizer    file, fingerprint, vocabulary size, end-of-text id
                   ── files        files.parquet: first half of a document key -> source and path
+                  ── removed      removed.parquet: documents that were taken down, where there are any
 
     OUTPUT/documents/web/part-00003-<digest>.parquet     in place of shards, where a run has no tokenizer
 
@@ -35,7 +36,9 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     PlainSerializer,
+    SerializerFunctionWrapHandler,
     ValidationError,
+    model_serializer,
     model_validator,
 )
 
@@ -111,6 +114,18 @@ class FileEntry(_Record):
     checksum: str
 
 
+class RemovedEntry(FileEntry):
+    """The list of documents that were taken down (`removed.py`).
+
+    Attributes:
+        documents: in the list.
+        takedowns: a digest of the list after each takedown.
+    """
+
+    documents: int
+    takedowns: tuple[str, ...]
+
+
 class _Manifest(_Record):
     """What manifests have in common: a fingerprint over every other field, and their form on disk."""
 
@@ -133,6 +148,7 @@ class Snapshot(_Manifest):
         exhausted: what happens when a source reaches its `max_epochs`: training stops there, is refused from the start, or
             continues with the other sources.
         window_shards: shards of a source that the loader's order mixes at a time; 0 for all.
+        removed: documents that were taken down: loaders pad their tokens. A manifest without any lacks the key.
     """
 
     format: Literal["datapipe-snapshot"] = FORMAT
@@ -148,8 +164,13 @@ class Snapshot(_Manifest):
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
     window_shards: int = 0
     files: FileEntry | None = None
+    removed: RemovedEntry | None = None
     shards: ShardList
     fingerprint: str = ""
+
+    @model_serializer(mode="wrap")
+    def _without_none_removed(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dumped(self).items() if name != "removed" or value is not None}
 
     @model_validator(mode="after")
     def _shards_once(self) -> Snapshot:
@@ -173,7 +194,7 @@ class Snapshot(_Manifest):
     @property
     def own_files(self) -> tuple[str, ...]:
         """The other files that the manifest names."""
-        return (self.tokenizer.path, *(() if self.files is None else (self.files.path,)))
+        return (self.tokenizer.path, *(entry.path for entry in (self.files, self.removed) if entry is not None))
 
 
 class DocumentsEntry(_Record):

@@ -5,7 +5,8 @@
 
 A piece is the part of one document that lies in one row. Only the end of a row cuts a document, and every document ends with
 the end-of-text token, which occurs nowhere else. So a piece is a whole document if it starts at token 0 and ends with that
-token. The pieces of a document lie in one pool of the packer (`pack.pool_documents`), so memory is one record batch and the
+token. (In the export of a snapshot that documents were taken down from, a cut document may end before its row does.)
+The pieces of a document lie in one pool of the packer (`pack.pool_documents`), so memory is one record batch and the
 cut documents of a pool.
 """
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.errors import CorruptionError
+from datapipe.shards.removed import Removed
 
 
 def piece_stops(rows: pa.RecordBatch) -> np.ndarray:
@@ -87,3 +89,40 @@ def _without_padding(rows: pa.RecordBatch, flat: np.ndarray) -> np.ndarray:
     if int(filled.sum()) == len(flat):
         return flat
     return flat.reshape(-1, width)[np.arange(width) < filled[:, None]]
+
+
+def without_removed(rows: pa.RecordBatch, removed: Removed, eos_id: int) -> pa.RecordBatch:
+    """The rows without the tokens of some documents: what follows in a row moves to its front, and padding fills its end.
+
+    A row without any other document is left out. So a document that goes on in the next row may now end before its row does.
+
+    Args:
+        rows: of `schemas.sequences`, a whole record batch.
+    """
+    keys = columns.key_matrix(rows.column("keys").values)
+    kept = ~removed.holds(keys)
+    if kept.all():
+        return rows
+    width = rows.column("tokens").type.list_size
+    tokens = columns.numbers(rows.column("tokens").values).reshape(-1, width).copy()
+    offsets = columns.numbers(rows.column("lengths").offsets).astype(np.int64)
+    stops = piece_stops(rows)
+    starts = stops - columns.numbers(rows.column("lengths").values)
+    row_of = np.repeat(np.arange(rows.num_rows), np.diff(offsets))  # (num_pieces,)
+    flat = tokens.reshape(-1).copy()
+    for row in np.unique(row_of[~kept]).tolist():
+        pieces = np.flatnonzero(kept[offsets[row] : offsets[row + 1]]) + offsets[row]
+        content = np.concatenate([flat[:0], *(flat[starts[piece] : stops[piece]] for piece in pieces)])
+        tokens[row] = eos_id
+        tokens[row, : len(content)] = content
+    counts = np.bincount(row_of[kept], minlength=rows.num_rows)
+    chosen = np.flatnonzero(counts)
+    new_offsets = pa.array(np.concatenate([[0], np.cumsum(counts[chosen])]).astype(np.int32))
+    pieces = pa.array(np.flatnonzero(kept))
+    schema, held = rows.schema, tokens[chosen].reshape(-1)
+    item = schema.field("tokens").type.value_type
+    arrays: list[pa.Array] = [pa.FixedSizeListArray.from_arrays(pa.array(held, item), type=schema.field("tokens").type)]
+    for name in ("lengths", "keys", "starts"):
+        values = rows.column(name).values.take(pieces)
+        arrays.append(pa.ListArray.from_arrays(new_offsets, values, type=schema.field(name).type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -5,8 +5,8 @@
                       shuffle hash lies in the range of the shard
     every split       the pieces of each cut document fit together
     tokenizer.json    fingerprint
-    files.parquet     size, checksum
-    both, again       the copies in the output itself, of its newest snapshot; and the manifest in the snapshot's folder
+    files.parquet     size, checksum; so is removed.parquet
+    all, again        the copies in the output itself, of its newest snapshot; and the manifest in the snapshot's folder
     documents         of a run without a tokenizer, in place of the above: size and checksum of each file, its rows and columns
     shards/, documents/       hold no files but those of snapshots
 
@@ -66,6 +66,9 @@ def verify_snapshot(root: Root, snapshot: Manifest, progress: Callable[[str], No
         report(snapshot.files.path)
         path = snapshot_file(root, snapshot, snapshot.files.path)
         problems += _file_problems(root, path, snapshot.files.checksum, snapshot.files.bytes)
+    if isinstance(snapshot, Snapshot) and (removed := snapshot.removed) is not None:
+        report(removed.path)
+        problems += _file_problems(root, snapshot_file(root, snapshot, removed.path), removed.checksum, removed.bytes)
     if isinstance(snapshot, Snapshot):
         problems += _token_problems(root, snapshot, report, has_files=not problems)
     else:
@@ -91,6 +94,8 @@ def _copy_problems(root: Root, snapshot: Manifest, report: Callable[[str], None]
         named.append((snapshot.files.path, snapshot.files.checksum, snapshot.files.bytes))
     if isinstance(snapshot, Snapshot):
         named.append((snapshot.tokenizer.path, snapshot.tokenizer.fingerprint, None))
+        if snapshot.removed is not None:
+            named.append((snapshot.removed.path, snapshot.removed.checksum, snapshot.removed.bytes))
     for path, checksum, num_bytes in named if is_newest else ():
         if snapshot_file(root, snapshot, path) != path:
             report(path)
@@ -219,7 +224,8 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
             counts = np.zeros(3, np.int64)
             for number in range(shard.num_batches):
                 batch, tokenizer = shard.checked_batch(number), snapshot.tokenizer
-                problem = batch_problem(batch, tokenizer.vocab_size, tokenizer.eos_id, entry.piece_length)
+                was_cut = snapshot.removed is not None
+                problem = batch_problem(batch, tokenizer.vocab_size, tokenizer.eos_id, entry.piece_length, was_cut=was_cut)
                 problem = problem or _unknown_file(batch, files) or _outside_hash_range(batch, entry, snapshot.seed)
                 if problem:
                     return [f"{entry.path}: {shard.rows_of(number)} hold {problem}"]
@@ -243,7 +249,9 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
     ]
 
 
-def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int, piece_length: int | None = None) -> str | None:
+def batch_problem(
+    batch: pa.RecordBatch, vocab_size: int, eos_id: int, piece_length: int | None = None, *, was_cut: bool = False
+) -> str | None:
     """The first problem in rows of `schemas.sequences`, or None.
 
     Where pieces may have any length, only the end of a row cuts a document. So the last token of a piece that ends before its
@@ -251,6 +259,8 @@ def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int, piece_len
 
     Args:
         piece_length: the length of every piece, if all have one; such pieces may end anywhere in their document.
+        was_cut: whether documents may have been taken out of the rows; then the last piece of any row may end anywhere in its
+            document.
     """
     batch.validate(full=True)
     lists = [batch.column(name) for name in ("lengths", "keys", "starts")]
@@ -273,7 +283,9 @@ def batch_problem(batch: pa.RecordBatch, vocab_size: int, eos_id: int, piece_len
         return f"a row of {int(misfit[0])} tokens, expected 1 to {width}"
     stops = piece_stops(batch)
     last = tokens[stops - 1]
-    wrong = last[(stops % width != 0) & (last != eos_id)]
+    may_end = np.zeros(len(stops), np.bool_)
+    may_end[offsets[1:] - 1] = was_cut
+    wrong = last[(stops % width != 0) & (last != eos_id) & ~may_end]
     if piece_length is not None and np.any(lengths != piece_length):
         return f"a piece of {int(lengths[lengths != piece_length][0])} tokens, expected {piece_length} in all of this shard"
     if piece_length is None and len(wrong):

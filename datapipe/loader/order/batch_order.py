@@ -85,7 +85,7 @@ class BatchOrder:
         return self.sample_order.samples_of(address, 1 if num_epochs is None else num_epochs, self._left_out)
 
     def left_out_documents(self, step: int) -> frozenset[bytes]:
-        """Keys of the documents whose tokens are padding at `step`."""
+        """Keys of the documents that the run itself leaves out at `step`: their tokens are padding."""
         return frozenset(bytes.fromhex(key) for key, since in self.lineage.skips.documents.items() if since <= step)
 
     def check_step(self, step: int) -> None:
@@ -116,7 +116,7 @@ def begin_run(
     _check_skips(inventory, skips)
     batches = (BatchEra(step=0, sample=0, size=global_batch_size),)
     lineage = Lineage(batches=batches, mixtures=(begin_era(inventory, recipe, 0, 0),), skips=skips)
-    return BatchOrder(inventory, lineage, drop_last)
+    return BatchOrder(inventory, lineage.with_removed(inventory.removed, 0), drop_last)
 
 
 def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, restart: frozenset[str]) -> BatchOrder:
@@ -145,11 +145,27 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
             )
         lineage = saved.with_mixture(_migrated(held, step, sample, inventory, wanted, restart))
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
-    resumed = BatchOrder(inventory, lineage.with_skips(saved.skips.joined(here.lineage.skips, step)), here.drop_last)
+    if not migrate:
+        _check_takedowns(saved, inventory)
+    lineage = lineage.with_skips(saved.skips.joined(here.lineage.skips, step)).with_removed(inventory.removed, step)
+    resumed = BatchOrder(inventory, lineage, here.drop_last)
     last, end = resumed.steps.before(step), resumed.sample_order.num_samples
     if last >= 0 and end is not None and Steps(lineage.batches, (), None, drop_last=True).samples(last)[1] > end:
         raise SnapshotError(_past_the_end(step, end, saved.global_batch_size))
     return resumed
+
+
+def _check_takedowns(saved: Lineage, inventory: Inventory) -> None:
+    """Raises SnapshotError for a snapshot that lacks a takedown which a saved run had: its documents would come back."""
+    entry = inventory.snapshot.removed
+    known = () if entry is None else entry.takedowns
+    last = saved.removals[-1][1] if saved.removals else ""
+    if last and last not in known:
+        raise SnapshotError(
+            f"documents were taken down from the snapshot that the loader state was saved with, and snapshot "
+            f"{inventory.snapshot.fingerprint[:12]} does not know of it. Open that snapshot, "
+            f"snapshot='{saved.mixtures[-1].snapshot[:12]}', or a later one of its output; or pass `migrate=True`."
+        )
 
 
 def _past_the_end(step: int, num_samples: int, global_batch_size: int) -> str:

@@ -80,11 +80,16 @@ def _first_steps(known: Mapping[str, int], added: Mapping[str, int], step: int) 
 
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
-    """The eras of batch size and of mixture, and the skips, of one run; see the head of this file."""
+    """The eras of batch size and of mixture, the skips, and the takedowns of one run; see the head of this file.
+
+    Attributes:
+        removals: (step, digest): from `step` on, documents in the list of this digest are padding (`shards/removed.py`).
+    """
 
     batches: tuple[BatchEra, ...]
     mixtures: tuple[MixtureEra, ...]
     skips: Skips = field(default_factory=Skips)
+    removals: tuple[tuple[int, str], ...] = ()
 
     @property
     def global_batch_size(self) -> int:
@@ -116,6 +121,12 @@ class Lineage:
 
     def with_skips(self, skips: Skips) -> Lineage:
         return replace(self, skips=skips)
+
+    def with_removed(self, digest: str, step: int) -> Lineage:
+        """This lineage with the documents of a list as padding from `step` on."""
+        kept = tuple(removal for removal in self.removals if removal[0] < step)
+        last = kept[-1][1] if kept else ""
+        return replace(self, removals=kept if digest == last else (*kept, (step, digest)))
 
 
 def digest_sources(snapshot: Snapshot, layout: Layout) -> dict[str, tuple[str, ...]]:

@@ -41,12 +41,14 @@ class Inventory:
         orders: of a new run: of each source, in the order of `layout.sources`.
         addresses: of the samples of each source of a new run.
         sizes: by source, samples of one epoch.
+        removed: digest of the list of documents that were taken down; "" where there are none.
     """
 
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
         self.snapshot, self.seed, self.window_shards, self.shuffle = snapshot, seed, window_shards, shuffle
         self.split: Split = split
         self.layout: Layout = plan_layout(snapshot, split)
+        self.removed = "" if snapshot.removed is None else snapshot.removed.takedowns[-1]
         self.digests = digest_sources(snapshot, self.layout)
         self.data = {name: digests[-1] for name, digests in self.digests.items()}
         counts = {name: len(digests) for name, digests in self.digests.items()}

@@ -4,6 +4,7 @@
     batches     [[step, sample, rows], …]            eras of batch size, the first from step 0
     mixtures    [{step, sample, …}, …]               eras of mixture, the first from step 0
     skip        steps [[start, stop], …], documents {key: step}, shards {path: step}: left out from that step on
+    removed     [[step, digest], …]                  takedowns, as in `Lineage`; absent where there are none
 
 A key that a mixture lacks is as in the mixture before it:
 
@@ -57,6 +58,8 @@ def lineage_json(lineage: Lineage) -> str:
             "shards": dict(sorted(lineage.skips.shards.items())),
         },
     }
+    if lineage.removals:
+        content["removed"] = [list(removal) for removal in lineage.removals]
     return json.dumps(content, separators=(",", ":"))
 
 
@@ -132,7 +135,10 @@ def read_lineage(text: str, version: int) -> Lineage:
     _check_mixtures(mixtures)
     if len({era.step for era in batches}) < len(batches):
         raise ValueError("two batch sizes at one step")
-    return Lineage(batches=batches, mixtures=mixtures, skips=skips)
+    steps = [step for step, _ in saved.removed]
+    if steps != sorted(set(steps)):
+        raise ValueError(f"takedowns at steps {steps}")
+    return Lineage(batches=batches, mixtures=mixtures, skips=skips, removals=saved.removed)
 
 
 _Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -141,6 +147,7 @@ _Positive = Annotated[int, Field(gt=0, lt=1 << 62)]
 _Weight = Annotated[int, Field(ge=0)]
 _Epochs = Annotated[float, Field(ge=0)]
 _Digest = Annotated[str, Field(pattern="^[0-9A-Za-z_-]{12}$")]
+_Removals = tuple[tuple[_Step, Annotated[str, Field(pattern="^([0-9a-f]{18})?$")]], ...]
 _Exhausted = Literal["stop", "refuse", "redistribute"]
 
 
@@ -238,6 +245,7 @@ class _Saved(_Record):
     batches: Annotated[tuple[tuple[_Step, _Count, _Positive], ...], Field(min_length=1)]
     mixtures: Annotated[tuple[_SavedEra, ...], Field(min_length=1)]
     skip: _SavedSkips
+    removed: _Removals = ()
 
     def read(self) -> tuple[MixtureEra, ...]:
         if len(set(self.sources)) < len(self.sources):
@@ -287,6 +295,7 @@ class _Whole(_Record):
     batches: Annotated[tuple[tuple[_Step, _Count, _Positive], ...], Field(min_length=1)]
     mixtures: Annotated[tuple[_WholeEra, ...], Field(min_length=1)]
     skip: _SavedSkips
+    removed: tuple[()] = ()
 
     def read(self) -> tuple[MixtureEra, ...]:
         return tuple(era.read() for era in self.mixtures)

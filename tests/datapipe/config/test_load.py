@@ -49,7 +49,7 @@ SOURCE_KEYS = (
 )
 TOP_KEYS = (
     "name, seed, output, max_quarantined, max_unreadable_files, validation, sources, licenses, stages, tokenizer, pack, "
-    "shards, documents, mixture, publish, execution"
+    "shards, documents, mixture, takedown, publish, execution"
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 
 from datapipe.api import execute
 from datapipe.composing.additions import Addition, begin_addition, begun_addition, published_additions
+from datapipe.composing.takedown import take_down
 from datapipe.config import load_mixture
 from datapipe.engine.clean import clean, plan_cleaning
 from datapipe.engine.run import Run
@@ -21,6 +23,7 @@ from datapipe.inspect.text_export import parts_of_text
 from datapipe.loader import Loader
 from datapipe.report.snapshot_list import cleaning_lines
 from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.removed import read_removed
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import corpora, runs
@@ -333,3 +336,90 @@ def test_command_that_is_interrupted_while_it_waits_ends_at_once(tmp_path):
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "Resume with the same command" in errors
+
+
+def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpus):
+    """The list is read at every look; a document of a file that comes later is taken down with it; an addition that was begun
+    before a takedown goes on."""
+    listed = corpus.folder / "gone.txt"
+    listed.write_text("")
+    corpus.path.write_text(corpus.path.read_text() + f"takedown: {listed}\n")
+    first = corpus.follow()
+    assert first.removed is None
+    listed.write_text("web/00.jsonl:0\nweb/07.jsonl:0\n")
+    second = corpus.follow()
+    assert second.removed is not None
+    assert (second.removed.documents, second.shards) == (1, first.shards)
+    assert any(line.endswith("without 1 document taken down") for line in corpus.lines)
+    assert sum("web/07.jsonl:0: no file of a snapshot has it so far" in line for line in corpus.lines) == 1
+    corpus.add(7)
+    third = corpus.follow()
+    assert third.removed is not None
+    assert third.removed.documents == 2
+    assert third.removed.takedowns[:1] == second.removed.takedowns
+    (shard,) = {shard.part for shard in third.shards} - {None, 0}
+    assert shard == 1
+    corpus.add(8)
+    begun = begin_addition(corpus.root, third.fingerprint, {"web": ("08.jsonl",)})
+    take_down(corpus.root, ["web/01.jsonl:0"])
+    assert begun_addition(corpus.root, corpus.snapshot.fingerprint) == begun
+    fourth = corpus.follow()
+    assert fourth.removed is not None
+    assert fourth.removed.documents == 3
+    assert corpus.num_runs == 3
+    assert {shard.part or 0 for shard in fourth.shards} == {0, 1, 2}
+    with closing(Loader(corpus.root.url, global_batch_size=4, fields=("document_keys",))) as loader:
+        gone = {key.tobytes() for key in read_removed(corpus.root, fourth).keys}
+        keys = {bytes(key) for step in range(60) for key in loader.batch(step)["document_keys"].reshape(-1, 16)}
+    assert not keys & gone
+    repacked = _repacked(corpus)
+    assert repacked.removed == fourth.removed
+    assert not verify_snapshot(corpus.root, repacked)
+
+
+def _repacked(corpus: Corpus) -> Snapshot:
+    run = Run(load_mixture(corpus.path), runs.InProcess, runs.Watcher(), repacks=True)
+    assert execute(run) is None
+    return corpus.snapshot
+
+
+def test_a_list_of_new_files_is_followed_line_by_line(tmp_path):
+    """A file is added at the first look that finds its line whole and the file there; the list may be cut anywhere."""
+    corpus = Corpus(tmp_path)
+    listed = tmp_path / "new.txt"
+    corpus.path.write_text(corpus.path.read_text().replace(f"{tmp_path}/in/*.jsonl", f"'@{listed}'"))
+    corpus.add(0)
+    listed.write_text("in/00.jsonl\n")
+    first = corpus.follow(num_looks=1)
+    corpus.add(1)
+    with listed.open("a") as file:
+        file.write("in/01.json")  # cut within a name
+    assert corpus.follow(num_looks=1).fingerprint == first.fingerprint
+    with listed.open("a") as file:
+        file.write("l\nin/02.jsonl\n")
+    second = corpus.follow(num_looks=1)
+    assert {shard.part or 0 for shard in second.shards} == {0, 1}
+    assert corpus.follow(num_looks=1).fingerprint == second.fingerprint
+    assert corpus.lines[-1].startswith(f"waiting for new files; @{listed}, line 3: {tmp_path}/in/02.jsonl may still be written")
+    corpus.add(2)
+    third = corpus.follow(num_looks=1)
+    assert {shard.part or 0 for shard in third.shards} == {0, 1, 2}
+    assert corpus.num_runs == 3
+
+
+def test_sources_that_cannot_be_listed_for_a_while_are_waited_for(corpus):
+    corpus.follow()
+    hidden = corpus.folder / "hidden"
+    (corpus.folder / "in").rename(hidden)
+    waited = []
+
+    def come_back(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 2:
+            hidden.rename(corpus.folder / "in")
+            corpus.add(2)
+
+    follower = Follower(load_mixture(corpus.path), 1.0, corpus.run_one, corpus.lines.append, wait=come_back)
+    follower.follow(num_looks=5)
+    assert {shard.part or 0 for shard in corpus.snapshot.shards} == {0, 1}
+    assert sum(line.startswith("looking again in 1 s: ") and "matches no file" in line for line in corpus.lines) == 1

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ import numpy as np
 import pytest
 from pyarrow import flight
 
+from datapipe.composing.takedown import take_down
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
 from datapipe.loader.share import Mesh
+from datapipe.storage import Root
 from tests.support import cli_processes
 from tests.support.certificates import Authority
 from tests.support.cli_processes import wait_until
@@ -309,6 +312,31 @@ def test_a_loader_moves_to_a_newer_snapshot_of_a_service(output: Path, tmp_path:
             np.testing.assert_array_equal(here.batch(step)["input_ids"], batch)
         there.close()
         here.close()
+
+
+def test_a_service_leaves_out_what_was_taken_down_from_the_step_of_the_move_on(tmp_path: Path) -> None:
+    folder = make_snapshot(tmp_path / "runs", {"web": 83}, validation={"web": 9}, sequence_length=16)
+    options: dict[str, Any] = {"global_batch_size": 7, "fields": ("input_ids", "labels", "document_keys")}
+    with served(tmp_path / "s", f"web={folder}", "--no-files") as server, closing(Loader(folder, **options)) as here:
+        (folder / "tokenizer.json").write_bytes(b"of these tests")
+        there = Loader(f"{server.location}/web", **options)
+        keys = sorted({bytes(key) for step in range(12) for key in here.batch(step)["document_keys"].reshape(-1, 16)})
+        taken = [next(there) for _ in range(3)]
+        take_down(Root(str(folder)), [key.hex() for key in keys[1::3]])
+        there.advance()
+        taken += [next(there) for _ in range(4)]
+        state = there.state_dict()
+        with closing(Loader(folder, **options)) as local:
+            local.load_state_dict(state)
+            again = Loader(f"{server.location}/web", **options)
+            again.load_state_dict(state)
+            for step, batch in enumerate(taken):
+                assert_same(local.batch(step), batch)
+                assert_same(again.batch(step), batch)
+            again.close()
+        held = [{bytes(key) for key in batch["document_keys"].reshape(-1, 16)} & set(keys[1::3]) for batch in taken]
+        assert [bool(each) for each in held] == [True] * 3 + [False] * 4
+        there.close()
 
 
 def test_an_output_on_an_object_store_is_fetched_ahead_of_its_readers(output: Path, tmp_path: Path) -> None:

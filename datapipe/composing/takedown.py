@@ -1,0 +1,182 @@
+"""Takedowns: documents that no loader hands out any more, from the next snapshot of an output on.
+
+    keys ─▶ removed.parquet of a new snapshot    its shards are the same, and loaders pad the tokens of these documents in place
+         ─▶ the indexes of the output            their rows are deleted: no later document is dropped as a copy of them
+
+The order of rows stays, so a trainer moves to the new snapshot with its place, and steps before that are as they were. The list
+goes on into every later snapshot of the output, and of outputs that take its rows. What erases the tokens from the disk is an
+export, which writes the shards without them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from datapipe.columns import KEY_BYTES
+from datapipe.composing.additions import addition_folders
+from datapipe.composing.manifest import keep_newest
+from datapipe.config.mixture import Mixture
+from datapipe.credentials import masked
+from datapipe.errors import SnapshotError, UserError
+from datapipe.index.takedown import delete_rows
+from datapipe.index.write import INDEX, open_index
+from datapipe.ledger.hold import Hold
+from datapipe.ledger.lock import exclusive
+from datapipe.ledger.names import CARD, CROISSANT, REMOVED, REPORT, WORK, published_tasks
+from datapipe.plan.request import TakenSource
+from datapipe.shards.document_files import files_in, files_with_hashes, find_keys
+from datapipe.shards.manifest import SNAPSHOT, Manifest, Snapshot, read_manifest, read_snapshot, snapshot_folder
+from datapipe.shards.removed import Removed, read_removed, removed_entry
+from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, note_publication
+from datapipe.storage import Root, open_input
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TakenDown:
+    """The result of a takedown from an output.
+
+    Attributes:
+        snapshot: the newest of the output.
+        num_documents: how many the user named, each counted once.
+        num_new: of these, documents that no takedown had named before.
+        unknown: documents of files that the snapshot does not have, as the user named them.
+        rows: rows of indexes that were deleted, by stage.
+    """
+
+    snapshot: Snapshot
+    num_documents: int
+    num_new: int
+    unknown: tuple[str, ...]
+    rows: Mapping[str, int]
+
+
+def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
+    """Publishes a snapshot that leaves documents out, and deletes their rows from the indexes of an output.
+
+    It does nothing twice: what a killed takedown has not done is done by the next.
+
+    Args:
+        documents: as `document_name.named_key` takes them. Raises UserError for text of another form.
+    """
+    with exclusive(root) as hold:
+        before = read_manifest(root)
+        if not isinstance(before, Snapshot):
+            raise UserError(
+                f"{root.url}: this output holds documents, not tokens. Remove them from the input, and run the mixture again."
+            )
+        found = dict(zip(documents, find_keys(files_with_hashes(root, before), documents)))
+        keys = {key for key in found.values() if key is not None}
+        removed = read_removed(root, before)
+        after = removed.with_takedown(keys)
+        snapshot = before if after is removed else _publish(hold, before, after)
+        rows = delete_from_indexes(root, after)
+    return TakenDown(
+        snapshot=snapshot,
+        num_documents=len({key or document for document, key in found.items()}),
+        num_new=len(after) - len(removed),
+        unknown=tuple(document for document, key in found.items() if key is None),
+        rows=rows,
+    )
+
+
+def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
+    """The snapshots of all sequence lengths with another list, the output itself last. Returns the one in the output itself."""
+    entry, needed = removed_entry(removed, REMOVED)
+    lengths: dict[str, str] = {}
+    for folder, fingerprint in {**length_snapshots(hold.root, before.fingerprint), "": before.fingerprint}.items():
+        target = hold.root.within(folder)
+        old = read_snapshot(target, fingerprint) if folder else before
+        new = old.model_copy(update={"removed": entry}).sealed()
+        note_publication(target, new.fingerprint, time.time(), {} if folder else lengths)
+        keep_newest(target)
+        about = _files_about(target, old, new)
+        for path, content in {**about, **needed, SNAPSHOT: new.to_json()}.items():
+            target.write_atomic(f"{snapshot_folder(new.fingerprint)}/{path}", content)
+        told = {name: about[name] for name in (REPORT,) if name in about and not folder}
+        content = {**told, **needed, SNAPSHOT: new.to_json()}
+        hold.replace({f"{folder}/{path}".lstrip("/"): text for path, text in content.items()})
+        lengths[folder] = new.fingerprint
+    tasks = published_tasks(before.fingerprint)
+    if hold.root.exists(tasks):
+        hold.root.write_atomic(published_tasks(lengths[""]), hold.root.read_bytes(tasks))
+    return read_snapshot(hold.root)
+
+
+def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]:
+    """The other files of a snapshot's folder, for one with the same shards. The card is written anew by whoever tells of it."""
+    paths = [path for path, _ in target.list_files(snapshot_folder(old.fingerprint), recursive=False)]
+    about = {path.rpartition("/")[2]: target.read_bytes(path) for path in paths}
+    for name in (SNAPSHOT, PUBLICATION, PIN, CARD, CROISSANT):
+        about.pop(name, None)
+    if REPORT in about:
+        report = json.loads(about[REPORT])
+        if report.get("shards"):
+            report["shards"] |= {"fingerprint": new.fingerprint, "before": old.fingerprint}
+            about[REPORT] = (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()
+    return about
+
+
+def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
+    """Deletes the rows of documents from the indexes of an output and of its additions. Returns how many, by stage."""
+    rows: Counter[str] = Counter()
+    hashes = set(np.unique(removed.keys.view(np.uint8).reshape(-1, KEY_BYTES)[:, :8].copy().view(">u8")).tolist())
+    for folder in ("", *addition_folders(root)) if hashes else ():
+        target = root.within(f"{folder}/{WORK}".lstrip("/"))
+        if target.exists(INDEX):
+            index = open_index(target.url)
+            if hashes & {file.hash for file in index.files}:
+                rows += delete_rows(index, removed.keys)[0]
+    return dict(rows)
+
+
+def named_in(path: str) -> list[str]:
+    """The documents that a file names, one a line; a comment begins with #. Raises UserError for a file that cannot be read.
+
+    Args:
+        path: of the file, or its URL.
+    """
+    try:
+        with open_input(path) as stream:
+            content = stream.read().decode()
+    except (OSError, ValueError) as error:
+        raise UserError(f"{masked(path)}: {error}. Expected a text file with one document a line.") from error
+    lines = (line.partition(" #")[0].strip() for line in content.splitlines())
+    return [line for line in lines if line and not line.startswith("#")]
+
+
+def removed_documents(root: Root, mixture: Mixture, taken: Mapping[str, TakenSource], files: bytes) -> Removed:
+    """The documents that the next snapshot of an output leaves out: those of its newest one, those of the outputs that it takes
+    rows from, and those that the mixture names and that are in its files.
+
+    Args:
+        files: files.parquet of the next snapshot.
+    """
+    removed = _removed_before(root)
+    others = {one[1].fingerprint: one for source in taken.values() for one in source.snapshots.values()}
+    of_others = [key for one in others.values() for key in read_removed(*one).keys.tolist()]
+    named = named_in(mixture.takedown) if mixture.takedown else []
+    found = find_keys(files_in(files), named) if named else []
+    return removed.with_takedown([*of_others, *(key for key in found if key is not None)])
+
+
+def _removed_before(root: Root) -> Removed:
+    try:
+        newest: Manifest = read_manifest(root)
+    except SnapshotError:
+        return Removed.none()
+    return read_removed(root, newest) if isinstance(newest, Snapshot) else Removed.none()
+
+
+def news_of(taken_down: TakenDown) -> Iterator[str]:
+    """What a takedown did, in lines."""
+    for stage, num_rows in taken_down.rows.items():
+        yield f"{stage}: {num_rows:,} rows of the index deleted"
+    left = taken_down.num_documents - taken_down.num_new - len(taken_down.unknown)
+    before = f"; {left:,} were taken down before" if left else ""
+    yield f"{taken_down.num_new:,} of {taken_down.num_documents:,} documents taken down{before}"

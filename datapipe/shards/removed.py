@@ -1,0 +1,162 @@
+"""removed.parquet: the documents that were taken down from a snapshot. Their rows stay where they are, and loaders pad them.
+
+    key         16 bytes      of the document, sorted
+    takedown    int32         the takedown that removed it, from 1
+
+A list only grows: each takedown adds to those before it, in later snapshots of the output too. The manifest has a digest of the
+list as it was after each takedown, so that a loader's lineage can say, by 18 characters, what held at a step.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from datapipe import columns
+from datapipe.columns import KEY_BYTES, KEY_TYPE
+from datapipe.errors import SnapshotError
+from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.document_files import committed_file
+from datapipe.shards.manifest import RemovedEntry, Snapshot
+from datapipe.storage import Root, parquet_table
+
+_KEY = f"S{KEY_BYTES}"
+_ODD = np.uint64(0x9E3779B97F4A7C15)
+
+
+@dataclass(frozen=True)
+class Removed:
+    """Documents that were taken down.
+
+    Attributes:
+        keys: (num_documents,) of 16 bytes, sorted.
+        takedowns: (num_documents,) int32, the number of the takedown of each, from 1.
+    """
+
+    keys: np.ndarray
+    takedowns: np.ndarray
+
+    @classmethod
+    def none(cls) -> Removed:
+        return cls(np.zeros(0, _KEY), np.zeros(0, np.int32))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def with_takedown(self, keys: Iterable[bytes]) -> Removed:
+        """This list with one takedown more, of the documents that are not in it; the same list where all of them are."""
+        added = np.setdiff1d(np.array(list(keys), _KEY), self.keys)
+        if not len(added):
+            return self
+        number = int(self.takedowns.max(initial=0)) + 1
+        joined = np.concatenate([self.keys, added])
+        takedowns = np.concatenate([self.takedowns, np.full(len(added), number, np.int32)])
+        order = np.argsort(joined)
+        return Removed(joined[order], takedowns[order])
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Of the list after each takedown."""
+        found: list[str] = []
+        for number in range(1, int(self.takedowns.max(initial=0)) + 1):
+            before = found[-1].encode() if found else b""
+            found.append(xxhash.xxh3_128_hexdigest(before + self.keys[self.takedowns == number].tobytes())[:18])
+        return tuple(found)
+
+    def until(self, digest: str) -> Removed:
+        """The list as it was when it had this digest; "" is that of the empty list. Raises KeyError where it never had it."""
+        if not digest:
+            return Removed.none()
+        if digest not in self.digests:
+            raise KeyError(digest)
+        held = self.takedowns <= self.digests.index(digest) + 1
+        return Removed(self.keys[held], self.takedowns[held])
+
+    def holds(self, keys: np.ndarray) -> np.ndarray:
+        """Which documents are in the list: (n,) bool.
+
+        Args:
+            keys: (n, 16) uint8, in any order.
+        """
+        held = np.zeros(len(keys), np.bool_)
+        if not len(self.keys) or not len(keys):
+            return held
+        mixed, sorted_mixes = _mixed(keys), self._mixes
+        near = np.flatnonzero(sorted_mixes[np.minimum(np.searchsorted(sorted_mixes, mixed), len(sorted_mixes) - 1)] == mixed)
+        if len(near):
+            wanted = np.ascontiguousarray(keys[near]).view(_KEY).reshape(-1)
+            held[near] = self.keys[np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)] == wanted
+        return held
+
+    @cached_property
+    def _mixes(self) -> np.ndarray:
+        """A number of 64 bits for each key, sorted: they are searched three times as fast as the keys."""
+        return np.sort(_mixed(self.keys.view(np.uint8).reshape(-1, KEY_BYTES)))
+
+    def to_parquet(self) -> bytes:
+        keys = columns.keys_from(self.keys.view(np.uint8).reshape(-1, KEY_BYTES))
+        sink = io.BytesIO()
+        pq.write_table(pa.table({"key": keys, "takedown": pa.array(self.takedowns)}), sink, compression="zstd")
+        return sink.getvalue()
+
+
+def _mixed(keys: np.ndarray) -> np.ndarray:
+    halves = np.ascontiguousarray(keys).view(np.uint64)
+    return halves[:, 0] ^ (halves[:, 1] * _ODD)
+
+
+def removed_entry(removed: Removed, path: str) -> tuple[RemovedEntry | None, dict[str, bytes]]:
+    """The list as a manifest names it, and its file by path; None and no file for an empty list."""
+    if not len(removed):
+        return None, {}
+    content = removed.to_parquet()
+    entry = RemovedEntry(
+        path=path,
+        bytes=len(content),
+        checksum=bytes_checksum(content),
+        documents=len(removed),
+        takedowns=removed.digests,
+    )
+    return entry, {path: content}
+
+
+def read_removed(root: Root, snapshot: Snapshot) -> Removed:
+    """The documents that were taken down from a snapshot. Raises CorruptionError for a damaged list."""
+    if snapshot.removed is None:
+        return Removed.none()
+    table = parquet_table(committed_file(root, snapshot, snapshot.removed.path, snapshot.removed.checksum))
+    keys = columns.key_matrix(table.column("key").cast(KEY_TYPE))
+    return Removed(np.ascontiguousarray(keys).view(_KEY).reshape(-1), columns.numbers(table.column("takedown")))
+
+
+class RemovedAtSteps:
+    """The documents that are padding at each step of a run.
+
+    Args:
+        removed: of the snapshot that is read.
+        removals: (step, digest) in the order of steps: the list that holds from that step on.
+    """
+
+    def __init__(self, removed: Removed, removals: Sequence[tuple[int, str]], fingerprint: str) -> None:
+        self._removed, self._removals, self._fingerprint = removed, tuple(removals), fingerprint
+        self._lists: dict[str, Removed] = {}
+
+    def at(self, step: int) -> Removed:
+        """Raises SnapshotError where the snapshot does not know the list that held at a step."""
+        digest = next((digest for since, digest in reversed(self._removals) if since <= step), "")
+        if digest not in self._lists:
+            try:
+                self._lists[digest] = self._removed.until(digest)
+            except KeyError:
+                raise SnapshotError(
+                    f"at step {step} documents were left out by a takedown that snapshot {self._fingerprint[:12]} does not "
+                    f"have. Open the snapshot that the run read then, or a later one of its output."
+                ) from None
+        return self._lists[digest]

@@ -269,3 +269,98 @@ def _core_s(step: Step, is_cluster: bool) -> float:
 
 def _rounded(number: float | None) -> float | None:
     return None if number is None else round(number, 6)
+
+
+# ------------------------------------------------------------------------------------------------ additions
+
+
+def joined_provenance(
+    mixture: Mixture, before: Mapping[str, Any], added: Mapping[str, Any], report: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The entry of a snapshot that grew: what is kept by licence, and what it cost, of all that it was made of.
+
+    Args:
+        before, added: reports of the snapshot before, and of the addition, each with its entry.
+        report: the other entries of the new report.
+    """
+    first, second = before["provenance"], added["provenance"]
+    costs = {
+        name: _usd(source.cost, report["sources"][name])
+        for name, source in mixture.sources.items()
+        if name in report["sources"]
+    }
+    drawn = {name: entry["tokens"] for name, entry in ((report["mixture"] or {}).get("sources") or {}).items()}
+    written = {name for name, source in mixture.sources.items() if source.synthetic}
+    return {
+        "sources": {name: _origin(source, costs.get(name)) for name, source in mixture.sources.items()},
+        "licenses": _licenses(mixture, _sums(first["licenses"], second["licenses"]), drawn),
+        "synthetic": {
+            kind: numbers
+            | {"drawn_tokens": _drawn([tokens for name, tokens in drawn.items() if (name in written) == (kind == "synthetic")])}
+            for kind, numbers in _sums(first["synthetic"], second["synthetic"]).items()
+        },
+        "cost": _added_cost(first.get("cost") or {}, second.get("cost") or {}, costs),
+    }
+
+
+def _sums(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, dict[str, int | None]]:
+    """Numbers by name; None where one of two is not known."""
+    sums: dict[str, dict[str, int | None]] = {}
+    for name in dict.fromkeys([*before, *added]):
+        parts = [numbers[name] for numbers in (before, added) if name in numbers]
+        columns = {column: [part[column] for part in parts] for column in ("documents", "bytes", "tokens")}
+        sums[name] = {column: None if None in known else sum(known) for column, known in columns.items()} | {
+            "drawn_tokens": None
+        }
+    return sums
+
+
+def _licenses(
+    mixture: Mixture, sums: Mapping[str, dict[str, int | None]], drawn: Mapping[str, int | None]
+) -> dict[str, dict[str, int | None]]:
+    """The numbers by licence, the one with the most documents first. Drawn tokens are told where every source has one licence:
+    which of several a drawn row has is not in the reports."""
+    has_several = any(source.license_field is not None for source in mixture.sources.values())
+    license_of = {name: source.license or UNKNOWN for name, source in mixture.sources.items()}
+    told = {
+        name: numbers
+        | {
+            "drawn_tokens": None
+            if has_several
+            else _drawn([drawn.get(source) for source in drawn if license_of.get(source) == name])
+        }
+        for name, numbers in sums.items()
+    }
+    return dict(sorted(told.items(), key=lambda item: (-(item[1]["documents"] or 0), item[0])))
+
+
+def _drawn(tokens: Sequence[int | None]) -> int | None:
+    return None if None in tokens else sum(number or 0 for number in tokens)
+
+
+def _added_cost(before: Mapping[str, Any], added: Mapping[str, Any], sources: Mapping[str, float | None]) -> dict[str, Any]:
+    """Hours and money of all runs. A source that has one price is paid once."""
+
+    def total(name: str) -> float | None:
+        known = [cost[name] for cost in (before, added) if cost.get(name) is not None]
+        return _rounded(sum(known)) if known else None
+
+    def by_name(name: str) -> dict[str, float | None]:
+        each = [cost.get(name) or {} for cost in (before, added)]
+        return {key: _rounded(sum(one.get(key) or 0.0 for one in each)) for key in dict.fromkeys([*each[0], *each[1]])}
+
+    known = [usd for usd in sources.values() if usd is not None]
+    compute, cluster = total("compute_usd"), total("cluster_usd")
+    machines = compute if cluster is None else cluster
+    sums = [*([sum(known)] if known else []), *([] if machines is None else [machines])]
+    return {
+        "sources_usd": _rounded(sum(known)) if known else None,
+        "core_hours": total("core_hours"),
+        "core_hours_by_step": by_name("core_hours_by_step"),
+        "core_hours_by_source": by_name("core_hours_by_source"),
+        "core_hours_shared": total("core_hours_shared"),
+        "node_hours": total("node_hours"),
+        "compute_usd": compute,
+        "cluster_usd": cluster,
+        "total_usd": _rounded(sum(sums)) if sums else None,
+    }

@@ -88,15 +88,14 @@ def takedown(
 
 
 def _take_down_from_output(root: Root, named: list[str]) -> None:
-    from datapipe.card.write import report_of, write_card
+    from datapipe.card.whole import write_about
     from datapipe.composing.takedown import news_of, take_down
-    from datapipe.ledger.names import CARD
+    from datapipe.ledger.names import REPORT
     from datapipe.report.layout import say
 
     done = take_down(root, named)
-    if done.num_new and root.exists(CARD):
-        write_card(root, done.snapshot, report_of(root, done.snapshot))
-    for line in news_of(done):
+    told = write_about(root, done.snapshot) if done.num_new and root.exists(REPORT) else None
+    for line in (*news_of(done), *([told] if told else [])):
         say(line)
     if done.num_new:
         say(f"published snapshot {done.snapshot.fingerprint[:12]}. Trainers move with loader.advance()")

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from datapipe.engine.run import Run
     from datapipe.following.follow import RunOne
     from datapipe.loader.prometheus import MetricsServer
+    from datapipe.shards.manifest import Snapshot
+    from datapipe.storage import Root
     from datapipe.watching.state import RunState
 
 
@@ -103,12 +105,21 @@ def run(
 
 
 def _follow(mixture: Mixture, every_s: float, run_one: RunOne, limit: int | None, *, to_stderr: bool) -> None:
+    from datapipe.card.whole import whole_report, write_about
     from datapipe.following.follow import Follower
     from datapipe.report.layout import say
 
     if limit is not None:
         raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
-    Follower(mixture, every_s, run_one, lambda line: say(line, to_stderr=to_stderr)).follow()
+
+    def tell(line: str) -> None:
+        say(line, to_stderr=to_stderr)
+
+    def describe(root: Root, snapshot: Snapshot) -> None:
+        if (told := write_about(root, snapshot)) is not None:
+            tell(told)
+
+    Follower(mixture, every_s, run_one, tell, whole_report, describe).follow()
 
 
 def _say_stopped() -> None:

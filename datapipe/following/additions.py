@@ -2,7 +2,8 @@
 
     new files ─▶ additions/00001/files.json    the choice, before anything runs: a run that was stopped goes on with it
                  additions/00001/              an output of its own: its tasks, index and shards
-    newest snapshot + these shards ─▶ the next snapshot of the output, whose manifest names them as a part
+    newest snapshot + these shards ─▶ the next snapshot of the output, whose manifest names them as a part, and whose report
+                                      is of all that it was made of
 
 An addition is compared with the rows of all that came before, and has the tokenizer and the thresholds of the first snapshot.
 Nothing that was read, tokenized or packed before is touched. The validation split stays that of the first snapshot.
@@ -11,9 +12,9 @@ Nothing that was read, tokenized or packed before is touched. The validation spl
 from __future__ import annotations
 
 import io
-import json
 import time
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -97,8 +98,25 @@ def num_parts(snapshot: Snapshot) -> int:
     return int(parts.max()) + 1 if len(parts) else 1
 
 
-def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[Snapshot, list[RunWarning]]:
+class JoinReports(Protocol):
+    """Makes report.json of a snapshot from those of the snapshot before and of an addition."""
+
+    def __call__(
+        self,
+        mixture: Mixture,
+        before: bytes,
+        added: bytes,
+        snapshot: Snapshot,
+        addition: Mapping[str, Any],
+        warnings: Sequence[RunWarning],
+    ) -> bytes: ...
+
+
+def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: JoinReports) -> tuple[Snapshot, list[RunWarning]]:
     """The next snapshot of an output: its newest one, and an addition that is built. Returns it with its warnings.
+
+    Args:
+        join: makes its report; where one of the two reports is missing or of another version, it has that of the addition.
 
     Raises DatapipeError where the newest snapshot is another one than the addition was begun for, or packed otherwise.
     """
@@ -122,7 +140,12 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
         entry, listed = removed_entry(removed, REMOVED)
         joined = [*before.shards, *shards]
         snapshot, warnings = make_snapshot(mixture, length, before.tokenizer, joined, files, removed=entry)
-        report = _report_of(root, addition, added.fingerprint, part, before.fingerprint)
+        about_it = {"part": part, "folder": addition.folder, "added_to": before.fingerprint}
+        added_report = root.read_bytes(f"{addition.folder}/{snapshot_folder(added.fingerprint)}/{REPORT}")
+        try:
+            report = join(mixture, _report_before(root, before), added_report, snapshot, about_it, warnings)
+        except (FileNotFoundError, ValueError):
+            report = added_report
         own = snapshot_folder(snapshot.fingerprint)
         note_publication(root, snapshot.fingerprint, time.time(), {})
         needed = {TOKENIZER: root.read_bytes(TOKENIZER), FILES: files, **listed}
@@ -161,8 +184,6 @@ def _joined_files(before: bytes, added: bytes) -> bytes:
     return sink.getvalue()
 
 
-def _report_of(root: Root, addition: Addition, fingerprint: str, part: int, base: str) -> bytes:
-    """report.json of the addition, with the snapshot that it was added to."""
-    report = json.loads(root.read_bytes(f"{addition.folder}/{snapshot_folder(fingerprint)}/{REPORT}"))
-    report["addition"] = {"part": part, "folder": addition.folder, "added_to": base}
-    return (json.dumps(report, indent=1, ensure_ascii=False) + "\n").encode()
+def _report_before(root: Root, before: Snapshot) -> bytes:
+    """report.json of the newest snapshot: a later run that failed has written its own into the output."""
+    return root.read_bytes(f"{snapshot_folder(before.fingerprint)}/{REPORT}")

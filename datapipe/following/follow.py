@@ -19,7 +19,7 @@ from datapipe.composing.takedown import named_in, take_down
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
 from datapipe.errors import SnapshotError, UserError
-from datapipe.following.additions import check_can_follow, mixture_of, num_parts, publish_addition
+from datapipe.following.additions import JoinReports, check_can_follow, mixture_of, num_parts, publish_addition
 from datapipe.following.watch import News, Watch, facts_of_files
 from datapipe.inputs.entries import Notes
 from datapipe.ledger.names import FILES
@@ -43,6 +43,8 @@ class Follower:
         every_s: seconds between two looks.
         run_one: runs a mixture.
         say: tells the user a line.
+        join: makes the report of a snapshot that grew.
+        describe: writes the card of a snapshot, and the page of its report.
         wait, now: sleeping, and seconds since the epoch.
     """
 
@@ -50,6 +52,8 @@ class Follower:
     every_s: float
     run_one: RunOne
     say: Callable[[str], None]
+    join: JoinReports
+    describe: Callable[[Root, Snapshot], None]
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
@@ -99,6 +103,8 @@ class Follower:
             return False
         done = take_down(root, sorted(found))
         if done.num_new:
+            self.describe(root, done.snapshot)
+        if done.num_new:
             self.say(
                 f"published snapshot {done.snapshot.fingerprint[:12]} without {counted(done.num_new, 'document')} taken down"
             )
@@ -127,7 +133,8 @@ class Follower:
         number = sum(map(len, addition.files.values()))
         self.say(f"adding {counted(number, 'new file')} as part {num_parts(snapshot)} of {', '.join(sorted(addition.files))}")
         self.run_one(mixture_of(self.mixture, root, addition), addition.files)
-        published, warnings = publish_addition(root, self.mixture, addition)
+        published, warnings = publish_addition(root, self.mixture, addition, self.join)
+        self.describe(root, published)
         tokens = sum(shard.tokens for shard in published.shards) - sum(shard.tokens for shard in snapshot.shards)
         for warning in warnings:
             self.say(f"warning: {warning.text}")

@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from datapipe.api import execute
+from datapipe.card.whole import whole_report
 from datapipe.composing.additions import begin_addition
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.prepare import Only
@@ -47,7 +48,7 @@ def measure(num_additions: int, counts: list[int]) -> np.ndarray:
             addition = begin_addition(root, snapshot.fingerprint, {"web": (f"{number:03}.jsonl",)})
             one = mixture_of(mixture, root, addition)
             _run(one, addition.files)
-            publish_addition(root, mixture, addition)
+            publish_addition(root, mixture, addition, whole_report)
             rows.append((new, old, time.perf_counter() - started))
             old += new
         return np.array(rows)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from datapipe.api import execute
+from datapipe.card.whole import whole_report
 from datapipe.composing.additions import Addition, begin_addition, begun_addition, published_additions
 from datapipe.composing.takedown import take_down
 from datapipe.config import load_mixture
@@ -65,9 +66,12 @@ class Corpus:
             raise problem
 
     def follow(self, num_looks: int = 2, **options) -> Snapshot:
-        follower = Follower(load_mixture(self.path), 1.0, self.run_one, self.lines.append, wait=lambda seconds: None, **options)
-        follower.follow(num_looks)
+        self.follower(**{"wait": lambda seconds: None, **options}).follow(num_looks)
         return self.snapshot
+
+    def follower(self, **options) -> Follower:
+        about = self.lines.append, whole_report, lambda root, snapshot: None
+        return Follower(load_mixture(self.path), 1.0, self.run_one, *about, **options)
 
     @property
     def snapshot(self) -> Snapshot:
@@ -144,7 +148,7 @@ def test_a_file_is_left_alone_until_two_looks_find_it_the_same(corpus):
         with open(corpus.folder / "in/02.jsonl", "ab") as stream:
             stream.write(corpora.jsonl(corpora.documents(77, 1)))
 
-    follower = Follower(load_mixture(corpus.path), 1.0, corpus.run_one, corpus.lines.append, wait=wait)
+    follower = corpus.follower(wait=wait)
     follower.follow(5)
     assert corpus.snapshot.fingerprint == first.fingerprint
     assert corpus.follow().fingerprint != first.fingerprint
@@ -419,7 +423,6 @@ def test_sources_that_cannot_be_listed_for_a_while_are_waited_for(corpus):
             hidden.rename(corpus.folder / "in")
             corpus.add(2)
 
-    follower = Follower(load_mixture(corpus.path), 1.0, corpus.run_one, corpus.lines.append, wait=come_back)
-    follower.follow(num_looks=5)
+    corpus.follower(wait=come_back).follow(num_looks=5)
     assert {shard.part or 0 for shard in corpus.snapshot.shards} == {0, 1}
     assert sum(line.startswith("looking again in 1 s: ") and "matches no file" in line for line in corpus.lines) == 1

@@ -23,7 +23,6 @@ import re
 import shutil
 import stat
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -37,6 +36,7 @@ import pyarrow.parquet as pq
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
 from datapipe.stores.http import HttpFile, is_http, open_file
+from datapipe.stores.local import local_files
 from datapipe.stores.s3 import is_s3, s3_filesystem, with_one_attempt
 
 UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
@@ -365,28 +365,11 @@ class Root:
     def list_files(self, relative: str, *, recursive: bool = True) -> list[tuple[str, int]]:
         """(path relative to this root, bytes) of every file below `relative`, or directly in it, sorted by path."""
         if self.local is not None:
-            return sorted(_local_files(self.local / relative, f"{relative}/" if relative else "", recursive))
+            return sorted(local_files(self.local / relative, f"{relative}/" if relative else "", recursive=recursive))
         selector = pafs.FileSelector(self.path(relative), allow_not_found=True, recursive=recursive)
         prefix = len(self.path()) + 1
         infos = self.filesystem.get_file_info(selector)
         return sorted((info.path[prefix:], info.size) for info in infos if info.type == pafs.FileType.File)
-
-
-def _local_files(folder: Path | str, prefix: str, recursive: bool) -> Iterator[tuple[str, int]]:
-    """(path, bytes) of the files in a folder, each path with a prefix. Three times as fast as Arrow's listing."""
-    try:
-        entries = list(os.scandir(folder))
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in entries:
-        if entry.is_dir():
-            if recursive:
-                yield from _local_files(entry.path, f"{prefix}{entry.name}/", recursive)
-            continue
-        with suppress(FileNotFoundError):  # deleted meanwhile
-            status = entry.stat()
-            if stat.S_ISREG(status.st_mode):
-                yield prefix + entry.name, status.st_size
 
 
 def sync_file(path: Path) -> None:

@@ -24,6 +24,7 @@ import numpy as np
 
 from datapipe.errors import UserError
 from datapipe.loader.loader import Loader
+from datapipe.loader.order.state import sealed
 
 try:
     import torch
@@ -82,7 +83,7 @@ class DevicePrefetcher(Iterator[Batch]):
             )
         if self._state is None:
             return dict(self._states.state_dict())
-        return {**self._states.state_dict(), "step": self._state} if isinstance(self._state, int) else self._state
+        return sealed({**self._states.state_dict(), "step": self._state}) if isinstance(self._state, int) else self._state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Drops pending copies; the source continues after the batches that `state` counts."""

@@ -1,16 +1,18 @@
 """The state of a loader in a checkpoint: the next step, the data, the order, and the history of the run.
 
-    {"version": 3, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17, "window_shards": 8,
-     "tokenizer": …, "snapshot": …, "lineage": "{…}"}
+    {"version": 4, "step": 1200, "global_batch_size": 32, "split": "train", "seed": 17, "window_shards": 8,
+     "tokenizer": …, "snapshot": …, "lineage": "{…}", "checksum": "xxh3_128:…"}
 
 The step counts the batches handed out, not those built ahead; skipped steps count as if they had been handed out. Rank and
 world size are not in the state, so the state of any rank serves all ranks of any later world. The record is flat, and the
 lineage is one JSON string in it (`order/saved_lineage.py`), since torch.distributed.checkpoint restores lists item by item into
-the existing ones and would silently lose items. A state is refused, with the reason, by a loader of other data.
+the existing ones and would silently lose items. A state is refused, with the reason, by a loader of other data. The checksum
+covers all other fields, because a bit that flips in the digits of the step gives another step.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -22,11 +24,12 @@ from datapipe.loader.order.lineage import Lineage
 from datapipe.loader.order.sample_order import Inventory, num_samples_of
 from datapipe.loader.order.saved_lineage import read_lineage
 from datapipe.loader.order.steps import MOST_STEPS, Steps
+from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.manifest import Snapshot
 
-VERSION = 3
-READ_VERSIONS = (2, 3)
-"""They differ in the JSON of the lineage."""
+VERSION = 4
+READ_VERSIONS = (2, 3, 4)
+"""Version 2 has another JSON of the lineage; it and version 3 have no checksum."""
 
 _ADVICE = {
     "split": "Open the loader with that split.",
@@ -68,8 +71,8 @@ class LoaderState:
     order: str = "shuffled"
 
     def as_dict(self) -> dict[str, Any]:
-        """The record; `order` is in it where it is not the usual one."""
-        return {name: value for name, value in asdict(self).items() if (name, value) != ("order", "shuffled")}
+        """The record, sealed; `order` is in it where it is not the usual one."""
+        return sealed({name: value for name, value in asdict(self).items() if (name, value) != ("order", "shuffled")})
 
 
 def state_at(step: int, order: BatchOrder) -> LoaderState:
@@ -104,10 +107,10 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
     state = checked_mapping(state)
     if state["version"] not in READ_VERSIONS:
         raise SnapshotError(
-            f"the loader state has version {state['version']!r}; this datapipe reads versions 2 and 3. "
+            f"the loader state has version {state['version']!r}; this datapipe reads versions 2, 3 and 4. "
             f"Resume with the release that wrote it, or start without a state."
         )
-    state = {"order": "shuffled", **state}
+    state = {"order": "shuffled", **verified(state)}
     kinds = {field.name: int if field.type == "int" else str for field in fields(LoaderState)}
     if set(state) != set(kinds):
         differing = ", ".join(sorted(set(kinds) ^ set(state)))
@@ -132,6 +135,33 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
             f"not a loader state: its lineage cannot be read ({error}). Give what `state_dict()` returned, unchanged."
         ) from error
     return saved, lineage
+
+
+def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
+    """A record with the checksum of all its other fields. Versions before 4 have none."""
+    if record["version"] != VERSION:
+        return dict(record)
+    others = {name: value for name, value in record.items() if name != "checksum"}
+    return {**others, "checksum": _checksum(others)}
+
+
+def verified(state: Mapping[str, Any]) -> dict[str, Any]:
+    """A record without its checksum. Raises SnapshotError where a field is not what it was when the record was sealed."""
+    if state["version"] != VERSION:
+        return dict(state)
+    record = {name: value for name, value in state.items() if name != "checksum"}
+    if state.get("checksum") != _checksum(record):
+        raise SnapshotError(
+            f"the loader state is damaged, or was edited: its checksum should be {_checksum(record)}, and is "
+            f"{state.get('checksum')!r}. Give what `state_dict()` returned, unchanged. "
+            f"`loader.seek(step)` moves to another step."
+        )
+    return record
+
+
+def _checksum(record: Mapping[str, Any]) -> str:
+    named = {str(name): value for name, value in record.items()}
+    return bytes_checksum(json.dumps(named, sort_keys=True, default=repr).encode())
 
 
 def check_agrees(state: LoaderState, lineage: Lineage) -> None:

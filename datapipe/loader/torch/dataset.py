@@ -42,7 +42,7 @@ from datapipe.loader.chunk import Labels
 from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.loader import Loader
 from datapipe.loader.order.layout import Split
-from datapipe.loader.order.state import checked_mapping
+from datapipe.loader.order.state import checked_mapping, sealed, verified
 from datapipe.loader.share import Mesh, RaggedRanksWarning
 from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Passes
@@ -199,22 +199,22 @@ class StreamingDataset(IterableDataset):
         """
         state = self._loader.state_dict()
         if steps_done is not None:
-            return {**state, "step": steps_done}
+            return sealed({**state, "step": steps_done})
         if get_worker_info() is not None:
             worker, num_workers = _dataloader_worker()
             step = state["step"] if self._is_iterated_here() else self._first_step()
             state |= {"step": step, "worker": {"id": worker, "num_workers": num_workers}}
-            return state | ({"rows_done": self._rows_done} if self._rows_done else {})
-        if not self._is_owned:
+        elif not self._is_owned:
             self._refuse_counting()
-        return state | ({"rows_done": self._rows_done} if self._rows_done else {})
+        return sealed(state | ({"rows_done": self._rows_done} if self._rows_done else {}))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts. Call it before the DataLoader is iterated.
 
         The state of one of several workers fits that worker only; another number of workers needs a state of the whole run.
         """
-        whole = {name: value for name, value in checked_mapping(state).items() if name not in ("worker", "rows_done")}
+        state = verified(checked_mapping(state))
+        whole = {name: value for name, value in state.items() if name not in ("worker", "rows_done")}
         worker, rows_done = state.get("worker"), state.get("rows_done", 0)
         if len(whole) < len(state) and state.get("global_batch_size") != self._loader.global_batch_size:
             raise SnapshotError(
@@ -227,7 +227,7 @@ class StreamingDataset(IterableDataset):
                 f"the state was saved after {rows_done} rows of a batch. Open the dataset with samples=True, or give a state "
                 f"of whole steps: state_dict(steps_done)."
             )
-        self._loader.load_state_dict(whole)
+        self._loader.load_state_dict(sealed(whole))
         self._resumed, self._rows_done, self._iterated_in, self._runs_ahead, self._is_fresh = worker, rows_done, None, "", False
         if get_worker_info() is None:
             self._passes.permit()

@@ -21,6 +21,7 @@ import pytest
 from datapipe.errors import DroppedRowsWarning, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.batches import BatchBuilder
+from datapipe.loader.order.state import sealed
 from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
@@ -110,7 +111,19 @@ def test_state_of_another_shape_is_refused(output: Path, broken: dict[str, Any])
 def test_state_with_a_negative_step_is_refused(output: Path) -> None:
     loader = Loader(output, global_batch_size=4)
     with pytest.raises(SnapshotError, match="step -1"):
-        loader.load_state_dict({**loader.state_dict(), "step": -1})
+        loader.load_state_dict(sealed({**loader.state_dict(), "step": -1}))
+
+
+@pytest.mark.parametrize("field", ["step", "seed", "global_batch_size", "snapshot", "lineage", "checksum"])
+def test_state_with_a_flipped_bit_in_any_field_is_refused(output: Path, field: str) -> None:
+    loader = Loader(output, global_batch_size=4)
+    state = loader.state_dict()
+    value = state[field]
+    flipped = value ^ 1 if isinstance(value, int) else value[:-1] + chr(ord(value[-1]) ^ 1)
+
+    with pytest.raises(SnapshotError, match="the loader state is damaged, or was edited"):
+        loader.load_state_dict({**state, field: flipped})
+    assert loader.state_dict() == state
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3, 7, 8])
@@ -451,7 +464,7 @@ def test_run_that_goes_on_after_its_smaller_last_batch_loses_no_row(ending: Path
 )
 def test_state_past_the_end_is_refused(ending: Path, step: int, options: dict[str, Any], is_past: bool) -> None:
     loader = Loader(ending, global_batch_size=8, **options)
-    state = {**loader.state_dict(), "step": step}
+    state = sealed({**loader.state_dict(), "step": step})
     if is_past:
         with pytest.raises(SnapshotError, match=rf"at step {step}, past the end of this run, which has 50 rows"):
             loader.load_state_dict(state)

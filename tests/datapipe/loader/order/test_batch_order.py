@@ -14,6 +14,7 @@ import pytest
 from datapipe.document_name import document_name
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
+from datapipe.loader.order.state import sealed
 from datapipe.loader.trace import trace_document, trace_step
 from tests.support.snapshots import make_snapshot
 
@@ -238,7 +239,7 @@ def test_wrong_arguments_are_refused(output: Path, options: dict[str, Any], reas
 def test_states_of_another_order_are_refused(output: Path, name: str) -> None:
     loader = Loader(output, global_batch_size=4)
     state = loader.state_dict()
-    other = {**state, name: state[name] + (1 if isinstance(state[name], int) else "0")}
+    other = sealed({**state, name: state[name] + (1 if isinstance(state[name], int) else "0")})
     with pytest.raises(SnapshotError, match=f"another {name.replace('_', ' ')}"):
         loader.load_state_dict(other)
 
@@ -247,7 +248,7 @@ def test_states_of_another_order_are_refused(output: Path, name: str) -> None:
 def test_states_with_a_broken_lineage_are_refused(output: Path, lineage: str) -> None:
     loader = Loader(output, global_batch_size=4)
     with pytest.raises(SnapshotError, match="lineage cannot be read"):
-        loader.load_state_dict({**loader.state_dict(), "lineage": lineage})
+        loader.load_state_dict(sealed({**loader.state_dict(), "lineage": lineage}))
 
 
 def test_a_state_loaded_under_a_running_iterator_changes_what_comes_next(output: Path) -> None:
@@ -283,7 +284,7 @@ def test_states_that_contradict_their_lineage_are_refused(output: Path) -> None:
     assert lineage["batches"] == [[0, 0, 5], [10, 50, 6]]
     for wrong in ([[0, 0, 5], [10, 49, 6]], [[0, 0, 5], [10, 50, 7]]):
         with pytest.raises(SnapshotError, match="lineage cannot be read"):
-            other.load_state_dict({**state, "lineage": json.dumps({**lineage, "batches": wrong})})
+            other.load_state_dict(sealed({**state, "lineage": json.dumps({**lineage, "batches": wrong})}))
     for wrong_state in (None, 3, "x", []):
         with pytest.raises(SnapshotError, match="not a loader state"):
             other.load_state_dict(wrong_state)  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from datapipe.errors import SnapshotError
 from datapipe.loader import Loader
 from datapipe.loader.order.lineage import Lineage
 from datapipe.loader.order.saved_lineage import lineage_json, read_lineage
+from datapipe.loader.order.state import sealed
 from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
@@ -170,7 +171,7 @@ def test_lineage_that_was_tampered_with_is_refused(tmp_path: Path, state: dict[s
     for value in NONSENSE:
         if value not in VALID.get(where, []):
             with pytest.raises(SnapshotError):
-                other.load_state_dict({**state, "lineage": replaced(state["lineage"], where, value)})
+                other.load_state_dict(sealed({**state, "lineage": replaced(state["lineage"], where, value)}))
     assert other.state_dict() == unchanged
 
 
@@ -187,7 +188,7 @@ def test_lineage_with_any_value_replaced_is_read_or_refused_as_a_state(tmp_path:
     for where in paths(json.loads(state["lineage"])):
         for value in (*NONSENSE, 0, 7, 10**6, 1 << 61, {}, {"b": 3}):
             with suppress(SnapshotError):
-                other.load_state_dict({**state, "lineage": replaced(state["lineage"], where, value)})
+                other.load_state_dict(sealed({**state, "lineage": replaced(state["lineage"], where, value)}))
 
 
 @pytest.mark.parametrize(
@@ -208,4 +209,4 @@ def test_lineage_with_any_value_replaced_is_read_or_refused_as_a_state(tmp_path:
 )
 def test_refused_lineage_says_what_is_wrong(tmp_path: Path, state: dict[str, Any], where: str, value: Any, reason: str) -> None:
     with pytest.raises(SnapshotError, match=reason):
-        open_same(tmp_path).load_state_dict({**state, "lineage": replaced(state["lineage"], where, value)})
+        open_same(tmp_path).load_state_dict(sealed({**state, "lineage": replaced(state["lineage"], where, value)}))

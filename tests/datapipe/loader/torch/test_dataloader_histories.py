@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 from datapipe.loader import Loader
+from datapipe.loader.order.state import sealed
 from tests.support.late_import import late_import
 from tests.support.snapshots import make_snapshot
 
@@ -179,7 +180,7 @@ def test_worker_that_is_killed_is_told_and_costs_no_batch(output: Path, workers:
 @pytest.mark.parametrize("num_workers", [1, 16, 20])
 def test_more_workers_than_batches_hand_out_each_batch_once(output: Path, num_workers: int) -> None:
     loader = counting(output, num_workers=num_workers)
-    loader.load_state_dict({**loader.state_dict(), "step": NUM_STEPS - 2})
+    loader.load_state_dict(sealed({**loader.state_dict(), "step": NUM_STEPS - 2}))
     assert steps_of(loader) == [NUM_STEPS - 2, NUM_STEPS - 1]
     assert steps_of(loader) == []
 

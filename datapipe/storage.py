@@ -23,6 +23,7 @@ import re
 import shutil
 import stat
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -44,6 +45,8 @@ UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 
 _SECOND_NS = 1_000_000_000
 _UPLOAD_BYTES = 8 << 20
+_REQUEST_BYTES, _REQUESTS_AT_ONCE = 8 << 20, 4
+"""Of an object that is read as a whole."""
 
 
 def is_remote(url: str) -> bool:
@@ -261,8 +264,8 @@ class Root:
                 return Path(self.path(relative)).read_bytes()
             except NotADirectoryError as error:
                 raise FileNotFoundError(*error.args) from error
-        with self.filesystem.open_input_stream(self.path(relative), compression=None) as stream:
-            return stream.read()
+        with self.filesystem.open_input_file(self.path(relative)) as stream:
+            return _all_of(stream)
 
     def write_atomic(self, relative: str, content: bytes) -> None:
         """Writes `content` under its final name: readers see all of it, or the content before."""
@@ -370,6 +373,15 @@ class Root:
         prefix = len(self.path()) + 1
         infos = self.filesystem.get_file_info(selector)
         return sorted((info.path[prefix:], info.size) for info in infos if info.type == pafs.FileType.File)
+
+
+def _all_of(stream: pa.NativeFile) -> bytes:
+    """The content of an object. pyarrow's streams would ask for 256 KiB, wait, and ask for the next."""
+    size = stream.size()
+    if size <= _REQUEST_BYTES:
+        return stream.read_at(size, 0)
+    with ThreadPoolExecutor(_REQUESTS_AT_ONCE) as pool:
+        return b"".join(pool.map(lambda start: stream.read_at(_REQUEST_BYTES, start), range(0, size, _REQUEST_BYTES)))
 
 
 def sync_file(path: Path) -> None:

@@ -13,7 +13,8 @@ import xxhash
 from datapipe import columns
 from datapipe.storage import Root
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES, _REMOTE_CHUNK_BYTES = 1 << 20, 8 << 20
+"""That are read at a time. On an object store each is a request, and a request takes as long as some MiB do."""
 
 
 def bytes_checksum(content: bytes | memoryview) -> str:
@@ -21,13 +22,13 @@ def bytes_checksum(content: bytes | memoryview) -> str:
 
 
 def file_checksum(root: Root, relative: str) -> tuple[str, int]:
-    """Checksum and size in bytes of a file, read in chunks of a MiB. Raises FileNotFoundError or OSError.
+    """Checksum and size in bytes of a file, read in chunks. Raises FileNotFoundError or OSError.
 
     The file is not mapped: its pages would count as memory of the process.
     """
-    hasher, size = xxhash.xxh3_128(), 0
+    hasher, size, chunk_bytes = xxhash.xxh3_128(), 0, _CHUNK_BYTES if root.local is not None else _REMOTE_CHUNK_BYTES
     with root.filesystem.open_input_file(root.path(relative)) as stream:
-        while chunk := stream.read_buffer(_CHUNK_BYTES):
+        while chunk := stream.read_buffer(chunk_bytes):
             hasher.update(chunk)
             size += len(chunk)
     return f"xxh3_128:{hasher.hexdigest()}", size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 
 import pyarrow.fs as pafs
@@ -10,7 +11,8 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.outages import outage_of
-from datapipe.storage import current_state, open_input, resolve
+from datapipe.shards.checksum import bytes_checksum, file_checksum
+from datapipe.storage import Root, current_state, open_input, resolve
 from stages.read.text import Text
 from tests.support.object_store import object_store
 from tests.support.unreliable_store import UnreliableStore, unreliable
@@ -83,3 +85,15 @@ def test_s3_store_that_stays_busy_is_an_outage_and_not_a_missing_file(store: Unr
     with pytest.raises(OSError, match="AWS Error") as raised, open_input(url) as stream:
         stream.read()
     assert outage_of(raised.value, url) is not None
+
+
+@pytest.mark.parametrize(("num_bytes", "num_requests"), [(0, 0), (1, 1), (3_000_000, 1), (20_000_000, 3)])
+def test_object_is_read_by_few_large_requests(store: UnreliableStore, num_bytes: int, num_requests: int) -> None:
+    content = random.Random(num_bytes).randbytes(num_bytes)
+    Root(f"s3://public/large{store.query}").write_atomic(f"of-{num_bytes}", content)
+    root = Root(f"s3://public/large{store.query}")
+    assert root.read_bytes(f"of-{num_bytes}") == content
+    assert len(store.gets) <= max(1, num_requests)
+    store.gets.clear()
+    assert file_checksum(root, f"of-{num_bytes}") == (bytes_checksum(content), num_bytes)
+    assert len(store.gets) <= num_requests + 1

@@ -25,7 +25,7 @@ from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record
 from datapipe.storage import Root
 from tests.benchmarks.tables import Settings, Table
-from tests.support.object_store import _CREDENTIALS
+from tests.support.object_store import CREDENTIALS
 from tests.support.slow_network import slow_object_store
 
 _DELAY_MS = 20
@@ -139,7 +139,7 @@ def _commits(root: Root, count: int) -> list[Sequence[str]]:
 
 def measure(settings: Settings) -> Table:
     count, num_records = (20, 2_000) if settings.quick else (200, 100_000)
-    os.environ.update(_CREDENTIALS)
+    os.environ.update(CREDENTIALS)
     rows: list[Sequence[str]] = []
     with slow_object_store("far", _DELAY_MS) as query:
         root = Root(f"s3://far/benchmark{query}")

@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 from tests.benchmarks.loader_start import write_snapshot as write_large
 from tests.benchmarks.tables import Settings, Table
 from tests.support.certificates import Authority
+from tests.support.object_store import CREDENTIALS, served_objects
 from tests.support.service import Server
 from tests.support.snapshots import make_snapshot
 
@@ -66,14 +69,14 @@ _MOSAIC = """
 import json, os, sys, time, shutil
 import numpy as np, torch
 from streaming import MDSWriter, StreamingDataset
-folder, steps, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+folder, remote, steps, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 shutil.rmtree(folder, ignore_errors=True)
 tokens = np.random.default_rng(0).integers(0, 32_000, (count, 2048)).astype(np.uint16)
-with MDSWriter(out=folder + "/remote", columns={"tokens": "ndarray:uint16:2048"}, size_limit=1 << 26) as writer:
+with MDSWriter(out=remote, columns={"tokens": "ndarray:uint16:2048"}, size_limit=1 << 26) as writer:
     for row in tokens:
         writer.write({"tokens": row})
 started = time.perf_counter()
-rows = StreamingDataset(remote=folder + "/remote", local=folder + "/local", shuffle=True, batch_size=16, shuffle_seed=1)
+rows = StreamingDataset(remote=remote, local=folder + "/local", shuffle=True, batch_size=16, shuffle_seed=1)
 batches = iter(torch.utils.data.DataLoader(rows, batch_size=16, num_workers=2))
 next(batches)
 first_s = time.perf_counter() - started
@@ -112,8 +115,7 @@ def measure(settings: Settings) -> Table:
     tokens.write_bytes(bytes(2 * 2048 * _SEQUENCES))
     rows.append(_local("torch DataLoader over memmap, 2 workers", _run([_MEMMAP, str(tokens), str(steps)])))
     if settings.streaming:
-        told = _run([_MOSAIC, str(folder / "mosaic"), str(steps), str(_SEQUENCES)], settings.streaming)
-        rows.append(_local("MosaicML streaming, 2 workers, uint16 counted as int64", told))
+        rows += _mosaic(folder / "mosaic", steps, settings.streaming)
     rows.append(_first_batch(folder, 64 if settings.quick else 16_384))
     return Table(
         title="A service of batches",
@@ -122,6 +124,17 @@ def measure(settings: Settings) -> Table:
         header=("", "GB/s by clock", "GB per s of server CPU", "first batch", ""),
         rows=rows,
     )
+
+
+def _mosaic(folder: Path, steps: int, python: str) -> list[tuple[str, ...]]:
+    """Its shards in a folder, and at an S3 server of a process of its own, the only server that it reads from over HTTP."""
+    rows: list[tuple[str, ...]] = []
+    with served_objects("mosaic") as query:
+        os.environ.update(CREDENTIALS | {"S3_ENDPOINT_URL": dict(parse_qsl(query.removeprefix("?")))["endpoint_override"]})
+        for place, remote in (("from a folder", str(folder / "remote")), ("from S3 over HTTP", "s3://mosaic/rows")):
+            told = _run([_MOSAIC, str(folder), remote, str(steps), str(_SEQUENCES)], python)
+            rows.append(_local(f"MosaicML streaming {place}, 2 workers, uint16 counted as int64", told))
+    return rows
 
 
 def _run(program: list[str], python: str = sys.executable) -> dict[str, Any]:

@@ -13,8 +13,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.support.object_store import served_objects
 
 _READ_BYTES = 1 << 18
 
@@ -74,27 +76,17 @@ async def _forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 def main(bucket: str, delay_ms: str) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", _SERVER, bucket], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as server:
-        assert server.stdout is not None
-        query = dict(parse_qsl(server.stdout.readline().strip().removeprefix("?")))
+    with ExitStack() as server:
+        query = dict(parse_qsl(server.enter_context(served_objects(bucket)).removeprefix("?")))
         upstream = urlsplit(query["endpoint_override"]).netloc
 
         async def until_the_end() -> None:
             await _pass_on(upstream, int(delay_ms) / 1000)
-            server.communicate()
+            server.close()
             os._exit(0)  # connections that clients keep open need no farewell
 
         asyncio.run(until_the_end())
 
-
-_SERVER = (
-    "import logging, sys\n"
-    "logging.getLogger('werkzeug').setLevel('ERROR')\n"
-    "from tests.support.object_store import object_store\n"
-    "with object_store(sys.argv[1]) as query: print(query, flush=True); sys.stdin.read()\n"
-)
 
 if __name__ == "__main__":
     main(*sys.argv[1:])

@@ -2,6 +2,7 @@
 
 additions/00001/files.json    the choice, before anything runs: a run that was stopped goes on with it
 additions/00001/              an output of its own: its tasks, index and shards
+snapshots/FINGERPRINT/additions.json     the folders that a snapshot is made of
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from datapipe.errors import DatapipeError
-from datapipe.ledger.names import FILES, INPUTS
-from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest
+from datapipe.ledger.names import ADDED
+from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest, snapshot_folder
 from datapipe.storage import Root, parquet_table
 
 ADDITIONS = "additions"
@@ -89,17 +90,18 @@ def _last_number(root: Root) -> int:
 
 
 def published_additions(root: Root) -> list[str]:
-    """The folders of the additions since the last run over all files, those that kept no document included: their rows tell of
-    documents that were dropped."""
-    whole, known = files_of(root, INPUTS), files_of(root, FILES)
-    folders = []
-    for folder in addition_folders(root):
-        if root.exists(f"{folder}/{FILES}") and root.exists(f"{folder}/{_CHOICE}"):
-            addition = _read(root, int(PurePosixPath(folder).name))
-            added = {(name, path) for name, paths in addition.files.items() for path in paths}
-            if added <= known and not added & whole:
-                folders.append(folder)
-    return folders
+    """The folders of the additions that the newest snapshot is made of. Those that kept no document are among them, since their
+    rows tell of what was dropped; those that were built and never published are not."""
+    newest = read_manifest(root)
+    try:
+        return [str(folder) for folder in json.loads(root.read_bytes(f"{snapshot_folder(newest.fingerprint)}/{ADDED}"))]
+    except FileNotFoundError:  # no addition, or a version of datapipe that did not note them
+        return sorted({_folder(entry.path) for entry in newest.data_files if entry.path.startswith(f"{ADDITIONS}/")})
+    except (ValueError, TypeError) as error:
+        raise DatapipeError(
+            f"{root.child_url(snapshot_folder(newest.fingerprint))}/{ADDED}: the file was edited or damaged: {error}. It lists "
+            f"the folders of the additions in this snapshot. Restore it, or build anew with `datapipe run --repack`."
+        ) from error
 
 
 def files_of(root: Root, path: str) -> set[tuple[str, str]]:
@@ -119,8 +121,7 @@ def unneeded_files(root: Root, kept: Iterable[Manifest]) -> list[tuple[str, int]
     if not files:
         return []
     begun = begun_addition(root, read_manifest(root).fingerprint)
-    compared = published_additions(root) if root.exists(INPUTS) else []
-    needed = {*compared, *([] if begun is None else [begun.folder])}
+    needed = {*published_additions(root), *([] if begun is None else [begun.folder])}
     needed |= {_folder(entry.path) for snapshot in kept for entry in snapshot.data_files}
     return [(path, size) for path, size in files if _folder(path) not in needed]
 

@@ -12,6 +12,7 @@ Nothing that was read, tokenized or packed before is touched. The validation spl
 from __future__ import annotations
 
 import io
+import json
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -29,7 +30,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import FILES, MIXTURE, REMOVED, REPORT, TOKENIZER, published_tasks
+from datapipe.ledger.names import ADDED, FILES, MIXTURE, REMOVED, REPORT, TOKENIZER, published_tasks
 from datapipe.plan.warnings import RunWarning
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, snapshot_folder
 from datapipe.shards.removed import removed_entry
@@ -149,7 +150,9 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: Joi
         own = snapshot_folder(snapshot.fingerprint)
         note_publication(root, snapshot.fingerprint, time.time(), {})
         needed = {TOKENIZER: root.read_bytes(TOKENIZER), FILES: files, **listed}
-        about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, **needed, SNAPSHOT: snapshot.to_json()}
+        folders = json.dumps([*published_additions(root), addition.folder]).encode()
+        about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, ADDED: folders, **needed}
+        about[SNAPSHOT] = snapshot.to_json()
         for path, content in about.items():
             root.write_atomic(f"{own}/{path}", content)
         tasks = published_tasks(before.fingerprint)

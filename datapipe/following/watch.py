@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from datapipe.composing.additions import addition_folders, files_of
+from datapipe.composing.additions import published_additions, files_of
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
 from datapipe.inputs.entries import Notes
@@ -86,7 +86,7 @@ class Watch:
 
 def facts_of_files(root: Root) -> dict[_Name, tuple[int, str]]:
     """Size and time of the files as they were read."""
-    places = [INPUTS, *(f"{folder}/{INPUTS}" for folder in addition_folders(root))]
+    places = [INPUTS, *(f"{folder}/{INPUTS}" for folder in published_additions(root))]
     found: dict[_Name, tuple[int, str]] = {}
     for place in places:
         if root.exists(place):

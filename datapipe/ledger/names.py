@@ -2,6 +2,8 @@
 
 snapshot.json                     `shards.manifest.SNAPSHOT`: the newest snapshot
 snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file table, mixture and report
+  additions.json                  the folders of the additions that it is made of
+additions/NUMBER/                 each an output of its own, of new files
 shards/SOURCE/part-….arrow        the shards of all of them
 tokenizer.json   files.parquet    of the newest: its tokenizer, and the input file behind each document key
 removed.parquet                   of the newest: documents that were taken down, where there are any
@@ -31,6 +33,7 @@ REMOVED = "removed.parquet"
 MIXTURE = "mixture.yaml"
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
+ADDED = "additions.json"
 CARD = "README.md"
 CROISSANT = "croissant.json"
 

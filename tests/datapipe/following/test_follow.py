@@ -106,6 +106,7 @@ def test_what_is_new_becomes_a_part_and_nothing_before_is_touched(corpus):
     assert corpus.num_runs == 3
 
 
+@pytest.mark.slow
 def test_documents_kept_are_those_of_one_run_over_all_in_the_order_of_the_additions(tmp_path, corpus):
     """Near and exact duplicates of earlier documents are dropped, as one run that prefers earlier ones would."""
     corpus.follow()
@@ -164,6 +165,7 @@ def test_a_file_that_changes_or_goes_after_it_was_read_is_told_once(corpus):
     assert told == ["changed since it was read", "is gone"]
 
 
+@pytest.mark.slow
 def test_what_is_new_waits_until_there_is_enough_or_the_time_has_come(tmp_path):
     corpus = Corpus(tmp_path, tail=TAIL + "publish: {min_tokens: 1M, or_every: 6h}\n")
     corpus.add(0, 1)
@@ -193,6 +195,7 @@ def test_a_run_that_is_stopped_goes_on_with_the_same_files(corpus, tmp_path):
     assert chosen.number == 1
 
 
+@pytest.mark.slow
 def test_files_of_a_choice_that_are_gone_are_chosen_anew(corpus):
     first = corpus.follow()
     begin_addition(corpus.root, first.fingerprint, {"web": ("gone.jsonl",)})
@@ -200,6 +203,31 @@ def test_files_of_a_choice_that_are_gone_are_chosen_anew(corpus):
     second = corpus.follow()
     assert {shard.path.split("/")[1] for shard in second.shards if shard.part} == {"00002"}
     assert any("chosen anew" in line for line in corpus.lines)
+
+
+@pytest.mark.slow
+def test_an_addition_that_was_built_and_never_published_is_compared_with_nothing(corpus, monkeypatch):
+    """It was killed before it was published, and one of its files went; both of its names come again, one with other text."""
+    corpus.follow()
+    corpus.add(2)
+    lost = corpora.documents(77, 20)
+    corpora.write_jsonl(corpus.folder / "in/03.jsonl", lost)
+
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("datapipe.following.follow.publish_addition", killed)
+        corpus.follow()
+    (corpus.folder / "in/03.jsonl").unlink()
+    corpus.follow()
+    corpora.write_jsonl(corpus.folder / "in/03.jsonl", corpora.documents(88, 20))
+    corpus.follow()
+    corpora.write_jsonl(corpus.folder / "in/04.jsonl", lost)
+    before = sum(shard.documents for shard in corpus.snapshot.shards)
+    after = sum(shard.documents for shard in corpus.follow().shards)
+    assert published_additions(corpus.root) == [f"additions/{number:05}" for number in (2, 3, 4)]
+    assert after > before
 
 
 def test_a_choice_that_was_edited_is_refused(corpus):
@@ -210,6 +238,7 @@ def test_a_choice_that_was_edited_is_refused(corpus):
         corpus.follow()
 
 
+@pytest.mark.slow
 def test_a_whole_run_does_not_pack_parts_anew_unless_it_is_told_to(corpus):
     corpus.follow()
     corpus.add(2)
@@ -248,6 +277,7 @@ def test_texts_of_additions_are_refused_and_not_left_out(corpus):
         parts_of_text(corpus.root, followed, None, None, lambda path: None)
 
 
+@pytest.mark.slow
 def test_cleaning_deletes_additions_that_nothing_needs_and_no_others(corpus):
     corpus.follow()
     corpus.add(2)
@@ -342,6 +372,7 @@ def test_command_that_is_interrupted_while_it_waits_ends_at_once(tmp_path):
     assert "Resume with the same command" in errors
 
 
+@pytest.mark.slow
 def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpus):
     """The list is read at every look; a document of a file that comes later is taken down with it; an addition that was begun
     before a takedown goes on."""
@@ -387,6 +418,7 @@ def _repacked(corpus: Corpus) -> Snapshot:
     return corpus.snapshot
 
 
+@pytest.mark.slow
 def test_a_list_of_new_files_is_followed_line_by_line(tmp_path):
     """A file is added at the first look that finds its line whole and the file there; the list may be cut anywhere."""
     corpus = Corpus(tmp_path)
@@ -411,6 +443,7 @@ def test_a_list_of_new_files_is_followed_line_by_line(tmp_path):
     assert corpus.num_runs == 3
 
 
+@pytest.mark.slow
 def test_sources_that_cannot_be_listed_for_a_while_are_waited_for(corpus):
     corpus.follow()
     hidden = corpus.folder / "hidden"

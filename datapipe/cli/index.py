@@ -66,7 +66,8 @@ def takedown(
     Of an index, their rows are deleted, so that later runs no longer compare with them. Files without such rows, and the
     outputs that the index was made of, do not change.
 
-    Documents that are not there are listed, and the exit status is 1. In an index that may be a document that was dropped
+    Documents that are not there are listed, and the exit status is 1; of an output on an object store, only those whose file is
+    not there, since looking for the others would read all shards. In an index that may be a document that was dropped
     before it reached a dedup stage, or taken down before.
 
     \b
@@ -101,7 +102,9 @@ def _take_down_from_output(root: Root, named: list[str]) -> None:
         say(f"published snapshot {done.snapshot.fingerprint[:12]}. Trainers move with loader.advance()")
     for name in done.unknown:
         say(f"  {name}: no such input file")
-    if done.unknown:
+    for name in done.rowless:
+        say(f"  {name}: no row has it, so it was dropped before, or there is no document at this position")
+    if done.unknown or done.rowless:
         raise typer.Exit(1)
 
 

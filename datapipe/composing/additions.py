@@ -2,7 +2,6 @@
 
 additions/00001/files.json    the choice, before anything runs: a run that was stopped goes on with it
 additions/00001/              an output of its own: its tasks, index and shards
-snapshots/FINGERPRINT/additions.json     the folders that a snapshot is made of
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from datapipe.errors import DatapipeError
-from datapipe.ledger.names import ADDED
-from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest, snapshot_folder
+from datapipe.ledger.names import FILES
+from datapipe.shards.additions import ADDITIONS, folder_of, published_additions
+from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest, snapshot_file
 from datapipe.storage import Root, parquet_table
 
-ADDITIONS = "additions"
 _CHOICE = "files.json"
 _OF_TAKEDOWNS = {"removed", "fingerprint"}
 
@@ -89,24 +88,13 @@ def _last_number(root: Root) -> int:
     return next((int(PurePosixPath(folder).name) for folder in begun), 0)
 
 
-def published_additions(root: Root) -> list[str]:
-    """The folders of the additions that the newest snapshot is made of. Those that kept no document are among them, since their
-    rows tell of what was dropped; those that were built and never published are not."""
-    newest = read_manifest(root)
-    try:
-        return [str(folder) for folder in json.loads(root.read_bytes(f"{snapshot_folder(newest.fingerprint)}/{ADDED}"))]
-    except FileNotFoundError:  # no addition, or a version of datapipe that did not note them
-        return sorted({_folder(entry.path) for entry in newest.data_files if entry.path.startswith(f"{ADDITIONS}/")})
-    except (ValueError, TypeError) as error:
-        raise DatapipeError(
-            f"{root.child_url(snapshot_folder(newest.fingerprint))}/{ADDED}: the file was edited or damaged: {error}. It lists "
-            f"the folders of the additions in this snapshot. Restore it, or build anew with `datapipe run --repack`."
-        ) from error
+def files_of(root: Root, snapshot: Manifest) -> set[tuple[str, str]]:
+    """Source and path of the files of a snapshot.
 
-
-def files_of(root: Root, path: str) -> set[tuple[str, str]]:
-    """Source and path of the files that a table names."""
-    table = parquet_table(root.read_bytes(path), ["source", "path"])
+    They are read in its own folder: a publication that was stopped may have replaced the table in the output, and not the
+    manifest.
+    """
+    table = parquet_table(root.read_bytes(snapshot_file(root, snapshot, FILES)), ["source", "path"])
     return set(zip(table.column("source").to_pylist(), table.column("path").to_pylist()))
 
 
@@ -122,10 +110,5 @@ def unneeded_files(root: Root, kept: Iterable[Manifest]) -> list[tuple[str, int]
         return []
     begun = begun_addition(root, read_manifest(root).fingerprint)
     needed = {*published_additions(root), *([] if begun is None else [begun.folder])}
-    needed |= {_folder(entry.path) for snapshot in kept for entry in snapshot.data_files}
-    return [(path, size) for path, size in files if _folder(path) not in needed]
-
-
-def _folder(path: str) -> str:
-    """The first two folders of a path: "additions/00001"."""
-    return "/".join(path.split("/", 2)[:2])
+    needed |= {folder_of(entry.path) for snapshot in kept for entry in snapshot.data_files}
+    return [(path, size) for path, size in files if folder_of(path) not in needed]

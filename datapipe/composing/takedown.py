@@ -13,28 +13,38 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from datapipe import columns
 from datapipe.columns import KEY_BYTES
 from datapipe.composing.additions import addition_folders
 from datapipe.composing.manifest import keep_newest
 from datapipe.config.mixture import Mixture
 from datapipe.credentials import masked
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import UserError
 from datapipe.index.takedown import delete_rows
 from datapipe.index.write import INDEX, open_index
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import CARD, CROISSANT, REMOVED, REPORT, WORK, published_tasks
+from datapipe.metrics import counted
 from datapipe.plan.request import TakenSource
+from datapipe.plan.warnings import RunWarning
+from datapipe.plan.work import HASH_SPACE
+from datapipe.rng import shuffle_hash
+from datapipe.shards.additions import published_additions
 from datapipe.shards.document_files import files_in, files_with_hashes, find_keys
-from datapipe.shards.manifest import SNAPSHOT, Manifest, Snapshot, read_manifest, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, read_snapshot, snapshot_folder
 from datapipe.shards.removed import Removed, read_removed, removed_entry
-from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, note_publication
+from datapipe.shards.shard_file import open_shard
+from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication
 from datapipe.storage import Root, open_input
+
+_LISTED = 10
+"""Documents, or pairs of files, that warnings tell of."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,6 +56,8 @@ class TakenDown:
         num_documents: how many the user named, each counted once.
         num_new: of these, documents that no takedown had named before.
         unknown: documents of files that the snapshot does not have, as the user named them.
+        rowless: documents of its files that no row has: they were dropped, or their position is none of a document. They are
+            in the list, and so in no later snapshot. Not looked for on object stores, where it would be reading all shards.
         rows: rows of indexes that were deleted, by stage.
     """
 
@@ -53,6 +65,7 @@ class TakenDown:
     num_documents: int
     num_new: int
     unknown: tuple[str, ...]
+    rowless: tuple[str, ...]
     rows: Mapping[str, int]
 
 
@@ -72,15 +85,18 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
             )
         found = dict(zip(documents, find_keys(files_with_hashes(root, before), documents)))
         keys = {key for key in found.values() if key is not None}
+        absent = keys - documents_with_rows(root, before, keys) if root.local is not None else set()
         removed = read_removed(root, before)
         after = removed.with_takedown(keys)
         snapshot = before if after is removed else _publish(hold, before, after)
+        take_down_from_additions(root, after)
         rows = delete_from_indexes(root, after)
     return TakenDown(
         snapshot=snapshot,
         num_documents=len({key or document for document, key in found.items()}),
         num_new=len(after) - len(removed),
         unknown=tuple(document for document, key in found.items() if key is None),
+        rowless=tuple(document for document, key in found.items() if key in absent),
         rows=rows,
     )
 
@@ -108,6 +124,22 @@ def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
     return read_snapshot(hold.root)
 
 
+def take_down_from_additions(root: Root, removed: Removed) -> None:
+    """The additions of an output are outputs too, which may be loaded and exported: their snapshots leave out the same
+    documents."""
+    for folder in published_additions(root) if len(removed) else ():
+        target = root.within(folder)
+        before = read_manifest(target)
+        if not isinstance(before, Snapshot):
+            continue
+        files = np.array([number for number, _, _ in files_with_hashes(target, before)], np.uint64)
+        held = read_removed(target, before)
+        after = held.with_takedown(removed.keys[np.isin(_file_hashes(removed), files)].tolist())
+        if after is not held:
+            with exclusive(target) as hold:
+                _publish(hold, before, after)
+
+
 def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]:
     """The other files of a snapshot's folder, for one with the same shards. The card is written anew by whoever tells of it."""
     paths = [path for path, _ in target.list_files(snapshot_folder(old.fingerprint), recursive=False)]
@@ -125,7 +157,7 @@ def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]
 def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
     """Deletes the rows of documents from the indexes of an output and of its additions. Returns how many, by stage."""
     rows: Counter[str] = Counter()
-    hashes = set(np.unique(removed.keys.view(np.uint8).reshape(-1, KEY_BYTES)[:, :8].copy().view(">u8")).tolist())
+    hashes = set(_file_hashes(removed).tolist())
     for folder in ("", *addition_folders(root)) if hashes else ():
         target = root.within(f"{folder}/{WORK}".lstrip("/"))
         if target.exists(INDEX):
@@ -135,42 +167,96 @@ def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
     return dict(rows)
 
 
-def named_in(path: str) -> list[str]:
+def takedown_warnings(mixture: Mixture, taken: Mapping[str, TakenSource], files: bytes, removed: Removed) -> list[RunWarning]:
+    """Warnings about a list of takedowns: documents that it names and that no file has, and files of one name in two outputs,
+    whose documents have the same keys, so that they are left out of both.
+
+    Args:
+        files: files.parquet of the snapshot.
+        removed: its list.
+    """
+    known = files_in(files)
+    named = named_in(mixture.takedown) if mixture.takedown else []
+    unknown = [document for document, key in zip(named, find_keys(known, named)) if key is None] if named else []
+    warnings: list[RunWarning] = []
+    if unknown:
+        text = f"takedown names {counted(len(unknown), 'document')} of files that are not there, such as {unknown[0]}"
+        warnings.append(RunWarning(kind="takedown_of_nothing", text=text, details={"documents": unknown[:_LISTED]}))
+    hashes = set(_file_hashes(removed).tolist())
+    places: dict[int, dict[str, str]] = {}
+    for number, source, path in known:
+        if number in hashes:
+            place = next(iter(taken[source].snapshots.values()))[0].url if source in taken else ""
+            places.setdefault(number, {})[place] = f"{source}/{path}"
+    for names in [sorted(names.values()) for names in places.values() if len(names) > 1][:_LISTED]:
+        text = (
+            f"{names[0]} and {names[1]} are files of two outputs with one name, so their documents have the same keys: what "
+            f"was taken down of one is left out of both. Run one of their mixtures again with another name for the source."
+        )
+        warnings.append(RunWarning(kind="takedown_of_two", text=text, details={"files": names}))
+    return warnings
+
+
+def _file_hashes(removed: Removed) -> np.ndarray:
+    """The file hash of each document: (num_documents,) uint64."""
+    return removed.keys.view(np.uint8).reshape(-1, KEY_BYTES)[:, :8].copy().view(">u8").reshape(-1).astype(np.uint64)
+
+
+def documents_with_rows(root: Root, snapshot: Snapshot, keys: Collection[bytes]) -> set[bytes]:
+    """Those of the documents that rows of a snapshot have. It reads the keys of the shards that may have them."""
+    wanted = Removed.none().with_takedown(keys)
+    halves = wanted.keys.view(np.uint8).reshape(-1, KEY_BYTES).copy().view(">u8").astype(np.uint64)
+    hashes = shuffle_hash((halves[:, 0], halves[:, 1]), snapshot.seed)
+    found: set[bytes] = set()
+    for entry in snapshot.shards:
+        first, stop = entry.hashes or (0, HASH_SPACE)
+        if not ((hashes >= first) & (hashes <= stop - 1)).any():
+            continue
+        shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        try:
+            for number in range(shard.num_batches):
+                matrix = columns.key_matrix(shard.batch(number).column("keys").values)
+                found.update(key.tobytes() for key in matrix[wanted.holds(matrix)])
+        finally:
+            shard.close()
+    return found
+
+
+def named_in(path: str, *, may_grow: bool = False) -> list[str]:
     """The documents that a file names, one a line; a comment begins with #. Raises UserError for a file that cannot be read.
 
     Args:
         path: of the file, or its URL.
+        may_grow: whether it may be in the middle of a line, which counts once it is whole.
     """
     try:
         with open_input(path) as stream:
             content = stream.read().decode()
     except (OSError, ValueError) as error:
         raise UserError(f"{masked(path)}: {error}. Expected a text file with one document a line.") from error
-    lines = (line.partition(" #")[0].strip() for line in content.splitlines())
+    if may_grow:
+        content = content[: content.rfind("\n") + 1]
+    lines = (line.partition(" #")[0].strip() for line in content.split("\n"))
     return [line for line in lines if line and not line.startswith("#")]
 
 
-def removed_documents(root: Root, mixture: Mixture, taken: Mapping[str, TakenSource], files: bytes) -> Removed:
+def removed_documents(
+    root: Root, mixture: Mixture, taken: Mapping[str, TakenSource], files: bytes, *, may_grow: bool = False
+) -> Removed:
     """The documents that the next snapshot of an output leaves out: those of its newest one, those of the outputs that it takes
     rows from, and those that the mixture names and that are in its files.
 
     Args:
         files: files.parquet of the next snapshot.
+        may_grow: as for `named_in`.
     """
-    removed = _removed_before(root)
+    newest = newest_manifest(root)
+    removed = read_removed(root, newest) if isinstance(newest, Snapshot) else Removed.none()
     others = {one[1].fingerprint: one for source in taken.values() for one in source.snapshots.values()}
     of_others = [key for one in others.values() for key in read_removed(*one).keys.tolist()]
-    named = named_in(mixture.takedown) if mixture.takedown else []
+    named = named_in(mixture.takedown, may_grow=may_grow) if mixture.takedown else []
     found = find_keys(files_in(files), named) if named else []
     return removed.with_takedown([*of_others, *(key for key in found if key is not None)])
-
-
-def _removed_before(root: Root) -> Removed:
-    try:
-        newest: Manifest = read_manifest(root)
-    except SnapshotError:
-        return Removed.none()
-    return read_removed(root, newest) if isinstance(newest, Snapshot) else Removed.none()
 
 
 def news_of(taken_down: TakenDown) -> Iterator[str]:

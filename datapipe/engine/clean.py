@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from datapipe.composing.additions import ADDITIONS, unneeded_files
+from datapipe.composing.additions import unneeded_files
 from datapipe.errors import SnapshotError
 from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import ATTEMPTS, FILES, PUBLISHED, REMOVED, RUN, TOKENIZER, WORK, published_tasks
+from datapipe.shards.additions import ADDITIONS
 from datapipe.shards.manifest import SNAPSHOT, Manifest, folder_names, length_folders, read_manifest, snapshot_folder
 from datapipe.shards.snapshots import DATA_FOLDERS, DATA_PATH, Pin, Publication, data_files, files_needed, pins, publications
 from datapipe.storage import Root

@@ -153,14 +153,14 @@ def _with_cut(source: str, bound: BoundStage) -> BoundStage:
     share = bound.stage.kept_share() if isinstance(bound.stage, Filter) else None
     if share is None or not share.threshold_from:
         return bound
-    path = Path(share.threshold_from) / REPORT
+    earlier = Root(share.threshold_from.rstrip("/"))
     try:
-        thresholds = json.loads(path.read_bytes())["thresholds"]
+        thresholds = json.loads(earlier.read_bytes(REPORT))["thresholds"]
         return replace(bound, cut=Cut.from_json(thresholds[source][bound.name]))
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"sources.{source}: {bound.name}: threshold_from: {path} holds no threshold of {bound.name} in {source}. "
-            "Expected an output of a run in which a source and a stage of these names kept a share."
+            f"sources.{source}: {bound.name}: threshold_from: {earlier.child_url(REPORT)} holds no threshold of "
+            f"{bound.name} in {source}. Expected an output of a run in which a source and a stage of these names kept a share."
         ) from error
 
 
@@ -217,7 +217,7 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
             f"{mixture.where('sources', name, 'path')}: the pattern takes {own.rpartition('/')[2]} in the output "
             f"{mixture.output} too, which the run writes. Give another output, or move the input to a folder below."
         )
-    taken = re.compile(re.escape(root.path()) + r"/(shards|documents|snapshots|work|length-\d+)/")
+    taken = re.compile(re.escape(root.path()) + r"/(shards|documents|snapshots|additions|work|length-\d+)/")
     for url in urls:
         if is_remote(url) == is_remote(mixture.output) and not is_http(url) and taken.match(resolve(url)[1]):
             raise UserError(

@@ -21,7 +21,7 @@ from datapipe.engine.patience import stopped_by
 from datapipe.engine.prepare import Only, Say, prepare
 from datapipe.engine.protocol import CountsNodes, Engine, no_exit
 from datapipe.engine.publish import Report, publish
-from datapipe.errors import DatapipeError, SnapshotError, UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.figures import DriverFigures
 from datapipe.index.reference_rows import earlier_runs
 from datapipe.index.write import index_of_run, write_index
@@ -37,9 +37,10 @@ from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.estimate import KeptShares, StepTime, step_times
 from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning
-from datapipe.shards.manifest import Manifest, Snapshot, read_manifest
+from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_table import ShardTable
+from datapipe.shards.snapshots import newest_manifest
 from datapipe.storage import Root
 
 EngineFactory = Callable[[Root, Request], Engine]
@@ -112,7 +113,7 @@ class Run:
         self.request = request = prepare(self.mixture, self.limit, self.observer.say, self.only)
         _check_output(self.root)
         with exclusive(self.root) as hold:
-            self.before = _newest(self.root)
+            self.before = newest_manifest(self.root)
             self._guard_other()
             self._guard_limit()
             self._guard_parts()
@@ -241,14 +242,6 @@ def planned(mixture: Mixture, limit: int | None = None, say: Say | None = None) 
     ledger = Ledger(Root(mixture.output))
     ledger.load()
     return request, compile_plan(request, ledger.look_up)
-
-
-def _newest(root: Root) -> Manifest | None:
-    """The newest snapshot of an output; None where there is none that can be read."""
-    try:
-        return read_manifest(root)
-    except SnapshotError:
-        return None
 
 
 def _check_output(root: Root) -> None:

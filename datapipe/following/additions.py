@@ -15,39 +15,47 @@ import io
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe import catalogue
-from datapipe.composing.additions import Addition, is_base, published_additions
+from datapipe.composing.additions import Addition, files_of, is_base
 from datapipe.composing.manifest import make_snapshot
-from datapipe.composing.takedown import delete_from_indexes, removed_documents
+from datapipe.composing.takedown import delete_from_indexes, removed_documents, take_down_from_additions
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import MixtureSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import DatapipeError, SnapshotError, UserError
+from datapipe.index.write import INDEX, open_index
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import ADDED, FILES, MIXTURE, REMOVED, REPORT, TOKENIZER, published_tasks
+from datapipe.ledger.names import FILES, MIXTURE, REMOVED, REPORT, TOKENIZER, WORK, published_tasks
 from datapipe.plan.warnings import RunWarning
-from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, snapshot_folder
+from datapipe.shards.additions import ADDED, published_additions
+from datapipe.shards.document_files import files_in
+from datapipe.shards.manifest import SNAPSHOT, Snapshot, has_snapshot, read_manifest, snapshot_file, snapshot_folder
 from datapipe.shards.removed import removed_entry
 from datapipe.shards.shard_table import ShardTable
-from datapipe.shards.snapshots import note_publication
+from datapipe.shards.snapshots import newest_manifest, note_publication
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, parquet_table
 
 
 def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
-    """The mixture that builds an addition. Raises UserError for what cannot be followed."""
-    earlier = [root.url, *map(root.child_url, published_additions(root))]
+    """The mixture that builds an addition. Raises UserError for what cannot be followed.
+
+    What is learnt is read in the folder of the newest snapshot: a run that failed since has left its own in the output.
+    """
+    newest, earlier = read_manifest(root), [root.url, *map(root.child_url, published_additions(root))]
+    learnt = root.child_url(snapshot_folder(newest.fingerprint)) if has_snapshot(root, newest.fingerprint) else root.url
     added = {name: source for name, source in mixture.sources.items() if name in addition.files}
     sources = {
         name: source.model_copy(
-            update={"weight": 1} | ({} if source.stages is None else {"stages": _frozen(source.stages, root, earlier)})
+            update={"weight": 1} | ({} if source.stages is None else {"stages": _frozen(source.stages, learnt, earlier)})
         )
         for name, source in added.items()
     }
@@ -55,8 +63,8 @@ def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
     return mixture.as_addition(
         output=root.child_url(addition.folder),
         all_sources=sources,
-        stages=_frozen(mixture.stages, root, earlier),
-        tokenizer=TokenizerSpec(path=root.child_url(TOKENIZER), eos=eos),
+        stages=_frozen(mixture.stages, learnt, earlier),
+        tokenizer=TokenizerSpec(path=root.child_url(snapshot_file(root, newest, TOKENIZER)), eos=eos),
         validation=0.0,
         takedown=None,
         mixture=MixtureSpec(),
@@ -80,17 +88,17 @@ def check_can_follow(mixture: Mixture) -> None:
         )
 
 
-def _frozen(stages: tuple[StageUse, ...], root: Root, earlier: list[str]) -> tuple[StageUse, ...]:
+def _frozen(stages: tuple[StageUse, ...], learnt: str, earlier: list[str]) -> tuple[StageUse, ...]:
     """The stages with all that was learnt from the first snapshot, and compared with what came before."""
-    return tuple(use.model_copy(update={"options": use.options | _fixed(use, root, earlier)}) for use in stages)
+    return tuple(use.model_copy(update={"options": use.options | _fixed(use, learnt, earlier)}) for use in stages)
 
 
-def _fixed(use: StageUse, root: Root, earlier: list[str]) -> dict[str, Any]:
+def _fixed(use: StageUse, learnt: str, earlier: list[str]) -> dict[str, Any]:
     stage = catalogue.build_stage(use)
     if isinstance(stage, Global):
         return {"against": list(dict.fromkeys([*stage.against, *earlier]))}
     share = stage.kept_share() if isinstance(stage, Filter) else None
-    return {"threshold_from": str(root.local)} if share is not None and not share.threshold_from else {}
+    return {"threshold_from": learnt} if share is not None and not share.threshold_from else {}
 
 
 def num_parts(snapshot: Snapshot) -> int:
@@ -135,9 +143,11 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: Joi
         _check_same_form(before, added)
         part = num_parts(before)
         shards = [entry.model_copy(update={"path": f"{addition.folder}/{entry.path}", "part": part}) for entry in added.shards]
-        files = _joined_files(root.read_bytes(FILES), root.read_bytes(f"{addition.folder}/{FILES}"))
+        files = _joined_files(
+            root.read_bytes(snapshot_file(root, before, FILES)), root.read_bytes(f"{addition.folder}/{FILES}")
+        )
         length = before.sequence_length
-        removed = removed_documents(root, mixture, {}, files)
+        removed = removed_documents(root, mixture, {}, files, may_grow=True)
         entry, listed = removed_entry(removed, REMOVED)
         joined = [*before.shards, *shards]
         snapshot, warnings = make_snapshot(mixture, length, before.tokenizer, joined, files, removed=entry)
@@ -149,7 +159,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: Joi
             report = added_report
         own = snapshot_folder(snapshot.fingerprint)
         note_publication(root, snapshot.fingerprint, time.time(), {})
-        needed = {TOKENIZER: root.read_bytes(TOKENIZER), FILES: files, **listed}
+        needed = {TOKENIZER: root.read_bytes(snapshot_file(root, before, TOKENIZER)), FILES: files, **listed}
         folders = json.dumps([*published_additions(root), addition.folder]).encode()
         about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, ADDED: folders, **needed}
         about[SNAPSHOT] = snapshot.to_json()
@@ -160,8 +170,41 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: Joi
             root.write_atomic(published_tasks(snapshot.fingerprint), root.read_bytes(tasks))
         hold.replace({**needed, REPORT: report, MIXTURE: about[MIXTURE], SNAPSHOT: about[SNAPSHOT]})
         if snapshot.removed != before.removed:
+            take_down_from_additions(root, removed)
             delete_from_indexes(root, removed)
     return snapshot, warnings
+
+
+def restore_newest(root: Root) -> bool:
+    """Whether snapshot.json of an output was damaged, and is restored with its files from the folder of the newest snapshot."""
+    with suppress(SnapshotError):
+        read_manifest(root)
+        return False
+    with exclusive(root) as hold:
+        newest = newest_manifest(root)
+        if newest is None:
+            return False
+        own = snapshot_folder(newest.fingerprint)
+        paths = [path for path in (*newest.own_files, REPORT, MIXTURE, SNAPSHOT) if root.exists(f"{own}/{path}")]
+        hold.replace({path: root.read_bytes(f"{own}/{path}") for path in paths})
+    return True
+
+
+def check_is_published(root: Root) -> None:
+    """Raises UserError where a run over all files was stopped while it published: the index of the output then has rows of
+    files that the newest snapshot has not, or has as additions, and what is new would be compared with those."""
+    if not root.exists(f"{WORK}/{INDEX}"):
+        return
+    newest = read_manifest(root)
+    added = [files_in(root.read_bytes(f"{folder}/{FILES}")) for folder in published_additions(root)]
+    whole = files_of(root, newest) - {(source, path) for files in added for _, source, path in files}
+    strange = sorted({(file.source, file.path) for file in open_index(root.url).files} - whole)
+    if strange:
+        repack = " --repack" if added else ""
+        raise UserError(
+            f"--follow: a run over all files of {root.url} was stopped while it published, among them {'/'.join(strange[0])}. "
+            f"Finish it with `datapipe run MIXTURE{repack}`, and follow again."
+        )
 
 
 def _check_same_form(before: Snapshot, added: Snapshot) -> None:

@@ -18,15 +18,23 @@ from datapipe.composing.additions import Addition, begin_addition, begun_additio
 from datapipe.composing.takedown import named_in, take_down
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
-from datapipe.errors import SnapshotError, UserError
-from datapipe.following.additions import JoinReports, check_can_follow, mixture_of, num_parts, publish_addition
+from datapipe.errors import DatapipeError, UserError
+from datapipe.following.additions import (
+    JoinReports,
+    check_can_follow,
+    check_is_published,
+    mixture_of,
+    num_parts,
+    publish_addition,
+    restore_newest,
+)
 from datapipe.following.watch import News, Watch, facts_of_files
 from datapipe.inputs.entries import Notes
-from datapipe.ledger.names import FILES
 from datapipe.metrics import counted, size
+from datapipe.outages import OutageError
 from datapipe.shards.document_files import files_with_hashes, find_keys
 from datapipe.shards.manifest import Snapshot, read_manifest
-from datapipe.shards.snapshots import publications
+from datapipe.shards.snapshots import newest_manifest, publications
 from datapipe.storage import Root
 
 RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]
@@ -64,8 +72,11 @@ class Follower:
         """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks."""
         check_can_follow(self.mixture)
         root = Root(self.mixture.output)
-        if _newest(root) is None:
+        if newest_manifest(root) is None:
             self.run_one(self.mixture, None)
+        elif restore_newest(root):
+            self.say("snapshot.json was damaged, and is restored from the folder of its snapshot")
+        check_is_published(root)
         watch, looks = Watch(self.mixture, root), 0
         while num_looks is None or looks < num_looks:
             snapshot = read_manifest(root)
@@ -75,8 +86,8 @@ class Follower:
                 if self._takes_down(root, snapshot):
                     continue
                 addition = self._begun(root, snapshot)
-                news = watch.look() if addition is None else None
-            except UserError as error:  # a store that does not answer, a folder that is gone for a while, a list that is wrong
+                news = watch.look(snapshot) if addition is None else None
+            except (UserError, OutageError) as error:  # a store or a folder is away for a while, or a list is wrong
                 addition, news = None, None
                 self._waits(f"looking again in {self.every_s:g} s: {error}")
             if news is not None:
@@ -93,7 +104,7 @@ class Follower:
         """Whether a snapshot was published that leaves documents out which the mixture's list names now."""
         if self.mixture.takedown is None:
             return False
-        named = frozenset(named_in(self.mixture.takedown)) - self._taken_down
+        named = frozenset(named_in(self.mixture.takedown, may_grow=True)) - self._taken_down
         keys = dict(zip(named, find_keys(files_with_hashes(root, snapshot), named))) if named else {}
         found = [document for document, key in keys.items() if key is not None]
         self._taken_down |= set(found)
@@ -132,7 +143,13 @@ class Follower:
         self._waits_for = ""
         number = sum(map(len, addition.files.values()))
         self.say(f"adding {counted(number, 'new file')} as part {num_parts(snapshot)} of {', '.join(sorted(addition.files))}")
-        self.run_one(mixture_of(self.mixture, root, addition), addition.files)
+        try:
+            self.run_one(mixture_of(self.mixture, root, addition), addition.files)
+        except DatapipeError as error:
+            if read_manifest(root).fingerprint == snapshot.fingerprint:
+                raise
+            self.say(f"documents were taken down meanwhile, so it is built again. {error}")
+            return
         published, warnings = publish_addition(root, self.mixture, addition, self.join)
         self.describe(root, published)
         tokens = sum(shard.tokens for shard in published.shards) - sum(shard.tokens for shard in snapshot.shards)
@@ -182,15 +199,8 @@ class Follower:
         return False
 
 
-def _newest(root: Root) -> object | None:
-    try:
-        return read_manifest(root)
-    except SnapshotError:
-        return None
-
-
 def _tokens_per_byte(root: Root, snapshot: Snapshot) -> float:
     """Tokens of the snapshot for each byte of the files that it was made of."""
     facts = facts_of_files(root)
-    read = sum(facts[key][0] for key in files_of(root, FILES) if key in facts)
+    read = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
     return sum(shard.tokens for shard in snapshot.shards) / read if read else 0.25

@@ -15,12 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from datapipe.composing.additions import published_additions, files_of
+from datapipe.composing.additions import files_of
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
 from datapipe.inputs.entries import Notes
 from datapipe.inputs.path_lists import SIGN
-from datapipe.ledger.names import FILES, INPUTS
+from datapipe.ledger.names import INPUTS
+from datapipe.shards.additions import published_additions
+from datapipe.shards.manifest import Snapshot
 from datapipe.stage.reader import InputFile
 from datapipe.storage import Root, parquet_table
 
@@ -55,8 +57,8 @@ class Watch:
     root: Root
     _seen: dict[_Name, tuple[int, str]] = field(default_factory=dict)
 
-    def look(self) -> News:
-        known, facts = files_of(self.root, FILES), facts_of_files(self.root)
+    def look(self, snapshot: Snapshot) -> News:
+        known, facts = files_of(self.root, snapshot), facts_of_files(self.root)
         notes, lists = Notes(may_grow=True), self._named_by_lists
         now = {(name, file.path): file for name, files in listed_files(self.mixture, notes).items() for file in files}
         new = {key: file for key, file in now.items() if key not in known}

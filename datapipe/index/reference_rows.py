@@ -20,6 +20,7 @@ from datapipe.ledger.names import WORK
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import BoundStage, Tables
+from datapipe.shards.additions import with_additions
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, is_remote
 
@@ -44,14 +45,14 @@ def find_reference_rows(mixture: Mixture, stages: Stages, paths: Mapping[str, Se
     """
     opened: dict[str, Index] = {}
     checked: set[tuple[str, str]] = set()
-    urls_of: dict[StageKey, tuple[str, ...]] = {}
+    urls_of: dict[StageKey, list[str]] = {}
     rows: dict[StageKey, Tables] = {}
     for source, bound_stages in stages.items():
         for bound in bound_stages:
             if not isinstance(bound.stage, Global):
                 continue
             where, key = f"sources.{source}: {bound.name}: against: ", (bound.name, bound.digest)
-            urls = tuple(dict.fromkeys(_absolute(url) for url in bound.stage.against))
+            urls = earlier_runs([bound])
             if urls_of.setdefault(key, urls) != urls:
                 raise UserError(f"{where}other sources give this stage another list. Expected the same list for all sources.")
             for url in urls:
@@ -67,9 +68,11 @@ def find_reference_rows(mixture: Mixture, stages: Stages, paths: Mapping[str, Se
 
 
 def earlier_runs(stages: Iterable[BoundStage]) -> list[str]:
-    """The outputs and indexes that these stages compare their documents with, as absolute paths or URLs."""
+    """The outputs and indexes that these stages compare their documents with, as absolute paths or URLs. An output that grew
+    is followed by its additions."""
     globals_ = (bound.stage for bound in stages if isinstance(bound.stage, Global))
-    return list(dict.fromkeys(_absolute(url) for stage in globals_ for url in stage.against))
+    given = dict.fromkeys(_absolute(url) for stage in globals_ for url in stage.against)
+    return list(dict.fromkeys(each for url in given for each in with_additions(url)))
 
 
 def _absolute(url: str) -> str:

@@ -31,6 +31,7 @@ from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import LEASE, LOCK
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import HASH_SPACE
+from datapipe.shards.additions import with_additions
 from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root, open_input
 
@@ -47,7 +48,7 @@ _LEFTOVERS = re.compile(
 
 
 def make_index(outputs: Sequence[str], target: str) -> Index:
-    """Makes one index of the rows of several outputs or indexes.
+    """Makes one index of the rows of several outputs or indexes. Those of an output that grew are followed by its additions'.
 
     Raises UserError when `target` contains other files, when two outputs are about one input file, or when the outputs have
     different stages.
@@ -76,7 +77,8 @@ def _copy_rows(outputs: Sequence[str], root: Root) -> Index:
     stages: tuple[IndexedStage, ...] = ()
     rows: list[IndexedRows] = []
     files: list[IndexedFile] = []
-    for url in outputs:
+    additions = dict.fromkeys(each for output in outputs for each in with_additions(output)[1:])
+    for url in (*outputs, *(each for each in additions if each not in outputs)):
         index = open_index(url)
         _check_no_common_file(index, files, url)
         stages = stages or _distinct(index.stages)

@@ -33,7 +33,6 @@ REMOVED = "removed.parquet"
 MIXTURE = "mixture.yaml"
 REPORT = "report.json"
 REPORT_PAGE = "report.html"
-ADDED = "additions.json"
 CARD = "README.md"
 CROISSANT = "croissant.json"
 

@@ -13,11 +13,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass
 
 from datapipe.errors import SnapshotError
 from datapipe.shards.manifest import (
+    SNAPSHOT,
     Manifest,
+    Snapshot,
     find_snapshot,
     fingerprints,
     has_snapshot,
@@ -82,6 +85,25 @@ def length_snapshots(root: Root, fingerprint: str) -> dict[str, str]:
     noted = (_read_note(root, fingerprint) or (0.0, {}))[1]
     newest = {folder: read_manifest(root.within(folder)).fingerprint for folder, names in noted.items() if len(names) > 1}
     return {folder: newest[folder] if newest.get(folder) in names else min(names) for folder, names in noted.items() if names}
+
+
+def newest_manifest(root: Root) -> Manifest | None:
+    """The newest snapshot of an output; None where there is none that can be read.
+
+    Where snapshot.json of the output is damaged, it is the last one among the folders of snapshots: that with the most
+    takedowns, since their list only grows, and then the one published last.
+    """
+    if not root.exists(SNAPSHOT):
+        return None
+    with suppress(SnapshotError):
+        return read_manifest(root)
+    intact: list[tuple[int, float, Manifest]] = []
+    for name in fingerprints(root):
+        with suppress(SnapshotError):
+            snapshot = read_manifest(root, name)
+            taken_down = len(snapshot.removed.takedowns) if isinstance(snapshot, Snapshot) and snapshot.removed else 0
+            intact.append((taken_down, (_read_note(root, name) or (0.0, {}))[0], snapshot))
+    return max(intact, key=lambda one: one[:2])[2] if intact else None
 
 
 @dataclass(frozen=True, kw_only=True)

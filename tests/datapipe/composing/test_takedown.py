@@ -340,3 +340,38 @@ def test_outputs_of_documents_are_refused(folder):
     assert execute(run) is None
     with pytest.raises(UserError, match="holds documents, not tokens"):
         take_down(Root(str(folder / "out")), ["0" * 32])
+
+
+def test_documents_that_no_row_has_are_told(folder):
+    output = Root(str(folder / "out"))
+    there = _documents(folder / "out")[0]
+    done = take_down(output, [there, "web/0.jsonl:1", "web/0.jsonl:99999999"])
+    assert done.rowless == ("web/0.jsonl:1", "web/0.jsonl:99999999")
+    assert (done.num_documents, done.num_new, done.unknown) == (3, 3, ())
+
+
+@pytest.mark.slow
+def test_files_of_two_outputs_with_one_name_are_told_where_one_was_taken_down(folder, tmp_path):
+    """Their documents have the same keys."""
+    other = tmp_path / "other"
+    for number in range(3):
+        corpora.write_jsonl(other / f"in/{number}.jsonl", corpora.documents(5 + number, 60, short=0))
+    tokenizer = TAIL.replace("{train: {vocab_size: 400}}", f"{{path: {folder}/out/tokenizer.json}}")
+    _run(_mixture(other, tokenizer))
+    take_down(Root(str(folder / "out")), _documents(folder / "out")[:1])
+    (tmp_path / "both").mkdir()
+    both = f"  x: {{snapshot: {folder}/out}}\n  y: {{snapshot: {other}/out}}\n"
+    run = Run(load_mixture(runs.write_mixture(tmp_path / "both", both, "", tokenizer)), runs.InProcess, runs.Watcher())
+    assert execute(run) is None
+    assert [warning.kind for warning in run.of_snapshot if warning.kind.startswith("takedown")] == ["takedown_of_two"]
+
+
+@pytest.mark.slow
+def test_a_list_that_names_what_is_not_there_is_told_by_the_run(folder):
+    listed = folder / "gone.txt"
+    listed.write_text("web/nofile.jsonl:0\n")
+    run = Run(load_mixture(_mixture(folder, TAIL + f"takedown: {listed}\n")), runs.InProcess, runs.Watcher())
+    assert execute(run) is None
+    assert any(
+        "takedown names 1 document of files that are not there, such as web/nofile.jsonl:0" in w.text for w in run.of_snapshot
+    )

@@ -12,17 +12,22 @@ import pytest
 
 from datapipe.api import execute
 from datapipe.card.whole import whole_report
-from datapipe.composing.additions import Addition, begin_addition, begun_addition, published_additions
+from datapipe.composing.additions import Addition, begin_addition, begun_addition
 from datapipe.composing.takedown import take_down
 from datapipe.config import load_mixture
 from datapipe.engine.clean import clean, plan_cleaning
 from datapipe.engine.run import Run
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.following.additions import mixture_of
 from datapipe.following.follow import Follower
+from datapipe.following.watch import Watch
+from datapipe.index.takedown import make_index
 from datapipe.inspect.text_export import parts_of_text
+from datapipe.ledger.hold import Hold
 from datapipe.loader import Loader
+from datapipe.outages import Outage, OutageError
 from datapipe.report.snapshot_list import cleaning_lines
+from datapipe.shards.additions import published_additions
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
 from datapipe.shards.verify import verify_snapshot
@@ -216,9 +221,10 @@ def test_an_addition_that_was_built_and_never_published_is_compared_with_nothing
     def killed(*given):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr("datapipe.following.follow.publish_addition", killed)
-        corpus.follow()
+        with pytest.raises(KeyboardInterrupt):
+            corpus.follow()
     (corpus.folder / "in/03.jsonl").unlink()
     corpus.follow()
     corpora.write_jsonl(corpus.folder / "in/03.jsonl", corpora.documents(88, 20))
@@ -381,7 +387,7 @@ def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpu
     corpus.path.write_text(corpus.path.read_text() + f"takedown: {listed}\n")
     first = corpus.follow()
     assert first.removed is None
-    listed.write_text("web/00.jsonl:0\nweb/07.jsonl:0\n")
+    listed.write_text("web/00.jsonl:0\nweb/07.jsonl:0\nweb/00.jsonl:1")  # the last line is not whole
     second = corpus.follow()
     assert second.removed is not None
     assert (second.removed.documents, second.shards) == (1, first.shards)
@@ -407,6 +413,7 @@ def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpu
         gone = {key.tobytes() for key in read_removed(corpus.root, fourth).keys}
         keys = {bytes(key) for step in range(60) for key in loader.batch(step)["document_keys"].reshape(-1, 16)}
     assert not keys & gone
+    listed.write_text("web/00.jsonl:0\nweb/07.jsonl:0\n")
     repacked = _repacked(corpus)
     assert repacked.removed == fourth.removed
     assert not verify_snapshot(corpus.root, repacked)
@@ -459,3 +466,156 @@ def test_sources_that_cannot_be_listed_for_a_while_are_waited_for(corpus):
     corpus.follower(wait=come_back).follow(num_looks=5)
     assert {shard.part or 0 for shard in corpus.snapshot.shards} == {0, 1}
     assert sum(line.startswith("looking again in 1 s: ") and "matches no file" in line for line in corpus.lines) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["tokenizer.json", "files.parquet", "report.json", "mixture.yaml", "snapshot.json"])
+def test_a_publication_that_is_killed_before_any_of_its_files_is_finished(corpus, tmp_path, monkeypatch, name):
+    corpus.follow()
+    corpus.add(2)
+    replace = Hold.replace
+
+    def killed(hold, files):
+        paths = list(files)
+        if "mixture.yaml" not in paths:  # the addition's own
+            return replace(hold, files)
+        replace(hold, {path: files[path] for path in paths[: paths.index(name)]})
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Hold, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            corpus.follow()
+    other = Corpus(tmp_path / "other")
+    other.add(0, 1)
+    other.follow()
+    other.add(2)
+    expected = [shard.checksum for shard in other.follow().shards]
+    assert [shard.checksum for shard in corpus.follow().shards] == expected
+
+
+@pytest.mark.slow
+def test_a_run_over_all_files_that_was_stopped_while_it_published_is_finished_first(corpus, monkeypatch):
+    corpus.follow()
+    corpus.add(2)
+
+    def killed(hold, files):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Hold, "replace", killed)
+        assert isinstance(execute(Run(load_mixture(corpus.path), runs.InProcess, runs.Watcher())), KeyboardInterrupt)
+    with pytest.raises(UserError, match=r"stopped while it published, among them web/02\.jsonl"):
+        corpus.follow()
+    assert execute(Run(load_mixture(corpus.path), runs.InProcess, runs.Watcher())) is None
+    corpus.add(3)
+    assert {shard.part or 0 for shard in corpus.follow().shards} == {0, 1}
+
+
+@pytest.mark.slow
+def test_a_repack_that_is_stopped_leaves_additions_compared(corpus, monkeypatch):
+    corpus.follow()
+    corpus.add(2)
+    before = corpus.follow()
+
+    def stopped(driver, *given, **options):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_execute", stopped)
+        repack = Run(load_mixture(corpus.path), runs.InProcess, runs.Watcher(), repacks=True)
+        assert isinstance(execute(repack), KeyboardInterrupt)
+    (corpus.folder / "in/03.jsonl").write_bytes((corpus.folder / "in/02.jsonl").read_bytes())
+    assert corpus.follow().shards == before.shards
+    assert not plan_cleaning(corpus.root, 1).additions
+
+
+@pytest.mark.slow
+def test_a_damaged_manifest_is_restored_and_takedowns_stay(corpus):
+    corpus.follow()
+    corpus.add(2)
+    corpus.follow()
+    taken_down = take_down(corpus.root, [f"web/02.jsonl:{_second_position(corpus)}"]).snapshot
+    path = corpus.folder / "out/snapshot.json"
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(UserError, match="--repack"):
+        Run(load_mixture(corpus.path), runs.InProcess, runs.Watcher()).execute()
+    assert corpus.follow().fingerprint == taken_down.fingerprint
+    path.write_bytes(path.read_bytes()[:-40])
+    Run(load_mixture(corpus.path), runs.InProcess, runs.Watcher(), repacks=True).execute()
+    assert corpus.snapshot.removed is not None
+
+
+def _second_position(corpus: Corpus) -> int:
+    return (corpus.folder / "in/02.jsonl").read_bytes().index(b"\n") + 1
+
+
+@pytest.mark.slow
+def test_an_addition_by_itself_leaves_out_what_was_taken_down(corpus):
+    """It can be loaded and exported as any output."""
+    corpus.follow()
+    corpus.add(2)
+    corpus.follow()
+    done = take_down(corpus.root, [f"web/02.jsonl:{_second_position(corpus)}", "web/02.jsonl:3"])
+    assert done.rowless == ("web/02.jsonl:3",)
+    addition = corpus.root.within("additions/00001")
+    assert len(read_removed(addition, read_snapshot(addition))) == 2
+    assert not verify_snapshot(addition, read_snapshot(addition))
+    assert take_down(corpus.root, [f"web/02.jsonl:{_second_position(corpus)}"]).num_new == 0
+    assert len(read_removed(addition, read_snapshot(addition))) == 2
+
+
+@pytest.mark.slow
+def test_later_runs_compare_with_the_additions_of_an_output_too(corpus, tmp_path):
+    corpus.follow()
+    corpus.add(2)
+    corpus.follow()
+    make_index([corpus.root.url], str(tmp_path / "index"))
+    for name, against in (("of", corpus.root.url), ("by", str(tmp_path / "index"))):
+        stages = (
+            f"stages:\n  - normalize.unicode\n  - filter.length: {{min_chars: 40}}\n  - dedup.exact: {{against: {against}}}\n"
+        )
+        later = Corpus(tmp_path / name, stages=stages)
+        corpora.write_jsonl(later.folder / "in/later-0.jsonl", corpora.documents(1, 50)[:5] + corpora.documents(2, 50)[:5])
+        corpora.write_jsonl(later.folder / "in/later-1.jsonl", corpora.documents(8, 20))
+        alone = Corpus(tmp_path / f"{name}-alone", stages=stages)
+        corpora.write_jsonl(alone.folder / "in/later-1.jsonl", corpora.documents(8, 20))
+        counts = [sum(shard.documents for shard in each.follow().shards) for each in (later, alone)]
+        assert counts[0] == counts[1] > 0
+
+
+@pytest.mark.slow
+def test_a_store_that_does_not_answer_is_waited_for(corpus, monkeypatch):
+    corpus.follow()
+    corpus.add(2)
+    look, left = Watch.look, [2]
+
+    def failing(watch, snapshot):
+        left[0] -= 1
+        if left[0] >= 0:
+            raise OutageError(Outage(where="s3://crawl/in", cause="no answer"))
+        return look(watch, snapshot)
+
+    monkeypatch.setattr(Watch, "look", failing)
+    assert {shard.part or 0 for shard in corpus.follow(4).shards} == {0, 1}
+    assert sum("looking again in 1 s: s3://crawl/in: no answer" in line for line in corpus.lines) == 1
+
+
+@pytest.mark.slow
+def test_documents_taken_down_while_an_addition_is_built_let_it_be_built_again(corpus):
+    corpus.follow()
+    corpus.add(2)
+    run_one, calls = corpus.run_one, []
+
+    def disturbed(mixture, only):
+        calls.append(only)
+        if len(calls) == 1:
+            take_down(corpus.root, ["web/00.jsonl:0"])
+            raise CorruptionError("a file of an index is gone")
+        run_one(mixture, only)
+
+    corpus.run_one = disturbed
+    snapshot = corpus.follow(3)
+    assert {shard.part or 0 for shard in snapshot.shards} == {0, 1}
+    assert snapshot.removed is not None
+    assert len(calls) == 2

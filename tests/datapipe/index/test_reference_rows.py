@@ -298,8 +298,8 @@ def test_against_a_damaged_index_is_an_error_with_a_remedy(folder: Path, old: ru
 def test_run_that_is_refused_for_other_options_ends_with_status_2_every_time(folder: Path, old: runs.Finished) -> None:
     """One in thirty was ended by SIGABRT while a thread of pyarrow still had the bytes of the index."""
     stage = f"stages:\n  - dedup.minhash: {{bands: 10, against: {folder}/of-old/out}}\n"
-    (folder / "refused").mkdir()
-    mixture = runs.write_mixture(folder / "refused", f"  new: {{path: {folder}/new/*.jsonl}}\n", stage, TAIL)
+    (folder / "refused-each-time").mkdir()
+    mixture = runs.write_mixture(folder / "refused-each-time", f"  new: {{path: {folder}/new/*.jsonl}}\n", stage, TAIL)
     for _ in range(8):
         done = cli_processes.run(["run", str(mixture)])
         assert (done.returncode, done.stderr.count("bands is 14 there and 10 here")) == (2, 1), done.stderr

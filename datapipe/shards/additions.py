@@ -1,0 +1,50 @@
+"""The additions that a snapshot is made of: outputs of their own below the output, each of new files.
+
+additions/00001/                         an output of its own: its tasks, index and shards
+snapshots/FINGERPRINT/additions.json     the folders that a snapshot is made of
+"""
+
+from __future__ import annotations
+
+import json
+
+from datapipe.errors import DatapipeError
+from datapipe.shards.manifest import read_manifest, snapshot_folder
+from datapipe.storage import Root
+
+ADDITIONS = "additions"
+ADDED = "additions.json"
+
+
+def folder_of(path: str) -> str:
+    """The folder of the addition that a file belongs to: "additions/00001"."""
+    return "/".join(path.split("/", 2)[:2])
+
+
+def published_additions(root: Root) -> list[str]:
+    """The folders of the additions that the newest snapshot is made of. Those that kept no document are among them, since their
+    rows tell of what was dropped; those that were built and never published are not.
+
+    Raises SnapshotError where there is no snapshot, DatapipeError for a damaged list.
+    """
+    newest = read_manifest(root)
+    path = f"{snapshot_folder(newest.fingerprint)}/{ADDED}"
+    try:
+        return [str(folder) for folder in json.loads(root.read_bytes(path))]
+    except FileNotFoundError:  # no addition, or a version of datapipe that did not note them
+        return sorted({folder_of(entry.path) for entry in newest.data_files if entry.path.startswith(f"{ADDITIONS}/")})
+    except (ValueError, TypeError) as error:
+        raise DatapipeError(
+            f"{root.child_url(path)}: the file was edited or damaged: {error}. It lists the folders of the additions in this "
+            f"snapshot. Restore it, or build anew with `datapipe run --repack`."
+        ) from error
+
+
+def with_additions(url: str) -> list[str]:
+    """An output with the additions that its newest snapshot is made of, as paths or URLs; anything else alone."""
+    root = Root(url.rstrip("/"))
+    try:
+        has_any = bool(root.within(ADDITIONS).folders())
+    except OSError:  # no such bucket, or no answer: whoever reads it tells
+        has_any = False
+    return [url, *map(root.child_url, published_additions(root))] if has_any else [url]

@@ -82,7 +82,8 @@ def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
     except FileNotFoundError as error:
         if Root(output).exists(MIXTURE):
             raise UserError(
-                f"{output}: no {REPORT} yet: the run has not ended. A run writes it when it ends, well or not."
+                f"{output}: no {REPORT} yet: the run has not ended. A run writes it when it ends, well or not. "
+                f"`datapipe status {output}` tells how far it is."
             ) from error
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:

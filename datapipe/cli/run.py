@@ -151,6 +151,8 @@ def _run(make_run: Callable[[Observer], Run], metrics_port: int | None, log_json
         problem = execute(run, state)
         if log is not None and problem is None:
             log.write("run_finished", snapshot=run.snapshot.fingerprint if run.snapshot else None)
+        elif log is not None and isinstance(problem, KeyboardInterrupt):
+            log.write("run_stopped")
         elif log is not None:
             log.write("run_failed", kind=type(problem).__name__, message=str(problem))
     with _read_to_its_end():

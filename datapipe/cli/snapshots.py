@@ -110,6 +110,7 @@ def clean(
     of the last run stay, so that a stopped run resumes, and so do snapshots with a pin: see `datapipe snapshots --pin`.
     """
     from datapipe.engine.clean import clean, plan_cleaning
+    from datapipe.ledger.lock import exclusive
     from datapipe.metrics import counted, size
     from datapipe.report.layout import say
     from datapipe.report.snapshot_list import NAME_DIGITS, cleaning_lines, pin_line
@@ -117,7 +118,12 @@ def clean(
 
     root = Root(output)
     end_by_signals()
+    if not dry_run:
+        with exclusive(root):  # else it would tell what it deletes, and then that a run is at work
+            pass
     planned = plan_cleaning(root, keep)
+    if planned.keeps_tasks:
+        say(f"{masked(output)}: the last run was killed, so all its committed tasks stay until a run ends here")
     kept = counted(len(planned.kept), "snapshot")
     for each in planned.pins:
         say(masked(f"keeps {each.fingerprint[:NAME_DIGITS]}: {pin_line(each)}"))

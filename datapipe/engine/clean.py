@@ -16,7 +16,7 @@ from datapipe.composing.additions import unneeded_files
 from datapipe.errors import SnapshotError
 from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import ATTEMPTS, FILES, PUBLISHED, REMOVED, RUN, TOKENIZER, WORK, published_tasks
+from datapipe.ledger.names import ATTEMPTS, BEGUN, FILES, INPUTS, PUBLISHED, REMOVED, RUN, TOKENIZER, WORK, published_tasks
 from datapipe.shards.additions import ADDITIONS
 from datapipe.shards.manifest import SNAPSHOT, Manifest, folder_names, length_folders, read_manifest, snapshot_folder
 from datapipe.shards.snapshots import DATA_FOLDERS, DATA_PATH, Pin, Publication, data_files, files_needed, pins, publications
@@ -39,6 +39,7 @@ class Cleaning:
         tasks: fingerprints of the tasks whose records are deleted.
         work_files: path and bytes of the files of these tasks, and of those that no record names.
         additions: path and bytes of the files of additions that nothing needs.
+        keeps_tasks: whether every task stays, since the last run was killed and has told none.
     """
 
     kept: tuple[Publication, ...]
@@ -50,6 +51,7 @@ class Cleaning:
     tasks: tuple[str, ...]
     work_files: tuple[tuple[str, int], ...]
     additions: tuple[tuple[str, int], ...] = ()
+    keeps_tasks: bool = False
 
     @property
     def num_bytes(self) -> int:
@@ -67,6 +69,11 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
     Args:
         keep: how many of the newest snapshots stay, at least 1; pinned ones stay beside them.
     """
+    if not root.exists(SNAPSHOT) and root.exists(INPUTS):
+        raise SnapshotError(
+            f"{root.url}: no run has published a snapshot here yet, so there is nothing to clean. The same `datapipe run` "
+            f"goes on with what is committed. To give it up, delete {root.child_url(WORK)} while no run is at work."
+        )
     every, pinned = publications(root), pins(root)
     newest, names = every[-keep:], {("", publication.fingerprint) for publication in every[-keep:]}
     own = {pin.fingerprint for pin in pinned if not pin.folder}
@@ -87,6 +94,7 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
         files=tuple(path for part in parts for path in part.files),
         tasks=tuple(tasks),
         work_files=tuple(work_files),
+        keeps_tasks=root.exists(BEGUN),
         additions=tuple(unneeded_files(root, [publication.snapshot for publication in kept])),
     )
 
@@ -171,7 +179,10 @@ def _snapshots(target: Root, wanted: set[str]) -> list[Manifest]:
 
 
 def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:
-    """The tasks that neither a kept snapshot nor the last run has, and files under work/ that no other task names."""
+    """The tasks that neither a kept snapshot nor the last run has, and files under work/ that no other task names.
+
+    Which tasks a run has that was killed is written nowhere, so after one every task stays.
+    """
     needed = _last_run(root)
     for publication in kept:
         try:
@@ -181,6 +192,8 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
     ledger = Ledger(root)
     ledger.load()
     names = ledger.fingerprints()
+    if root.exists(BEGUN):
+        needed |= set(names)
     gone = [name for name in names if name not in needed]
     records = [record for name in names if name in needed and (record := ledger.look_up(name)) is not None]
     used = {attempt_folder(output.path) for record in records for outputs in record.outputs.values() for output in outputs}

@@ -30,7 +30,7 @@ from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError
 from datapipe.inputs.path_lists import SIGN as LIST_SIGN
 from datapipe.ledger.ledger import RECORD_VERSION, Ledger
-from datapipe.ledger.names import CLUSTER, INPUTS, MIXTURE, RUN
+from datapipe.ledger.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.estimate import Estimate, KeptShares, estimate, kept_shares
 from datapipe.plan.reasons import LastRun, RunFacts, facts_of, reasons
@@ -84,10 +84,12 @@ def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] =
         "kept": kept_shares(plan),
     }
     root.write_atomic(RUN, json.dumps(run).encode())
+    root.delete(BEGUN)
 
 
 def write_inputs(root: Root, request: Request) -> None:
-    """Writes work/inputs.parquet, before a run reads anything."""
+    """Writes work/inputs.parquet, before a run reads anything, and notes that it has begun."""
+    root.write_atomic(BEGUN, b"")
     rows = [
         {
             "source": name,
@@ -152,7 +154,10 @@ def read_history(root: Root) -> RunHistory:
         run = json.loads(root.read_bytes(RUN))
         inputs = parquet_table(root.read_bytes(INPUTS)).to_pylist()
     except FileNotFoundError as error:
-        raise UserError(f"{root.url}: no run has left anything here. Expected the output of `datapipe run`.") from error
+        begun = "a run has begun here, and none has ended: `datapipe status` tells how far it is" if root.exists(BEGUN) else ""
+        raise UserError(
+            f"{root.url}: {begun or 'no run has left anything here'}. Expected the output of `datapipe run`."
+        ) from error
     _check_version(root, run)
     run["against"], inputs = _with_credentials(root, run["against"], inputs)
     ledger = Ledger(root)

@@ -276,7 +276,8 @@ def _connect(address: str | None, num_workers: int | None) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(
             f"cannot reach a Ray cluster at {address or 'this machine'}: {error}. "
-            f"Start one with `ray start --head`, give its --address, or leave --address out to start one for this run."
+            f"Start one with `ray start --head`, give its --address, or leave --address out to start one for this run. If it "
+            f"has a token, this shell needs it too: RAY_AUTH_MODE=token and RAY_AUTH_TOKEN."
         ) from error
 
 

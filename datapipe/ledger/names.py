@@ -16,6 +16,7 @@ work/                             what runs need to resume, and `inspect` to loo
   attempts/STEP/TASK-ATTEMPT/     files of tasks; those that no record names are deleted when a run starts and ends
   index.json   index/   rows/     rows of the run's global stages, for later runs; rows/ has files that a takedown changed
   run.json   inputs.parquet       the last run and its inputs
+  begun                           while a run is at work, and after it was killed: run.json is then of the run before
   cluster.json                    hours that nodes of a Ray cluster were used for
   published/FINGERPRINT           the tasks that each snapshot was made of
   publish/                        shards on their way to shards/
@@ -44,6 +45,7 @@ LEDGER = f"{WORK}/ledger"
 ATTEMPTS = f"{WORK}/attempts"
 RUN = f"{WORK}/run.json"
 INPUTS = f"{WORK}/inputs.parquet"
+BEGUN = f"{WORK}/begun"
 CLUSTER = f"{WORK}/cluster.json"
 PUBLISH = f"{WORK}/publish"
 PUBLISHED = f"{WORK}/published"

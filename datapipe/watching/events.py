@@ -3,9 +3,9 @@
     {"time": "2026-11-23T09:00:00.123Z", "event": "task_committed", "step": "web/read", "task": "0a1b2c3d4e5f",
      "attempt": "9c0d…", "node": "host-7", "seconds": 1.25}
 
-run_started  planned  step_started  task_started ┬ task_committed                 step_committed  run_finished  run_failed  said
-                                                 ├ task_failed    task_retried
-                                                 └ task_cancelled: another attempt at the task ended first
+run_started  planned  step_started  task_started ┬ task_committed                 step_committed ┬ run_finished      said
+                                                 ├ task_failed    task_retried                   ├ run_stopped
+                                                 └ task_cancelled: another attempt ended first   └ run_failed
 
 Each attempt starts once, and ends once unless the run ends before. One that is shorter than the time between two looks of the
 driver is told to start when it ends.

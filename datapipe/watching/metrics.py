@@ -125,6 +125,7 @@ def serve_run(state: RunState, about: dict[str, str], port: int, address: str = 
         server, thread = start_http_server(port, address, registry)
     except OSError as error:
         raise UserError(
-            f"--metrics-port: cannot serve metrics at {address}:{port}: {error.strerror}. Give another port."
+            f"--metrics-port: cannot serve metrics at {address}:{port}: {error.strerror}. Give another port, "
+            f"or see with `datapipe status` whether this run is at work already."
         ) from error
     return MetricsServer(server, thread)

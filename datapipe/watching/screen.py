@@ -11,6 +11,8 @@ from datapipe.report.progress import duration
 from datapipe.watching.time_left import TimeLeft
 
 _SHOWN = 8
+_SILENT_S = 45.0
+"""A run writes every few seconds, on an object store every 15."""
 
 
 def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
@@ -44,11 +46,14 @@ def _heading(status: Mapping[str, Any], output: str) -> str:
     match status["state"]:
         case "running":
             left = f"; {text}" if (text := left_text(status)) else ""
-            return f"{output}: running for {duration(time.time() - status['started'])}, process {status['holder']}{left}"
+            silent_s = time.time() - status.get("written", time.time())
+            silent = f"; it has said nothing for {duration(silent_s)}" if silent_s > _SILENT_S else ""
+            ran = duration(time.time() - status["started"])
+            return f"{output}: running for {ran}, process {status['holder']}{left}{silent}"
         case "finished":
             return f"{output}: finished"
         case "killed":
-            return f"{output}: process {status['process']} is gone without a word. Run the same command again to go on"
+            return f"{output}: killed: process {status['process']} is gone without a word. Run the same command again to go on"
         case "stopped":
             return f"{output}: stopped. Run the same command again to go on"
     return f"{output}: failed: {status['outcome']}"

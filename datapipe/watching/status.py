@@ -117,7 +117,8 @@ def read_status(root: Root) -> dict[str, Any]:
         raise UserError(f"{root.child_url(STATUS)}: the file was edited or damaged. A run writes it anew.") from error
     holder = _holder(root)
     state = status["outcome"] if status["outcome"] in ("running", "finished", "stopped") else "failed"
-    state = "killed" if state == "running" and not holder else state
+    if state == "running" and not holder:
+        return {**status, "outcome": "killed", "running": [], "num_running": 0, "holder": holder, "state": "killed"}
     return {**status, "holder": holder, "state": state}
 
 

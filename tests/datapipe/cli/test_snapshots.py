@@ -13,6 +13,7 @@ from datapipe.cli.main import app
 from datapipe.engine import clean as cleaning
 from datapipe.engine.clean import clean, plan_cleaning
 from datapipe.errors import SnapshotError
+from datapipe.ledger.lock import exclusive
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.shards.manifest import fingerprints, read_snapshot
 from datapipe.shards.snapshots import pin_snapshot, pins, publications, unpin_snapshot
@@ -33,6 +34,37 @@ def root(tmp_path: Path) -> Root:
         file = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}\n", "", _TAIL)
         runs.run_mixture(file, overrides=[f"seed={seed}"], make_engine=runs.InProcess)
     return Root(str(tmp_path / "out"))
+
+
+def _killed(*given, **options):
+    raise KeyboardInterrupt
+
+
+def test_tasks_of_a_run_that_was_killed_stay(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}\n", "", _TAIL)
+    with monkeypatch.context() as patch:
+        patch.setattr("datapipe.engine.run.write_run", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            runs.run_mixture(file, overrides=["seed=9"], make_engine=runs.InProcess)
+    clean(root, 1)
+    again = runs.run_mixture(file, overrides=["seed=9"], make_engine=runs.InProcess)
+    assert not again.watcher.steps
+    cleaned = clean(root, 1)
+    assert not cleaned.keeps_tasks
+    assert cleaned.tasks
+
+
+def test_nothing_is_cleaned_before_a_first_snapshot(root: Root) -> None:
+    (Path(root.path()) / "snapshot.json").unlink()
+    done = CliRunner().invoke(app, ["clean", root.url])
+    assert "nothing to clean" in str(done.exception)
+
+
+def test_a_cleaning_beside_a_run_says_so_and_nothing_else(root: Root) -> None:
+    with exclusive(root):
+        done = CliRunner().invoke(app, ["clean", root.url])
+    assert "another run is using this output" in str(done.exception)
+    assert "deleting" not in done.output
 
 
 def _names(root: Root) -> list[str]:

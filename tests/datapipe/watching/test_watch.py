@@ -76,7 +76,7 @@ def test_a_run_that_ends_between_two_files_is_not_killed_and_one_that_nobody_hol
     )
     status, printed = _watched(_status("killed"), _status("killed"))
     assert status == 3
-    assert "process 7 on here is gone without a word" in printed
+    assert "killed: process 7 on here is gone without a word" in printed
 
 
 def test_a_store_that_does_not_answer_is_told_and_asked_again() -> None:

@@ -7,12 +7,13 @@ additions/00001/              an output of its own: its tasks, index and shards
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from datapipe.errors import DatapipeError
-from datapipe.ledger.names import FILES
+from datapipe.ledger.names import FILES, FOLLOWER, WORK
 from datapipe.shards.additions import ADDITIONS, folder_of, published_additions
 from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest, snapshot_file
 from datapipe.storage import Root, parquet_table
@@ -83,6 +84,11 @@ def addition_folders(root: Root) -> list[str]:
     return [f"{ADDITIONS}/{name}" for name in root.within(ADDITIONS).folders() if name.isdigit()]
 
 
+def write_word(root: Root, line: str) -> None:
+    """Leaves what a follower does or waits for, for whoever asks; nothing where it has ended."""
+    root.write_atomic(FOLLOWER, json.dumps({"doing": line, "written": time.time()}).encode())
+
+
 def _last_number(root: Root) -> int:
     begun = (folder for folder in reversed(addition_folders(root)) if root.exists(f"{folder}/{_CHOICE}"))
     return next((int(PurePosixPath(folder).name) for folder in begun), 0)
@@ -105,7 +111,7 @@ def unneeded_files(root: Root, kept: Iterable[Manifest]) -> list[tuple[str, int]
     Args:
         kept: the snapshots that stay.
     """
-    files = root.list_files(ADDITIONS)
+    files = [(path, size) for path, size in root.list_files(ADDITIONS) if not path.startswith(f"{ADDITIONS}/{WORK}/")]
     if not files:
         return []
     begun = begun_addition(root, read_manifest(root).fingerprint)

@@ -24,6 +24,7 @@ from datapipe.composing.additions import addition_folders
 from datapipe.composing.manifest import keep_newest
 from datapipe.config.mixture import Mixture
 from datapipe.credentials import masked
+from datapipe.document_name import named_key
 from datapipe.errors import UserError
 from datapipe.index.takedown import delete_rows
 from datapipe.index.write import INDEX, open_index
@@ -222,12 +223,16 @@ def documents_with_rows(root: Root, snapshot: Snapshot, keys: Collection[bytes])
     return found
 
 
-def named_in(path: str, *, may_grow: bool = False) -> list[str]:
-    """The documents that a file names, one a line; a comment begins with #. Raises UserError for a file that cannot be read.
+def named_in(path: str, *, may_grow: bool = False, wrong: list[str] | None = None) -> list[str]:
+    """The documents that a file names, one a line; a comment begins with #.
 
     Args:
         path: of the file, or its URL.
-        may_grow: whether it may be in the middle of a line, which counts once it is whole.
+        may_grow: whether it may be in the middle of a line, which counts once it is whole, and lines that name no document are
+            left out: the others must not wait for them.
+        wrong: gets what is wrong with each line that is left out.
+
+    Raises UserError for a file that cannot be read, and for a line that names no document.
     """
     try:
         with open_input(path) as stream:
@@ -236,8 +241,22 @@ def named_in(path: str, *, may_grow: bool = False) -> list[str]:
         raise UserError(f"{masked(path)}: {error}. Expected a text file with one document a line.") from error
     if may_grow:
         content = content[: content.rfind("\n") + 1]
-    lines = (line.partition(" #")[0].strip() for line in content.split("\n"))
-    return [line for line in lines if line and not line.startswith("#")]
+    named: list[str] = []
+    for number, line in enumerate(content.split("\n"), 1):
+        text = line.partition(" #")[0].strip()
+        if not text or text.startswith("#"):
+            continue
+        try:
+            named_key(text, {})
+        except UserError as error:
+            told = f"{masked(path)}, line {number}: {error}"
+            if not may_grow:
+                raise UserError(told) from None
+            if wrong is not None:
+                wrong.append(told)
+            continue
+        named.append(text)
+    return named
 
 
 def removed_documents(

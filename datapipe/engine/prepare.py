@@ -17,6 +17,7 @@ from pydantic_core import to_jsonable_python
 
 from datapipe import catalogue
 from datapipe.composing.snapshot_sources import check_tokenizer, with_snapshot_sources
+from datapipe.composing.takedown import named_in
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
@@ -59,6 +60,8 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
         say: gets lines about the listing of input files where it takes more than a second; None for no lines.
         only: by source, the paths of the files that are read; None for all.
     """
+    if mixture.takedown is not None:
+        named_in(mixture.takedown)  # a list that cannot be read is told before anything runs
     mixture, taken = with_snapshot_sources(mixture)
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)

@@ -29,7 +29,7 @@ from datapipe.kernels.compiling import Compilation
 from datapipe.ledger.hold import LeaseLostError
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import MIXTURE
+from datapipe.ledger.names import MIXTURE, TOKENIZER
 from datapipe.memory import without_collection
 from datapipe.metrics import counted, size
 from datapipe.outages import free_bytes
@@ -37,7 +37,7 @@ from datapipe.plan.compile import Plan, compile_plan
 from datapipe.plan.estimate import KeptShares, StepTime, step_times
 from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning
-from datapipe.shards.manifest import Manifest, Snapshot
+from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
 from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import newest_manifest
@@ -132,10 +132,26 @@ class Run:
             if index is not None:
                 write_index(index)
             self.snapshot, self.of_snapshot = publish(hold, request, plan, self.report, self.observer.say)
+            self.of_snapshot = [*self.of_snapshot, *self._new_tokenizer()]
             if isinstance(self.snapshot, Snapshot) and self.snapshot.removed is not None:
                 delete_from_indexes(self.root, read_removed(self.root, self.snapshot))
             ledger.sweep(hold)
         return self.snapshot
+
+    def _new_tokenizer(self) -> list[RunWarning]:
+        """A warning where a corpus that grew is packed anew with another tokenizer: trainers of the old one cannot move."""
+        before, after = self.before, self.snapshot
+        if not (self.repacks and isinstance(before, Snapshot) and isinstance(after, Snapshot)) or (
+            before.tokenizer.fingerprint == after.tokenizer.fingerprint
+        ):
+            return []
+        path = self.root.child_url(snapshot_file(self.root, before, TOKENIZER))
+        text = (
+            f"a tokenizer was trained anew, so no trainer of snapshot {before.fingerprint[:12]} can move to this one. To keep "
+            f"the old one, copy {path}, and name it in the mixture: "
+            f"tokenizer: {{path: FILE}}"
+        )
+        return [RunWarning(kind="new_tokenizer", text=text)]
 
     def _execute(self, driver: Driver, request: Request) -> Plan:
         """Runs what is not committed; writes the history of the run whether it fails or not."""

@@ -27,6 +27,7 @@ from datapipe.composing.manifest import make_snapshot
 from datapipe.composing.takedown import delete_from_indexes, removed_documents, take_down_from_additions
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import MixtureSpec
+from datapipe.config.resolved import parsed_yaml
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import DatapipeError, SnapshotError, UserError
@@ -86,6 +87,31 @@ def check_can_follow(mixture: Mixture) -> None:
             f"--follow: pack.sequence_length lists {len(lengths)} lengths. Expected one: additions with several are not there "
             f"yet."
         )
+
+
+def check_is_as_before(mixture: Mixture, root: Root) -> None:
+    """Raises UserError where the mixture has another tokenizer, sequence length, shard format or seed than the newest snapshot:
+    what was learnt and how rows look is frozen while it is followed."""
+    path = f"{snapshot_folder(read_manifest(root).fingerprint)}/{MIXTURE}"
+    if not root.exists(path):
+        return
+    before, now = parsed_yaml(root.read_bytes(path).decode()), parsed_yaml(mixture.resolved_yaml())
+    for names in _FROZEN:
+        was, is_now = _value(before, names), _value(now, names)
+        if was != is_now:
+            raise UserError(
+                f"--follow: {'.'.join(names)} was {was} when {root.url} was published, and is {is_now} now. While a mixture is "
+                f"followed it stays: set it back, or build anew with `datapipe run --repack`."
+            )
+
+
+_FROZEN = (("tokenizer", "train"), ("tokenizer", "eos"), ("pack", "sequence_length"), ("shards", "format"), ("seed",))
+
+
+def _value(content: Any, names: Sequence[str]) -> Any:
+    for name in names:
+        content = content.get(name) if isinstance(content, dict) else None
+    return content
 
 
 def _frozen(stages: tuple[StageUse, ...], learnt: str, earlier: list[str]) -> tuple[StageUse, ...]:

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 
-from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of
+from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of, write_word
 from datapipe.composing.takedown import named_in, take_down
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
@@ -22,6 +23,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.following.additions import (
     JoinReports,
     check_can_follow,
+    check_is_as_before,
     check_is_published,
     mixture_of,
     num_parts,
@@ -30,8 +32,10 @@ from datapipe.following.additions import (
 )
 from datapipe.following.watch import News, Watch, facts_of_files
 from datapipe.inputs.entries import Notes
+from datapipe.ledger.lock import exclusive
 from datapipe.metrics import counted, size
 from datapipe.outages import OutageError
+from datapipe.shards.additions import ADDITIONS
 from datapipe.shards.document_files import files_with_hashes, find_keys
 from datapipe.shards.manifest import Snapshot, read_manifest
 from datapipe.shards.snapshots import newest_manifest, publications
@@ -69,14 +73,23 @@ class Follower:
     _waits_for: str = ""
 
     def follow(self, num_looks: int | None = None) -> None:
-        """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks."""
+        """Follows until an exception ends it, such as KeyboardInterrupt, or for so many looks. Raises UserError where another
+        process follows."""
         check_can_follow(self.mixture)
         root = Root(self.mixture.output)
+        with exclusive(root.within(ADDITIONS)):
+            try:
+                self._follow(root, num_looks)
+            finally:
+                self._note("")
+
+    def _follow(self, root: Root, num_looks: int | None) -> None:
         if newest_manifest(root) is None:
             self.run_one(self.mixture, None)
         elif restore_newest(root):
             self.say("snapshot.json was damaged, and is restored from the folder of its snapshot")
         check_is_published(root)
+        check_is_as_before(self.mixture, root)
         watch, looks = Watch(self.mixture, root), 0
         while num_looks is None or looks < num_looks:
             snapshot = read_manifest(root)
@@ -104,7 +117,10 @@ class Follower:
         """Whether a snapshot was published that leaves documents out which the mixture's list names now."""
         if self.mixture.takedown is None:
             return False
-        named = frozenset(named_in(self.mixture.takedown, may_grow=True)) - self._taken_down
+        wrong: list[str] = []
+        named = frozenset(named_in(self.mixture.takedown, may_grow=True, wrong=wrong)) - self._taken_down
+        for line in wrong:
+            self._say_once(line)
         keys = dict(zip(named, find_keys(files_with_hashes(root, snapshot), named))) if named else {}
         found = [document for document, key in keys.items() if key is not None]
         self._taken_down |= set(found)
@@ -120,6 +136,11 @@ class Follower:
                 f"published snapshot {done.snapshot.fingerprint[:12]} without {counted(done.num_new, 'document')} taken down"
             )
         return done.num_new > 0
+
+    def _note(self, line: str) -> None:
+        """Leaves the last word for `datapipe status`."""
+        with suppress(OSError):
+            write_word(Root(self.mixture.output), line)
 
     def _say_once(self, line: str) -> None:
         if line not in self._told:
@@ -142,7 +163,9 @@ class Follower:
     def _add(self, root: Root, snapshot: Snapshot, addition: Addition) -> None:
         self._waits_for = ""
         number = sum(map(len, addition.files.values()))
-        self.say(f"adding {counted(number, 'new file')} as part {num_parts(snapshot)} of {', '.join(sorted(addition.files))}")
+        adding = f"adding {counted(number, 'new file')} as part {num_parts(snapshot)} of {', '.join(sorted(addition.files))}"
+        self.say(adding)
+        self._note(f"{adding}: `datapipe status {root.child_url(addition.folder)}`")
         try:
             self.run_one(mixture_of(self.mixture, root, addition), addition.files)
         except DatapipeError as error:
@@ -195,6 +218,7 @@ class Follower:
     def _waits(self, line: str) -> bool:
         if line != self._waits_for:
             self.say(line)
+        self._note(line)
         self._waits_for = line
         return False
 

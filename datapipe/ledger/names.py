@@ -4,6 +4,7 @@ snapshot.json                     `shards.manifest.SNAPSHOT`: the newest snapsho
 snapshots/FINGERPRINT/            every snapshot: its manifest, tokenizer, file table, mixture and report
   additions.json                  the folders of the additions that it is made of
 additions/NUMBER/                 each an output of its own, of new files
+additions/work/                   the lock of the process that follows, and follow.json: what it is at, for `datapipe status`
 shards/SOURCE/part-….arrow        the shards of all of them
 tokenizer.json   files.parquet    of the newest: its tokenizer, and the input file behind each document key
 removed.parquet                   of the newest: documents that were taken down, where there are any
@@ -46,6 +47,7 @@ ATTEMPTS = f"{WORK}/attempts"
 RUN = f"{WORK}/run.json"
 INPUTS = f"{WORK}/inputs.parquet"
 BEGUN = f"{WORK}/begun"
+FOLLOWER = f"additions/{WORK}/follow.json"
 CLUSTER = f"{WORK}/cluster.json"
 PUBLISH = f"{WORK}/publish"
 PUBLISHED = f"{WORK}/published"

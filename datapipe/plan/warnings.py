@@ -22,6 +22,7 @@ split_for_padding  a source of which more than `MOST_SPLIT` is split to keep the
 nothing_to_draw    a source without anything to train on                                the snapshot
 ends_early         a source that reaches its `max_epochs` before the run ends           the snapshot
 many_epochs        a source that is drawn too often                                     `report.mixture_shares`
+new_tokenizer      another tokenizer than that of the snapshot that is packed anew      the snapshot
 takedown_of_nothing  takedowns of documents whose files are not there                   the snapshot
 takedown_of_two    takedowns of documents of two outputs whose files have one name      the snapshot
 stray_file         a file among the shards and documents that no run writes             the output

@@ -94,8 +94,14 @@ def changes(root: Root, before: Manifest, after: Manifest) -> list[str]:
     options = option_changes(_mixture(root, before), _mixture(root, after))
     if len(options) > _LISTED_CHANGES:
         options = [*options[:_LISTED_CHANGES], f"and {len(options) - _LISTED_CHANGES:,} more"]
-    lines = [*_source_changes(before, after), *options, *_file_changes(root, before, after)]
+    lines = [*_source_changes(before, after), *_taken_down(before, after), *options, *_file_changes(root, before, after)]
     return lines or list(_shard_changes(before, after)) or ["nothing but the manifest"]
+
+
+def _taken_down(before: Manifest, after: Manifest) -> Iterator[str]:
+    earlier, now = (each.removed.documents if isinstance(each, Snapshot) and each.removed else 0 for each in (before, after))
+    if earlier != now:
+        yield f"{counted(abs(now - earlier), 'document')} {'taken down' if now > earlier else 'no longer taken down'}"
 
 
 def _source_changes(before: Manifest, after: Manifest) -> Iterator[str]:

@@ -18,6 +18,10 @@ _SILENT_S = 45.0
 def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
     """How far a run is, in lines."""
     yield _heading(status, output)
+    if "following" in status:
+        follower = status["following"]
+        doing = f"process {follower['process']}: {follower['doing']}" if follower else "by no process now"
+        yield f"followed {doing}" if not follower else f"followed by {doing}"
     steps = status["steps"]
     done = sum(step["state"] == "committed" for step in steps)
     yield f"{done} of {counted(len(steps), 'step')} done"

@@ -19,9 +19,10 @@ from datapipe.credentials import masked
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import UserError, exit_status_of
 from datapipe.ledger.lease import LEASE_S
-from datapipe.ledger.names import LEASE, LOCK, STATUS
+from datapipe.ledger.names import FOLLOWER, LEASE, LOCK, STATUS
 from datapipe.plan.compile import Plan
 from datapipe.plan.work import Record, Task
+from datapipe.shards.additions import ADDITIONS
 from datapipe.storage import Root
 from datapipe.watching.state import RunState, message_json
 
@@ -115,11 +116,25 @@ def read_status(root: Root) -> dict[str, Any]:
         raise UserError(f"{root.url}: no run has told how far it is. Expected the output of `datapipe run`.") from error
     except ValueError as error:
         raise UserError(f"{root.child_url(STATUS)}: the file was edited or damaged. A run writes it anew.") from error
+    status |= _follower(root)
     holder = _holder(root)
     state = status["outcome"] if status["outcome"] in ("running", "finished", "stopped") else "failed"
     if state == "running" and not holder:
         return {**status, "outcome": "killed", "running": [], "num_running": 0, "holder": holder, "state": "killed"}
     return {**status, "holder": holder, "state": state}
+
+
+def _follower(root: Root) -> dict[str, Any]:
+    """`following`: the process that follows the sources, and what it does or waits for; None where none does. Nothing of an
+    output that nobody has followed."""
+    try:
+        told = json.loads(root.read_bytes(FOLLOWER))
+        holder = _holder(root.within(ADDITIONS))
+        return {"following": {"process": holder, "doing": str(told["doing"])} if holder else None}
+    except FileNotFoundError:
+        return {}
+    except (ValueError, LookupError, TypeError):
+        return {"following": None}
 
 
 def _holder(root: Root) -> str:

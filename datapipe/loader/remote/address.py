@@ -16,7 +16,7 @@ WAIT_S = 300.0
 
 _OPTIONS = ("ca", "token_file", "wait_s")
 _EXPECTED = (
-    "Expected grpc://HOST:PORT,HOST:PORT/NAME, or grpc+tls://… with ?ca=FILE and &token_file=FILE where the service needs them"
+    "Expected grpc://HOST:PORT,HOST:PORT/NAME, or grpc+tls:// with ?ca=FILE and &token_file=FILE where the service needs them"
 )
 _HOST = re.compile(r"\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+")
 
@@ -53,7 +53,10 @@ class Address:
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
         unknown = sorted(options.keys() - set(_OPTIONS))
         if unknown:
-            raise UserError(f"{parts.scheme}://{parts.netloc}{parts.path}: unknown option '{unknown[0]}'. {_EXPECTED}.")
+            raise UserError(
+                f"{parts.scheme}://{parts.netloc}{parts.path}: unknown option '{unknown[0]}'. There are {', '.join(_OPTIONS)}. "
+                f"{_EXPECTED}."
+            )
         locations = tuple(_location(parts.scheme, host, url) for host in parts.netloc.split(","))
         name = parts.path.strip("/")
         if not is_name(name):

@@ -209,7 +209,7 @@ class Replicas:
         if isinstance(error, (flight.FlightUnauthenticatedError, flight.FlightUnauthorizedError)):
             raise UserError(f"{replica.location} refuses the token, or wants one: give token_file=FILE in the URL.") from None
         text = refusal.message if refusal is not None else _shortened(error)
-        if not self._has_answered and "certificate verify failed" in text.lower():
+        if not self._has_answered and any(part in text.lower() for part in _UNTRUSTED):
             raise UserError(
                 f"{replica.location}: its certificate is not trusted, or is of another host. Give ca=FILE in the URL."
             )
@@ -219,6 +219,10 @@ class Replicas:
     def close(self) -> None:
         for replica in self.all:
             replica.close()
+
+
+_UNTRUSTED = ("certificate verify failed", "is not in peer certificate")
+"""What gRPC says of a certificate that nobody vouches for, and of one for another host."""
 
 
 def refusal_of(error: Any) -> Refusal | None:

@@ -32,6 +32,7 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
+from datapipe.watching.status import read_status
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
 from tests.support.cli_processes import start, wait_until
@@ -300,7 +301,7 @@ def test_cleaning_deletes_additions_that_nothing_needs_and_no_others(corpus):
     )
     deleted = clean(corpus.root, 1)
     assert {path.split("/")[1] for path, _ in deleted.additions} == {"00001", "00002", "00003"}
-    assert corpus.root.list_files("additions") == []
+    assert {path.split("/")[1] for path, _ in corpus.root.list_files("additions")} == {"work"}
     assert not verify_snapshot(corpus.root, corpus.snapshot)
     assert any("additions that no kept snapshot has" in line for line in cleaning_lines(deleted))
     corpus.add(4)
@@ -619,3 +620,52 @@ def test_documents_taken_down_while_an_addition_is_built_let_it_be_built_again(c
     assert {shard.part or 0 for shard in snapshot.shards} == {0, 1}
     assert snapshot.removed is not None
     assert len(calls) == 2
+
+
+@pytest.mark.slow
+def test_two_followers_of_one_output_are_refused_and_status_tells_of_one(corpus):
+    first = corpus.follower(wait=lambda seconds: None)
+    told = []
+
+    def second(mixture, only):
+        told.append(read_status(corpus.root)["following"])
+        with pytest.raises(UserError, match="another run is using this output"):
+            corpus.follower().follow(1)
+        corpus.run_one(mixture, only)
+
+    corpus.follow(1)
+    corpus.add(2)
+    first.run_one = second
+    first.follow(2)
+    assert "adding 1 new file as part 1 of web" in told[0]["doing"]
+    assert {shard.part or 0 for shard in corpus.snapshot.shards} == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "name"), [("400", "300", "tokenizer.train"), ("64", "128", "pack.sequence_length")]
+)
+def test_what_rows_were_made_with_cannot_change_while_following(corpus, before, after, name):
+    corpus.follow(1)
+    corpus.path.write_text(corpus.path.read_text().replace(f": {before}}}", f": {after}}}"))
+    corpus.add(2)
+    with pytest.raises(UserError, match=f"--follow: {name} was .*{before}"):
+        corpus.follow()
+    assert corpus.num_runs == 1
+
+
+@pytest.mark.slow
+def test_a_line_of_takedowns_that_names_nothing_stops_no_other(corpus):
+    listed = corpus.folder / "gone.txt"
+    listed.write_text("web/00.jsonl:0\ngarbage line\n")
+    corpus.path.write_text(corpus.path.read_text() + f"takedown: {listed}\n")
+    with pytest.raises(UserError, match=r"gone\.txt, line 2: 'garbage line': expected"):
+        corpus.follow()
+    listed.write_text("web/00.jsonl:0\n")
+    corpus.follow()
+    listed.write_text("garbage line\nweb/00.jsonl:0\nweb/01.jsonl:0\n")
+    corpus.add(2)
+    snapshot = corpus.follow(3)
+    assert snapshot.removed is not None
+    assert snapshot.removed.documents == 2
+    assert {shard.part or 0 for shard in snapshot.shards} == {0, 1}
+    assert sum("gone.txt, line 1: 'garbage line'" in line for line in corpus.lines) == 1

@@ -470,7 +470,7 @@ def test_sources_that_cannot_be_listed_for_a_while_are_waited_for(corpus):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["tokenizer.json", "files.parquet", "report.json", "mixture.yaml", "snapshot.json"])
+@pytest.mark.parametrize("name", ["report.json", "snapshot.json"])
 def test_a_publication_that_is_killed_before_any_of_its_files_is_finished(corpus, tmp_path, monkeypatch, name):
     corpus.follow()
     corpus.add(2)

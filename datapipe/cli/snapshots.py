@@ -118,18 +118,18 @@ def clean(
 
     root = Root(output)
     end_by_signals()
-    if not dry_run:
-        with exclusive(root):  # else it would tell what it deletes, and then that a run is at work
-            pass
     planned = plan_cleaning(root, keep)
     if planned.keeps_tasks:
-        say(f"{masked(output)}: the last run was killed, so all its committed tasks stay until a run ends here")
+        say(f"{masked(output)}: the last run has not ended, or was killed, so every committed task stays until one ends here")
     kept = counted(len(planned.kept), "snapshot")
     for each in planned.pins:
         say(masked(f"keeps {each.fingerprint[:NAME_DIGITS]}: {pin_line(each)}"))
     if planned.is_empty:
         say(f"{masked(output)}: nothing to delete; it needs everything for its {kept}")
         return
+    if not dry_run:
+        with exclusive(root):  # else it would tell what it deletes, and then that a run is at work
+            pass
     say(f"{masked(output)}: {'would delete' if dry_run else 'deleting'}")
     for line in cleaning_lines(planned):
         say(f"  {line}")

@@ -7,7 +7,6 @@ additions/00001/              an output of its own: its tasks, index and shards
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -86,7 +85,7 @@ def addition_folders(root: Root) -> list[str]:
 
 def write_word(root: Root, line: str) -> None:
     """Leaves what a follower does or waits for, for whoever asks; nothing where it has ended."""
-    root.write_atomic(FOLLOWER, json.dumps({"doing": line, "written": time.time()}).encode())
+    root.write_atomic(FOLLOWER, json.dumps({"doing": line}).encode())
 
 
 def _last_number(root: Root) -> int:

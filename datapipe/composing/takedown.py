@@ -200,14 +200,18 @@ def takedown_warnings(mixture: Mixture, taken: Mapping[str, TakenSource], files:
 
 def _file_hashes(removed: Removed) -> np.ndarray:
     """The file hash of each document: (num_documents,) uint64."""
-    return removed.keys.view(np.uint8).reshape(-1, KEY_BYTES)[:, :8].copy().view(">u8").reshape(-1).astype(np.uint64)
+    return _halves(removed)[0]
+
+
+def _halves(removed: Removed) -> tuple[np.ndarray, np.ndarray]:
+    """File hash and position of each document, each (num_documents,) uint64."""
+    return columns.key_halves(columns.keys_from(removed.keys.view(np.uint8).reshape(-1, KEY_BYTES)))
 
 
 def documents_with_rows(root: Root, snapshot: Snapshot, keys: Collection[bytes]) -> set[bytes]:
     """Those of the documents that rows of a snapshot have. It reads the keys of the shards that may have them."""
     wanted = Removed.none().with_takedown(keys)
-    halves = wanted.keys.view(np.uint8).reshape(-1, KEY_BYTES).copy().view(">u8").astype(np.uint64)
-    hashes = shuffle_hash((halves[:, 0], halves[:, 1]), snapshot.seed)
+    hashes = shuffle_hash(_halves(wanted), snapshot.seed)
     found: set[bytes] = set()
     for entry in snapshot.shards:
         first, stop = entry.hashes or (0, HASH_SPACE)

@@ -218,7 +218,7 @@ class Follower:
     def _waits(self, line: str) -> bool:
         if line != self._waits_for:
             self.say(line)
-        self._note(line)
+            self._note(line)
         self._waits_for = line
         return False
 

@@ -20,8 +20,7 @@ def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
     yield _heading(status, output)
     if "following" in status:
         follower = status["following"]
-        doing = f"process {follower['process']}: {follower['doing']}" if follower else "by no process now"
-        yield f"followed {doing}" if not follower else f"followed by {doing}"
+        yield f"followed by process {follower['process']}: {follower['doing']}" if follower else "followed by no process now"
     steps = status["steps"]
     done = sum(step["state"] == "committed" for step in steps)
     yield f"{done} of {counted(len(steps), 'step')} done"

@@ -232,26 +232,26 @@ def _start(mixture: Path, output: str, jump_s: float = 0.0) -> subprocess.Popen[
 def test_driver_that_wakes_after_another_took_its_output_ends_and_harms_nothing(root: Root, tmp_path: Path) -> None:
     for number in range(4):
         corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 60))
-    overrides = "execution: {split_bytes: 4KiB}"
+    overrides = "execution: {split_bytes: 8KiB}"
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", "stages: [dedup.exact]", overrides)
     expected = runs.run_mixture(mixture).snapshot
     first = _start(mixture, root.url)
     try:
         cli_processes.wait_until(lambda: bool(root.list_files("work/ledger")) or first.poll() is not None, "a commit")
         jumped = _start(mixture, root.url, jump_s=86_400.0)  # the clock of the machine says that the lease is old
-        _, errors = jumped.communicate(timeout=60)
+        _, errors = jumped.communicate(timeout=cli_processes.DEADLINE_S)
         assert (jumped.returncode, "another run is using this output" in errors) == (2, True), errors
         first.send_signal(signal.SIGSTOP)
         assert first.poll() is None
         second = _start(mixture, root.url, jump_s=-86_400.0)
-        while second.wait(60) == 2:  # the lease of the paused one is not old enough yet
+        while second.wait(cli_processes.DEADLINE_S) == 2:  # the lease of the paused one is not old enough yet
             second.communicate()
             second = _start(mixture, root.url, jump_s=-86_400.0)
         _, errors = second.communicate()
         assert second.returncode == 0, errors
         published = dict(root.list_files("")) | {LEASE: 0}
         first.send_signal(signal.SIGCONT)
-        _, errors = first.communicate(timeout=60)
+        _, errors = first.communicate(timeout=cli_processes.DEADLINE_S)
         assert first.returncode == 1, errors
         assert "another run has taken the output since" in " ".join(errors.split())
     finally:

@@ -35,6 +35,13 @@ class Histogram:
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
+    def plus(self, other: Histogram | None) -> Histogram:
+        """The numbers of both, which have the same bounds."""
+        both = Histogram(self.bounds)
+        both.counts = [a + b for a, b in zip(self.counts, other.counts)] if other else list(self.counts)
+        both.total = self.total + (other.total if other else 0.0)
+        return both
+
 
 class DriverFigures:
     """What the driver counts of itself, in this process.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,10 +26,10 @@ if TYPE_CHECKING:
     from datapipe.engine.prepare import Only
     from datapipe.engine.run import Run
     from datapipe.following.follow import RunOne
-    from datapipe.loader.prometheus import MetricsServer
     from datapipe.shards.manifest import Snapshot
     from datapipe.storage import Root
-    from datapipe.watching.state import RunState
+    from datapipe.watching.events import EventLog
+    from datapipe.watching.metrics import RunMetrics
 
 
 _SHOWN_SOURCES = 10
@@ -84,27 +85,37 @@ def run(
     from datapipe.api import engine_factory
     from datapipe.config import load_mixture
     from datapipe.engine.run import Run
+    from datapipe.watching.events import EventLog
+    from datapipe.watching.metrics import RunMetrics
 
     end_by_signals()
     try:
         mixture = load_mixture(mixture_file, set_ or (), output)
         make_engine = engine_factory(engine, workers, address)
 
-        def run_one(mixture: Mixture, only: Only | None) -> None:
-            options = {"engine": engine, "workers": workers, "replaces": replace, "repacks": repack}
-            _run(lambda watcher: Run(mixture, make_engine, watcher, limit, **options, only=only), metrics_port, log_json)
+        with ExitStack() as stack:
+            log = stack.enter_context(EventLog(log_json)) if log_json is not None else None
+            metrics = RunMetrics(_about(mixture, engine))
+            if metrics_port is not None:
+                _serve(metrics, metrics_port, stack)
 
-        if follow is None:
-            run_one(mixture, None)
-        else:
-            _follow(mixture, follow, run_one, limit, to_stderr=log_json == "-")
+            def run_one(mixture: Mixture, only: Only | None) -> None:
+                options = {"engine": engine, "workers": workers, "replaces": replace, "repacks": repack}
+                _run(lambda watcher: Run(mixture, make_engine, watcher, limit, **options, only=only), metrics, log)
+
+            if follow is None:
+                run_one(mixture, None)
+            else:
+                _follow(mixture, follow, run_one, limit, metrics, log)
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
         _say_stopped()
         raise typer.Exit(130) from None
 
 
-def _follow(mixture: Mixture, every_s: float, run_one: RunOne, limit: int | None, *, to_stderr: bool) -> None:
+def _follow(
+    mixture: Mixture, every_s: float, run_one: RunOne, limit: int | None, metrics: RunMetrics, log: EventLog | None
+) -> None:
     from datapipe.card.whole import whole_report, write_about
     from datapipe.following.follow import Follower
     from datapipe.report.layout import say
@@ -113,13 +124,29 @@ def _follow(mixture: Mixture, every_s: float, run_one: RunOne, limit: int | None
         raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
 
     def tell(line: str) -> None:
-        say(line, to_stderr=to_stderr)
+        say(line, to_stderr=log is not None and log.is_on_stdout)
+
+    def notice(event: str, **facts: Any) -> None:
+        if event == "looked":
+            metrics.looked_at = time.time()
+            return
+        metrics.num_published += event == "published"
+        if log is not None:
+            log.write(event, **facts)
 
     def describe(root: Root, snapshot: Snapshot) -> None:
         if (told := write_about(root, snapshot)) is not None:
             tell(told)
 
-    Follower(mixture, every_s, run_one, tell, whole_report, describe).follow()
+    Follower(mixture, every_s, run_one, tell, whole_report, describe, notice).follow()
+
+
+def _about(mixture: Mixture, engine: str) -> dict[str, str]:
+    """What runs, for `datapipe_run_info`."""
+    from datapipe.storage import Root
+
+    output = masked(Root(mixture.output).url)
+    return {"mixture": mixture.name, "output": output, "engine": engine, "version": version("datapipe")}
 
 
 def _say_stopped() -> None:
@@ -129,26 +156,24 @@ def _say_stopped() -> None:
     say(f"stopped. Committed tasks are kept. Resume with the same command: `{command}`", to_stderr=True)
 
 
-def _run(make_run: Callable[[Observer], Run], metrics_port: int | None, log_json: str | None) -> None:
+def _run(make_run: Callable[[Observer], Run], metrics: RunMetrics, log: EventLog | None) -> None:
     """Raises KeyboardInterrupt where the run was stopped, with its report written."""
     from datapipe.api import execute
     from datapipe.report.funnel import wide_console
     from datapipe.report.progress import Progress
-    from datapipe.watching.events import EventLog
     from datapipe.watching.observers import Observers
     from datapipe.watching.state import RunState
 
-    console = wide_console(to_stderr=log_json == "-")
+    console = wide_console(to_stderr=log is not None and log.is_on_stdout)
     state = RunState()
-    with _read_to_its_end(), ExitStack() as stack:
-        log = stack.enter_context(EventLog(log_json)) if log_json is not None else None
-        progress = stack.enter_context(Progress(console, state.text_of_time_left))
+    with _read_to_its_end(), Progress(console, state.text_of_time_left) as progress:
         run = make_run(progress if log is None else Observers([progress, log]))
-        if metrics_port is not None:
-            stack.enter_context(_served(run, state, metrics_port))
+        metrics.show(state)
         if log is not None:
             log.write("run_started", mixture=run.mixture.name, output=run.root.url, engine=run.engine)
         problem = execute(run, state)
+        if problem is None:
+            metrics.num_published += run.only is None  # an addition is published with the snapshot that it is a part of
         if log is not None and problem is None:
             log.write("run_finished", snapshot=run.snapshot.fingerprint if run.snapshot else None)
         elif log is not None and isinstance(problem, KeyboardInterrupt):
@@ -174,16 +199,13 @@ def _read_to_its_end() -> Iterator[None]:
         ) from None
 
 
-def _served(run: Run, state: RunState, port: int) -> MetricsServer:
-    """The figures of a run, where Prometheus can read them."""
+def _serve(metrics: RunMetrics, port: int, stack: ExitStack) -> None:
+    """Serves figures where Prometheus can read them, until the command ends."""
     from datapipe.report.layout import say
-    from datapipe.watching.metrics import serve_run
+    from datapipe.watching.metrics import serve_runs
 
-    output = masked(run.root.url)
-    about = {"mixture": run.mixture.name, "output": output, "engine": run.engine, "version": version("datapipe")}
-    server = serve_run(state, about, port)
+    server = stack.enter_context(serve_runs(metrics, port))
     say(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
-    return server
 
 
 def _report(run: Run, problem: BaseException | None, console: Console) -> None:
@@ -210,7 +232,7 @@ def _news(run: Run) -> list[str]:
     from datapipe.report.snapshot_list import changes
     from datapipe.shards.manifest import DocumentsSnapshot, Snapshot
 
-    if run.snapshot is None:
+    if run.snapshot is None or run.only is not None:  # an addition is told of when the snapshot that has it is published
         return []
     newest, before = run.snapshot.fingerprint, "" if run.before is None else run.before.fingerprint
     differences = changes(run.root, run.before, run.snapshot) if run.before is not None and before != newest else []

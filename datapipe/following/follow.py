@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of, write_word
 from datapipe.composing.takedown import named_in, take_down
@@ -47,6 +48,21 @@ RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]
 _SHOWN = 3
 
 
+class Notice(Protocol):
+    """Takes what happens, for programs: an event, and facts that JSON can tell.
+
+    looked             the sources were listed
+    waiting            what: why nothing is added now, in words
+    adding             part, sources, files, output
+    published          snapshot, tokens (more than before), taken_down (documents)
+    """
+
+    def __call__(self, event: str, **facts: Any) -> None: ...
+
+
+def _unnoticed(event: str, **facts: Any) -> None: ...
+
+
 @dataclass(slots=True)
 class Follower:
     """Follows the sources of a mixture.
@@ -57,6 +73,7 @@ class Follower:
         say: tells the user a line.
         join: makes the report of a snapshot that grew.
         describe: writes the card of a snapshot, and the page of its report.
+        notice: takes what happens, for programs.
         wait, now: sleeping, and seconds since the epoch.
     """
 
@@ -66,6 +83,7 @@ class Follower:
     say: Callable[[str], None]
     join: JoinReports
     describe: Callable[[Root, Snapshot], None]
+    notice: Notice = _unnoticed
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)
@@ -100,6 +118,7 @@ class Follower:
                     continue
                 addition = self._begun(root, snapshot)
                 news = watch.look(snapshot) if addition is None else None
+                self.notice("looked")
             except (UserError, OutageError) as error:  # a store or a folder is away for a while, or a list is wrong
                 addition, news = None, None
                 self._waits(f"looking again in {self.every_s:g} s: {error}")
@@ -131,10 +150,9 @@ class Follower:
         done = take_down(root, sorted(found))
         if done.num_new:
             self.describe(root, done.snapshot)
-        if done.num_new:
-            self.say(
-                f"published snapshot {done.snapshot.fingerprint[:12]} without {counted(done.num_new, 'document')} taken down"
-            )
+            published = done.snapshot.fingerprint
+            self.say(f"published snapshot {published[:12]} without {counted(done.num_new, 'document')} taken down")
+            self.notice("published", snapshot=published, tokens=0, taken_down=done.num_new)
         return done.num_new > 0
 
     def _note(self, line: str) -> None:
@@ -163,9 +181,11 @@ class Follower:
     def _add(self, root: Root, snapshot: Snapshot, addition: Addition) -> None:
         self._waits_for = ""
         number = sum(map(len, addition.files.values()))
-        adding = f"adding {counted(number, 'new file')} as part {num_parts(snapshot)} of {', '.join(sorted(addition.files))}"
+        part, sources, output = num_parts(snapshot), sorted(addition.files), root.child_url(addition.folder)
+        adding = f"adding {counted(number, 'new file')} as part {part} of {', '.join(sources)}"
         self.say(adding)
-        self._note(f"{adding}: `datapipe status {root.child_url(addition.folder)}`")
+        self.notice("adding", part=part, sources=sources, files=number, output=output)
+        self._note(f"{adding}: `datapipe status {output}`")
         try:
             self.run_one(mixture_of(self.mixture, root, addition), addition.files)
         except DatapipeError as error:
@@ -181,6 +201,7 @@ class Follower:
         self.say(
             f"published snapshot {published.fingerprint[:12]} with {tokens:,} tokens more. Trainers move with loader.advance()"
         )
+        self.notice("published", snapshot=published.fingerprint, tokens=tokens, taken_down=0)
 
     def _tell(self, news: News) -> None:
         """Tells, once, of files that were read and are not as they were."""
@@ -218,6 +239,7 @@ class Follower:
     def _waits(self, line: str) -> bool:
         if line != self._waits_for:
             self.say(line)
+            self.notice("waiting", what=line)
             self._note(line)
         self._waits_for = line
         return False

@@ -7,6 +7,8 @@ run_started  planned  step_started  task_started ┬ task_committed             
                                                  ├ task_failed    task_retried                   ├ run_stopped
                                                  └ task_cancelled: another attempt ended first   └ run_failed
 
+With --follow, runs come one after the other, and between them:  waiting  adding  published
+
 Each attempt starts once, and ends once unless the run ends before. One that is shorter than the time between two looks of the
 driver is told to start when it ends.
 """
@@ -48,10 +50,11 @@ class EventLog:
     def __init__(self, where: str) -> None:
         self._stream: TextIO | None = sys.stdout if where == "-" else None
         self._where = where
+        self.is_on_stdout = where == "-"
         self._states: dict[str, str] = {}
         self._running: dict[str, dict[str, str]] = {}  # label of a task → attempt → node
         self._where_of: dict[str, dict[str, str]] = {}  # fingerprint of a task that is not committed → its last attempt
-        if where != "-":
+        if not self.is_on_stdout:
             try:
                 self._stream = open(Path(where), "a", encoding="utf-8")  # noqa: SIM115  # closed by __exit__
             except OSError as error:
@@ -132,5 +135,5 @@ class EventLog:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        if self._where != "-" and self._stream is not None:
+        if not self.is_on_stdout and self._stream is not None:
             self._stream.close()

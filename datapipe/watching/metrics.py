@@ -1,8 +1,8 @@
-"""The figures of a run for Prometheus, served by the driver. A scrape reads the current `RunState`."""
+"""The figures of runs for Prometheus, served by the driver. A scrape reads the current `RunState`."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from time import process_time
@@ -13,81 +13,130 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from datapipe.errors import UserError
-from datapipe.figures import DriverFigures, Histogram
+from datapipe.figures import Histogram
 from datapipe.loader.prometheus import MetricsServer
 from datapipe.watching.state import RunState
 
-_COUNTED = {
-    "failures": ("crash", "infrastructure", "memory", "node", "stall", "task"),
-    "second_attempts": ("won", "lost"),
+_COUNTERS = (
+    ("documents", "Documents of committed tasks.", ["source", "fate"]),
+    ("input_bytes", "UTF-8 bytes of text that was read.", ["source"]),
+    ("tokens", "Tokens.", ["source"]),
+    ("output_bytes", "Bytes of committed files.", ["kind"]),
+    ("failures", "Failed attempts that are tried again.", ["kind"]),
+    ("second_attempts", "Tasks that took long and had two attempts at once.", ["second"]),
+    ("task_seconds", "Wall time of committed tasks.", ["step"]),
+)
+
+_HISTOGRAMS = (
+    ("task_duration_seconds", "Wall time of committed tasks.", ["kind"]),
+    ("driver_lag_seconds", "From the end of a task to its commit.", []),
+    ("commit_seconds", "Time of a commit of the ledger.", []),
+    ("commit_records", "Records in a commit of the ledger.", []),
+)
+
+_AT_FIRST = {
+    "failures": {(kind,): 0 for kind in ("crash", "infrastructure", "memory", "node", "stall", "task")},
+    "second_attempts": {("won",): 0, ("lost",): 0},
 }
-"""Values of labels that are served before the first: `increase` does not see a counter appear at 1."""
+"""Counters that are served before the first: `increase` does not see a counter appear at 1."""
 
 _STEP_STATES = ("waiting", "running", "committed")
 
 
+class _Sums:
+    """What the runs of this process have counted: by name of a figure, by its labels."""
+
+    def __init__(self) -> None:
+        self.counters: defaultdict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
+        self.histograms: dict[str, dict[str, Histogram]] = {}
+
+    def plus(self, state: RunState) -> _Sums:
+        """These sums and those of another run."""
+        sums, driver, after = state.sums, state.driver, _Sums()
+        for name, counter in self.counters.items():
+            after.counters[name].update(counter)
+        after.counters["documents"].update(sums.documents)
+        after.counters["task_seconds"].update({(name,): step.seconds for name, step in list(state.steps.items())})
+        for name, counter in (
+            ("input_bytes", sums.input_bytes),
+            ("tokens", sums.tokens),
+            ("output_bytes", sums.output_bytes),
+            ("failures", state.failures),
+            ("second_attempts", sums.second_attempts),
+        ):
+            after.counters[name].update({(label,): value for label, value in dict(counter).items()})
+        for name, histograms in (
+            ("task_duration_seconds", dict(sums.task_seconds)),
+            ("driver_lag_seconds", {"": driver.lag_s}),
+            ("commit_seconds", {"": driver.commit_s}),
+            ("commit_records", {"": driver.commit_records}),
+        ):
+            before = self.histograms.get(name, {})
+            added = {label: each.plus(before.get(label)) for label, each in histograms.items()}
+            after.histograms[name] = {**before, **added}
+        return after
+
+
 class RunMetrics(Collector):
-    """A collector for any registry.
+    """A collector for any registry, of the runs of one command: one, or those of `--follow`, one after the other.
 
     Args:
         about: labels of `datapipe_run_info`: mixture, output, engine, version.
+
+    Attributes:
+        num_published: snapshots that this process has published. looked_at: when it last looked for new files, in seconds since
+            1970; None where it does not follow.
     """
 
-    def __init__(self, state: RunState, about: dict[str, str]) -> None:
-        self._state, self._about = state, about
+    def __init__(self, about: dict[str, str]) -> None:
+        self._about = about
+        self._shown = _Sums(), RunState()
+        self.num_published = 0
+        self.looked_at: float | None = None
+
+    def show(self, state: RunState) -> None:
+        """Tells of the next run. Counters go on from where the run before has ended."""
+        ended, before = self._shown
+        self._shown = ended.plus(before), state
 
     def collect(self) -> Iterator[Metric]:
-        state, sums = self._state, self._state.sums
+        ended, state = self._shown
+        sums = ended.plus(state)
         yield _gauge("info", "What runs.", self._about, 1)
-        yield self._tasks()
+        yield _tasks(state)
         states = Counter(step.state for step in state.steps.values())
         yield _gauges("steps", "Steps by state.", ["state"], {(name,): states[name] for name in _STEP_STATES})
-        yield _counters("documents", "Documents of committed tasks.", ["source", "fate"], dict(sums.documents))
-        for name, text, label, by_label in (
-            ("input_bytes", "UTF-8 bytes of text that was read.", "source", sums.input_bytes),
-            ("tokens", "Tokens.", "source", sums.tokens),
-            ("output_bytes", "Bytes of committed files.", "kind", sums.output_bytes),
-            ("failures", "Failed attempts that are tried again.", "kind", state.failures),
-            ("second_attempts", "Tasks that took long and had two attempts at once.", "second", sums.second_attempts),
-        ):
-            values = dict.fromkeys(_COUNTED.get(name, ()), 0) | by_label
-            yield _counters(name, text, [label], {(key,): number for key, number in values.items()})
-        seconds = {(name,): step.seconds for name, step in state.steps.items()}
-        yield _counters("task_seconds", "Wall time of committed tasks.", ["step"], seconds)
-        yield _histograms("task_duration_seconds", "Wall time of committed tasks.", ["kind"], sums.task_seconds)
+        for name, text, labels in _COUNTERS:
+            yield _counters(name, text, labels, {**_AT_FIRST.get(name, {}), **sums.counters[name]})
+        for name, text, labels in _HISTOGRAMS:
+            yield _histograms(name, text, labels, sums.histograms[name])
         memory = {(str(place),): message.memory_bytes for place, message in enumerate(state.messages)}
         yield _gauges("worker_memory_bytes", "Resident memory of each worker at work.", ["worker"], memory)
         silent = max((message.silent_s for message in state.messages), default=0.0)
         yield _gauge("longest_silence_seconds", "Of the running attempts.", {}, silent)
         yield _gauges("waiting", "1 for what attempts wait for.", ["what"], {(what,): 1 for what in state.waiting()})
         yield _counters("driver_cpu_seconds", "CPU of the driver's process.", [], {(): process_time()})
-        yield from _of_driver(state.driver)
+        yield _gauge("slots", "Tasks that the engine runs at once.", {}, state.driver.slots)
+        yield _gauge("queued_tasks", "Tasks that wait for a slot.", {}, state.driver.queued)
+        text = "Longest time between two looks of the driver, in the last one or two minutes."
+        yield _gauge("driver_longest_pause_seconds", text, {}, state.driver.longest_pause_s)
         left = state.time_left()
         if left is not None:
             bound = {"bound": "least" if left.is_least else "about"}
             yield _gauge("estimated_seconds_left", "Until all steps are committed.", bound, left.seconds)
-
-    def _tasks(self) -> Metric:
-        running, values = self._state.running, {}
-        for step_id, state in self._state.steps.items():
-            if state.planned is not None:
-                labels, left = (step_id, state.step.source, state.step.kind), state.planned - state.committed
-                values[*labels, "committed"], values[*labels, "running"] = state.committed, min(running[step_id], left)
-                values[*labels, "pending"] = left - min(running[step_id], left)
-        return _gauges("tasks", "Tasks of the steps that are planned.", ["step", "source", "kind", "state"], values)
+        yield _counters("published", "Snapshots that this process has published.", [], {(): self.num_published})
+        if self.looked_at is not None:
+            yield _gauge("looked_timestamp_seconds", "When --follow last looked for new files.", {}, self.looked_at)
 
 
-def _of_driver(driver: DriverFigures) -> Iterator[Metric]:
-    yield _gauge("slots", "Tasks that the engine runs at once.", {}, driver.slots)
-    yield _gauge("queued_tasks", "Tasks that wait for a slot.", {}, driver.queued)
-    text = "Longest time between two looks of the driver, in the last one or two minutes."
-    yield _gauge("driver_longest_pause_seconds", text, {}, driver.longest_pause_s)
-    for name, text, histogram in (
-        ("driver_lag_seconds", "From the end of a task to its commit.", driver.lag_s),
-        ("commit_seconds", "Time of a commit of the ledger.", driver.commit_s),
-        ("commit_records", "Records in a commit of the ledger.", driver.commit_records),
-    ):
-        yield _histograms(name, text, [], {"": histogram})
+def _tasks(state: RunState) -> Metric:
+    running, values = state.running, {}
+    for step_id, step in state.steps.items():
+        if step.planned is not None:
+            labels, left = (step_id, step.step.source, step.step.kind), step.planned - step.committed
+            values[*labels, "committed"], values[*labels, "running"] = step.committed, min(running[step_id], left)
+            values[*labels, "pending"] = left - min(running[step_id], left)
+    return _gauges("tasks", "Tasks of the steps that are planned.", ["step", "source", "kind", "state"], values)
 
 
 def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric:
@@ -117,10 +166,10 @@ def _filled(family: Any, values: Mapping[Any, float]) -> Metric:
     return family
 
 
-def serve_run(state: RunState, about: dict[str, str], port: int, address: str = "127.0.0.1") -> MetricsServer:
-    """Serves the figures of a run at http://address:port/metrics, from a thread. Raises UserError for a taken port."""
+def serve_runs(metrics: RunMetrics, port: int, address: str = "127.0.0.1") -> MetricsServer:
+    """Serves figures at http://address:port/metrics, from a thread. Raises UserError for a taken port."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(RunMetrics(state, about))
+    registry.register(metrics)
     try:
         server, thread = start_http_server(port, address, registry)
     except OSError as error:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from contextlib import closing
 from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
@@ -51,7 +54,7 @@ class Corpus:
     """A folder in which files appear, and a mixture of it.
 
     Attributes:
-        lines: what the follower said.
+        lines, events: what the follower said, to people and to programs.
     """
 
     def __init__(self, folder: Path, tail: str = TAIL, stages: str = STAGES) -> None:
@@ -59,6 +62,7 @@ class Corpus:
         (folder / "in").mkdir(parents=True)
         self.path = runs.write_mixture(folder, f"  web:\n    path: {folder}/in/*.jsonl\n", stages, tail)
         self.lines: list[str] = []
+        self.events: list[tuple[str, dict[str, Any]]] = []
         self.num_runs = 0
 
     def add(self, *numbers: int) -> None:
@@ -76,7 +80,10 @@ class Corpus:
         return self.snapshot
 
     def follower(self, **options) -> Follower:
-        about = self.lines.append, whole_report, lambda root, snapshot: None
+        def notice(event: str, **facts: Any) -> None:
+            self.events.append((event, facts))
+
+        about = self.lines.append, whole_report, lambda root, snapshot: None, notice
         return Follower(load_mixture(self.path), 1.0, self.run_one, *about, **options)
 
     @property
@@ -105,6 +112,10 @@ def test_what_is_new_becomes_a_part_and_nothing_before_is_touched(corpus):
     assert [sorted({shard.part or 0 for shard in each.shards}) for each in (first, second, third)] == [[0], [0, 1], [0, 1, 2]]
     assert {shard.split for shard in third.shards[len(first.shards) :]} == {"train"}
     assert third.tokenizer == first.tokenizer
+    published = [(facts["snapshot"], facts["tokens"]) for event, facts in corpus.events if event == "published"]
+    tokens = [sum(shard.tokens for shard in each.shards) for each in (first, second, third)]
+    assert published == [(second.fingerprint, tokens[1] - tokens[0]), (third.fingerprint, tokens[2] - tokens[1])]
+    assert [facts["files"] for event, facts in corpus.events if event == "adding"] == [2, 1]
     for path, was in before.items():
         now = (corpus.folder / "out" / path).stat()
         assert (now.st_mtime_ns, now.st_ino) == (was.st_mtime_ns, was.st_ino)
@@ -370,9 +381,19 @@ def test_command_that_is_killed_at_any_moment_publishes_the_same(tmp_path):
 def test_command_that_is_interrupted_while_it_waits_ends_at_once(tmp_path):
     corpus = Corpus(tmp_path)
     corpus.add(0)
-    process = start(["run", str(corpus.path), "--workers", "1", "--follow", "1000"])
+    log = tmp_path / "events.jsonl"
+    process = start(
+        ["run", str(corpus.path), "--workers", "1", "--follow", "1000", "--metrics-port", "0", "--log-json", str(log)]
+    )
+    address = next(line for line in iter(process.stderr.readline, "") if "figures for Prometheus" in line).split()[-1]
     lines = iter(process.stdout.readline, "")
     assert any("waiting for new files" in line for line in lines)
+    with urlopen(address) as answer:  # served while it waits
+        figures = answer.read().decode()
+    assert 'datapipe_run_documents_total{fate="read",source="web"} 50.0' in figures
+    assert "datapipe_run_published_total 1.0" in figures
+    assert "datapipe_run_looked_timestamp_seconds 1" in figures
+    assert json.loads(log.read_text().splitlines()[-1])["what"].startswith("waiting for new files")
     process.terminate()
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

@@ -24,7 +24,7 @@ from datapipe.ledger.names import STATUS
 from datapipe.loader.prometheus import MetricsServer
 from datapipe.storage import Root
 from datapipe.watching.events import EventLog
-from datapipe.watching.metrics import serve_run
+from datapipe.watching.metrics import RunMetrics, serve_runs
 from datapipe.watching.observers import Observers
 from datapipe.watching.screen import left_text, status_lines
 from datapipe.watching.state import RunState
@@ -62,14 +62,17 @@ def _run(mixture: Path, *observers: Any) -> runs.Finished:
 @pytest.mark.medium
 def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_again(mixture: Path, tmp_path: Path) -> None:
     log = EventLog(str(tmp_path / "log.jsonl"))
-    state = RunState()
-    with log, serve_run(state, {"mixture": "test"}, 0) as server:
+    state, metrics = RunState(), RunMetrics({"mixture": "test"})
+    metrics.show(state)
+    with log, serve_runs(metrics, 0) as server:
         scraped: list[Samples] = []
         watcher = runs.Watcher(on_commit=lambda record: scraped.append(_scraped(server)) if len(scraped) < 1 else None)
         done = _run(mixture, state, log, watcher)
         last = _scraped(server)
         again = RunState()
         _run(mixture, again)
+        metrics.show(again)
+        both = _scraped(server)
     source = done.report["sources"]["web"]["documents"]
     fates = ("read", "kept", "dropped", "quarantined")
     documents = {fate: last["datapipe_run_documents_total", fate, "web"] for fate in fates}
@@ -89,6 +92,12 @@ def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_a
     assert (again.sums.documents, again.sums.output_bytes) == (state.sums.documents, state.sums.output_bytes)
     durations = {kind: histogram.total for kind, histogram in state.sums.task_seconds.items()}
     assert durations == {kind: histogram.total for kind, histogram in again.sums.task_seconds.items()}
+    counters = {key: value for key, value in last.items() if key[0].endswith(("_total", "_bucket", "_count"))}
+    of_one = ("driver_", "commit_", "published_")  # the second run commits nothing; what this process used and published
+    summed = {key: 1 if key[0].startswith(tuple(f"datapipe_run_{name}" for name in of_one)) else 2 for key in counters}
+    assert {key: both[key] for key in counters if "cpu" not in key[0]} == pytest.approx(
+        {key: value * summed[key] for key, value in counters.items() if "cpu" not in key[0]}
+    )
     counted = {key[1]: value for key, value in last.items() if key[0] == "datapipe_run_task_duration_seconds_count"}
     assert counted == Counter(step.kind for step in done.plan.steps for _ in step.tasks or ())
     buckets = {key[2]: value for key, value in last.items() if key[:2] == ("datapipe_run_task_duration_seconds_bucket", "map")}
@@ -124,7 +133,7 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
 
 def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port: cannot serve"):
-        serve_run(RunState(), {}, taken.getsockname()[1])
+        serve_runs(RunMetrics({}), taken.getsockname()[1])
     with pytest.raises(UserError, match=r"--log-json .*Expected a file that can be written"):
         EventLog(str(tmp_path / "no/such/folder"))
 

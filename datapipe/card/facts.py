@@ -130,6 +130,8 @@ def _summary(report: Mapping[str, Any], manifest: Manifest, files: DataFiles) ->
         of_others = f", {counted(taken, 'token')} of them rows of other snapshots" if taken else ""
         tokens = counted(total["tokens"] + taken, "token")
         yield Markdown(f"{tokens}{of_others}, packed into {rows} of {manifest.sequence_length:,} tokens.")
+    if number := manifest.num_taken_down:
+        yield Markdown(f"{counted(number, 'document')} taken down since: nothing hands them out. The counts below have them.")
 
 
 def _source(name: str, entry: Mapping[str, Any], provenance: Mapping[str, Any], said: Mapping[str, Any]) -> list[Any]:

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, Literal, Self
 
+import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE, compute, key_halves
@@ -25,6 +26,9 @@ from datapipe.inspect.originals import GONE, NOT_FOUND, DocumentLocator
 from datapipe.plan.compile import Step
 from datapipe.plan.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
+from datapipe.shards.manifest import Snapshot
+from datapipe.shards.removed import Removed, read_removed
+from datapipe.shards.snapshots import newest_manifest
 from datapipe.storage import Root
 
 _SHOWN_NAMES = 5
@@ -45,6 +49,7 @@ class InspectedDocument:
         survivor: of a duplicate, the name of the document that was kept in its place.
         text: of a kept document as the stages left it, otherwise as read; None when the source no longer holds it.
         error: why the document is quarantined.
+        is_taken_down: whether the newest snapshot leaves it out, whatever the run decided.
     """
 
     source: str
@@ -59,6 +64,7 @@ class InspectedDocument:
     text: str | None = None
     error: str = ""
     own_id: str = ""
+    is_taken_down: bool = False
 
     @property
     def name(self) -> str:
@@ -94,12 +100,14 @@ class Inspector:
         steps: with the records that still exist.
         mixture: as resolved when the run started.
         locator: finds the documents of the inputs.
+        removed: the documents that the newest snapshot leaves out.
     """
 
     root: Root
     steps: tuple[Step, ...]
     mixture: Mixture
     locator: DocumentLocator
+    removed: Removed
 
     @classmethod
     def open(cls, output: str) -> Self:
@@ -107,7 +115,9 @@ class Inspector:
         root = Root(output)
         history, mixture = read_history(root), read_mixture(root)
         locator = DocumentLocator(history.files, mixture, history.earlier)
-        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator)
+        newest = newest_manifest(root)
+        removed = read_removed(root, newest) if isinstance(newest, Snapshot) else Removed.none()
+        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator, removed=removed)
 
     @property
     def sources(self) -> list[str]:
@@ -229,6 +239,7 @@ class Inspector:
             survivor="" if survivor is None else survivor.label,
             text=text if text is not None else row.get("excerpt"),
             error=row.get("error", ""),
+            is_taken_down=bool(self.removed.holds(np.frombuffer(row["key"], np.uint8).reshape(1, -1))[0]),
             own_id=own_id if own_id != document_name(row["source"], located.path, located.position) else "",
         )
 

@@ -15,7 +15,7 @@ from datapipe.metrics import UnreadableFile, counted, size
 from datapipe.report.inspecting.contamination import contamination_table
 from datapipe.report.layout import NumberTable, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
-from datapipe.report.summary import second_attempts_text
+from datapipe.report.summary import second_attempts_text, taken_down_text
 
 _SHOWN_LANGUAGES = 12
 """Languages shown of each source: those with most text. report.json has all of them."""
@@ -30,8 +30,9 @@ def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
     mixture = [mixture_shares_table(report["mixture"])] if report["mixture"] else []
     searched = report.get("contamination")  # earlier reports lack it
     found = [contamination_table(searched)] if searched else []
-    second = [Text(line)] if (line := second_attempts_text(report)) else []
-    return [*_documents(report, width), *found, *mixture, _steps(report), *second, *tokenizer_tables(report["tokenizer"])]
+    taken_down, second = ([Text(line)] if line else [] for line in (taken_down_text(report), second_attempts_text(report)))
+    documents = [*_documents(report, width), *taken_down]
+    return [*documents, *found, *mixture, _steps(report), *second, *tokenizer_tables(report["tokenizer"])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,6 +17,7 @@ from typing import Any
 from datapipe.inspect.distributions import SHOWN_BORDERLINE
 from datapipe.metrics import rate_mb_per_s
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares
+from datapipe.report.summary import shards_entry
 from datapipe.shards.manifest import Snapshot
 
 Report = Mapping[str, Any]
@@ -39,7 +40,6 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
     mixture = mixture_shares(snapshot) if snapshot.shards else None
     total = _entry(before["total"], added["total"])
     total["task_seconds"] = before["total"].get("task_seconds", 0.0) + added["total"].get("task_seconds", 0.0)
-    files = snapshot.data_files
     return {
         **added,
         "name": snapshot.name,
@@ -60,12 +60,7 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         "second_attempts": _by_name(before.get("second_attempts", {}), added.get("second_attempts", {}), _summed),
         "slowest_step": max(total["steps"], key=lambda name: total["steps"][name]["seconds"], default=None),
         "peak_worker_bytes": max(before["peak_worker_bytes"], added["peak_worker_bytes"]),
-        "shards": {
-            "files": len(files),
-            "bytes": sum(file.bytes for file in files),
-            "fingerprint": snapshot.fingerprint,
-            "before": addition["added_to"],
-        },
+        "shards": shards_entry(snapshot, addition["added_to"]),
         "addition": dict(addition),
     }
 

@@ -18,6 +18,7 @@ from datapipe.credentials import masked
 from datapipe.metrics import counted, size
 from datapipe.report.funnel import dropped_by_stage, print_funnel
 from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, print_lines, wrapped
+from datapipe.report.summary import taken_down_text
 
 _MOST_SOURCES, _SHOWN_SOURCES = 12, 10
 _SHOWN_STAGES = 3
@@ -44,6 +45,8 @@ def print_screen(report: Mapping[str, Any], output: str, console: Console, news:
         print_lines(["", *_table(report, width), *wrapped(_dropped(report), width), *_thresholds(report, width)], console)
     if is_done and report.get("taken"):
         print_lines(wrapped(_taken(report), width), console)
+    if is_done and (taken_down := taken_down_text(report)):
+        print_lines(wrapped(taken_down, width), console)
     if is_done:
         print_lines([line for paragraph in ("", *news) for line in wrapped(paragraph, width)] if news else [], console)
         print_lines(["", *_next(report, output, width)], console)

@@ -32,7 +32,8 @@ tasks                   step → {planned, committed, kind, source, label, secon
 second_attempts         step → {tasks, won}: tasks that had a second attempt because they took much longer than others, and
                         those of them in which it ended first
 run                     the command that wrote the report: {datapipe, engine, workers, wall_s, finished}
-shards                  {files, bytes, fingerprint, before}: of the snapshot, and the one before it; null before it is published
+shards                  {files, bytes, fingerprint, before, taken_down}: of the snapshot, and the one before it; null before it
+                        is published. `taken_down` documents are padding in its rows, and are counted everywhere else
 taken                   source → {documents, tokens, sequences, license, homepage, collected, synthetic}: sources whose rows
                         are those of another snapshot
 mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
@@ -125,7 +126,7 @@ def summarize(
         "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
         "run": run,
-        "shards": None if snapshot is None else _shards(snapshot, before),
+        "shards": None if snapshot is None else shards_entry(snapshot, before),
     }
 
 
@@ -160,14 +161,22 @@ def _unreadable(source: str, files: Sequence[UnreadableFile]) -> dict[str, Any]:
     }
 
 
-def _shards(snapshot: Manifest, before: str | None) -> dict[str, Any]:
+def shards_entry(snapshot: Manifest, before: str | None) -> dict[str, Any]:
+    """The entry `shards`."""
     files = snapshot.data_files
     return {
         "files": len(files),
         "bytes": sum(file.bytes for file in files),
         "fingerprint": snapshot.fingerprint,
         "before": before,
+        "taken_down": snapshot.num_taken_down,
     }
+
+
+def taken_down_text(report: Mapping[str, Any]) -> str:
+    """A sentence on the documents that were taken down; empty where none were."""
+    number = (report.get("shards") or {}).get("taken_down", 0)
+    return f"{counted(number, 'document')} taken down: rows have padding in their place. Counts include them." if number else ""
 
 
 def _tasks(step: Step) -> dict[str, Any]:

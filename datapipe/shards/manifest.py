@@ -196,6 +196,11 @@ class Snapshot(_Manifest):
         """The other files that the manifest names."""
         return (self.tokenizer.path, *(entry.path for entry in (self.files, self.removed) if entry is not None))
 
+    @property
+    def num_taken_down(self) -> int:
+        """Documents that loaders pad."""
+        return 0 if self.removed is None else self.removed.documents
+
 
 class DocumentsEntry(_Record):
     """One file of documents; `text_bytes` are the UTF-8 bytes of their texts."""
@@ -233,6 +238,11 @@ class DocumentsSnapshot(_Manifest):
     def own_files(self) -> tuple[str, ...]:
         """The other files that the manifest names."""
         return () if self.files is None else (self.files.path,)
+
+    @property
+    def num_taken_down(self) -> int:
+        """None: what is taken down from documents is removed from the input, and the mixture run again."""
+        return 0
 
 
 Manifest = Snapshot | DocumentsSnapshot

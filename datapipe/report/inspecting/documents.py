@@ -36,6 +36,8 @@ class Document(Protocol):
     def text(self) -> str | None: ...
     @property
     def error(self) -> str: ...
+    @property
+    def is_taken_down(self) -> bool: ...
 
 
 def print_document(document: Document, console: Console, full: bool = False) -> None:
@@ -59,6 +61,8 @@ def _decision(document: Document) -> str:
         decision += "  not measured" if math.isnan(document.value) else f"  measured{NO_BREAK}{document.value:.4g}"
     if document.threshold is not None:
         decision += f"  threshold{NO_BREAK}{document.threshold:.4g}"
+    if document.is_taken_down:
+        decision += "  taken down since"
     if document.survivor:
         decision += f"  duplicate of {document.survivor}"
     return decision

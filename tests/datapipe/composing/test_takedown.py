@@ -328,7 +328,13 @@ def test_the_command_tells_what_it_did_and_what_is_not_there(folder):
     again = cli_processes.run(["takedown", str(output), every[0]])
     assert again.returncode == 0
     assert "0 of 1 documents taken down; 1 were taken down before" in again.stdout
-    assert read_snapshot(Root(str(output))).fingerprint in (output / "README.md").read_text()
+    card = (output / "README.md").read_text()
+    assert read_snapshot(Root(str(output))).fingerprint in card
+    assert "2 documents taken down" in card
+    assert "2 documents taken down" in cli_processes.run(["report", str(output)]).stdout
+    assert "documents taken down" in (output / "report.html").read_text()
+    assert "taken down since" in cli_processes.run(["inspect", str(output), "--document", every[0]]).stdout
+    assert "taken down since" not in cli_processes.run(["inspect", str(output), "--document", every[2]]).stdout
     wrong = cli_processes.run(["takedown", str(output), "what?"])
     assert wrong.returncode == 2
     assert "expected" in wrong.stderr

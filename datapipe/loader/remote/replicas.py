@@ -9,17 +9,20 @@ client until the connection breaks, so a server with `MOST_STUCK` such calls get
 from __future__ import annotations
 
 import os
+import socket
+import ssl
 import threading
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from pyarrow import flight
 
 from datapipe.errors import DatapipeError, UserError
-from datapipe.loader.remote.address import Address
+from datapipe.loader.remote.address import PLAIN, PORT, TLS, Address
 from datapipe.loader.remote.protocol import Refusal
 
 MOST_STUCK = 2
@@ -35,6 +38,7 @@ _CHANNEL = (
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.05, 2.0
 _TOLD_AFTER_S = 10.0
+_PROBE_S = 1.0
 
 T = TypeVar("T")
 
@@ -213,6 +217,8 @@ class Replicas:
             raise UserError(
                 f"{replica.location}: its certificate is not trusted, or is of another host. Give ca=FILE in the URL."
             )
+        if not self._has_answered and not replica.failures:
+            _check_scheme(replica.location)
         replica.fail(text)
         return None
 
@@ -229,6 +235,30 @@ def refusal_of(error: Any) -> Refusal | None:
     """The refusal that an error of Flight carries."""
     content = getattr(error, "extra_info", None)
     return Refusal.read(content) if isinstance(content, bytes) and content else None
+
+
+def _check_scheme(location: str) -> None:
+    """Raises UserError where a server that is called with TLS has none, or the other way round. gRPC tells the one as a
+    connection that was closed, and tries it again and again."""
+    parts = urlsplit(location)
+    has_tls = _has_tls(parts.hostname or "", parts.port or PORT)
+    if has_tls is not None and has_tls != (parts.scheme == TLS):
+        what, scheme = ("serves with TLS", TLS) if has_tls else ("serves without TLS", PLAIN)
+        raise UserError(f"{location}: it {what}. Expected {scheme}://{parts.netloc}.")
+
+
+def _has_tls(host: str, port: int) -> bool | None:
+    """Whether a server answers to TLS; None where nobody can tell."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE  # asked for what it speaks, not for who it is
+    context.set_alpn_protocols(["h2"])
+    try:
+        with socket.create_connection((host, port), _PROBE_S) as stream, context.wrap_socket(stream, server_hostname=host):
+            return True
+    except ssl.SSLError as error:
+        return False if error.reason == "WRONG_VERSION_NUMBER" else None
+    except OSError:
+        return None
 
 
 def _shortened(error: BaseException) -> str:

@@ -238,6 +238,8 @@ def test_tls_with_tokens_and_certificates_that_change_while_a_trainer_reads(outp
             Loader(url.replace("/runs?", "/other?"), global_batch_size=7)
         with pytest.raises(UserError, match="its certificate is not trusted"):
             Loader(url.replace(f"ca={authority.ca}&", ""), global_batch_size=7)
+        with pytest.raises(UserError, match=r"it serves with TLS\. Expected grpc\+tls://127"):
+            Loader(url.replace("grpc+tls", "grpc"), global_batch_size=7)
         (tmp_path / "tokens.yaml").write_text("tokens: []")
         with pytest.raises(UserError, match="token"):
             list(islice(there, 100_000))
@@ -262,6 +264,11 @@ def test_a_server_that_could_not_serve_says_so(output: Path, tmp_path: Path, arg
     given = [text.format(tokens=tmp_path / "tokens.yaml", output=output) for text in arguments]
     done = cli_processes.run(["serve", str(output), "--port", "0", *given])
     assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+def test_a_client_with_tls_of_a_server_without_it_is_told_at_once(server: Server) -> None:
+    with pytest.raises(UserError, match=r"it serves without TLS\. Expected grpc://127"):
+        Loader(f"grpc+tls://127.0.0.1:{server.port}/runs", global_batch_size=7)
 
 
 def test_a_port_that_is_taken_is_told(output: Path, server: Server) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 
+from datapipe.errors import UserError
 from datapipe.kernels.cache import Entry
 from datapipe.kernels.flags import FORMAT, INLINE_FLAGS, KERNEL_FLAGS
 from datapipe.kernels.keys import CodeReached, code_reached
@@ -141,10 +142,20 @@ def intrinsic(build: Callable[..., Any]) -> Callable[[Callable[..., Any]], Calla
 
 
 def import_runtime() -> None:
-    """Imports numba and the parts of it that the first call of a kernel would import (1 s), so that no kernel call waits."""
-    if IS_COMPILED:
-        from datapipe.kernels.compiled import refresh
+    """Imports numba and the parts of it that the first call of a kernel would import (1 s), so that no kernel call waits.
 
+    Raises UserError where numba is not installed.
+    """
+    if IS_COMPILED:
+        try:
+            from datapipe.kernels.compiled import refresh
+        except ModuleNotFoundError as error:
+            if error.name != "numba":
+                raise
+            raise UserError(
+                "numba is not installed. Runs, and loaders that read files, need it: `pip install datapipe`. A loader of a "
+                "service, grpc://HOST:PORT/NAME, does not."
+            ) from error
         refresh()
 
 

@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -191,18 +192,26 @@ def test_a_server_is_ready_drains_and_ends(output: Path, tmp_path: Path) -> None
         loader.close()
 
 
-def test_a_client_needs_no_numba_no_ray_and_no_kernel(server: Server) -> None:
+def test_a_client_needs_the_packages_that_the_readme_names_and_no_other(server: Server, output: Path) -> None:
+    text = Path("datapipe/service/README.md").read_text(encoding="utf-8")
+    [named] = re.findall(r"pip install --no-deps datapipe && pip install (.+)", text)
     program = (
         "import sys, json\n"
-        "for name in ('numba', 'ray', 'llvmlite'): sys.modules[name] = None\n"
+        "from importlib.metadata import packages_distributions\n"
+        "needed = {'datapipe', 'pydantic_core', 'annotated_types', 'typing_extensions', 'typing_inspection'}\n"
+        f"needed |= set({named.split()!r})\n"
+        "for name in packages_distributions().keys() - sys.modules.keys() - needed: sys.modules[name] = None\n"
         "from datapipe.loader import Loader\n"
         f"loader = Loader('{server.location}/a/b', global_batch_size=4)\n"
         "next(loader); loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))\n"
-        "print(next(loader)['labels'].shape, sorted({'torch', 'pandas', 'yaml', 'ruamel'} & set(sys.modules)))\n"
-        "loader.close()"
+        "heavy = [name for name in ('torch', 'pandas', 'yaml', 'ruamel') if sys.modules.get(name)]\n"
+        "print(next(loader)['labels'].shape, heavy)\n"
+        "loader.close()\n"
+        f"Loader({str(output)!r}, batch_size=4)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout.strip() == "(4, 16) []", done.stderr
+    assert "UserError: numba is not installed" in done.stderr
 
 
 def test_on_the_same_machine_the_files_are_read_where_the_server_tells_them(output: Path, tmp_path: Path) -> None:

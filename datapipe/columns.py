@@ -138,7 +138,12 @@ def key_matrix(keys: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 def key_halves(keys: pa.Array | pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     """File hashes and positions, (num_docs,) native uint64 each. Comparing (hash, position) equals comparing key bytes."""
-    halves = key_matrix(keys).view(">u8")
+    return matrix_halves(key_matrix(keys))
+
+
+def matrix_halves(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """As `key_halves`, of the bytes of keys: (num_docs, 16) uint8."""
+    halves = matrix.view(">u8")
     return halves[:, 0].astype(np.uint64), halves[:, 1].astype(np.uint64)
 
 

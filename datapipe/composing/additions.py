@@ -113,7 +113,8 @@ def unneeded_files(root: Root, kept: Iterable[Manifest]) -> list[tuple[str, int]
     files = [(path, size) for path, size in root.list_files(ADDITIONS) if not path.startswith(f"{ADDITIONS}/{WORK}/")]
     if not files:
         return []
-    begun = begun_addition(root, read_manifest(root).fingerprint)
-    needed = {*published_additions(root), *([] if begun is None else [begun.folder])}
+    newest = read_manifest(root)
+    begun = begun_addition(root, newest.fingerprint)
+    needed = {*published_additions(root, newest), *([] if begun is None else [begun.folder])}
     needed |= {folder_of(entry.path) for snapshot in kept for entry in snapshot.data_files}
     return [(path, size) for path, size in files if folder_of(path) not in needed]

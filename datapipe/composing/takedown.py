@@ -19,10 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe import columns
-from datapipe.columns import KEY_BYTES
 from datapipe.composing.additions import addition_folders
 from datapipe.composing.manifest import keep_newest
-from datapipe.config.mixture import Mixture
 from datapipe.credentials import masked
 from datapipe.document_name import named_key
 from datapipe.errors import UserError
@@ -34,7 +32,6 @@ from datapipe.ledger.names import CARD, CROISSANT, REMOVED, REPORT, WORK, publis
 from datapipe.metrics import counted
 from datapipe.plan.request import TakenSource
 from datapipe.plan.warnings import RunWarning
-from datapipe.plan.work import HASH_SPACE
 from datapipe.rng import shuffle_hash
 from datapipe.shards.additions import published_additions
 from datapipe.shards.document_files import files_in, files_with_hashes, find_keys
@@ -90,7 +87,7 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
         removed = read_removed(root, before)
         after = removed.with_takedown(keys)
         snapshot = before if after is removed else _publish(hold, before, after)
-        take_down_from_additions(root, after)
+        take_down_from_additions(root, snapshot, after)
         rows = delete_from_indexes(root, after)
     return TakenDown(
         snapshot=snapshot,
@@ -125,17 +122,17 @@ def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
     return read_snapshot(hold.root)
 
 
-def take_down_from_additions(root: Root, removed: Removed) -> None:
-    """The additions of an output are outputs too, which may be loaded and exported: their snapshots leave out the same
+def take_down_from_additions(root: Root, snapshot: Snapshot, removed: Removed) -> None:
+    """The additions of a snapshot are outputs too, which may be loaded and exported: their snapshots leave out the same
     documents."""
-    for folder in published_additions(root) if len(removed) else ():
+    for folder in published_additions(root, snapshot) if len(removed) else ():
         target = root.within(folder)
         before = read_manifest(target)
         if not isinstance(before, Snapshot):
             continue
         files = np.array([number for number, _, _ in files_with_hashes(target, before)], np.uint64)
         held = read_removed(target, before)
-        after = held.with_takedown(removed.keys[np.isin(_file_hashes(removed), files)].tolist())
+        after = held.with_takedown(removed.keys[np.isin(removed.halves[0], files)].tolist())
         if after is not held:
             with exclusive(target) as hold:
                 _publish(hold, before, after)
@@ -159,7 +156,7 @@ def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]
 def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
     """Deletes the rows of documents from the indexes of an output and of its additions. Returns how many, by stage."""
     rows: Counter[str] = Counter()
-    hashes = set(_file_hashes(removed).tolist())
+    hashes = set(removed.halves[0].tolist())
     for folder in ("", *addition_folders(root)) if hashes else ():
         target = root.within(f"{folder}/{WORK}".lstrip("/"))
         if target.exists(INDEX):
@@ -169,22 +166,24 @@ def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
     return dict(rows)
 
 
-def takedown_warnings(mixture: Mixture, taken: Mapping[str, TakenSource], files: bytes, removed: Removed) -> list[RunWarning]:
+def takedown_warnings(
+    named: Sequence[str], taken: Mapping[str, TakenSource], files: bytes, removed: Removed
+) -> list[RunWarning]:
     """Warnings about a list of takedowns: documents that it names and that no file has, and files of one name in two outputs,
     whose documents have the same keys, so that they are left out of both.
 
     Args:
+        named: the documents of the mixture's list.
         files: files.parquet of the snapshot.
         removed: its list.
     """
     known = files_in(files)
-    named = named_in(mixture.takedown) if mixture.takedown else []
     unknown = [document for document, key in zip(named, find_keys(known, named)) if key is None] if named else []
     warnings: list[RunWarning] = []
     if unknown:
         text = f"takedown names {counted(len(unknown), 'document')} of files that are not there, such as {unknown[0]}"
         warnings.append(RunWarning(kind="takedown_of_nothing", text=text, details={"documents": unknown[:_LISTED]}))
-    hashes = set(_file_hashes(removed).tolist())
+    hashes = set(removed.halves[0].tolist())
     places: dict[int, dict[str, str]] = {}
     for number, source, path in known:
         if number in hashes:
@@ -199,24 +198,13 @@ def takedown_warnings(mixture: Mixture, taken: Mapping[str, TakenSource], files:
     return warnings
 
 
-def _file_hashes(removed: Removed) -> np.ndarray:
-    """The file hash of each document: (num_documents,) uint64."""
-    return _halves(removed)[0]
-
-
-def _halves(removed: Removed) -> tuple[np.ndarray, np.ndarray]:
-    """File hash and position of each document, each (num_documents,) uint64."""
-    return columns.key_halves(columns.keys_from(removed.keys.view(np.uint8).reshape(-1, KEY_BYTES)))
-
-
 def documents_with_rows(root: Root, snapshot: Snapshot, keys: Collection[bytes]) -> set[bytes]:
     """Those of the documents that rows of a snapshot have. It reads the keys of the shards that may have them."""
     wanted = Removed.none().with_takedown(keys)
-    hashes = shuffle_hash(_halves(wanted), snapshot.seed)
+    hashes = shuffle_hash(wanted.halves, snapshot.seed)
     found: set[bytes] = set()
     for entry in snapshot.shards:
-        first, stop = entry.hashes or (0, HASH_SPACE)
-        if not ((hashes >= first) & (hashes <= stop - 1)).any():
+        if not entry.may_have(hashes):
             continue
         shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
         try:
@@ -264,21 +252,18 @@ def named_in(path: str, *, may_grow: bool = False, wrong: list[str] | None = Non
     return named
 
 
-def removed_documents(
-    root: Root, mixture: Mixture, taken: Mapping[str, TakenSource], files: bytes, *, may_grow: bool = False
-) -> Removed:
+def removed_documents(root: Root, named: Sequence[str], taken: Mapping[str, TakenSource], files: bytes) -> Removed:
     """The documents that the next snapshot of an output leaves out: those of its newest one, those of the outputs that it takes
     rows from, and those that the mixture names and that are in its files.
 
     Args:
+        named: the documents of the mixture's list.
         files: files.parquet of the next snapshot.
-        may_grow: as for `named_in`.
     """
     newest = newest_manifest(root)
     removed = read_removed(root, newest) if isinstance(newest, Snapshot) else Removed.none()
     others = {one[1].fingerprint: one for source in taken.values() for one in source.snapshots.values()}
     of_others = [key for one in others.values() for key in read_removed(*one).keys.tolist()]
-    named = named_in(mixture.takedown, may_grow=may_grow) if mixture.takedown else []
     found = find_keys(files_in(files), named) if named else []
     return removed.with_takedown([*of_others, *(key for key in found if key is not None)])
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from datapipe.composing.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.composing.manifest import file_entry, keep_newest, make_snapshot, provenance_of
-from datapipe.composing.takedown import removed_documents, takedown_warnings
+from datapipe.composing.takedown import named_in, removed_documents, takedown_warnings
 from datapipe.errors import SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
@@ -101,11 +101,12 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dic
     """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of them are made before
     anything is changed, since they may be refused."""
     tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
-    taken_down = removed_documents(root, request.mixture, request.taken, files)
+    named = named_in(request.mixture.takedown) if request.mixture.takedown else []
+    taken_down = removed_documents(root, named, request.taken, files)
     removed, listed = removed_entry(taken_down, REMOVED)
     needed, spec = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}, request.mixture.pack
     made: dict[str, _Unpublished] = {}
-    warnings = takedown_warnings(request.mixture, request.taken, files, taken_down)
+    warnings = takedown_warnings(named, request.taken, files, taken_down)
     for length in spec.sequence_length:
         shards, taken = _shards(plan, length), taken_shards(request.taken, length, request.mixture.seed)
         entries = sorted([entry for entry, _ in shards] + [shard.entry for shard in taken], key=lambda one: one.numbered_path)

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from datapipe import catalogue
 from datapipe.composing.additions import Addition, files_of, is_base
 from datapipe.composing.manifest import make_snapshot
-from datapipe.composing.takedown import delete_from_indexes, removed_documents, take_down_from_additions
+from datapipe.composing.takedown import delete_from_indexes, named_in, removed_documents, take_down_from_additions
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import MixtureSpec
 from datapipe.config.resolved import parsed_yaml
@@ -51,7 +51,8 @@ def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
 
     What is learnt is read in the folder of the newest snapshot: a run that failed since has left its own in the output.
     """
-    newest, earlier = read_manifest(root), [root.url, *map(root.child_url, published_additions(root))]
+    newest = read_manifest(root)
+    earlier = [root.url, *map(root.child_url, published_additions(root, newest))]
     learnt = root.child_url(snapshot_folder(newest.fingerprint)) if has_snapshot(root, newest.fingerprint) else root.url
     added = {name: source for name, source in mixture.sources.items() if name in addition.files}
     sources = {
@@ -173,7 +174,8 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: Joi
             root.read_bytes(snapshot_file(root, before, FILES)), root.read_bytes(f"{addition.folder}/{FILES}")
         )
         length = before.sequence_length
-        removed = removed_documents(root, mixture, {}, files, may_grow=True)
+        named = named_in(mixture.takedown, may_grow=True) if mixture.takedown else []
+        removed = removed_documents(root, named, {}, files)
         entry, listed = removed_entry(removed, REMOVED)
         joined = [*before.shards, *shards]
         snapshot, warnings = make_snapshot(mixture, length, before.tokenizer, joined, files, removed=entry)
@@ -186,7 +188,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: Joi
         own = snapshot_folder(snapshot.fingerprint)
         note_publication(root, snapshot.fingerprint, time.time(), {})
         needed = {TOKENIZER: root.read_bytes(snapshot_file(root, before, TOKENIZER)), FILES: files, **listed}
-        folders = json.dumps([*published_additions(root), addition.folder]).encode()
+        folders = json.dumps([*published_additions(root, before), addition.folder]).encode()
         about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, ADDED: folders, **needed}
         about[SNAPSHOT] = snapshot.to_json()
         for path, content in about.items():
@@ -196,7 +198,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: Joi
             root.write_atomic(published_tasks(snapshot.fingerprint), root.read_bytes(tasks))
         hold.replace({**needed, REPORT: report, MIXTURE: about[MIXTURE], SNAPSHOT: about[SNAPSHOT]})
         if snapshot.removed != before.removed:
-            take_down_from_additions(root, removed)
+            take_down_from_additions(root, snapshot, removed)
             delete_from_indexes(root, removed)
     return snapshot, warnings
 
@@ -222,7 +224,7 @@ def check_is_published(root: Root) -> None:
     if not root.exists(f"{WORK}/{INDEX}"):
         return
     newest = read_manifest(root)
-    added = [files_in(root.read_bytes(f"{folder}/{FILES}")) for folder in published_additions(root)]
+    added = [files_in(root.read_bytes(f"{folder}/{FILES}")) for folder in published_additions(root, newest)]
     whole = files_of(root, newest) - {(source, path) for files in added for _, source, path in files}
     strange = sorted({(file.source, file.path) for file in open_index(root.url).files} - whole)
     if strange:

@@ -247,6 +247,6 @@ class Follower:
 
 def _tokens_per_byte(root: Root, snapshot: Snapshot) -> float:
     """Tokens of the snapshot for each byte of the files that it was made of."""
-    facts = facts_of_files(root)
+    facts = facts_of_files(root, snapshot)
     read = sum(facts[key][0] for key in files_of(root, snapshot) if key in facts)
     return sum(shard.tokens for shard in snapshot.shards) / read if read else 0.25

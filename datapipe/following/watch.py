@@ -58,7 +58,7 @@ class Watch:
     _seen: dict[_Name, tuple[int, str]] = field(default_factory=dict)
 
     def look(self, snapshot: Snapshot) -> News:
-        known, facts = files_of(self.root, snapshot), facts_of_files(self.root)
+        known, facts = files_of(self.root, snapshot), facts_of_files(self.root, snapshot)
         notes, lists = Notes(may_grow=True), self._named_by_lists
         now = {(name, file.path): file for name, files in listed_files(self.mixture, notes).items() for file in files}
         new = {key: file for key, file in now.items() if key not in known}
@@ -86,9 +86,9 @@ class Watch:
         return frozenset(name for name in sources if all(path.startswith(SIGN) for path in sources[name].path))
 
 
-def facts_of_files(root: Root) -> dict[_Name, tuple[int, str]]:
-    """Size and time of the files as they were read."""
-    places = [INPUTS, *(f"{folder}/{INPUTS}" for folder in published_additions(root))]
+def facts_of_files(root: Root, snapshot: Snapshot) -> dict[_Name, tuple[int, str]]:
+    """Size and time of the files of a snapshot as they were read."""
+    places = [INPUTS, *(f"{folder}/{INPUTS}" for folder in published_additions(root, snapshot))]
     found: dict[_Name, tuple[int, str]] = {}
     for place in places:
         if root.exists(place):

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import KEY_BYTES, key_matrix
+from datapipe.columns import KEY_BYTES, key_matrix, matrix_halves
 from datapipe.document_name import named_key
 from datapipe.errors import UserError
 from datapipe.exchange.files import ExchangeWriter
@@ -217,7 +217,7 @@ def delete_rows(index: Index, keys: np.ndarray) -> tuple[Counter[str], set[bytes
         The number of deleted rows by stage, and the keys that had rows.
     """
     root = index.root
-    hashes = set(keys.view(np.uint8).reshape(-1, KEY_BYTES)[:, :8].copy().view(">u8").reshape(-1).tolist())
+    hashes = set(matrix_halves(keys.view(np.uint8).reshape(-1, KEY_BYTES))[0].tolist())
     groups = {file.group for file in index.files if file.hash in hashes}
     num_deleted: Counter[str] = Counter()
     known: set[bytes] = set()

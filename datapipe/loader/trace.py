@@ -314,11 +314,11 @@ class TracedRun:
         known = {source for number, source, _ in files if number == file_hash}  # rows of another snapshot may be in several
         chosen = [number for number, name in enumerate(layout.sources) if not known or name in known]
         halves = [np.array([int.from_bytes(half, "big")], np.uint64) for half in (key[:8], key[8:])]
-        hashed = int(shuffle_hash((halves[0], halves[1]), self.snapshot.seed)[0])
+        hashed = shuffle_hash((halves[0], halves[1]), self.snapshot.seed)
         for source in chosen:
             for number in range(*layout.source_shards[source : source + 2]):
                 shard = layout.shards[number]
-                if shard.hashes is None or shard.hashes[0] <= hashed < shard.hashes[1]:
+                if shard.may_have(hashed):
                     for row, piece, start, length in self._find_in(shard, key):
                         yield int(layout.shard_starts[number]) + row, piece, start, length
 

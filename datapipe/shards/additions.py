@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 from datapipe.errors import DatapipeError
-from datapipe.shards.manifest import read_manifest, snapshot_folder
+from datapipe.shards.manifest import Manifest, read_manifest, snapshot_folder
 from datapipe.storage import Root
 
 ADDITIONS = "additions"
@@ -21,18 +21,14 @@ def folder_of(path: str) -> str:
     return "/".join(path.split("/", 2)[:2])
 
 
-def published_additions(root: Root) -> list[str]:
-    """The folders of the additions that the newest snapshot is made of. Those that kept no document are among them, since their
-    rows tell of what was dropped; those that were built and never published are not.
-
-    Raises SnapshotError where there is no snapshot, DatapipeError for a damaged list.
-    """
-    newest = read_manifest(root)
-    path = f"{snapshot_folder(newest.fingerprint)}/{ADDED}"
+def published_additions(root: Root, snapshot: Manifest) -> list[str]:
+    """The folders of the additions that a snapshot is made of. Those that kept no document are among them, since their rows
+    tell of what was dropped; those that were built and never published are not. Raises DatapipeError for a damaged list."""
+    path = f"{snapshot_folder(snapshot.fingerprint)}/{ADDED}"
     try:
         return [str(folder) for folder in json.loads(root.read_bytes(path))]
     except FileNotFoundError:  # no addition, or a version of datapipe that did not note them
-        return sorted({folder_of(entry.path) for entry in newest.data_files if entry.path.startswith(f"{ADDITIONS}/")})
+        return sorted({folder_of(entry.path) for entry in snapshot.data_files if entry.path.startswith(f"{ADDITIONS}/")})
     except (ValueError, TypeError) as error:
         raise DatapipeError(
             f"{root.child_url(path)}: the file was edited or damaged: {error}. It lists the folders of the additions in this "
@@ -47,4 +43,4 @@ def with_additions(url: str) -> list[str]:
         has_any = bool(root.within(ADDITIONS).folders())
     except OSError:  # no such bucket, or no answer: whoever reads it tells
         has_any = False
-    return [url, *map(root.child_url, published_additions(root))] if has_any else [url]
+    return [url, *map(root.child_url, published_additions(root, read_manifest(root)))] if has_any else [url]

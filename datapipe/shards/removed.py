@@ -95,6 +95,11 @@ class Removed:
             held[near] = self.keys[np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)] == wanted
         return held
 
+    @property
+    def halves(self) -> tuple[np.ndarray, np.ndarray]:
+        """File hash and position of each document, each (num_documents,) uint64."""
+        return columns.matrix_halves(self.keys.view(np.uint8).reshape(-1, KEY_BYTES))
+
     @cached_property
     def _mixes(self) -> np.ndarray:
         """A number of 64 bits for each key, sorted: they are searched three times as fast as the keys."""

@@ -100,6 +100,13 @@ class ShardEntry(BaseModel):
         """
         return numbered_path(self.path)
 
+    def may_have(self, hashes: np.ndarray) -> bool:
+        """Whether it may have a document with one of these shuffle hashes, (n,) uint64. Without a range it may have any."""
+        if self.hashes is None:
+            return True
+        first, stop = self.hashes  # a stop of 2^64 is no uint64
+        return bool(((hashes >= first) & (hashes <= stop - 1)).any())
+
     @model_serializer(mode="wrap")
     def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {name: value for name, value in serialize(self).items() if value is not None}

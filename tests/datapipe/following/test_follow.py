@@ -150,7 +150,7 @@ def test_an_addition_of_duplicates_alone_is_published_without_rows(corpus):
     third = corpus.follow()
     assert {shard.part or 0 for shard in third.shards} == {0, 1}
     folders = [f"{corpus.root.url}/additions/{number:05}" for number in (1, 2)]
-    assert [corpus.root.child_url(folder) for folder in published_additions(corpus.root)] == folders
+    assert [corpus.root.child_url(folder) for folder in published_additions(corpus.root, corpus.snapshot)] == folders
     later = mixture_of(load_mixture(corpus.path), corpus.root, Addition(number=3, base="", files={"web": ()}))
     against = [use.options["against"] for use in later.stages if use.name.startswith("dedup.")]
     assert against == [[corpus.root.url, *folders]] * 2
@@ -244,7 +244,7 @@ def test_an_addition_that_was_built_and_never_published_is_compared_with_nothing
     corpora.write_jsonl(corpus.folder / "in/04.jsonl", lost)
     before = sum(shard.documents for shard in corpus.snapshot.shards)
     after = sum(shard.documents for shard in corpus.follow().shards)
-    assert published_additions(corpus.root) == [f"additions/{number:05}" for number in (2, 3, 4)]
+    assert published_additions(corpus.root, corpus.snapshot) == [f"additions/{number:05}" for number in (2, 3, 4)]
     assert after > before
 
 

@@ -148,8 +148,7 @@ class Run:
         path = self.root.child_url(snapshot_file(self.root, before, TOKENIZER))
         text = (
             f"a tokenizer was trained anew, so no trainer of snapshot {before.fingerprint[:12]} can move to this one. To keep "
-            f"the old one, copy {path}, and name it in the mixture: "
-            f"tokenizer: {{path: FILE}}"
+            f"the old one, copy {path}, and name it in the mixture: tokenizer: {{path: FILE}}"
         )
         return [RunWarning(kind="new_tokenizer", text=text)]
 

@@ -131,8 +131,8 @@ class Access:
             if hmac.compare_digest(known, digest):
                 found = client
         if found is None or scheme.lower() != "bearer":
-            found_text = "this one is not known here, or no longer" if authorization else "none was given"
-            raise RefusedError(Refusal.of("denied", f"a token is needed, and {found_text}: give token_file=FILE in the URL."))
+            what = "this one is not known here, or no longer" if authorization else "none was given"
+            raise RefusedError(Refusal.of("denied", f"a token is needed, and {what}: give token_file=FILE in the URL."))
         return found
 
     def still_allows(self, client: Client, output: str) -> bool:

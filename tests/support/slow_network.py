@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.support.object_store import served_objects
+from tests.support.object_store import served_objects, serving
 
 _READ_BYTES = 1 << 18
 
@@ -24,13 +23,8 @@ _READ_BYTES = 1 << 18
 @contextmanager
 def slow_object_store(bucket: str, delay_ms: int) -> Iterator[str]:
     """Starts server and proxy in processes of their own; yields the query that URLs of the bucket end with."""
-    command = [sys.executable, "-m", "tests.support.slow_network", bucket, str(delay_ms)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.communicate()  # the end of its input ends it
+    with serving("-m", "tests.support.slow_network", bucket, str(delay_ms)) as query:
+        yield query
 
 
 async def _pass_on(upstream: str, delay_s: float) -> None:

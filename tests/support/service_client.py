@@ -1,11 +1,13 @@
-"""A client of a service in a process of its own: python -m tests.support.service_client URL OUTPUT RANK WORLD STOP
+"""A client of a service in a process of its own: python -m tests.support.service_client URL OUTPUT RANK WORLD STOP [PAUSE]
 
-It compares every batch with that of a loader of the files until the file STOP exists, prints a line a second, and at the end
-the number of steps and the longest time that it waited for one.
+It compares every batch with that of a loader of the files until the file STOP exists, a step each PAUSE seconds. A line a
+second tells its steps, the megabytes of malloc that are in use, and those that were freed and are kept for the next call. The
+last line has the number of steps and the longest time that it waited for one.
 """
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 import time
@@ -17,7 +19,26 @@ import numpy as np
 from datapipe.loader import Loader
 
 
-def main(url: str, output: str, rank: str, world: str, stop: str) -> None:
+class _Heap(ctypes.Structure):
+    """`struct mallinfo2` of glibc: `uordblks` and `fordblks` are the bytes in use and free, `hblkhd` those of large blocks."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in ["arena", "ordblks", "smblks", "hblks", "hblkhd", "usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"]
+    ]
+
+
+def _heap_mb() -> tuple[float, float]:
+    """Megabytes of malloc in use, and free; zeros where the C library does not tell."""
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallinfo2"):
+        return 0.0, 0.0
+    libc.mallinfo2.restype = _Heap
+    heap = libc.mallinfo2()
+    return (heap.uordblks + heap.hblkhd) / 1e6, heap.fordblks / 1e6
+
+
+def main(url: str, output: str, rank: str, world: str, stop: str, pause_s: str = "0.02") -> None:
     warnings.simplefilter("ignore")
     options = {"global_batch_size": 12, "rank": int(rank), "world_size": int(world), "fields": ("input_ids", "labels", "step")}
     there, here = Loader(url, **options), Loader(output, **options)
@@ -32,10 +53,10 @@ def main(url: str, output: str, rank: str, world: str, stop: str) -> None:
         np.testing.assert_array_equal(batch["labels"], expected["labels"])
         assert there.state_dict() == here.state_dict()
         steps += 1
-        step_time.wait(0.02)
+        step_time.wait(float(pause_s))
         if time.monotonic() - told_at > 1:
             told_at = time.monotonic()
-            print("at", steps, flush=True)
+            print("at", steps, *(f"{each:.1f}" for each in _heap_mb()), flush=True)
     print("steps", steps, f"{longest_s:.3f}", flush=True)
     there.close()
     here.close()

@@ -20,7 +20,7 @@ from datapipe.config.sources.snapshot_source import SnapshotSource
 from datapipe.config.sources.source import Source
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
-from datapipe.errors import UserError, suggest
+from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.licenses import UNKNOWN, is_allowed
 from datapipe.loader.order.drawn import drawn_tokens, run_order
 from datapipe.outages import input_error
@@ -109,6 +109,8 @@ def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
             found[snapshot.sequence_length] = (root.within(folder), snapshot)
     except OSError as error:
         raise input_error(error, where, "cannot read the snapshot of", url) from error
+    except SnapshotError as error:
+        raise SnapshotError(f"{where}: {error}") from error
     wanted = mixture.pack.sequence_length
     missing = [length for length in wanted if length not in found]
     if missing:
@@ -159,9 +161,11 @@ def _check_together(opened: list[_Opened]) -> None:
     """Raises UserError for outputs whose tokens are not those of one tokenizer, or whose rows are not of one kind."""
     first, *others = opened
     for other in others:
-        if other.first[1].tokenizer.fingerprint != first.first[1].tokenizer.fingerprint:
+        theirs, ours = other.first[1].tokenizer.fingerprint, first.first[1].tokenizer.fingerprint
+        if theirs != ours:
             raise UserError(
-                f"{other.where}: {other.url} has another tokenizer than {first.url}. Rows are mixed as they are: leave one of "
+                f"{other.where}: snapshot {other.version[:12]} of {other.url} has another tokenizer ({_digits(theirs)}) than "
+                f"snapshot {first.version[:12]} of {first.url} ({_digits(ours)}). Rows are mixed as they are: leave one of "
                 f"them out, or take its text instead, as a source with a path."
             )
     lengths = {one.url: _has_pieces(one.first[1]) for one in opened}
@@ -170,6 +174,11 @@ def _check_together(opened: list[_Opened]) -> None:
         raise UserError(
             f"{url} was packed with method: buckets, and the others were not. Expected rows of one kind: leave one out."
         )
+
+
+def _digits(checksum: str) -> str:
+    """The first of its digits, without the name of the hash before them."""
+    return checksum.rpartition(":")[2][:12]
 
 
 def _has_pieces(snapshot: Snapshot) -> bool:

@@ -68,7 +68,7 @@ def _program(folder: Path, code: str, *arguments: str) -> subprocess.CompletedPr
 
 def test_package_imports_nothing_heavy_and_has_the_names():
     code = "import sys, datapipe; dir(datapipe); print(*sorted(sys.modules)); datapipe.UserError"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     loaded = {name.partition(".")[0] for name in done.stdout.split()}
     assert not loaded & {"numpy", "pyarrow", "numba", "pydantic", "ray", "torch", "rich"}
     assert datapipe.__all__ == NAMES

@@ -13,7 +13,7 @@ from datapipe.source_code.installed import installed_sources
 from datapipe.source_code.reach import MACHINERY, Reached
 
 _ROOT = Path(__file__).resolve().parents[2]
-_COMPILES = frozenset({"Inline._dispatcher", "Inline._numba_type_"})
+_COMPILES = frozenset({"Inline._dispatcher", "Inline._numba_type_", "Intrinsic._numba_type_"})
 """What runs of `datapipe.kernels` where a kernel is compiled, as at a first call on a machine."""
 
 _PACKAGES = tuple(f"{_ROOT / package}/" for package in ("datapipe", "stages"))

@@ -160,9 +160,9 @@ def test_one_core_restricts_every_thread_and_restores_it():
     with one_core() as core:
         work.put(1)
         expected = None if before is None else {core}
-        assert _allowed_cores() == expected == seen.get(timeout=60)
+        assert _allowed_cores() == expected == seen.get(timeout=120)
     work.put(1)
-    assert _allowed_cores() == before == seen.get(timeout=60)
+    assert _allowed_cores() == before == seen.get(timeout=120)
     work.put(None)
     thread.join()
 

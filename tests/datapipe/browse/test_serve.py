@@ -28,7 +28,7 @@ print(*(name for name in ("numba", "llvmlite", "ray", "torch", "tokenizers", "ma
 @pytest.mark.medium
 def test_the_page_starts_and_lists_without_the_compiler_and_other_large_packages(finished: Browsed) -> None:
     command = [sys.executable, "-c", _LOADED, str(finished.folder / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.strip() == ""
 
 
@@ -55,7 +55,7 @@ def test_the_command_prints_the_address_first_and_ends_with_ctrl_c(finished: Bro
 
 def test_a_folder_without_a_run_ends_in_one_sentence(tmp_path: Path) -> None:
     command = [sys.executable, "-c", "from datapipe.cli.main import main; main()", "browse", str(tmp_path), "--no-open"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "no run has left anything here" in done.stderr

@@ -126,7 +126,7 @@ def test_interrupt_stops_cleanly_and_says_how_to_go_on(tmp_path, mixture, undist
         wait_until(lambda at=output, p=driver: len(stored_records(at)) >= 1 or p.poll() is not None, "a commit")
         workers = children(driver.pid)
         os.killpg(driver.pid, signal.SIGINT)
-        _, errors = driver.communicate(timeout=60)
+        _, errors = driver.communicate(timeout=120)
         if driver.returncode != 0:
             break
     assert driver.returncode == 130
@@ -143,7 +143,7 @@ def test_signals_that_end_a_run_end_it_as_one_interrupt_does(tmp_path, mixture, 
     workers = children(driver.pid)
     for name in names:
         driver.send_signal(signal.Signals[name])
-    _, errors = driver.communicate(timeout=60)
+    _, errors = driver.communicate(timeout=120)
     assert driver.returncode == 130
     assert "Resume with the same command" in errors
     assert not any(is_running(one) for one in workers)

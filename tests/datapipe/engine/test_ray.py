@@ -324,7 +324,7 @@ def test_ray_run_that_is_terminated_says_how_to_go_on(tmp_path, corpus, cluster)
     records = tmp_path / "out/work/ledger"
     wait_until(lambda: (records.is_dir() and any(records.iterdir())) or driver.poll() is not None, "a commit")
     driver.terminate()
-    _, errors = driver.communicate(timeout=60)
+    _, errors = driver.communicate(timeout=120)
     assert driver.returncode == 130, errors
     assert "Resume with the same command" in errors
 

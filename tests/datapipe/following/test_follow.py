@@ -395,7 +395,7 @@ def test_command_that_is_interrupted_while_it_waits_ends_at_once(tmp_path):
     assert "datapipe_run_looked_timestamp_seconds 1" in figures
     assert json.loads(log.read_text().splitlines()[-1])["what"].startswith("waiting for new files")
     process.terminate()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     assert "Resume with the same command" in errors
 

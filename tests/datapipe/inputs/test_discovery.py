@@ -256,7 +256,7 @@ def test_discover_unreadable_file_is_the_users_error(tree: Path) -> None:
 @pytest.mark.medium
 def test_discover_folder_that_may_not_be_entered_is_an_error_where_the_pattern_enters_it() -> None:
     """In a process of its own, as a user whom permissions bind."""
-    done = subprocess.run([sys.executable, "-c", _CLOSED_FOLDER], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _CLOSED_FOLDER], capture_output=True, text=True, check=True, timeout=120)
     found, error = done.stdout.splitlines()
     assert found == "['a.txt']"
     assert error.startswith("here: cannot list /")
@@ -287,7 +287,7 @@ def test_discover_broken_link_of_the_ending_that_a_pattern_asks_for_is_an_error(
 @pytest.mark.medium
 def test_discover_file_that_may_not_be_read_is_an_error_before_anything_runs() -> None:
     """In a process of its own, as a user whom permissions bind."""
-    done = subprocess.run([sys.executable, "-c", _CLOSED_FILE], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", _CLOSED_FILE], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.startswith("here: cannot read /")
     assert done.stdout.endswith("/a.txt: Permission denied\n")
 

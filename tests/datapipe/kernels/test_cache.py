@@ -306,7 +306,7 @@ print(*values)
 def test_cache_two_processes_that_need_one_kernel_compile_it_once(shop: Shop) -> None:
     holder = _held(shop)
     processes = [shop.start(_COUNTING) for _ in range(2)]  # both wait for the lock, whichever comes first to it
-    holder.communicate("go", timeout=60)
+    holder.communicate("go", timeout=120)
     said = sorted(process.communicate(timeout=120)[0] for process in processes)
     assert said == ["2\n", "compiled\n2\n"]
     assert shop.files(".lock") == []

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -223,9 +223,15 @@ main()
 """
 
 
-def _start(mixture: Path, output: str, jump_s: float = 0.0) -> subprocess.Popen[str]:
+def _start(mixture: Path, output: str, jump_s: float) -> subprocess.Popen[str]:
     command = [sys.executable, "-c", _DRIVER, str(jump_s), "run", str(mixture), "--output", output, "--workers", "1"]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
 
 
 @pytest.mark.slow
@@ -235,18 +241,23 @@ def test_driver_that_wakes_after_another_took_its_output_ends_and_harms_nothing(
     overrides = "execution: {split_bytes: 8KiB}"
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", "stages: [dedup.exact]", overrides)
     expected = runs.run_mixture(mixture).snapshot
-    first = _start(mixture, root.url)
-    try:
+    with ExitStack() as started:
+
+        def start(jump_s: float) -> subprocess.Popen[str]:
+            process = _start(mixture, root.url, jump_s)
+            started.callback(_end, process)
+            return process
+
+        first = start(0.0)
         cli_processes.wait_until(lambda: bool(root.list_files("work/ledger")) or first.poll() is not None, "a commit")
-        jumped = _start(mixture, root.url, jump_s=86_400.0)  # the clock of the machine says that the lease is old
+        jumped = start(86_400.0)  # the clock of the machine says that the lease is old
         _, errors = jumped.communicate(timeout=cli_processes.DEADLINE_S)
         assert (jumped.returncode, "another run is using this output" in errors) == (2, True), errors
         first.send_signal(signal.SIGSTOP)
         assert first.poll() is None
-        second = _start(mixture, root.url, jump_s=-86_400.0)
+        second = start(-86_400.0)
         while second.wait(cli_processes.DEADLINE_S) == 2:  # the lease of the paused one is not old enough yet
-            second.communicate()
-            second = _start(mixture, root.url, jump_s=-86_400.0)
+            second = start(-86_400.0)
         _, errors = second.communicate()
         assert second.returncode == 0, errors
         published = dict(root.list_files("")) | {LEASE: 0}
@@ -254,10 +265,6 @@ def test_driver_that_wakes_after_another_took_its_output_ends_and_harms_nothing(
         _, errors = first.communicate(timeout=cli_processes.DEADLINE_S)
         assert first.returncode == 1, errors
         assert "another run has taken the output since" in " ".join(errors.split())
-    finally:
-        with suppress(ProcessLookupError):
-            first.kill()
-            first.communicate()
     left = {path for path in {**dict(root.list_files("")), LEASE: 0} if not path.startswith((ATTEMPTS, "work/ledger"))}
     assert left == {path for path in published if not path.startswith((ATTEMPTS, "work/ledger"))}
     again = runs.run_mixture(mixture, output=root.url)

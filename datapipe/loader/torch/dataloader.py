@@ -70,6 +70,11 @@ def dataloader(
             survive a fork, else torch's default.
         options: arguments of `StreamingDataset` and `Loader`: batch_size or global_batch_size, fields, mixture, skip, …
     """
+    if not isinstance(output, str | Path):
+        raise UserError(
+            f"dataloader: expected the output of a run, a path or URL; found {type(output).__name__}. It makes its dataset "
+            f"itself. For a StreamingDataset of your own: StreamingDataLoader(dataset, …)."
+        )
     is_remote = is_service(str(output)) or Root(str(output)).local is None
     if multiprocessing_context is None and num_workers and is_remote:
         multiprocessing_context = "spawn"

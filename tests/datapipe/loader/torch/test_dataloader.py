@@ -236,6 +236,11 @@ def test_model_is_built_from_the_snapshot_of_a_loader(output: Path) -> None:
     assert snapshot == Loader(output, **OPTIONS).snapshot
 
 
+def test_a_dataset_in_place_of_its_output_is_told(output: Path) -> None:
+    with pytest.raises(UserError, match=r"found StreamingDataset.*StreamingDataLoader\(dataset"):
+        loader_torch.dataloader(loader_torch.StreamingDataset(output, batch_size=4))
+
+
 def test_run_without_end_has_no_length(tmp_path: Path) -> None:
     loader = counting(make_snapshot(tmp_path, {"web": 20}), {})
     with pytest.raises(TypeError, match="no end"):

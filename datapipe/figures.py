@@ -79,7 +79,7 @@ class DriverFigures:
         """The driver looks no more: every task is committed, or the run ends early."""
         self.slots = self.queued = 0
         self.waits_for = ""
-        self._looked = None
+        self._looked, self._pauses = None, (0.0, 0.0)
 
     @property
     def longest_pause_s(self) -> float:

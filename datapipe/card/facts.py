@@ -131,7 +131,9 @@ def _summary(report: Mapping[str, Any], manifest: Manifest, files: DataFiles) ->
         tokens = counted(total["tokens"] + taken, "token")
         yield Markdown(f"{tokens}{of_others}, packed into {rows} of {manifest.sequence_length:,} tokens.")
     if number := manifest.num_taken_down:
-        yield Markdown(f"{counted(number, 'document')} taken down since: nothing hands them out. The counts below have them.")
+        yield Markdown(
+            f"{counted(number, 'document')} taken down: loaders hand out none of them. The counts below include them."
+        )
 
 
 def _source(name: str, entry: Mapping[str, Any], provenance: Mapping[str, Any], said: Mapping[str, Any]) -> list[Any]:

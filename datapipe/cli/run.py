@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from datapipe.engine.prepare import Only
     from datapipe.engine.run import Run
     from datapipe.following.follow import RunOne
-    from datapipe.shards.manifest import Snapshot
+    from datapipe.shards.manifest import Manifest, Snapshot
     from datapipe.storage import Root
     from datapipe.watching.events import EventLog
-    from datapipe.watching.metrics import RunMetrics
+    from datapipe.watching.totals import CommandFigures
 
 
 _SHOWN_SOURCES = 10
@@ -86,51 +86,48 @@ def run(
     from datapipe.config import load_mixture
     from datapipe.engine.run import Run
     from datapipe.watching.events import EventLog
-    from datapipe.watching.metrics import RunMetrics
+    from datapipe.watching.totals import CommandFigures
 
     end_by_signals()
     try:
         mixture = load_mixture(mixture_file, set_ or (), output)
         make_engine = engine_factory(engine, workers, address)
-
+        if follow is not None and limit is not None:
+            raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
         with ExitStack() as stack:
             log = stack.enter_context(EventLog(log_json)) if log_json is not None else None
-            metrics = RunMetrics(_about(mixture, engine))
+            figures = CommandFigures()
             if metrics_port is not None:
-                _serve(metrics, metrics_port, stack)
+                _serve(figures, mixture, engine, metrics_port, stack)
 
             def run_one(mixture: Mixture, only: Only | None) -> None:
                 options = {"engine": engine, "workers": workers, "replaces": replace, "repacks": repack}
-                _run(lambda watcher: Run(mixture, make_engine, watcher, limit, **options, only=only), metrics, log)
+                _run(lambda watcher: Run(mixture, make_engine, watcher, limit, **options, only=only), figures, log)
 
             if follow is None:
                 run_one(mixture, None)
             else:
-                _follow(mixture, follow, run_one, limit, metrics, log)
+                _follow(mixture, follow, run_one, figures, log)
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
         _say_stopped()
         raise typer.Exit(130) from None
 
 
-def _follow(
-    mixture: Mixture, every_s: float, run_one: RunOne, limit: int | None, metrics: RunMetrics, log: EventLog | None
-) -> None:
+def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandFigures, log: EventLog | None) -> None:
     from datapipe.card.whole import whole_report, write_about
     from datapipe.following.follow import Follower
     from datapipe.report.layout import say
-
-    if limit is not None:
-        raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
 
     def tell(line: str) -> None:
         say(line, to_stderr=log is not None and log.is_on_stdout)
 
     def notice(event: str, **facts: Any) -> None:
         if event == "looked":
-            metrics.looked_at = time.time()
+            figures.looked_at = time.time()
             return
-        metrics.num_published += event == "published"
+        if event == "published":
+            figures.num_published += 1
         if log is not None:
             log.write(event, **facts)
 
@@ -141,14 +138,6 @@ def _follow(
     Follower(mixture, every_s, run_one, tell, whole_report, describe, notice).follow()
 
 
-def _about(mixture: Mixture, engine: str) -> dict[str, str]:
-    """What runs, for `datapipe_run_info`."""
-    from datapipe.storage import Root
-
-    output = masked(Root(mixture.output).url)
-    return {"mixture": mixture.name, "output": output, "engine": engine, "version": version("datapipe")}
-
-
 def _say_stopped() -> None:
     from datapipe.report.layout import say
 
@@ -156,7 +145,7 @@ def _say_stopped() -> None:
     say(f"stopped. Committed tasks are kept. Resume with the same command: `{command}`", to_stderr=True)
 
 
-def _run(make_run: Callable[[Observer], Run], metrics: RunMetrics, log: EventLog | None) -> None:
+def _run(make_run: Callable[[Observer], Run], figures: CommandFigures, log: EventLog | None) -> None:
     """Raises KeyboardInterrupt where the run was stopped, with its report written."""
     from datapipe.api import execute
     from datapipe.report.funnel import wide_console
@@ -168,12 +157,13 @@ def _run(make_run: Callable[[Observer], Run], metrics: RunMetrics, log: EventLog
     state = RunState()
     with _read_to_its_end(), Progress(console, state.text_of_time_left) as progress:
         run = make_run(progress if log is None else Observers([progress, log]))
-        metrics.show(state)
+        figures.begin_run(state, run.root.url)
         if log is not None:
-            log.write("run_started", mixture=run.mixture.name, output=run.root.url, engine=run.engine)
+            log.begin_run(mixture=run.mixture.name, output=run.root.url, engine=run.engine)
         problem = execute(run, state)
-        if problem is None:
-            metrics.num_published += run.only is None  # an addition is published with the snapshot that it is a part of
+        is_addition = run.only is not None  # it counts when the snapshot that it is a part of is published
+        if run.snapshot is not None and not is_addition and run.snapshot.fingerprint != _fingerprint(run.before):
+            figures.num_published += 1
         if log is not None and problem is None:
             log.write("run_finished", snapshot=run.snapshot.fingerprint if run.snapshot else None)
         elif log is not None and isinstance(problem, KeyboardInterrupt):
@@ -199,13 +189,20 @@ def _read_to_its_end() -> Iterator[None]:
         ) from None
 
 
-def _serve(metrics: RunMetrics, port: int, stack: ExitStack) -> None:
+def _serve(figures: CommandFigures, mixture: Mixture, engine: str, port: int, stack: ExitStack) -> None:
     """Serves figures where Prometheus can read them, until the command ends."""
     from datapipe.report.layout import say
+    from datapipe.storage import Root
     from datapipe.watching.metrics import serve_runs
 
-    server = stack.enter_context(serve_runs(metrics, port))
+    output = masked(Root(mixture.output).url)
+    about = {"mixture": mixture.name, "output": output, "engine": engine, "version": version("datapipe")}
+    server = stack.enter_context(serve_runs(figures, about, port))
     say(f"figures for Prometheus: http://127.0.0.1:{server.port}/metrics", to_stderr=True)
+
+
+def _fingerprint(snapshot: Manifest | None) -> str:
+    return "" if snapshot is None else snapshot.fingerprint
 
 
 def _report(run: Run, problem: BaseException | None, console: Console) -> None:
@@ -234,7 +231,7 @@ def _news(run: Run) -> list[str]:
 
     if run.snapshot is None or run.only is not None:  # an addition is told of when the snapshot that has it is published
         return []
-    newest, before = run.snapshot.fingerprint, "" if run.before is None else run.before.fingerprint
+    newest, before = run.snapshot.fingerprint, _fingerprint(run.before)
     differences = changes(run.root, run.before, run.snapshot) if run.before is not None and before != newest else []
     output, num_bytes = masked(run.root.url), work_bytes(run.root)
     news = snapshot_news(output, newest, before, differences, num_bytes, loads_before=isinstance(run.before, Snapshot))

@@ -164,9 +164,9 @@ def _check_together(opened: list[_Opened]) -> None:
         theirs, ours = other.first[1].tokenizer.fingerprint, first.first[1].tokenizer.fingerprint
         if theirs != ours:
             raise UserError(
-                f"{other.where}: snapshot {other.version[:12]} of {other.url} has another tokenizer ({_digits(theirs)}) than "
-                f"snapshot {first.version[:12]} of {first.url} ({_digits(ours)}). Rows are mixed as they are: leave one of "
-                f"them out, or take its text instead, as a source with a path."
+                f"{other.where}: snapshot {other.version[:12]} of {other.url} has another tokenizer "
+                f"({_short_checksum(theirs)}) than snapshot {first.version[:12]} of {first.url} ({_short_checksum(ours)}). "
+                f"Rows are mixed as they are: leave one of them out, or take its text instead, as a source with a path."
             )
     lengths = {one.url: _has_pieces(one.first[1]) for one in opened}
     if len(set(lengths.values())) > 1:
@@ -176,7 +176,7 @@ def _check_together(opened: list[_Opened]) -> None:
         )
 
 
-def _digits(checksum: str) -> str:
+def _short_checksum(checksum: str) -> str:
     """The first of its digits, without the name of the hash before them."""
     return checksum.rpartition(":")[2][:12]
 

@@ -49,7 +49,7 @@ _SHOWN = 3
 
 
 class Notice(Protocol):
-    """Takes what happens, for programs: an event, and facts that JSON can tell.
+    """Receives events for programs, with facts that JSON can tell.
 
     looked             the sources were listed
     waiting            what: why nothing is added now, in words
@@ -73,7 +73,7 @@ class Follower:
         say: tells the user a line.
         join: makes the report of a snapshot that grew.
         describe: writes the card of a snapshot, and the page of its report.
-        notice: takes what happens, for programs.
+        notice: receives events, for programs.
         wait, now: sleeping, and seconds since the epoch.
     """
 
@@ -201,7 +201,8 @@ class Follower:
         self.say(
             f"published snapshot {published.fingerprint[:12]} with {tokens:,} tokens more. Trainers move with loader.advance()"
         )
-        self.notice("published", snapshot=published.fingerprint, tokens=tokens, taken_down=0)
+        taken_down = published.num_taken_down - snapshot.num_taken_down
+        self.notice("published", snapshot=published.fingerprint, tokens=tokens, taken_down=taken_down)
 
     def _tell(self, news: News) -> None:
         """Tells, once, of files that were read and are not as they were."""
@@ -238,9 +239,9 @@ class Follower:
 
     def _waits(self, line: str) -> bool:
         if line != self._waits_for:
-            self.say(line)
             self.notice("waiting", what=line)
             self._note(line)
+            self.say(line)
         self._waits_for = line
         return False
 

@@ -33,7 +33,7 @@ second_attempts         step → {tasks, won}: tasks that had a second attempt b
                         those of them in which it ended first
 run                     the command that wrote the report: {datapipe, engine, workers, wall_s, finished}
 shards                  {files, bytes, fingerprint, before, taken_down}: of the snapshot, and the one before it; null before it
-                        is published. `taken_down` documents are padding in its rows, and are counted everywhere else
+                        is published. Of the documents `taken_down`, loaders pad what rows have; all other numbers count them
 taken                   source → {documents, tokens, sequences, license, homepage, collected, synthetic}: sources whose rows
                         are those of another snapshot
 mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
@@ -176,7 +176,9 @@ def shards_entry(snapshot: Manifest, before: str | None) -> dict[str, Any]:
 def taken_down_text(report: Mapping[str, Any]) -> str:
     """A sentence on the documents that were taken down; empty where none were."""
     number = (report.get("shards") or {}).get("taken_down", 0)
-    return f"{counted(number, 'document')} taken down: rows have padding in their place. Counts include them." if number else ""
+    if not number:
+        return ""
+    return f"{counted(number, 'document')} taken down: loaders pad those that rows have. The other numbers count them."
 
 
 def _tasks(step: Step) -> dict[str, Any]:

@@ -198,7 +198,7 @@ class Snapshot(_Manifest):
 
     @property
     def num_taken_down(self) -> int:
-        """Documents that loaders pad."""
+        """Documents in its list of takedowns. Loaders pad those that rows have."""
         return 0 if self.removed is None else self.removed.documents
 
 
@@ -241,7 +241,7 @@ class DocumentsSnapshot(_Manifest):
 
     @property
     def num_taken_down(self) -> int:
-        """None: what is taken down from documents is removed from the input, and the mixture run again."""
+        """Always 0: documents are removed from the input, and the mixture is run again."""
         return 0
 
 

@@ -73,6 +73,11 @@ class EventLog:
             self._stream = None
             warnings.warn(f"the log {self._where} ends here: {error.strerror}", stacklevel=2)
 
+    def begin_run(self, **facts: Any) -> None:
+        """Writes `run_started`; nothing of a run before is known to the next."""
+        self._states, self._running, self._where_of = {}, {}, {}
+        self.write("run_started", **facts)
+
     def planned(self, plan: Plan) -> None:
         self.write("planned", steps=len(plan.steps), tasks=sum(len(step.tasks or ()) for step in plan.steps))
         for step in plan.steps:

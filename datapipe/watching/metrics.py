@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from time import process_time
@@ -16,6 +16,7 @@ from datapipe.errors import UserError
 from datapipe.figures import Histogram
 from datapipe.loader.prometheus import MetricsServer
 from datapipe.watching.state import RunState
+from datapipe.watching.totals import CommandFigures
 
 _COUNTERS = (
     ("documents", "Documents of committed tasks.", ["source", "fate"]),
@@ -43,73 +44,27 @@ _AT_FIRST = {
 _STEP_STATES = ("waiting", "running", "committed")
 
 
-class _Sums:
-    """What the runs of this process have counted: by name of a figure, by its labels."""
-
-    def __init__(self) -> None:
-        self.counters: defaultdict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
-        self.histograms: dict[str, dict[str, Histogram]] = {}
-
-    def plus(self, state: RunState) -> _Sums:
-        """These sums and those of another run."""
-        sums, driver, after = state.sums, state.driver, _Sums()
-        for name, counter in self.counters.items():
-            after.counters[name].update(counter)
-        after.counters["documents"].update(sums.documents)
-        after.counters["task_seconds"].update({(name,): step.seconds for name, step in list(state.steps.items())})
-        for name, counter in (
-            ("input_bytes", sums.input_bytes),
-            ("tokens", sums.tokens),
-            ("output_bytes", sums.output_bytes),
-            ("failures", state.failures),
-            ("second_attempts", sums.second_attempts),
-        ):
-            after.counters[name].update({(label,): value for label, value in dict(counter).items()})
-        for name, histograms in (
-            ("task_duration_seconds", dict(sums.task_seconds)),
-            ("driver_lag_seconds", {"": driver.lag_s}),
-            ("commit_seconds", {"": driver.commit_s}),
-            ("commit_records", {"": driver.commit_records}),
-        ):
-            before = self.histograms.get(name, {})
-            added = {label: each.plus(before.get(label)) for label, each in histograms.items()}
-            after.histograms[name] = {**before, **added}
-        return after
-
-
 class RunMetrics(Collector):
-    """A collector for any registry, of the runs of one command: one, or those of `--follow`, one after the other.
+    """A collector for any registry.
 
     Args:
         about: labels of `datapipe_run_info`: mixture, output, engine, version.
-
-    Attributes:
-        num_published: snapshots that this process has published. looked_at: when it last looked for new files, in seconds since
-            1970; None where it does not follow.
     """
 
-    def __init__(self, about: dict[str, str]) -> None:
-        self._about = about
-        self._shown = _Sums(), RunState()
-        self.num_published = 0
-        self.looked_at: float | None = None
-
-    def show(self, state: RunState) -> None:
-        """Tells of the next run. Counters go on from where the run before has ended."""
-        ended, before = self._shown
-        self._shown = ended.plus(before), state
+    def __init__(self, figures: CommandFigures, about: dict[str, str]) -> None:
+        self._figures, self._about = figures, about
 
     def collect(self) -> Iterator[Metric]:
-        ended, state = self._shown
-        sums = ended.plus(state)
+        figures, state = self._figures, self._figures.state
+        totals = figures.totals()
         yield _gauge("info", "What runs.", self._about, 1)
         yield _tasks(state)
         states = Counter(step.state for step in state.steps.values())
         yield _gauges("steps", "Steps by state.", ["state"], {(name,): states[name] for name in _STEP_STATES})
         for name, text, labels in _COUNTERS:
-            yield _counters(name, text, labels, {**_AT_FIRST.get(name, {}), **sums.counters[name]})
+            yield _counters(name, text, labels, {**_AT_FIRST.get(name, {}), **totals.counters[name]})
         for name, text, labels in _HISTOGRAMS:
-            yield _histograms(name, text, labels, sums.histograms[name])
+            yield _histograms(name, text, labels, totals.histograms[name])
         memory = {(str(place),): message.memory_bytes for place, message in enumerate(state.messages)}
         yield _gauges("worker_memory_bytes", "Resident memory of each worker at work.", ["worker"], memory)
         silent = max((message.silent_s for message in state.messages), default=0.0)
@@ -124,9 +79,9 @@ class RunMetrics(Collector):
         if left is not None:
             bound = {"bound": "least" if left.is_least else "about"}
             yield _gauge("estimated_seconds_left", "Until all steps are committed.", bound, left.seconds)
-        yield _counters("published", "Snapshots that this process has published.", [], {(): self.num_published})
-        if self.looked_at is not None:
-            yield _gauge("looked_timestamp_seconds", "When --follow last looked for new files.", {}, self.looked_at)
+        yield _counters("published", "New snapshots that this process has published.", [], {(): figures.num_published})
+        if figures.looked_at is not None:
+            yield _gauge("looked_timestamp_seconds", "When --follow last looked for new files.", {}, figures.looked_at)
 
 
 def _tasks(state: RunState) -> Metric:
@@ -166,10 +121,10 @@ def _filled(family: Any, values: Mapping[Any, float]) -> Metric:
     return family
 
 
-def serve_runs(metrics: RunMetrics, port: int, address: str = "127.0.0.1") -> MetricsServer:
+def serve_runs(figures: CommandFigures, about: dict[str, str], port: int, address: str = "127.0.0.1") -> MetricsServer:
     """Serves figures at http://address:port/metrics, from a thread. Raises UserError for a taken port."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(metrics)
+    registry.register(RunMetrics(figures, about))
     try:
         server, thread = start_http_server(port, address, registry)
     except OSError as error:

@@ -217,7 +217,7 @@ class Replicas:
             raise UserError(
                 f"{replica.location}: its certificate is not trusted, or is of another host. Give ca=FILE in the URL."
             )
-        if not self._has_answered and not replica.failures:
+        if refusal is None and not self._has_answered:
             _check_scheme(replica.location)
         replica.fail(text)
         return None
@@ -238,8 +238,8 @@ def refusal_of(error: Any) -> Refusal | None:
 
 
 def _check_scheme(location: str) -> None:
-    """Raises UserError where a server that is called with TLS has none, or the other way round. gRPC tells the one as a
-    connection that was closed, and tries it again and again."""
+    """Raises UserError where a server that is called with TLS has none, or the other way round: gRPC tells that as a connection
+    that was closed. A loader ends by it also where other servers would answer, since its URL names one scheme for all."""
     parts = urlsplit(location)
     has_tls = _has_tls(parts.hostname or "", parts.port or PORT)
     if has_tls is not None and has_tls != (parts.scheme == TLS):
@@ -257,7 +257,7 @@ def _has_tls(host: str, port: int) -> bool | None:
             return True
     except ssl.SSLError as error:
         return False if error.reason == "WRONG_VERSION_NUMBER" else None
-    except OSError:
+    except (OSError, ValueError):  # no answer, or no name of a host
         return None
 
 

@@ -96,7 +96,7 @@ def tiles(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if taken := sum(entry["tokens"] for entry in (report.get("taken") or {}).values()):
         found.append(("tokens of other snapshots", short(taken), f"{taken:,}"))
     if taken_down := (shards or {}).get("taken_down"):
-        found.append(("documents taken down", f"{taken_down:,}", "padding in their rows; counted elsewhere"))
+        found.append(("documents taken down", f"{taken_down:,}", "padding where rows have them"))
     found.append(("text kept", size(total["kept_bytes"]), f"of {size(total['bytes'])}"))
     if shards:
         found.append(("files", f"{shards['files']:,}", f"{size(shards['bytes'])}, snapshot {shards['fingerprint'][:12]}"))

@@ -430,6 +430,8 @@ def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpu
     assert fourth.removed is not None
     assert fourth.removed.documents == 3
     assert corpus.num_runs == 3
+    told = [facts["taken_down"] for event, facts in corpus.events if event == "published"]
+    assert told == [1, 1, 0]  # of the list, with an addition, and none: the third was taken down by hand
     assert {shard.part or 0 for shard in fourth.shards} == {0, 1, 2}
     with closing(Loader(corpus.root.url, global_batch_size=4, fields=("document_keys",))) as loader:
         gone = {key.tobytes() for key in read_removed(corpus.root, fourth).keys}

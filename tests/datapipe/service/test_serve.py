@@ -22,7 +22,7 @@ import pytest
 from pyarrow import flight
 
 from datapipe.composing.takedown import take_down
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
 from datapipe.loader.share import Mesh
@@ -37,6 +37,7 @@ from tests.support.snapshots import make_snapshot, upload
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")]
 
 ALL = tuple(FIELDS)
+README = Path(__file__).resolve().parents[3] / "datapipe/service/README.md"
 
 
 @pytest.fixture(scope="module")
@@ -193,7 +194,7 @@ def test_a_server_is_ready_drains_and_ends(output: Path, tmp_path: Path) -> None
 
 
 def test_a_client_needs_the_packages_that_the_readme_names_and_no_other(server: Server, output: Path) -> None:
-    text = Path("datapipe/service/README.md").read_text(encoding="utf-8")
+    text = README.read_text(encoding="utf-8")
     [named] = re.findall(r"pip install --no-deps datapipe && pip install (.+)", text)
     program = (
         "import sys, json\n"
@@ -276,6 +277,8 @@ def test_a_server_that_could_not_serve_says_so(output: Path, tmp_path: Path, arg
 
 
 def test_a_client_with_tls_of_a_server_without_it_is_told_at_once(server: Server) -> None:
+    with pytest.raises(DatapipeError, match="no server of"):
+        Loader("grpc://a..b:8815/runs?wait_s=0", global_batch_size=7)  # no name of a host
     with pytest.raises(UserError, match=r"it serves without TLS\. Expected grpc://127"):
         Loader(f"grpc+tls://127.0.0.1:{server.port}/runs", global_batch_size=7)
 

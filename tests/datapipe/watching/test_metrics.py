@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 
 from datapipe.watching.metrics import RunMetrics
+from datapipe.watching.totals import CommandFigures
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
@@ -16,9 +17,10 @@ NAME = re.compile(r"datapipe_run_\w+")
 
 
 def _names() -> set[str]:
-    metrics = RunMetrics({"mixture": "a"})
-    metrics.looked_at = 0.0
-    return {family.name + ("_total" if family.type == "counter" else "") for family in metrics.collect()}
+    figures = CommandFigures()
+    figures.looked_at = 0.0
+    families = RunMetrics(figures, {"mixture": "a"}).collect()
+    return {family.name + ("_total" if family.type == "counter" else "") for family in families}
 
 
 def _expressions() -> list[str]:

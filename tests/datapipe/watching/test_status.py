@@ -24,12 +24,13 @@ from datapipe.ledger.names import STATUS
 from datapipe.loader.prometheus import MetricsServer
 from datapipe.storage import Root
 from datapipe.watching.events import EventLog
-from datapipe.watching.metrics import RunMetrics, serve_runs
+from datapipe.watching.metrics import serve_runs
 from datapipe.watching.observers import Observers
 from datapipe.watching.screen import left_text, status_lines
 from datapipe.watching.state import RunState
 from datapipe.watching.status import StatusFile, read_status
 from datapipe.watching.time_left import TimeLeft
+from datapipe.watching.totals import CommandFigures
 from tests.support import cli_processes, corpora, runs
 
 _STAGES = "stages: [filter.length: {min_chars: 200}, dedup.exact]"
@@ -59,20 +60,31 @@ def _run(mixture: Path, *observers: Any) -> runs.Finished:
     return runs.run_mixture(mixture, make_engine=runs.InProcess, watcher=watcher)
 
 
+def _of_plan(samples: Samples) -> Samples:
+    """The counters of committed tasks."""
+    names = ("documents", "input_bytes", "tokens", "output_bytes", "second_attempts", "task_seconds", "task_duration_seconds")
+    wanted = tuple(f"datapipe_run_{name}_" for name in names)
+    return {key: value for key, value in samples.items() if key[0].startswith(wanted)}
+
+
 @pytest.mark.medium
 def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_again(mixture: Path, tmp_path: Path) -> None:
     log = EventLog(str(tmp_path / "log.jsonl"))
-    state, metrics = RunState(), RunMetrics({"mixture": "test"})
-    metrics.show(state)
-    with log, serve_runs(metrics, 0) as server:
+    state, figures = RunState(), CommandFigures()
+    figures.begin_run(state, "a")
+    with log, serve_runs(figures, {"mixture": "test"}, 0) as server:
         scraped: list[Samples] = []
         watcher = runs.Watcher(on_commit=lambda record: scraped.append(_scraped(server)) if len(scraped) < 1 else None)
         done = _run(mixture, state, log, watcher)
         last = _scraped(server)
         again = RunState()
         _run(mixture, again)
-        metrics.show(again)
-        both = _scraped(server)
+        figures.begin_run(RunState(), "a")
+        assert _of_plan(_scraped(server)) == _of_plan(last)  # no counter falls before it has a plan
+        figures.begin_run(again, "a")
+        again_here = _scraped(server)
+        figures.begin_run(again, "b")
+        elsewhere = _scraped(server)
     source = done.report["sources"]["web"]["documents"]
     fates = ("read", "kept", "dropped", "quarantined")
     documents = {fate: last["datapipe_run_documents_total", fate, "web"] for fate in fates}
@@ -92,12 +104,11 @@ def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_a
     assert (again.sums.documents, again.sums.output_bytes) == (state.sums.documents, state.sums.output_bytes)
     durations = {kind: histogram.total for kind, histogram in state.sums.task_seconds.items()}
     assert durations == {kind: histogram.total for kind, histogram in again.sums.task_seconds.items()}
-    counters = {key: value for key, value in last.items() if key[0].endswith(("_total", "_bucket", "_count"))}
-    of_one = ("driver_", "commit_", "published_")  # the second run commits nothing; what this process used and published
-    summed = {key: 1 if key[0].startswith(tuple(f"datapipe_run_{name}" for name in of_one)) else 2 for key in counters}
-    assert {key: both[key] for key in counters if "cpu" not in key[0]} == pytest.approx(
-        {key: value * summed[key] for key, value in counters.items() if "cpu" not in key[0]}
-    )
+    assert _of_plan(again_here) == _of_plan(last)  # the same tasks, which another run of the command found committed
+    assert _of_plan(elsewhere) == pytest.approx({key: 2 * value for key, value in _of_plan(last).items()})
+    of_process = {key: value for key, value in last.items() if "commit" in key[0] or "driver_lag" in key[0]}
+    assert of_process
+    assert {key: elsewhere[key] for key in of_process} == of_process
     counted = {key[1]: value for key, value in last.items() if key[0] == "datapipe_run_task_duration_seconds_count"}
     assert counted == Counter(step.kind for step in done.plan.steps for _ in step.tasks or ())
     buckets = {key[2]: value for key, value in last.items() if key[:2] == ("datapipe_run_task_duration_seconds_bucket", "map")}
@@ -133,7 +144,7 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
 
 def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port: cannot serve"):
-        serve_runs(RunMetrics({}), taken.getsockname()[1])
+        serve_runs(CommandFigures(), {}, taken.getsockname()[1])
     with pytest.raises(UserError, match=r"--log-json .*Expected a file that can be written"):
         EventLog(str(tmp_path / "no/such/folder"))
 

@@ -219,7 +219,7 @@ def _report(run: Run, problem: BaseException | None, console: Console) -> None:
         say(masked(f"the report cannot be written: {error}"), "red", to_stderr=True)
         return
     if report is not None:
-        print_screen(report, masked(run.root.url), console, _news(run))
+        print_screen(report, masked(run.root.url), console, _news(run), has_next=run.only is None)
 
 
 def _news(run: Run) -> list[str]:

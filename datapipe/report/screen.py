@@ -29,12 +29,15 @@ _LEAST_NAME = 12
 """Columns that a name has at least, where there are longer ones."""
 
 
-def print_screen(report: Mapping[str, Any], output: str, console: Console, news: Sequence[str] = ()) -> None:
+def print_screen(
+    report: Mapping[str, Any], output: str, console: Console, news: Sequence[str] = (), *, has_next: bool = True
+) -> None:
     """Prints the short screen of a report.
 
     Args:
         output: the URL or path to name in commands, without credentials.
         news: paragraphs about the snapshot, from `snapshot_news`.
+        has_next: whether to name the next commands, and how to load the rows.
     """
     width = min(console.width, MOST_COLUMNS)
     is_done = report["status"] == "done"
@@ -49,7 +52,7 @@ def print_screen(report: Mapping[str, Any], output: str, console: Console, news:
         print_lines(wrapped(taken_down, width), console)
     if is_done:
         print_lines([line for paragraph in ("", *news) for line in wrapped(paragraph, width)] if news else [], console)
-        print_lines(["", *_next(report, output, width)], console)
+        print_lines(["", *_next(report, output, width)] if has_next else [], console)
     print_warnings(report, console, f"`datapipe report {output} --full` shows them")
 
 

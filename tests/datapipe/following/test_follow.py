@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from contextlib import closing
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -381,23 +382,41 @@ def test_command_that_is_killed_at_any_moment_publishes_the_same(tmp_path):
 def test_command_that_is_interrupted_while_it_waits_ends_at_once(tmp_path):
     corpus = Corpus(tmp_path)
     corpus.add(0)
-    log = tmp_path / "events.jsonl"
-    process = start(
-        ["run", str(corpus.path), "--workers", "1", "--follow", "1000", "--metrics-port", "0", "--log-json", str(log)]
-    )
-    address = next(line for line in iter(process.stderr.readline, "") if "figures for Prometheus" in line).split()[-1]
+    process = start(["run", str(corpus.path), "--workers", "1", "--follow", "1000"])
     lines = iter(process.stdout.readline, "")
     assert any("waiting for new files" in line for line in lines)
-    with urlopen(address) as answer:  # served while it waits
-        figures = answer.read().decode()
-    assert 'datapipe_run_documents_total{fate="read",source="web"} 50.0' in figures
-    assert "datapipe_run_published_total 1.0" in figures
-    assert "datapipe_run_looked_timestamp_seconds 1" in figures
-    assert json.loads(log.read_text().splitlines()[-1])["what"].startswith("waiting for new files")
     process.terminate()
     _, errors = process.communicate(timeout=120)
     assert process.returncode == 130, errors
     assert "Resume with the same command" in errors
+
+
+@pytest.mark.slow
+def test_command_tells_people_and_programs_of_additions(tmp_path):
+    corpus, log = Corpus(tmp_path), tmp_path / "events.jsonl"
+    corpus.add(0)
+    process = start(["run", str(corpus.path), "--follow", "0.2", "--metrics-port", "0", "--log-json", str(log)])
+    try:
+        address = next(line for line in iter(process.stderr.readline, "") if "figures for Prometheus" in line).split()[-1]
+        lines = iter(process.stdout.readline, "")
+        assert any("waiting for new files" in line for line in lines)
+        corpus.add(1)
+        added = list(takewhile(lambda line: "published snapshot" not in line, lines))
+        assert any("documents kept" in line for line in added)
+        assert not any("Loader(" in line for line in added)  # an addition is not what one loads
+        assert any("waiting for new files" in line for line in lines)
+        with urlopen(address) as answer:  # served while it waits
+            figures = answer.read().decode()
+    finally:
+        process.terminate()
+        process.communicate(timeout=120)
+    assert 'datapipe_run_documents_total{fate="read",source="web"} 100.0' in figures
+    assert "datapipe_run_published_total 2.0" in figures
+    assert "datapipe_run_looked_timestamp_seconds 1" in figures
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    told = [event["event"] for event in events if event["event"] in ("run_started", "run_finished", "adding", "published")]
+    assert told == ["run_started", "run_finished", "adding", "run_started", "run_finished", "published"]
+    assert events[-1]["event"] == "waiting"
 
 
 @pytest.mark.slow

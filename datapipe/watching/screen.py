@@ -11,6 +11,9 @@ from datapipe.report.progress import duration
 from datapipe.watching.time_left import TimeLeft
 
 _SHOWN = 8
+_SHOWN_LINES = 3
+"""The last lines that the run said: a node that is gone, a task that has a second attempt."""
+
 _SILENT_S = 45.0
 """A run writes every few seconds, on an object store every 15."""
 
@@ -35,6 +38,8 @@ def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
     if status["failures"]:
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in status["failures"].items())
         yield f"failed attempts, tried again: {kinds}. The last: {status['last_failure']}"
+    for line in status["said"][-_SHOWN_LINES:] if status["state"] != "finished" else ():
+        yield f"said: {line.strip()}"
 
 
 def _speed(step: Mapping[str, Any]) -> str:

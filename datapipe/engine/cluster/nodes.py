@@ -67,6 +67,8 @@ class Nodes:
         """Takes the nodes that are alive now, and those that got notice; the ids of those to ask."""
         now, before = self.clock(), self._nodes
         self._nodes = {node.node_id: before.get(node.node_id, node) for node in alive}
+        gone = sorted(before.keys() - self._nodes.keys())
+        self._news += [f"{before[node_id]} is gone: what ran there runs again elsewhere" for node_id in gone]
         for node in self._nodes.values():
             self._tell_slow(node, now)
         for node_id in leaving:

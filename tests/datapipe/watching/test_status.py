@@ -164,6 +164,7 @@ def test_status_of_a_run_that_no_process_holds_is_killed_and_secrets_are_masked(
     assert failed["state"] == "failed"
     assert "secret" not in root.read_bytes(STATUS).decode()
     assert next(status_lines(failed, "out")).startswith("out: failed: cannot read s3://")
+    assert list(status_lines(failed, "out"))[-1].startswith("said: opened s3://")
     state.tick([Message(attempt="a", task="web/read (0)")])
     status.end(None)
     assert read_status(root)["num_running"] == 0

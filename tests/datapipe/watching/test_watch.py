@@ -27,6 +27,7 @@ def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[st
         "waiting": [],
         "failures": {},
         "last_failure": "",
+        "said": [],
         "seconds_left": 65.0,
         "is_least": False,
         **facts,

@@ -41,6 +41,8 @@ sources:
       - tests.support.faulty:crashes_once: {{folder: {folder}/faults}}
       - dedup.exact
       - tests.support.faulty:hangs_once: {{folder: {folder}/faults}}
+      - dedup.minhash
+      - tests.support.faulty:dawdles_once: {{folder: {folder}/faults}}
   books:
     path: s3://corpus/*.jsonl{query}
     stages: [dedup.exact]
@@ -79,10 +81,11 @@ def test_every_alert_fires_for_what_it_tells_and_for_nothing_else() -> None:
 
 
 def _write_corpus(folder: Path, query: str) -> Path:
-    """Documents, two of which do what their first words say, and as many on the store."""
+    """Documents, three of which do what their first words say, and as many on the store."""
     rng = random.Random(5)
     texts = [corpora.prose(rng) for _ in range(400)]
-    texts[100], texts[250] = f"crashes {texts[100]}", f"hangs {texts[250]}"
+    for number, word in ((100, "crashes"), (250, "hangs"), (300, "dawdles")):  # the last one after the second attempt
+        texts[number] = f"{word} {texts[number]}"
     (folder / "faults").mkdir()
     (folder / "web").mkdir()
     for number in range(4):

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 HANGS_S = 90
+DAWDLES_S = 11.0
+"""Two scrapes, and less than the 15 s after which a second attempt starts."""
 
 
 def crashes_once(record: Mapping[str, Any], folder: str = "") -> bool:
@@ -23,6 +25,13 @@ def hangs_once(record: Mapping[str, Any], folder: str = "") -> bool:
     """Stands still at "hangs", likewise."""
     if record["text"].startswith("hangs ") and _is_first(Path(folder) / "hangs"):
         time.sleep(HANGS_S)
+    return True
+
+
+def dawdles_once(record: Mapping[str, Any], folder: str = "") -> bool:
+    """Sleeps at "dawdles", likewise, and goes on."""
+    if record["text"].startswith("dawdles ") and _is_first(Path(folder) / "dawdles"):
+        time.sleep(DAWDLES_S)
     return True
 
 

@@ -51,4 +51,4 @@ def test_longest_pause_is_forgotten_after_two_minutes_and_grows_while_the_driver
     figures.end()
     now[0] += 500.0
     assert figures.slots == 0
-    assert figures.longest_pause_s == 1.0
+    assert figures.longest_pause_s == 0.0  # it stands while --follow waits for the next run, perhaps for hours

@@ -46,11 +46,16 @@ def open_page(arguments: list[str], folder: Path) -> str:
     """The address that a server prints, once its page was read and the server ended by Ctrl-C."""
     server = start(arguments, cwd=folder, env=os.environ | {"BROWSER": "true"})  # a command that opens nothing
     assert server.stdout is not None
-    address = server.stdout.readline().strip()
-    with urllib.request.urlopen(address, timeout=DEADLINE_S) as answer:
-        assert answer.status == 200
-    server.send_signal(signal.SIGINT)
-    _, errors = server.communicate(timeout=DEADLINE_S)
+    try:
+        address = server.stdout.readline().strip()
+        with urllib.request.urlopen(address, timeout=DEADLINE_S) as answer:
+            assert answer.status == 200
+        server.send_signal(signal.SIGINT)
+        _, errors = server.communicate(timeout=DEADLINE_S)
+    finally:
+        if server.poll() is None:
+            server.kill()
+            server.communicate()
     assert server.returncode == 128 + signal.SIGINT, errors
     return address
 

@@ -78,7 +78,7 @@ def takedown(
     from datapipe.shards.manifest import SNAPSHOT
     from datapipe.storage import Root
 
-    named = [*(documents or []), *(named_in(str(from_file)) if from_file else [])]
+    named = [*(documents or []), *named_in(None if from_file is None else str(from_file))]
     if not named:
         raise UserError("no documents. Expected DOCUMENT arguments, or a file with one document a line: --from FILE")
     root = Root(output.rstrip("/"))

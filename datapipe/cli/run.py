@@ -161,8 +161,7 @@ def _run(make_run: Callable[[Observer], Run], figures: CommandFigures, log: Even
         if log is not None:
             log.begin_run(mixture=run.mixture.name, output=run.root.url, engine=run.engine)
         problem = execute(run, state)
-        is_addition = run.only is not None  # it counts when the snapshot that it is a part of is published
-        if run.snapshot is not None and not is_addition and run.snapshot.fingerprint != _fingerprint(run.before):
+        if run.snapshot is not None and not run.is_addition and run.snapshot.fingerprint != _fingerprint(run.before):
             figures.num_published += 1
         if log is not None and problem is None:
             log.write("run_finished", snapshot=run.snapshot.fingerprint if run.snapshot else None)
@@ -219,17 +218,17 @@ def _report(run: Run, problem: BaseException | None, console: Console) -> None:
         say(masked(f"the report cannot be written: {error}"), "red", to_stderr=True)
         return
     if report is not None:
-        print_screen(report, masked(run.root.url), console, _news(run), has_next=run.only is None)
+        print_screen(report, masked(run.root.url), console, _news(run), has_next=not run.is_addition)
 
 
 def _news(run: Run) -> list[str]:
-    """What there is to tell of the new snapshot; nothing where there is none."""
+    """What there is to tell of the new snapshot; nothing where there is none, and of an addition, which others publish."""
     from datapipe.engine.clean import work_bytes
     from datapipe.report.screen import snapshot_news
     from datapipe.report.snapshot_list import changes
     from datapipe.shards.manifest import DocumentsSnapshot, Snapshot
 
-    if run.snapshot is None or run.only is not None:  # an addition is told of when the snapshot that has it is published
+    if run.snapshot is None or run.is_addition:
         return []
     newest, before = run.snapshot.fingerprint, _fingerprint(run.before)
     differences = changes(run.root, run.before, run.snapshot) if run.before is not None and before != newest else []

@@ -216,8 +216,8 @@ def documents_with_rows(root: Root, snapshot: Snapshot, keys: Collection[bytes])
     return found
 
 
-def named_in(path: str, *, may_grow: bool = False, wrong: list[str] | None = None) -> list[str]:
-    """The documents that a file names, one a line; a comment begins with #.
+def named_in(path: str | None, *, may_grow: bool = False, wrong: list[str] | None = None) -> list[str]:
+    """The documents that a file names, one a line; a comment begins with #. None without a file.
 
     Args:
         path: of the file, or its URL.
@@ -227,6 +227,8 @@ def named_in(path: str, *, may_grow: bool = False, wrong: list[str] | None = Non
 
     Raises UserError for a file that cannot be read, and for a line that names no document.
     """
+    if path is None:
+        return []
     try:
         with open_input(path) as stream:
             content = stream.read().decode()
@@ -260,8 +262,7 @@ def removed_documents(root: Root, named: Sequence[str], taken: Mapping[str, Take
         named: the documents of the mixture's list.
         files: files.parquet of the next snapshot.
     """
-    newest = newest_manifest(root)
-    removed = read_removed(root, newest) if isinstance(newest, Snapshot) else Removed.none()
+    removed = read_removed(root, newest_manifest(root))
     others = {one[1].fingerprint: one for source in taken.values() for one in source.snapshots.values()}
     of_others = [key for one in others.values() for key in read_removed(*one).keys.tolist()]
     found = find_keys(files_in(files), named) if named else []

@@ -60,8 +60,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
         say: gets lines about the listing of input files where it takes more than a second; None for no lines.
         only: by source, the paths of the files that are read; None for all.
     """
-    if mixture.takedown is not None:
-        named_in(mixture.takedown)  # a list that cannot be read is told before anything runs
+    named_in(mixture.takedown)  # a list that cannot be read ends the run before anything begins
     mixture, taken = with_snapshot_sources(mixture)
     stages = {name: _bound(mixture, name) for name in mixture.sources}
     listing = Listing(say)

@@ -101,7 +101,7 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dic
     """The snapshots of all sequence lengths by folder, the first length first, and warnings. All of them are made before
     anything is changed, since they may be refused."""
     tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
-    named = named_in(request.mixture.takedown) if request.mixture.takedown else []
+    named = named_in(request.mixture.takedown)
     taken_down = removed_documents(root, named, request.taken, files)
     removed, listed = removed_entry(taken_down, REMOVED)
     needed, spec = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}, request.mixture.pack

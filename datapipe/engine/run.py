@@ -87,6 +87,11 @@ class Run:
     def root(self) -> Root:
         return Root(self.mixture.output)
 
+    @property
+    def is_addition(self) -> bool:
+        """Whether its snapshot is a part of that of another output, which is published later."""
+        return self.only is not None
+
     def step_times(self, plan: Plan) -> Mapping[str, StepTime]:
         """About how long each step of a plan of this run takes on one core."""
         assert self.request is not None
@@ -133,7 +138,7 @@ class Run:
                 write_index(index)
             self.snapshot, self.of_snapshot = publish(hold, request, plan, self.report, self.observer.say)
             self.of_snapshot = [*self.of_snapshot, *self._new_tokenizer()]
-            if isinstance(self.snapshot, Snapshot) and self.snapshot.removed is not None:
+            if self.snapshot.num_taken_down:
                 delete_from_indexes(self.root, read_removed(self.root, self.snapshot))
             ledger.sweep(hold)
         return self.snapshot

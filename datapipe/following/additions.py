@@ -174,7 +174,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: Joi
             root.read_bytes(snapshot_file(root, before, FILES)), root.read_bytes(f"{addition.folder}/{FILES}")
         )
         length = before.sequence_length
-        named = named_in(mixture.takedown, may_grow=True) if mixture.takedown else []
+        named = named_in(mixture.takedown, may_grow=True)
         removed = removed_documents(root, named, {}, files)
         entry, listed = removed_entry(removed, REMOVED)
         joined = [*before.shards, *shards]

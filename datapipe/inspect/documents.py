@@ -26,7 +26,6 @@ from datapipe.inspect.originals import GONE, NOT_FOUND, DocumentLocator
 from datapipe.plan.compile import Step
 from datapipe.plan.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
-from datapipe.shards.manifest import Snapshot
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest
 from datapipe.storage import Root
@@ -100,14 +99,12 @@ class Inspector:
         steps: with the records that still exist.
         mixture: as resolved when the run started.
         locator: finds the documents of the inputs.
-        removed: the documents that the newest snapshot leaves out.
     """
 
     root: Root
     steps: tuple[Step, ...]
     mixture: Mixture
     locator: DocumentLocator
-    removed: Removed
 
     @classmethod
     def open(cls, output: str) -> Self:
@@ -115,9 +112,7 @@ class Inspector:
         root = Root(output)
         history, mixture = read_history(root), read_mixture(root)
         locator = DocumentLocator(history.files, mixture, history.earlier)
-        newest = newest_manifest(root)
-        removed = read_removed(root, newest) if isinstance(newest, Snapshot) else Removed.none()
-        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator, removed=removed)
+        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator)
 
     @property
     def sources(self) -> list[str]:
@@ -129,7 +124,8 @@ class Inspector:
         rows = heapq.nsmallest(query.count, self._rows(query, sources), key=lambda row: (row["sample"], row["key"]))
         if not rows and query.reason:
             self._check_reason(query.reason, sources)
-        return [self._document(query.outcome, row) for row in rows]
+        removed = read_removed(self.root, newest_manifest(self.root))
+        return [self._document(query.outcome, row, removed) for row in rows]
 
     def find_document(self, text: str) -> list[InspectedDocument]:
         """What the run decided about one document, step by step. Raises UserError where it has no such document.
@@ -145,8 +141,9 @@ class Inspector:
         key = key or self.key_of_own_id(text)
         if key is None:
             raise UserError(f"{problem} No document has it as its id, of those that could be read.")
+        removed = read_removed(self.root, newest_manifest(self.root))
         found = [
-            self._document(outcome, row)
+            self._document(outcome, row, removed)
             for outcome in ("kept", "dropped", "quarantined")
             for row in self._rows_with(outcome, key)
         ]
@@ -222,7 +219,7 @@ class Inspector:
                 if not query.reason or matches_reason(query.reason, _reason(row)):
                     yield {**_described(row, step, (output, batch_number, number)), "sample": sample}
 
-    def _document(self, outcome: Outcome, row: dict[str, Any]) -> InspectedDocument:
+    def _document(self, outcome: Outcome, row: dict[str, Any], removed: Removed) -> InspectedDocument:
         located = self.locator.locate(row["key"], text=outcome != "kept")
         text = self._kept_text(*row["stored in"]) if outcome == "kept" else located.text
         own_id = row.get("id") or ""
@@ -239,7 +236,7 @@ class Inspector:
             survivor="" if survivor is None else survivor.label,
             text=text if text is not None else row.get("excerpt"),
             error=row.get("error", ""),
-            is_taken_down=bool(self.removed.holds(np.frombuffer(row["key"], np.uint8).reshape(1, -1))[0]),
+            is_taken_down=bool(removed.holds(np.frombuffer(row["key"], np.uint8).reshape(1, -1))[0]),
             own_id=own_id if own_id != document_name(row["source"], located.path, located.position) else "",
         )
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from datapipe.loader import Loader
-from tests.support.cli_processes import DEADLINE_S, start
+from tests.support.cli_processes import DEADLINE_S, end, start
 from tests.support.cli_processes import run as datapipe
 from tests.support.snapshots import make_snapshot
 
@@ -53,9 +53,7 @@ def open_page(arguments: list[str], folder: Path) -> str:
         server.send_signal(signal.SIGINT)
         _, errors = server.communicate(timeout=DEADLINE_S)
     finally:
-        if server.poll() is None:
-            server.kill()
-            server.communicate()
+        end(server)
     assert server.returncode == 128 + signal.SIGINT, errors
     return address
 

@@ -28,6 +28,13 @@ def start(arguments: Sequence[str], **options) -> subprocess.Popen:
     )
 
 
+def end(process: subprocess.Popen) -> None:
+    """Kills a process that still runs, and waits for it."""
+    if process.poll() is None:
+        process.kill()
+    process.communicate()
+
+
 def run(arguments: Sequence[str], **options) -> subprocess.CompletedProcess:
     """Runs the command line to its end."""
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)

@@ -228,12 +228,6 @@ def _start(mixture: Path, output: str, jump_s: float) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.kill()
-    process.communicate()
-
-
 @pytest.mark.slow
 def test_driver_that_wakes_after_another_took_its_output_ends_and_harms_nothing(root: Root, tmp_path: Path) -> None:
     for number in range(4):
@@ -245,7 +239,7 @@ def test_driver_that_wakes_after_another_took_its_output_ends_and_harms_nothing(
 
         def start(jump_s: float) -> subprocess.Popen[str]:
             process = _start(mixture, root.url, jump_s)
-            started.callback(_end, process)
+            started.callback(cli_processes.end, process)
             return process
 
         first = start(0.0)

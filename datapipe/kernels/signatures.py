@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numba import types
 
-from datapipe.kernels.types import annotations_of, array_of, fields_of, is_array, is_record
+from datapipe.kernels.types import annotations_of, fields_of, form_of, is_array, is_record
 
 REACHES = ()  # look-ups by name are of numba's types
 
@@ -42,8 +42,8 @@ def numba_type(annotation: Any) -> Any:
     if annotation in _NUMBERS:
         return _NUMBERS[annotation]
     if is_array(annotation):
-        item, form = array_of(annotation)
-        kind = types.boolean if item is np.bool_ else getattr(types, item.__name__)
+        form = form_of(annotation)
+        kind = types.boolean if form.item is np.bool_ else getattr(types, form.item.__name__)
         return types.Array(kind, form.num_axes, "C", readonly=not form.writable, aligned=form.aligned)
     if is_record(annotation):
         return types.BaseTuple.from_types([numba_type(field) for field in fields_of(annotation)], annotation)

@@ -31,60 +31,60 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ArrayForm:
-    """What numba must know of an array beside its item type.
+    """What numba must know of an array. The type checker reads the first argument of `Annotated`, and numba this one alone:
+    what `NDArray` is made of differs between versions of NumPy.
 
     Attributes:
+        item: type of an item.
         num_axes: of a C-contiguous array.
         writable: whether the kernel writes to it.
         aligned: whether items lie at multiples of their size; False accepts both.
     """
 
+    item: type[np.generic]
     num_axes: int = 1
     writable: bool = False
     aligned: bool = True
 
 
-_INPUT, _OUT = ArrayForm(), ArrayForm(writable=True)
-_MATRIX, _MATRIX_OUT = ArrayForm(num_axes=2), ArrayForm(num_axes=2, writable=True)
+Bools: TypeAlias = Annotated[NDArray[np.bool_], ArrayForm(np.bool_)]
+UInt8s: TypeAlias = Annotated[NDArray[np.uint8], ArrayForm(np.uint8)]
+UInt16s: TypeAlias = Annotated[NDArray[np.uint16], ArrayForm(np.uint16)]
+UInt32s: TypeAlias = Annotated[NDArray[np.uint32], ArrayForm(np.uint32)]
+UInt64s: TypeAlias = Annotated[NDArray[np.uint64], ArrayForm(np.uint64)]
+Int32s: TypeAlias = Annotated[NDArray[np.int32], ArrayForm(np.int32)]
+Int64s: TypeAlias = Annotated[NDArray[np.int64], ArrayForm(np.int64)]
+Float32s: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(np.float32)]
+Float64s: TypeAlias = Annotated[NDArray[np.float64], ArrayForm(np.float64)]
 
-Bools: TypeAlias = Annotated[NDArray[np.bool_], _INPUT]
-UInt8s: TypeAlias = Annotated[NDArray[np.uint8], _INPUT]
-UInt16s: TypeAlias = Annotated[NDArray[np.uint16], _INPUT]
-UInt32s: TypeAlias = Annotated[NDArray[np.uint32], _INPUT]
-UInt64s: TypeAlias = Annotated[NDArray[np.uint64], _INPUT]
-Int32s: TypeAlias = Annotated[NDArray[np.int32], _INPUT]
-Int64s: TypeAlias = Annotated[NDArray[np.int64], _INPUT]
-Float32s: TypeAlias = Annotated[NDArray[np.float32], _INPUT]
-Float64s: TypeAlias = Annotated[NDArray[np.float64], _INPUT]
+UInt8Matrix: TypeAlias = Annotated[NDArray[np.uint8], ArrayForm(np.uint8, num_axes=2)]
+UInt32Matrix: TypeAlias = Annotated[NDArray[np.uint32], ArrayForm(np.uint32, num_axes=2)]
+UInt64Matrix: TypeAlias = Annotated[NDArray[np.uint64], ArrayForm(np.uint64, num_axes=2)]
+Int32Matrix: TypeAlias = Annotated[NDArray[np.int32], ArrayForm(np.int32, num_axes=2)]
+Int64Matrix: TypeAlias = Annotated[NDArray[np.int64], ArrayForm(np.int64, num_axes=2)]
+Float32Matrix: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(np.float32, num_axes=2)]
+Float64Matrix: TypeAlias = Annotated[NDArray[np.float64], ArrayForm(np.float64, num_axes=2)]
+Float32MatrixUnaligned: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(np.float32, num_axes=2, aligned=False)]
+Float32Cube: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(np.float32, num_axes=3)]
 
-UInt8Matrix: TypeAlias = Annotated[NDArray[np.uint8], _MATRIX]
-UInt32Matrix: TypeAlias = Annotated[NDArray[np.uint32], _MATRIX]
-UInt64Matrix: TypeAlias = Annotated[NDArray[np.uint64], _MATRIX]
-Int32Matrix: TypeAlias = Annotated[NDArray[np.int32], _MATRIX]
-Int64Matrix: TypeAlias = Annotated[NDArray[np.int64], _MATRIX]
-Float32Matrix: TypeAlias = Annotated[NDArray[np.float32], _MATRIX]
-Float64Matrix: TypeAlias = Annotated[NDArray[np.float64], _MATRIX]
-Float32MatrixUnaligned: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(num_axes=2, aligned=False)]
-Float32Cube: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(num_axes=3)]
+BoolsOut: TypeAlias = Annotated[NDArray[np.bool_], ArrayForm(np.bool_, writable=True)]
+UInt8sOut: TypeAlias = Annotated[NDArray[np.uint8], ArrayForm(np.uint8, writable=True)]
+UInt16sOut: TypeAlias = Annotated[NDArray[np.uint16], ArrayForm(np.uint16, writable=True)]
+UInt32sOut: TypeAlias = Annotated[NDArray[np.uint32], ArrayForm(np.uint32, writable=True)]
+UInt64sOut: TypeAlias = Annotated[NDArray[np.uint64], ArrayForm(np.uint64, writable=True)]
+Int32sOut: TypeAlias = Annotated[NDArray[np.int32], ArrayForm(np.int32, writable=True)]
+Int64sOut: TypeAlias = Annotated[NDArray[np.int64], ArrayForm(np.int64, writable=True)]
+Float32sOut: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(np.float32, writable=True)]
+Float64sOut: TypeAlias = Annotated[NDArray[np.float64], ArrayForm(np.float64, writable=True)]
 
-BoolsOut: TypeAlias = Annotated[NDArray[np.bool_], _OUT]
-UInt8sOut: TypeAlias = Annotated[NDArray[np.uint8], _OUT]
-UInt16sOut: TypeAlias = Annotated[NDArray[np.uint16], _OUT]
-UInt32sOut: TypeAlias = Annotated[NDArray[np.uint32], _OUT]
-UInt64sOut: TypeAlias = Annotated[NDArray[np.uint64], _OUT]
-Int32sOut: TypeAlias = Annotated[NDArray[np.int32], _OUT]
-Int64sOut: TypeAlias = Annotated[NDArray[np.int64], _OUT]
-Float32sOut: TypeAlias = Annotated[NDArray[np.float32], _OUT]
-Float64sOut: TypeAlias = Annotated[NDArray[np.float64], _OUT]
-
-UInt8MatrixOut: TypeAlias = Annotated[NDArray[np.uint8], _MATRIX_OUT]
-UInt16MatrixOut: TypeAlias = Annotated[NDArray[np.uint16], _MATRIX_OUT]
-UInt32MatrixOut: TypeAlias = Annotated[NDArray[np.uint32], _MATRIX_OUT]
-UInt64MatrixOut: TypeAlias = Annotated[NDArray[np.uint64], _MATRIX_OUT]
-Int32MatrixOut: TypeAlias = Annotated[NDArray[np.int32], _MATRIX_OUT]
-Int64MatrixOut: TypeAlias = Annotated[NDArray[np.int64], _MATRIX_OUT]
-Float32MatrixOut: TypeAlias = Annotated[NDArray[np.float32], _MATRIX_OUT]
-Float64MatrixOut: TypeAlias = Annotated[NDArray[np.float64], _MATRIX_OUT]
+UInt8MatrixOut: TypeAlias = Annotated[NDArray[np.uint8], ArrayForm(np.uint8, num_axes=2, writable=True)]
+UInt16MatrixOut: TypeAlias = Annotated[NDArray[np.uint16], ArrayForm(np.uint16, num_axes=2, writable=True)]
+UInt32MatrixOut: TypeAlias = Annotated[NDArray[np.uint32], ArrayForm(np.uint32, num_axes=2, writable=True)]
+UInt64MatrixOut: TypeAlias = Annotated[NDArray[np.uint64], ArrayForm(np.uint64, num_axes=2, writable=True)]
+Int32MatrixOut: TypeAlias = Annotated[NDArray[np.int32], ArrayForm(np.int32, num_axes=2, writable=True)]
+Int64MatrixOut: TypeAlias = Annotated[NDArray[np.int64], ArrayForm(np.int64, num_axes=2, writable=True)]
+Float32MatrixOut: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(np.float32, num_axes=2, writable=True)]
+Float64MatrixOut: TypeAlias = Annotated[NDArray[np.float64], ArrayForm(np.float64, num_axes=2, writable=True)]
 
 NUMBERS = (int, bool, float, np.uint64, type(None))
 """Annotations of numbers, and of an absent result."""
@@ -125,10 +125,10 @@ def fields_of(record: Any) -> list[Any]:
     return [hints[name] for name in record._fields]
 
 
-def array_of(annotation: Any) -> tuple[type[np.generic], ArrayForm]:
-    """Item type and form of an annotated array."""
-    array, form = typing.get_args(annotation)
-    return typing.get_args(typing.get_args(array)[1])[0], form
+def form_of(annotation: Any) -> ArrayForm:
+    """The form of an annotated array."""
+    _, form = typing.get_args(annotation)
+    return form
 
 
 def is_array(annotation: Any) -> bool:
@@ -153,8 +153,8 @@ def _text_of(annotation: Any) -> str:
     if annotation in NUMBERS:
         return annotation.__name__
     if is_array(annotation):
-        item, form = array_of(annotation)
-        return f"{'' if form.aligned else 'unaligned '}{item.__name__}[{form.num_axes}]{' out' if form.writable else ''}"
+        form = form_of(annotation)
+        return f"{'' if form.aligned else 'unaligned '}{form.item.__name__}[{form.num_axes}]{' out' if form.writable else ''}"
     if is_record(annotation):
         return f"{annotation.__module__}.{annotation.__qualname__}({', '.join(map(_text_of, fields_of(annotation)))})"
     raise TypeError(f"no kernel takes {annotation!r}; the annotations are listed in datapipe/kernels/types.py")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import Annotated, NamedTuple, get_origin
 
 import numpy as np
 import pytest
 from numba import types
 
 from datapipe.kernels import Kernel
+from datapipe.kernels import types as annotations
 from datapipe.kernels.signatures import numba_type, signature_of
 from datapipe.kernels.types import (
     Float32MatrixUnaligned,
@@ -17,10 +19,13 @@ from datapipe.kernels.types import (
     Int64sOut,
     UInt8Matrix,
     UInt8s,
+    form_of,
     input_record,
     read_only,
     signature_text,
 )
+
+ARRAYS = {name: value for name, value in vars(annotations).items() if get_origin(value) is Annotated}
 
 
 class _Spans(NamedTuple):
@@ -110,3 +115,12 @@ def test_input_record_leaves_the_array_writable_and_its_view_not() -> None:
 def test_read_only_of_an_array_cannot_be_written() -> None:
     with pytest.raises(ValueError, match="read-only"):
         read_only(np.zeros(2))[0] = 1
+
+
+def test_array_annotation_has_the_item_type_of_its_name_on_any_numpy():
+    assert len(ARRAYS) > 30
+    for name, annotation in ARRAYS.items():
+        item = np.dtype(form_of(annotation).item).name
+        assert re.fullmatch(rf"{item}(s|Matrix|Cube)(Out|Unaligned)?", name, re.IGNORECASE), name
+        assert form_of(annotation).num_axes == 1 + ("Matrix" in name) + 2 * ("Cube" in name)
+        assert form_of(annotation).writable == name.endswith("Out")

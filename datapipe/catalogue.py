@@ -20,7 +20,6 @@ import sys
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
@@ -34,6 +33,7 @@ from datapipe.config import StageUse
 from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
+from datapipe.libraries import require
 from datapipe.source_code.installed import reached_by_names, sources_with
 from datapipe.source_code.reach import Reached, reach
 from datapipe.stage.base import Filter, Map, Stage
@@ -180,7 +180,7 @@ def code_digest(stage: Stage) -> str:
         hasher.update(f"\0{_reached_by_class(own).digest}".encode())
         libraries |= {*getattr(own, "libraries", ())}
     for library in sorted(libraries):
-        hasher.update(f"\0{library}=={_version(library, type(stage))}".encode())
+        hasher.update(f"\0{library}=={require(library, _name_of(type(stage)))}".encode())
     return hasher.hexdigest()
 
 
@@ -373,13 +373,10 @@ def _user_module(module_name: str, name: str, where: str) -> ModuleType:
         _importing.reset(token)
 
 
-def _version(library: str, stage: type[Stage]) -> str:
-    try:
-        return metadata.version(library)
-    except metadata.PackageNotFoundError as error:
-        raise UserError(
-            f"{stage.__module__}:{stage.__name__} needs {library}, which is not installed. Run: pip install {library}"
-        ) from error
+def _name_of(stage: type[Stage]) -> str:
+    """How a mixture names a stage."""
+    module = stage.__module__
+    return module.removeprefix(f"{_PACKAGE}.") if module.startswith(f"{_PACKAGE}.") else f"{module}:{stage.__name__}"
 
 
 def _refusal(where: str, text: str) -> UserError:

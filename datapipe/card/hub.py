@@ -18,12 +18,12 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from datapipe.credentials import masked, remember
 from datapipe.errors import DatapipeError, UserError
+from datapipe.libraries import require
 from datapipe.metrics import counted, size
 from datapipe.shards.snapshots import DATA_PATH
 from datapipe.storage import Root
@@ -60,8 +60,7 @@ def hub_target(url: str) -> HubTarget:
     found = _URL.fullmatch(url)
     if found is None:
         raise UserError(f"--to {url}: expected hf://datasets/OWNER/NAME, or hf://datasets/OWNER/NAME@BRANCH")
-    if find_spec("huggingface_hub") is None:
-        raise UserError(f"--to {url}: huggingface_hub is not installed here. Run: pip install 'datapipe[hf]'")
+    require("huggingface_hub", f"--to {url}")
     from huggingface_hub import get_token
 
     token = get_token()

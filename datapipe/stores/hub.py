@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import errno
 import re
-from importlib.util import find_spec
 from typing import Any
 
 from datapipe.credentials import remember
 from datapipe.errors import UserError
+from datapipe.libraries import require
 
 _SCHEME = "hf://"
 _NOT_FOUND = (
@@ -51,8 +51,7 @@ def pinned(url: str) -> str:
         ValueError, NotImplementedError: the URL is malformed.
         OSError, or an error of the library: the Hub does not answer.
     """
-    if find_spec("huggingface_hub") is None:
-        raise UserError(f"cannot open {url}: huggingface_hub is not installed here. Run: pip install 'datapipe[hf]'")
+    require("huggingface_hub", url)
     from huggingface_hub import HfApi, HfFileSystem, constants, get_token
 
     remember(get_token() or "", "${HF_TOKEN}", "")

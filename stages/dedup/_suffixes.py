@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.errors import UserError
 from datapipe.kernels.dedup import substring
 from datapipe.kernels.dedup.substring_tokens import token_rules
 from stages.dedup._passages import Windowing
@@ -76,7 +75,7 @@ def _joined(hashes: np.ndarray, documents: np.ndarray) -> tuple[np.ndarray, np.n
 
 def _repeated(ids: np.ndarray, length: int, keep: str) -> np.ndarray:
     """Where windows to remove begin: (num_ids,) bool. No window contains a 0."""
-    library = _library()
+    library: Any = importlib.import_module("pydivsufsort")
     order = np.asarray(library.divsufsort(ids), np.int64)
     new = np.ones(
         len(order) + 1, np.bool_
@@ -90,13 +89,3 @@ def _repeated(ids: np.ndarray, length: int, keep: str) -> np.ndarray:
     zeros = np.concatenate([[0], np.cumsum(ids == 0)])
     last = np.minimum(np.arange(len(ids)) + length, len(ids))
     return chosen & (zeros[last] == zeros[:-1]) & (np.arange(len(ids)) + length <= len(ids))
-
-
-def _library() -> Any:
-    try:
-        return importlib.import_module("pydivsufsort")
-    except ImportError as error:
-        raise UserError(
-            "dedup.substring: method suffix_array needs the package pydivsufsort. Install datapipe[substring], or write "
-            "method: exchange, which finds the same spans."
-        ) from error

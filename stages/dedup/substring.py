@@ -78,6 +78,9 @@ class Substring(Cutting):
     by_key: ClassVar[tuple[str, ...]] = ("passages", "cuts")
     apply_options = ("max_removed_share", "memory_bytes")
 
+    def libraries_used(self) -> tuple[str, ...]:
+        return (*self.libraries, "pydivsufsort") if self.method == "suffix_array" else self.libraries
+
     def emits(self) -> Mapping[str, pa.Schema]:
         tables = {"anchors": SELECTED_GRAMS, "passages": PASSAGES, "cuts": CUT_SCHEMA}
         return tables if self.method == "exchange" else {"texts": TEXTS}

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +19,7 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe.errors import UnsplittableInputError, UserError
+from datapipe.libraries import require
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import EXCERPT_BYTES, BrokenStreamError
 from datapipe.stage.documents import TARGET_BATCH_BYTES
@@ -68,7 +68,7 @@ class ArchiveReader(Reader):
     )
 
     needs: ClassVar[tuple[str, ...]] = ()
-    """Modules that the reader needs beside those of the compression."""
+    """Libraries that the reader needs beside those of the compression."""
 
     cuts_plain: ClassVar[bool] = True
     """Whether a file without compression is cut into ranges."""
@@ -93,10 +93,8 @@ class ArchiveReader(Reader):
                 f"{file.url}: records of a {file.compression} file cannot be found by their position. Expected a web archive "
                 f"ending in .gz, .zst or .lz4, or without compression: repack it"
             )
-        needed = [*self.needs, *_LIBRARIES[file.compression]]
-        missing = [name for name in needed if find_spec(name) is None]
-        if missing:
-            raise UserError(f"web archives need {', '.join(missing)}, not installed here. Run: pip install 'datapipe[web]'")
+        for library in (*self.needs, *_LIBRARIES[file.compression]):
+            require(library, file.url)
         return ()
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:

@@ -1,0 +1,69 @@
+"""Installed libraries: their versions, and what to install where one is missing or cannot be imported.
+
+A stage names the distributions that it needs (`Stage.libraries`). They are checked when a run is planned. The libraries of an
+extra of datapipe are also imported: one that is installed without something that it needs in turn fails there, not in a worker.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from importlib import metadata
+
+from datapipe.errors import UserError
+
+REACHES = ()  # what is imported by name is no code of ours
+
+_EXTRA = re.compile(r"extra == ['\"]([\w-]+)['\"]")
+_NAME = re.compile(r"[\w.-]+")
+
+
+def require(library: str, needed_by: str) -> str:
+    """The version of an installed distribution, which can be imported if it belongs to an extra of datapipe.
+
+    Args:
+        library: name of the distribution, as pip knows it.
+        needed_by: what needs it, for the error: "extract.html".
+
+    Raises:
+        UserError: The distribution is not installed, or importing it fails.
+    """
+    extra = _extra_of(library)
+    advice = f"Run: pip install 'datapipe[{extra}]'" if extra else f"Run: pip install {library}"
+    try:
+        version = metadata.version(library)
+    except metadata.PackageNotFoundError as error:
+        raise UserError(f"{needed_by} needs {library}, which is not installed. {advice}") from error
+    failure = _import_failure(library) if extra else ""
+    if failure:
+        raise UserError(f"{needed_by} needs {library}, which is installed and cannot be imported ({failure}). {advice}")
+    return version
+
+
+def _extra_of(library: str) -> str:
+    """The extra of datapipe with a distribution; "" for one that is in none, or where datapipe runs from its source alone."""
+    try:
+        requirements = metadata.requires("datapipe") or []
+    except metadata.PackageNotFoundError:
+        return ""
+    for requirement in requirements:
+        name, extra = _NAME.match(requirement), _EXTRA.search(requirement)
+        if name and extra and extra[1] != "test" and _normalised(name[0]) == _normalised(library):
+            return extra[1]
+    return ""
+
+
+def _normalised(name: str) -> str:
+    """A name of a distribution in the form by which names are compared (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _import_failure(library: str) -> str:
+    """Why importing the packages of a distribution fails; "" if it does not."""
+    inits = [path.parts for path in metadata.files(library) or () if path.name.startswith("__init__.")]
+    for name in sorted({parts[0] for parts in inits if len(parts) == 2}):
+        try:
+            importlib.import_module(name)
+        except Exception as error:  # a library may raise anything when it is imported
+            return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return ""

@@ -24,8 +24,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
 
 from datapipe.config.fields import ByteSize
 from datapipe.errors import UserError
@@ -157,11 +158,11 @@ class Access:
 
     def _read(self, path: Path) -> Mapping[str, Client]:
         try:
-            content = yaml.safe_load(path.read_text(encoding="utf-8"))
+            content = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
             tokens = _TokenFile.model_validate(content).tokens
         except OSError as error:
             raise UserError(f"--tokens {path}: {error.strerror}. Expected a file of tokens.") from error
-        except (yaml.YAMLError, UnicodeDecodeError):
+        except (YAMLError, UnicodeDecodeError):
             raise UserError(f"--tokens {path}: not YAML.") from None  # whose text may hold secrets
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False, include_context=False)[0]

@@ -15,7 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 import typer.main
-import yaml
+from ruamel.yaml import YAML
 
 from datapipe.cli.main import app
 from datapipe.config.execution import ExecutionSpec
@@ -27,7 +27,7 @@ _CREDENTIAL = re.compile(r"(?i)secret|password|token|access_key")
 
 
 def _loaded(name: str) -> dict[str, Any]:
-    return yaml.safe_load((DEPLOY / name).read_text())
+    return YAML(typ="safe").load((DEPLOY / name).read_text())
 
 
 def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -119,7 +119,7 @@ def _serve_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def test_servers_on_kubernetes_are_given_options_that_there_are_and_time_to_drain() -> None:
-    documents = {document["kind"]: document for document in yaml.safe_load_all((DEPLOY / "serve.yaml").read_text())}
+    documents = {document["kind"]: document for document in YAML(typ="safe").load_all((DEPLOY / "serve.yaml").read_text())}
     assert list(documents) == ["Service", "PodDisruptionBudget", "StatefulSet"]
     spec = documents["StatefulSet"]["spec"]
     pod = spec["template"]["spec"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow.fs as pafs
 import pytest
-import yaml
+from ruamel.yaml import YAML
 
 from tests.storm.corpus import digests
 from tests.support import cli_processes, corpora
@@ -75,7 +75,7 @@ def test_every_alert_fires_for_what_it_tells_and_for_nothing_else() -> None:
         check=False,
     )
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    rules = [rule for group in yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+    rules = [rule for group in YAML(typ="safe").load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
     tested = Path(__file__).with_name("alerts.test.yml").read_text()
     assert [rule["alert"] for rule in rules if f"alertname: {rule['alert']}\n" not in tested] == []
 

@@ -6,7 +6,7 @@ import json
 import re
 from pathlib import Path
 
-import yaml
+from ruamel.yaml import YAML
 
 from datapipe.watching.metrics import RunMetrics
 from datapipe.watching.totals import CommandFigures
@@ -27,7 +27,7 @@ def _expressions() -> list[str]:
     panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
     assert len(panels) <= 15
     assert all(panel["title"] for panel in panels)
-    rules = [rule for group in yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+    rules = [rule for group in YAML(typ="safe").load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
     return [target["expr"] for panel in panels for target in panel["targets"]] + [rule["expr"] for rule in rules]
 
 

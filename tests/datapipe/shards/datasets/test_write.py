@@ -12,9 +12,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.shards.checksum import file_checksum
@@ -126,7 +126,7 @@ def test_bytes_depend_on_rows_and_options_alone(tmp_path_factory, rows_per_batch
 def test_front_matter_names_the_files_of_each_split(tmp_path):
     write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request("parquet", target_bytes=300), parts())
     _, front, _ = (tmp_path / "new/README.md").read_text().split("---\n", 2)
-    (config,) = yaml.safe_load(front)["configs"]
+    (config,) = YAML(typ="safe").load(front)["configs"]
     assert config["config_name"] == "default"
     found = {
         each["split"]: {str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").glob(each["path"])}

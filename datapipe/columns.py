@@ -103,6 +103,11 @@ def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
 
 
+def dtype_of(kind: pa.DataType) -> np.dtype:
+    """The NumPy type of numbers. `DataType.to_pandas_dtype` needs pandas before pyarrow 26."""
+    return pa.array([], kind).to_numpy(zero_copy_only=False).dtype
+
+
 def make_keys(file_hashes: np.ndarray | int, positions: np.ndarray) -> pa.Array:
     """Document keys: file hash, then position in the file, both big-endian, so that byte order is file order.
 

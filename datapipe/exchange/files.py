@@ -27,7 +27,7 @@ import pyarrow as pa
 import xxhash
 
 from datapipe.activity import progress
-from datapipe.columns import KEY_TYPE, key_halves, numbers, take_rows
+from datapipe.columns import KEY_TYPE, dtype_of, key_halves, numbers, take_rows
 from datapipe.errors import CorruptionError, UserError
 from datapipe.plan.outputs import ExchangeFile, OutputFile
 from datapipe.shards.checksum import file_checksum
@@ -290,7 +290,7 @@ def _reference_entries(entries: np.ndarray, schema: pa.Schema, width: int) -> np
         return entries
     entries, word = entries.copy(), num_words(pa.schema(list(schema)[:column_of_rank]))
     for column in (word, width + word):
-        entries[:, column] &= ~np.uint64(new_bit(schema.field(column_of_rank).type.to_pandas_dtype()))
+        entries[:, column] &= ~np.uint64(new_bit(dtype_of(schema.field(column_of_rank).type)))
     return entries
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from datapipe.columns import dtype_of
 from datapipe.credentials import masked
 from datapipe.errors import CorruptionError
 from datapipe.kernels.tokens import gather as kernels
@@ -77,7 +78,7 @@ class RowReader:
         self._local_copy = local_copy
         self._sequence_length = snapshot.sequence_length
         self._tokenizer_fingerprint = snapshot.tokenizer.fingerprint
-        self._stored = np.dtype(token_type(snapshot.tokenizer.vocab_size).to_pandas_dtype())
+        self._stored = dtype_of(token_type(snapshot.tokenizer.vocab_size))
         self._lock, self._owner = Lock(), os.getpid()
         self._open: dict[int, _OpenShard] = {}
         self._num_mapped = 0

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from datapipe.columns import dtype_of
 from datapipe.errors import CorruptionError
 from datapipe.shards.blocks import EVERY_COLUMN, Block, SequenceRows, block_of_batch, block_of_rows, gather
 from datapipe.shards.shard_file import Shard, open_shard
@@ -151,7 +152,7 @@ class _Source:
         self._root, self._entry, self._check, self._local = root, entry, check, local
         self._lock = threading.Lock()
         self.rows_per_block = shard.rows_per_batch
-        self.id_dtype = np.dtype(shard.id_type.to_pandas_dtype())
+        self.id_dtype = dtype_of(shard.id_type)
 
     def _read(self, shard: Shard, number: int, within: pa.Buffer | None) -> Block:
         batch = shard.checked_batch(number) if self._check else shard.batch(number)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import key_matrix
+from datapipe.columns import dtype_of, key_matrix
 from datapipe.exchange.ranges import read_slices
 from datapipe.metrics import Packing, TaskMetrics
 from datapipe.plan.outputs import Outputs, ShardFile
@@ -107,7 +107,7 @@ def _joined(held: list[pa.RecordBatch]) -> _Pool:
     """The pool of some rows of `schemas.tokens`. Takes them out of the list as it copies them, so that they are there once."""
     lengths = [np.diff(rows.column("tokens").offsets.to_numpy()) for rows in held]
     offsets = np.concatenate([[0], *lengths]).cumsum()
-    ids = np.empty(int(offsets[-1]), held[0].schema.field("tokens").type.value_type.to_pandas_dtype())
+    ids = np.empty(int(offsets[-1]), dtype_of(held[0].schema.field("tokens").type.value_type))
     keys = np.concatenate([key_matrix(rows.column("key")) for rows in held])
     start, memory = 0, pa.default_memory_pool()
     while held:

@@ -95,7 +95,7 @@ class Encoder:
         if texts.null_count:
             raise UserError(f"cannot encode: found {texts.null_count} null texts, expected strings. Drop or fill them")
         chunks, first_chunk = cut_long_texts(columns.as_large_string(texts), CHUNK_BYTES if self._may_cut else 1 << 62)
-        dtype = np.dtype(self.id_type.to_pandas_dtype())
+        dtype = columns.dtype_of(self.id_type)
         ids, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.int64)]
         for part in slices_of(chunks, SLICE_BYTES):
             slice_ids, num_tokens = self._encode_slice(part, dtype)

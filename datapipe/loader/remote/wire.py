@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from datapipe.columns import dtype_of
 from datapipe.errors import UserError, suggest
 from datapipe.loader.field_table import FIELDS, PER_TOKEN
 from datapipe.loader.remote.protocol import Refusal
@@ -174,7 +175,7 @@ class Assembler:
 
 def _view(numbers: pa.Array) -> np.ndarray:
     """A column of numbers without nulls. Its own `to_numpy` would import pandas, where it is installed."""
-    buffer, dtype = numbers.buffers()[1], np.dtype(numbers.type.to_pandas_dtype())
+    buffer, dtype = numbers.buffers()[1], dtype_of(numbers.type)
     if buffer is None or not len(numbers):
         return np.empty(0, dtype)
     return np.frombuffer(buffer, dtype, len(numbers), numbers.offset * dtype.itemsize)

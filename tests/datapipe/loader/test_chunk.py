@@ -136,7 +136,9 @@ def test_even_refuses_a_state_after_which_the_last_batch_is_ragged(output: Path)
 
 
 def test_copies_in_workers_do_not_warn_again(output: Path) -> None:
-    torch_loader = pytest.importorskip("datapipe.loader.torch")
+    pytest.importorskip("torch")
+    from datapipe.loader import torch as torch_loader
+
     with pytest.warns(RaggedRanksWarning):
         dataset = torch_loader.StreamingDataset(output, global_batch_size=8, rank=0, world_size=3)
     state = dataset.__getstate__()

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from datapipe.columns import dtype_of
 from datapipe.errors import StageError
 
 BELOW_SHARE = "below_share"
@@ -237,7 +238,7 @@ class Ranked:
         pairs = (np.append(scores, np.uint64(0))[rows], np.append(ties, np.uint64(0))[rows], np.append(weights, 0)[rows])
         arrays = [*pairs, weight_above[rows], documents_above[rows]]
         return pa.record_batch(
-            [pa.array(array.astype(field.type.to_pandas_dtype())) for array, field in zip(arrays, SUMMARY_SCHEMA)],
+            [pa.array(array.astype(dtype_of(field.type))) for array, field in zip(arrays, SUMMARY_SCHEMA)],
             schema=SUMMARY_SCHEMA,
         )
 

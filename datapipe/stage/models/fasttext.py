@@ -32,9 +32,7 @@ from datapipe.kernels.learned.fasttext_scores import flat_scores, tree_scores
 from datapipe.kernels.types import input_record
 from datapipe.stage.models.fasttext_file import (
     LABEL,
-    NEGATIVES,
     NO_COUNT,
-    ONE_VS_ALL,
     SOFTMAX,
     TREE,
     Dictionary,
@@ -64,8 +62,6 @@ def _fallback_reason(file: ModelFile) -> str:
         return f"n-grams of {options.min_chars} to {options.max_chars} characters"
     if options.run_words > _MOST_RUN:
         return f"runs of {options.run_words} words"
-    if options.loss not in (TREE, NEGATIVES, SOFTMAX, ONE_VS_ALL):
-        return f"loss {options.loss}"
     if dictionary.pruned is not None and options.num_buckets > _MOST_BUCKETS:
         return f"{options.num_buckets:,} pruned buckets"
     if dictionary.kinds[: dictionary.num_words].any() or not dictionary.kinds[dictionary.num_words :].all():
@@ -216,7 +212,7 @@ class LibraryModel:
         self.labels, self.fallback_reason = labels, fallback_reason
         try:
             self._model = fasttext.load_model(str(path)).f
-        except ValueError as error:
+        except (ValueError, RuntimeError, MemoryError) as error:
             raise UserError(
                 f"{path} is no fastText model ({error}). Expected a .ftz or .bin file such as lid.176.ftz."
             ) from error

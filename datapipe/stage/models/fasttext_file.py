@@ -31,10 +31,12 @@ LABEL = b"__label__"
 NO_COUNT = 10**15
 """fastText's count of a tree node without a count yet. All real counts are lower."""
 
-TREE, NEGATIVES, SOFTMAX, ONE_VS_ALL = 1, 2, 3, 4
+LOSSES = range(1, 5)
+TREE, NEGATIVES, SOFTMAX, ONE_VS_ALL = LOSSES
 """The losses of training, as numbered in the file."""
 
 _CENTROIDS = 256
+_MOST_DIMENSIONS = 1 << 31
 _AFTER_WORD = 1 + 8 + 1  # the NUL, the count, the kind
 
 
@@ -188,6 +190,8 @@ def _read_options(file: _File) -> Options:
     dim, _, _, _, _, run_words, loss, kind, num_buckets, min_chars, max_chars, _, _ = file.numbers("12id")
     if kind != SUPERVISED:
         raise file.refusal("it holds vectors of words and no labels")
+    if loss not in LOSSES:
+        raise file.refusal(f"loss {loss}, expected {LOSSES.start} to {LOSSES.stop - 1}")
     if version == 11:  # version 11 never uses n-grams of characters
         max_chars = 0
     return Options(dim=dim, run_words=run_words, loss=loss, num_buckets=num_buckets, min_chars=min_chars, max_chars=max_chars)
@@ -218,13 +222,16 @@ def _read_dictionary(file: _File) -> Dictionary:
 
 def _read_matrix(file: _File, quantised: bool) -> Matrix:
     if not quantised:
-        dense = file.array("<f4", *file.numbers("2q"))
+        num_rows, dim = file.numbers("2q")
+        if not 1 <= dim < _MOST_DIMENSIONS:  # rows without values are as many as a number can say
+            raise file.refusal(f"{num_rows:,} rows of {dim} dimensions")
+        dense = file.array("<f4", num_rows, dim)
         nothing = np.empty((1, 1, 1), np.float32)
         return Matrix(dense=dense, codes=np.empty((0, 0), np.uint8), centroids=nothing, norms=np.ones(len(dense), np.float32))
     has_norms, num_rows, dim, num_codes = file.numbers("B2qi")
     codes = file.array(np.uint8, num_codes)
     centroids = _read_centroids(file)
-    if min(num_rows, dim) < 0 or len(centroids) * num_rows != num_codes:
+    if num_rows < 0 or not 1 <= dim < _MOST_DIMENSIONS or len(centroids) * num_rows != num_codes:
         raise file.refusal(f"{num_codes:,} codes for {num_rows:,} rows of {dim} dimensions")
     norms = np.ones(num_rows, np.float32)
     if has_norms:
@@ -240,6 +247,7 @@ def _read_centroids(file: _File) -> np.ndarray:
     if min(dim, parts, size, last) < 1 or last > size or (parts - 1) * size + last != dim:
         raise file.refusal(f"{parts} parts of {size} dimensions, the last of {last}, for {dim}")
     values = file.array("<f4", dim * _CENTROIDS)
+    size = size if parts > 1 else last
     whole = (parts - 1) * _CENTROIDS * size
     centroids = np.zeros((parts, _CENTROIDS, size), np.float32)
     centroids[:-1] = values[:whole].reshape(parts - 1, _CENTROIDS, size)

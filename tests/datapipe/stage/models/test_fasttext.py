@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import struct
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from datapipe.errors import UserError
 from datapipe.stage.models import fasttext as fasttext_model
 from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.models.fasttext import CompiledModel, LibraryModel, open_model
-from datapipe.stage.models.fasttext_file import read_labels
+from datapipe.stage.models.fasttext_file import read_labels, read_model
 from stages.filter.language import bundled_model
 from tests.support.fasttext_files import NEGATIVES, ONE_VS_ALL, TREE, Recipe
 
@@ -154,6 +155,8 @@ def test_labels_are_read_again_when_the_file_changed(tmp_path: Path) -> None:
         (b"no model", "its first bytes differ"),
         (Recipe(version=13).content(), "version 13 of the format, expected 11 or 12"),
         (Recipe(kind=1).content(), "it holds vectors of words and no labels"),
+        (Recipe(loss=5).content(), "loss 5, expected 1 to 4"),
+        (Recipe(loss=0).content(), "loss 0, expected 1 to 4"),
         (Recipe(labels=()).content(), "6 words and 0 labels in 6 entries"),
         (Recipe().content()[:100], "it ends within its dictionary"),
         (Recipe(pruned=30).content(), "its dictionary is pruned and its matrix is dense"),
@@ -170,6 +173,28 @@ def test_model_that_cannot_be_is_refused(content: bytes, reason: str, tmp_path: 
     with pytest.raises(UserError) as caught:
         open_model(path)
     assert f"{path} is no fastText model ({reason})" in str(caught.value)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["tree", "quantised in and out", "words alone"])
+def test_model_with_any_number_changed_is_refused_or_read(name: str, tmp_path: Path) -> None:
+    content, path = RECIPES[name].content(), tmp_path / "lid.bin"
+    for offset in range(len(content) // 2):
+        for value in (-1, (1 << 31) - 1) if offset % 3 == 0 else ():
+            path.write_bytes(content[:offset] + struct.pack("<i", value) + content[offset + 4 :])
+            with suppress(UserError):
+                read_model(path)
+
+
+def test_model_of_absurd_sizes_is_refused(tmp_path: Path) -> None:
+    content, path = Recipe(quantised=True, part=6).content(), tmp_path / "lid.bin"
+    header = struct.pack("<4i", 6, 1, 6, 6)  # one part of six dimensions, which are all of the last part
+    path.write_bytes(content.replace(header, struct.pack("<4i", 6, 1, (1 << 31) - 1, 6)))
+    assert read_model(path).matrix.centroids.shape == (1, 256, 6)
+    rows = Recipe(num_buckets=1).content()
+    path.write_bytes(rows.replace(struct.pack("<2q", 7, 6), struct.pack("<2q", 1 << 60, 0)))
+    with pytest.raises(UserError, match="rows of 0 dimensions"):
+        open_model(path)
 
 
 def test_model_of_values_that_are_no_numbers_is_refused(tmp_path: Path) -> None:

@@ -22,15 +22,9 @@ from datapipe.kernels.tokens.added_tokens import PASSED_OVER, TEXT, cut_at_token
 from datapipe.kernels.tokens.bpe_cache import LINE_WORDS, LONG_WORDS
 from datapipe.kernels.types import input_record
 from datapipe.tokens.recognition import AddedToken, Recognised, recognise
+from datapipe.tokens.vocabulary import byte_alphabet
 
 _NUM_LINES, _NUM_LONG_LINES = 1 << 17, 1 << 14
-
-
-def byte_alphabet() -> dict[str, int]:
-    """The characters that stand for bytes in byte-level tokenizers, as in GPT-2; printable bytes stand for themselves."""
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + number): byte for number, byte in enumerate(others)}
 
 
 def compiled_encoder(settings: Mapping[str, Any], vocabulary: Mapping[str, int]) -> tuple[CompiledEncoder | None, str]:

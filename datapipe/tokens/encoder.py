@@ -2,8 +2,9 @@
 
     texts (num_docs,) ── chunks of about 1 MB ── slices of about 2 MB ── kernels or tokenizers ──▶ ids, offsets (num_docs + 1,)
 
-The encoder adds no special token and encodes the spelling of a special token as text: data cannot end a document. It switches
-off truncation, padding and dropout. Memory is bounded by a slice, since an `Encoding` takes about a hundred bytes per token;
+The encoder adds no special token and encodes the spelling of a special token as text: data cannot end a document
+(`special_tokens.py`). It refuses a tokenizer that has no token for some text (`vocabulary.py`). It switches off truncation,
+padding and dropout. Memory is bounded by a slice, since an `Encoding` takes about a hundred bytes per token;
 a tokenizer that is not byte-level gets whole documents. Calls use one thread, because the engines are the only parallelism.
 """
 
@@ -13,6 +14,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import chain
 from typing import Any
 
@@ -26,6 +28,10 @@ from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.schemas import token_type
 from datapipe.tokens.compiled import compiled_encoder
 from datapipe.tokens.cuts import cut_long_texts
+from datapipe.tokens.special_tokens import added_around, is_in_brackets, unspellable
+from datapipe.tokens.vocabulary import steps_of, unknown_id, what_it_lacks
+
+TOKENIZER = "tokenizer.json"
 
 CHUNK_BYTES = 1 << 20
 """Longer documents are cut if the tokenizer allows it; see `cuts`."""
@@ -40,6 +46,14 @@ LARGEST_VOCABULARY = 1 << 24
 END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 """Well-known names of end-of-text tokens. The first one that is a special token of the tokenizer is used."""
 
+LARGEST_FILE = 1 << 30
+"""Bytes. Published files have less than 40 million (2026-11)."""
+
+_PANIC = "PanicException"
+"""The name of what a panic of `tokenizers` raises: a BaseException that cannot be imported."""
+
+_DOES = {"eos": "end", "bos": "begin"}
+
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read at each call; also silences the warning after a fork
 
 
@@ -49,34 +63,71 @@ class Encoder:
     Attributes:
         vocab_size: ids are 0 to vocab_size - 1, including added tokens.
         eos_token, eos_id: the token that ends every document. `encode` does not append it.
+        bos_token, bos_id: the token that begins every document; None for none. `encode` does not put it there.
+        unknown_id: the id of text without a token; None where all text has tokens.
+        adds: what the post-processor of the file would add to a text.
         id_type: uint16 or uint32; see `schemas.token_type`.
         fingerprint: checksum of `to_json()`, full width.
         fallback_reason: why `tokenizers` encodes instead of the kernels, which are thirty times as fast; "" if they do.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, eos: str | None = None) -> None:
+    def __init__(self, source: str | os.PathLike[str] | bytes, eos: str | None = None, bos: str | None = None) -> None:
         """
         Args:
-            source: path of a tokenizer.json, or its content.
+            source: path of a tokenizer.json or of its folder, or the content of the file.
             eos: the end-of-text token; by default the first special token with a well-known name (`END_OF_TEXT`).
+            bos: the token that begins a document; by default none.
         """
         name, content = ("tokenizer", source) if isinstance(source, bytes) else (os.fspath(source), _read(source))
         settings = _settings(name, content)
-        self._json = _canonical(settings)
-        self._tokenizer = _load(name, self._json)
-        vocabulary = self._tokenizer.get_vocab(with_added_tokens=True)
+        self._json = _canonical(name, settings)
+        tokenizer = _load(name, self._json)
+        vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.eos_token = _end_of_text(name, settings, vocabulary, eos)
         self.eos_id = vocabulary[self.eos_token]
+        self.bos_token = bos
+        self.bos_id = None if bos is None else _begin_of_text(name, settings, vocabulary, bos, self.eos_token)
         self.vocab_size = _vocabulary_size(name, vocabulary)
-        self._compiled, self.fallback_reason = compiled_encoder(settings, vocabulary)
-        self._may_cut = _splits_between_words(settings, self._tokenizer)
+        self.unknown_id = self._unknown_id(name, settings, tokenizer)
+        with _refusing(name):
+            self.adds = added_around(tokenizer)
+        named = [token for token in (self.eos_token, bos) if token is not None and is_in_brackets(token)]
+        spoken = unspellable(settings, tokenizer, named)
+        self._tokenizer = tokenizer if spoken is settings else _load(name, _canonical(name, spoken))
+        self._compiled, self.fallback_reason = compiled_encoder(spoken, self._tokenizer.get_vocab(with_added_tokens=True))
+        self._may_cut = _splits_between_words(settings, tokenizer)
         self.id_type = token_type(self.vocab_size)
         self.fingerprint = bytes_checksum(self._json)
-        spelled = [self.eos_token, self._tokenizer.decode([self.eos_id], skip_special_tokens=False)]
-        self._without_end_of_text(self._encode_by_library(pa.array(spelled), np.dtype(np.uint32))[0])
+        decoded = [tokenizer.decode([number], skip_special_tokens=False) for number in self._markers.values()]
+        self._without_markers(self._encode_by_library(pa.array([*self._markers, *decoded]), np.dtype(np.uint32))[0])
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Encoder, (self._json, self.eos_token)
+        return Encoder, (self._json, self.eos_token, self.bos_token)
+
+    @property
+    def _markers(self) -> dict[str, int]:
+        """The tokens that begin and end documents, with their ids."""
+        begin = {} if self.bos_token is None or self.bos_id is None else {self.bos_token: self.bos_id}
+        return {self.eos_token: self.eos_id} | begin
+
+    def _unknown_id(self, name: str, settings: dict[str, Any], tokenizer: Tokenizer) -> int | None:
+        unknown = unknown_id(settings["model"])
+        with _refusing(name):
+            lacks = what_it_lacks(settings, tokenizer)
+        if not lacks:
+            return None
+        if unknown is None:
+            raise UserError(
+                f"{name}: {lacks}, and there is no unknown token, so such text would be lost. Expected a token for every "
+                f"byte, or an unknown token (`unk_token`, `unk_id`) that is in the vocabulary of the model"
+            )
+        for key, number in (("eos", self.eos_id), ("bos", self.bos_id)):
+            if unknown == number:
+                raise UserError(
+                    f"{name}: {key}: the unknown token is {tokenizer.id_to_token(unknown)!r}, too, and {lacks}. A document "
+                    f"could {_DOES[key]} anywhere. Expected a token of its own as `{key}`"
+                )
+        return unknown
 
     def to_json(self) -> bytes:
         """The tokenizer.json in canonical form: equal tokenizers give equal bytes, whatever the spacing of the file."""
@@ -102,15 +153,16 @@ class Encoder:
             ids.append(slice_ids)
             lengths.append(num_tokens)
         chunk_offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-        return self._without_end_of_text(np.concatenate(ids)), chunk_offsets[first_chunk]
+        return self._without_markers(np.concatenate(ids)), chunk_offsets[first_chunk]
 
-    def _without_end_of_text(self, ids: np.ndarray) -> np.ndarray:
-        """The ids. Raises UserError if one of them is the end-of-text id, which separates the documents of a shard."""
-        if np.any(ids == self.eos_id):
-            raise UserError(
-                f"eos: the tokenizer encodes some text to {self.eos_token!r}, so a document could end anywhere. Expected a "
-                f"special token that no text is encoded to"
-            )
+    def _without_markers(self, ids: np.ndarray) -> np.ndarray:
+        """The ids. Raises UserError if one of them begins or ends documents: those ids separate the documents of a shard."""
+        for key, token, number in (("eos", self.eos_token, self.eos_id), ("bos", self.bos_token, self.bos_id)):
+            if number is not None and np.any(ids == number):
+                raise UserError(
+                    f"{key}: the tokenizer encodes some text to {token!r}, so a document could {_DOES[key]} anywhere. Expected "
+                    f"a special token that no text is encoded to"
+                )
         return ids
 
     def _encode_slice(self, texts: pa.Array, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -135,7 +187,9 @@ class Encoder:
     def _encode_by_library(self, texts: pa.Array, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
         try:
             encodings = self._tokenizer.encode_batch_fast(texts.to_pylist(), add_special_tokens=False)
-        except Exception as error:  # `tokenizers` raises Exception itself
+        except BaseException as error:  # `tokenizers` raises Exception itself, and panics
+            if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+                raise
             raise UserError(f"the tokenizer cannot encode a text: {error}. Expected tokens for every byte of text") from error
         num_tokens = np.fromiter(map(len, encodings), np.int64, len(encodings))
         return np.fromiter(
@@ -155,19 +209,22 @@ def slices_of(texts: pa.Array, limit_bytes: int) -> Iterator[pa.Array]:
 
 def _read(path: str | os.PathLike[str]) -> bytes:
     try:
-        with open(path, "rb") as stream:
+        with open(os.path.join(path, TOKENIZER) if os.path.isdir(path) else path, "rb") as stream:
             return stream.read()
     except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
-        raise UserError(f"{os.fspath(path)}: {error.strerror}. Expected the path of a tokenizer.json") from error
+        raise UserError(f"{os.fspath(path)}: {error.strerror}. Expected the path of a {TOKENIZER}, or of its folder") from error
 
 
 def _settings(name: str, content: bytes) -> dict[str, Any]:
     """The parsed file without truncation, padding and dropout, which would lose or vary tokens."""
+    if len(content) > LARGEST_FILE:
+        raise UserError(f"{name}: found {len(content):,} bytes, expected a tokenizer.json of at most {LARGEST_FILE:,}")
     try:
         settings = json.loads(content)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
+        why = "values nested too deeply" if isinstance(error, RecursionError) else error
         raise UserError(
-            f"{name}: invalid JSON: {error}. Expected a tokenizer.json as Hugging Face tokenizers writes it"
+            f"{name}: invalid JSON: {why}. Expected a tokenizer.json as Hugging Face tokenizers writes it"
         ) from error
     if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
         raise UserError(f"{name}: found no `model`. Expected a tokenizer.json as Hugging Face tokenizers writes it")
@@ -177,19 +234,29 @@ def _settings(name: str, content: bytes) -> dict[str, Any]:
     return settings
 
 
-def _canonical(settings: dict[str, Any]) -> bytes:
-    return json.dumps(settings, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
+def _canonical(name: str, settings: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(settings, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
+    except RecursionError as error:
+        raise UserError(f"{name}: values nested too deeply. Expected a tokenizer.json as Hugging Face writes it") from error
 
 
 def _load(name: str, content: bytes) -> Tokenizer:
-    try:
+    with _refusing(name):
         tokenizer = Tokenizer.from_buffer(content)
+        tokenizer.encode_special_tokens = True
+        return tokenizer
+
+
+@contextmanager
+def _refusing(name: str) -> Iterator[None]:
+    """Turns what `tokenizers` raises because of a file into UserError."""
+    try:
+        yield
     except BaseException as error:
-        if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":  # not an Exception
+        if type(error) not in (Exception, ValueError, TypeError) and type(error).__name__ != _PANIC:
             raise
         raise UserError(f"{name}: {error}. Expected a tokenizer.json as Hugging Face tokenizers writes it") from error
-    tokenizer.encode_special_tokens = True
-    return tokenizer
 
 
 def _vocabulary_size(name: str, vocabulary: dict[str, int]) -> int:
@@ -202,20 +269,39 @@ def _vocabulary_size(name: str, vocabulary: dict[str, int]) -> int:
 def _end_of_text(name: str, settings: dict[str, Any], vocabulary: dict[str, int], eos: str | None) -> str:
     if eos is not None:
         if eos not in vocabulary:
-            special = sorted(token["content"] for token in settings.get("added_tokens") or () if token.get("special"))
-            raise UserError(f"{name}: eos: found no token {eos!r}.{suggest(eos, special)} Its special tokens: {special[:20]}")
+            raise UserError(_no_token(name, "eos", settings, eos))
         return eos
-    special = [token["content"] for token in settings.get("added_tokens") or () if token.get("special")]
+    special = _special_tokens(settings)
     for known in END_OF_TEXT:
         if known in special and known in vocabulary:
             return known
     raise UserError(f"{name}: cannot infer the end-of-text token. Give `eos:`. Its special tokens: {sorted(special)[:20]}")
 
 
+def _begin_of_text(name: str, settings: dict[str, Any], vocabulary: dict[str, int], bos: str, eos: str) -> int:
+    if bos not in vocabulary:
+        raise UserError(_no_token(name, "bos", settings, bos))
+    if bos == eos:
+        raise UserError(
+            f"{name}: bos: {bos!r} is the end-of-text token, too, which already stands between documents. Leave `bos` out, or "
+            f"give another token as `eos`"
+        )
+    return vocabulary[bos]
+
+
+def _no_token(name: str, key: str, settings: dict[str, Any], token: str) -> str:
+    special = sorted(_special_tokens(settings))
+    return f"{name}: {key}: found no token {token!r}.{suggest(token, special)} Its special tokens: {special[:20]}"
+
+
+def _special_tokens(settings: dict[str, Any]) -> list[str]:
+    return [token["content"] for token in settings.get("added_tokens") or () if token.get("special")]
+
+
 def _splits_between_words(settings: dict[str, Any], tokenizer: Tokenizer) -> bool:
     """Whether the tokenizer always begins a pre-token at a space between two ASCII letters; see `cuts`."""
-    steps = _steps(settings.get("pre_tokenizer"), "pretokenizers")
-    normalizers = _steps(settings.get("normalizer"), "normalizers")
+    steps = steps_of(settings.get("pre_tokenizer"), "pretokenizers")
+    normalizers = steps_of(settings.get("normalizer"), "normalizers")
     if (
         "ByteLevel" not in steps
         or not steps <= {"ByteLevel", "Split", "Digits"}
@@ -226,15 +312,6 @@ def _splits_between_words(settings: dict[str, Any], tokenizer: Tokenizer) -> boo
         if token.get("rstrip") or re.search("[A-Za-z] ", token["content"]):
             return False
     return _probe(tokenizer)
-
-
-def _steps(setting: dict[str, Any] | None, members: str) -> set[str]:
-    """The type of a step, or the types of the steps of a sequence."""
-    if setting is None:
-        return set()
-    if setting["type"] == "Sequence":
-        return set().union(*(_steps(member, members) for member in setting[members]))
-    return {setting["type"]}
 
 
 def _probe(tokenizer: Tokenizer) -> bool:

@@ -20,9 +20,9 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.tokens.bpe_training import join_pairs
-from datapipe.tokens.compiled import byte_alphabet
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.patterns import splitter
+from datapipe.tokens.vocabulary import byte_alphabet
 from datapipe.tokens.word_counts import counted
 
 SMALLEST_VOCABULARY = 257

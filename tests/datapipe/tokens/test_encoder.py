@@ -208,20 +208,19 @@ def test_encoder_eos_that_text_spells_is_refused(tokenizer_json, eos):
         Encoder(tokenizer_json, eos=eos)
 
 
-def test_encode_text_that_becomes_end_of_text_is_refused(tokenizer_json):
+def test_encoder_unknown_text_that_becomes_end_of_text_is_refused(tokenizer_json):
     settings = json.loads(tokenizer_json)
     vocabulary = {token: number for token, number in settings["model"]["vocab"].items() if "z" not in token}
     settings["model"] |= {"unk_token": "<|endoftext|>", "vocab": vocabulary, "merges": []}
-    encoder = Encoder(json.dumps(settings).encode())
-    with pytest.raises(UserError, match="eos: the tokenizer encodes some text"):
-        encoder.encode(column("a z"))
+    with pytest.raises(UserError, match=r"eos: the unknown token is '<\|endoftext\|>', too, and 1 byte has no token: 0x7a 'z'"):
+        Encoder(json.dumps(settings).encode())
 
 
 @pytest.mark.medium
-def test_encode_text_without_a_token_is_a_user_error(tokenizer_json):
+def test_encoder_text_without_a_token_is_a_user_error(tokenizer_json):
     model = {"type": "WordLevel", "vocab": {"a": 0, "<|endoftext|>": 1}, "unk_token": "none"}
-    with pytest.raises(UserError, match="cannot encode a text"):
-        Encoder(changed(tokenizer_json, model=model)).encode(column("b"))
+    with pytest.raises(UserError, match="words outside its vocabulary have no token, and there is no unknown token"):
+        Encoder(changed(tokenizer_json, model=model))
 
 
 def test_encoder_huge_id_is_a_user_error(tokenizer_json):
@@ -243,6 +242,46 @@ def test_encoder_content_that_tokenizers_panics_on_is_a_user_error(tokenizer_jso
 def test_encoder_bad_content_is_a_user_error(content):
     with pytest.raises(UserError, match=r"Expected a tokenizer\.json"):
         Encoder(content)
+
+
+@pytest.mark.parametrize("depth", [60, 120, 300, 900, 3_000, 200_000])
+@pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"type":"Sequence","pretokenizers":[', b"]}")])
+def test_encoder_deeply_nested_file_is_a_user_error(depth, begin, end):
+    content = b'{"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": ' + begin * depth + end * depth + b"}"
+    with pytest.raises(UserError, match="tokenizer: "):
+        Encoder(content)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"added_tokens": [{"id": 1 << 70, "content": "x"}]},
+        {"added_tokens": ["</s>"]},
+        {"added_tokens": {"a": 1}},
+        {"model": {"type": "BPE", "vocab": {"a": 1 << 40}, "merges": []}},
+        {"model": {"type": "BPE", "vocab": ["a"], "merges": []}},
+        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}},
+        {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 1 << 30}},
+        {"model": {"type": "Unigram", "vocab": [["a", float("nan")]], "unk_id": 0}},
+        {"model": {}},
+        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}},
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    ],
+)
+def test_encoder_absurd_setting_is_a_user_error(tokenizer_json, changes):
+    with pytest.raises(UserError, match=r"Expected a tokenizer\.json"):
+        Encoder(changed(tokenizer_json, **changes))
+
+
+def test_encoder_file_of_absurd_size_is_a_user_error(tokenizer_json, monkeypatch):
+    monkeypatch.setattr(encoder_module, "LARGEST_FILE", 1000)
+    with pytest.raises(UserError, match=r"expected a tokenizer\.json of at most 1,000"):
+        Encoder(tokenizer_json)
+
+
+def test_encoder_folder_reads_its_file(tokenizer_json, tmp_path):
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer_json)
+    assert Encoder(tmp_path).fingerprint == Encoder(tokenizer_json).fingerprint
 
 
 def test_encoder_missing_file_is_a_user_error(tmp_path):

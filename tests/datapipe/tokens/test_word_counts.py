@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.tokens import word_counts as module
-from datapipe.tokens.compiled import byte_alphabet
 from datapipe.tokens.patterns import PATTERNS, splitter
+from datapipe.tokens.vocabulary import byte_alphabet
 from datapipe.tokens.word_counts import LONGEST_WORD, WordCounts, counted, counted_words
 
 ALPHABET = byte_alphabet()

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.tokens import bpe_training as kernels
-from datapipe.tokens.compiled import byte_alphabet
+from datapipe.tokens.vocabulary import byte_alphabet
 from tests.oracles import bpe_training as oracle
 from tests.support.kernel_table import RUNS_AS_PYTHON, Case, Row
 

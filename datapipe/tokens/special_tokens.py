@@ -1,0 +1,115 @@
+"""The control tokens of a tokenizer: which of them text could spell, how it is kept from them, and what is added to a text.
+
+    tokenizer.json ── unspellable ──▶ the settings that encode: every id as before, control tokens under names that no text has
+                   └─ AddedAround ──▶ what the post-processor would put before and behind each text
+
+`tokenizers` keeps text from tokens that it finds before the model runs (`encode_special_tokens`). That is not enough where the
+model itself knows them: in a Unigram, WordPiece or WordLevel vocabulary `</s>` is a piece like any other, a BPE may have merges
+that make it, and with `ignore_merges` a word that is in the vocabulary needs no merges. There the encoder appends 128 random
+bits to the name of the token, which no text can know. The bits reach no file: ids, not names, leave the encoder.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from tokenizers import Tokenizer
+
+from datapipe.tokens.vocabulary import model_type, pieces_of
+
+_IN_BRACKETS = re.compile(r"<.+>|\[.+\]|\{.+\}|｜.+｜", re.DOTALL)
+_BYTE_TOKEN = re.compile(r"<0x[0-9A-F]{2}>")
+_BEFORE_BYTE_NAMES = {
+    "type": "Split",
+    "pattern": {"Regex": "<(?=0x[0-9A-F]{2}>)"},
+    "behavior": "MergedWithPrevious",
+    "invert": False,
+}
+"""Cuts text that spells a byte token, `<0x0A>`, behind its first character. No other text is cut."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AddedAround:
+    """The tokens that the post-processor of a tokenizer puts before and behind a text."""
+
+    before: tuple[str, ...]
+    behind: tuple[str, ...]
+
+
+def added_around(tokenizer: Tokenizer) -> AddedAround:
+    """What the post-processor adds; found by encoding a text of one letter."""
+    encoding = tokenizer.encode("a")
+    added = encoding.special_tokens_mask
+    if all(added):  # the letter has no token
+        return AddedAround(before=tuple(encoding.tokens), behind=())
+    first, last = added.index(0), len(added) - added[::-1].index(0)
+    return AddedAround(before=tuple(encoding.tokens[:first]), behind=tuple(encoding.tokens[last:]))
+
+
+def is_in_brackets(token: str) -> bool:
+    """Whether a token looks like a control token, and not like a word of a text."""
+    return _IN_BRACKETS.fullmatch(token) is not None
+
+
+def unspellable(settings: dict[str, Any], tokenizer: Tokenizer, named: Collection[str]) -> dict[str, Any]:
+    """The settings with which no text is encoded to a control token; the same object where text spells none.
+
+    Args:
+        settings: a file that `tokenizers` has loaded.
+        tokenizer: loaded from it.
+        named: tokens that are control tokens although the file may not mark them as special.
+    """
+    added = {token["content"]: bool(token.get("special")) for token in settings.get("added_tokens") or ()}
+    control = {content for content, is_special in added.items() if is_special} | {*named}
+    hidden = _spelled(settings, tokenizer, control)
+    hidden |= {token for token in named if added.get(token) is False}  # `tokenizers` would look for it in text
+    changed = _renamed(settings, {token: token + secrets.token_hex(16) for token in hidden}) if hidden else settings
+    byte_tokens = filter(_BYTE_TOKEN.fullmatch, pieces_of(settings["model"])) if settings["model"].get("byte_fallback") else ()
+    if not _spelled(settings, tokenizer, {*byte_tokens}):
+        return changed
+    steps = [step for step in (settings.get("pre_tokenizer"), _BEFORE_BYTE_NAMES) if step is not None]
+    return {**changed, "pre_tokenizer": {"type": "Sequence", "pretokenizers": steps}}
+
+
+def _spelled(settings: Mapping[str, Any], tokenizer: Tokenizer, tokens: Collection[str]) -> set[str]:
+    """Those of some tokens that the model may make of text."""
+    model = settings["model"]
+    pieces = frozenset(pieces_of(model))
+    known = {token for token in tokens if token in pieces}
+    if not known or model_type(model) != "BPE":
+        return known
+    made = {"".join(pair) for pair in map(partial(_parts, model), model["merges"])}
+    steps = tokenizer.pre_tokenizer
+    without_merges = known if model.get("ignore_merges") else ()
+    return {token for token in known if token in made} | {
+        token for token in without_merges if steps is None or len(steps.pre_tokenize_str(token)) < 2
+    }
+
+
+def _parts(model: Mapping[str, Any], merge: str | Sequence[str]) -> tuple[str, str]:
+    """The two parts of a merge as they are joined."""
+    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
+    return left, right[len(model.get("continuing_subword_prefix") or "") :]
+
+
+def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
+    """The settings with other names for some tokens, without the merges that make them, and without a post-processor."""
+    model, vocabulary = dict(settings["model"]), settings["model"]["vocab"]
+    if isinstance(vocabulary, list):
+        model["vocab"] = [[names.get(piece, piece), score] for piece, score in vocabulary]
+    else:
+        model["vocab"] = {names.get(piece, piece): number for piece, number in vocabulary.items()}
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    if "merges" in model:
+        merges = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
+        made = ("".join(_parts(model, merge)) for merge in merges)
+        model["merges"] = [merge for merge, token in zip(merges, made) if names.keys().isdisjoint((token, *merge))]
+    tokens = settings.get("added_tokens") or ()
+    added = [{**token, "content": names.get(token["content"], token["content"])} for token in tokens]
+    return {**settings, "model": model, "added_tokens": added, "post_processor": None}

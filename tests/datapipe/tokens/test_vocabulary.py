@@ -1,0 +1,89 @@
+"""A tokenizer that would lose text is refused with the bytes that it lacks."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from tokenizers import pre_tokenizers
+
+from datapipe.errors import UserError
+from datapipe.tokens import Encoder
+
+END = {"id": 0, "content": "</s>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+ASCII = [*map(chr, range(0x20, 0x7F)), "\t", "\n"]
+
+
+def file(pieces: list[str], *, pre: Any = None, normalizer: Any = None, added: list[str] | None = None, **model: Any) -> bytes:
+    vocabulary = {piece: number for number, piece in enumerate(["</s>", "<unk>", *pieces])}
+    more = [{**END, "id": 1000 + number, "content": token, "special": False} for number, token in enumerate(added or [])]
+    merges = {} if model.get("type", "BPE") != "BPE" else {"merges": []}
+    settings = {"model": {"type": "BPE", **merges, **model, "vocab": vocabulary}, "added_tokens": [END, *more]}
+    return json.dumps({"version": "1.0", "pre_tokenizer": pre, "normalizer": normalizer, **settings}).encode()
+
+
+def without(pieces: list[str], *left_out: str) -> list[str]:
+    return [piece for piece in pieces if piece not in left_out]
+
+
+@pytest.mark.parametrize(
+    ("content", "missing"),
+    [
+        (
+            file(without(ALPHABET, "q", "z"), pre=BYTE_LEVEL),
+            "2 bytes have no token: 0x71 'q', 0x7a 'z', and there is no unknown",
+        ),
+        (file(without(ALPHABET, "Ġ"), pre=BYTE_LEVEL), "1 byte has no token: 0x20 ' '"),
+        (file(without(ALPHABET, "Ã"), pre=BYTE_LEVEL), "1 byte has no token: 0xc3,"),
+        (file(without(ALPHABET, "q"), normalizer={"type": "ByteLevel"}), "1 byte has no token: 0x71 'q'"),
+        (file(["a"], pre=BYTE_LEVEL), r"242 bytes have no token: 0x00 '\\x00', .* and 226 more"),
+        (file(without(BYTES, "<0xE2>"), byte_fallback=True), "1 byte has no token: 0xe2,"),
+        (file(without(ASCII, "q")), "1 byte has no token: 0x71 'q'"),
+        (file(ASCII), "characters outside its vocabulary have no token"),
+        (file(ALPHABET, pre=BYTE_LEVEL, continuing_subword_prefix="##"), "243 bytes have no token"),
+        (file(["a"], type="WordLevel", unk_token="none"), "words outside its vocabulary have no token"),
+        (
+            file(["a"], type="WordPiece", unk_token="none", continuing_subword_prefix="##", max_input_chars_per_word=9),
+            "words outside its vocabulary have no token",
+        ),
+    ],
+)
+def test_encoder_vocabulary_that_lacks_text_is_refused(content, missing):
+    with pytest.raises(UserError, match=missing):
+        Encoder(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (file(ALPHABET, pre=BYTE_LEVEL), "any text é漢"),
+        (file(without(ALPHABET, "Á", "õ", "ÿ"), pre=BYTE_LEVEL), "bytes that UTF-8 never has"),
+        (file(without(ALPHABET, *"QZ"), pre=BYTE_LEVEL, normalizer={"type": "Lowercase"}), "Quiz Z"),
+        (file(without(ALPHABET, "Ċ"), pre=BYTE_LEVEL, added=["\n"]), "a\nb"),
+        (file(BYTES, byte_fallback=True), "any text é漢"),
+    ],
+)
+def test_encoder_vocabulary_that_never_meets_what_it_lacks_is_taken(content, text):
+    encoder = Encoder(content)
+    assert encoder.unknown_id is None
+    assert len(encoder.encode(pa.array([text], pa.large_string()))[0]) > 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        file(without(ALPHABET, "q"), pre=BYTE_LEVEL, unk_token="<unk>"),
+        file(without(ASCII, "q"), unk_token="<unk>"),
+        file(without(BYTES, "<0x71>"), byte_fallback=True, unk_token="<unk>"),
+        file(["a"], type="WordLevel", unk_token="<unk>"),
+    ],
+)
+def test_encoder_unknown_text_becomes_the_unknown_token(content):
+    encoder = Encoder(content)
+    assert encoder.unknown_id == 1
+    assert 1 in encoder.encode(pa.array(["q"], pa.large_string()))[0]

@@ -104,7 +104,9 @@ def _flat(setting: Mapping[str, Any] | None, members: str) -> list[Mapping[str, 
 def _pattern(setting: Mapping[str, Any] | None) -> Pattern:
     steps = _flat(setting, "pretokenizers")
     for step in steps:
-        _only_known(f"pre-tokenizer {step['type']}", step, _STEP_KEYS.get(step["type"], ()))
+        if step["type"] not in _STEP_KEYS:
+            raise _UnknownError(f"pre_tokenizer: {step['type']}; expected {', '.join(_STEP_KEYS)}")
+        _only_known(f"pre-tokenizer {step['type']}", step, _STEP_KEYS[step["type"]])
     if [step["type"] == "ByteLevel" for step in steps] != [False] * (len(steps) - 1) + [True]:
         raise _UnknownError("pre_tokenizer: expected ByteLevel as its last step and nowhere else")
     if steps[-1]["add_prefix_space"]:

@@ -111,5 +111,6 @@ def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
         made = ("".join(_parts(model, merge)) for merge in merges)
         model["merges"] = [merge for merge, token in zip(merges, made) if names.keys().isdisjoint((token, *merge))]
     tokens = settings.get("added_tokens") or ()
-    added = [{**token, "content": names.get(token["content"], token["content"])} for token in tokens]
+    renamed = {content: {"content": name, "special": True} for content, name in names.items()}
+    added = [token | renamed.get(token["content"], {}) for token in tokens]
     return {**settings, "model": model, "added_tokens": added, "post_processor": None}

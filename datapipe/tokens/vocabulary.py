@@ -72,7 +72,8 @@ def what_it_lacks(settings: Mapping[str, Any], tokenizer: Tokenizer) -> str:
     if kind in ("WordPiece", "WordLevel"):
         return "words outside its vocabulary have no token"
     steps = steps_of(settings.get("pre_tokenizer"), "pretokenizers") | steps_of(settings.get("normalizer"), "normalizers")
-    if "ByteLevel" not in steps and model.get("byte_fallback"):
+    falls_back = model.get("byte_fallback") and (kind == "BPE" or unknown_id(model) is not None)  # as `tokenizers` has it
+    if "ByteLevel" not in steps and falls_back:
         return _about(byte for byte in range(256) if f"<0x{byte:02X}>" not in pieces)
     added = {token["content"] for token in settings.get("added_tokens") or ()}  # found before the model runs
     letters = {byte: letter for letter, byte in byte_alphabet().items() if "ByteLevel" in steps or byte in _TYPED}

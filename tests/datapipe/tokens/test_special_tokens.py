@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from datapipe.errors import UserError
 from datapipe.tokens import Encoder
 from datapipe.tokens.special_tokens import AddedAround, added_around
+from tests.support import tokenizer_files
 
 SPECIAL = ["<unk>", "<s>", "</s>"]
 TEXTS = ["plain words <0x0A> and </s> marks < / s > in <s> text", "ab ab </ s> x <u n k>", "é漢字 </p> <b>"]
@@ -140,6 +141,16 @@ def test_encode_added_token_that_is_not_special_is_found_in_text_unless_it_ends_
     ids = ids_of(Encoder(content, eos="<end>"), "<tool><end>")
     assert number in ids
     assert end not in ids
+
+
+def test_encode_by_kernels_end_of_text_that_is_not_special_is_text():
+    tokenizer = Tokenizer.from_str(tokenizer_files.byte_level().decode())
+    tokenizer.add_tokens([AddedToken("<tool>"), AddedToken("<end>")])
+    encoder = Encoder(tokenizer.to_str().encode(), eos="<end>")
+    assert encoder.fallback_reason == ""
+    assert tokenizer.decode(ids_of(encoder, "a<tool><end>"), skip_special_tokens=False).replace(" ", "") == "a<tool><end>"
+    assert encoder.eos_id not in ids_of(encoder, "a<tool><end>")
+    assert tokenizer.token_to_id("<tool>") in ids_of(encoder, "a<tool><end>")
 
 
 def test_encoder_end_of_text_that_is_a_piece_and_no_added_token_is_usable():

@@ -27,6 +27,12 @@ def file(pieces: list[str], *, pre: Any = None, normalizer: Any = None, added: l
     return json.dumps({"version": "1.0", "pre_tokenizer": pre, "normalizer": normalizer, **settings}).encode()
 
 
+def unigram(pieces: list[str], unk_id: int | None, **model: Any) -> bytes:
+    settings = json.loads(file([], **model))
+    vocabulary = [[piece, -1.0] for piece in ["</s>", "<unk>", *pieces]]
+    return json.dumps(settings | {"model": {"type": "Unigram", "unk_id": unk_id, "vocab": vocabulary, **model}}).encode()
+
+
 def without(pieces: list[str], *left_out: str) -> list[str]:
     return [piece for piece in pieces if piece not in left_out]
 
@@ -46,6 +52,8 @@ def without(pieces: list[str], *left_out: str) -> list[str]:
         (file(without(ASCII, "q")), "1 byte has no token: 0x71 'q'"),
         (file(ASCII), "characters outside its vocabulary have no token"),
         (file(ALPHABET, pre=BYTE_LEVEL, continuing_subword_prefix="##"), "243 bytes have no token"),
+        (unigram([*ASCII, *BYTES], None, byte_fallback=True), "characters outside its vocabulary have no token"),
+        (unigram(without(ASCII, "q"), None), "1 byte has no token: 0x71 'q'"),
         (file(["a"], type="WordLevel", unk_token="none"), "words outside its vocabulary have no token"),
         (
             file(["a"], type="WordPiece", unk_token="none", continuing_subword_prefix="##", max_input_chars_per_word=9),
@@ -81,6 +89,7 @@ def test_encoder_vocabulary_that_never_meets_what_it_lacks_is_taken(content, tex
         file(without(ASCII, "q"), unk_token="<unk>"),
         file(without(BYTES, "<0x71>"), byte_fallback=True, unk_token="<unk>"),
         file(["a"], type="WordLevel", unk_token="<unk>"),
+        unigram(["a"], 1),
     ],
 )
 def test_encoder_unknown_text_becomes_the_unknown_token(content):

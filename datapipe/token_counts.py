@@ -51,13 +51,16 @@ class Fertility:
     Attributes:
         languages: empty where documents have none; None where they have more than `MAX_LANGUAGES`. A part never has more than
             the whole, so the result does not depend on how the source was split.
+        unknown: of the tokens, those that stand for text without a token.
     """
 
     total: TokenCounts = field(default_factory=TokenCounts)
     languages: dict[str, TokenCounts] | None = field(default_factory=dict)
+    unknown: int = 0
 
     def add(self, other: Fertility) -> None:
         self.total.add(other.total)
+        self.unknown += other.unknown
         if other.languages is None:
             self.languages = None
         for name, counts in (other.languages or {}).items():
@@ -74,13 +77,14 @@ class Fertility:
         by_name = (
             None if self.languages is None else {name: counts.to_json() for name, counts in sorted(self.languages.items())}
         )
-        return {"total": self.total.to_json(), "languages": by_name}
+        unknown = {"unknown": self.unknown} if self.unknown else {}
+        return {"total": self.total.to_json(), "languages": by_name, **unknown}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Fertility:
         languages = data["languages"]
         by_name = None if languages is None else {name: TokenCounts(**counts) for name, counts in languages.items()}
-        return cls(total=TokenCounts(**data["total"]), languages=by_name)
+        return cls(total=TokenCounts(**data["total"]), languages=by_name, unknown=data.get("unknown", 0))
 
 
 MAX_LICENSES = 256

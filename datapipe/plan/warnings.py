@@ -15,6 +15,8 @@ read_whole         files that cannot be cut into ranges, each read in one task  
 limited            documents that `--limit` left out                                    when the source is read
 excess_drops       a global stage that dropped more than `max_dropped`                  its decisions
 few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
+special_tokens     special tokens that a tokenizer adds and the run does not            before the run
+unknown_tokens     a source of which more than `MOST_UNKNOWN` of the tokens are unknown its tokens
 small_vocabulary   a trained tokenizer with fewer tokens than were asked for            the trained tokenizer
 slow_tokenizer     a tokenizer that the kernels do not know                             the tokenizer
 padding            a source that is padded by more than `pack.max_padding`              its rows
@@ -44,6 +46,7 @@ from datapipe.plan.compile import Plan
 from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
 from datapipe.plan.request import Request
 from datapipe.plan.work import PackTask
+from datapipe.token_counts import Fertility
 
 LEAST_KEPT = 0.05
 """Share of a source's documents below which a wrong threshold or field is likely. FineWeb-Edu, a strict selection, has 1.3
@@ -108,6 +111,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         found += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
         found += _read_whole(plan, source)
         found += [] if source in empty else _few_kept(source, counts)
+        found += _unknown_tokens(plan, source)
         found += _of_packing(plan, source)
     return [*early, *found, *_excesses(request, plan), *_of_tokenizer(request, plan), *of_snapshot]
 
@@ -197,6 +201,25 @@ def _few_kept(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
     )
     details = {"kept": documents.kept, "read": documents.read, "most_dropped_by": reason}
     yield RunWarning(kind="few_kept", source=source, text=text, details=details)
+
+
+MOST_UNKNOWN = 0.001
+"""Share of a source's tokens above which it is told that they stand for text without a token."""
+
+
+def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
+    fertility = Fertility()
+    for record in (record for step in plan.of_kind("tokenize", source) for record in step.records):
+        fertility.add(record.metrics.fertility)
+    tokens = fertility.total.tokens
+    share = fertility.unknown / tokens if tokens else 0.0
+    if share > MOST_UNKNOWN:
+        text = (
+            f"source '{source}': {fertility.unknown:,} of {counted(tokens, 'token')} ({share:.2%}) are the "
+            f"unknown token: the tokenizer has no token for their text. Use a tokenizer that knows the text, or all bytes."
+        )
+        details = {"unknown": fertility.unknown, "tokens": tokens}
+        yield RunWarning(kind="unknown_tokens", source=source, text=text, details=details)
 
 
 MOST_SPLIT = 0.05

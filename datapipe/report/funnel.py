@@ -187,7 +187,7 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
     """A table of bytes per token and tokens per word, and a line on unused ids; empty before anything is tokenized."""
     if tokenizer is None:
         return []
-    title = f"tokenizer of {tokenizer['vocab_size']:,} ids (tokens exclude end-of-text)"
+    title = f"tokenizer of {tokenizer['vocab_size']:,} ids (tokens exclude those around documents)"
     table = NumberTable(title, ["source", "tokens", "bytes per token", "tokens per word", "documents", "text"])
     for name, entry in tokenizer["sources"].items():
         table.add_row(name, *_fertility(entry))
@@ -199,12 +199,15 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
             table.add_row(f"  {counted(len(by_size) - _SHOWN_LANGUAGES, 'more language')}", style="dim")
     if len(tokenizer["sources"]) > 1:
         table.add_row("total", *_fertility(tokenizer["total"]), style="bold")
+    unknown = {name: entry.get("unknown_tokens", 0) for name, entry in tokenizer["sources"].items()}
+    listed = ", ".join(f"{name} {count:,}" for name, count in unknown.items() if count)
+    lines = [Text(f"tokens of text that the tokenizer does not know: {listed}")] if listed else []
     unused = tokenizer["unused"]
     if unused is None or not tokenizer["total"]["documents"]:
-        return [table]
+        return [table, *lines]
     examples = ", ".join(f"{example['id']} {example['token']!r}" for example in unused["examples"])
     counts = f"{unused['count']:,} of {tokenizer['vocab_size']:,} ids never occur in these texts (special tokens not counted)"
-    return [table, Text(f"{counts}: {examples}" if examples else counts)]
+    return [table, *lines, Text(f"{counts}: {examples}" if examples else counts)]
 
 
 class Training(Protocol):

@@ -35,8 +35,8 @@ class Meter:
         used: (vocab_size,) bool, the ids that occurred.
     """
 
-    def __init__(self, vocab_size: int) -> None:
-        self.fertility = Fertility()
+    def __init__(self, vocab_size: int, unknown_id: int | None = None) -> None:
+        self.fertility, self._unknown_id = Fertility(), unknown_id
         self.used = np.zeros(vocab_size, np.bool_)
 
     def add(self, batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -47,6 +47,7 @@ class Meter:
             ids, offsets: the result of `Encoder.encode` for their texts.
         """
         self.used[ids] = True
+        self.fertility.unknown += 0 if self._unknown_id is None else int(np.count_nonzero(ids == self._unknown_id))
         # counts: (num_docs, 4) int64
         lengths = [np.ones(batch.num_docs, np.int64), *map(np.diff, (batch.buffers[0], batch.words.doc_offsets, offsets))]
         counts = np.stack(lengths, axis=1)
@@ -91,7 +92,7 @@ def described(fertility: Fertility) -> dict[str, Any]:
     """Counts with their ratios, for report.json."""
     languages = fertility.languages
     by_name = None if languages is None else {name: _ratios(counts) for name, counts in sorted(languages.items())}
-    return {**_ratios(fertility.total), "languages": by_name}
+    return {**_ratios(fertility.total), "unknown_tokens": fertility.unknown, "languages": by_name}
 
 
 def _ratios(counts: TokenCounts) -> dict[str, Any]:

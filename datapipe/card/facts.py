@@ -273,7 +273,8 @@ def _tokenizer(report: Mapping[str, Any]) -> Iterator[Markdown]:
     entry = report.get("tokenizer")
     if entry is None:
         return
-    yield Markdown(f"{entry['vocab_size']:,} ids; the end-of-text token is {code(entry['eos_token'])}.")
+    begin = "" if entry.get("bos_token") is None else f"; every document begins with {code(entry['bos_token'])}"
+    yield Markdown(f"{entry['vocab_size']:,} ids; the end-of-text token is {code(entry['eos_token'])}{begin}.")
     whole = entry["total"]
     if whole["bytes_per_token"]:
         yield Markdown(f"{whole['bytes_per_token']:.3f} bytes per token over {size(whole['bytes'])} of text.")

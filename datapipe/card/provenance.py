@@ -156,7 +156,8 @@ def _by_license(mixture: Mixture, plan: Plan, report: Mapping[str, Any], name: s
     counted = _counted([*plan.of_kind("tokenize", name), *plan.of_kind("write", name)])
     if counted.by_license is None:
         return {VARIOUS: whole}
-    return _divided(counted, whole, source.license or UNKNOWN)
+    around = 2 if plan.tokenizer is not None and plan.tokenizer.bos_id is not None else 1
+    return _divided(counted, whole, source.license or UNKNOWN, around)
 
 
 def _counted(steps: Iterable[Step]) -> LicenseCounts:
@@ -167,12 +168,16 @@ def _counted(steps: Iterable[Step]) -> LicenseCounts:
     return total
 
 
-def _divided(counted: LicenseCounts, whole: _Numbers, default: str) -> dict[str, _Numbers]:
-    """The numbers of a source by the licences of its documents. Those without one have that of the source."""
-    parts: dict[str, list[int]] = {}  # licence -> documents, bytes, tokens with those of end-of-text
+def _divided(counted: LicenseCounts, whole: _Numbers, default: str, around: int) -> dict[str, _Numbers]:
+    """The numbers of a source by the licences of its documents. Those without one have that of the source.
+
+    Args:
+        around: tokens of a document that begin and end it.
+    """
+    parts: dict[str, list[int]] = {}  # licence -> documents, bytes, tokens with those around documents
     for name, counts in (counted.by_license or {}).items():
         part = parts.setdefault(default if name == UNKNOWN else name, [0, 0, 0])
-        for index, number in enumerate((counts.documents, counts.bytes, counts.tokens + counts.documents)):
+        for index, number in enumerate((counts.documents, counts.bytes, counts.tokens + around * counts.documents)):
             part[index] += number
     missing = [whole.documents, whole.bytes or 0, whole.tokens or 0]
     missing = [number - sum(part[index] for part in parts.values()) for index, number in enumerate(missing)]

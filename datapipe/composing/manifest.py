@@ -80,6 +80,7 @@ def make_snapshot(
             fingerprint=tokenizer.fingerprint,
             vocab_size=tokenizer.vocab_size,
             eos_id=tokenizer.eos_id,
+            bos_id=tokenizer.bos_id,
         ),
         sources={
             name: source.model_copy(update={"weight": 0 if name in empty else own[name]}) for name, source in sources.items()

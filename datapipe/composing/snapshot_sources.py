@@ -26,7 +26,7 @@ from datapipe.loader.order.drawn import drawn_tokens, run_order
 from datapipe.outages import input_error
 from datapipe.plan import weighting
 from datapipe.plan.request import TakenSource
-from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_file
+from datapipe.shards.manifest import Snapshot, TokenizerEntry, read_snapshot, snapshot_file
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import length_snapshots
 from datapipe.storage import Root
@@ -161,7 +161,14 @@ def _check_together(opened: list[_Opened]) -> None:
     """Raises UserError for outputs whose tokens are not those of one tokenizer, or whose rows are not of one kind."""
     first, *others = opened
     for other in others:
-        theirs, ours = other.first[1].tokenizer.fingerprint, first.first[1].tokenizer.fingerprint
+        entries = other.first[1].tokenizer, first.first[1].tokenizer
+        theirs, ours = (entry.fingerprint for entry in entries)
+        if theirs == ours and entries[0].bos_id != entries[1].bos_id:
+            raise UserError(
+                f"{other.where}: documents of snapshot {other.version[:12]} of {other.url} begin with {_begin(entries[0])}, "
+                f"those of snapshot {first.version[:12]} of {first.url} with {_begin(entries[1])}. Rows are mixed as they are: "
+                f"leave one of them out, or take its text instead, as a source with a path."
+            )
         if theirs != ours:
             raise UserError(
                 f"{other.where}: snapshot {other.version[:12]} of {other.url} has another tokenizer "
@@ -174,6 +181,10 @@ def _check_together(opened: list[_Opened]) -> None:
         raise UserError(
             f"{url} was packed with method: buckets, and the others were not. Expected rows of one kind: leave one out."
         )
+
+
+def _begin(entry: TokenizerEntry) -> str:
+    return "their text" if entry.bos_id is None else f"token {entry.bos_id}"
 
 
 def _short_checksum(checksum: str) -> str:
@@ -197,8 +208,10 @@ def _with_tokenizer(mixture: Mixture, opened: list[_Opened]) -> Mixture:
     if mixture.tokenizer.path is not None:
         return mixture
     path = snapshot_file(root, snapshot, snapshot.tokenizer.path)
-    eos = Tokenizer.from_buffer(root.read_bytes(path)).id_to_token(snapshot.tokenizer.eos_id)
-    return mixture.model_copy(update={"tokenizer": TokenizerSpec(path=root.child_url(path), eos=eos)})
+    tokenizer, entry = Tokenizer.from_buffer(root.read_bytes(path)), snapshot.tokenizer
+    bos = None if entry.bos_id is None else tokenizer.id_to_token(entry.bos_id)
+    spec = TokenizerSpec(path=root.child_url(path), eos=tokenizer.id_to_token(entry.eos_id), bos=bos)
+    return mixture.model_copy(update={"tokenizer": spec})
 
 
 def check_tokenizer(mixture: Mixture, taken: Mapping[str, TakenSource], content: bytes) -> None:
@@ -207,12 +220,15 @@ def check_tokenizer(mixture: Mixture, taken: Mapping[str, TakenSource], content:
     Args:
         content: of its tokenizer.json.
     """
-    encoder = Encoder(content, eos=mixture.tokenizer.eos) if taken else None
+    spec = mixture.tokenizer
+    encoder = Encoder(content, eos=spec.eos, bos=spec.bos) if taken else None
     for name, source in taken.items():
         [(root, snapshot), *_] = source.snapshots.values()
-        if encoder is not None and (encoder.fingerprint, encoder.eos_id) != (
-            snapshot.tokenizer.fingerprint,
-            snapshot.tokenizer.eos_id,
+        theirs = snapshot.tokenizer
+        if encoder is not None and (encoder.fingerprint, encoder.eos_id, encoder.bos_id) != (
+            theirs.fingerprint,
+            theirs.eos_id,
+            theirs.bos_id,
         ):
             raise UserError(
                 f"{mixture.where('tokenizer')}: {masked(mixture.tokenizer.path or '')} is not the tokenizer of "

@@ -80,6 +80,7 @@ tokenizer:                          # or `tokenizer: none`: the run ends with th
   # path: tokenizer.json            # an existing tokenizer instead of train; also a tiktoken rank file (cl100k_base.tiktoken)
   # pattern: cl100k                 # for a rank file that is not one of OpenAI's: splits text into words
   # special_tokens: {<|endoftext|>: 100257}     # for such a rank file: the special tokens and their ids
+  # bos: <s>                        # with path: the token that begins every document; default: none
   # eos: </s>                       # with path: the end-of-text token; default: inferred from its name
 
 pack:

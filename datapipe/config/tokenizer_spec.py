@@ -40,10 +40,16 @@ class TokenizerSpec(Record):
     path: str | None = Field(
         default=None,
         min_length=1,
-        description="Existing tokenizer: a tokenizer.json or a tiktoken rank file, as a path or URL.",
+        description="Existing tokenizer: a tokenizer.json, the folder of one, or a tiktoken rank file, as a path or URL.",
     )
     eos: str | None = Field(
         default=None, min_length=1, description="End-of-text token of the tokenizer at `path`. Default: inferred from its name."
+    )
+    bos: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Token of the tokenizer at `path` that begins every document: <s>. Default: documents begin with their "
+        "text, whatever the tokenizer's post-processor would add.",
     )
     pattern: PatternName | None = Field(
         default=None, description="Pattern that splits text into words, for a tiktoken rank file that is not one of OpenAI's."
@@ -80,6 +86,8 @@ class TokenizerSpec(Record):
             raise ProblemsError([((), f"found {given}, expected exactly one of: train, path")])
         if self.train is not None and self.eos is not None:
             raise ProblemsError([(("eos",), "needs path. Write the token of a trained tokenizer as train.eos")])
+        if self.train is not None and self.bos is not None:
+            raise ProblemsError([(("bos",), "needs path. A trained tokenizer has one special token: train.eos")])
         if self.train is not None and self.pattern is not None:
             raise ProblemsError([(("pattern",), "needs path. Write the pattern of a trained tokenizer as train.pattern")])
         if self.train is not None and self.special_tokens is not None:

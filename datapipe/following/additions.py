@@ -61,12 +61,13 @@ def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
         )
         for name, source in added.items()
     }
-    eos = mixture.tokenizer.train.eos if mixture.tokenizer.train is not None else mixture.tokenizer.eos
+    spec = mixture.tokenizer
+    eos = spec.train.eos if spec.train is not None else spec.eos
     return mixture.as_addition(
         output=root.child_url(addition.folder),
         all_sources=sources,
         stages=_frozen(mixture.stages, learnt, earlier),
-        tokenizer=TokenizerSpec(path=root.child_url(snapshot_file(root, newest, TOKENIZER)), eos=eos),
+        tokenizer=TokenizerSpec(path=root.child_url(snapshot_file(root, newest, TOKENIZER)), eos=eos, bos=spec.bos),
         validation=0.0,
         takedown=None,
         mixture=MixtureSpec(),
@@ -106,7 +107,14 @@ def check_is_as_before(mixture: Mixture, root: Root) -> None:
             )
 
 
-_FROZEN = (("tokenizer", "train"), ("tokenizer", "eos"), ("pack", "sequence_length"), ("shards", "format"), ("seed",))
+_FROZEN = (
+    ("tokenizer", "train"),
+    ("tokenizer", "eos"),
+    ("tokenizer", "bos"),
+    ("pack", "sequence_length"),
+    ("shards", "format"),
+    ("seed",),
+)
 
 
 def _value(content: Any, names: Sequence[str]) -> Any:

@@ -288,8 +288,9 @@ class Expander:
         return [fingerprinted(task)]
 
     def load_tasks(self, step: str, content: bytes) -> list[TrainTask]:
-        eos, seed = self.mixture.tokenizer.eos, self.mixture.seed
-        return [fingerprinted(TrainTask(step=step, seed=seed, resources=self.resources(), content=content, eos=eos))]
+        spec, seed = self.mixture.tokenizer, self.mixture.seed
+        task = TrainTask(step=step, seed=seed, resources=self.resources(), content=content, eos=spec.eos, bos=spec.bos)
+        return [fingerprinted(task)]
 
     def tokenize_tasks(self, step: str, name: str, cleaned: Sequence[Record], tokenizer: TokenizerFile) -> list[TokenizeTask]:
         strata = self.mixture.sources[name].strata
@@ -304,6 +305,7 @@ class Expander:
                     documents=record.of("documents", TableFile),
                     tokenizer=tokenizer,
                     eos=tokenizer.eos_token,
+                    bos=tokenizer.bos_token,
                     validation=self.mixture.validation,
                     strata=None if strata is None else (strata.by, strata.bounds),
                     license_column=self.mixture.sources[name].license_field,

@@ -74,6 +74,7 @@ class TokenizerFile(OutputFile):
     Attributes:
         fingerprint: of the canonical tokenizer.json; shards and loader states carry it.
         eos_id, eos_token: what ends a document.
+        bos_id, bos_token: what begins a document; None where nothing does.
         fallback_reason: why the library `tokenizers` encodes instead of the kernels; empty where they know this tokenizer.
     """
 
@@ -82,6 +83,8 @@ class TokenizerFile(OutputFile):
     eos_token: str
     fingerprint: str
     fallback_reason: str
+    bos_id: int | None = None
+    bos_token: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

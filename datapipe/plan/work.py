@@ -309,6 +309,7 @@ class TrainTask(Task):
     vocab_size: int = 0
     pattern: str = ""
     eos: str | None
+    bos: str | None = None
     content: bytes = field(default=b"", metadata=entering(xxhash.xxh3_128_hexdigest))
 
 
@@ -318,7 +319,7 @@ class TokenizeTask(Task):
 
     Attributes:
         before: fingerprint of the task that wrote `documents`.
-        eos: the end-of-text token of the tokenizer.
+        eos, bos: the tokens that end and begin every document; no `bos`: documents begin with their text.
         strata: column and bounds by which training documents go to files of their own.
         license_column: with the licence of each document, to count by it; None: not counted.
     """
@@ -329,6 +330,7 @@ class TokenizeTask(Task):
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     tokenizer: TokenizerFile = field(metadata=entering(lambda file: file.checksum))
     eos: str | None
+    bos: str | None = None
     validation: float
     strata: tuple[str, tuple[float, ...]] | None = None
     license_column: str | None = None

@@ -36,6 +36,7 @@ def tokenizer_report(root: Root, plan: Plan) -> dict[str, Any] | None:
     return {
         "vocab_size": tokenizer.vocab_size,
         "eos_token": tokenizer.eos_token,
+        "bos_token": tokenizer.bos_token,
         "total": described(total),
         "sources": {name: described(fertility) for name, fertility in sources.items()},
         "unused": unused,

@@ -102,10 +102,17 @@ ShardList = Annotated[Sequence[ShardEntry], AfterValidator(ShardTable.of), Plain
 
 
 class TokenizerEntry(_Record):
+    """The tokenizer, and the ids that end and begin every document. A manifest without a `bos_id` lacks the key."""
+
     path: InsidePath
     fingerprint: str
     vocab_size: int
     eos_id: int
+    bos_id: int | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_none(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return {name: value for name, value in dumped(self).items() if value is not None}
 
 
 class FileEntry(_Record):

@@ -225,7 +225,8 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
             for number in range(shard.num_batches):
                 batch, tokenizer = shard.checked_batch(number), snapshot.tokenizer
                 was_cut = snapshot.removed is not None
-                problem = batch_problem(batch, tokenizer.vocab_size, tokenizer.eos_id, entry.piece_length, was_cut=was_cut)
+                ids = tokenizer.vocab_size, tokenizer.eos_id, tokenizer.bos_id
+                problem = batch_problem(batch, *ids, entry.piece_length, was_cut=was_cut)
                 problem = problem or _unknown_file(batch, files) or _outside_hash_range(batch, entry, snapshot.seed)
                 if problem:
                     return [f"{entry.path}: {shard.rows_of(number)} hold {problem}"]
@@ -250,7 +251,13 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
 
 
 def batch_problem(
-    batch: pa.RecordBatch, vocab_size: int, eos_id: int, piece_length: int | None = None, *, was_cut: bool = False
+    batch: pa.RecordBatch,
+    vocab_size: int,
+    eos_id: int,
+    bos_id: int | None = None,
+    piece_length: int | None = None,
+    *,
+    was_cut: bool = False,
 ) -> str | None:
     """The first problem in rows of `schemas.sequences`, or None.
 
@@ -258,6 +265,7 @@ def batch_problem(
     row does must be the end-of-text token. No text encodes to that token, so it occurs nowhere else.
 
     Args:
+        bos_id: the token that begins every document, and occurs nowhere else; None where nothing does.
         piece_length: the length of every piece, if all have one; such pieces may end anywhere in their document.
         was_cut: whether documents may have been taken out of the rows; then the last piece of any row may end anywhere in its
             document.
@@ -294,7 +302,16 @@ def batch_problem(
     if np.count_nonzero(tokens.reshape(-1, width)[np.arange(width) >= filled[:, None]] == eos_id) != padding:
         return f"padding with other ids than end-of-text, {eos_id}"
     inside = np.count_nonzero(tokens == eos_id) - padding - np.count_nonzero(last == eos_id)
-    return f"{inside} end-of-text tokens, {eos_id}, inside documents; expected them at their ends only" if inside else None
+    if inside:
+        return f"{inside} end-of-text tokens, {eos_id}, inside documents; expected them at their ends only"
+    if bos_id is None:
+        return None
+    is_begin = columns.numbers(lists[2].values) == 0
+    begins = tokens[(stops - lengths)[is_begin]]
+    if np.any(begins != bos_id):
+        return f"a document that begins with id {int(begins[begins != bos_id][0])}, expected {bos_id}"
+    within = np.count_nonzero(tokens == bos_id) - len(begins)
+    return f"{within} tokens of id {bos_id} inside documents; expected them at their beginnings only" if within else None
 
 
 def _unknown_file(batch: pa.RecordBatch, files: np.ndarray | None) -> str | None:

@@ -1,8 +1,11 @@
 """From cleaned text to token rows.
 
-    documents ─▶ encode, end-of-text appended ─▶ rows (hash, key, tokens): a file for validation, one for training, or one for
+    documents ─▶ encode, tokens around it    ─▶ rows (hash, key, tokens): a file for validation, one for training, or one for
                                               │   each stratum of the training documents
                                               └▶ tokens and words by language and licence, and the ids that occur
+
+The end-of-text token ends every document; where the mixture has `tokenizer.bos`, that token begins every document. Both count
+as tokens of the document from here on: in rows, quotas and reports. Only fertility leaves them out.
 
 The hash of a row is a keyed hash of the document's key: its position in the global shuffle of its source. A threshold on
 another keyed hash holds documents out for validation. Neither depends on how the input was split.
@@ -43,16 +46,16 @@ and where its pieces go. So a bucket of documents of a few tokens takes no more 
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for all files."""
     metrics = TaskMetrics()
-    encoder = Encoder(committed_bytes(root, task.tokenizer), eos=task.eos)
+    encoder = Encoder(committed_bytes(root, task.tokenizer), eos=task.eos, bos=task.bos)
     id_type = schemas.token_type(encoder.vocab_size)
-    parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size)
+    parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size, encoder.unknown_id)
     counts = metrics.document_counts
     for batch in read_documents(root, task.documents, metrics):
         counts.read += batch.num_docs
         counts.read_bytes += batch.text_bytes
         with metrics.timed("tokenize", batch.text_bytes, batch.num_docs):
             ids, offsets = encoder.encode(batch.texts)
-            rows = _token_rows(batch, ids, offsets, encoder.eos_id, task.seed)
+            rows = _token_rows(batch, ids, offsets, encoder, task.seed)
         with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
             counted = meter.add(batch, ids, offsets)
             if task.license_column is not None:
@@ -131,16 +134,19 @@ def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:
     return OutputFile(path=path, rows=int(meter.used.sum()), bytes=size, checksum=checksum)
 
 
-def _token_rows(batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64], eos_id: int, seed: int) -> pa.RecordBatch:
-    """Rows of `schemas.tokens`: every document's ids with the end-of-text id behind them."""
-    # offsets: (num_docs + 1,); each document moves right by one id for every document before it
-    shifted = offsets + np.arange(len(offsets), dtype=np.int64)
+def _token_rows(
+    batch: DocumentBatch, ids: NDArray[Any], offsets: NDArray[np.int64], encoder: Encoder, seed: int
+) -> pa.RecordBatch:
+    """Rows of `schemas.tokens`: every document's ids between the tokens that begin and end documents."""
+    around = 1 if encoder.bos_id is None else 2
+    # shifted: (num_docs + 1,); each document moves right by the ids around every document before it
+    shifted = offsets + around * np.arange(len(offsets), dtype=np.int64)
     flat, id_type = np.empty(int(shifted[-1]), ids.dtype), pa.from_numpy_dtype(ids.dtype)
-    ends = shifted[1:] - 1
-    is_end = np.zeros(len(flat), np.bool_)
-    is_end[ends] = True
-    flat[ends] = eos_id
-    flat[~is_end] = ids
+    is_text = np.ones(len(flat), np.bool_)
+    for places, number in ((shifted[1:] - 1, encoder.eos_id), (shifted[:-1], encoder.bos_id)):
+        if number is not None:
+            is_text[places], flat[places] = False, number
+    flat[is_text] = ids
     hashes = shuffle_hash(key_halves(batch.keys), seed)
     tokens = pa.LargeListArray.from_arrays(pa.array(shifted), pa.array(flat, id_type))
     return pa.record_batch(

@@ -57,7 +57,7 @@ def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
     """Trains a tokenizer, or writes the user's in its canonical form."""
     metrics, path = TaskMetrics(), f"{folder}/{TOKENIZER}"
     with metrics.timed("train tokenizer", sum(sample.row_bytes for sample in task.samples)):
-        encoder = Encoder(task.content or _train(task, root), eos=task.eos)
+        encoder = Encoder(task.content or _train(task, root), eos=task.eos, bos=task.bos)
         with root.open_output(path) as stream:
             stream.write(encoder.to_json())
         checksum, num_bytes = file_checksum(root, path)
@@ -71,6 +71,8 @@ def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
         eos_token=encoder.eos_token,
         fingerprint=encoder.fingerprint,
         fallback_reason=encoder.fallback_reason,
+        bos_id=encoder.bos_id,
+        bos_token=encoder.bos_token,
     )
     return {"tokenizer": (output,)}, metrics
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -135,7 +135,7 @@ def write_mixture(folder: Path, sources: str, stages: str = STAGES, tail: str = 
 
 
 def run_mixture(
-    path: Path,
+    path: Path | Mapping[str, Any],
     *,
     output: Path | str | None = None,
     overrides: Sequence[str] = (),
@@ -146,7 +146,7 @@ def run_mixture(
     replaces: bool = False,
     report: Report | None = None,
 ) -> Finished:
-    """Runs a mixture to its end with local workers, or on the engine given."""
+    """Runs a mixture, of a file or built by a test, to its end with local workers, or on the engine given."""
     mixture = load_mixture(path, overrides, None if output is None else str(output))
     watcher = watcher or Watcher()
     engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, Limits.of(request.mixture.execution)))

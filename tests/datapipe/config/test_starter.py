@@ -24,7 +24,7 @@ def test_starter_shows_every_option_with_a_comment():
 
 
 def test_starter_with_its_commented_options_switched_on_is_a_mixture_too(tmp_path: Path):
-    other_tokenizer = "path: tokenizer|eos: </s>|pattern: cl100k|special_tokens:"
+    other_tokenizer = "path: tokenizer|bos: <s>|eos: </s>|pattern: cl100k|special_tokens:"
     text = re.sub(rf"^( *)# (?=[a-z_]+:)(?!{other_tokenizer})", r"\1", starter_mixture(), flags=re.MULTILINE)
     text = re.sub(r"^( *)#   (?=dedup)", r"\1  ", text, flags=re.MULTILINE)
     text = re.sub(r"^( *)#   - ", r"\1  - ", text, flags=re.MULTILINE)

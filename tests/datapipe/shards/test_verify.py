@@ -228,6 +228,20 @@ def test_batch_problem_of_a_row(tokens, lengths, problem):
     assert found is None if problem is None else problem in (found or "")
 
 
+@pytest.mark.parametrize(
+    ("tokens", "lengths", "problem"),
+    [
+        ([1, 2, 1, 0], [2, 2], "a document that ends with id 2"),
+        ([1, 0, 1, 0], [2, 2], None),
+        ([2, 0, 1, 0], [2, 2], "a document that begins with id 2, expected 1"),
+        ([1, 1, 0, 0], [3], "1 tokens of id 1 inside documents"),
+    ],
+)
+def test_batch_problem_of_documents_that_begin_with_a_token(tokens, lengths, problem):
+    found = batch_problem(rows(([1, 2, 3, 0], [4]), (tokens, lengths)), vocab_size=50, eos_id=EOS, bos_id=1)
+    assert found is None if problem is None else problem in (found or "")
+
+
 def test_verify_piece_of_another_length_than_its_shard_is_found():
     batch = packed_batch(50, LENGTH, method="buckets")
     assert "of this shard" in (batch_problem(batch, 50_000, EOS, piece_length=LENGTH) or "")

@@ -20,9 +20,9 @@ from datapipe.composing.snapshot_sources import check_tokenizer, with_snapshot_s
 from datapipe.composing.takedown import named_in
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
-from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked_urls
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
+from datapipe.engine.tokenizer_file import users_tokenizer
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
 from datapipe.inputs.discovery import discover, would_take
@@ -30,7 +30,6 @@ from datapipe.inputs.entries import Notes
 from datapipe.inputs.large_files import look_into
 from datapipe.ledger.names import OWN_FILES, REPORT
 from datapipe.metrics import UnreadableFile
-from datapipe.outages import input_error
 from datapipe.plan.counts import unreadable_text
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
@@ -41,10 +40,8 @@ from datapipe.stage.global_stage import Global
 from datapipe.stage.ranking import Cut
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.stage.tables import drops_for_others
-from datapipe.storage import Root, is_remote, open_input, resolve
+from datapipe.storage import Root, is_remote, resolve
 from datapipe.stores.http import is_http
-from datapipe.tokens.encoder import Encoder
-from datapipe.tokens.tiktoken import convert, is_rank_file
 from datapipe.weights import changes_in_words
 
 Say = Callable[[str], None]
@@ -83,12 +80,14 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
-    content = _tokenizer_content(mixture)
-    check_tokenizer(mixture, taken, content)
+    tokenizer = users_tokenizer(mixture)
+    check_tokenizer(mixture, taken, tokenizer.content)
+    warnings += () if taken else tokenizer.warnings  # rows that are taken have their tokens
     return Request(
         mixture=mixture,
         sources=sources,
-        tokenizer_content=content,
+        tokenizer_content=tokenizer.content,
+        tokenizer_notes=tokenizer.notes,
         limit=limit,
         deciding={name: deciding_columns(mixture, name, stages[name])[0] for name in mixture.sources},
         warnings=tuple(warnings),
@@ -327,34 +326,3 @@ def _planned(
     groups = group_splits(listed, mixture.execution.split_bytes)
     keep = kept_columns(mixture.sources[name], stages)
     return PlannedSource(groups=tuple(groups), readers=readers, reader_digests=by_path, keep=keep, stages=stages)
-
-
-def _tokenizer_content(mixture: Mixture) -> bytes:
-    """The user's tokenizer, checked before anything runs; empty where the run trains one."""
-    path = mixture.tokenizer.path
-    if path is None:
-        return b""
-    where = mixture.where("tokenizer", "path")
-    try:
-        with open_input(path) as stream:
-            content = stream.read()
-    except OSError as error:
-        raise input_error(error, where, "cannot read the tokenizer", path) from error
-    try:
-        content = _as_json(content, mixture.tokenizer)
-        Encoder(content, eos=mixture.tokenizer.eos)
-    except UserError as error:
-        raise UserError(f"{where}: {path}: {error}") from error
-    return content
-
-
-def _as_json(content: bytes, spec: TokenizerSpec) -> bytes:
-    """A tokenizer.json unchanged; ranks of tiktoken as a tokenizer.json."""
-    if is_rank_file(content):
-        return convert(content, spec.pattern, spec.special_tokens)
-    for name in ("pattern", "special_tokens"):
-        if getattr(spec, name) is not None:
-            raise UserError(
-                f"`{name}` is an option for ranks of tiktoken, and this file is a tokenizer.json. Leave the option out"
-            )
-    return content

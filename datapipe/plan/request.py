@@ -86,6 +86,7 @@ class Request:
 
     Attributes:
         tokenizer_content: the user's tokenizer.json; empty when the run trains a tokenizer.
+        tokenizer_notes: lines about its special tokens.
         limit: at most so many documents of each source; None for all.
         deciding: by source, the kept fields that a stage or the strata decide by, each with what asks for it.
         warnings: about the mixture and its inputs, for the user.
@@ -96,6 +97,7 @@ class Request:
     mixture: Mixture
     sources: Mapping[str, PlannedSource]
     tokenizer_content: bytes = b""
+    tokenizer_notes: tuple[str, ...] = ()
     limit: int | None = None
     deciding: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     warnings: tuple[RunWarning, ...] = ()

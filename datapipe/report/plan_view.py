@@ -127,6 +127,7 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
         ]
         for global_step in plan.pipeline.global_steps
     }
+    notes["tokenizer"] = list(request.tokenizer_notes)
     for step in plan.steps:
         group = step.source or step.id.rpartition("/")[0]
         if group not in branches:

@@ -1,0 +1,177 @@
+"""The user's tokenizer, read and checked before anything runs, and what is told of its special tokens.
+
+    tokenizer.path   a tokenizer.json, a tiktoken rank file, or the folder of a Hugging Face tokenizer
+      └─▶ tokenizer.json ── Encoder ──▶ refused, or the content with warnings and notes
+          tokenizer_config.json ── hints: bos_token, eos_token, add_bos_token
+
+A run writes one token behind every document, and one before it where the mixture has `tokenizer.bos`. The post-processor of the
+file never runs, and the hints decide nothing: both are compared with what the run writes, and told where they differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from datapipe.config.mixture import Mixture
+from datapipe.config.tokenizer_spec import TokenizerSpec
+from datapipe.errors import UserError
+from datapipe.outages import input_error, outage_of
+from datapipe.plan.warnings import RunWarning
+from datapipe.storage import open_input, split_query
+from datapipe.tokens.encoder import LARGEST_FILE, TOKENIZER, Encoder
+from datapipe.tokens.tiktoken import convert, is_rank_file
+
+CONFIG = "tokenizer_config.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UsersTokenizer:
+    """A tokenizer.json and what is told of it: in the plan, and as warnings of the run. Empty where the run trains one."""
+
+    content: bytes = b""
+    notes: tuple[str, ...] = ()
+    warnings: tuple[RunWarning, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Hints:
+    """The special tokens that the folder of a tokenizer names."""
+
+    bos: str | None = None
+    eos: str | None = None
+    adds_bos: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    content: bytes
+    hints: _Hints = field(default_factory=_Hints)
+
+
+def users_tokenizer(mixture: Mixture) -> UsersTokenizer:
+    """The tokenizer at `tokenizer.path`. Raises UserError for one that cannot be used."""
+    spec, where = mixture.tokenizer, mixture.where("tokenizer", "path")
+    if spec.path is None:
+        return UsersTokenizer()
+    try:
+        found = _found(spec.path)
+    except OSError as error:
+        raise input_error(error, where, "cannot read the tokenizer", spec.path) from error
+    except UserError as error:
+        raise UserError(f"{where}: {spec.path}: {error}") from error
+    try:
+        content = _as_json(found.content, spec)
+        encoder = Encoder(content, eos=spec.eos, bos=spec.bos)
+    except UserError as error:
+        named = "" if spec.eos is not None or found.hints.eos is None else f". {CONFIG} names {found.hints.eos!r} as eos_token"
+        raise UserError(f"{where}: {spec.path}: {error}{named}") from error
+    warnings = [RunWarning(kind="special_tokens", text=f"{where}: {text}") for text in _differences(encoder, spec, found.hints)]
+    return UsersTokenizer(content=content, notes=tuple(_notes(encoder, found.hints)), warnings=tuple(warnings))
+
+
+def _found(path: str) -> _Found:
+    """The file at a path, or that of the folder there. Raises OSError, UserError."""
+    try:
+        return _Found(content=_read(path))
+    except OSError as error:  # stores have no word for folders: what is no file may be one
+        if outage_of(error, path) is not None:
+            raise
+        base, query = split_query(path)
+        try:
+            content = _read(f"{base.rstrip('/')}/{TOKENIZER}{query}")
+        except FileNotFoundError:
+            if isinstance(error, IsADirectoryError):
+                raise UserError(
+                    f"found a folder without {TOKENIZER}. A tokenizer of transformers writes one: "
+                    f"`AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`"
+                ) from error
+            raise error from None
+        return _Found(content=content, hints=_hints(f"{base.rstrip('/')}/{CONFIG}{query}"))
+
+
+def _read(path: str) -> bytes:
+    with open_input(path) as stream:
+        if stream.size() > LARGEST_FILE:
+            raise UserError(f"found {stream.size():,} bytes, expected a tokenizer of at most {LARGEST_FILE:,}")
+        return stream.read()
+
+
+def _hints(path: str) -> _Hints:
+    """The hints of a configuration; none where there is no such file, or where it cannot be understood."""
+    try:
+        config = json.loads(_read(path))
+    except (FileNotFoundError, ValueError, RecursionError):
+        return _Hints()
+    if not isinstance(config, dict):
+        return _Hints()
+    return _Hints(
+        bos=_named(config.get("bos_token")), eos=_named(config.get("eos_token")), adds_bos=config.get("add_bos_token") is True
+    )
+
+
+def _named(token: Any) -> str | None:
+    """A token as `transformers` writes it: its text, or a mapping with its content."""
+    content = token.get("content") if isinstance(token, Mapping) else token
+    return content if isinstance(content, str) and content else None
+
+
+def _as_json(content: bytes, spec: TokenizerSpec) -> bytes:
+    """A tokenizer.json unchanged; ranks of tiktoken as a tokenizer.json."""
+    if is_rank_file(content):
+        return convert(content, spec.pattern, spec.special_tokens)
+    for name in ("pattern", "special_tokens"):
+        if getattr(spec, name) is not None:
+            raise UserError(
+                f"`{name}` is an option for ranks of tiktoken, and this file is a tokenizer.json. Leave the option out"
+            )
+    return content
+
+
+def _differences(encoder: Encoder, spec: TokenizerSpec, hints: _Hints) -> Iterator[str]:
+    """What the tokenizer or its folder says of special tokens, and the run does otherwise."""
+    before, behind = encoder.adds.before, encoder.adds.behind
+    begin = "their text" if encoder.bos_token is None else repr(encoder.bos_token)
+    if before and before != (encoder.bos_token,):
+        advice = f" To write it, add `bos: {json.dumps(before[0])}`." if _may_begin(before, encoder) else ""
+        yield (
+            f"the post-processor of the tokenizer puts {_listed(before)} before a text, and documents begin with {begin}. A "
+            f"model that was trained with {_listed(before)} expects it.{advice}"
+        )
+    elif encoder.bos_token is None and hints.adds_bos and hints.bos is not None:
+        yield (
+            f"{CONFIG} puts {hints.bos!r} before a text (add_bos_token), and documents begin with {begin}. To write it, add "
+            f"`bos: {json.dumps(hints.bos)}`."
+        )
+    if behind and behind != (encoder.eos_token,):
+        yield (
+            f"the post-processor of the tokenizer puts {_listed(behind)} behind a text, and documents end with "
+            f"{encoder.eos_token!r}. `eos` names another token."
+        )
+    if spec.eos is None and hints.eos is not None and hints.eos != encoder.eos_token:
+        yield (
+            f"{CONFIG} names {hints.eos!r} as eos_token, and documents end with {encoder.eos_token!r}. `eos` names another "
+            f"token."
+        )
+
+
+def _may_begin(before: tuple[str, ...], encoder: Encoder) -> bool:
+    return len(before) == 1 and before[0] != encoder.eos_token
+
+
+def _notes(encoder: Encoder, hints: _Hints) -> Iterator[str]:
+    begin = "" if encoder.bos_token is None else f"begin with {encoder.bos_token!r} and "
+    yield f"documents {begin}end with {encoder.eos_token!r}"
+    around = {"before": encoder.adds.before, "behind": encoder.adds.behind}
+    added = " and ".join(f"{_listed(tokens)} {side}" for side, tokens in around.items() if tokens)
+    if added:
+        yield f"the post-processor of the tokenizer, which does not run, adds {added} a text"
+    named = [f"{key} {token!r}" for key, token in (("bos_token", hints.bos), ("eos_token", hints.eos)) if token is not None]
+    if named:
+        yield f"{CONFIG} names {' and '.join(named)}"
+
+
+def _listed(tokens: tuple[str, ...]) -> str:
+    return " ".join(map(repr, tokens))

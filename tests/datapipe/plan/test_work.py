@@ -116,7 +116,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
     ),
     (
         TrainTask(**COMMON, samples=(_table(),), vocab_size=300, pattern="gpt2", eos="<e>"),
-        {"samples": (_table("y"),), "vocab_size": 301, "pattern": "other", "eos": "<f>", "content": b"tokenizer"},
+        {"samples": (_table("y"),), "vocab_size": 301, "pattern": "other", "eos": "<f>", "bos": "<s>", "content": b"tokenizer"},
     ),
     (
         TokenizeTask(**COMMON, before="map", documents=(_table(),), tokenizer=_tokenizer(), eos="<e>", validation=0.1),
@@ -124,6 +124,7 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
             "before": "other",
             "tokenizer": _tokenizer("y"),
             "eos": "<f>",
+            "bos": "<s>",
             "validation": 0.2,
             "strata": ("score", (1.0,)),
             "license_column": "terms",

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from datapipe.cli.options import OutputFolder, end_by_signals
+from datapipe.terminal import unfiltered
 
 
 def browse(
@@ -29,4 +30,4 @@ def browse(
     from datapipe.browse.serve import serve
 
     end_by_signals()
-    serve(output, port, opens=not no_open, say=lambda line: print(line, flush=True), tell=Progress(sys.stderr))
+    serve(output, port, opens=not no_open, say=lambda line: print(line, flush=True), tell=Progress(unfiltered(sys.stderr)))

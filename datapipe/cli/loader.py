@@ -65,17 +65,15 @@ def trace(
 
 
 def _print_step(output: str, step: int, rank: int | None, text: bool, options: dict[str, Any], as_json: bool) -> None:
-    from rich.console import Console
-
     from datapipe.loader.trace import trace_step
-    from datapipe.report.layout import print_text, print_verbatim
+    from datapipe.report.layout import Screen, print_text, print_verbatim
 
     rows = trace_step(output, step, rank=rank, text=text, **options)
     if as_json:
         listed = [{"document": row.document, **asdict(row), "text": row.text if text else None} for row in rows]
         print_json({"step": step, "rows": listed})
         return
-    console = Console()
+    console = Screen()
     print_text("rank  row  document  key  tokens", console)
     if not rows:
         print_text(f"step {step} is left out of this run, or has no row for this rank", console)
@@ -87,10 +85,8 @@ def _print_step(output: str, step: int, rank: int | None, text: bool, options: d
 
 
 def _print_document(output: str, document: str, rank: int | None, options: dict[str, Any], as_json: bool) -> None:
-    from rich.console import Console
-
     from datapipe.loader.trace import find_document
-    from datapipe.report.layout import print_text
+    from datapipe.report.layout import Screen, print_text
 
     try:
         found = find_document(output, document, **options)
@@ -107,7 +103,7 @@ def _print_document(output: str, document: str, rank: int | None, options: dict[
         found.check_complete()
         print_json({"document": document, "searched": found.searched, "appearances": [asdict(seen) for seen in shown]})
         return
-    console = Console()
+    console = Screen()
     print_text("step  rank  row  epoch  source  shard  tokens", console)
     for seen in shown:
         tokens = f"{seen.token_start}:{seen.token_start + seen.num_tokens}"

@@ -29,9 +29,7 @@ def status(
     \b
     datapipe status runs/trial --watch 10
     """
-    from rich.console import Console
-
-    from datapipe.report.layout import say
+    from datapipe.report.layout import Screen, say
     from datapipe.storage import Root
     from datapipe.watching.screen import status_lines
     from datapipe.watching.status import read_status
@@ -45,7 +43,7 @@ def status(
         end_by_signals()
         root = Root(output)
         try:
-            raise typer.Exit(watch(lambda: read_status(root), masked(output), seconds or _EVERY_S, Console()))
+            raise typer.Exit(watch(lambda: read_status(root), masked(output), seconds or _EVERY_S, Screen()))
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
     found = read_status(Root(output))

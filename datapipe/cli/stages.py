@@ -25,12 +25,12 @@ def stages(
     name: Annotated[str, typer.Argument(help="A stage or a format: its documentation and options.")] = "",
 ) -> None:
     """List every stage and reader, or print the options of one."""
-    from rich.console import Console
+    from datapipe.report.layout import Screen
 
     if name:
-        _print_stage(name, Console())
+        _print_stage(name, Screen())
     else:
-        _print_list(Console())
+        _print_list(Screen())
 
 
 def _print_list(console: Console) -> None:

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from datapipe.metrics import UnreadableFile, counted, size
 from datapipe.report.inspecting.contamination import contamination_table
-from datapipe.report.layout import NumberTable, print_text
+from datapipe.report.layout import NumberTable, Screen, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
 from datapipe.report.summary import second_attempts_text, taken_down_text
 
@@ -254,9 +254,9 @@ def _fertility(entry: Mapping[str, Any]) -> list[str]:
 
 def wide_console(*, to_stderr: bool = False) -> Console:
     """A console as wide as the terminal. Without a terminal, COLUMNS or 120, so that tables in a log are not cut."""
-    console, columns = Console(stderr=to_stderr), os.environ.get("COLUMNS", "")
+    console, columns = Screen(stderr=to_stderr), os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() and int(columns) else 120
-    return console if console.is_terminal else Console(stderr=to_stderr, width=width)
+    return console if console.is_terminal else Screen(stderr=to_stderr, width=width)
 
 
 def print_funnel(report: Mapping[str, Any], console: Console) -> None:

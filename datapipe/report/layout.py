@@ -9,14 +9,17 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
-from typing import Any
+from typing import IO, Any
 
 from rich import box
 from rich.cells import cell_len, set_cell_size
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+
+from datapipe.terminal import harmless, unfiltered
 
 MOST_COLUMNS = 80
 """Of a line of prose. Tables and the texts of documents are as wide as the terminal."""
@@ -33,9 +36,31 @@ NO_BREAK = "\ue000"
 _COMMAND = re.compile(r"`[^`\s](?:[^`]*[^`\s])?`")
 
 
+class Screen(Console):
+    """stdout or stderr, to which texts come harmless: what is in brackets is text, and escape sequences are rich's own."""
+
+    def __init__(self, *, stderr: bool = False, width: int | None = None, file: IO[str] | None = None) -> None:
+        super().__init__(stderr=stderr, width=width, file=file, markup=False, emoji=False)
+
+    @property
+    def file(self) -> IO[str]:
+        return unfiltered(super().file)
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(harmless(text), **options)  # before a table measures it
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(harmless(segment.text), segment.style)
+
+
 def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
     """Prints a text to stdout or stderr: on a terminal wrapped and in a style, elsewhere as it is."""
-    print_text(text, Console(stderr=to_stderr), style)
+    print_text(text, Screen(stderr=to_stderr), style)
 
 
 def print_text(text: str, console: Console, style: str = "", *, hanging: int = 2) -> None:
@@ -44,7 +69,7 @@ def print_text(text: str, console: Console, style: str = "", *, hanging: int = 2
         width = min(console.width, MOST_COLUMNS)
         print_lines((part for line in text.split("\n") for part in wrapped(line, width, hanging)), console, style)
     else:
-        print(text.replace(NO_BREAK, " "), file=console.file)
+        print(harmless(text.replace(NO_BREAK, " ")), file=console.file)
 
 
 def fitting(text: str, width: int) -> str:
@@ -55,11 +80,11 @@ def fitting(text: str, width: int) -> str:
 
 
 def print_verbatim(text: str, console: Console, style: str = "") -> None:
-    """Prints the text of a document: on a terminal folded at its width, its spaces kept and without control characters."""
+    """Prints the text of a document: on a terminal folded at its width, its spaces kept."""
     if console.is_terminal:
-        console.print(Text("\n".join("\t".join(map(_printable, line.split("\t"))) for line in text.split("\n")), style=style))
+        console.print(Text(harmless(text), style=style))
     else:
-        print(text, file=console.file)
+        print(harmless(text), file=console.file)
 
 
 def print_table_of_markdown(lines: Sequence[str], console: Console, indent: int) -> None:
@@ -81,7 +106,7 @@ def print_table_of_markdown(lines: Sequence[str], console: Console, indent: int)
 def print_lines(lines: Iterable[str], console: Console, style: str = "") -> None:
     """Prints lines that are not wrapped again."""
     for line in lines:
-        console.print(Text(line, style=style), soft_wrap=True)
+        console.print(Text(harmless(line), style=style), soft_wrap=True)
 
 
 def print_paragraphs(texts: Iterable[str], console: Console) -> None:
@@ -93,7 +118,7 @@ def print_paragraphs(texts: Iterable[str], console: Console) -> None:
 def wrapped(text: str, width: int, hanging: int = 2) -> list[str]:
     """Text as lines of at most `width` cells, broken between words and outside of `commands`. A longer word stands alone.
 
-    What cannot be printed is replaced. A line that is indented stays so.
+    What would control a terminal is escaped. A line that is indented stays so.
 
     Args:
         hanging: columns by which the later lines are indented further.
@@ -122,11 +147,7 @@ def _units(text: str, width: int) -> Iterator[tuple[str, str]]:
         if part.isspace():
             gap = part if set(part) == {" "} else " "
         elif part:
-            yield gap, _printable(part.replace(NO_BREAK, " "))
-
-
-def _printable(word: str) -> str:
-    return "".join(character if character.isprintable() else "\ufffd" for character in word)
+            yield gap, harmless(part.replace(NO_BREAK, " "))
 
 
 class NumberTable:
@@ -147,7 +168,7 @@ class NumberTable:
 
     def add_row(self, *cells: str, style: str = "") -> None:
         """Adds a row; cells that are not given are empty."""
-        self._rows.append((cells, style))
+        self._rows.append((tuple(map(harmless, cells)), style))
 
     def add_section(self) -> None:
         """Draws a line below the last row."""

@@ -10,7 +10,7 @@ from math import ceil
 from typing import Any, cast
 
 from rich.console import Group, RenderableType
-from rich.markup import escape
+from rich.text import Text
 from rich.tree import Tree
 
 from datapipe.config.mixture import Mixture
@@ -116,7 +116,7 @@ def _sources_json(request: Request, plan: Plan) -> dict[str, Any]:
 
 
 def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> Tree:
-    tree = Tree(f"[bold]{mixture.name}[/bold] → {escape(masked(mixture.output))}")
+    tree = Tree(Text.assemble((mixture.name, "bold"), f" → {masked(mixture.output)}"))
     branches: dict[str, Tree] = {}
     waiting: set[str] = set()
     notes = {
@@ -134,12 +134,13 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
             branches[group] = tree.add(_group_label(request, step, group))
             of_source = [*_stage_notes(request, step.source), *_strata_note(mixture, step.source)] if step.source else []
             for note in of_source or notes.get(group, ()):
-                branches[group].add(f"[dim]{escape(note)}[/dim]")
-        state = "  " if group in waiting and step.tasks is None else f"  {_state(step)}  "
+                branches[group].add(Text(note, style="dim"))
+        state = [] if group in waiting and step.tasks is None else _state(step)
         waiting |= {group} if step.tasks is None else set()
-        branch = branches[group].add(f"{step.id.rpartition('/')[2]}{state}[dim]{step.label}[/dim]")
+        line = Text.assemble(step.id.rpartition("/")[2], "  ", *state, *(["  "] if state else []), (step.label, "dim"))
+        branch = branches[group].add(line)
         for reason in reasons.get(step.id, ()) if step.tasks is not None else ():
-            branch.add(f"[dim]{escape(masked(reason))}[/dim]")
+            branch.add(Text(masked(reason), style="dim"))
     return tree
 
 
@@ -187,20 +188,21 @@ def _not_compared(plan: Plan, global_step: GlobalStep) -> list[str]:
     return notes
 
 
-def _group_label(request: Request, step: Step, group: str) -> str:
+def _group_label(request: Request, step: Step, group: str) -> Text:
+    name = Text(group, style="bold")
     if not step.source:
-        return f"[bold]{group}[/bold]"
+        return name
     files = request.sources[step.source].files
-    return f"[bold]{group}[/bold]: {counted(len(files), 'file')}, {size(sum(file.num_bytes for file in files.values()))}"
+    return Text.assemble(name, f": {counted(len(files), 'file')}, {size(sum(file.num_bytes for file in files.values()))}")
 
 
-def _state(step: Step) -> str:
+def _state(step: Step) -> list[str | tuple[str, str]]:
     if step.tasks is None:
-        return "[yellow]after the steps before[/yellow]"
+        return [("after the steps before", "yellow")]
     fingerprints = f" {short(step.tasks[0].fingerprint)}…" if step.tasks else ""
     if step.is_committed:
-        return f"[green]committed[/green] {counted(len(step.tasks), 'task')}, {committed_size(step)}{fingerprints}"
-    return f"[cyan]would run[/cyan] {len(step.pending())} of {counted(len(step.tasks), 'task')}{fingerprints}"
+        return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {committed_size(step)}{fingerprints}"]
+    return [("would run", "cyan"), f" {len(step.pending())} of {counted(len(step.tasks), 'task')}{fingerprints}"]
 
 
 def _mixture_table(request: Request, plan: Plan) -> NumberTable:

@@ -13,6 +13,8 @@ import sys
 from contextlib import suppress
 from io import TextIOWrapper
 
+from datapipe.terminal import guard_standard_streams
+
 MOST_OPEN_FILES = 1 << 16
 """More is never of use, and some libraries go through all descriptors that there may be."""
 
@@ -21,6 +23,7 @@ def prepare_process() -> None:
     """To be called first in a process."""
     _open_standard_streams()
     _print_any_text()
+    guard_standard_streams()
     _raise_open_files()
 
 

@@ -174,6 +174,7 @@ class TaskMetrics:
         searched: by stage and list, how many entries it has and how many of them cannot be found; see `stage/findings.py`.
         field_values: by kept field, documents that were read and have a value; of tasks that read input.
         second_attempt: of a task that had two attempts at once, whether the second one "won" or "lost"; empty for others.
+        rereads: blocks and files that were read again because their checksum was wrong; see `shards.checksum.intact`.
         seconds: wall time of the whole task.
         peak_bytes: the worker's peak resident memory when the task ended.
     """
@@ -191,6 +192,7 @@ class TaskMetrics:
     searched: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     field_values: dict[str, int] = field(default_factory=dict)
     second_attempt: str = ""
+    rereads: int = 0
     seconds: float = 0.0
     peak_bytes: int = 0
 
@@ -224,6 +226,7 @@ class TaskMetrics:
             **({"searched": self.searched} if self.searched else {}),
             "field_values": self.field_values,
             **({"second_attempt": self.second_attempt} if self.second_attempt else {}),
+            **({"rereads": self.rereads} if self.rereads else {}),
             "seconds": self.seconds,
             "peak_bytes": self.peak_bytes,
         }

@@ -33,18 +33,21 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
+import xxhash
 
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
 from datapipe.stores.http import HttpFile, is_http, open_file
 from datapipe.stores.local import local_files
 from datapipe.stores.s3 import is_s3, s3_filesystem, with_one_attempt
+from datapipe.stores.written import OutputStream, checksum_of, opened
 
 UNFINISHED = re.compile(r"(.*/)?\.[^/]+\.[0-9a-f]{32}\.tmp")
 """Paths of the temporary files of `Root.write_atomic`, which a killed process leaves."""
 
 _SECOND_NS = 1_000_000_000
 _UPLOAD_BYTES = 8 << 20
+_CHUNK_BYTES = 1 << 20
 _REQUEST_BYTES, _REQUESTS_AT_ONCE = 8 << 20, 4
 """Of an object that is read as a whole."""
 
@@ -251,11 +254,31 @@ class Root:
             return _mapped(self.path(relative))
         return self.filesystem.open_input_file(self.path(relative))
 
-    def open_output(self, relative: str) -> pa.NativeFile:
+    def open_output(self, relative: str) -> OutputStream:
         """A stream to a new file. Only for paths that no reader uses: attempt paths under work/, or files of an export."""
         if self.local is not None:
             Path(self.path(relative)).parent.mkdir(parents=True, exist_ok=True)
-        return self.filesystem.open_output_stream(self.path(relative), compression=None)
+        stream = self.filesystem.open_output_stream(self.path(relative), compression=None)
+        return opened(stream, lambda num_bytes, checksum: self._has(relative, num_bytes, checksum))
+
+    def _has(self, relative: str, num_bytes: int, checksum: str) -> bool:
+        """Whether a store has a file with this content. Its answer to a write may have been lost."""
+        try:
+            return self.local is None and self.checksum(relative) == (checksum, num_bytes)
+        except OSError:
+            return False
+
+    def checksum(self, relative: str) -> tuple[str, int]:
+        """Checksum and size in bytes of a file, read in chunks. Raises FileNotFoundError or OSError.
+
+        The file is not mapped: its pages would count as memory of the process.
+        """
+        hasher, num_bytes, chunk_bytes = xxhash.xxh3_128(), 0, _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
+        with self.filesystem.open_input_file(self.path(relative)) as stream:
+            while chunk := stream.read_buffer(chunk_bytes):
+                hasher.update(chunk)
+                num_bytes += len(chunk)
+        return checksum_of(hasher), num_bytes
 
     def read_bytes(self, relative: str) -> bytes:
         """The content of a file. Raises FileNotFoundError, also if this root is a file."""
@@ -270,7 +293,7 @@ class Root:
     def write_atomic(self, relative: str, content: bytes) -> None:
         """Writes `content` under its final name: readers see all of it, or the content before."""
         if self.local is None:
-            with self.filesystem.open_output_stream(self.path(relative), compression=None) as stream:
+            with self.open_output(relative) as stream:
                 stream.write(content)
             return
         target = Path(self.path(relative))

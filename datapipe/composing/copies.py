@@ -85,7 +85,8 @@ def copy_shards(
         done += shard.entry.bytes
         if target.size(shard.entry.path) == shard.entry.bytes:
             continue
-        if shard.root.size(shard.path) != shard.entry.bytes or file_checksum(shard.root, shard.path)[0] != shard.entry.checksum:
+        found = (shard.entry.checksum, shard.entry.bytes)
+        if shard.root.size(shard.path) != found[1] or file_checksum(shard.root, shard.path, found[0]) != found:
             raise CorruptionError(
                 f"{shard.root.child_url(shard.path)}: the shard is gone, or not the one that its snapshot names. "
                 f"`datapipe verify {shard.root.url}` tells which shards are damaged; run its mixture again to restore them."

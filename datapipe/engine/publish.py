@@ -177,7 +177,7 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
         if target.size(entry.path) != entry.bytes or not _same_file(target, entry.path, root, output.path)
     ]
     for _, _, output in missing:
-        if file_checksum(root, output.path)[0] != output.checksum:
+        if file_checksum(root, output.path, output.checksum)[0] != output.checksum:
             raise damaged(output, "its checksum is not the committed one")
     keep_newest(target)
     for number, entry, output in missing:

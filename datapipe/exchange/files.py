@@ -30,9 +30,10 @@ from datapipe.activity import progress
 from datapipe.columns import KEY_TYPE, dtype_of, key_halves, numbers, take_rows
 from datapipe.errors import CorruptionError, UserError
 from datapipe.plan.outputs import ExchangeFile, OutputFile
-from datapipe.shards.checksum import file_checksum
+from datapipe.shards.checksum import intact
 from datapipe.stage.tables import RANK, as_reference, new_bit
 from datapipe.storage import Root, open_input
+from datapipe.stores.written import OutputStream
 
 RUN_BYTES = 64 << 20
 """Rows held by a writer before they are sorted and written."""
@@ -99,14 +100,14 @@ class ExchangeWriter:
     def __init__(self, root: Root, path: str, schema: pa.Schema, run_bytes: int | None = None) -> None:
         self.root, self.path, self.schema = root, path, schema
         self.run_bytes = RUN_BYTES if run_bytes is None else run_bytes
-        self._stream: pa.NativeFile | None = None
+        self._stream: OutputStream | None = None
         self._held: list[pa.RecordBatch] = []
         self.held_bytes = 0
         self._index: list[tuple[int, ...]] = []
         self._rows = 0
         self._row_bytes = 0
 
-    def _opened(self) -> pa.NativeFile:
+    def _opened(self) -> OutputStream:
         """The file, made when the first run is written, or an empty file is finished."""
         if self._stream is None:
             self._stream = self.root.open_output(self.path)
@@ -137,13 +138,12 @@ class ExchangeWriter:
         stream.write(footer)
         stream.write(_TAIL.pack(places, xxhash.xxh3_64_intdigest(footer + places), _MAGIC))
         stream.close()
-        checksum, size = file_checksum(self.root, self.path)
         first, last, num_runs = self._extent()
         return ExchangeFile(
             path=self.path,
             rows=self._rows,
-            bytes=size,
-            checksum=checksum,
+            bytes=stream.num_bytes,
+            checksum=stream.checksum,
             row_bytes=self._row_bytes if row_bytes is None else row_bytes,
             first=first,
             last=last,
@@ -249,6 +249,10 @@ def open_rows(root: Root, output: ExchangeFile) -> pa.NativeFile:
 
 def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema) -> pa.RecordBatch:
     """One block of a file."""
+    return intact(lambda: _read_block(stream, output, block, schema))
+
+
+def _read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema: pa.Schema) -> pa.RecordBatch:
     progress()
     stream.seek(block.offset)
     content = stream.read_buffer(block.length)
@@ -260,6 +264,10 @@ def read_block(stream: pa.NativeFile, output: ExchangeFile, block: Block, schema
 
 def read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block], pa.Schema]:
     """The blocks of a file and its schema."""
+    return intact(lambda: _read_index(stream, output))
+
+
+def _read_index(stream: pa.NativeFile, output: ExchangeFile) -> tuple[list[Block], pa.Schema]:
     size = stream.size()
     if size != output.bytes or size < _TAIL.size:
         raise damaged(output, f"{size} bytes, but {output.bytes} were committed")

@@ -10,9 +10,10 @@ from datapipe.errors import UserError
 from datapipe.exchange.files import damaged
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, TableFile
-from datapipe.shards.checksum import bytes_checksum, file_checksum
+from datapipe.shards.checksum import bytes_checksum, file_checksum, intact
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
+from datapipe.stores.written import OutputStream
 
 _CODEC = "zstd"
 _HELD_BYTES = 256 << 20
@@ -23,7 +24,7 @@ class TableWriter:
 
     def __init__(self, root: Root, path: str) -> None:
         self.root, self.path = root, path
-        self._stream: pa.NativeFile | None = None
+        self._stream: OutputStream | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
         self._schema = pa.schema([])
         self._rows = 0
@@ -47,7 +48,7 @@ class TableWriter:
             return ()
         self._writer.close()
         self._stream.close()
-        checksum, size = file_checksum(self.root, self.path)
+        size, checksum = self._stream.num_bytes, self._stream.checksum
         return (TableFile(path=self.path, rows=self._rows, bytes=size, checksum=checksum, row_bytes=self._row_bytes),)
 
     def _open(self, schema: pa.Schema) -> None:
@@ -94,17 +95,21 @@ def _checked(root: Root, output: OutputFile) -> pa.NativeFile:
     for both, or twice if it is too large to hold."""
     if root.local is None and output.bytes <= _HELD_BYTES:
         return pa.BufferReader(committed_bytes(root, output))
-    if file_checksum(root, output.path)[0] != output.checksum:
+    if file_checksum(root, output.path, output.checksum)[0] != output.checksum:
         raise damaged(output, "its checksum is not the committed one")
     return root.filesystem.open_input_file(root.path(output.path))
 
 
 def committed_bytes(root: Root, output: OutputFile) -> bytes:
     """A small committed file, its checksum verified."""
-    content = root.read_bytes(output.path)
-    if bytes_checksum(content) != output.checksum:
-        raise damaged(output, "its checksum is not the committed one")
-    return content
+
+    def read() -> bytes:
+        content = root.read_bytes(output.path)
+        if bytes_checksum(content) != output.checksum:
+            raise damaged(output, "its checksum is not the committed one")
+        return content
+
+    return intact(read)
 
 
 def read_documents(root: Root, outputs: Sequence[TableFile], metrics: TaskMetrics) -> Iterator[DocumentBatch]:

@@ -151,7 +151,7 @@ def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> Exchan
         with open_input(source) as stream, root.open_output(path) as copy:
             while chunk := stream.read_buffer(_COPY_BYTES):
                 copy.write(chunk)
-    if file_checksum(root, path)[0] != output.checksum:
+    if file_checksum(root, path, output.checksum)[0] != output.checksum:
         raise UserError(
             f"{source}: the content does not match its checksum. No index was made. Run the output's mixture again."
         )

@@ -30,7 +30,7 @@ from datapipe.plan.compile import Plan
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
-from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.checksum import bytes_checksum, intact
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS
 from datapipe.storage import Root, parquet_table
@@ -210,15 +210,12 @@ def open_index(url: str, where: str = "") -> Index:
     Raises UserError when there is no index, CorruptionError when it is damaged.
     """
     root = _root_of(url.rstrip("/"), where)
-    content = _parsed(root, url, where)
-    try:
-        tables, files = (_read(root, content[name]) for name in ("tables", "files"))
-    except CorruptionError:
-        rewritten = _parsed(root, url, where)  # another process may have replaced the index and deleted its old files
-        if rewritten == content:
-            raise
-        content = rewritten
-        tables, files = (_read(root, content[name]) for name in ("tables", "files"))
+
+    def read() -> tuple[dict[str, Any], pa.Table, pa.Table]:
+        content = _parsed(root, url, where)
+        return content, _read(root, content["tables"]), _read(root, content["files"])
+
+    content, tables, files = intact(read)  # another process may have replaced the index and deleted its old files
     return Index(
         root=root,
         stages=tuple(IndexedStage(name=stage["name"], identity=stage["identity"]) for stage in content["stages"]),

@@ -26,6 +26,7 @@ from datapipe.ledger.names import ATTEMPTS, LEDGER
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import Outputs, output_from_json, output_to_json
 from datapipe.plan.work import Record
+from datapipe.shards.checksum import READINGS
 from datapipe.storage import Root
 
 RECORD_VERSION = 4
@@ -144,17 +145,23 @@ class CommitFiles:
         paths = sorted(path for path in listed if _NAME.fullmatch(path))
         self._next = max((self._number(path) for path in paths), default=-1) + 1
         with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
-            for path, content in zip(paths, pool.map(self._content, paths)):
-                lines, num_refused = lines_of(content)
+            for path, (lines, num_refused) in zip(paths, pool.map(self._lines, paths)):
                 self.sizes[path] = len(lines)
                 self.num_refused += num_refused
                 yield from lines
 
-    def _content(self, path: str) -> bytes:
-        try:
-            return self.root.read_bytes(path)
-        except FileNotFoundError:  # merged meanwhile by the run that holds the output
-            return b""
+    def _lines(self, path: str) -> tuple[list[Line], int]:
+        """As `lines_of`. A file with lines that are torn or damaged is read again; the reading with most lines counts."""
+        most: tuple[list[Line], int] = [], 0
+        for _ in range(READINGS):
+            try:
+                content = self.root.read_bytes(path)
+            except FileNotFoundError:  # merged meanwhile by the run that holds the output
+                break
+            most = max(lines_of(content), most, key=lambda found: len(found[0]) + found[1])
+            if len(most[0]) + most[1] == content.count(b"\n"):
+                break
+        return most
 
     def write(self, lines: Iterable[Line]) -> list[str]:
         """Makes lines durable, in files of at most `MOST_RECORDS`. Returns their paths."""
@@ -187,6 +194,6 @@ class CommitFiles:
         if len(small) < least_files:
             return
         with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
-            contents = list(pool.map(self._content, small))
-        self.write(line for content in contents for line in lines_of(content)[0])
+            lines = list(pool.map(self._lines, small))
+        self.write(line for of_file, _ in lines for line in of_file)
         self.delete(small)

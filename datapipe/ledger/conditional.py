@@ -3,7 +3,8 @@
 pyarrow's file systems have none, so this goes by obstore, for the few objects by which runs exclude each other. All else is
 read and written by pyarrow.
 
-A request that is sent again after its answer was lost finds its own write, which is no conflict.
+A write whose answer is lost is looked up. If the object has its content, it is done. If the object is still the expected one,
+it is written again.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 _REQUEST_TIMEOUT_S = 10.0
-_RETRY_S = 12.0
+_RETRY_S = 21.0
+_WRITES = 3
+"""Attempts at a write without an answer, each after those of obstore, which sends none again that timed out."""
 _PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
 
 Version = dict[str, Any]
@@ -96,24 +99,35 @@ class ConditionalStore:
             ConflictError: another process has written or deleted it meanwhile.
             UserError: the store has no such bucket, and the URL does not allow to create it.
         """
-        import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        with _told(self.root, path):
+        for attempt in range(1, _WRITES + 1):
             try:
-                mode: Any = "create" if expected is None else expected
-                try:
-                    return _version(obstore.put(self._store, path, content, mode=mode))
-                except FileNotFoundError:
-                    if expected is not None:
-                        raise
-                    _create_bucket(self.root)
-                    return _version(obstore.put(self._store, path, content, mode=mode))
-            except (AlreadyExistsError, PreconditionError, FileNotFoundError) as error:
+                with _told(self.root, path):
+                    return self._put(path, content, expected)
+            except PermissionError:
+                raise
+            except (AlreadyExistsError, PreconditionError, OSError) as error:
                 found = self.read(path)
                 if found is not None and found[0] == content:
                     return found[1]
-                raise ConflictError(path) from error
+                if (found[1] if found else None) != expected or isinstance(error, AlreadyExistsError | PreconditionError):
+                    raise ConflictError(path) from error
+                if attempt == _WRITES:
+                    raise
+        raise AssertionError
+
+    def _put(self, path: str, content: bytes, expected: Version | None) -> Version:
+        import obstore
+
+        mode: Any = "create" if expected is None else expected
+        try:
+            return _version(obstore.put(self._store, path, content, mode=mode))
+        except FileNotFoundError:
+            if expected is not None:
+                raise
+            _create_bucket(self.root)
+            return _version(obstore.put(self._store, path, content, mode=mode))
 
 
 def _create_bucket(root: Root) -> None:
@@ -135,13 +149,22 @@ def _version(facts: Any) -> Version:
 @contextmanager
 def _told(root: Root, path: str) -> Iterator[None]:
     """A context in which the errors of obstore, which are no OSErrors, become those that waiting, or access, mends."""
-    from obstore.exceptions import BaseError, NotSupportedError, PermissionDeniedError, UnauthenticatedError
+    from obstore.exceptions import (
+        AlreadyExistsError,
+        BaseError,
+        NotSupportedError,
+        PermissionDeniedError,
+        PreconditionError,
+        UnauthenticatedError,
+    )
 
     url = root.child_url(path)
     try:
         yield
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise PermissionError(errno.EACCES, f"{url}: {_first_line(error)}") from error
+    except (AlreadyExistsError, PreconditionError):
+        raise
     except BaseError as error:
         if isinstance(error, NotSupportedError) or "501 Not Implemented" in str(error):
             raise UserError(
@@ -170,13 +193,13 @@ def _open(root: Root) -> ObjectStore:
         "retry_config": {"max_retries": 3, "retry_timeout": timedelta(seconds=_RETRY_S)},
     }
     if is_s3(root.url):
-        return S3Store(bucket, **_s3_options(root), **common)
+        return S3Store(bucket, **s3_options(root), **common)
     if root.url.startswith(("gs://", "gcs://")):
         return GCSStore(bucket, **common)
     return from_url(root.url, **{name: value for name, value in common.items() if name != "prefix"})
 
 
-def _s3_options(root: Root) -> dict[str, Any]:
+def s3_options(root: Root) -> dict[str, Any]:
     """Endpoint, region and credentials as pyarrow has them, which the URL and the environment gave it."""
     (given,) = root.filesystem.__reduce__()[1]
     options: dict[str, Any] = {"region": root.filesystem.region}  # type: ignore[attr-defined]  # of an S3 file system

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datapipe.ledger.commit_files import FORGET, RECORD_VERSION, CommitFiles, Line, attempt_folder, forgetting, line_of
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import ATTEMPTS, INDEX, LEDGER, PROBE, PUBLISH, PUBLISHED, WORK
+from datapipe.ledger.uploads import abort_uploads
 from datapipe.memory import without_collection
 from datapipe.plan.work import Record
 from datapipe.shards.manifest import SNAPSHOTS, length_folders
@@ -135,7 +136,8 @@ class Ledger:
         return Unneeded(attempts, [*self.files.old, *self._unfinished()])
 
     def sweep(self, hold: Hold) -> int:
-        """Deletes what is not needed. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
+        """Deletes what is not needed, and aborts uploads that nobody finishes. Raises LeaseLostError, and deletes nothing,
+        where another run has taken the output.
 
         Right after `load`, what that has listed is looked at, and empty folders stay until the sweep at the end of the run: a
         run that is resumed does not list 10^5 attempts twice.
@@ -149,6 +151,7 @@ class Ledger:
                 self.root.delete_folder(folder)
             for path in unneeded.left:
                 self.root.delete(path)
+            abort_uploads(self.root)
             if unneeded.attempts or not is_listed_now:
                 self.root.delete_empty_folders(ATTEMPTS)
         self._is_listed_now = False

@@ -25,6 +25,7 @@ nothing_to_draw    a source without anything to train on                        
 ends_early         a source that reaches its `max_epochs` before the run ends           the snapshot
 many_epochs        a source that is drawn too often                                     `report.mixture_shares`
 new_tokenizer      another tokenizer than that of the snapshot that is packed anew      the snapshot
+read_again         bytes of a disk or store that were changed on their way            its tasks
 takedown_of_nothing  takedowns of documents whose files are not there                   the snapshot
 takedown_of_two    takedowns of documents of two outputs whose files have one name      the snapshot
 stray_file         a file among the shards and documents that no run writes             the output
@@ -113,7 +114,18 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         found += [] if source in empty else _few_kept(source, counts)
         found += _unknown_tokens(plan, source)
         found += _of_packing(plan, source)
-    return [*early, *found, *_excesses(request, plan), *_of_tokenizer(request, plan), *of_snapshot]
+    return [*early, *found, *_excesses(request, plan), *_of_tokenizer(request, plan), *_read_again(plan), *of_snapshot]
+
+
+def _read_again(plan: Plan) -> Iterator[RunWarning]:
+    """A warning about blocks whose checksum was wrong at first."""
+    count = sum(record.metrics.rereads for step in plan.steps for record in step.records)
+    if count:
+        text = (
+            f"{counted(count, 'block was', 'blocks were')} read again, because the checksum was wrong at first. The result is "
+            f"right. Check network, disks and memory of these machines: nothing protects input files without checksums."
+        )
+        yield RunWarning(kind="read_again", text=text, details={"count": count})
 
 
 _TOLD_BY_READING = ("missing_field", "unreadable_files")

@@ -6,32 +6,53 @@ block    the rows of one record batch or row group, whatever the format, in the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import numpy as np
 import pyarrow as pa
 import xxhash
 
 from datapipe import columns
+from datapipe.errors import CorruptionError, SnapshotError
 from datapipe.storage import Root
 
-_CHUNK_BYTES, _REMOTE_CHUNK_BYTES = 1 << 20, 8 << 20
-"""That are read at a time. On an object store each is a request, and a request takes as long as some MiB do."""
+READINGS = 3
+"""Of bytes whose checksum is wrong. A network, a proxy or the memory of a machine changes bytes on their way."""
+
+_Read = TypeVar("_Read")
+
+
+class Rereads:
+    """How many times this process has read something again."""
+
+    count = 0
+
+
+def intact(read: Callable[[], _Read]) -> _Read:
+    """What `read` returns. Where it finds damage it is called again, `READINGS` times in all, before the error counts."""
+    for _ in range(READINGS - 1):
+        try:
+            return read()
+        except (CorruptionError, SnapshotError):
+            Rereads.count += 1
+    return read()
 
 
 def bytes_checksum(content: bytes | memoryview) -> str:
     return f"xxh3_128:{xxhash.xxh3_128_hexdigest(content)}"
 
 
-def file_checksum(root: Root, relative: str) -> tuple[str, int]:
-    """Checksum and size in bytes of a file, read in chunks. Raises FileNotFoundError or OSError.
-
-    The file is not mapped: its pages would count as memory of the process.
-    """
-    hasher, size, chunk_bytes = xxhash.xxh3_128(), 0, _CHUNK_BYTES if root.local is not None else _REMOTE_CHUNK_BYTES
-    with root.filesystem.open_input_file(root.path(relative)) as stream:
-        while chunk := stream.read_buffer(chunk_bytes):
-            hasher.update(chunk)
-            size += len(chunk)
-    return f"xxh3_128:{hasher.hexdigest()}", size
+def file_checksum(root: Root, relative: str, expected: str = "") -> tuple[str, int]:
+    """Checksum and size in bytes of a file, which is read again where the checksum is not the expected one. Raises
+    FileNotFoundError or OSError."""
+    found = root.checksum(relative)
+    for _ in range(READINGS - 1 if expected else 0):
+        if found[0] == expected:
+            break
+        Rereads.count += 1
+        found = root.checksum(relative)
+    return found
 
 
 def rows_checksum(rows: pa.RecordBatch) -> str:

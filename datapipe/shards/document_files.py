@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from datapipe.document_name import FORMS, named_key
 from datapipe.errors import CorruptionError, UserError
-from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.checksum import bytes_checksum, intact
 from datapipe.shards.manifest import Snapshot, snapshot_file
 from datapipe.storage import Root, parquet_table
 
@@ -14,10 +14,14 @@ from datapipe.storage import Root, parquet_table
 def committed_file(root: Root, snapshot: Snapshot, path: str, checksum: str) -> bytes:
     """The content of a file of a snapshot. Raises CorruptionError where it is not the content that was committed."""
     path = snapshot_file(root, snapshot, path)
-    content = root.read_bytes(path)
-    if bytes_checksum(content) != checksum:
-        raise CorruptionError(f"{path}: its checksum is not that of the snapshot. Run the mixture again to restore it.")
-    return content
+
+    def read() -> bytes:
+        content = root.read_bytes(path)
+        if bytes_checksum(content) != checksum:
+            raise CorruptionError(f"{path}: its checksum is not that of the snapshot. Run the mixture again to restore it.")
+        return content
+
+    return intact(read)
 
 
 def document_files(root: Root, snapshot: Snapshot) -> dict[int, tuple[str, str]]:

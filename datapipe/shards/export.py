@@ -33,7 +33,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.shards import schemas
-from datapipe.shards.checksum import bytes_checksum
+from datapipe.shards.checksum import bytes_checksum, intact
 from datapipe.shards.datasets.card import dataset_card
 from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, snapshot_file
 from datapipe.shards.megatron import MegatronWriter
@@ -174,6 +174,10 @@ def check_target(root: Root, target: Root) -> None:
 
 def _read_checked(root: Root, path: str, checksum: str) -> bytes:
     """A file beside the shards. Raises CorruptionError if its checksum is wrong."""
+    return intact(lambda: _read_once(root, path, checksum))
+
+
+def _read_once(root: Root, path: str, checksum: str) -> bytes:
     try:
         content = root.read_bytes(path)
     except (FileNotFoundError, IsADirectoryError) as error:

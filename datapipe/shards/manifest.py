@@ -43,6 +43,7 @@ from pydantic import (
 )
 
 from datapipe.errors import SnapshotError
+from datapipe.shards.checksum import intact
 from datapipe.shards.provenance import Provenance
 from datapipe.shards.shard_table import InsidePath, ShardEntry, ShardTable, SourceName, find_entries
 from datapipe.storage import Root
@@ -359,8 +360,15 @@ def read_manifest(root: Root, name: str | None = None) -> Manifest:
             f"{root.url}: no {SNAPSHOT} here. Expected the output of a finished run. Run `datapipe run MIXTURE.yaml` "
             f"(a stopped run resumes) and give its output."
         ) from error
+    try:
+        return _parsed(content, f"{root.url}/{path}")
+    except SnapshotError:
+        return intact(lambda: _parsed(root.read_bytes(path), f"{root.url}/{path}"))
+
+
+def _parsed(content: bytes, url: str) -> Manifest:
     snapshot = _read_columns(content)
-    return _read_entries(content, f"{root.url}/{path}") if snapshot is None else snapshot
+    return _read_entries(content, url) if snapshot is None else snapshot
 
 
 _NO_SHARDS = b'"shards": []'

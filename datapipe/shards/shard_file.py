@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from datapipe.errors import CorruptionError, SnapshotError
 from datapipe.shards import schemas
-from datapipe.shards.checksum import rows_checksum
+from datapipe.shards.checksum import intact, rows_checksum
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 
@@ -58,6 +58,10 @@ def open_shard(
         raise CorruptionError(
             f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it{cleaned}"
         )
+    return intact(lambda: _checked(root, entry, sequence_length, tokenizer_fingerprint, local))
+
+
+def _checked(root: Root, entry: ShardEntry, sequence_length: int, tokenizer_fingerprint: str, local: Path | None) -> Shard:
     shard = Shard.open(root, entry, local)
     try:
         shard.check(sequence_length, tokenizer_fingerprint)
@@ -147,6 +151,9 @@ class Shard:
 
     def checked_batch(self, number: int) -> pa.RecordBatch:
         """Record batch or row group `number`, compared with its checksum. Raises CorruptionError, naming the rows."""
+        return intact(lambda: self._checked_batch(number))
+
+    def _checked_batch(self, number: int) -> pa.RecordBatch:
         batch, checksum = self._laid_out(number)
         if rows_checksum(batch).encode() != checksum:
             raise CorruptionError(

@@ -165,7 +165,7 @@ def _unlisted(root: Root, snapshot: Manifest) -> list[str]:
 
 def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> list[str]:
     try:
-        actual, num_bytes = file_checksum(root, path)
+        actual, num_bytes = file_checksum(root, path, checksum)
     except FileNotFoundError:
         return [f"{path}: no such file, expected one with checksum {checksum}"]
     except OSError as error:  # a folder, or a failing disk; the other files are still read

@@ -20,9 +20,10 @@ import pyarrow.parquet as pq
 
 from datapipe import columns
 from datapipe.shards import schemas
-from datapipe.shards.checksum import file_checksum, rows_checksum
+from datapipe.shards.checksum import rows_checksum
 from datapipe.shards.shard_file import CHECKSUM_KEY, FORMAT_VERSION, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
 from datapipe.storage import Root
+from datapipe.stores.written import OutputStream
 
 ShardFormat = Literal["arrow", "parquet"]
 
@@ -158,9 +159,9 @@ class ShardWriter:
 class _OpenShard:
     """An open file, and the counts of its content."""
 
-    def __init__(self, root: Root, path: str, format: ShardFormat, sink: Any, handles: ExitStack) -> None:
-        self._root, self._path, self._format = root, path, format
-        self._sink, self._handles = sink, handles
+    def __init__(self, path: str, format: ShardFormat, stream: OutputStream, sink: Any, handles: ExitStack) -> None:
+        self._path, self._format = path, format
+        self._stream, self._sink, self._handles = stream, sink, handles
         self._checksums: list[str] = []
         self.sequences = self.tokens = self.documents = 0
 
@@ -169,7 +170,7 @@ class _OpenShard:
         with ExitStack() as handles:
             stream = handles.enter_context(root.open_output(path))
             sink = handles.enter_context(_sink(stream, format, schema))
-            return cls(root, path, format, sink, handles.pop_all())
+            return cls(path, format, stream, sink, handles.pop_all())
 
     def write(self, batch: pa.RecordBatch) -> None:
         checksum = rows_checksum(batch)
@@ -188,15 +189,14 @@ class _OpenShard:
                 self._sink.add_key_value_metadata({CHECKSUM_KEY: " ".join(self._checksums)})
 
     def written(self) -> WrittenShard:
-        """The record of the closed file, with the checksum of the bytes read back."""
-        checksum, size = file_checksum(self._root, self._path)
+        """The record of the closed file."""
         return WrittenShard(
             path=self._path,
             sequences=self.sequences,
             tokens=self.tokens,
             documents=self.documents,
-            bytes=size,
-            checksum=checksum,
+            bytes=self._stream.num_bytes,
+            checksum=self._stream.checksum,
         )
 
 

@@ -31,6 +31,7 @@ from datapipe.plan.work import (
     TrainTask,
     WriteTask,
 )
+from datapipe.shards.checksum import Rereads
 from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root, sync_file, sync_folder
 from datapipe.tasks.contract.breaches import error_without_document
@@ -73,7 +74,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         OutageError: a disk is full, or a disk or store does not answer.
         UserError: a disk or store refuses access, or the input is wrong.
     """
-    started = perf_counter()
+    started, rereads = perf_counter(), Rereads.count
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:
         outputs, metrics = _RUNNERS[type(task)](_with_open_stages(task), root, folder)
@@ -88,7 +89,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         if refusal is not None:
             raise UserError(f"{task.label}: {refusal}, and run the same command again.") from error
         raise
-    metrics.seconds = perf_counter() - started
+    metrics.seconds, metrics.rereads = perf_counter() - started, Rereads.count - rereads
     metrics.peak_bytes = peak_bytes()
     return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
 

@@ -28,7 +28,6 @@ from datapipe.plan.outputs import ExchangeFile, OutputFile, Outputs, train_rows
 from datapipe.plan.work import TokenizeTask
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
-from datapipe.shards.checksum import file_checksum
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import license_codes
 from datapipe.storage import Root
@@ -130,8 +129,7 @@ def count_licenses(counts: LicenseCounts, record: pa.RecordBatch, column: str, c
 def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:
     with root.open_output(path) as stream:
         stream.write(meter.used_ids)
-    checksum, size = file_checksum(root, path)
-    return OutputFile(path=path, rows=int(meter.used.sum()), bytes=size, checksum=checksum)
+    return OutputFile(path=path, rows=int(meter.used.sum()), bytes=stream.num_bytes, checksum=stream.checksum)
 
 
 def _token_rows(

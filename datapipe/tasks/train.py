@@ -18,7 +18,6 @@ from datapipe.metrics import TaskMetrics, counted
 from datapipe.plan.outputs import Outputs, TokenizerFile
 from datapipe.plan.work import SampleTask, TrainTask
 from datapipe.rng import below_fraction, keyed_hash, seed_for
-from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.training import check_training, train_on_words
@@ -60,12 +59,11 @@ def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
         encoder = Encoder(task.content or _train(task, root), eos=task.eos, bos=task.bos)
         with root.open_output(path) as stream:
             stream.write(encoder.to_json())
-        checksum, num_bytes = file_checksum(root, path)
     output = TokenizerFile(
         path=path,
         rows=encoder.vocab_size,
-        bytes=num_bytes,
-        checksum=checksum,
+        bytes=stream.num_bytes,
+        checksum=stream.checksum,
         vocab_size=encoder.vocab_size,
         eos_id=encoder.eos_id,
         eos_token=encoder.eos_token,

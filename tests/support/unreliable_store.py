@@ -20,7 +20,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
 
-Kind = Literal["cut", "stall", "status", "reset", "flip", "lost", "slow"]
+Kind = Literal["cut", "stall", "status", "reset", "flip", "lost", "silent", "slow"]
 _PIECE_BYTES = 1 << 16
 _SLOW_PIECE_BYTES, _SLOW_PAUSE_S = 1 << 10, 0.02
 
@@ -31,8 +31,8 @@ class Fault:
 
     Attributes:
         kind: the body ends (cut), stops without ending (stall), the connection is reset, a bit of the body is flipped, or the
-            answer is `status` without the object; the store does what it is asked and the answer is lost; or the body comes
-            in small pieces (slow).
+            answer is `status` without the object; the store does what it is asked and the answer is lost, with the connection
+            (lost) or without a word (silent); or the body comes in small pieces (slow).
         path: part of the request's path.
         after: bytes of the body that come as they should.
         left: requests still to be hit; None for all.
@@ -188,6 +188,10 @@ class _Handler(BaseHTTPRequestHandler):
             response = upstream.getresponse()
             if fault is not None and fault.kind == "lost":
                 self._reset()
+                return
+            if fault is not None and fault.kind == "silent":
+                self.close_connection = True
+                self._stall()
                 return
             self.send_response(response.status)
             for name, value in response.getheaders():

@@ -101,7 +101,7 @@ def _reader(
 def _check(root: Root, entry: DocumentsEntry) -> None:
     """Raises CorruptionError for a file that is not the one of the manifest."""
     try:
-        checksum, _ = file_checksum(root, entry.path)
+        checksum, _ = file_checksum(root, entry.path, entry.checksum)
     except FileNotFoundError as error:
         raise CorruptionError(f"{entry.path}: no such file. Run the mixture again to restore it") from error
     if checksum != entry.checksum:

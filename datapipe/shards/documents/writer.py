@@ -22,7 +22,6 @@ from datapipe.columns import compute as pc
 from datapipe.columns import numbers, text_lengths
 from datapipe.errors import UserError
 from datapipe.own_columns import OWN_COLUMNS
-from datapipe.shards.checksum import file_checksum
 from datapipe.shards.documents.json_lines import check_columns, json_lines
 from datapipe.storage import Root
 
@@ -114,12 +113,12 @@ class DocumentWriter:
     """
 
     def __init__(self, root: Root, path: str, format: DocumentFormat, schema: pa.Schema) -> None:
-        self._root, self._path = root, path
+        self._path = path
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = self._documents = self._text_bytes = 0
         with ExitStack() as handles:
-            stream = handles.enter_context(root.open_output(path))
-            self._sink = _ParquetSink(stream, schema) if format == "parquet" else _JsonSink(stream, schema)
+            self._stream = handles.enter_context(root.open_output(path))
+            self._sink = _ParquetSink(self._stream, schema) if format == "parquet" else _JsonSink(self._stream, schema)
             handles.callback(self._sink.close)
             self._handles = handles.pop_all()
 
@@ -141,13 +140,16 @@ class DocumentWriter:
             self._text_bytes += int(text_lengths(rows.column("text")).sum())
 
     def finish(self) -> WrittenDocuments:
-        """The closed file, with the checksum of the bytes read back."""
+        """The closed file."""
         if self._held:
             self._flush()
         self._handles.close()
-        checksum, size = file_checksum(self._root, self._path)
         return WrittenDocuments(
-            path=self._path, documents=self._documents, text_bytes=self._text_bytes, bytes=size, checksum=checksum
+            path=self._path,
+            documents=self._documents,
+            text_bytes=self._text_bytes,
+            bytes=self._stream.num_bytes,
+            checksum=self._stream.checksum,
         )
 
     def abort(self) -> None:

@@ -1,0 +1,80 @@
+"""A new file with the checksum of what is written to it, so that nothing has to be read back.
+
+    writer ─▶ OutputStream ─▶ pyarrow's stream of the file
+                  └─▶ size and checksum
+
+What a store gives back may have been changed on its way, so a checksum of bytes that are read back may be wrong for ever. A
+store may also store a file while its answer is lost. `close` then looks the file up, and raises only where it is not there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pyarrow as pa
+import xxhash
+
+LookUp = Callable[[int, str], bool]
+"""(bytes, checksum) -> whether the file is there with this content."""
+
+
+def checksum_of(hasher: xxhash.xxh3_128) -> str:
+    return f"xxh3_128:{hasher.hexdigest()}"
+
+
+class OutputStream(pa.PythonFile):
+    """A stream to a new file; made by `opened`.
+
+    Attributes:
+        num_bytes, checksum: of what was written so far.
+    """
+
+    sink: _Sink
+
+    @property
+    def num_bytes(self) -> int:
+        return self.sink.num_bytes
+
+    @property
+    def checksum(self) -> str:
+        return checksum_of(self.sink.hasher)
+
+
+def opened(stream: pa.NativeFile, look_up: LookUp) -> OutputStream:
+    """A stream that writes to `stream`."""
+    sink = _Sink(stream, look_up)
+    output = OutputStream(sink, mode="w")
+    output.sink = sink
+    return output
+
+
+class _Sink:
+    """What pyarrow asks of a file object of Python."""
+
+    def __init__(self, stream: pa.NativeFile, look_up: LookUp) -> None:
+        self._stream, self._look_up = stream, look_up
+        self.hasher, self.num_bytes = xxhash.xxh3_128(), 0
+
+    @property
+    def closed(self) -> bool:
+        return self._stream.closed
+
+    def write(self, content: Any) -> int:
+        self._stream.write(content)
+        self.hasher.update(content)
+        self.num_bytes += len(content)
+        return len(content)
+
+    def tell(self) -> int:
+        return self.num_bytes
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        try:
+            self._stream.close()
+        except OSError:
+            if not self._look_up(self.num_bytes, checksum_of(self.hasher)):
+                raise

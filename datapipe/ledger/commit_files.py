@@ -158,8 +158,8 @@ class CommitFiles:
                 content = self.root.read_bytes(path)
             except FileNotFoundError:  # merged meanwhile by the run that holds the output
                 break
-            most = max(lines_of(content), most, key=lambda found: len(found[0]) + found[1])
-            if len(most[0]) + most[1] == content.count(b"\n"):
+            most = max(lines_of(content), most, key=lambda found: len(found[0]))
+            if len(most[0]) == content.count(b"\n"):
                 break
         return most
 

@@ -36,7 +36,11 @@ def intact(read: Callable[[], _Read]) -> _Read:
             return read()
         except (CorruptionError, SnapshotError):
             Rereads.count += 1
-    return read()
+    try:
+        return read()
+    except (CorruptionError, SnapshotError) as error:
+        error.add_note(f"read {READINGS} times")
+        raise
 
 
 def bytes_checksum(content: bytes | memoryview) -> str:

@@ -26,6 +26,7 @@ import pyarrow as pa
 from datapipe.columns import dtype_of
 from datapipe.errors import CorruptionError
 from datapipe.shards.blocks import EVERY_COLUMN, Block, SequenceRows, block_of_batch, block_of_rows, gather
+from datapipe.shards.checksum import intact
 from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
@@ -194,7 +195,7 @@ class _Streamed(_Source):
 
     def block(self, number: int) -> Block:
         cached = _CACHE.get(self._owner, number)
-        return cached if cached is not None else self._fetch(number)
+        return cached if cached is not None else intact(lambda: self._fetch(number))  # by a handle with another footer
 
     def close(self) -> None:
         with self._lock:

@@ -82,12 +82,14 @@ class Client:
     Attributes:
         name: of its token, or its address.
         outputs: that it may read; None for all.
+        digest: of its token; empty without one.
     """
 
     name: str
     outputs: frozenset[str] | None = None
     most_streams: int = 1 << 30
     rate: _Rate | None = field(default=None, repr=False)
+    digest: str = field(default="", repr=False)
 
     def check_output(self, name: str) -> None:
         if self.outputs is not None and name not in self.outputs:
@@ -137,12 +139,12 @@ class Access:
         return found
 
     def still_allows(self, client: Client, output: str) -> bool:
-        """Whether a token that was good may go on reading an output: the file may have changed."""
+        """Whether a token that was good may go on reading an output: the file may have another in its place by now."""
         if self._token_file is None:
             return True
         self._look_again(self._token_file)
-        known = (other for other in self._clients.values() if other.name == client.name)
-        return any(other.outputs is None or output in other.outputs for other in known)
+        known = self._clients.get(client.digest)
+        return known is not None and (known.outputs is None or output in known.outputs)
 
     def _look_again(self, path: Path) -> None:
         now = time.monotonic()
@@ -181,7 +183,8 @@ class Access:
         if rate is not None and before is not None and before.rate is not None:
             rate = before.rate if before.rate.bytes_per_s == rate.bytes_per_s else rate
         outputs = None if token.outputs is None else frozenset(token.outputs)
-        return Client(name=token.name, outputs=outputs, most_streams=token.streams or self._most_streams, rate=rate)
+        most = token.streams or self._most_streams
+        return Client(name=token.name, outputs=outputs, most_streams=most, rate=rate, digest=token.sha256)
 
 
 class Slots:

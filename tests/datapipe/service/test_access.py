@@ -119,6 +119,17 @@ def test_the_memory_of_all_streams_is_bounded_but_for_one_alone() -> None:
         slots.take(client, 1)
 
 
+def test_a_token_whose_hash_changes_allows_nothing_more(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_module, "_LOOK_EVERY_S", 0.0)
+    access = Access(token_file, 64)
+    before = access.client("Bearer one", "x")
+    write(token_file, f"tokens: [{{name: a, sha256: {digest('other')}}}]")
+    assert not access.still_allows(before, "web")
+    assert access.still_allows(access.client("Bearer other", "x"), "web")
+    write(token_file, f"tokens: [{{name: renamed, sha256: {digest('other')}}}]")
+    assert access.still_allows(access.client("Bearer other", "x"), "web")
+
+
 def test_a_token_that_is_taken_back_allows_nothing_more(token_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(access_module, "_LOOK_EVERY_S", 0.0)
     access = Access(token_file, 64)

@@ -77,15 +77,16 @@ class Loader(Iteration):
             servers build the batches (`datapipe serve`).
         snapshot: the fingerprint of a snapshot, or its first digits; by default the newest. `datapipe snapshots` lists them.
         global_batch_size: rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
-        batch_size: rows of each rank; the global batch has `batch_size` rows for every rank.
+        batch_size: rows of each rank; the global batch has `batch_size` rows for every rank, `batch_size * world_size` in all.
         rank: number of this trainer, from 0.
-        world_size: number of trainers that share each global batch.
+        world_size: number of trainers that share each global batch. By default both are those of `torch.distributed` where it
+            has begun, else RANK and WORLD_SIZE of the environment, as torchrun sets them, else 0 and 1. See `world.py`.
         mesh: instead of rank and world size, where several ranks read the same rows, or parts of them.
         split: "train"; or "validation", which gives every held-out sequence once, in order, with a smaller last batch.
         fields: fields of each batch.
         labels: "shifted" (the next token), or "unshifted" for models that shift labels themselves, as Hugging Face's do.
         dtype: int64 or int32, of the fields with one number per token.
-        seed: of the permutations; the snapshot's by default.
+        seed: of the permutations, from 0 to 2^64 - 1; the snapshot's by default.
         window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default. See
             `order/source_order.py`.
         shuffle: False: the rows of each source in the order of its shards, epoch after epoch; the sources are mixed as always.
@@ -111,7 +112,7 @@ class Loader(Iteration):
             length in every batch, and `max_seqlen` the same value: for CUDA graphs and torch.compile. See `most_runs`.
         drop_last: what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, shared by the
             ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning. A
-            validation always keeps them.
+            validation always keeps them, and refuses True.
         check: compare every block with its checksum at its first use.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
             0 for none. By default 16 GiB, and at most half of the free disk space.
@@ -140,8 +141,8 @@ class Loader(Iteration):
         snapshot: str | None = None,
         global_batch_size: int | None = None,
         batch_size: int | None = None,
-        rank: int = 0,
-        world_size: int = 1,
+        rank: int | None = None,
+        world_size: int | None = None,
         mesh: Mesh | None = None,
         split: Split = "train",
         fields: Sequence[str] = ("input_ids", "labels"),
@@ -171,7 +172,8 @@ class Loader(Iteration):
         self._arguments = {name: value for name, value in locals().items() if name != "self"}
         check_arguments(self._arguments)
         compile_at_once(KERNELS)
-        self.mesh = plan_mesh(mesh, rank, world_size)
+        self.mesh = self._arguments["mesh"] = plan_mesh(self._arguments)  # a copy in another process has the same rank
+        self._arguments["rank"] = self._arguments["world_size"] = None
         size = plan_batch(global_batch_size, batch_size, self.mesh)
         check_shares(self.mesh, size, even=even, warns=not GLOBAL.intersection(fields))
         root = Root(str(output))

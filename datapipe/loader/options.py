@@ -19,6 +19,7 @@ from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.steps import merged
 from datapipe.loader.share import Mesh
+from datapipe.loader.world import rank_and_world_size
 from datapipe.shards.document_files import document_keys
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
@@ -50,6 +51,18 @@ CHOICES = {
 """The values of arguments that are one of a few."""
 
 
+LIMITS = {
+    "seed": (1 << 64, "0 to 2^64 - 1"),
+    "prefetch": ((1 << 16) + 1, "0 to 65,536 batches"),
+    "window": (1 << 31, "a number of shards, or 0 for all of a source"),
+    "cache_bytes": (1 << 63, "a number of bytes, or 0 for no cache"),
+}
+"""Where arguments that are whole numbers end, and what is expected of them. None is below 0."""
+
+MOST_ROWS = 1 << 31
+"""Of a global batch."""
+
+
 def check_arguments(given: Mapping[str, Any]) -> None:
     """Checks those arguments of a `Loader` that can be checked alone. Raises UserError for the first that is wrong."""
     for name in WHOLE:
@@ -60,29 +73,41 @@ def check_arguments(given: Mapping[str, Any]) -> None:
         value = np.dtype(given[name]).name if name == "dtype" else given[name]
         if value not in expected:
             raise UserError(f"{name}='{value}': expected {' or '.join(expected)}.")
-    prefetch, window = given["prefetch"], given["window"]
-    if prefetch is not None and not 0 <= prefetch <= 1 << 16:
-        raise UserError(f"prefetch={prefetch}: expected 0 to 65,536 batches.")
-    if window is not None and window < 0:
-        raise UserError(f"window={window}: expected a number of shards, or 0 for all of a source.")
+    for name, (stop, expected) in LIMITS.items():
+        value = given[name]
+        if value is not None and not 0 <= value < stop:
+            raise UserError(f"{name}={value}: expected {expected}.")
+    if given["drop_last"] and given["split"] == "validation":
+        raise UserError(
+            "drop_last=True with split='validation': a validation gives every held-out row once, and its last batch may be "
+            "smaller. Leave drop_last out; where all batches need one shape, pad the last with rows of label -100."
+        )
 
 
-def plan_mesh(mesh: Mesh | None, rank: int, world_size: int) -> Mesh:
+def plan_mesh(given: Mapping[str, Any]) -> Mesh:
+    """The mesh, or that of rank and world size, which the environment tells where the program does not."""
+    mesh, rank, world_size = given["mesh"], given["rank"], given["world_size"]
     if mesh is None:
+        rank, world_size = rank_and_world_size(rank, world_size)
         return Mesh(data_rank=rank, data_size=world_size)
-    if (rank, world_size) != (0, 1):
+    if (rank, world_size) not in ((None, None), (0, 1)):
         raise UserError(
             f"mesh together with rank={rank}, world_size={world_size}: give either the mesh, or rank and world size."
+        )
+    if not isinstance(mesh, Mesh):
+        raise UserError(
+            f"mesh of type {type(mesh).__name__}: expected a datapipe.loader.share.Mesh. mesh_of(…) makes one: that of "
+            f"datapipe.loader.torch of a DeviceMesh, that of datapipe.loader.jax of a sharding."
         )
     return mesh
 
 
 def plan_batch(global_batch_size: int | None, batch_size: int | None, mesh: Mesh) -> int:
     given = [size for size in (global_batch_size, batch_size) if size is not None]
-    if len(given) != 1 or given[0] < 1:
+    if len(given) != 1 or not 1 <= given[0] < MOST_ROWS:
         raise UserError(
-            f"global_batch_size={global_batch_size}, batch_size={batch_size}: give exactly one of them, at least 1; "
-            f"batch_size counts the rows of one rank, global_batch_size those of all."
+            f"global_batch_size={global_batch_size}, batch_size={batch_size}: give exactly one of them, at least 1 and below "
+            f"2^31; batch_size counts the rows of one rank, global_batch_size those of all."
         )
     return global_batch_size if global_batch_size is not None else given[0] * mesh.data_size
 

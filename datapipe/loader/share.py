@@ -50,16 +50,21 @@ class Mesh:
     context_size: int = 1
     layout: ContextLayout = "contiguous"
 
-    def check(self, sequence_length: int) -> None:
-        """Raises UserError for coordinates outside the mesh, or rows that the layout cannot cut evenly."""
+    def __post_init__(self) -> None:
+        """Raises UserError for coordinates outside the mesh, and for a layout that does not exist."""
         for name, rank, size in (
             ("rank", self.data_rank, self.data_size),
             ("context rank", self.context_rank, self.context_size),
         ):
+            if type(rank) is not int or type(size) is not int:
+                raise UserError(f"{name} {rank!r} of a world of {size!r}: expected whole numbers, of type int.")
             if size < 1 or not 0 <= rank < size:
-                raise UserError(f"{name} {rank} of a world of {size}: expected 0 <= {name} < size.")
+                raise UserError(f"{name} {rank} of a world of {size}: expected 0 <= {name} < size, and a size of at least 1.")
         if self.layout not in get_args(ContextLayout):
             raise UserError(f"layout='{self.layout}': expected {', '.join(get_args(ContextLayout))}.")
+
+    def check(self, sequence_length: int) -> None:
+        """Raises UserError for rows that the layout cannot cut evenly."""
         if sequence_length % self.num_parts:
             raise UserError(
                 f"rows of {sequence_length} tokens cannot be cut into {self.num_parts} equal parts ({self.layout} layout). "

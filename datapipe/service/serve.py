@@ -342,7 +342,7 @@ def _warm(output: ServedOutput) -> None:
     """Reads the newest snapshot and builds a batch of all fields, so that a server that is ready answers at once."""
     output.check_ready()
     compile_at_once(KERNELS)
-    loader = Loader(output.root.url, global_batch_size=1, prefetch=0, cache_bytes=0)
+    loader = Loader(output.root.url, global_batch_size=1, rank=0, world_size=1, prefetch=0, cache_bytes=0)
     if loader.num_steps != 0:
         options = (tuple(FIELDS), "shifted", np.dtype(np.int64))
         BatchBuilder(loader.batch_order, loader._reader, loader.mesh, *options).build(0)

@@ -138,7 +138,8 @@ class RemoteLoader(Loader):
         bound.apply_defaults()
         given = self._arguments = {name: value for name, value in bound.arguments.items() if name != "self"}
         check_arguments(given)
-        self.mesh = plan_mesh(given["mesh"], given["rank"], given["world_size"])
+        self.mesh = given["mesh"] = plan_mesh(given)  # a copy in another process has the same rank
+        given["rank"] = given["world_size"] = None
         self._size = plan_batch(given["global_batch_size"], given["batch_size"], self.mesh)
         check_shares(self.mesh, self._size, even=given["even"], warns=not GLOBAL.intersection(given["fields"]))
         self._even, self._migrate = given["even"], given["migrate"]

@@ -47,8 +47,8 @@ from datapipe.loader.share import Mesh, RaggedRanksWarning
 from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Passes
 from datapipe.loader.torch.tensor_batch import TensorBatch
-from datapipe.loader.torch.world import is_distributed, rank_and_world_size
 from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
+from datapipe.loader.world import is_distributed, rank_and_world_size
 from datapipe.shards.manifest import Snapshot
 
 PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
@@ -68,8 +68,7 @@ class StreamingDataset(IterableDataset):
         samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
             With workers and another size, the order depends on the number of workers. Each row is collated in Python.
         mesh: as for `Loader`, instead of rank and world size; see `mesh_of`.
-        rank, world_size: by default those of `torch.distributed` if it is initialised, else the environment's RANK and
-            WORLD_SIZE (as torchrun sets them), else 0 of 1.
+        rank, world_size: as for `Loader`; a dataset that was made before `torch.distributed` began is refused afterwards.
     """
 
     def __init__(
@@ -95,14 +94,16 @@ class StreamingDataset(IterableDataset):
         if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
             raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
         self._pins = pin_memory and torch.cuda.is_available()
-        default_rank, default_size = rank_and_world_size() if mesh is None and None in (rank, world_size) else (0, 1)
-        self._assumed = (default_rank, default_size) if mesh is None and rank is None and world_size is None else None
+        has_no_rank = mesh is None and rank is None and world_size is None
+        if mesh is None:
+            rank, world_size = rank_and_world_size(rank, world_size)
+        self._assumed = (rank, world_size) if has_no_rank else None
         self._arguments: dict[str, Any] = {
             "output": output,
             "global_batch_size": global_batch_size,
             "batch_size": batch_size,
-            "rank": default_rank if rank is None else rank,
-            "world_size": default_size if world_size is None else world_size,
+            "rank": rank,
+            "world_size": world_size,
             "mesh": mesh,
             "split": split,
             "fields": tuple(fields),

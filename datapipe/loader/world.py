@@ -1,0 +1,117 @@
+"""The rank of this process, where the program does not give it: from torch.distributed, or from what the launcher set.
+
+    torch.distributed has begun      its rank and world size
+    RANK and WORLD_SIZE              as torchrun, Accelerate and DeepSpeed set them
+    another launcher's variables     an error with the arguments to give: what a process is, they do not tell for certain. In a
+                                     batch script of Slurm, say, one process may hold the variables of all tasks
+    nothing                          rank 0 of 1
+
+Torch is not imported: a process whose program never imported it has no process group of it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from datapipe.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class _Launcher:
+    """A launcher that tells a process what it is by the environment."""
+
+    name: str
+    rank: str
+    world_size: str
+
+
+_LAUNCHERS = (
+    _Launcher("mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    _Launcher("mpirun", "PMI_RANK", "PMI_SIZE"),
+    _Launcher("mpirun (MVAPICH)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+"""Slurm sets SLURM_STEP_NUM_TASKS in the tasks of a step alone, and SLURM_NTASKS in a batch script, too."""
+
+
+def rank_and_world_size(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
+    """Rank and world size of this process, of which those that are given win.
+
+    Raises UserError for one that is given alone and contradicts the environment, and where the environment does not tell.
+    """
+    if rank is not None and world_size is not None:
+        return rank, world_size
+    here = _found_here(os.environ, is_given=rank is not None or world_size is not None)
+    if here is None:
+        return rank or 0, 1 if world_size is None else world_size
+    for name, given, found in (("rank", rank, here[0]), ("world_size", world_size, here[1])):
+        if given is not None and given != found:
+            raise UserError(
+                f"{name}={given}, but this process is rank {here[0]} of {here[1]} (torch.distributed, or RANK and WORLD_SIZE). "
+                f"Give both rank and world_size, or neither."
+            )
+    return here
+
+
+def is_distributed() -> bool:
+    """Whether `torch.distributed` has begun."""
+    return _torch_distributed() is not None
+
+
+def _found_here(environment: Mapping[str, str], *, is_given: bool) -> tuple[int, int] | None:
+    """Rank and world size by torch.distributed or the environment; None where neither tells of a world."""
+    distributed = _torch_distributed()
+    if distributed is not None:
+        return distributed.get_rank(), distributed.get_world_size()
+    rank, world_size = _number(environment, "RANK"), _number(environment, "WORLD_SIZE")
+    if rank is None and world_size is not None and world_size > 1:
+        raise UserError(
+            f"WORLD_SIZE={world_size} and no RANK: this process does not know its rank yet. Make the loader after "
+            f"torch.distributed began (in Lightning, in train_dataloader), or give it rank and world_size."
+        )
+    if rank is not None and world_size is None:
+        raise UserError(f"RANK={rank} and no WORLD_SIZE in the environment: give the loader rank and world_size.")
+    if rank is not None and world_size is not None:
+        if not 0 <= rank < world_size:
+            raise UserError(
+                f"RANK={rank} and WORLD_SIZE={world_size} in the environment: expected 0 <= RANK < WORLD_SIZE. Give the loader "
+                f"rank and world_size."
+            )
+        return rank, world_size
+    if not is_given:
+        _refuse_other_launchers(environment)
+    return None
+
+
+def _refuse_other_launchers(environment: Mapping[str, str]) -> None:
+    """Raises UserError for one of several processes of a launcher whose variables are not taken unasked."""
+    for launcher in _LAUNCHERS:
+        size, rank = (environment.get(name, "") for name in (launcher.world_size, launcher.rank))
+        if size.isdigit() and rank.isdigit() and int(size) > 1:
+            raise UserError(
+                f"{launcher.name} started this process as {rank} of {size} ({launcher.rank}, {launcher.world_size}), and the "
+                f'loader has no rank. Give it rank=int(os.environ["{launcher.rank}"]) and '
+                f'world_size=int(os.environ["{launcher.world_size}"]), or set RANK and WORLD_SIZE; rank=0, world_size=1 reads '
+                f"every row in each process."
+            )
+
+
+def _number(environment: Mapping[str, str], name: str) -> int | None:
+    value = environment.get(name, "").strip()
+    if not value:
+        return None
+    try:
+        return int(value)
+    except ValueError:
+        raise UserError(f"{name}={value!r} in the environment: expected a whole number. Give rank and world_size.") from None
+
+
+def _torch_distributed() -> Any:
+    """The module where it has begun; else None."""
+    distributed = getattr(sys.modules.get("torch"), "distributed", None)
+    has_begun = distributed is not None and distributed.is_available() and distributed.is_initialized()
+    return distributed if has_begun else None

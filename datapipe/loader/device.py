@@ -33,6 +33,7 @@ except ImportError as error:
     raise ImportError("datapipe.loader.device needs torch: pip install datapipe[torch]") from error
 
 from datapipe.loader.torch import StreamingDataLoader, StreamingDataset
+from datapipe.loader.turns import Turns
 
 Batch = dict[str, Any]
 
@@ -62,8 +63,13 @@ class DevicePrefetcher(Iterator[Batch]):
         self._device = device
         self._iterator: Iterator[Mapping[str, Any]] | None = None
         self._pending: deque[_Copy | BaseException] = deque()  # an error or StopIteration comes last
+        self._turns = Turns()
 
     def __next__(self) -> Batch:
+        with self._turns.lock:
+            return self._take()
+
+    def _take(self) -> Batch:
         if not self._pending:
             self._start_copies(1)
         oldest = self._pending.popleft()
@@ -74,16 +80,30 @@ class DevicePrefetcher(Iterator[Batch]):
         self._state = oldest.state
         return self._hand_over(oldest)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state of the source after the batch handed out last."""
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state of the source after the batch handed out last.
+
+        Args:
+            step: the next step to train, where the trainer has taken batches ahead: `batch["step"] + 1`.
+        """
         if self._states is None:
             raise UserError(
                 f"{type(self._source).__name__} has no state that counts batches. Count the steps of the run and save "
                 f"dataset.state_dict(steps_done); or give prefetch_to_device a Loader or a StatefulDataLoader."
             )
+        if step is not None:
+            return self._state_of(step)
         if self._state is None:
             return dict(self._states.state_dict())
         return sealed({**self._states.state_dict(), "step": self._state}) if isinstance(self._state, int) else self._state
+
+    def _state_of(self, step: int) -> dict[str, Any]:
+        if not isinstance(self._states, Loader | StreamingDataset | StreamingDataLoader):
+            kind = type(self._source).__name__
+            raise UserError(f"{kind} counts no steps: state_dict() is its state after the batch handed out last.")
+        if isinstance(self._state, int) and step > self._state:
+            raise UserError(f"state_dict(step={step}): the step after the batches handed out is {self._state}.")
+        return dict(self._states.state_dict(step))
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Drops pending copies; the source continues after the batches that `state` counts."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from numbers import Integral
 
 from datapipe.errors import EndlessError, UserError
 from datapipe.loader.batches import Batch, BatchBuilder
@@ -13,12 +14,14 @@ from datapipe.loader.order.layout import Split
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.share import Mesh
 from datapipe.loader.stats import LoaderStats, StepClock
+from datapipe.loader.turns import SharedIterator, Turns
 
 
 class Iteration:
-    """The iterator of a rank. Every `for` and `next` moves the one position that there is."""
+    """The iterator of a rank. Every `for` and `next` moves the one position that there is, one thread at a time."""
 
     mesh: Mesh
+    turns: Turns
     clock: StepClock
     _builder: BatchBuilder
     _read_ahead: ReadAhead | None
@@ -77,38 +80,40 @@ class Iteration:
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches from the next step on. Closing or dropping the iterator stops its threads."""
-        self._end_next()
-        if self.split == "validation" and not self._is_positioned:
-            self.seek(0)
-        self._is_positioned = False
-        return self._iterate()
+        with self.turns.lock:
+            self._end_next()
+            if self.split == "validation" and not self._is_positioned:
+                self.seek(0)
+            self._is_positioned = False
+            return SharedIterator(self._iterate(), self.turns)
 
     def __next__(self) -> Batch:
         """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end, and whenever asked there."""
-        self._is_positioned = False
-        if not self._has_more():
-            self._end_next()
-            self.tell_dropped()
-            raise StopIteration
-        if self._ahead is None:
-            self._ahead = self.prefetcher(stride=1)
-        try:
-            return self._take(self._ahead)
-        except BaseException:
-            self._end_next()
-            raise
+        with self.turns.lock:
+            self._is_positioned = False
+            if not self._has_more():
+                self._end_next()
+                self.tell_dropped(stacklevel=4)
+                raise StopIteration
+            if self._ahead is None:
+                self._ahead = self.prefetcher(stride=1)
+            try:
+                return self._take(self._ahead, stacklevel=5)
+            except BaseException:
+                self._end_next()
+                raise
 
-    def _iterate(self) -> Iterator[Batch]:
+    def _iterate(self) -> Generator[Batch, None, None]:
         while self._has_more():
             builder, ahead = self._builder, self.prefetcher(stride=1)
             try:
                 while builder is self._builder and self._has_more():
-                    yield self._take(ahead)
+                    yield self._take(ahead, stacklevel=6)
             finally:
                 ahead.close()
         self.tell_dropped()
 
-    def _take(self, ahead: Prefetcher) -> Batch:
+    def _take(self, ahead: Prefetcher, stacklevel: int) -> Batch:
         asked_at = self.clock.asks()
         batch = ahead.take(self._step)
         self.clock.takes(asked_at, self.clock.count_tokens(batch))
@@ -116,7 +121,7 @@ class Iteration:
         step, end = steps.advance(self._step, 1), steps.num_steps
         if end is not None and step >= end:
             step = end
-            self.tell_dropped(stacklevel=5)  # before the position moves: as an error, it must cost no batch
+            self.tell_dropped(stacklevel)  # before the position moves: as an error, it must cost no batch
         self._step = step
         return batch
 
@@ -126,7 +131,7 @@ class Iteration:
             self._ahead.close()
             self._ahead = None
 
-    def tell_dropped(self, stacklevel: int = 4) -> None:
+    def tell_dropped(self, stacklevel: int = 5) -> None:
         """Warns, once, that rows at the end are left out. Told with the last batch: not all trainers ask for another."""
         num_dropped = self.batch_order.steps.num_dropped
         if self._tells_dropped and num_dropped:
@@ -136,6 +141,15 @@ class Iteration:
     def next_step(self, count: int) -> int:
         """The step that follows the next step by `count`, skipped ones not counted; at most the end."""
         return self._within(self._builder.batch_order.steps.advance(self._step, count))
+
+    def handed_out(self, step: int) -> int:
+        """`step` as the next step of a state. Raises UserError where a batch before it was not handed out."""
+        if isinstance(step, bool) or not isinstance(step, Integral) or not 0 <= step <= self._step:
+            raise UserError(
+                f"state_dict(step={step!r}): expected the next step to train, from 0 to {self._step}, which follows those "
+                f'handed out. After training on a batch, it is batch["step"] + 1.'
+            )
+        return min(self._step, self.batch_order.steps.next(int(step)))
 
     def _within(self, step: int) -> int:
         end = self._builder.batch_order.steps.num_steps
@@ -172,7 +186,8 @@ class Iteration:
         """Continues at `step`, the next one that is not skipped, or the end; in constant time, also in an iteration."""
         if step < 0:
             raise UserError(f"step {step}: steps count from 0. Give a step of at least 0.")
-        self._step, self._is_positioned = self._within(self.batch_order.steps.next(step)), True
+        with self.turns.lock:
+            self._step, self._is_positioned = self._within(self.batch_order.steps.next(step)), True
 
     def _has_more(self) -> bool:
         return self._step != self._builder.batch_order.steps.num_steps  # which the position never passes

@@ -4,7 +4,7 @@
         __iter__          batch(step), batch(step + 1), … from the next step on, built ahead by threads
         __next__          one batch, for loops without `for`; both move the same position
         batch(step)       any batch, at any time, in constant time
-        state_dict()      the next step and the history of the run; counts the batches handed out
+        state_dict()      the next step and the history of the run; counts the batches handed out, or those before a step
 
 Opening a loader reads snapshot.json and nothing else. A shard is opened when its first row is read, and threads start at the
 first batch, so a loader may be opened before a fork.
@@ -43,6 +43,7 @@ from datapipe.loader.reading import RowReader
 from datapipe.loader.remote.address import is_service
 from datapipe.loader.share import Balance, Mesh, check_last_share, check_shares
 from datapipe.loader.stats import StepClock
+from datapipe.loader.turns import Turns
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.storage import Root
 
@@ -66,7 +67,7 @@ class Loader(Iteration):
     and so does `next(loader)`. A training loader stays at its end. A validation loader starts over with each `for`, since every
     pass over it is the same, unless a state or `seek` has just set its position. `len(loader)` is the number of batches of a
     whole run, wherever the loader is; a run without end has none. A copy by `pickle` or `copy.deepcopy` is at the same position
-    of the same history, and opens files of its own.
+    of the same history, and opens files of its own. Several threads may take batches: each batch is handed out once.
 
     The arguments hold from the loader's position on. A state that was saved with another batch size, or with fewer skips, is
     accepted, and the change is written into the lineage of the states that follow. A state of another mixture or of other data
@@ -126,12 +127,13 @@ class Loader(Iteration):
 
     def __new__(cls, output: str | Path = "", **options: Any) -> Self:
         loader = object.__new__(cls)
+        loader.turns = Turns()
         if cls is Loader and is_service(str(output)):
             from datapipe.loader.remote.loader import RemoteLoader, files_of
 
             loader._files = files_of(str(output))
             if loader._files is None:
-                return object.__new__(RemoteLoader)  # type: ignore[return-value]  # a subclass
+                return RemoteLoader.__new__(RemoteLoader)  # type: ignore[return-value]  # a subclass
         return loader
 
     def __init__(
@@ -212,9 +214,14 @@ class Loader(Iteration):
         self.batch_order.check_step(step)
         return self._builder.build(step)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state after the batches handed out, ready for JSON."""
-        return self._state().as_dict()
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state after the batches handed out, ready for JSON.
+
+        Args:
+            step: the next step to train, for a trainer that has taken batches ahead: `batch["step"] + 1` of the last batch that
+                it trained on (with "step" among the fields). The state then counts the batches before it.
+        """
+        return self._state(step).as_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts, on any rank of any world.
@@ -226,9 +233,10 @@ class Loader(Iteration):
         check_same_order(saved, self._state())
         resumed = resume_run(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
         self._check_last_batch(resumed)
-        self._builder = self._builder.on(resumed)
-        self._end_next()
-        self.seek(saved.step)
+        with self.turns.lock:
+            self._builder = self._builder.on(resumed)
+            self._end_next()
+            self.seek(saved.step)
 
     def advance(self, snapshot: str | None = None) -> str:
         """Moves to a later snapshot of the output at the next step, also in an iteration; returns its fingerprint.
@@ -241,14 +249,19 @@ class Loader(Iteration):
             snapshot: as for the loader; None for the newest.
         """
         found = read_snapshot(Root(str(self._arguments["output"])), snapshot).fingerprint
-        if found != self.snapshot.fingerprint:
-            arguments, state = {**self._arguments, "snapshot": found}, self.state_dict()
-            moved = type(self)(**{**arguments, "migrate": True})
-            moved.load_state_dict(state)
-            self.close()
-            moved._arguments, moved._migrate, moved.clock = arguments, self._migrate, self.clock
-            self.__dict__ = moved.__dict__
+        with self.turns.lock:
+            if found != self.snapshot.fingerprint:
+                self._move_to(found)
         return found
+
+    def _move_to(self, fingerprint: str) -> None:
+        """Becomes a loader of another snapshot, at the same position."""
+        arguments, state = {**self._arguments, "snapshot": fingerprint}, self.state_dict()
+        moved = type(self)(**{**arguments, "migrate": True})
+        moved.load_state_dict(state)
+        self.close()
+        moved._arguments, moved._migrate, moved.clock, moved.turns = arguments, self._migrate, self.clock, self.turns
+        self.__dict__ = moved.__dict__
 
     def most_runs(self, num_steps: int | None = None) -> int:
         """A `pad_cu_seqlens` for the next `num_steps` batches of all ranks, by default all that are left; reads lengths."""
@@ -281,7 +294,8 @@ class Loader(Iteration):
 
     def close(self) -> None:
         """Closes open shards, and stops fetching others and building ahead for `next`. The loader stays usable."""
-        self._end_next()
+        with self.turns.lock:
+            self._end_next()
         self._reader.close()
         if self._cache is not None:
             self._cache.close()
@@ -290,5 +304,6 @@ class Loader(Iteration):
         if self._even and order.num_steps:
             check_last_share(self.mesh, order.num_steps - 1, order.num_rows(order.num_steps - 1))
 
-    def _state(self) -> LoaderState:
-        return state_at(self._step, self.batch_order)
+    def _state(self, step: int | None = None) -> LoaderState:
+        with self.turns.lock:
+            return state_at(self._step if step is None else self.handed_out(step), self.batch_order)

@@ -183,19 +183,21 @@ class RemoteLoader(Loader):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         saved, _ = read_state(state)
-        self._end_next()
-        self._start(self._open(self.snapshot.fingerprint, state))
-        self.seek(saved.step)
+        with self.turns.lock:
+            self._end_next()
+            self._start(self._open(self.snapshot.fingerprint, state))
+            self.seek(saved.step)
 
     def advance(self, snapshot: str | None = None) -> str:
-        opened = self._open(snapshot, self.state_dict(), migrate=True)
-        if opened.snapshot.fingerprint != self.snapshot.fingerprint:
-            step = self._step
-            self._end_next()
-            self.snapshot = opened.snapshot  # type: ignore[assignment]
-            self._arguments = {**self._arguments, "snapshot": opened.snapshot.fingerprint}
-            self._start(opened)
-            self.seek(step)
+        with self.turns.lock:
+            opened = self._open(snapshot, self.state_dict(), migrate=True)
+            if opened.snapshot.fingerprint != self.snapshot.fingerprint:
+                step = self._step
+                self._end_next()
+                self.snapshot = opened.snapshot  # type: ignore[assignment]
+                self._arguments = {**self._arguments, "snapshot": opened.snapshot.fingerprint}
+                self._start(opened)
+                self.seek(step)
         return opened.snapshot.fingerprint
 
     def most_runs(self, num_steps: int | None = None) -> int:
@@ -203,7 +205,8 @@ class RemoteLoader(Loader):
 
     def close(self) -> None:
         """Ends what is built ahead, and the connections. The loader stays usable."""
-        self._end_next()
+        with self.turns.lock:
+            self._end_next()
         self._replicas.close()
 
     def __setstate__(self, copied: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ Trainers know a StreamingDataLoader as a torch DataLoader and as a `Stateful` of
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -40,6 +40,7 @@ from datapipe.loader.remote.address import is_service
 from datapipe.loader.stats import LoaderStats, worker_memory
 from datapipe.loader.torch.dataset import StreamingDataset
 from datapipe.loader.torch.wrappers import Wrappers, find_wrappers, is_called_by
+from datapipe.loader.turns import SharedIterator
 from datapipe.shards.manifest import Snapshot
 from datapipe.storage import Root
 
@@ -154,11 +155,13 @@ class StreamingDataLoader(DataLoader):
         return self.dataset.snapshot
 
     def __iter__(self) -> Iterator[Any]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        if self.dataset.loader.split == "validation" and not self._is_resumed:
-            self._end_pass(keep_workers=self.persistent_workers)
-            self.dataset.loader.seek(0)
-        self._is_resumed = False
-        return self._iterate()
+        loader = self.dataset.loader
+        with loader.turns.lock:
+            if loader.split == "validation" and not self._is_resumed:
+                self._end_pass(keep_workers=self.persistent_workers)
+                loader.seek(0)
+            self._is_resumed = False
+            return SharedIterator(self._iterate(), loader.turns)
 
     def stats(self) -> LoaderStats:
         """Figures of all loops so far, and whether the data is the bottleneck: `print(loader.stats())`.
@@ -177,11 +180,15 @@ class StreamingDataLoader(DataLoader):
         ahead = self.num_workers * factor
         return replace(stats, num_workers=self.num_workers, num_threads=0, built=0, depth=ahead, host_memory=memory)
 
-    def state_dict(self) -> dict[str, Any]:
-        """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers."""
+    def state_dict(self, step: int | None = None) -> dict[str, Any]:
+        """The state after the batches handed out, as `Loader.state_dict`: plain JSON, good for any rank and any workers.
+
+        Args:
+            step: the next step to train, where the trainer has taken batches ahead: `batch["step"] + 1`.
+        """
         if self._holder and not is_called_by("datapipe.loader.device"):
             raise UserError(f"{HELD} Save the state of prefetch_to_device: batches.state_dict().")
-        return self.dataset.loader.state_dict()
+        return self.dataset.loader.state_dict(step)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts: a state of this loader, of a `Loader` or of a `StreamingDataset`."""
@@ -190,21 +197,23 @@ class StreamingDataLoader(DataLoader):
                 f"the state is that of DataLoader worker {state['worker']['id']} alone. Give a state of the whole run: "
                 f"state_dict() of this loader, or dataset.state_dict(steps_done)."
             )
-        self.dataset.load_state_dict(state)
-        self._end_pass(keep_workers=False)  # workers hold the history of the run as it was
-        self._is_resumed, self._is_fresh, self._holder = True, False, ""
+        with self.dataset.loader.turns.lock:
+            self.dataset.load_state_dict(state)
+            self._end_pass(keep_workers=False)  # workers hold the history of the run as it was
+            self._is_resumed, self._is_fresh, self._holder = True, False, ""
 
     def advance(self, snapshot: str | None = None) -> str:
         """Moves to a later snapshot after the batches handed out, as `Loader.advance`. Workers start anew."""
-        found = self.dataset.loader.advance(snapshot)
-        self._end_pass(keep_workers=False)
+        with self.dataset.loader.turns.lock:
+            found = self.dataset.loader.advance(snapshot)
+            self._end_pass(keep_workers=False)
         return found
 
     def _has_more(self) -> bool:
         loader = self.dataset.loader
         return loader.num_steps is None or loader.step < loader.num_steps
 
-    def _iterate(self) -> Iterator[Any]:
+    def _iterate(self) -> Generator[Any, None, None]:
         """Batches from the position on. Several iterators at a time share the position, so each batch is handed out once."""
         wrappers = find_wrappers(self.dataset)
         self._refuse(wrappers)
@@ -258,7 +267,7 @@ class StreamingDataLoader(DataLoader):
                 loader.clock.takes(asked_at, self._taken.add(batch))
                 loader.seek(loader.next_step(1))
             if not self._has_more():
-                loader.tell_dropped(stacklevel=5)
+                loader.tell_dropped(stacklevel=6)
         except BaseException:
             self._end_pass(keep_workers=False)
             loader.seek(step)

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,7 @@ from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Passes
 from datapipe.loader.torch.tensor_batch import TensorBatch
 from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
+from datapipe.loader.turns import SharedIterator
 from datapipe.loader.world import is_distributed, rank_and_world_size
 from datapipe.shards.manifest import Snapshot
 
@@ -190,7 +191,7 @@ class StreamingDataset(IterableDataset):
             if get_worker_info() is None:
                 raise
             return _raise_at_first(error)  # raised here, it would kill a persistent worker, and its message would be lost
-        return self._iterate(_dataloader_worker()[1])
+        return SharedIterator(self._iterate(_dataloader_worker()[1]), self._loader.turns)
 
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
         """The state to resume from; see the head of this file for who counts.
@@ -305,7 +306,7 @@ class StreamingDataset(IterableDataset):
             )
         return self._loader.step
 
-    def _iterate(self, stride: int) -> Iterator[Batch]:
+    def _iterate(self, stride: int) -> Generator[Batch, None, None]:
         self._runs_ahead = find_wrappers(self).runs_ahead
         loader, stop = self._loader, self.num_steps
         tells_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader tells

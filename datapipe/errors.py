@@ -58,6 +58,10 @@ class CorruptionError(DatapipeError):
     """Bytes on disk differ from the bytes that were committed."""
 
 
+class CutShortError(CorruptionError):
+    """A file lost its end while it was open."""
+
+
 class DroppedRowsWarning(UserWarning):
     """Rows at the end of a run are left out, because they make no whole batch."""
 

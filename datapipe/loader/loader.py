@@ -51,6 +51,7 @@ KERNELS = (
     "datapipe.kernels.tokens.batch:shifted_labels_64",
     "datapipe.kernels.tokens.gather:copy_16_to_int64",
     "datapipe.kernels.tokens.gather:count_chunks",
+    "datapipe.kernels.tokens.gather:find_cut",
     "datapipe.kernels.tokens.gather:find_rows",
     "datapipe.kernels.tokens.gather:gather_lengths",
     "datapipe.kernels.tokens.permute:shuffle_table",

@@ -25,7 +25,7 @@ import numpy as np
 
 from datapipe.columns import dtype_of
 from datapipe.credentials import masked
-from datapipe.errors import CorruptionError
+from datapipe.errors import CorruptionError, CutShortError
 from datapipe.kernels.tokens import gather as kernels
 from datapipe.loader.order.layout import Layout
 from datapipe.shards.blocks import EVERY_COLUMN, SequenceRows, gather
@@ -114,18 +114,24 @@ class RowReader:
             raise IndexError(f"addresses {addresses.min()} to {addresses.max()} of {self.layout.num_sequences} sequences")
         if missing:
             kept += self._locate_missing(shards, rows, blocks, wanted)
-        sequences = gather(
-            blocks,
-            rows,
-            sequence_length=self._sequence_length,
-            stored=self._stored,
-            wanted=wanted,
-            dtype=dtype,
-            allocate=allocate,
-            name=lambda row: self.layout.shards[shards[row]].path,
-        )
-        del kept  # the memory that `blocks` points to must live until here
-        return sequences
+        try:
+            return gather(
+                blocks,
+                rows,
+                sequence_length=self._sequence_length,
+                stored=self._stored,
+                wanted=wanted,
+                dtype=dtype,
+                allocate=allocate,
+                name=lambda row: self.layout.shards[shards[row]].path,
+            )
+        except CutShortError:
+            self.close()
+        finally:
+            del kept  # the memory that `blocks` points to must live until here
+        return self.read(
+            addresses, wanted, dtype, allocate
+        )  # opens the file anew, and so tells its size, or finds another copy
 
     @cached_property
     def removed(self) -> Removed:

@@ -16,12 +16,14 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import KEY_BYTES
-from datapipe.errors import CorruptionError
+from datapipe.errors import CorruptionError, CutShortError
 from datapipe.kernels.tokens import gather as kernels
 
 LENGTHS, KEYS, STARTS = "lengths", "keys", "starts"
 TOKENS, OFFSETS = "tokens", "offsets"
 EVERY_COLUMN = frozenset({TOKENS, OFFSETS, LENGTHS, KEYS, STARTS})
+
+CUT = "the file was cut short while it was open. Delete the file and run the mixture again to restore it"
 
 _ALIGNMENT = 8
 """Arrow aligns every buffer to 8 bytes, and compiled loops rely on it."""
@@ -51,7 +53,8 @@ class Block:
     """One record batch in memory.
 
     Attributes:
-        entry: (BLOCK_WIDTH,) int64, the addresses of the columns and the number of pieces, for kernels.
+        entry: (BLOCK_WIDTH,) int64, for kernels: the addresses of the columns, the number of pieces, and the address of the
+            last byte of the mapped file, or 0 for other memory.
         kept: the owner of the memory.
         num_bytes: of its columns.
     """
@@ -88,8 +91,9 @@ def block_of_batch(batch: pa.RecordBatch, within: pa.Buffer | None) -> Block | N
         if not sound or (num_bytes and address == 0):
             return None
         addresses.append(address)
+    end = 0 if within is None else within.address + within.size - 1
     return Block(
-        np.array([*addresses, num_pieces], np.int64),
+        np.array([*addresses, num_pieces, end], np.int64),
         kept=batch if within is None else within,
         num_bytes=sum(num_bytes for _, _, num_bytes in wanted),
     )
@@ -99,7 +103,7 @@ def block_of_rows(rows: SequenceRows) -> Block:
     """Copied rows as a block of their own, with the columns that they have."""
     offsets = rows.piece_offsets.astype(np.int32)
     columns = (rows.tokens, offsets, rows.piece_lengths, rows.keys, rows.starts)
-    entry = np.array([*(column.ctypes.data for column in columns), len(rows.piece_lengths)], np.int64)
+    entry = np.array([*(column.ctypes.data for column in columns), len(rows.piece_lengths), 0], np.int64)
     entry[kernels.NUM_CHUNKS] = rows.piece_offsets[-1] if len(rows.piece_offsets) else 0
     return Block(entry, kept=(rows, offsets), num_bytes=sum(column.nbytes for column in columns))
 
@@ -115,7 +119,9 @@ def gather(
     allocate: Callable[[tuple[int, ...], np.dtype], np.ndarray] = np.empty,
     name: Callable[[int], str],
 ) -> SequenceRows:
-    """Copies rows out of blocks. Raises CorruptionError for a row that points outside its block.
+    """Copies rows out of blocks.
+
+    Raises CutShortError for a mapped file that was cut short, CorruptionError for a row that points outside its block.
 
     Args:
         blocks: (n,) int64, address of the entry of each row's block; the caller keeps the blocks alive.
@@ -129,6 +135,24 @@ def gather(
     tokens = allocate((num_rows, sequence_length), dtype or stored)
     if num_rows:
         _COPIES[stored.str, tokens.dtype.str](blocks, rows, tokens)
+    try:
+        sequences = _with_pieces(tokens, blocks, rows, sequence_length, wanted, name)
+    except CorruptionError:
+        _check_whole(blocks, name)
+        raise
+    _check_whole(blocks, name)
+    return sequences
+
+
+def _with_pieces(
+    tokens: np.ndarray,
+    blocks: np.ndarray,
+    rows: np.ndarray,
+    sequence_length: int,
+    wanted: Set[str],
+    name: Callable[[int], str],
+) -> SequenceRows:
+    """`tokens` of some rows with the other columns that are wanted."""
     if not wanted - {TOKENS}:
         return _rows_of(tokens, _NO_NUMBERS, None, None, None)
     firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
@@ -169,6 +193,13 @@ def _check(bad_row: int, name: Callable[[int], str]) -> None:
             f"{name(bad_row)}: a row points outside its record batch. Delete the file and run the mixture again to restore "
             f"it; `datapipe verify` checks all shards"
         )
+
+
+def _check_whole(blocks: np.ndarray, name: Callable[[int], str]) -> None:
+    """Called after rows were copied: a file may be cut short at any time."""
+    cut_row = kernels.find_cut(blocks)
+    if cut_row >= 0:
+        raise CutShortError(f"{name(cut_row)}: {CUT}")
 
 
 _COPIES = {

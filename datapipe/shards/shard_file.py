@@ -16,9 +16,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from datapipe.errors import CorruptionError, SnapshotError
+from datapipe.errors import CorruptionError, CutShortError, SnapshotError
 from datapipe.shards import schemas
+from datapipe.shards.blocks import CUT
 from datapipe.shards.checksum import intact, rows_checksum
+from datapipe.shards.mapping import Mapping
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 
@@ -83,6 +85,7 @@ class Shard:
     def __init__(self, entry: ShardEntry, stream: pa.NativeFile, *, is_local: bool) -> None:
         self._entry, self._stream, self._is_local = entry, stream, is_local
         self.mapped: pa.Buffer | None = None
+        self._mapping: Mapping | None = None
         self.schema, self.num_batches = pa.schema([]), 0
         self._get: Callable[[int], tuple[Any, bytes]]
 
@@ -104,13 +107,15 @@ class Shard:
         return shard
 
     def _read_footer(self) -> None:
+        whole = self._stream.read_buffer() if self._is_local else None
+        self._mapping = None if whole is None else Mapping(whole)
         if self._entry.path.endswith(".parquet"):
-            file: Any = pq.ParquetFile(self._stream)
+            file: Any = pq.ParquetFile(self._stream if whole is None else pa.BufferReader(whole))
             self.schema, self.num_batches = file.schema_arrow, file.num_row_groups
             checksums = (file.metadata.metadata or {}).get(CHECKSUM_KEY, b"").split()
             self._get = lambda number: _row_group(file, number, checksums)
         else:
-            self.mapped = self._stream.read_buffer() if self._is_local else None
+            self.mapped = whole
             file = pa.ipc.open_file(self._stream if self.mapped is None else pa.BufferReader(self.mapped))
             self.schema, self.num_batches = file.schema, file.num_record_batches
             self._get = lambda number: _record_batch(file, number)
@@ -170,9 +175,11 @@ class Shard:
         return f"{kind} {number}, rows {start} to {stop - 1},"
 
     def _laid_out(self, number: int) -> tuple[pa.RecordBatch, bytes]:
+        self._check_whole()  # Arrow reads the footer again, and would take zeros for one
         with self._damage_named(f"{self.rows_of(number)} "):
             batch, checksum = self._get(number)
             batch.validate()
+        self._check_whole()
         expected = min(self.rows_per_batch, self._entry.sequences - number * self.rows_per_batch)
         pieces = {len(batch.column(name).values) for name in ("lengths", "keys", "starts")}
         if batch.num_rows != expected or len(pieces) != 1:
@@ -181,6 +188,10 @@ class Shard:
                 f"mixture again to restore it"
             )
         return batch, checksum
+
+    def _check_whole(self) -> None:
+        if self._mapping is not None and self._mapping.is_cut:
+            raise CutShortError(f"{self._entry.path}: {CUT}")
 
     def close(self) -> None:
         """Closes the file. Batches and `mapped` stay valid."""
@@ -192,6 +203,7 @@ class Shard:
         try:
             yield
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            self._check_whole()
             if isinstance(error, OSError) and (not self._is_local or error.errno is not None):
                 raise  # an error of the disk or the network, not of the content
             raise CorruptionError(

@@ -7,7 +7,7 @@
 A block is a record batch, described by `BLOCK_WIDTH` int64: addresses of its columns and its number of chunks. A chunk is the
 part of a document that a row holds (`kernels/tokens/pack.py`); batches of the loader call it a piece. Offsets and lengths from
 a file are compared with those numbers before they become an address or an index of an output, so a damaged file is found and
-never followed.
+never followed. A file that was cut short reads as zeros from there on (`shards/mapping.py`): `find_cut` is called after a copy.
 
 Arguments stay flat: a NamedTuple of six arrays adds 2.4 us to a call, and all calls of a batch take 28 us together.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Any
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.tokens.memory import int32_at, int64_at, prefetch, uint16_at, uint32_at, uint64_at
+from datapipe.kernels.tokens.memory import int32_at, int64_at, prefetch, uint8_at, uint16_at, uint32_at, uint64_at
 from datapipe.kernels.types import (
     Int32MatrixOut,
     Int32sOut,
@@ -29,9 +29,10 @@ from datapipe.kernels.types import (
     UInt64MatrixOut,
 )
 
-BLOCK_WIDTH = 6
-TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, NUM_CHUNKS = range(BLOCK_WIDTH)
-"""The items of a block: five addresses and a number. A block whose tokens have address 0 is absent."""
+BLOCK_WIDTH = 7
+TOKENS, OFFSETS, LENGTHS, KEYS, STARTS, NUM_CHUNKS, END = range(BLOCK_WIDTH)
+"""The items of a block: five addresses, a number, and the address of the last byte of the mapped file, or 0 for other memory. A
+block whose tokens have address 0 is absent."""
 
 BLOCK_BYTES = 8 * BLOCK_WIDTH
 
@@ -229,3 +230,17 @@ def gather_keys(blocks: Int64s, firsts: Int64s, chunk_offsets: Int64s, out: UInt
         for chunk in range(count):
             out[chunk_offsets[i] + chunk, 0] = keys[2 * chunk]
             out[chunk_offsets[i] + chunk, 1] = keys[2 * chunk + 1]
+
+
+@kernel
+def find_cut(blocks: Int64s) -> int:
+    """The first row whose mapped file, which never ends with a zero, was cut short; or -1.
+
+    Args:
+        blocks: (n,) int64.
+    """
+    for i in range(blocks.shape[0]):
+        end = int64_at(blocks[i], BLOCK_WIDTH)[END]
+        if end != 0 and uint8_at(end, 1)[0] == 0:
+            return i
+    return -1

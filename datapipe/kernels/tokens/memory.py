@@ -84,6 +84,7 @@ def prefetch(address: Any) -> None:
     """The processor's prefetch instruction in compiled kernels; nothing in Python."""
 
 
+uint8_at = ArrayAt(np.uint8)
 uint16_at = ArrayAt(np.uint16)
 uint32_at = ArrayAt(np.uint32)
 int32_at = ArrayAt(np.int32)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -226,6 +227,16 @@ def test_read_remote_shard_with_a_damaged_copy_comes_from_the_store(tmp_path: Pa
     reader = remote_reader(tmp_path / "far", lambda shard: copy)
     for _ in range(2):
         assert ((reader.read(np.arange(10)).tokens[:, 0] - 1) // S).tolist() == list(range(10))
+
+
+def test_read_remote_shard_whose_open_copy_is_cut_short_comes_from_the_store(tmp_path: Path) -> None:
+    make_snapshot(tmp_path / "far", {"a": 10}, rows_per_shard=10)
+    copy = tmp_path / "copy"
+    copy.write_bytes((tmp_path / "far/shards/a/train-0000-00000.arrow").read_bytes())
+    reader = remote_reader(tmp_path / "far", lambda shard: copy)
+    before = reader.read(np.arange(10)).tokens
+    os.truncate(copy, 100)
+    np.testing.assert_array_equal(reader.read(np.arange(10)).tokens, before)
 
 
 @pytest.mark.medium

@@ -39,9 +39,11 @@ def _blocks(case: Case, damaged: bool = False) -> tuple[list[oracle.ListBlock], 
             generator.integers(0, 1 << 62, (len(lengths), 2)).astype(np.uint64),
             generator.integers(0, 1 << 40, len(lengths)),
         ]
-        wide = columns[0].astype(np.uint32)
-        kept += [*columns, wide]
-        entries.append([*(column.ctypes.data for column in columns), len(lengths), wide.ctypes.data])
+        wide, end = columns[0].astype(np.uint32), np.frombuffer(b"\0" if len(blocks) == 2 else b"1", np.uint8)
+        kept += [*columns, wide, end]
+        entries.append(
+            [*(column.ctypes.data for column in columns), len(lengths), end.ctypes.data * (len(blocks) != 1), wide.ctypes.data]
+        )
         keys = [(int(first), int(second)) for first, second in columns[3]]
         tokens, starts = columns[0].tolist(), columns[4].tolist()
         blocks.append(oracle.ListBlock(tokens, offsets.tolist(), lengths.tolist(), keys, starts))
@@ -74,6 +76,11 @@ def _copy_row(kernel: Any, wide: bool, dtype: type) -> Row:
         return None, [[_blocks(case)[0][number].tokens[row] for number, row in _wanted(case)]]
 
     return Row(kernel=kernel, arguments=arguments, oracle=expected, from_case=True)
+
+
+def _cut_expected(case: Case) -> tuple[int, list[Any]]:
+    """Block 2 ends with a zero, as a file does that was cut short; block 1 is of no file."""
+    return next((i for i, (number, _) in enumerate(_wanted(case)) if number == 2), -1), []
 
 
 def _count_arguments(damaged: bool) -> Callable[[Case], list[Any]]:
@@ -214,6 +221,13 @@ ROWS = [
             variant="damaged" if damaged else "",
         )
         for damaged in (False, True)
+    ),
+    Row(
+        kernel=kernels.find_cut,
+        arguments=lambda case: [_locations(case)[0]],
+        oracle=_cut_expected,
+        num_outputs=0,
+        from_case=True,
     ),
     _chunk_row(kernels.gather_starts, "starts", lambda size: np.empty(size, np.int64)),
     _chunk_row(kernels.gather_keys, "keys", lambda size: np.empty((size, 2), np.uint64)),

@@ -1,6 +1,9 @@
 """Memory for batches, reused when no batch refers to it: fresh pages from the system cost more than filling them.
 
-    empty((256, 2048), int64)  ->  an array over a buffer that no other array refers to
+    empty((256, 2048), int64)  ->  an array over a buffer that no other array refers to, from a multiple of 64 bytes on
+
+Libraries take memory over as it is only where it is aligned, JAX to 64 bytes. Batches are views of the arrays of a chunk, so
+they are aligned where their rows are multiples of 64 bytes, as those of a multiple of 16 tokens are.
 
 Every array over a buffer, and every object made from one without a copy (a tensor, a memory view), holds a reference to the
 buffer. A buffer is free when the pool holds the last reference, so a batch that the trainer keeps is never overwritten.
@@ -21,8 +24,34 @@ MOST_BYTES = 256 << 20
 _LEAST_BYTES = 64 << 10
 """Of an array that is worth a buffer. Smaller arrays come from memory that the process has already."""
 
-_OWN_REFERENCES = 3
-"""To a free buffer: the pool's list, the loop's variable, and the argument of `getrefcount`."""
+_ALIGNMENT = 64
+
+
+def aligned_empty(shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
+    """As `np.empty`, from a multiple of 64 bytes on where it has as many."""
+    wanted = np.dtype(dtype)
+    num_bytes = prod(shape) * wanted.itemsize
+    if num_bytes < _ALIGNMENT:
+        return np.empty(shape, wanted)
+    buffer, start = _buffer(num_bytes)
+    return np.ndarray(shape, wanted, buffer, start)
+
+
+def _buffer(num_bytes: int) -> tuple[np.ndarray, int]:
+    """Memory, and where an aligned array of `num_bytes` begins in it."""
+    buffer = np.empty(num_bytes + _ALIGNMENT, np.uint8)
+    return buffer, -buffer.ctypes.data % _ALIGNMENT
+
+
+def _own_references() -> int:
+    """What `getrefcount` tells of a free buffer: how a loop's variable and an argument count depends on Python's version."""
+    buffers = [_buffer(0)]
+    for buffer, _ in buffers:
+        return getrefcount(buffer)
+    raise AssertionError
+
+
+_OWN_REFERENCES = _own_references()
 
 
 class BufferPool:
@@ -31,16 +60,16 @@ class BufferPool:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self._most_bytes = most_bytes
         self._lock = Lock()
-        self._buffers: list[np.ndarray] = []
+        self._buffers: list[tuple[np.ndarray, int]] = []
 
     def empty(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
         """An uninitialised array, like `np.empty`."""
         wanted = np.dtype(dtype)
         num_bytes = prod(shape) * wanted.itemsize
         if num_bytes < _LEAST_BYTES:
-            return np.empty(shape, wanted)
+            return aligned_empty(shape, wanted)
         if not self._lock.acquire(blocking=False):  # held by another thread, or by one that a fork did not copy
-            return np.empty(shape, wanted)
+            return aligned_empty(shape, wanted)
         try:
             reused = self._reuse(shape, wanted, num_bytes)
             return reused if reused is not None else self._new(shape, wanted, num_bytes)
@@ -50,20 +79,22 @@ class BufferPool:
     @property
     def num_bytes(self) -> int:
         """Bytes of all buffers in the pool."""
-        return sum(buffer.nbytes for buffer in self._buffers)
+        return sum(buffer.nbytes - _ALIGNMENT for buffer, _ in self._buffers)
 
     def _reuse(self, shape: tuple[int, ...], dtype: np.dtype, num_bytes: int) -> np.ndarray | None:
-        for buffer in self._buffers:
-            if buffer.nbytes == num_bytes and getrefcount(buffer) == _OWN_REFERENCES:
-                return np.ndarray(shape, dtype, buffer)
+        for buffer, start in self._buffers:
+            if buffer.nbytes == num_bytes + _ALIGNMENT and getrefcount(buffer) == _OWN_REFERENCES:
+                return np.ndarray(shape, dtype, buffer, start)
         return None
 
     def _new(self, shape: tuple[int, ...], dtype: np.dtype, num_bytes: int) -> np.ndarray:
         # free buffers of another size belong to earlier, smaller chunks: chunks grow, and then keep their size
         self._buffers = [
-            buffer for buffer in self._buffers if buffer.nbytes == num_bytes or getrefcount(buffer) > _OWN_REFERENCES
+            (buffer, start)
+            for buffer, start in self._buffers
+            if buffer.nbytes == num_bytes + _ALIGNMENT or getrefcount(buffer) > _OWN_REFERENCES
         ]
-        buffer = np.empty(num_bytes, np.uint8)
+        buffer, start = _buffer(num_bytes)
         if self.num_bytes + num_bytes <= self._most_bytes:
-            self._buffers.append(buffer)
-        return np.ndarray(shape, dtype, buffer)
+            self._buffers.append((buffer, start))
+        return np.ndarray(shape, dtype, buffer, start)

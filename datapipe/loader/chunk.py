@@ -70,7 +70,10 @@ class Chunk:
                 part.take(rows, filler, self.pool.empty((1, len(part.places)), values.dtype))
                 for part, rows in zip(self.document_parts, self.per_row(values))
             ]
-        return self.per_row(values if self.columns is None else values[:, self.columns])
+        if self.columns is not None:
+            part = self.pool.empty((len(values), len(self.columns)), values.dtype)
+            values = np.take(values, self.columns, axis=1, out=part, mode="clip")  # without a mode, `out` is written twice
+        return self.per_row(values)
 
     @property
     def eos_id(self) -> int:

@@ -28,7 +28,8 @@ from datapipe.kernels.types import (
 )
 
 IGNORED = -100
-"""The label that cross-entropy in torch, JAX's optax and Hugging Face's trainers ignores."""
+"""The label that cross-entropy in torch and Hugging Face's trainers ignores. JAX's optax does not: it reads class V - 100, so
+labels must be masked there (`tests/examples/jax_loop.py`)."""
 
 
 @inline

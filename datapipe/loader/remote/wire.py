@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from datapipe.columns import dtype_of
 from datapipe.errors import UserError, suggest
+from datapipe.loader.buffers import aligned_empty
 from datapipe.loader.field_table import FIELDS, PER_TOKEN
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.loader.share import Mesh
@@ -162,7 +163,9 @@ class Assembler:
         if not pa.types.is_list(column.type):
             return column.to_pylist()
         offsets, flat = _view(column.offsets), _view(column.values)
-        flat = np.array(flat[offsets[0] : offsets[-1]])
+        sent = flat[offsets[0] : offsets[-1]]
+        flat = aligned_empty(sent.shape, sent.dtype)
+        flat[:] = sent
         borders = (offsets - offsets[0]).tolist()
         return [_shaped(flat[start:stop], self._shapes[name]) for start, stop in zip(borders, borders[1:])]
 
@@ -170,7 +173,9 @@ class Assembler:
         columns = [part.column(name) for part in parts]
         if not pa.types.is_list(columns[0].type):
             return columns[0][0].as_py()
-        return _shaped(np.concatenate([_view(column.flatten()) for column in columns]), self._shapes[name])
+        sent = [_view(column.flatten()) for column in columns]
+        flat = aligned_empty((sum(map(len, sent)),), sent[0].dtype)
+        return _shaped(np.concatenate(sent, out=flat), self._shapes[name])
 
 
 def _view(numbers: pa.Array) -> np.ndarray:

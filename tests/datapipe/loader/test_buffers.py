@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
+from datapipe.loader import Loader
 from datapipe.loader.buffers import BufferPool
+from datapipe.loader.share import Mesh
+from tests.support.snapshots import make_snapshot
 
 SHAPE = (64, 256)
 
@@ -69,3 +76,32 @@ def test_empty_other_sizes_and_more_than_the_limit_are_not_kept() -> None:
     assert pool.num_bytes == 2 * size
     assert pool.empty((4,), np.int64).base is None
     del large
+
+
+@pytest.mark.parametrize("shape", [(64,), (13, 5), (64, 2048), (33, 1024)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
+def test_arrays_are_aligned_to_64_bytes_new_and_reused(shape: tuple[int, ...], dtype: type) -> None:
+    pool = BufferPool()
+    for _ in range(3):
+        array = pool.empty(shape, dtype)
+        array[...] = 1
+        assert (array.ctypes.data % 64, array.shape, array.dtype) == (0, shape, dtype)
+        del array
+
+
+@pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"dtype": "int32"},
+        {"rank": 1, "world_size": 3, "dtype": "int32"},
+        {"mesh": Mesh(data_rank=0, data_size=1, context_rank=1, context_size=2, layout="zigzag")},
+    ],
+)
+def test_tokens_of_every_batch_are_aligned_to_64_bytes(tmp_path: Path, options: dict[str, Any]) -> None:
+    output = make_snapshot(tmp_path, {"web": 60}, sequence_length=64)
+    fields = ("input_ids", "labels", "position_ids", "segment_ids")
+    for prefetch in (0, 16):
+        loader = Loader(output, global_batch_size=7, prefetch=prefetch, fields=fields, **options)
+        for batch in islice(loader, 20):
+            assert [batch[field].ctypes.data % 64 for field in fields] == [0, 0, 0, 0]

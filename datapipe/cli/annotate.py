@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Limit, Settings, count_of, end_by_signals, share_of
-from datapipe.credentials import masked
+from datapipe.cli.options import Limit, Settings, command_line, count_of, end_by_signals, share_of
 from datapipe.errors import UserError
 
 
@@ -119,5 +117,4 @@ def annotate(
 def _say_stopped() -> None:
     from datapipe.report.layout import say
 
-    command = masked(" ".join(["datapipe", *sys.argv[1:]]))
-    say(f"stopped. All answers are kept. Go on with the same command: `{command}`", to_stderr=True)
+    say(f"stopped. All answers are kept. Go on with the same command: `{command_line()}`", to_stderr=True)

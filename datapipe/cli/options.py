@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 import signal
+import sys
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from datapipe.credentials import masked
 from datapipe.errors import UserError
 
 OutputFolder = Annotated[str, typer.Argument(metavar="OUTPUT", help="The output of a run: a path or URL.")]
@@ -74,6 +77,11 @@ def _finite(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_finite(child) for child in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def command_line() -> str:
+    """This command, for a shell to run it again; without credentials."""
+    return shlex.join(["datapipe", *map(masked, sys.argv[1:])])
 
 
 def end_by_signals() -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -83,7 +84,7 @@ def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
         if Root(output).exists(MIXTURE):
             raise UserError(
                 f"{output}: no {REPORT} yet: the run has not ended. A run writes it when it ends, well or not. "
-                f"`datapipe status {output}` tells how far it is."
+                f"`datapipe status {quote(output)}` tells how far it is."
             ) from error
         raise UserError(f"{output}: no {REPORT} here. Expected the output of `datapipe run`.") from error
     except (ValueError, LookupError, TypeError, AttributeError) as error:

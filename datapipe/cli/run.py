@@ -10,11 +10,23 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, Limit, MixtureFile, Output, Settings, end_by_signals, ignore_signals, print_json, size_of
+from datapipe.cli.options import (
+    Json,
+    Limit,
+    MixtureFile,
+    Output,
+    Settings,
+    command_line,
+    end_by_signals,
+    ignore_signals,
+    print_json,
+    size_of,
+)
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 
@@ -44,7 +56,7 @@ def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path
     if file.exists():
         raise UserError(f"{file} exists and is not overwritten. Give another name: datapipe init other.yaml")
     file.write_text(starter_mixture(), encoding="utf-8")
-    say(f"wrote {file}. Next: `datapipe plan {file}`, then `datapipe run {file}`")
+    say(f"wrote {file}. Next: `datapipe plan {quote(str(file))}`, then `datapipe run {quote(str(file))}`")
 
 
 def run(
@@ -141,8 +153,7 @@ def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandF
 def _say_stopped() -> None:
     from datapipe.report.layout import say
 
-    command = masked(" ".join(["datapipe", *sys.argv[1:]]))
-    say(f"stopped. Committed tasks are kept. Resume with the same command: `{command}`", to_stderr=True)
+    say(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
 
 
 def _run(make_run: Callable[[Observer], Run], figures: CommandFigures, log: EventLog | None) -> None:

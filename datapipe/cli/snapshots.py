@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 import typer
@@ -93,7 +94,8 @@ def snapshots(
     console = wide_console()
     print_snapshots(root, every, console)
     with_tokens = [each.fingerprint[:12] for each in every if isinstance(each.snapshot, Snapshot)]
-    opens = f' `Loader("{masked(output)}", snapshot="{with_tokens[0]}")` opens another.' if len(with_tokens) > 1 else ""
+    place = json.dumps(masked(output), ensure_ascii=False)
+    opens = f' `Loader({place}, snapshot="{with_tokens[0]}")` opens another.' if len(with_tokens) > 1 else ""
     print_text(f"\nThe last one is the newest.{opens}", console)
 
 

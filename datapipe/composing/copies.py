@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from shlex import quote
 from time import monotonic
 
 from datapipe.errors import CorruptionError
@@ -89,6 +90,7 @@ def copy_shards(
         if shard.root.size(shard.path) != found[1] or file_checksum(shard.root, shard.path, found[0]) != found:
             raise CorruptionError(
                 f"{shard.root.child_url(shard.path)}: the shard is gone, or not the one that its snapshot names. "
-                f"`datapipe verify {shard.root.url}` tells which shards are damaged; run its mixture again to restore them."
+                f"`datapipe verify {quote(shard.root.url)}` tells which shards are damaged; run its mixture again to "
+                f"restore them."
             )
         target.take(shard.root, shard.path, shard.entry.path, f"{staging}/taken-{number:06d}")

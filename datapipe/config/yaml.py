@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Rational, Real
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -56,7 +57,7 @@ def read_yaml_mapping(path: str | Path) -> YamlText:
         content = Path(path).read_bytes()
     except FileNotFoundError as error:
         raise UserError(
-            f"{path}: no such file. Expected a mixture file; `datapipe init {path}` writes one to start from."
+            f"{path}: no such file. Expected a mixture file; `datapipe init {quote(str(path))}` writes one to start from."
         ) from error
     except IsADirectoryError as error:
         raise UserError(f"{path}: found a folder, expected a mixture file.") from error

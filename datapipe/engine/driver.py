@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from shlex import quote
 from typing import Protocol, TypeVar
 
 from datapipe.credentials import masked
@@ -292,7 +293,7 @@ class Driver:
         for excess in excess_drops(plan):
             if excess.on_excess == "fail":
                 raise DatapipeError(
-                    f"{excess.text}. List the duplicates it found with `datapipe inspect {self.ledger.root.url} "
+                    f"{excess.text}. List the duplicates it found with `datapipe inspect {quote(self.ledger.root.url)} "
                     f"{excess.inspect}`. Then make the stage stricter, raise its max_dropped or set on_excess: warn, and run "
                     f"the same command again."
                 )
@@ -309,8 +310,9 @@ class Driver:
             if len(counts.unreadable_files) > allowed:
                 raise UserError(
                     f"{unreadable_text(source, counts.unreadable_files)}. max_unreadable_files allows {allowed}. List all with "
-                    f"`datapipe inspect {self.ledger.root.url} --quarantined`. Then replace the files, `exclude` them from the "
-                    f"source, or raise max_unreadable_files to keep what can be read of them, and run the same command again."
+                    f"`datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then replace the files, `exclude` them "
+                    f"from the source, or raise max_unreadable_files to keep what can be read of them, and run the same "
+                    f"command again."
                 )
 
     def _check_quarantine(self, plan: Plan, counts_of_read: Mapping[str, SourceCounts]) -> None:
@@ -329,8 +331,8 @@ class Driver:
 
     def _remedy(self) -> str:
         return (
-            f"List them with `datapipe inspect {self.ledger.root.url} --quarantined`. Then correct the input, the source's "
-            f"field names or the stage that the error names"
+            f"List them with `datapipe inspect {quote(self.ledger.root.url)} --quarantined`. Then correct the input, the "
+            f"source's field names or the stage that the error names"
         )
 
     def _check_first_tasks(self, first: FirstTasks) -> None:

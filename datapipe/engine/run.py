@@ -6,9 +6,11 @@ mixture ─▶ request ─▶ lock ─▶ ledger ─▶ driver + engine ─▶ s
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from shlex import quote
 from time import perf_counter
 
 from datapipe.composing.takedown import delete_from_indexes
@@ -214,7 +216,7 @@ class Run:
         url, before = self.root.url, self.before
         way_out = (
             f"Give this mixture another output (--output), or say --replace: its snapshot becomes the newest in {url}, and "
-            f'Loader("{url}", snapshot="{before.fingerprint[:12]}") still loads the other.'
+            f'Loader({json.dumps(url, ensure_ascii=False)}, snapshot="{before.fingerprint[:12]}") still loads the other.'
         )
         if before.name != self.mixture.name:
             raise UserError(
@@ -238,7 +240,7 @@ class Run:
         if not limited:
             raise UserError(
                 f"{self.root.url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. "
-                f"Give the limited run another output: --output {self.root.url}-look"
+                f"Give the limited run another output: --output {quote(self.root.url + '-look')}"
             )
 
     def _guard_parts(self) -> None:

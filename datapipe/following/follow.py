@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import Any, Protocol
 
 from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of, write_word
@@ -185,7 +186,7 @@ class Follower:
         adding = f"adding {counted(number, 'new file')} as part {part} of {', '.join(sources)}"
         self.say(adding)
         self.notice("adding", part=part, sources=sources, files=number, output=output)
-        self._note(f"{adding}: `datapipe status {output}`")
+        self._note(f"{adding}: `datapipe status {quote(output)}`")
         try:
             self.run_one(mixture_of(self.mixture, root, addition), addition.files)
         except DatapipeError as error:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from shlex import quote
 
 import numpy as np
 import pyarrow as pa
@@ -293,7 +294,7 @@ def _not_tagged(threshold: str, use: StageUse, output: str) -> str:
         f"Set `mode: tag` in the mixture:\n"
         f"    - {use.name}: {{mode: tag{renamed}}}\n"
         f"The stage then keeps every document and writes the value that each rule measured. Run it into another output: "
-        f"datapipe run MIXTURE.yaml --output {output}-tagged"
+        f"datapipe run MIXTURE.yaml --output {quote(output + '-tagged')}"
     )
 
 

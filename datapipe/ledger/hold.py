@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from shlex import quote
 
 from datapipe.errors import DatapipeError
 from datapipe.storage import Root
@@ -34,7 +35,8 @@ class Hold:
         if condemned is not None:
             raise DatapipeError(
                 f"{self.root.url}: a `datapipe clean` that did not end is deleting {condemned}, which is to be published. Make "
-                f"sure that it no longer runs, end it with `datapipe clean {self.root.url}`, and run the same command again."
+                f"sure that it no longer runs, end it with `datapipe clean {quote(self.root.url)}`, and run the same command "
+                f"again."
             )
 
     @contextmanager

@@ -37,6 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from shlex import quote
 from typing import Any
 
 from datapipe.config.stage_use import StageUse
@@ -194,7 +195,7 @@ def _read_whole(plan: Plan, source: str) -> Iterator[RunWarning]:
 def _excesses(request: Request, plan: Plan) -> Iterator[RunWarning]:
     for excess in excess_drops(plan):
         if excess.on_excess == "warn":
-            look = f"List the duplicates with `datapipe inspect {request.mixture.output} {excess.inspect}`."
+            look = f"List the duplicates with `datapipe inspect {quote(request.mixture.output)} {excess.inspect}`."
             details = {"stage": excess.stage, "dropped": excess.dropped, "read": excess.read, "allowed": excess.allowed}
             yield RunWarning(kind="excess_drops", source=excess.source, text=f"{excess.text}. {look}", details=details)
 

@@ -1,7 +1,7 @@
 """Fits lines and tables to the width of a terminal: lines are broken between words, tables lose their last columns.
 
-A path, a URL or a `command` is broken only where it is longer than a line. `say` and `print_lines` print text as it is where
-the output is no terminal, so that each line of a log can be searched.
+A path, a URL or a `command` is broken only where it is longer than a line, an argument in quotes nowhere. `say` and
+`print_lines` print text as it is where the output is no terminal, so that each line of a log can be searched.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ NO_BREAK = "\ue000"
 """Stands for a space at which no line is broken."""
 
 _COMMAND = re.compile(r"`[^`\s](?:[^`]*[^`\s])?`")
+_QUOTED = re.compile(r"'[^']*'")
+"""In a command: an argument with spaces, as `shlex.quote` writes it."""
 
 
 class Screen(Console):
@@ -140,7 +142,9 @@ def _units(text: str, width: int) -> Iterator[tuple[str, str]]:
     """The words of a text, each behind the spaces before it; a `command` that fits the width is one of them."""
 
     def whole(command: re.Match[str]) -> str:
-        return command[0].replace(" ", NO_BREAK) if cell_len(command[0]) <= width else command[0]
+        if cell_len(command[0]) <= width:
+            return command[0].replace(" ", NO_BREAK)
+        return _QUOTED.sub(lambda quoted: quoted[0].replace(" ", NO_BREAK), command[0])
 
     gap = ""
     for part in re.split(r"(\s+)", _COMMAND.sub(whole, text)):

@@ -9,7 +9,9 @@ shows what is committed and its warnings: its reason comes last.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -53,7 +55,7 @@ def print_screen(
     if is_done:
         print_lines([line for paragraph in ("", *news) for line in wrapped(paragraph, width)] if news else [], console)
         print_lines(["", *_next(report, output, width)] if has_next else [], console)
-    print_warnings(report, console, f"`datapipe report {output} --full` shows them")
+    print_warnings(report, console, f"`datapipe report {quote(output)} --full` shows them")
 
 
 def print_full(report: Mapping[str, Any], console: Console) -> None:
@@ -201,7 +203,8 @@ def _committed(report: Mapping[str, Any], output: str) -> str:
     done = sum(step["planned"] is not None and step["committed"] >= step["planned"] for step in tasks)
     read = counted(report["total"]["documents"]["read"], "document")
     steps = f"after {done:,} of {counted(len(tasks), 'step')}" if done < len(tasks) else f"with all {len(tasks):,} steps done"
-    return f"{report['name']}: {report['status']} {steps}, {read} read; `datapipe report {output} --full` shows the counts"
+    look = f"`datapipe report {quote(output)} --full` shows the counts"
+    return f"{report['name']}: {report['status']} {steps}, {read} read; {look}"
 
 
 # ------------------------------------------------------------------------------------------------ what is next
@@ -222,7 +225,8 @@ def snapshot_news(
     if before and newest != before:
         news = [f"snapshot {newest[:12]} is the newest. Changed since {before[:12]}:"]
         news += [f"  {masked(change)}" for change in changes]
-        how = f'Loader("{output}", snapshot="{before[:12]}")' if loads_before else "`datapipe snapshots` lists it"
+        place = json.dumps(output, ensure_ascii=False)
+        how = f'Loader({place}, snapshot="{before[:12]}")' if loads_before else "`datapipe snapshots` lists it"
         news += [f"The one before stays: {how}"]
     return [*news, f"work/: {size(num_work_bytes)} to resume from; `datapipe clean` deletes what nothing needs"]
 
@@ -231,12 +235,13 @@ def _next(report: Mapping[str, Any], output: str, width: int) -> Iterator[str]:
     """The next commands, and how to load the rows of each length."""
     yield "next:"
     for command, about in (
-        (f"datapipe report {output} --full", "all numbers; as charts: report.html"),
-        (f"datapipe inspect {output} --dropped all", "what was dropped"),
+        (f"datapipe report {quote(output)} --full", "all numbers; as charts: report.html"),
+        (f"datapipe inspect {quote(output)} --dropped all", "what was dropped"),
     ):
         line = f"  {command}  # {about}"
         yield line if len(line) <= width else f"  {command}"
     for number, length in enumerate(report["total"]["packing"]):
         yield from ["", "    from datapipe.loader import Loader"] if not number else [""]
-        yield f'    for batch in Loader("{output}{f"/length-{length}" if number else ""}", batch_size=8):'
+        folder = f"{output}/length-{length}" if number else output
+        yield f"    for batch in Loader({json.dumps(folder, ensure_ascii=False)}, batch_size=8):"
         yield f'        batch["input_ids"], batch["labels"]  # (8, {length})'

@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
+from shlex import quote
 
 from datapipe.errors import SnapshotError
 from datapipe.shards.manifest import (
@@ -234,6 +235,6 @@ def _read_pin(root: Root, folder: str, fingerprint: str) -> Pin | None:
         return None
     except (ValueError, TypeError, LookupError) as error:
         raise SnapshotError(
-            f"{target.child_url(path)}: the file was edited or damaged: {error}. `datapipe snapshots {root.url} --pin "
+            f"{target.child_url(path)}: the file was edited or damaged: {error}. `datapipe snapshots {quote(root.url)} --pin "
             f"{fingerprint[:12]}` writes it again, and `--unpin {fingerprint[:12]}` removes it."
         ) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from datapipe import catalogue
 from datapipe.cli.classifier import CLASSIFIER_COMMANDS
 from datapipe.cli.inspect import inspect
 from datapipe.cli.main import app
+from datapipe.cli.options import command_line
 from datapipe.errors import UserError
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
@@ -413,6 +415,17 @@ def test_cli_init_writes_a_mixture_that_plans(tmp_path):
     planned = datapipe(["plan", "mixture.yaml"], cwd=tmp_path)
     assert planned.returncode == 0, planned.stderr
     assert "would run" in planned.stdout
+
+
+def test_cli_prints_commands_that_a_shell_reads_as_they_are_meant(tmp_path, monkeypatch):
+    name = "my mix #1 it's.yaml"
+    missing = datapipe(["plan", name], cwd=tmp_path).stderr
+    written = datapipe(["init", name], cwd=tmp_path).stdout
+    printed = [shlex.split(command) for command in re.findall(r"`(datapipe .*?)`", missing + written)]
+    assert printed == [["datapipe", command, name] for command in ("init", "plan", "run")]
+    arguments = ["datapipe", "run", name, "--set", "sources.a.path=s3://KEY:SECRET@bucket/*.jsonl"]
+    monkeypatch.setattr(sys, "argv", arguments)
+    assert shlex.split(command_line()) == [*arguments[:4], "sources.a.path=s3://***@bucket/*.jsonl"]
 
 
 @pytest.mark.medium

@@ -58,6 +58,11 @@ def test_wrapped_command_longer_than_a_line_is_broken_between_its_words() -> Non
     ]
 
 
+def test_wrapped_command_is_not_broken_inside_a_quoted_argument() -> None:
+    lines = wrapped("look with `datapipe report 'a folder with spaces' --full`", 20)
+    assert [line for line in lines if "'a folder with spaces'" in line]
+
+
 def test_text_is_wrapped_on_a_terminal_alone() -> None:
     text = "datapipe: " + "/a/long/path/of/a/file.jsonl:12 is damaged. " * 4 + "\n  Second\x1b[2J line"
     printed = {}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import io
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -203,3 +205,16 @@ def test_threshold_of_a_kept_share_is_told():
     lines = _printed(_report({"web": entry}, entry, thresholds=thresholds), 100).splitlines()
     assert "web: filter.classifier keeps 0.1 of the documents: scores from 0.7235 on" in lines
     assert "web: again keeps 0.1 of the documents: nothing is left to keep, as in runs/old" in lines
+
+
+@pytest.mark.parametrize("output", ["out dir #1 50% é", "it's", 'say "so"', "a;b&c", "runs/trial", "s3://***@bucket/a b?x=1"])
+def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str) -> None:
+    report = _two()
+    report["total"]["packing"] = {"512": {}, "1024": {}}
+    screen = _printed(report, 200, tuple(snapshot_news(output, "ab" * 16, "cd" * 16, [], 0)), output)
+    commands = [shlex.split(line, comments=True) for line in screen.splitlines() if line.startswith("  datapipe ")]
+    assert [command[:3] for command in commands] == [["datapipe", name, output] for name in ("report", "inspect")]
+    loaders = [ast.literal_eval(place) for place in re.findall(r"Loader\((.*?), (?:batch|snapshot)", screen)]
+    assert loaders == [output, output, f"{output}/length-1024"]
+    failed = _printed(_report({"web": _entry(1, 0, 0)}, _entry(1, 0, 0), status="failed"), 20, output=output)
+    assert f"datapipe report {shlex.quote(output)} --full".split() == failed.partition("`")[2].partition("`")[0].split()

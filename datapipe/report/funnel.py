@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -23,6 +24,9 @@ _SHOWN_LANGUAGES = 12
 _NOTHING = ("·", "0")
 _BETWEEN_COLUMNS = 3
 """A space on each side of a cell, and a line."""
+
+_LEAST_LABEL = 12
+"""Columns that a label has at least, where there are longer ones."""
 
 
 def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
@@ -46,29 +50,33 @@ class _Row:
 
 
 def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
-    """The funnel as one table, or as several below each other where the sources do not fit the width. No cell is cut.
+    """The funnel as one table, or as several below each other where the sources do not fit the width. No number is cut; a long
+    label or name takes several lines.
 
     The total of one source is left out. A total in a table of its own has no rows that equal those of the only source with
     such a count.
     """
     names = [*report["sources"], *(["total"] if len(report["sources"]) > 1 else [])]
     rows = _rows(report)
-    label_width = max(len(row.label) for row in rows)
-    widths = [max(len(name), *(len(row.cells[column]) for row in rows)) for column, name in enumerate(names)]
+    room = width - 2 * _BETWEEN_COLUMNS - 1
+    cell_widths = [max(len(row.cells[column]) for row in rows) for column in range(len(names))]
+    widths = [max(cells, min(len(name), room // 2)) for cells, name in zip(cell_widths, names)]
+    label_width = min(max(len(row.label) for row in rows), max(_LEAST_LABEL, room - max(widths)))
     title = f"{report['name']}: documents"
     tables = []
     for columns in _split_columns(widths, width - label_width - _BETWEEN_COLUMNS - 1):
         table = Table(title=title, title_justify="left", title_style="bold")
-        table.add_column("", no_wrap=True, min_width=label_width)
+        table.add_column("", overflow="fold", min_width=label_width, max_width=label_width)
         for column in columns:
             style = "bold" if names[column] == "total" and column == len(report["sources"]) else ""
-            table.add_column(names[column], justify="right", style=style, no_wrap=True, min_width=widths[column])
+            heading = Text("\n".join(textwrap.wrap(names[column], widths[column])))
+            table.add_column(heading, justify="right", style=style, no_wrap=True, min_width=widths[column])
         is_total_alone = columns == [len(report["sources"])]
         for row in rows:
             if is_total_alone and sum(cell not in _NOTHING for cell in row.cells) == 2:  # the source's, and the same again
                 continue
             cells = [row.cells[column] for column in columns]
-            table.add_row(row.label, *cells, style=row.style, end_section=row.ends_section)
+            table.add_row(Text(row.label), *cells, style=row.style, end_section=row.ends_section)
         tables.append(table)
         title = f"{report['name']}, continued"
     return tables

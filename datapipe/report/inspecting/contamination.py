@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.table import Table
 
 from datapipe.metrics import counted
-from datapipe.report.layout import print_text
+from datapipe.report.layout import NumberTable, print_text
 
 _SHOWN_FINDINGS = 5
 _SHOWN_NAMES = 10
@@ -56,17 +55,13 @@ class Contamination(Protocol):
     def undetectable(self) -> Mapping[str, Sequence[str]] | None: ...
 
 
-def contamination_table(lists: Sequence[Mapping[str, Any]]) -> Table:
+def contamination_table(lists: Sequence[Mapping[str, Any]]) -> NumberTable:
     """A row for each list: its entries, and how many of them are of each kind."""
-    table = Table(title="evaluation sets", title_justify="left", title_style="bold")
+    table = NumberTable("evaluation sets", ["benchmark", "items", "contaminated", "clean", "undetectable"])
     several = len({counts["stage"] for counts in lists}) > 1
-    for name in (["stage"] if several else []) + ["benchmark"]:
-        table.add_column(name, no_wrap=True)
-    for name in ("items", "contaminated", "clean", "undetectable"):
-        table.add_column(name, justify="right", no_wrap=True)
     for counts in lists:
         kinds = [f"{counts[name]:,}" for name in ("entries", "contaminated", "clean", "undetectable")]
-        table.add_row(*([counts["stage"]] if several else []), counts["name"], *kinds)
+        table.add_row(f"{counts['stage']}: {counts['name']}" if several else counts["name"], *kinds)
     return table
 
 

@@ -1,50 +1,43 @@
-"""Documents on either side of a threshold, and how many documents other thresholds would keep.
+"""Documents on either side of a threshold, how many other thresholds would keep, and the line of the mixture for each.
 
     borderline tables of the map tasks  ─▶  the 50 just kept and the 50 just dropped, nearest first
-    tags of kept documents              ─▶  documents and bytes at up to 2,000 thresholds, exactly
-    histogram of report.json            ─▶  documents at the bounds of its bins, by this rule alone
+    tags, or the histogram of a rule    ─▶  documents at other thresholds (`sweeps.py`)
 
-A tagged value is read once for the thresholds and once for the counts; memory is one record batch. A document "just kept" has
-passed this filter; a later stage may have dropped it, which its row tells.
+A document "just kept" is one that the run kept: of those that passed the filter and were dropped by a later stage, only their
+number is shown. With `mode: tag`, nothing was dropped, and the sides are those that would be kept and dropped.
 """
 
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
-import numpy as np
-
+from datapipe import catalogue
 from datapipe.browse.output import BrowsedOutput
 from datapipe.browse.query import Documents, Query
 from datapipe.browse.rows import Rows
+from datapipe.browse.sweeps import Accepted, RuleOf, TaggedSweep, swept_histograms
+from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
-from datapipe.errors import UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.inspect.documents import stage_alias
 from datapipe.plan.outputs import TableFile
+from datapipe.stage.base import Filter
+from datapipe.stage.ranking import BELOW_SHARE
 
 MOST_SHOWN = 50
-MOST_POINTS = 2_000
+MOST_TRIED = 200
+"""Documents that passed a rule of which the fate is looked up, nearest first."""
+
 EXCERPT_CHARS = 300
 EXCERPTS_S = 1.5
 """Excerpts are read for so long; the rows that remain come without one, and the page can ask for their documents."""
 
-_SAMPLE = 1 << 16
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RuleOf:
-    """A rule of the filters of some sources, with what the report knows of it."""
-
-    stage: str
-    rule: str
-    sources: tuple[str, ...]
-    facts: Mapping[str, Any]
+_SHARE_OPTIONS = frozenset({"keep_share", "share_of", "threshold_from"})
+"""Options of a filter that keeps a share. A threshold of its score takes their place."""
 
 
 class Borderline:
@@ -88,7 +81,14 @@ class Borderline:
         """The documents nearest the threshold on either side."""
         nearest = self._nearest(rule)
         ends = monotonic() + EXCERPTS_S
-        shown = {side: [row for row in map(self._row, nearest[side]) if row is not None] for side in nearest}
+        shown: dict[str, list[dict[str, Any]]] = {"kept": [], "dropped": list(self._found(nearest["dropped"][:MOST_SHOWN]))}
+        dropped_later = 0
+        for row in self._found(nearest["kept"][:MOST_TRIED]):
+            if row["fate"] == "kept":
+                shown["kept"].append(row)
+            dropped_later += row["fate"] != "kept"
+            if len(shown["kept"]) == MOST_SHOWN:
+                break
         if "side" not in rule.facts:
             source = rule.sources[0] if len(rule.sources) == 1 else ""
             query = Query(source=source, fate="dropped", stage=rule.stage, rule=rule.rule, sort="distance", limit=MOST_SHOWN)
@@ -97,10 +97,10 @@ class Borderline:
             if monotonic() < ends:
                 [number] = self._rows.lookup.rows_of_key(bytes.fromhex(pair["key"]))[:1]
                 pair["excerpt"] = self._text(number, pair)[0][:EXCERPT_CHARS] or None
-        return {**self._about(rule), **shown}
+        return {**self._about(rule), "dropped_later": dropped_later, **shown}
 
     def _nearest(self, rule: RuleOf) -> dict[str, list[tuple[float, bytes, float, float]]]:
-        """(distance, key, value, threshold) of the nearest documents by side."""
+        """(distance, key, value, threshold) of documents near the threshold by side, nearest first."""
         nearest: dict[str, list[tuple[float, bytes, float, float]]] = {"kept": [], "dropped": []}
         for source in rule.sources:
             for step in self._output.inspector.map_steps(source):
@@ -111,51 +111,73 @@ class Borderline:
                                 distance = abs(row["value"] - row["threshold"])
                                 side = nearest["dropped" if row["is_dropped"] else "kept"]
                                 side.append((distance, row["key"], row["value"], row["threshold"]))
-        return {side: sorted(found)[:MOST_SHOWN] for side, found in nearest.items()}
+        return {side: sorted(found) for side, found in nearest.items()}
 
-    def _row(self, near: tuple[float, bytes, float, float]) -> dict[str, Any] | None:
-        distance, key, value, threshold = near
-        row = self._rows.of_key(key)
-        return None if row is None else {**row, "value": value, "threshold": threshold, "distance": distance}
+    def _found(self, nearest: Sequence[tuple[float, bytes, float, float]]) -> Iterator[dict[str, Any]]:
+        """The rows of those that the run has decided about."""
+        for distance, key, value, threshold in nearest:
+            row = self._rows.of_key(key)
+            if row is not None:
+                yield {**row, "value": value, "threshold": threshold, "distance": distance}
 
     def _about(self, rule: RuleOf) -> dict[str, Any]:
-        facts = rule.facts
+        facts, yaml = rule.facts, self._yaml(rule)
         about = {"option": facts.get("option", ""), "side": facts.get("side", "other"), "threshold": facts.get("threshold")}
-        return {**about, "yaml": self.yaml(rule)}
+        return {**about, "mode": facts.get("mode", "drop"), **yaml}
 
-    def yaml(self, rule: RuleOf) -> str:
-        """The line of the mixture with "{threshold}" in the place of the rule's option; empty where it has none."""
-        use, option = self._output.use_of(rule.sources[0], rule.stage), rule.facts.get("option")
-        if use is None or not option:
-            return ""
-        options = {name: value for name, value in use.options.items() if name not in (option, "mode")}
-        listed = [f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in options.items()]
-        listed += [f"as: {use.alias}"] if use.alias != use.name else []
-        return masked("- " + use.name + ": {" + ", ".join([*listed, option + ": {threshold}"]) + "}")
-
-    # ---------------------------------------------------------------------------------------------- sweeps
+    def _yaml(self, rule: RuleOf) -> dict[str, str]:
+        """`yaml`: the line of the mixture, which ends in the rule's option with "{threshold}" as its value; empty where no
+        option holds the threshold. `as_it_is`: the line for the one in force where it is another, as of a kept share."""
+        uses = [self._output.use_of(source, rule.stage) for source in rule.sources]
+        use, option = uses[0], rule.facts.get("option")
+        if use is None or not option or any(other != use for other in uses):
+            return {"yaml": "", "as_it_is": ""}
+        is_share = rule.rule == BELOW_SHARE
+        others = {name: value for name, value in use.options.items() if name not in (option, "mode")}
+        if is_share:
+            others = {name: value for name, value in others.items() if name not in _SHARE_OPTIONS}
+            if not _is_least_score(use, option, others):
+                return {"yaml": "", "as_it_is": ""}
+        untagged = {name: value for name, value in use.options.items() if name != "mode"}
+        as_it_is = _line(use, untagged) if is_share and rule.facts.get("mode") != "tag" else ""
+        return {"yaml": _line(use, others, f"{option}: {{threshold}}"), "as_it_is": as_it_is}
 
     def sweep(self, rule: RuleOf) -> dict[str, Any]:
-        """How much every threshold keeps: points ascending by threshold."""
+        """How much every threshold keeps: points ascending by threshold. Raises UserError for a rule without a threshold."""
         if rule.facts.get("side") not in ("min", "max"):
             raise UserError(f"{rule.stage}:{rule.rule} compares no value with a threshold, so there is nothing to sweep.")
-        in_force = rule.facts.get("threshold")
-        about = {**self._about(rule), "in_force": in_force}
-        if rule.facts.get("mode") == "tag":
-            values = _Tagged(self._documents, self._rows, rule)
-            points = values.points(in_force)
-            if points:
-                counts = [values.total, *points]
-                for each in counts:
-                    each["tokens"] = self._tokens_of(rule, each["bytes"])
-                return {**about, "exact": True, "points": points, "total": values.total}
-        return {**about, "exact": False, **_of_histograms(self._output, rule)}
+        about = {**self._about(rule), "in_force": rule.facts.get("threshold")}
+        use = self._output.use_of(rule.sources[0], rule.stage)
+        accepted = Accepted.by(use, str(rule.facts.get("option") or ""))
+        tagged = TaggedSweep(self._output, self._documents, self._rows.lookup, rule, accepted).swept()
+        if tagged is None:
+            return {**about, **swept_histograms(self._output, rule, accepted)}
+        for each in (tagged["total"], *tagged["points"]):
+            each["tokens"] = self._tokens_of(rule, each["bytes"])
+        return {**about, **tagged, "as_it_is": ""}
 
-    def _tokens_of(self, rule: RuleOf, num_bytes: int | None) -> int | None:
+    def _tokens_of(self, rule: RuleOf, num_bytes: int) -> int | None:
         """About how many tokens so much text of the rule's sources has; None without a tokenizer."""
         tokens = sum(self._output.tokens_of(source) or 0 for source in rule.sources)
         kept = sum(self._output.report.get("sources", {}).get(source, {}).get("kept_bytes", 0) for source in rule.sources)
-        return round(num_bytes * tokens / kept) if tokens and kept and num_bytes is not None else None
+        return round(num_bytes * tokens / kept) if tokens and kept else None
+
+
+def _line(use: StageUse, options: Mapping[str, Any], last: str = "") -> str:
+    """A stage as an item of a list of stages in YAML, without credentials."""
+    listed = [f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in options.items()]
+    listed += [f"as: {use.alias}"] if use.alias != use.name else []
+    return masked(f"- {use.name}: {{{', '.join([*listed, *([last] if last else [])])}}}")
+
+
+def _is_least_score(use: StageUse, option: str, options: Mapping[str, Any]) -> bool:
+    """Whether an option of a filter that keeps a share is a least score, with which these other options keep no share."""
+    try:
+        stage = catalogue.build_stage(use.model_copy(update={"options": {**options, option: 0}}))
+    except DatapipeError:
+        return False
+    assert isinstance(stage, Filter)
+    return stage.kept_share() is None and any(each.option == option and each.side == "min" for each in stage.rules())
 
 
 def _alternating(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -163,77 +185,3 @@ def _alternating(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any
     for number in range(max(len(first), len(second))):
         yield from first[number : number + 1]
         yield from second[number : number + 1]
-
-
-class _Tagged:
-    """The tags of a rule in the kept documents of its sources."""
-
-    def __init__(self, documents: Documents, rows: Rows, rule: RuleOf) -> None:
-        self._documents, self._sizes, self._rule = documents, rows.lookup.section("size"), rule
-        self.total: dict[str, int | None] = {"documents": 0, "bytes": 0, "tokens": None}
-
-    def points(self, in_force: float | None) -> list[dict[str, Any]]:
-        """The counts at each threshold; none where there are no tags. A document without a value passes any threshold."""
-        grid = self._grid(in_force)
-        if not len(grid):
-            return []
-        is_min = self._rule.facts["side"] == "min"
-        counts, passing = np.zeros((len(grid) + 1, 2), np.int64), np.zeros(2, np.int64)
-        for start, values in self._values():
-            sizes = self._sizes[start : start + len(values)].astype(np.int64)
-            known = ~np.isnan(values)
-            # a value keeps its document at the thresholds up to it (min), or from it on (max)
-            index = np.searchsorted(grid, values[known], "right" if is_min else "left")
-            counts[:, 0] += np.bincount(index, minlength=len(grid) + 1)
-            counts[:, 1] += np.bincount(index, sizes[known], len(grid) + 1).astype(np.int64)
-            passing += (np.count_nonzero(~known), sizes[~known].sum())
-        sums = (np.cumsum(counts[::-1], axis=0)[::-1][1:] if is_min else np.cumsum(counts, axis=0)[:-1]) + passing
-        self.total |= dict(zip(("documents", "bytes"), (counts.sum(axis=0) + passing).tolist()))
-        return [
-            {"threshold": threshold, "documents": kept, "bytes": size, "tokens": None}
-            for threshold, (kept, size) in zip(grid.tolist(), sums.tolist())
-        ]
-
-    def _values(self) -> Iterator[tuple[int, np.ndarray]]:
-        return self._documents.tag_values(f"{self._rule.stage}.{self._rule.rule}", list(self._rule.sources))
-
-    def _grid(self, in_force: float | None) -> np.ndarray:
-        """Up to `MOST_POINTS` thresholds: all values, or quantiles of a sample, and the one in force."""
-        parts = [np.unique(values[np.isfinite(values)]) for _, values in self._values()]
-        found = np.unique(np.concatenate(_thinned(parts))) if parts else np.zeros(0)
-        if len(found) > MOST_POINTS:
-            found = found[np.linspace(0, len(found) - 1, MOST_POINTS - 1).round().astype(np.int64)]
-        known = [] if in_force is None else [in_force]
-        return np.unique(np.concatenate([found, known])) if len(found) else found
-
-
-def _thinned(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Every n-th value of each part, so that few remain."""
-    step = max(1, sum(map(len, parts)) // _SAMPLE)
-    return [np.append(part[::step], part[-1:]) for part in parts]
-
-
-def _of_histograms(output: BrowsedOutput, rule: RuleOf) -> dict[str, Any]:
-    """Points at the bounds of the bins of report.json, and at the threshold in force, where it is exact."""
-    is_min, in_force = rule.facts["side"] == "min", rule.facts.get("threshold")
-    entries = [output.measured(source)[rule.stage][rule.rule] for source in rule.sources]
-    edges = sorted({float(bin_[0 if is_min else 1]) for entry in entries for bin_ in entry.get("bins", ())})
-    points = {
-        edge: sum(_kept(entry, edge, is_min) for entry in entries) for edge in edges[:: max(1, len(edges) // MOST_POINTS)]
-    }
-    if in_force is not None:
-        points[in_force] = sum(entry.get("passed", 0) + entry.get("not_a_number", 0) for entry in entries)
-    listed = [
-        {"threshold": edge, "documents": count, "bytes": None, "tokens": None}
-        for edge, count in sorted(points.items())
-        if math.isfinite(edge)
-    ]
-    total = sum(entry.get("documents", 0) for entry in entries)
-    return {"points": listed, "total": {"documents": total, "bytes": None, "tokens": None}}
-
-
-def _kept(entry: Mapping[str, Any], edge: float, is_min: bool) -> int:
-    """Documents in the bins that a threshold at the bound of a bin keeps whole."""
-    bins = entry.get("bins", ())
-    inside = (sum(bin_[2:4]) for bin_ in bins if (bin_[0] >= edge if is_min else bin_[1] <= edge))
-    return entry.get("not_a_number", 0) + sum(inside)

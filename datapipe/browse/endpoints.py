@@ -17,7 +17,7 @@ from threading import BoundedSemaphore
 from time import perf_counter
 from typing import Any
 
-from datapipe.browse.borderline import Borderline, RuleOf
+from datapipe.browse.borderline import Borderline
 from datapipe.browse.clusters import ClusterView
 from datapipe.browse.document.view import DocumentView
 from datapipe.browse.lookup.file import LookUp
@@ -28,6 +28,7 @@ from datapipe.browse.rows import Rows
 from datapipe.browse.search import Search, search_query
 from datapipe.browse.server import Answer, Request, RequestError
 from datapipe.browse.stored import StoredRows
+from datapipe.browse.sweeps import RuleOf
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.loader.trace import find_document

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from datapipe.browse.lookup.file import NO_SIZE, LookUp, Reason
 from datapipe.browse.lookup.orders import CHUNK_ROWS
@@ -170,12 +171,21 @@ class Documents:
         yield from self._read_tag(column, sources) if parts is None else parts
 
     def _read_tag(self, column: str, sources: list[str]) -> Iterator[tuple[int, np.ndarray]]:
+        for start, batch in self.tags([column], sources):
+            yield start, tag_numbers(batch, column)
+
+    def tags(self, columns: list[str], sources: list[str]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Columns of the kept documents of some sources, without files that lack one, with the number of each first row."""
         for number, table in enumerate(self._output.tables):
             if table.fate == "kept" and table.source in sources:
-                for start, batch in self._stored.batches(number, [column]):
-                    if column in batch.schema.names:
-                        values = batch.column(column).cast("float64").fill_null(np.nan)
-                        yield start, numbers(values)
+                for start, batch in self._stored.batches(number, columns):
+                    if not set(columns) - set(batch.schema.names):
+                        yield start, batch
+
+
+def tag_numbers(batch: pa.RecordBatch, column: str) -> np.ndarray:
+    """The values of a tag, NaN where there is none: (num_docs,) float64."""
+    return numbers(batch.column(column).cast("float64").fill_null(np.nan))
 
 
 def _longer(parts: list[tuple[int, np.ndarray]]) -> list[tuple[int, np.ndarray]]:

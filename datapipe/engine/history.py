@@ -55,7 +55,7 @@ class RunHistory:
     """The last run of an output.
 
     Attributes:
-        steps: with the records that are still there, and without tasks.
+        steps: with the records that are still there, and without tasks; a step that had none has ().
         files: by file hash, the source, the file and its reader.
         earlier: URLs of the outputs and indexes that the run was compared with.
     """
@@ -166,7 +166,8 @@ def read_history(root: Root) -> RunHistory:
     for entry in run["steps"]:
         records = [ledger.look_up(fingerprint) for fingerprint in entry["tasks"]]
         committed = tuple(record for record in records if record is not None)
-        steps.append(Step(id=entry["id"], kind=entry["kind"], label="", source=entry["source"], records=committed))
+        known = {name: entry[name] for name in ("id", "kind", "source")}
+        steps.append(Step(**known, label="", tasks=None if records else (), records=committed))
     return RunHistory(steps=tuple(steps), files=dict(_file(row) for row in inputs), earlier=tuple(run["against"]))
 
 

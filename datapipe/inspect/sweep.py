@@ -30,6 +30,7 @@ from datapipe.exchange.partitions import read_table
 from datapipe.plan.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.base import Filter, Rule
+from datapipe.stage.ranking import BELOW_SHARE
 from datapipe.storage import Root
 
 SAMPLE_DOCS = 8192
@@ -266,7 +267,8 @@ def _uses(mixture: Mixture, threshold: str, stage: str, source: str) -> dict[str
 def _swept_rule(threshold: str, stage: str, option: str, rules: Sequence[Rule]) -> int:
     """The index of the rule that has this name, or whose threshold is this option."""
     by_name = [number for number, rule in enumerate(rules) if rule.name == option]
-    matching = by_name or [number for number, rule in enumerate(rules) if option and rule.option == option]
+    by_option = [number for number, rule in enumerate(rules) if option and rule.option == option]
+    matching = by_name or [number for number in by_option if rules[number].name != BELOW_SHARE] or by_option
     if not matching:
         known = [name for rule in rules for name in (rule.option, rule.name) if name]
         listed = ", ".join(f"{rule.option} ({rule.name})" if rule.option else rule.name for rule in rules)

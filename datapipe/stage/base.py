@@ -254,7 +254,11 @@ class Filter(Stage):
         return None
 
     def below_share(self, option: str) -> Rule:
-        """The rule of documents below the cut of a kept share. No score fails it before the cut is known."""
+        """The rule of documents below the cut of a kept share. No score fails it before the cut is known.
+
+        Args:
+            option: the option whose value is a least score, as the cut is; not the one of the share.
+        """
         return Rule(name=BELOW_SHARE, limit=-math.inf, side="min", option=option)
 
     def process(self, batch: DocumentBatch) -> FilterResult:

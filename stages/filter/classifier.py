@@ -140,7 +140,7 @@ class Classifier(Filter):
             Rule(name="low_score", limit=least, side="min", option="min_score"),
             Rule(name="high_score", limit=most, side="max", option="max_score"),
         ]
-        return [*bounds, *([] if self.keep_share is None else [self.below_share("keep_share")])]
+        return [*bounds, *([] if self.keep_share is None else [self.below_share("min_score")])]
 
     def kept_share(self) -> KeptShare | None:
         if self.keep_share is None:

@@ -177,10 +177,11 @@ class Replayer:
 
     def _global(self, use: StageUse, stage: Global, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
         rows = self._rows_of(use, stage)
-        if not rows and not decided:
+        if rows is None and not decided:
             replayed.notes.append(f"The decisions of {use.alias} are gone from work/, so what it cut is not shown.")
             replayed.path.append(_entry(use, "kept", "its decisions are gone"))
             return
+        rows = rows or {}
         detail = self._cut(use, rows, replayed) if "cuts" in rows and replayed.parts is not None else ""
         if decided:
             replayed.path.append(_entry(use, "dropped", row["rule"], _with_recorded([], row)))
@@ -194,18 +195,18 @@ class Replayer:
         if added:
             replayed.batch = replayed.batch.with_columns(added)
 
-    def _rows_of(self, use: StageUse, stage: Global) -> dict[str, KeyedRows]:
-        """The decisions of a stage by table; empty where they are gone."""
+    def _rows_of(self, use: StageUse, stage: Global) -> dict[str, KeyedRows] | None:
+        """The decisions of a stage by table, of a stage that decided about nothing none; None where they are gone."""
         step = next(
             (
                 step
                 for step in self._output.inspector.steps
-                if step.kind == "gather" and stage_alias(f"{step.id.rpartition('/')[0]}:") == use.alias and step.records
+                if step.kind == "gather" and stage_alias(f"{step.id.rpartition('/')[0]}:") == use.alias
             ),
             None,
         )
-        if step is None:
-            return {}
+        if step is None or not (step.records or step.is_committed):
+            return None
         if step.id not in self._decisions:
             names = {name for record in step.records for name in record.outputs}
             self._decisions[step.id] = {

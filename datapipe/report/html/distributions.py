@@ -72,7 +72,7 @@ def _notes(rule: MeasuredRule) -> Iterator[str]:
         yield f"{facts['dropped']:,} are dropped for it; the others fail another rule first."
     if facts["not_a_number"]:
         yield f"{facts['not_a_number']:,} documents have no value."
-    for word, outcome in (("Just kept", "kept"), ("Just dropped", "dropped")):
+    for word, outcome in (("Just passes", "kept"), ("Just fails", "dropped")):
         nearest = facts["borderline"][outcome][:1]
         if nearest:
             yield f"{word}: {nearest[0]['document']} with {nearest[0]['value']:.4g}."

@@ -8,7 +8,7 @@ export async function borderline(main, { output, options, go, signal }) {
   const rules = output.rules.filter((rule) => rule.has_borderline || rule.has_sweep);
   append(main, el("h2", {}, "Borderline: just kept, just dropped"));
   if (!rules.length) {
-    append(main, el("p", {}, "No rule of this run has a threshold, or the files that the tasks wrote about it are gone (`datapipe clean`). Run the mixture again to have them."));
+    append(main, el("p", {}, "No filter of this run has measured documents against a threshold."));
     return;
   }
   const name = (rule) => `${rule.source}\n${rule.stage}\n${rule.rule}`;
@@ -28,14 +28,16 @@ export async function borderline(main, { output, options, go, signal }) {
   if (first.has_borderline) {
     const found = await get("api/borderline", query, signal);
     const side = { min: "at least", max: "at most" }[found.side] || "";
+    const would = found.mode === "tag" ? "Would just be" : "Just";
+    const later = found.dropped_later ? ` ${number(found.dropped_later)} that passed, as near as these, were dropped by a later stage, and are not listed.` : "";
     append(main,
-      el("p", {}, found.threshold === null ? "The threshold differs by document." : `Kept: ${side} ${number(found.threshold)} (${found.option || first.rule}). Nearest to it first.`),
+      el("p", {}, found.threshold === null ? "The threshold differs by document." : `Kept: ${side} ${number(found.threshold)} (${found.option || first.rule}). Nearest to it first.${later}`),
       el("div", { class: "two" },
-        el("section", { "aria-labelledby": "just-kept" }, el("h3", { id: "just-kept", class: "kept" }, `Just kept: ${number(found.kept.length)}`),
-          found.kept.length ? rowList(found.kept, "Just kept") : el("p", {}, "None.")),
-        el("section", { "aria-labelledby": "just-dropped" }, el("h3", { id: "just-dropped", class: "dropped" }, `Just dropped: ${number(found.dropped.length)}`),
-          found.dropped.length ? rowList(found.dropped, "Just dropped") : el("p", {}, "None: nothing fails this rule."))));
-    say(`${found.kept.length} just kept, ${found.dropped.length} just dropped`);
+        el("section", { "aria-labelledby": "just-kept" }, el("h3", { id: "just-kept", class: "kept" }, `${would} kept: ${number(found.kept.length)}`),
+          found.kept.length ? rowList(found.kept, `${would} kept`) : el("p", {}, "None.")),
+        el("section", { "aria-labelledby": "just-dropped" }, el("h3", { id: "just-dropped", class: "dropped" }, `${would} dropped: ${number(found.dropped.length)}`),
+          found.dropped.length ? rowList(found.dropped, `${would} dropped`) : el("p", {}, "None: nothing fails this rule."))));
+    say(`${would} kept: ${found.kept.length}, dropped: ${found.dropped.length}`);
   }
   if (first.has_sweep) sweep(slider, await get("api/sweep", query, signal));
 }
@@ -57,9 +59,12 @@ function sweep(place, found) {
     const change = point.documents - points[start].documents;
     const tokens = point.tokens === null || point.tokens === undefined ? "" : `, about ${number(point.tokens)} tokens`;
     told.textContent = `A threshold of ${number(point.threshold)} would keep ${number(point.documents)} of ${number(total.documents)} documents (${share(point.documents, total.documents)})${tokens}` +
+      (typeof point.together !== "number" || point.together === point.documents ? "" : ` by this rule alone, and ${number(point.together)} with the other rules of the stage`) +
       (found.in_force === null ? "" : change ? `; ${change < 0 ? "−" : "+"}${number(Math.abs(change))} against ${number(found.in_force)}, as it is now` : ", as it is now");
     slider.setAttribute("aria-valuetext", `${number(point.threshold)}: ${number(point.documents)} documents`);
-    yaml.textContent = found.yaml.replaceAll("{threshold}", String(point.threshold));
+    const is_as_it_is = found.as_it_is && point.threshold === found.in_force;
+    const end = found.yaml.lastIndexOf("{threshold}");
+    yaml.textContent = is_as_it_is ? found.as_it_is : found.yaml.slice(0, end) + String(point.threshold) + found.yaml.slice(end + "{threshold}".length);
   };
   slider.addEventListener("input", () => { typed.value = points[Number(slider.value)].threshold; show(); });
   typed.addEventListener("input", () => { if (typed.value !== "") { slider.value = nearest(Number(typed.value)); show(); } });
@@ -77,8 +82,8 @@ function sweep(place, found) {
   } }, "Copy the YAML");
   append(place, el("div", { class: "panel" },
     el("h3", {}, el("label", { for: "threshold" }, "Another threshold")),
-    slider, el("div", { class: "filters" }, field, copy), el("p", {}, told), yaml,
-    found.exact ? null : el("p", { class: "soft" }, "By this rule alone, from the histogram of the report: other rules may drop some of these. `mode: tag` gives exact counts.")));
+    slider, el("div", { class: "filters" }, field, found.yaml ? copy : null), el("p", {}, told), found.yaml ? yaml : null,
+    el("p", { class: "soft" }, found.note)));
   typed.value = points[start].threshold;
   show();
 }

@@ -26,27 +26,38 @@ _LISTED_CHANGES = 8
 
 
 def print_snapshots(root: Root, every: Sequence[Publication], console: Console) -> None:
-    """Prints the snapshots of an output, the newest last: a line for each, and below it what changed since the one before."""
+    """Prints the snapshots of an output, the newest last: a line for each, and below it what changed since the one before. One
+    that was published again after others stands in both places."""
     owners = Counter(path for each in every for path in files_needed([each.snapshot]))
     width = min(console.width, MOST_COLUMNS)
     pinned = pins(root)
     before: Manifest | None = None
-    for each in every:
+    for each, is_again in _history(every):
         shards = files_needed([each.snapshot])
         own = sum(num_bytes for path, num_bytes in shards.items() if owners[path] == 1)
         held = f"{amount(each.snapshot)}  {size(sum(shards.values()))}"
-        head = f"{each.fingerprint[:NAME_DIGITS]}  {when(each)}  {held}"
-        shared = "" if own == sum(shards.values()) else f"its own: {size(own)}"
+        head = f"{each.fingerprint[:NAME_DIGITS]}  {'published again' if is_again else when(each)}  {held}"
+        shared = "" if is_again or own == sum(shards.values()) else f"its own: {size(own)}"
         told = ["the first there is"] if before is None else changes(root, before, each.snapshot)
         before = each.snapshot
         print_lines([head] if cell_len(head) <= width else head.split("  "), console, "bold")
         reasons = [pin_line(pin) for pin in pinned if pin.fingerprint == each.fingerprint]
         reasons += [pin_line(pin) for pin in pinned if pin.fingerprint in each.lengths.get(pin.folder, ())]
+        reasons = [] if is_again else reasons
         lines = (f"  {masked(line)}" for line in [*reasons, shared, *told] if line)
         print_lines([part for line in lines for part in wrapped(line, width)], console)
     named = {each.fingerprint for each in every}.union(*(names for each in every for names in each.lengths.values()))
     others = [masked(pin_line(pin)) for pin in pinned if pin.fingerprint not in named]
     print_lines([part for line in others for part in wrapped(line, width)], console)
+
+
+def _history(every: Sequence[Publication]) -> list[tuple[Publication, bool]]:
+    """The snapshots by the time of their first publication; then the newest once more, if others were published after it."""
+    *others, newest = every  # the newest last, whenever it was published first
+    at = newest.published_at
+    later = [] if at is None else [each for each in others if (each.published_at or 0.0) > at]
+    earlier = others[: len(others) - len(later)]
+    return [(each, False) for each in (*earlier, newest, *later)] + ([(newest, True)] if later else [])
 
 
 def pin_line(pin: Pin) -> str:

@@ -19,7 +19,7 @@ from datapipe.credentials import masked
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import UserError, exit_status_of
 from datapipe.ledger.lease import LEASE_S
-from datapipe.ledger.names import FOLLOWER, LEASE, LOCK, STATUS
+from datapipe.ledger.names import FOLLOWER, LEASE, LOCK, REPORT, STATUS
 from datapipe.plan.compile import Plan
 from datapipe.plan.work import Record, Task
 from datapipe.shards.additions import ADDITIONS
@@ -121,7 +121,27 @@ def read_status(root: Root) -> dict[str, Any]:
     state = status["outcome"] if status["outcome"] in ("running", "finished", "stopped") else "failed"
     if state == "running" and not holder:
         return {**status, "outcome": "killed", "running": [], "num_running": 0, "holder": holder, "state": "killed"}
-    return {**status, "holder": holder, "state": state}
+    grown = _documents_of_all(root) if state == "finished" and "following" in status else {}
+    return {**status, **grown, "holder": holder, "state": state}
+
+
+def _documents_of_all(root: Root) -> dict[str, Any]:
+    """`documents` of a snapshot that grew: of the first run and of all additions, as its report counts them. Nothing where no
+    addition was published."""
+    try:
+        report = json.loads(root.read_bytes(REPORT))
+        if not report.get("addition"):
+            return {}
+        counted = {source: entry["documents"] for source, entry in report["sources"].items()}
+        return {
+            "documents": {
+                source: {**{fate: each[fate] for fate in ("read", "kept")}, "dropped": sum(each["dropped"].values())}
+                | {"quarantined": each["quarantined"]}
+                for source, each in counted.items()
+            }
+        }
+    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
+        return {}
 
 
 def _follower(root: Root) -> dict[str, Any]:

@@ -40,6 +40,7 @@ from datapipe.watching.status import read_status
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
 from tests.support.cli_processes import start, wait_until
+from tests.support.command_line import datapipe
 
 pytestmark = pytest.mark.medium
 
@@ -417,6 +418,9 @@ def test_command_tells_people_and_programs_of_additions(tmp_path):
     told = [event["event"] for event in events if event["event"] in ("run_started", "run_finished", "adding", "published")]
     assert told == ["run_started", "run_finished", "adding", "run_started", "run_finished", "published"]
     assert events[-1]["event"] == "waiting"
+    told = datapipe(["status", str(corpus.root.local)]).stdout  # of the first run and of the addition
+    [of_source] = [line for line in told.splitlines() if line.startswith("web: ")]
+    assert of_source.startswith("web: 100 read")
 
 
 @pytest.mark.slow

@@ -53,3 +53,21 @@ def test_list_of_snapshots_names_stages_that_changed_and_fits_the_width(tmp_path
         "  filter.length.max_chars none → 90000",
         "  files of web: 1 added",
     ]
+
+
+def test_list_of_snapshots_after_going_back_tells_what_happened(tmp_path: Path) -> None:
+    root, stream = _of_two_snapshots(tmp_path), io.StringIO()
+    first, second = (each.fingerprint for each in publications(root))
+    (tmp_path / "web" / "b.jsonl").unlink()
+    file = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}\n", _FIRST, "tokenizer: none\n")
+    assert runs.run_mixture(file, make_engine=runs.InProcess).snapshot.fingerprint == first
+    print_snapshots(root, publications(root), Console(file=stream, width=80))
+    lines = stream.getvalue().splitlines()
+    assert [line[:12] for line in lines if not line.startswith(" ")] == [name[:12] for name in (first, second, first)]
+    told = [line for line in lines if line.startswith("  ") and "its own" not in line]
+    assert told[0] == "  the first there is"
+    assert told[1:4] == ["  added normalize.unicode", "  left out dedup.exact", "  filter.length.max_chars none → 90000"]
+    assert told[5:8] == ["  added dedup.exact", "  left out normalize.unicode", "  filter.length.max_chars 90000 → none"]
+    assert told[8:] == ["  files of web: 1 removed"]
+    [again] = [line for line in lines if "published again" in line]
+    assert again.startswith(first[:12])

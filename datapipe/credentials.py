@@ -24,6 +24,10 @@ _REFERENCE = r"\$\{[^{}]*\}"
 _HARMLESS_USER = re.compile(rf"{_REFERENCE}|([^:@]+:)({_REFERENCE})+|anonymous|")
 """User information without a secret of its own: the name of a user is none, unless it stands alone, as access tokens do."""
 
+_PORT = r"(\d{1,5}|PORT)"
+_PORTS = re.compile(rf"{_PORT}(,[\w.-]+:{_PORT})*")
+"""The port behind a host, and further hosts with theirs, as the addresses of a service have: "8815,b:8815". Help has PORT."""
+
 _HARMLESS = frozenset(
     {
         *("region", "scheme", "endpoint_override", "request_timeout", "connect_timeout", "max_attempts", "retry_limit_seconds"),
@@ -134,7 +138,7 @@ def _user(match: re.Match[str]) -> str:
     if "@" in authority:
         return authority[: authority.rindex("@") + 1]
     _, colon, behind = _CLOSING.sub("", authority.partition("&")[0]).partition(":")
-    has_port = match[1] not in _BUCKETS and re.fullmatch(r"\d{1,5}", behind)
+    has_port = match[1] not in _BUCKETS and _PORTS.fullmatch(behind)
     if not colon or has_port or authority.startswith("["):
         return ""
     return rest[: rest.rindex("@") + 1] if "@" in rest else rest

@@ -245,3 +245,5 @@ def _next(report: Mapping[str, Any], output: str, width: int) -> Iterator[str]:
         folder = f"{output}/length-{length}" if number else output
         yield f"    for batch in Loader({json.dumps(folder, ensure_ascii=False)}, batch_size=8):"
         yield f'        batch["input_ids"], batch["labels"]  # (8, {length})'
+    if (report.get("shards") or {}).get("held_out"):  # earlier reports lack it
+        yield from ["", f'  held out: Loader({json.dumps(output, ensure_ascii=False)}, split="validation", batch_size=8)']

@@ -32,8 +32,9 @@ tasks                   step → {planned, committed, kind, source, label, secon
 second_attempts         step → {tasks, won}: tasks that had a second attempt because they took much longer than others, and
                         those of them in which it ended first
 run                     the command that wrote the report: {datapipe, engine, workers, wall_s, finished}
-shards                  {files, bytes, fingerprint, before, taken_down}: of the snapshot, and the one before it; null before it
-                        is published. Of the documents `taken_down`, loaders pad what rows have; all other numbers count them
+shards                  {files, bytes, fingerprint, before, taken_down, held_out}: of the snapshot, and the one before it; null
+                        before it is published. Of the documents `taken_down`, loaders pad what rows have; all other numbers
+                        count them. `held_out`: rows of the validation split
 taken                   source → {documents, tokens, sequences, license, homepage, collected, synthetic}: sources whose rows
                         are those of another snapshot
 mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
@@ -170,7 +171,14 @@ def shards_entry(snapshot: Manifest, before: str | None) -> dict[str, Any]:
         "fingerprint": snapshot.fingerprint,
         "before": before,
         "taken_down": snapshot.num_taken_down,
+        "held_out": _held_out(snapshot),
     }
+
+
+def _held_out(snapshot: Manifest) -> int:
+    """The rows of the validation split."""
+    shards = snapshot.shards if isinstance(snapshot, Snapshot) else ()
+    return sum(shard.sequences for shard in shards if shard.split == "validation")
 
 
 def taken_down_text(report: Mapping[str, Any]) -> str:

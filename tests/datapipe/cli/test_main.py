@@ -54,6 +54,8 @@ def test_cli_run_prints_python_that_works(finished):
     names: dict = {}
     exec("\n".join([*lines[-3:], "    break"]), names)
     assert names["batch"]["input_ids"].shape == (8, 64)
+    (held_out,) = re.findall(r"^  held out: (.*)$", printed, re.M)
+    assert sum(len(batch["input_ids"]) for batch in eval(held_out, names)) > 0
 
 
 @pytest.mark.slow

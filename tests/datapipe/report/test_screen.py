@@ -218,3 +218,10 @@ def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str)
     assert loaders == [output, output, f"{output}/length-1024"]
     failed = _printed(_report({"web": _entry(1, 0, 0)}, _entry(1, 0, 0), status="failed"), 20, output=output)
     assert f"datapipe report {shlex.quote(output)} --full".split() == failed.partition("`")[2].partition("`")[0].split()
+
+
+@pytest.mark.parametrize("held_out", [0, 3])
+def test_screen_says_how_to_read_held_out_rows_where_there_are_some(held_out: int) -> None:
+    screen = _printed(_two() | {"shards": {"held_out": held_out}}, 80)
+    line = '  held out: Loader("runs/trial", split="validation", batch_size=8)'
+    assert (line in screen.splitlines()) == bool(held_out)

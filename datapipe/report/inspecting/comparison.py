@@ -32,6 +32,7 @@ def comparison_json(
     """The comparison as plain data.
 
     outputs     of both, without credentials
+    runs        {status, problem} of both: numbers of a run that is not done count what it has committed
     options     the stages and options of the mixtures that differ, a line each
     sources     name → {read, kept, tokens}: [first, second], null where a run has no such source
     documents   {both, only_first, only_second}: kept by both, and by one alone: {documents, reasons: {reason of the other:
@@ -42,6 +43,7 @@ def comparison_json(
     names = dict.fromkeys(name for report in reports for name in report["sources"])
     return {
         "outputs": [masked(output) for output in outputs],
+        "runs": [{"status": report["status"], "problem": masked(report["problem"] or "") or None} for report in reports],
         "options": option_changes(mixtures[0], mixtures[1]),
         "sources": {name: _numbers([report["sources"].get(name) for report in reports]) for name in names},
         "total": _numbers([report["total"] for report in reports]),
@@ -64,6 +66,7 @@ def print_comparison(comparison: Mapping[str, Any], console: Console, full: bool
     width = min(console.width, MOST_COLUMNS)
     first, second = comparison["outputs"]
     print_lines([line for text in (f"A  {first}", f"B  {second}") for line in wrapped(text, width)], console, "bold")
+    print_lines([line for text in _not_done(comparison["runs"]) for line in wrapped(text, width)], console, "red")
     options = comparison["options"] or ["the mixtures are the same, but for names and execution"]
     print_lines(["", *(line for option in options for line in wrapped(f"  {option}", width)), ""], console)
     console.print(_sources(comparison))
@@ -74,6 +77,14 @@ def print_comparison(comparison: Mapping[str, Any], console: Console, full: bool
     if comparison["rules"]:
         print_lines([""], console)
         console.print(_rules(comparison["rules"], full))
+
+
+def _not_done(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A line for each run that failed or was stopped, with the reason."""
+    for letter, run in zip("AB", runs):
+        if run["status"] != "done":
+            reason = f": {run['problem']}" if run["problem"] else ""
+            yield f"{letter} {run['status']}, so its numbers count what it has committed{reason}"
 
 
 def _sources(comparison: Mapping[str, Any]) -> NumberTable:

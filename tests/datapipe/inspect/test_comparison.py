@@ -75,6 +75,23 @@ def test_two_outputs_of_one_mixture_keep_the_same(tmp_path: Path) -> None:
     assert [side.documents for side in found.only] == [0, 0]
 
 
+def test_comparison_with_a_run_that_failed_says_so(tmp_path: Path) -> None:
+    _write(tmp_path)
+    for name in ("one", "other"):
+        _run(tmp_path, name, 100)
+    outputs = [str(tmp_path / name) for name in ("one", "other")]
+    assert "failed" not in datapipe(["report", *outputs]).stdout
+    report = tmp_path / "other/report.json"
+    failed = json.loads(report.read_text()) | {"status": "failed", "problem": "s3://KEY:SECRET@bucket/a: the disk is full"}
+    report.write_text(json.dumps(failed))
+    told = datapipe(["report", *outputs]).stdout
+    said = "B failed, so its numbers count what it has committed: s3://***@bucket/a: the disk is full"
+    assert said in " ".join(told.split())
+    as_json = json.loads(datapipe(["report", *outputs, "--json"]).stdout)["comparison"]
+    assert as_json["runs"][0] == {"status": "done", "problem": None}
+    assert as_json["runs"][1] == {"status": "failed", "problem": "s3://***@bucket/a: the disk is full"}
+
+
 def test_the_rule_that_moved_most_comes_first() -> None:
     def rule(threshold: float, passed: int, failed: int) -> dict:
         bins = [[0.0, 1.0, 0, failed], [1.0, 2.0, passed, 0]]

@@ -21,6 +21,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from time import perf_counter
 
 _HEAD = struct.Struct("<QI")  # number of messages, CRC-32 of the body
 _BODY = struct.Struct("<QQ?16s160s320s")  # documents, bytes, is_waiting, key, work, place; texts end in zero bytes
@@ -189,3 +190,24 @@ def _tell(activity: Activity) -> None:
     _told.activity = activity
     if _told.page is not None:
         _told.page.write(activity)
+
+
+# ---------------------------------------------------------------------------------------------------- time of work
+
+_starting = [0.0]
+"""Seconds of all blocks of `starting`."""
+
+
+def work_clock() -> float:
+    """Seconds of this process without those of `starting`: what work takes that is done again and again."""
+    return perf_counter() - _starting[0]
+
+
+@contextmanager
+def starting() -> Iterator[None]:
+    """A block that only the first use of something takes, such as loading compiled code. Work that needs it is not charged."""
+    began = work_clock()
+    try:
+        yield
+    finally:
+        _starting[0] += work_clock() - began  # without those of blocks inside

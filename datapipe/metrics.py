@@ -12,10 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from time import perf_counter
 from typing import Any
 
-from datapipe.activity import doing
+from datapipe.activity import doing, work_clock
 from datapipe.errors import DatapipeError
 from datapipe.token_counts import Fertility, LicenseCounts, Sums
 
@@ -203,11 +202,12 @@ class TaskMetrics:
     @contextmanager
     def timed(self, name: str, num_bytes: int = 0, num_docs: int = 0) -> Iterator[Work]:
         """Times a block, tells that it is at work, and adds it to the work of this name. The block may correct the yielded
-        record: sizes that it alone knows, or seconds to charge elsewhere. A block that raises is not counted."""
-        started, work = perf_counter(), Work(bytes=num_bytes, documents=num_docs)
+        record: sizes that it alone knows, or seconds to charge elsewhere. A block that raises is not counted, and loading the
+        kernels that it is the first to call costs it nothing."""
+        started, work = work_clock(), Work(bytes=num_bytes, documents=num_docs)
         with doing(name, num_bytes):
             yield work
-        work.seconds += perf_counter() - started
+        work.seconds = max(0.0, work.seconds + work_clock() - started)
         self.work.setdefault(name, Work()).add(work)
 
     def to_json(self) -> dict[str, Any]:

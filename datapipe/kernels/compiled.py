@@ -16,7 +16,7 @@ import numba
 from numba.core import caching, compiler, errors, registry, serialize, types
 from numba.core.typing import templates
 
-from datapipe.activity import doing
+from datapipe.activity import doing, starting
 from datapipe.errors import DatapipeError
 from datapipe.kernels.cache import Entry
 from datapipe.kernels.flags import INLINE_FLAGS, KERNEL_FLAGS
@@ -63,9 +63,10 @@ class _KernelCache(caching._Cache):
 
 def load_or_compile(function: Callable[..., Any], signature: Any, entry: Entry) -> Callable[..., Any]:
     """The machine code of a kernel. Waits where another process is compiling the same kernel."""
-    if entry.exists():
-        return compile_into(function, signature, entry)
     with ExitStack() as stack:
+        stack.enter_context(starting())
+        if entry.exists():
+            return compile_into(function, signature, entry)
         with doing(f"waiting for kernel {entry.name}, which another process compiles", is_waiting=True):
             stack.enter_context(entry.lock())
         with doing(f"compiling kernel {entry.name}"):

@@ -16,7 +16,7 @@ from datapipe.metrics import UnreadableFile, counted, size
 from datapipe.report.inspecting.contamination import contamination_table
 from datapipe.report.layout import NumberTable, Screen, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
-from datapipe.report.summary import second_attempts_text, taken_down_text
+from datapipe.report.summary import second_attempts_text, starting_text, taken_down_text
 
 _SHOWN_LANGUAGES = 12
 """Languages shown of each source: those with most text. report.json has all of them."""
@@ -34,9 +34,10 @@ def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
     mixture = [mixture_shares_table(report["mixture"])] if report["mixture"] else []
     searched = report.get("contamination")  # earlier reports lack it
     found = [contamination_table(searched)] if searched else []
-    taken_down, second = ([Text(line)] if line else [] for line in (taken_down_text(report), second_attempts_text(report)))
+    sentences = (taken_down_text(report), starting_text(report), second_attempts_text(report))
+    taken_down, start, second = ([Text(line)] if line else [] for line in sentences)
     documents = [*_documents(report, width), *taken_down]
-    return [*documents, *found, *mixture, _steps(report), *second, *tokenizer_tables(report["tokenizer"])]
+    return [*documents, *found, *mixture, _steps(report), *start, *second, *tokenizer_tables(report["tokenizer"])]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

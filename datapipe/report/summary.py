@@ -68,6 +68,8 @@ from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.storage import Root
 
 _LISTED_FILES = 100
+_LEAST_STARTING_S = 0.5
+
 _NO_DISTRIBUTIONS: Mapping[str, Any] = {"measured": {}, "lengths": {}, "clusters": {}}
 
 
@@ -179,6 +181,15 @@ def _held_out(snapshot: Manifest) -> int:
     """The rows of the validation split."""
     shards = snapshot.shards if isinstance(snapshot, Snapshot) else ()
     return sum(shard.sequences for shard in shards if shard.split == "validation")
+
+
+def starting_text(report: Mapping[str, Any]) -> str:
+    """What tasks took beside their steps, in words; empty where that is little."""
+    total = report["total"]
+    beside_s = total.get("task_seconds", 0.0) - sum(step["seconds"] for step in total["steps"].values())
+    if beside_s < _LEAST_STARTING_S:
+        return ""
+    return f"Beside these, tasks took {beside_s:,.1f} s to start: importing libraries, compiling and loading kernels."
 
 
 def taken_down_text(report: Mapping[str, Any]) -> str:

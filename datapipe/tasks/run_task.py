@@ -11,6 +11,7 @@ from typing import Any
 
 from datapipe.activity import doing
 from datapipe.errors import DatapipeError, UserError
+from datapipe.kernels import import_runtime
 from datapipe.ledger.names import ATTEMPTS
 from datapipe.memory import peak_bytes
 from datapipe.metrics import TaskMetrics
@@ -75,6 +76,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         UserError: a disk or store refuses access, or the input is wrong.
     """
     started, rereads = perf_counter(), Rereads.count
+    import_runtime()  # once a process, and before the time of any work
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:
         outputs, metrics = _RUNNERS[type(task)](_with_open_stages(task), root, folder)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from datapipe.metrics import counted
+from datapipe import activity
+from datapipe.metrics import TaskMetrics, counted
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,12 @@ def test_counted_noun_is_singular_for_one_alone(number: int, words: str) -> None
 
 def test_counted_noun_with_a_plural_of_its_own() -> None:
     assert [counted(number, "batch", "batches") for number in (1, 2)] == ["1 batch", "2 batches"]
+
+
+def test_work_is_not_charged_for_what_only_its_first_call_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter([10.0, 11.0, 19.0, 20.0])
+    monkeypatch.setattr(activity, "perf_counter", lambda: next(now))
+    metrics = TaskMetrics()
+    with metrics.timed("read"), activity.starting():
+        pass
+    assert metrics.work["read"].seconds == 2.0

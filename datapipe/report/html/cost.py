@@ -8,7 +8,7 @@ from typing import Any
 from datapipe.metrics import counted, size
 from datapipe.report.html.drawing import Bar, Chart, Table, bars, short
 from datapipe.report.html.section import Section, left_out, share_of
-from datapipe.report.summary import second_attempts_text
+from datapipe.report.summary import second_attempts_text, starting_text
 
 
 def provenance(report: Mapping[str, Any], most: int) -> Section:
@@ -72,11 +72,12 @@ def speed(report: Mapping[str, Any], most: int) -> Section:
         charts.append(Chart(title=title, table=table, svg=bars(title, drawn)))
     charts += _memory(report, most)
     more = left_out(min(most, len(order)), len(order), "kind of work", "kinds of work")
+    notes = ("Seconds are summed over workers.", starting_text(report), second_attempts_text(report))
     return Section(
         anchor="speed",
         heading="Time and memory",
         charts=charts,
-        note=f"Seconds are summed over workers. {second_attempts_text(report)}".strip() if charts else "",
+        note=" ".join(filter(None, notes)) if charts else "",
         more=more,
     )
 

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from time import perf_counter
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from datapipe.activity import work_clock
 from datapipe.columns import KEY_TYPE, key_halves, make_keys, text_buffers
 from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, bins_of, decided, measure, nothing_near
@@ -88,7 +88,7 @@ class Distributions:
 
     def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
         """Adds the decisions of a filter. A filter that returns no measured values has no distributions."""
-        stage, started = bound.stage, perf_counter()
+        stage, started = bound.stage, work_clock()
         assert isinstance(stage, Filter)
         rules = stage.rules()
         if len(result.measured) == len(rules) and batch.num_docs:
@@ -98,15 +98,15 @@ class Distributions:
             for index, rule in enumerate(rules):
                 if not (is_cut_later and index == last):
                     self._add_rule(bound, stage, index, rule, documents, result)
-        self._seconds += perf_counter() - started
+        self._seconds += work_clock() - started
 
     def add_cut(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
         """Adds the decisions of a cut, which is the last rule of a filter whose other rules are added already."""
-        stage, started = bound.stage, perf_counter()
+        stage, started = bound.stage, work_clock()
         assert isinstance(stage, Filter)
         rules = stage.rules()
         self._add_rule(bound, stage, len(rules) - 1, rules[-1], _decided(batch, result), result)
-        self._seconds += perf_counter() - started
+        self._seconds += work_clock() - started
 
     def _add_rule(
         self, bound: BoundStage, stage: Filter, index: int, rule: Rule, documents: Decided, result: FilterResult
@@ -123,13 +123,13 @@ class Distributions:
 
     def add_lengths(self, part: str, batch: DocumentBatch) -> None:
         """Adds the lengths of texts, of pages before extraction."""
-        started = perf_counter()
+        started = work_clock()
         lengths = _lengths(batch)
         bins = bins_of(lengths)
         counts = self._lengths.setdefault(part, np.zeros((LAST_BIN + 1, 2), np.int64))
         counts[:, 0] += np.bincount(bins, minlength=LAST_BIN + 1)
         counts[:, 1] += np.bincount(bins, lengths, LAST_BIN + 1).astype(np.int64)  # exact below 2**53 bytes
-        self._seconds += perf_counter() - started
+        self._seconds += work_clock() - started
 
     def taken_s(self) -> float:
         """The seconds spent since the last call."""

@@ -161,3 +161,12 @@ def test_funnel_of_a_report_fits_the_width_and_says_of_what_shares_are(width: in
     text = " ".join(stream.getvalue().replace("┃", " ").split())
     assert "share" not in text and "…" not in text
     assert "│ books" in stream.getvalue() and "1,234,567" in text and "2.50" in text
+
+
+@pytest.mark.parametrize(("task_s", "is_told"), [(4.1, False), (9.5, True)])
+def test_funnel_tells_the_time_of_starting_apart_from_that_of_steps(task_s: float, is_told: bool) -> None:
+    report = _report(0)
+    report["total"]["task_seconds"] = task_s
+    stream = io.StringIO()
+    print_funnel(report, Console(file=stream, width=80))
+    assert ("tasks took 5.5 s to start" in stream.getvalue()) == is_told

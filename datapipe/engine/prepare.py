@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import Any, cast
@@ -33,7 +33,14 @@ from datapipe.metrics import UnreadableFile
 from datapipe.plan.counts import unreadable_text
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
-from datapipe.plan.warnings import RunWarning, named_twice_warning, order_warnings, passed_over_warning, unreadable_warning
+from datapipe.plan.warnings import (
+    RunWarning,
+    linked_again_warning,
+    named_twice_warning,
+    order_warnings,
+    passed_over_warning,
+    unreadable_warning,
+)
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import Filter, Stage
 from datapipe.stage.global_stage import Global
@@ -70,6 +77,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
     warnings = order_warnings({name: mixture.stages_of(name) for name in mixture.sources})
     warnings += [passed_over_warning(name, sorted(set(of.passed_over))) for name, of in notes.items() if of.passed_over]
+    warnings += [linked_again_warning(name, sorted(set(of.linked_again))) for name, of in notes.items() if of.linked_again]
     warnings += [named_twice_warning(name, of.named_twice) for name, of in notes.items() if of.named_twice]
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     if limit is None:
@@ -218,9 +226,15 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
             f"{mixture.where('sources', name, 'path')}: the pattern takes {own.rpartition('/')[2]} in the output "
             f"{mixture.output} too, which the run writes. Give another output, or move the input to a folder below."
         )
-    taken = re.compile(re.escape(root.path()) + r"/(shards|documents|snapshots|additions|work|length-\d+)/")
+    is_local = not is_remote(mixture.output)
+    home = os.path.realpath(root.path()) if is_local else root.path()
+    taken = re.compile(re.escape(home) + r"/(shards|documents|snapshots|additions|work|length-\d+)/")
+    real_folder = lru_cache(maxsize=None)(os.path.realpath)  # links to folders are followed
     for url in urls:
-        if is_remote(url) == is_remote(mixture.output) and not is_http(url) and taken.match(resolve(url)[1]):
+        if is_remote(url) == is_local or is_http(url):
+            continue
+        path = f"{real_folder(os.path.dirname(url))}/" if is_local else resolve(url)[1]
+        if taken.match(path):
             raise UserError(
                 f"{mixture.where('sources', name, 'path')}: {url} lies inside the output {mixture.output}, where the run "
                 f"writes and deletes files. Give another output, or move the input."

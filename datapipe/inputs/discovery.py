@@ -3,10 +3,11 @@
     patterns, lists ─▶ paths, sorted, each once ─▶ size, stamp, compression, pieces ─▶ InputFile
 
 A file's path is relative to the fixed part of its pattern, so a corpus may move without its documents changing their keys.
-`*` and `?` stay within a folder, `**` crosses folders. Hidden files and `__pycache__` match only by name. Links to files are
-followed, links to folders only in the fixed part. Errors are what would be missing in silence: a folder that cannot be listed,
-a file that may not be read, and, where a pattern asks for an ending such as `*.parquet`, a broken link with this ending and a
-folder with it, as Spark writes them. Patterns without an ending pass over folders, and over broken links, which they tell.
+`*` and `?` stay within a folder, `**` crosses folders. A part of a path with `[` that exists as it is written is no pattern.
+Hidden files and `__pycache__` match only by name. Links are followed (`local_folders.py`). Errors are what would be missing in
+silence: a folder that cannot be listed, a file that may not be read, and, where a pattern asks for an ending such as
+`*.parquet`, a broken link with this ending and a folder with it, as Spark writes them. Patterns without an ending pass over
+folders, and over broken links, which they tell.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from __future__ import annotations
 import errno
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -23,7 +25,8 @@ import xxhash
 
 from datapipe.credentials import masked
 from datapipe.errors import DamagedInputError, UserError, suggest
-from datapipe.inputs.entries import FOLDER, Entry, Notes, status_of
+from datapipe.inputs.entries import FOLDER, Entry, Notes
+from datapipe.inputs.local_folders import LocalFolders
 from datapipe.inputs.path_lists import SIGN, listed_files, listed_paths
 from datapipe.metrics import counted
 from datapipe.outages import input_error, right_url
@@ -34,6 +37,10 @@ from datapipe.stores.http import facts_of, is_http
 from datapipe.stores.hub import is_hub, pinned, without_revision
 
 _WILD = re.compile(r"[*?\[]")
+_NOTHING_LIKE_IT = (
+    "A `[` opens a character class, as in part-[0-9].txt, and nothing has this very name. In a name that has the sign itself, "
+    "write `[[]` for it."
+)
 _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
 
 
@@ -100,7 +107,7 @@ def discover(
 def would_take(patterns: Sequence[str], exclude: Sequence[str], paths: Sequence[str]) -> str | None:
     """The first of some absolute paths or URLs that would be an input file, if it were there; None where none would."""
     named = [pattern for pattern in patterns if not pattern.startswith(SIGN)]
-    globs = [_expression(_absolute(pattern), "") for pattern in named if _WILD.search(_bare(pattern))]
+    globs = [_glob_of(_absolute(pattern), "").expression for pattern in named if _WILD.search(_bare(pattern))]
     left_out = _left_out(exclude, "")
     taken = (path for path in paths if any(glob.fullmatch(path) for glob in globs))
     return next((path for path in taken if not any(glob.fullmatch(path) for glob in left_out)), None)
@@ -108,7 +115,8 @@ def would_take(patterns: Sequence[str], exclude: Sequence[str], paths: Sequence[
 
 def _left_out(exclude: Sequence[str], where: str) -> list[re.Pattern[str]]:
     return [
-        _expression(pattern if pattern.startswith("**") else without_revision(_absolute(pattern)), where) for pattern in exclude
+        _glob_of(pattern if pattern.startswith("**") else without_revision(_absolute(pattern)), where).expression
+        for pattern in exclude
     ]
 
 
@@ -155,36 +163,37 @@ def _listed(pattern: str, prefix: str | None, is_left_out: Callable[[str], bool]
 def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes: Notes) -> list[InputFile]:
     """The files of one pattern; none where nothing matches."""
     base, query = _absolute(pattern), split_query(pattern)[1]
-    prefix = _fixed_prefix(base)
-    if is_http(base) and _WILD.search(base):
+    if is_http(base) and "*" in base:
         raise UserError(
             f"{where}: '{masked(pattern)}' is a pattern, and a web server does not list its files. Expected the URL of a file, "
             f"or a list of paths: '@files.txt' or '@https://host/files.txt', one path or URL a line"
         )
     try:
         if is_http(base):
-            return [Entry.of_web(base, facts_of(base + query)).file(prefix, query)]
+            return [Entry.of_web(base, facts_of(base + query)).file(base[: base.rindex("/") + 1], query)]
         if is_hub(base):
             base = pinned(base)
-            prefix = _fixed_prefix(base)
-        filesystem, root = resolve(prefix + query)
+        fixed = _fixed_prefix(base)
+        filesystem, root = resolve(fixed + query)
         root = root.rstrip("/")
+        glob = _glob_of(base, where, partial(_exists, filesystem, root, fixed))
+        prefix = glob.prefix
+        root = root + prefix.removeprefix(fixed[:-1]).rstrip("/")
         is_local = isinstance(filesystem, pafs.LocalFileSystem)
         info = filesystem.get_file_info(root + base[len(prefix.rstrip("/")) :])
         if info.type == pafs.FileType.File:  # also a file whose name holds a wildcard character
             entry = Entry.local(base, os.stat(base)) if is_local else Entry.remote(base, info)
             return [entry.file(base[: base.rindex("/") + 1], query)]
-        if info.type == pafs.FileType.Directory and not _WILD.search(base):
+        if info.type == pafs.FileType.Directory:
             inside = os.path.join(pattern, "**")
             raise UserError(f"{where}: '{pattern}' is a folder. Expected files: '{inside}' takes all below it")
-        if not _WILD.search(base):
+        if not glob.is_pattern:
             return []
-        glob = _Glob(prefix=prefix, below=base[len(prefix) :], expression=_expression(base, where))
-        listed = list(_listed_locally(glob) if is_local else _listed_remotely(glob, filesystem, root))
+        listed = list(glob.folders(notes).entries() if is_local else _listed_remotely(glob, filesystem, root))
     except UnicodeEncodeError:
         raise _not_utf8(where, base) from None
     except OSError as error:
-        raise input_error(error, where, "cannot list", error.filename or prefix) from error
+        raise input_error(error, where, "cannot list", error.filename or _fixed_prefix(base)) from error
     except (ValueError, NotImplementedError) as error:  # of the client of a store
         if not is_remote(base):
             raise
@@ -212,11 +221,13 @@ class _Glob:
     Attributes:
         prefix: the folders before the first wildcard, with a slash at the end.
         below: the pattern behind the prefix.
+        is_pattern: whether there is a wildcard.
         expression: of the whole path.
     """
 
     prefix: str
     below: str
+    is_pattern: bool
     expression: re.Pattern[str]
 
     @property
@@ -233,6 +244,16 @@ class _Glob:
         has_ending = _LITERAL_ENDING.search(self.below) is not None
         return bool(entry.instead) and has_ending and (entry.instead != FOLDER or self.depth is not None)
 
+    def folders(self, notes: Notes) -> LocalFolders:
+        """What it matches in local folders."""
+        return LocalFolders(
+            prefix=self.prefix,
+            depth=self.depth,
+            enters=lambda name: self.takes_hidden or not _is_hidden(name),
+            matches=self.matches,
+            notes=notes,
+        )
+
     def matches(self, path: str) -> bool:
         return self.expression.fullmatch(path) is not None and (self.takes_hidden or not _is_hidden(path[len(self.prefix) :]))
 
@@ -243,20 +264,24 @@ def _fixed_prefix(base: str) -> str:
     return base[: base.rindex("/", 0, wild.start() if wild else len(base)) + 1]
 
 
-def _listed_locally(glob: _Glob) -> Iterator[Entry]:
-    """The files and folders that match below a local folder. Arrow fails on broken links and odd names."""
-    prefix, depth = glob.prefix, glob.depth
-    for folder, folders, names in os.walk(prefix, onerror=_unless_missing):
-        if not glob.takes_hidden:
-            folders[:] = [name for name in folders if not _is_hidden(name)]
-        yield from (Entry(path, instead=FOLDER) for path in _joined(folder, folders) if glob.matches(path))
-        if depth is not None and folder[len(prefix) :].count("/") + (folder != prefix) >= depth:
-            folders.clear()
-        yield from (Entry.local(path, status_of(path)) for path in _joined(folder, names) if glob.matches(path))
+def _glob_of(base: str, where: str, exists: Callable[[str], bool] = os.path.lexists) -> _Glob:
+    """The pattern of an absolute path or URL. A part with `[` and no other wildcard is no pattern where it exists as written."""
+    start = 0
+    while (wild := _WILD.search(base, start)) is not None:
+        part_start = base.rfind("/", 0, wild.start()) + 1
+        part_stop = f"{base}/".find("/", part_start)
+        part = base[part_start:part_stop]
+        if "*" in part or "?" in part or not exists(base[:part_stop]):
+            break
+        start = part_stop
+    prefix = base[: base.rfind("/", 0, wild.start() if wild else len(base)) + 1]
+    expression = _expression(base, len(prefix) if wild else len(base), where)
+    return _Glob(prefix=prefix, below=base[len(prefix) :], is_pattern=wild is not None, expression=expression)
 
 
-def _joined(folder: str, names: Iterable[str]) -> list[str]:
-    return [os.path.join(folder, name) for name in names]
+def _exists(filesystem: pafs.FileSystem, root: str, prefix: str, path: str) -> bool:
+    """Whether something is at a path below the prefix, whose path in the file system is `root`."""
+    return filesystem.get_file_info(root + path[len(prefix) - 1 :]).type != pafs.FileType.NotFound
 
 
 def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Iterator[Entry]:
@@ -268,15 +293,9 @@ def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Ite
             yield Entry.remote(path, info)
 
 
-def _unless_missing(error: OSError) -> None:
-    """Raises the error of a folder that cannot be listed; a missing folder just has no files."""
-    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
-        raise error
-
-
-def _expression(pattern: str, where: str) -> re.Pattern[str]:
-    """A glob as a regular expression over the whole path."""
-    out, index = [], 0
+def _expression(pattern: str, num_fixed: int, where: str) -> re.Pattern[str]:
+    """A glob as a regular expression over the whole path. Its first `num_fixed` characters are taken as they are written."""
+    out, index = [re.escape(pattern[:num_fixed])], num_fixed
     while index < len(pattern):
         negated = pattern[index + 1 : index + 2] in ("!", "^")
         if pattern.startswith("**/", index):
@@ -321,6 +340,8 @@ def content_digest(url: str) -> str:
 def _what_is_there(pattern: str) -> str:
     """The part of a path that exists, and the nearest name to the part that does not."""
     base, _ = split_query(pattern)
+    if "[" in base:
+        return f" {_NOTHING_LIKE_IT}"
     if is_remote(base):
         return " Check bucket, folder and credentials; a glob's * stays within a folder, ** crosses folders."
     path = Path(os.path.abspath(os.path.expanduser(base.removeprefix("file://"))))

@@ -28,6 +28,7 @@ class Notes:
 
     Attributes:
         passed_over: paths that match and are neither file nor folder, such as broken links.
+        linked_again: links to folders that are passed over, each with where it leads.
         named_twice: lines of lists that name a file again.
         on_file: called for each file when its facts are known.
         may_grow: whether lists are being written: then a last line without its end is passed over, and a file that is not
@@ -36,6 +37,7 @@ class Notes:
     """
 
     passed_over: list[str] = field(default_factory=list)
+    linked_again: list[str] = field(default_factory=list)
     named_twice: list[str] = field(default_factory=list)
     on_file: Callable[[], None] = lambda: None
     may_grow: bool = False

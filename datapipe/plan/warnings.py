@@ -6,6 +6,7 @@ unused_keys        keys about tokens in a run without a tokenizer, and the other
 rounded_weights    weights that differ by more than their shares of 2^-40 can express   before the run
 stage_order        stages in an order that the documentation advises against            before the run
 broken_links       broken links, pipes and the like that a pattern of a source matches  before the run
+linked_again       links to folders that a pattern of a source enters by another path    before the run
 named_twice        files that a list of paths names again                               before the run
 missing_field      a kept field that none of the first records has                      before the run
 not_numbers        a field of `strata` that is no number in the first records           before the run
@@ -145,6 +146,14 @@ def passed_over_warning(source: str, paths: Sequence[str]) -> RunWarning:
     return RunWarning(
         kind="broken_links", source=source, text=text, details={"files": list(paths[:_LISTED_FILES]), "count": len(paths)}
     )
+
+
+def linked_again_warning(source: str, links: Sequence[str]) -> RunWarning:
+    """The warning about links to folders that are passed over, since their files are listed by another path."""
+    more = f" and {len(links) - 1:,} more like it" if len(links) > 1 else ""
+    text = f"source '{source}': {links[0]}{more}. Each folder is read once."
+    details = {"links": list(links[:_LISTED_FILES]), "count": len(links)}
+    return RunWarning(kind="linked_again", source=source, text=text, details=details)
 
 
 def named_twice_warning(source: str, lines: Sequence[str]) -> RunWarning:

@@ -210,6 +210,33 @@ def test_discover_nothing_found_message_is_one_plain_line(tree: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("[D]/*.txt", ["a.txt"]),
+        ("[D]/**", ["[x]/b[1].txt", "a.txt"]),
+        ("[D]/[x]/b[1].txt", ["b[1].txt"]),
+        ("[D]/[x]/b[[][0-9]].txt", ["b[1].txt"]),
+        ("[D]/[a-c].txt", ["a.txt"]),
+        ("[[]D]/*.txt", ["[D]/a.txt"]),
+        ("[E]/*.txt", ["E/c.txt"]),
+    ],
+)
+def test_discover_part_with_brackets_that_exists_is_taken_as_written(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    for name in ("[D]/a.txt", "[D]/[x]/b[1].txt", "D/wrong.txt", "E/c.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    assert _paths(f"{tmp_path}/{pattern}") == expected
+    assert _paths(f"{tmp_path}/[D]/**", exclude=(f"{tmp_path}/[D]/[x]/*",)) == ["a.txt"]
+    with pytest.raises(UserError, match="is a folder"):
+        _paths(f"{tmp_path}/[D]/[x]")
+
+
+def test_discover_brackets_that_match_nothing_are_explained(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"A `\[` opens a character class.* write `\[\[\]` for it"):
+        _paths(f"{tmp_path}/*/[D_DATA]/*.txt")
+
+
 def test_discover_all_excluded_says_so(tree: Path) -> None:
     with pytest.raises(UserError, match=r"matches 2 files, and `exclude` leaves out all"):
         _files(f"{tree}/web/?.jsonl", exclude=("**/[ab].*",))
@@ -327,11 +354,12 @@ def test_discover_thousands_of_files_are_all_found(tmp_path: Path) -> None:
 def test_discover_object_store_is_listed_and_read_like_a_disk() -> None:
     with object_store("corpus") as query:
         store, _ = pafs.FileSystem.from_uri(f"s3://corpus/{query}")
-        for name in ("web/a.jsonl", "web/b/c.jsonl", "web/b/.d.jsonl", "web/e.txt"):
+        for name in ("web/a.jsonl", "web/b/c.jsonl", "web/b/.d.jsonl", "web/e.txt", "[D]/f.jsonl"):
             with store.open_output_stream(f"corpus/{name}", compression=None) as stream:
                 stream.write(b'{"text": "%s"}\nbad\n' % name.encode())
         assert _paths(f"s3://corpus/web/*.jsonl{query}") == ["a.jsonl"]
         assert _paths(f"s3://corpus/web/**{query}") == ["a.jsonl", "b/c.jsonl", "e.txt"]
+        assert _paths(f"s3://corpus/[D]/*.jsonl{query}") == ["f.jsonl"]
         assert _paths(f"s3://corpus/*/b/?.jsonl{query}") == ["web/b/c.jsonl"]
         (file,) = _files(f"s3://corpus/web/b/c.jsonl{query}")
         assert (file.path, file.url) == ("c.jsonl", f"s3://corpus/web/b/c.jsonl{query}")

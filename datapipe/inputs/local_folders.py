@@ -1,0 +1,120 @@
+"""The files and folders below a local folder that a pattern matches, also behind links to folders.
+
+    real folders ─▶ the links in them, in the order of their paths ─▶ the folders behind each ─▶ the links in those ─▶ …
+
+Each real folder gives its files once: by its own path where that is below the first folder, else by the first link to it. The
+order in which a disk lists names does not matter. Two kinds of links are passed over and named in the notes: those that lead to
+a folder above themselves, and those to a folder whose files are listed already.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from datapipe.errors import UserError
+from datapipe.inputs.entries import FOLDER, Entry, Notes, status_of
+
+_MOST_VISITS = 100_000
+"""Most folders that are entered a second time because nothing in them matched the first time. Links that cross each other make
+more paths than anybody can list."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Link:
+    """A folder to enter.
+
+    Attributes:
+        above: the real folders that hold the links on the way here.
+    """
+
+    path: str
+    above: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True, slots=True)
+class LocalFolders:
+    """Lists what matches below a folder.
+
+    Attributes:
+        prefix: the folder, with a slash at its end.
+        depth: how many folders down the files are; None for any number.
+        enters: whether a folder of this name is entered.
+        matches: whether a path matches.
+        notes: gets the links that are passed over.
+    """
+
+    prefix: str
+    depth: int | None
+    enters: Callable[[str], bool]
+    matches: Callable[[str], bool]
+    notes: Notes
+    _given: set[tuple[int, int]] = field(default_factory=set)
+    _entered: set[tuple[int, int]] = field(default_factory=set)
+    _num_visits: int = 0
+
+    def entries(self) -> Iterator[Entry]:
+        links = [_Link(self.prefix)]
+        while links:
+            found: list[_Link] = []
+            for link in sorted(links, key=lambda link: link.path):
+                yield from self._below(link, found)
+            links = found
+
+    def _below(self, link: _Link, found: list[_Link]) -> Iterator[Entry]:
+        """What matches in the real folders below one. Adds the links in them to `found`."""
+        for folder, folders, names in os.walk(link.path, onerror=_unless_missing):
+            folders[:] = [name for name in folders if self.enters(name)]
+            if self._is_given(folder, is_linked=bool(link.above)):
+                folders.clear()
+                continue
+            entries = [Entry(path, instead=FOLDER) for path in _joined(folder, folders) if self.matches(path)]
+            entries += [Entry.local(path, status_of(path)) for path in _joined(folder, names) if self.matches(path)]
+            if any(not entry.instead for entry in entries):
+                self._given.add(_identity(folder))
+            yield from entries
+            below = folder[len(self.prefix) :].count("/") + (folder != self.prefix)
+            if self.depth is not None and below >= self.depth:
+                folders.clear()
+            links = (path for path in _joined(folder, folders) if os.path.islink(path))
+            found += [into for path in links if (into := self._entered_by(path, link.above)) is not None]
+
+    def _is_given(self, folder: str, *, is_linked: bool) -> bool:
+        """Whether the files of a folder are listed already, by another path."""
+        identity = _identity(folder)
+        if is_linked and identity in self._given:
+            self.notes.linked_again.append(f"{folder} is {os.path.realpath(folder)}, whose files are listed already")
+            return True
+        self._num_visits += identity in self._entered
+        if self._num_visits > _MOST_VISITS:
+            raise UserError(
+                f"links below {self.prefix} lead to the same folders by more than {_MOST_VISITS:,} paths. Name the folders "
+                f"with the files in the pattern"
+            )
+        self._entered.add(identity)
+        return False
+
+    def _entered_by(self, path: str, above: tuple[str, ...]) -> _Link | None:
+        """The folder behind a link; None where it is above the link."""
+        target, holder = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
+        holders = (*above, holder)
+        if any(f"{holder}/".startswith(f"{target.rstrip('/')}/") for holder in holders):
+            self.notes.linked_again.append(f"{path} leads to {target}, a folder above it")
+            return None
+        return _Link(path, holders)
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _joined(folder: str, names: Iterable[str]) -> list[str]:
+    return [os.path.join(folder, name) for name in names]
+
+
+def _unless_missing(error: OSError) -> None:
+    """Raises the error of a folder that cannot be listed; a missing folder just has no files."""
+    if not isinstance(error, (FileNotFoundError, NotADirectoryError)):
+        raise error

@@ -265,7 +265,7 @@ def _fixed_prefix(base: str) -> str:
 
 
 def _glob_of(base: str, where: str, exists: Callable[[str], bool] = os.path.lexists) -> _Glob:
-    """The pattern of an absolute path or URL. A part with `[` and no other wildcard is no pattern where it exists as written."""
+    """The pattern of an absolute path or URL. A part with `[` and no other wildcard is none where it exists as written."""
     start = 0
     while (wild := _WILD.search(base, start)) is not None:
         part_start = base.rfind("/", 0, wild.start()) + 1

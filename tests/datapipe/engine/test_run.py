@@ -181,7 +181,7 @@ def test_run_with_input_inside_its_output_is_refused_before_anything_is_touched(
         assert kept.exists()
     (tmp_path / "link").symlink_to("out/shards", target_is_directory=True)
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/*/raw/*.jsonl\n")
-    with pytest.raises(UserError, match="link/raw/a.jsonl lies inside the output"):
+    with pytest.raises(UserError, match=r"link/raw/a\.jsonl lies inside the output"):
         runs.run_mixture(mixture)
 
 

@@ -31,7 +31,7 @@ from datapipe.errors import UserError
 from datapipe.inputs.entries import Entry, Notes, entry_at
 from datapipe.metrics import counted
 from datapipe.outages import input_error, outage_of
-from datapipe.stage.decoding import BOM, BrokenStreamError, decoded
+from datapipe.stage.decoding import BOM, BrokenStreamError, as_utf8, decoded
 from datapipe.stage.reader import InputFile
 from datapipe.storage import is_remote, open_input, split_query
 from datapipe.stores.http import is_http
@@ -136,7 +136,7 @@ def _content(location: str, compression: str | None, where: str, shown: str) -> 
     chunks: list[bytes] = []
     num_bytes = 0
     try:
-        for chunk in decoded(open_input, location, compression):
+        for chunk in as_utf8(decoded(open_input, location, compression)):
             chunks.append(chunk)
             num_bytes += len(chunk)
             if num_bytes > _MOST_BYTES:

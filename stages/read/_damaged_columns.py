@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.stage import ReadBatch, Rejected
+from datapipe.stage.decoding import HEAD_BYTES, lfs_pointer
 
 BROKEN = (pa.ArrowException, ValueError, OSError)
 """What Arrow raises for damaged content, each seen with random bytes flipped: thrift and IPC errors are OSErrors."""
@@ -71,3 +72,13 @@ def damaged(position: int, error: str) -> ReadBatch:
 
 def on_one_line(error: Exception) -> str:
     return " ".join(str(error).split()).rstrip(".")
+
+
+def unreadable(kind: str, error: Exception, stream: pa.NativeFile) -> str:
+    """Why nothing of a file can be read, by the error of its reader and the file's first bytes.
+
+    Args:
+        kind: what the file is by its name: "Parquet file".
+    """
+    pointer = lfs_pointer(stream.read_at(min(HEAD_BYTES, stream.size()), 0))
+    return pointer or f"the {kind} is damaged: {on_one_line(error)}"

@@ -17,8 +17,6 @@ from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import OpenInput, Rejected, Split
 from datapipe.stage.decoding import BLOCK_BYTES, EXCERPT_BYTES, BrokenStreamError, chunks
 
-_UTF16 = (b"\xff\xfe", b"\xfe\xff")
-_IS_UTF16 = "the file is UTF-16, expected UTF-8: convert it, as in `iconv -f UTF-16 -t UTF-8`"
 _IS_OPEN = (
     "the file ends within a quoted value of this row: it is cut off, or a quote is never closed. For values that are written "
     "without quotes, set `quote: none`"
@@ -63,13 +61,10 @@ class Rows:
 
 def row_blocks(split: Split, open_input: OpenInput, delimited: Delimited, max_row_bytes: int) -> Iterator[Rows | Rejected]:
     """The rows of a split in the order of the file. `Rejected` stands for a row that is too long, and for the rest of a file
-    that is broken or not UTF-8."""
+    that is broken."""
     collected = _OpenRow(delimited, max_row_bytes)
     try:
         for offset, chunk in _joined(chunks(split, open_input)):
-            if offset == 0 and chunk.startswith(_UTF16):
-                yield Rejected(position=0, error=_IS_UTF16, excerpt=chunk[:EXCERPT_BYTES], is_file_damage=True)
-                return
             yield from collected.add(offset, chunk)
     except BrokenStreamError as error:
         yield collected.damaged(str(error))

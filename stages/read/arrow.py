@@ -24,7 +24,7 @@ from datapipe.errors import DamagedInputError, DatapipeError, UserError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Split
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._arrow.messages import Layout, Message, layout_of
-from stages.read._damaged_columns import BROKEN, damaged, on_one_line
+from stages.read._damaged_columns import BROKEN, damaged, on_one_line, unreadable
 from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, split_of_row, text_at
 
 _BATCH_ROWS = 8192
@@ -58,7 +58,7 @@ class Arrow(Reader):
             try:
                 return _Opened.of(stream).layout.row_groups
             except ValueError as error:
-                raise DamagedInputError(_unreadable(error)) from error
+                raise DamagedInputError(unreadable("Arrow file", error, stream)) from error
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Runs of record batches of about `target_bytes` as stored."""
@@ -78,7 +78,7 @@ class Arrow(Reader):
             try:
                 opened = _Opened.of(stream)
             except ValueError as error:
-                yield damaged(row, _unreadable(error))
+                yield damaged(row, unreadable("Arrow file", error, stream))
                 return
             if opened.layout.row_groups != planned:
                 raise DatapipeError(
@@ -270,7 +270,3 @@ _BYTES_OF_STRINGS = (
     (pa.types.is_large_string, pa.large_binary()),
     (pa.types.is_string_view, pa.binary_view()),
 )
-
-
-def _unreadable(error: Exception) -> str:
-    return f"the Arrow file is damaged: {on_one_line(error)}"

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, plain or in an archive.
+"""JSON lines: one object a line, plain or in an archive. Arrays of objects, and objects over several lines, are read as well.
 
     file ─▶ blocks of whole lines ─▶ `LineParser` (`_json/lines.py`) ─▶ documents and rejected lines ─▶ batches
 
@@ -35,7 +35,7 @@ _BEFORE_MEMBER = (64 << 10, 1 << 20, 16 << 20)
 
 
 class Jsonl(Reader):
-    """Reads files of one JSON object a line.
+    """Reads files of one JSON object a line; and those of one array of objects, or of objects written over several lines.
 
     The text must be a JSON string, and no key of its path may occur twice in an object. Ids and fields under `keep:` become
     strings: a JSON string as it is, other values as their JSON text, null or a missing field as null.
@@ -66,10 +66,9 @@ class Jsonl(Reader):
 
     def splits_at(self, file: InputFile, position: int) -> Iterator[Split]:
         """Of a plain file the line. Of one of many members ranges that end with the member of the line and begin ever farther
-        before it, since its first line belongs to the range before; then the whole file."""
+        before it, since its first line belongs to the range before. Then the whole file, which may have no lines."""
         if file.compression is None and position > len(BOM):
             yield Split(file=file, start=position, stop=position + 1)
-            return
         member = position >> OFFSET_BITS
         for num_bytes in _BEFORE_MEMBER if file.compression in HAVE_MEMBERS else ():
             if num_bytes < member < file.num_bytes:
@@ -105,7 +104,10 @@ class Jsonl(Reader):
                     if isinstance(block, Rejected):
                         continue
                     if (start := block.offset(position)) is not None:
-                        return self._text_at(block, start, position, fields)
+                        text = self._text_at(block, start, position, fields)
+                        if text is not None or split.start == 0:
+                            return text
+                        break  # the file may be one JSON text, or UTF-16
                     if block.byte_offset > position:
                         if is_before:
                             return None  # the lines around it are there, and it is none of them

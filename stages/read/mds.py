@@ -24,7 +24,7 @@ import xxhash
 from pydantic import Field
 
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from datapipe.stage.decoding import BrokenStreamError, decoded
+from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._byte_stream import ByteStream
 from stages.read._damaged_columns import damaged
@@ -105,6 +105,8 @@ def _listed(file: InputFile, open_input: OpenInput) -> _Listed | None:
             content = stream.read(min(stream.size(), _MOST_INDEX_BYTES)) if stream.size() else b""
     except FileNotFoundError:
         return None
+    if pointer := lfs_pointer(content):
+        raise _DamagedShardError(f"index.json beside the shard: {pointer}")
     try:
         listed = _shards_of(content).get(name)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
@@ -114,6 +116,9 @@ def _listed(file: InputFile, open_input: OpenInput) -> _Listed | None:
             "index.json does not list this shard, so it is no part of the data set; remove it, or the index"
         )
     if listed.stored_bytes != file.num_bytes:
+        with open_input(file.url) as stream:
+            if pointer := lfs_pointer(stream.read(min(HEAD_BYTES, file.num_bytes))):
+                raise _DamagedShardError(pointer)
         raise _DamagedShardError(f"the shard has {file.num_bytes} bytes, and index.json says {listed.stored_bytes}")
     return listed
 

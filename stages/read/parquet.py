@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from datapipe.errors import DamagedInputError, DatapipeError, UserError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Split
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._damaged_columns import BROKEN, WatchedStream, damaged, on_one_line
+from stages.read._damaged_columns import BROKEN, WatchedStream, damaged, on_one_line, unreadable
 from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, split_of_row, text_at
 
 _BATCH_ROWS = 8192
@@ -52,7 +52,7 @@ class Parquet(Reader):
                 return _row_groups(_opened(watched))
             except BROKEN as error:
                 watched.raise_storage_error(error)
-                raise DamagedInputError(_no_footer(error)) from error
+                raise DamagedInputError(unreadable("Parquet file", error, stream)) from error
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Runs of row groups of about `target_bytes` of uncompressed columns."""
@@ -78,7 +78,7 @@ class Parquet(Reader):
                 row_groups = _row_groups(file)
             except BROKEN as error:
                 watched.raise_storage_error(error)
-                yield damaged(row, _no_footer(error))
+                yield damaged(row, unreadable("Parquet file", error, stream))
                 return
             if row_groups != planned:
                 raise DatapipeError(
@@ -152,7 +152,3 @@ class _RowGroup:
     def _batch_rows(self) -> int:
         """The rows of about `TARGET_BATCH_BYTES`, by the mean size of a row."""
         return max(1, min(_BATCH_ROWS, self.num_rows * TARGET_BATCH_BYTES // max(1, self.num_bytes)))
-
-
-def _no_footer(error: Exception) -> str:
-    return f"the Parquet file is damaged: {on_one_line(error)}"

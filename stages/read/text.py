@@ -11,12 +11,12 @@ from pydantic import Field
 
 from datapipe.columns import text_lengths
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, decoded
+from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, as_utf8, decoded
 
 
 class Text(Reader):
-    """Reads each file as one document: UTF-8 text without byte order mark, with its line ends. An empty file is an empty
-    text."""
+    """Reads each file as one document: UTF-8 text without byte order mark, with its line ends; UTF-16 and UTF-32 where a byte
+    order mark tells them. An empty file is an empty text."""
 
     extensions: ClassVar[tuple[str, ...]] = (".txt", ".md", ".rst")
 
@@ -51,7 +51,7 @@ class Text(Reader):
         blocks: list[bytes] = []
         size = 0
         try:
-            for block in decoded(open_input, file.url, file.compression):
+            for block in as_utf8(decoded(open_input, file.url, file.compression)):
                 blocks.append(block)
                 size += len(block)
                 if size > self.max_file_bytes:

@@ -13,6 +13,10 @@ where it begins. So it reads the lines behind its first newline, and goes on beh
                    ┤────────────────────▶           range 1 reads d e f
                                         ───▶        range 2 reads g
 
+A file of UTF-16 or UTF-32, and one of JSON that is not written as lines (`json_values.py`), has no lines that a range could
+find. It is read whole, and positions are those in its UTF-8 text. The range at the beginning of it raises
+`UnsplittableInputError`.
+
 After a damaged member, reading goes on behind the first newline of the next one; what is skipped counts as the rest of a line.
 Damage within a line is told by the range that reads the line.
 
@@ -22,20 +26,23 @@ Memory is bounded by a block or by the longest line. A line beyond the limit is 
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 
-from datapipe.stage.decoding.archives import BLOCK_BYTES, BrokenStreamError, check_format, decoded, is_text
+from datapipe.errors import UnsplittableInputError
+from datapipe.stage.decoding.archives import HEAD_BYTES, BrokenStreamError, check_format, is_text
+from datapipe.stage.decoding.content import BLOCK_BYTES, as_utf8, decoded, is_wide
+from datapipe.stage.decoding.json_values import as_json_lines, is_json_text
 from datapipe.stage.decoding.members import HAVE_MEMBERS, BehindRange, Content, Damage, Event, member_events
 from datapipe.stage.decoding.stored import StoredBytes
 from datapipe.stage.reader import InputFile, OpenInput, Rejected, Split
 
 EXCERPT_BYTES = 4096
 BOM = b"\xef\xbb\xbf"
-_HEAD_BYTES = 1024
 _SMALL_BYTES = 4096
 _BLOCK_MEMBERS = 1 << 16
 """The most members in which lines of a block begin."""
@@ -85,15 +92,25 @@ def line_blocks(split: Split, open_input: OpenInput, max_line_bytes: int) -> Ite
     """
     lines = _Lines()
     try:
-        if split.file.compression in HAVE_MEMBERS:
-            yield from _lines_of_members(split, open_input, lines, max_line_bytes)
+        if split.file.compression not in HAVE_MEMBERS:
+            yield from _lines_of_chunks(split, open_input, lines, max_line_bytes)
             return
-        for offset, chunk in chunks(split, open_input):
-            yield from lines.add(offset, chunk, max_line_bytes)
+        try:
+            yield from _lines_of_members(split, open_input, lines, max_line_bytes)
+        except _OneTextError:  # before the first line
+            yield from _lines_of_chunks(split, open_input, lines, max_line_bytes)
     except BrokenStreamError as error:
         yield from lines.take()
         yield replace(lines.give_up(str(error)), is_file_damage=True)
-        return
+
+
+class _OneTextError(Exception):
+    """The content of members is one text, of which no member can be read alone."""
+
+
+def _lines_of_chunks(split: Split, open_input: OpenInput, lines: _Lines, max_line_bytes: int) -> Iterator[Block | Rejected]:
+    for offset, chunk in as_json_lines(chunks(split, open_input), split):
+        yield from lines.add(offset, chunk, max_line_bytes)
     yield from lines.take(last=True)
 
 
@@ -109,7 +126,7 @@ def _lines_of_members(split: Split, open_input: OpenInput, lines: _Lines, max_li
             if isinstance(event, Damage):
                 if not is_first_line_of_others:
                     yield from lines.take()
-                    yield replace(lines.give_up(event.error), is_file_damage=True)
+                    yield replace(lines.give_up(event.error + event.further), is_file_damage=True)
                 if is_behind:
                     return
                 is_first_line_of_others = False
@@ -138,24 +155,27 @@ def _events(split: Split, stream: pa.NativeFile) -> Iterator[Event]:
     try:
         if not stored.num_bytes:
             raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
-        check_format(stored.header(0, _HEAD_BYTES) if split.start else stored.all(0, _HEAD_BYTES), compression)
+        check_format(stored.header(0, HEAD_BYTES) if split.start else stored.all(0, HEAD_BYTES), compression)
     except BrokenStreamError:
         if split.start:
             return
         raise
     events = member_events(stored, compression, split.start, split.stop)
-    yield from events if split.start else _without_bom(events)
+    yield from events if split.start else _of_lines(events)
 
 
-def _without_bom(events: Iterator[Event]) -> Iterator[Event]:
-    """Without the byte-order mark that the content may begin with, in members of any size."""
+def _of_lines(events: Iterator[Event]) -> Iterator[Event]:
+    """Without the byte-order mark that the content may begin with, in members of any size. Raises _OneTextError for content
+    that is not written as lines."""
     held: list[Event] = []
     beginning = b""
     for event in events:
         held.append(event)
         beginning += event.content if isinstance(event, Content) else b""
-        if isinstance(event, Damage) or len(beginning) >= len(BOM) or not BOM.startswith(beginning):
+        if isinstance(event, Damage) or len(beginning) >= HEAD_BYTES:
             break
+    if is_wide(beginning) or is_json_text(beginning.removeprefix(BOM)):
+        raise _OneTextError
     left = len(BOM) if beginning.startswith(BOM) else 0
     for event in held:
         if isinstance(event, Content):
@@ -282,14 +302,24 @@ def _append(chunks: list[bytes | bytearray], chunk: bytes) -> None:
 
 
 def chunks(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
-    """The bytes of the split's lines, in chunks with their offsets."""
-    if split.file.compression is None:
-        yield from _range(split, open_input)
-        return
-    offset = 0
-    for chunk in decoded(open_input, split.file.url, split.file.compression):
+    """The bytes of the split's lines as UTF-8, in chunks with their offsets. Raises UnsplittableInputError for the beginning of
+    a file of UTF-16 or UTF-32, which is read whole."""
+    file = split.file
+    found = _range(split, open_input) if file.compression is None else _placed(decoded(open_input, file.url, file.compression))
+    for offset, chunk in found:
+        if offset == 0 and is_wide(chunk):
+            if split.stop is not None:
+                raise UnsplittableInputError("the file is UTF-16 or UTF-32, whose lines are found from its beginning on alone")
+            yield from _placed(as_utf8(chain([chunk], (chunk for _, chunk in found))))
+            return
         skip = len(BOM) if offset == 0 and chunk.startswith(BOM) else 0
         yield offset + skip, chunk[skip:]
+
+
+def _placed(content: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    offset = 0
+    for chunk in content:
+        yield offset, chunk
         offset += len(chunk)
 
 
@@ -305,8 +335,6 @@ def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
             chunk = _read_there(stream, min(BLOCK_BYTES, size - offset), offset)
             if offset == first and _is_archive(chunk, offset, stream):
                 return
-            if offset == 0 and chunk.startswith(BOM):
-                offset, chunk = len(BOM), chunk[len(BOM) :]
             newline = chunk.find(b"\n", max(0, stop - 1 - offset)) if offset + len(chunk) >= stop else -1
             if newline >= 0:
                 yield offset, chunk[: newline + 1]
@@ -324,7 +352,7 @@ def _is_archive(first_chunk: bytes, offset: int, stream: pa.NativeFile) -> bool:
     if is_text(first_chunk):
         return False
     try:
-        check_format(stream.read_at(_HEAD_BYTES, 0), None)
+        check_format(stream.read_at(HEAD_BYTES, 0), None)
     except BrokenStreamError:
         return True
     return False

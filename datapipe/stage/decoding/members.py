@@ -36,7 +36,7 @@ from datapipe.errors import UnsplittableInputError
 from datapipe.stage.decoding.archives import MAGIC, damage_of
 from datapipe.stage.decoding.frames import FRAMES, SKIPPABLE_BYTES, Frame, is_skippable
 from datapipe.stage.decoding.stored import StoredBytes
-from datapipe.stage.decoding.streams import TRUNCATED
+from datapipe.stage.decoding.streams import NO_STREAM, TRUNCATED, is_padding
 from datapipe.stage.reader import InputFile, OpenInput
 
 HAVE_MEMBERS = frozenset({"gzip", *FRAMES})
@@ -82,10 +82,12 @@ class Damage:
 
     Attributes:
         error: what is wrong.
+        further: where reading goes on, as the end of a sentence; empty for nowhere.
         next_position: of the first byte of the member with which reading goes on; None for none.
     """
 
     error: str
+    further: str
     next_position: int | None
 
 
@@ -134,7 +136,7 @@ class _Members:
         if offset is None:
             return
         is_behind = False
-        while offset is not None and (offset := self._behind_skippable(offset)) < self._stored.num_bytes:
+        while offset is not None and (offset := self._behind_padding(offset)) < self._stored.num_bytes:
             if stop is not None and not is_behind and offset >= stop and offset != self.first and self._begins_at(offset):
                 self._check_border(stop, offset)
                 is_behind = True
@@ -146,7 +148,7 @@ class _Members:
             if error is not None:
                 offset = self.find(offset)
                 further = "" if offset is None else f"; reading goes on at byte {offset:,} of the stored file"
-                yield Damage(error + further, None if offset is None else self._position(offset))
+                yield Damage(error, further, None if offset is None else self._position(offset))
         if stop is not None and not is_behind:
             self._check_border(stop, self._stored.num_bytes)
 
@@ -178,6 +180,18 @@ class _Members:
 
     def _position(self, offset: int) -> int:
         return 0 if offset == self.first else offset << OFFSET_BITS
+
+    def _behind_padding(self, offset: int) -> int:
+        """The offset behind the frames without content, and the zeros that are padding, which stand behind a member."""
+        offset = end = self._behind_skippable(offset)
+        if not offset or self._stored.header(offset, 1) != b"\0":
+            return offset
+        while block := bytes(self._stored.some(end, _RUN_CONTENT_BYTES)):
+            rest = block.lstrip(b"\0")
+            end += len(block) - len(rest)
+            if rest:
+                break
+        return self._behind_padding(end) if is_padding(end, self._stored.num_bytes) else offset
 
     def _behind_skippable(self, offset: int) -> int:
         """The offset behind the frames without content that stand at an offset."""
@@ -211,7 +225,10 @@ class _Members:
     def _member(self, offset: int) -> Generator[Content, None, str | None]:
         """The content of the member at an offset. Returns what is wrong behind it, if anything, and sets `_next`."""
         position, done = self._position(offset), 0
+        magic = MAGIC[self._compression]
         try:
+            if offset > self.first and not magic.startswith(self._stored.header(offset, len(magic))):
+                raise _BrokenMemberError(NO_STREAM)
             for chunk in self._gzip(offset) if self._compression == "gzip" else self._frame(offset):
                 yield Content(position + done, chunk)
                 done += len(chunk)

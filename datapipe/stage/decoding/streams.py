@@ -1,18 +1,16 @@
-"""bzip2 and xz streams in a row as one stream, read as Arrow's CompressedInputStream reads the other formats.
+"""bzip2 and xz streams in a row as one stream.
 
     stored bytes ─▶ decompressors of the standard library, one a stream ─▶ content, as much as is asked for
 
 Arrow has no xz, and its bzip2 loses what it has unpacked before damage. An xz file may be padded with zeros in groups of four
-behind each stream (.xz file format 1.2.1, section 2.2). Memory is a read of either side and what the decompressor takes:
-8 MB for bzip2, and for xz the dictionary that the file asks for, at most `_MOST_XZ_MEMORY`.
+behind each stream (.xz file format 1.2.1, section 2.2), and any file as tapes are (`is_padding`). Memory is a read of either
+side and what the decompressor takes: 8 MB for bzip2, and for xz the dictionary that the file asks for, at most
+`_MOST_XZ_MEMORY`.
 """
 
 from __future__ import annotations
 
-from types import TracebackType
-from typing import Any, Protocol, Self
-
-BY_STANDARD_LIBRARY = frozenset({"bzip2", "xz"})
+from typing import Any, Protocol
 
 NO_STREAM = "no stream begins where the one before ends"
 TRUNCATED = "Truncated stream"
@@ -23,8 +21,14 @@ _MOST_XZ_MEMORY = 256 << 20
 """`xz -9` takes 65 MiB to unpack. A file of a few bytes may ask for 4 GiB."""
 
 _FEED_BYTES = 64 << 10
+_BLOCK_BYTES, _XZ_PADDING = 512, 4
 _FIRST_BYTES = {"bzip2": b"BZh", "xz": b"\xfd7zXZ\x00"}
-_PADDING = 4
+
+
+def is_padding(stop: int, file_bytes: int) -> bool:
+    """Whether zeros behind a member or stream, up to an offset, are padding and no damage: those at the end of the file, and
+    those up to a whole block, as tapes and block devices have them. Other zeros are a hole in the file."""
+    return stop == file_bytes or stop % _BLOCK_BYTES == 0
 
 
 class RawFile(Protocol):
@@ -40,13 +44,8 @@ class StreamReader:
         self._raw, self._compression = raw, compression
         self._decompressor: Any = None
         self._stored = b""
+        self._offset = 0  # of the first byte that no stream has taken
         self._num_streams = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Does nothing: the caller who opened the file closes it."""
 
     def read(self, num_bytes: int) -> bytes:
         """The next bytes of the content, at least one and at most `num_bytes`; none at its end."""
@@ -59,6 +58,7 @@ class StreamReader:
         stored = b""
         if self._decompressor.needs_input:
             stored, self._stored = self._stored or self._raw.read(_FEED_BYTES), b""
+            self._offset += len(stored)
             if not stored:
                 raise OSError(TRUNCATED)
         try:
@@ -67,11 +67,12 @@ class StreamReader:
             raise OSError(str(error)) from error
         if self._decompressor.eof:
             self._stored, self._decompressor = self._decompressor.unused_data, None
+            self._offset -= len(self._stored)
         return content
 
     def _begins_stream(self) -> bool:
         """Whether another stream begins, for which it makes a decompressor. Raises OSError for bytes that begin none."""
-        if self._num_streams and self._compression == "xz":
+        if self._num_streams:
             self._skip_padding()
         first_bytes = _FIRST_BYTES[self._compression]
         self._fill(len(first_bytes))
@@ -84,14 +85,16 @@ class StreamReader:
         return True
 
     def _skip_padding(self) -> None:
-        num_zeros = 0
+        begin = self._offset
         while self._fill(1):
             rest = self._stored.lstrip(b"\0")
-            num_zeros += len(self._stored) - len(rest)
+            self._offset += len(self._stored) - len(rest)
             self._stored = rest
             if rest:
                 break
-        if num_zeros % _PADDING:
+        is_of_xz = self._compression == "xz" and (self._offset - begin) % _XZ_PADDING == 0
+        end = self._offset if not self._stored else -1
+        if self._offset > begin and not is_of_xz and not is_padding(self._offset, end):
             raise OSError(NO_STREAM)
 
     def _fill(self, num_bytes: int) -> bool:

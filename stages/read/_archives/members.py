@@ -34,7 +34,7 @@ import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import Rejected
-from datapipe.stage.decoding import MAGIC, BrokenStreamError, check_format
+from datapipe.stage.decoding import MAGIC, BrokenStreamError, check_format, is_padding
 
 _RAW_BYTES = 4 << 20
 _RAW_BYTES_BEHIND = 256 << 10
@@ -227,7 +227,9 @@ def _opened(
 
 def _members(raw: _Raw, formats: _Format, stop: int | None) -> Iterator[Member]:
     """The members from the present one on, up to the first one at or behind `stop` that begins with a record."""
-    while _has_more(raw) and not (stop is not None and raw.offset >= stop and _begins_with_record(raw, formats, raw.offset)):
+    while _has_more(raw, formats) and not (
+        stop is not None and raw.offset >= stop and _begins_with_record(raw, formats, raw.offset)
+    ):
         member = Member(raw, formats)
         yield member
         member.pass_over()
@@ -235,10 +237,16 @@ def _members(raw: _Raw, formats: _Format, stop: int | None) -> Iterator[Member]:
             member.next_offset = raw.offset
 
 
-def _has_more(raw: _Raw) -> bool:
-    offset = raw.offset
-    has_more = bool(raw.take(1))
-    raw.seek(offset)
+def _has_more(raw: _Raw, formats: _Format) -> bool:
+    """Whether another member follows. Goes behind the zeros that are padding."""
+    offset = end = raw.offset
+    while taken := raw.take(_RAW_BYTES):
+        rest = taken.lstrip(b"\0") if formats.name != "plain" else taken
+        end += len(taken) - len(rest)
+        if rest:
+            break
+    has_more = bool(taken)
+    raw.seek(end if is_padding(end, -1 if has_more else end) else offset)
     return has_more
 
 

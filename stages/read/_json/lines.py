@@ -39,7 +39,7 @@ _PLAINER = {
 _MOST_PARSED_BYTES = 64 << 20
 _LONGEST_WORD = len("-Infinity")
 _CUT_OFF = "the file is cut off: it ends within the object on its last line"
-_NO_OBJECT = "not a JSON object: expected '{' to '}' on one line"
+_NO_OBJECT = "not a JSON object: expected '{' to '}' on one line; `jq -c .` writes objects so"
 NO_TEXTS = pa.array([], pa.large_string())
 
 

@@ -21,7 +21,7 @@ from datapipe.storage import open_input
 from stages.read.jsonl import Jsonl
 from tests.support.reader_results import ReadResult, broken_storage, input_file, read_file, read_splits
 
-NOT_OBJECT = "not a JSON object: expected '{' to '}' on one line"
+NOT_OBJECT = "not a JSON object: expected '{' to '}' on one line; `jq -c .` writes objects so"
 MISSING = "field 'text' is missing or null; expected a string"
 
 

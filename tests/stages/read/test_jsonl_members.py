@@ -130,7 +130,9 @@ def test_damaged_member_costs_its_lines_and_the_one_that_goes_on_behind(tmp_path
 def test_bytes_behind_the_last_member_are_told_once(tmp_path: Path, packing: str) -> None:
     whole = write(tmp_path, packing, _pieces(CONTENT, 100))
     stored = Path(whole.url).read_bytes()
-    for behind in (bytes(512), b"garbage", stored[:5]):
+    padded = input_file(Path(whole.url), stored + bytes(700))
+    assert books(Jsonl(), [Split(file=padded)]) == books(Jsonl(), [Split(file=input_file(Path(whole.url), stored))])
+    for behind in (bytes(512) + b"x", b"garbage", stored[:5]):
         file = input_file(Path(whole.url), stored + behind)
         expected = books(Jsonl(), [Split(file=file)])
         assert [reject.is_file_damage for reject in expected[1]] == [False, True]

@@ -1,0 +1,174 @@
+"""Files of JSON that are no JSON lines, and texts of UTF-16 and UTF-32: read whole, by every reader of text."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datapipe.errors import UnsplittableInputError
+from datapipe.stage import FieldNames, Reader, Split
+from datapipe.storage import open_input
+from stages.read.arc import Arc
+from stages.read.arrow import Arrow
+from stages.read.csv import Csv
+from stages.read.jsonl import Jsonl
+from stages.read.mds import Mds
+from stages.read.parquet import Parquet
+from stages.read.text import Text
+from stages.read.warc import Warc
+from stages.read.webdataset import Webdataset
+from stages.read.wet import Wet
+from tests.support.reader_results import input_file, read_file
+
+_PACKED: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+_RECORDS = [{"text": "one, [two]", "n": {"a": [1, 2]}}, {"text": 'qu"ote\n}', "n": None}, {"text": "ü中😀\\", "id": "x"}]
+_TEXTS = [record["text"] for record in _RECORDS]
+_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+_WIDE = ["utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-be", "utf-32-le"]
+
+
+def _wide(text: str, codec: str) -> bytes:
+    return (text if codec in ("utf-16", "utf-32") else "\ufeff" + text).encode(codec)
+
+
+def _pretty(**options: Any) -> str:
+    return "\n".join(json.dumps(record, indent=2, **options) for record in _RECORDS)
+
+
+_WRITTEN = {
+    "array": json.dumps(_RECORDS),
+    "array, compact": json.dumps(_RECORDS, separators=(",", ":"), ensure_ascii=False),
+    "array, pretty": json.dumps(_RECORDS, indent=2) + "\n",
+    "array, pretty, CRLF": json.dumps(_RECORDS, indent="\t").replace("\n", "\r\n"),
+    "array of lines": "[\n" + ",\n".join(map(json.dumps, _RECORDS)) + "\n]",
+    "arrays": "\n".join(json.dumps([record]) for record in _RECORDS),
+    "objects": _pretty() + "\n",
+    "objects, CRLF": _pretty(ensure_ascii=False).replace("\n", "\r\n"),
+}
+
+
+@pytest.mark.parametrize("ending", _PACKED)
+@pytest.mark.parametrize("written", _WRITTEN)
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_json_over_lines_is_read_as_json_lines_are(tmp_path: Path, written: str, ending: str, mark: str) -> None:
+    file = input_file(tmp_path / f"a.json{ending}", _PACKED[ending]((mark + _WRITTEN[written]).encode()))
+    fields = FieldNames(keep=("n.a",))
+    found = read_file(Jsonl(), file, fields)
+    assert (found.texts, found.rejected) == (_TEXTS, [])
+    assert found.ids == [None, None, "x"]
+    assert [place for place, _, _ in found.documents] == sorted({place for place, _, _ in found.documents})
+    again = [Jsonl().read_document(file, place, fields, open_input) for place, _, _ in found.documents]
+    assert again == _TEXTS
+    assert Jsonl().fields_seen(Split(file=file), fields, open_input).num_records == 3
+
+
+def test_json_empty_array_has_no_documents(tmp_path: Path) -> None:
+    found = read_file(Jsonl(), input_file(tmp_path / "a.json", b" [\n] \n"))
+    assert (found.documents, found.rejected) == ([], [])
+
+
+def test_json_array_rejects_elements_alone(tmp_path: Path) -> None:
+    content = b'[{"text": "a"}, 7, {"txt": 1}, {"text": "raw\nline"}, null, {"text": "b"}]'
+    found = read_file(Jsonl(), input_file(tmp_path / "a.json", content))
+    assert found.texts == ["a", "b"]
+    assert ["control character" in error for _, error in found.rejected] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("content", [b'[{"text": "a"}, {"text": "b', b'[{"text": "a"},', b'[{"text": "a"}', b'{\n"text": "a",'])
+def test_json_text_that_is_cut_off_is_damage(tmp_path: Path, content: bytes) -> None:
+    found = list(Jsonl().read(Split(file=input_file(tmp_path / "a.json", content)), FieldNames(), open_input))
+    rejected = [reject for batch in found for reject in batch.rejected]
+    assert [reject.is_file_damage for reject in rejected] == [True]
+    assert "ends within a JSON array or object" in rejected[0].error
+
+
+def test_json_lines_that_begin_with_brackets_stay_lines(tmp_path: Path) -> None:
+    content = b'[INFO] begin\n{"text": "a"}\n{\n{"text": "b"}\n["x"]\n'
+    found = read_file(Jsonl(), input_file(tmp_path / "a.jsonl", content))
+    assert found.texts == ["a", "b"]
+    assert len(found.rejected) == 3
+
+
+@pytest.mark.parametrize("written", ["array", "objects", "utf-16"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_json_text_in_ranges_is_told_to_be_read_whole(tmp_path: Path, written: str, ending: str) -> None:
+    lines = "".join(json.dumps(record) + "\n" for record in _RECORDS)
+    content = lines.encode(written) if written == "utf-16" else _WRITTEN[written].encode()
+    file = input_file(tmp_path / f"a.json{ending}", _PACKED[ending](content))
+    with pytest.raises(UnsplittableInputError):
+        list(Jsonl().read(Split(file=file, start=0, stop=file.num_bytes // 2), FieldNames(), open_input))
+
+
+@pytest.mark.parametrize("ending", _PACKED)
+@pytest.mark.parametrize("codec", _WIDE)
+def test_wide_encodings_are_read_as_utf8_is(tmp_path: Path, codec: str, ending: str) -> None:
+    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in _RECORDS)
+    written: list[tuple[Reader, str, str]] = [
+        (Jsonl(), "a.jsonl", lines),
+        (Jsonl(), "a.json", _WRITTEN["array, pretty"]),
+        (Csv(), "a.csv", 'text,n\nü中😀,1\n"a\n""b",2\n'),
+        (Text(), "a.txt", "ü中😀\r\nb"),
+    ]
+    for reader, name, text in written:
+        expected = read_file(reader, input_file(tmp_path / f"utf8.{name}", text.encode()))
+        file = input_file(tmp_path / f"{name}{ending}", _PACKED[ending](_wide(text, codec)))
+        found = read_file(reader, file)
+        assert (found.documents, found.rejected) == (expected.documents, [])
+        assert found.texts
+        again = [reader.read_document(file, place, FieldNames(), open_input) for place, _, _ in found.documents]
+        assert again == found.texts
+
+
+@pytest.mark.parametrize("cut", [1, 2, 3])
+def test_wide_encoding_that_is_cut_off_is_damage(tmp_path: Path, cut: int) -> None:
+    content = _wide('{"text": "a"}\n{"text": "😀"}\n', "utf-32")
+    (batch, *others) = Jsonl().read(Split(file=input_file(tmp_path / "a.jsonl", content[:-cut])), FieldNames(), open_input)
+    assert batch.content.to_pylist() == ["a"]
+    (rejected,) = (reject for other in others for reject in other.rejected)
+    assert rejected.is_file_damage
+    assert rejected.error.startswith("the file is UTF-32, and is damaged or cut off")
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+@pytest.mark.parametrize(("reader", "name"), [(Jsonl(), "a.jsonl"), (Csv(), "a.csv"), (Text(), "a.txt")])
+def test_pointer_of_git_lfs_is_told_as_what_it_is(tmp_path: Path, reader: Reader, name: str, ending: str) -> None:
+    """Its name is that of the content, so also that of an archive."""
+    found = read_file(reader, input_file(tmp_path / f"{name}{ending}", _POINTER))
+    assert found.documents == []
+    (error,) = (error for _, error in found.rejected)
+    assert error.startswith("the file is a pointer of Git LFS, and its content is not here")
+
+
+def test_text_about_git_lfs_is_text(tmp_path: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n"
+    for content in (f"A pointer:\n{pointer}", pointer + "and a long text about it. " * 50):
+        assert read_file(Text(), input_file(tmp_path / "a.txt", content.encode())).texts == [content]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "a.mds", "a.tar", "a.tar.gz", "a.warc.gz", "a.wet", "a.arc.gz"])
+def test_pointer_of_git_lfs_for_a_binary_format_is_told_as_what_it_is(tmp_path: Path, name: str) -> None:
+    reader = {
+        "parquet": Parquet(),
+        "arrow": Arrow(),
+        "mds": Mds(),
+        "tar": Webdataset(),
+        "warc": Warc(),
+        "wet": Wet(),
+        "arc": Arc(),
+    }
+    file = input_file(tmp_path / name, _POINTER)
+    (tmp_path / "index.json").write_text(
+        '{"shards": [{"raw_data": {"basename": "a.mds", "bytes": 5000, "hashes": {}}, "samples": 3, "zip_data": null}]}'
+    )
+    used = reader[name.split(".")[1]]
+    errors = [reject.error for batch in used.read(Split(file=file), FieldNames(), open_input) for reject in batch.rejected]
+    assert [error.partition(",")[0] for error in errors] == ["the file is a pointer of Git LFS"]
+    if isinstance(used, (Parquet, Arrow)):
+        assert input_file(tmp_path / name, reader=used).damage == errors[0]

@@ -21,6 +21,10 @@ _IS_OPEN = (
     "the file ends within a quoted value of this row: it is cut off, or a quote is never closed. For values that are written "
     "without quotes, set `quote: none`"
 )
+_IS_ESCAPED = (
+    'text follows a quote behind a backslash, as in "a \\"word\\" b": quotes seem to be escaped by backslashes. Set '
+    "`format: {csv: {escape: '\\'}}`, or `escape: none` where a backslash is text"
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,13 +63,23 @@ class Rows:
         return self.content[self.starts[row] : min(self.stops[row], self.starts[row] + EXCERPT_BYTES)]
 
 
-def row_blocks(split: Split, open_input: OpenInput, delimited: Delimited, max_row_bytes: int) -> Iterator[Rows | Rejected]:
+def row_blocks(
+    split: Split, open_input: OpenInput, delimited: Delimited, max_row_bytes: int, *, refuses_escapes: bool = False
+) -> Iterator[Rows | Rejected]:
     """The rows of a split in the order of the file. `Rejected` stands for a row that is too long, and for the rest of a file
-    that is broken."""
+    that is broken.
+
+    Args:
+        refuses_escapes: whether quotes that a backslash seems to escape make a file a broken one.
+    """
     collected = _OpenRow(delimited, max_row_bytes)
     try:
         for offset, chunk in _joined(chunks(split, open_input)):
-            yield from collected.add(offset, chunk)
+            blocks = list(collected.add(offset, chunk))
+            if refuses_escapes and delimited.num_suspects:
+                yield Rejected(position=offset, error=_IS_ESCAPED, excerpt=chunk[:EXCERPT_BYTES], is_file_damage=True)
+                return
+            yield from blocks
     except BrokenStreamError as error:
         yield collected.damaged(str(error))
         return

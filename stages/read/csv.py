@@ -52,6 +52,12 @@ class Csv(Reader):
         description="The character around values that hold delimiters, quotes or new lines. none: values have no quotes around "
         "them; plain files are then cut into ranges, which are read at the same time.",
     )
+    escape: str | None = Field(
+        default=None,
+        description="The character before a quote, delimiter or new line that belongs to a value: '\\\\' for values written "
+        'as "a \\\\"b\\\\"". none: there is none. Default: none, but a file that seems to escape quotes by backslashes is '
+        "refused.",
+    )
     column_names: tuple[str, ...] | None = Field(
         default=None, min_length=1, description="Names of the columns, for files whose first row is no header."
     )
@@ -62,7 +68,7 @@ class Csv(Reader):
         description="Most bytes of a row; longer rows are quarantined without being held in memory.",
     )
 
-    @field_validator("delimiter", "quote")
+    @field_validator("delimiter", "quote", "escape")
     @classmethod
     def _check_character(cls, value: str | None) -> str | None:
         if value is None or value == _NO_QUOTE or (len(value) == 1 and "\0" < value <= "~" and value not in "\r\n"):
@@ -75,14 +81,16 @@ class Csv(Reader):
             raise ValueError("delimiter: expected one ASCII character that ends no line")
         if self.delimiter == self.quote:
             raise ValueError("delimiter and quote are the same character. Expected two characters")
+        if self.escape is not None and self.escape in (self.delimiter or ",", self.quote) and self.escape != _NO_QUOTE:
+            raise ValueError("escape is the quote or the delimiter. Expected another character; quotes may always be doubled")
         if self.column_names is not None and len(set(self.column_names)) < len(self.column_names):
             raise ValueError("column_names: expected each name once")
         return self
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
-        """Byte ranges of a plain file without quotes, whose rows are lines. Any other file is one split: whether a byte lies
-        within quotes depends on all before it."""
-        if file.compression is not None or self.quote != _NO_QUOTE:
+        """Byte ranges of a plain file without quotes and escapes, whose rows are lines. Any other file is one split: whether a
+        byte lies within quotes depends on all before it."""
+        if file.compression is not None or self.quote != _NO_QUOTE or self._escape is not None:
             return [Split(file=file)]
         return byte_ranges(file, target_bytes)
 
@@ -113,7 +121,9 @@ class Csv(Reader):
         if first is None or header is None or isinstance(header, Rejected):
             return FieldsSeen()
         num_rows = len(self._without_header(split, first).starts)
-        found = (name for name in (fields.text, *fields.keep) if header.count(name) == 1)
+        if any(header.count(name) > 1 for name in (fields.text, *fields.keep)):
+            return FieldsSeen()  # `read` tells it
+        found = (name for name in (fields.text, *fields.keep) if name in header)
         return FieldsSeen(num_records=num_rows, found=frozenset(found), names=header) if num_rows else FieldsSeen()
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
@@ -145,7 +155,12 @@ class Csv(Reader):
         return None
 
     def _blocks(self, split: Split, open_input: OpenInput) -> Iterator[Rows | Rejected]:
-        return row_blocks(split, open_input, self._delimited(split.file), self.max_row_bytes)
+        delimited, refuses_escapes = self._delimited(split.file), self.escape is None
+        return row_blocks(split, open_input, delimited, self.max_row_bytes, refuses_escapes=refuses_escapes)
+
+    @property
+    def _escape(self) -> str | None:
+        return None if self.escape == _NO_QUOTE else self.escape
 
     def _first_rows(self, split: Split, open_input: OpenInput) -> Rows | None:
         return next((rows for rows in self._blocks(split, open_input) if isinstance(rows, Rows)), None)
@@ -153,7 +168,8 @@ class Csv(Reader):
     def _delimited(self, file: InputFile) -> Delimited:
         name = file.path.lower()
         is_tsv = name.endswith(".tsv") or (file.compression is not None and name.rpartition(".")[0].endswith(".tsv"))
-        return Delimited(self.delimiter or ("\t" if is_tsv else ","), None if self.quote == _NO_QUOTE else self.quote)
+        quote = None if self.quote == _NO_QUOTE else self.quote
+        return Delimited(self.delimiter or ("\t" if is_tsv else ","), quote, self._escape)
 
     def _without_header(self, split: Split, first: Rows) -> Rows:
         """The first rows of a split that are no header."""

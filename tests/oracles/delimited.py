@@ -17,14 +17,27 @@ class Row(NamedTuple):
     has_end: bool
 
 
-def rows(data: bytes, delimiter: int, quote: int) -> list[Row]:
-    """All rows that have a byte; `quote` is -1 for none."""
-    plain = rb"[^%b\r\n]*" % re.escape(bytes([delimiter]))
+def rows(data: bytes, delimiter: int, quote: int, escape: int) -> list[Row]:
+    """All rows that have a byte; `quote` and `escape` are -1 for none."""
+    pair = _pair(escape)
+    plain = rb"(?:%b|[^%b\r\n%b])*" % (pair, re.escape(bytes([delimiter])), _sign(escape))
     if quote >= 0:
-        sign = re.escape(bytes([quote]))
-        value = re.compile(rb"%b((?:[^%b]|%b%b)*)(%b(?!%b)%b|\Z)|%b" % (sign, sign, sign, sign, sign, sign, plain, plain))
+        sign = _sign(quote)
+        quoted = rb"%b((?:%b|[^%b%b]|%b%b)*)(%b(?!%b)%b|(?:%b)?\Z)" % (
+            sign,
+            pair,
+            sign,
+            _sign(escape),
+            sign,
+            sign,
+            sign,
+            sign,
+            plain,
+            _sign(escape),
+        )
+        value = re.compile(rb"%b|%b" % (quoted, plain), re.DOTALL)
     else:
-        value = re.compile(rb"(\0\Z\0)?()%b" % plain)
+        value = re.compile(rb"(\0\Z\0)?()%b" % plain, re.DOTALL)
     found, place = [], 0
     while place < len(data):
         start, spans, is_open = place, [], False
@@ -43,12 +56,30 @@ def rows(data: bytes, delimiter: int, quote: int) -> list[Row]:
     return found
 
 
-def unquoted(value: bytes, quote: int) -> bytes:
-    """A value without the quotes around it."""
-    sign = bytes([quote]) if quote >= 0 else b""
-    if not sign or not value.startswith(sign):
-        return value
+def unquoted(value: bytes, delimiter: int, quote: int, escape: int) -> bytes:
+    """A value without the quotes around it, and without the escapes of signs."""
+    sign, pair = _sign(quote), _pair(escape)
+    if quote < 0 or not value.startswith(bytes([quote])):
+        return _unescaped(value, delimiter, quote, escape)
     body, rest = re.fullmatch(
-        rb"%b((?:[^%b]|%b%b)*)(?:%b(?!%b))?(.*)" % tuple([re.escape(sign)] * 6), value, re.DOTALL
+        rb"%b((?:%b|[^%b%b]|%b%b)*)(?:%b(?!%b))?(.*)" % (sign, pair, sign, _sign(escape), sign, sign, sign, sign),
+        value,
+        re.DOTALL,
     ).groups()  # type: ignore[union-attr]
-    return body.replace(sign * 2, sign) + rest
+    tokens = re.findall(rb"%b|%b%b|." % (pair, sign, sign), body, re.DOTALL)
+    once = b"".join(token[:1] if token == bytes([quote]) * 2 else token for token in tokens)
+    return _unescaped(once, delimiter, quote, escape) + _unescaped(rest, delimiter, quote, escape)
+
+
+def _sign(byte: int) -> bytes:
+    return re.escape(bytes([byte])) if byte >= 0 else b""
+
+
+def _pair(escape: int) -> bytes:
+    """An escape character and the byte behind it, as an expression; one that matches nothing where there is none."""
+    return rb"%b." % _sign(escape) if escape >= 0 else rb"(?!)"
+
+
+def _unescaped(value: bytes, delimiter: int, quote: int, escape: int) -> bytes:
+    signs = {bytes([sign]) for sign in (delimiter, quote, escape) if sign >= 0} | {b"\n", b"\r"}
+    return re.sub(_pair(escape), lambda pair: pair[0][1:] if pair[0][1:] in signs else pair[0], value, flags=re.DOTALL)

@@ -6,6 +6,9 @@ The rules are those of Python's csv module with `doublequote` and without `stric
 beyond it: a value that begins with the quote goes on to the next single quote, whatever stands in it; two quotes in it are one;
 bytes between its closing quote and the delimiter belong to the value. A quote inside any other value is text. Rows end with LF,
 CRLF or CR. Rows without a byte are none.
+
+With an escape character, it and the byte behind it belong to the value, whatever that is. The character itself goes before a
+quote, a delimiter, a line end and itself, and stays before any other byte: `\\n` is no new line.
 """
 
 from __future__ import annotations
@@ -15,15 +18,18 @@ from typing import TypeAlias
 
 import numpy as np
 
-from datapipe.kernels import kernel
+from datapipe.kernels import inline, kernel
 from datapipe.kernels.types import Int64MatrixOut, Int64s, Int64sOut, UInt8s, UInt8sOut
 
-START, FIELD, QUOTED, CLOSED = range(4)
-"""States: at the first byte of a value, in one without quotes, between its quotes, behind the closing quote."""
+START, FIELD, QUOTED, CLOSED, FIELD_ESCAPE, QUOTED_ESCAPE = range(6)
+"""States: at the first byte of a value, in one without quotes, between its quotes, behind the closing quote, and behind an
+escape character in a value without quotes, and between them."""
 
-NO_QUOTE = -1
-STATE, ROW_START, NUM_VALUES = range(3)
-"""Entries of `carry`: the state, the start of the row that goes on, and its values that have ended."""
+NO_QUOTE = NO_ESCAPE = -1
+STATE, ROW_START, NUM_VALUES, LAST_BYTE, IS_SUSPECT, NUM_SUSPECTS = range(6)
+"""Entries of `carry`: the state, the start of the row that goes on, its values that have ended, the last byte, whether a
+backslash stands before the closing quote of a value, and how often other bytes than a delimiter or line end follow such a
+quote: only writers that escape quotes by backslashes leave them."""
 
 Texts: TypeAlias = tuple[np.ndarray, np.ndarray]
 """Offsets (num_texts + 1,) int64 and bytes (num_bytes,) uint8."""
@@ -31,36 +37,48 @@ Texts: TypeAlias = tuple[np.ndarray, np.ndarray]
 Rows: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Starts, stops and numbers of values of some rows, (num_rows,) int64 each."""
 
-_NEWLINE, _RETURN = 10, 13
+_NEWLINE, _RETURN, _BACKSLASH = 10, 13, 92
 
 
 @kernel
 def find_rows(
-    data: UInt8s, delimiter: int, quote: int, carry: Int64sOut, starts: Int64sOut, stops: Int64sOut, counts: Int64sOut
+    data: UInt8s,
+    delimiter: int,
+    quote: int,
+    escape: int,
+    carry: Int64sOut,
+    starts: Int64sOut,
+    stops: Int64sOut,
+    counts: Int64sOut,
 ) -> int:
     """The rows that end in a chunk; returns their number.
 
     Args:
         data: (num_bytes,) the chunk, which may begin and end anywhere in a row.
-        quote: a byte; `NO_QUOTE` where values have no quotes.
-        carry: (3,) what the chunk before has left, and then what this one leaves. ROW_START counts from the begin of the chunk,
+        quote, escape: bytes; `NO_QUOTE`, `NO_ESCAPE` where values have none.
+        carry: (6,) what the chunk before has left, and then what this one leaves. ROW_START counts from the begin of the chunk,
             so the caller subtracts the size of this chunk from it before the next; it is negative for a row that began earlier.
         starts, stops, counts: (num_line_ends,) first byte of each row, first byte behind it, number of values.
     """
-    state, start, num_values = carry[0], carry[1], carry[2]
+    state, start, num_values, is_suspect = carry[STATE], carry[ROW_START], carry[NUM_VALUES], carry[IS_SUSPECT]
     num_rows, i, size = 0, 0, len(data)
     while i < size:
         if state == FIELD:
-            while i < size and data[i] != delimiter and data[i] != _NEWLINE and data[i] != _RETURN:
+            while i < size and data[i] != delimiter and data[i] != _NEWLINE and data[i] != _RETURN and data[i] != escape:
                 i += 1
         elif state == QUOTED:
-            while i < size and data[i] != quote:
+            while i < size and data[i] != quote and data[i] != escape:
                 i += 1
         if i == size:
             break
         byte = data[i]
-        if state == QUOTED:
+        if state >= FIELD_ESCAPE:
+            state = FIELD if state == FIELD_ESCAPE else QUOTED
+        elif byte == escape:
+            state = QUOTED_ESCAPE if state == QUOTED else FIELD_ESCAPE
+        elif state == QUOTED:
             state = CLOSED
+            is_suspect = (data[i - 1] if i else carry[LAST_BYTE]) == _BACKSLASH
         elif byte == quote and state != FIELD:
             state = QUOTED
         elif byte == delimiter:
@@ -72,9 +90,13 @@ def find_rows(
                 num_rows += 1
             state, start, num_values = START, i + 1, 0
         else:
+            if state == CLOSED and is_suspect:
+                carry[NUM_SUSPECTS] += 1
             state = FIELD
         i += 1
-    carry[0], carry[1], carry[2] = state, start, num_values
+    carry[STATE], carry[ROW_START], carry[NUM_VALUES], carry[IS_SUSPECT] = state, start, num_values, is_suspect
+    if size:
+        carry[LAST_BYTE] = data[size - 1]
     return num_rows
 
 
@@ -85,6 +107,7 @@ def find_values(
     stops: Int64s,
     delimiter: int,
     quote: int,
+    escape: int,
     columns: Int64s,
     value_starts: Int64MatrixOut,
     value_stops: Int64MatrixOut,
@@ -102,9 +125,10 @@ def find_values(
             if i < stop and data[i] == quote:
                 i += 1
                 while i < stop and (data[i] != quote or (i + 1 < stop and data[i + 1] == quote)):
-                    i += 1 + (data[i] == quote)
+                    i += 1 + (data[i] == quote or data[i] == escape)
             while i < stop and data[i] != delimiter:
-                i += 1
+                i += 1 + (data[i] == escape)
+            i = min(i, stop)
             if column == columns[wanted]:
                 value_starts[wanted, row], value_stops[wanted, row] = start, i
                 wanted += 1
@@ -112,9 +136,24 @@ def find_values(
             i += 1
 
 
+@inline
+def _copy_byte(data, i, stop, delimiter, quote, escape, end, out):
+    """Copies a byte of a value, and before it an escape character that stays. Returns what follows in both."""
+    if data[i] == escape and i + 1 < stop:
+        i += 1
+        byte = data[i]
+        if not (byte == quote or byte == escape or byte == delimiter or byte == _NEWLINE or byte == _RETURN):
+            out[end] = escape
+            end += 1
+    out[end] = data[i]
+    return i + 1, end + 1
+
+
 @kernel
-def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, quote: int, offsets: Int64sOut, out: UInt8sOut) -> None:
-    """The values in some spans without their quotes, one behind the other.
+def copy_values(
+    data: UInt8s, starts: Int64s, stops: Int64s, delimiter: int, quote: int, escape: int, offsets: Int64sOut, out: UInt8sOut
+) -> None:
+    """The values in some spans without their quotes and escape characters, one behind the other.
 
     Args:
         starts, stops: (num_values,) of the values.
@@ -129,28 +168,29 @@ def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, quote: int, offsets
             i += 1
             while i < stop and (data[i] != quote or (i + 1 < stop and data[i + 1] == quote)):
                 i += data[i] == quote
-                out[end] = data[i]
-                i += 1
-                end += 1
+                i, end = _copy_byte(data, i, stop, delimiter, quote, escape, end, out)
             i += 1
         while i < stop:
-            out[end] = data[i]
-            i += 1
-            end += 1
+            i, end = _copy_byte(data, i, stop, delimiter, quote, escape, end, out)
     offsets[len(starts)] = end
 
 
 class Delimited:
     """Finds rows in chunks, in their order, and values in rows."""
 
-    def __init__(self, delimiter: str, quote: str | None) -> None:
-        self._delimiter, self._quote = ord(delimiter), NO_QUOTE if quote is None else ord(quote)
-        self._carry = np.zeros(3, np.int64)
+    def __init__(self, delimiter: str, quote: str | None, escape: str | None = None) -> None:
+        self._signs = (ord(delimiter), NO_QUOTE if quote is None else ord(quote), NO_ESCAPE if escape is None else ord(escape))
+        self._carry = np.zeros(6, np.int64)
 
     @property
     def is_quoted(self) -> bool:
         """Whether the row that goes on ends within quotes, so far."""
-        return int(self._carry[STATE]) == QUOTED
+        return int(self._carry[STATE]) in (QUOTED, QUOTED_ESCAPE)
+
+    @property
+    def num_suspects(self) -> int:
+        """How many quotes behind a backslash ended no value, so far."""
+        return int(self._carry[NUM_SUSPECTS])
 
     @property
     def open_bytes(self) -> int:
@@ -162,25 +202,25 @@ class Delimited:
         data = np.frombuffer(chunk, np.uint8)
         most = np.count_nonzero(data == _NEWLINE) + np.count_nonzero(data == _RETURN)
         starts, stops, counts = np.empty((3, most), np.int64)
-        num_rows = find_rows(data, self._delimiter, self._quote, self._carry, starts, stops, counts)
+        num_rows = find_rows(data, *self._signs, self._carry, starts, stops, counts)
         self._carry[ROW_START] -= len(data)
         return starts[:num_rows], stops[:num_rows], counts[:num_rows]
 
     def last_row(self) -> Rows:
         """The row that goes on, as one that ends with the last chunk: it stops at byte 0 of the next."""
-        state, start, num_values = self._carry.tolist()
-        assert state != QUOTED
+        assert not self.is_quoted
+        start, num_values = self._carry[ROW_START], self._carry[NUM_VALUES]
         return np.array([start]), np.zeros(1, np.int64), np.array([num_values + 1])
 
     def columns(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, wanted: Sequence[int]) -> list[Texts]:
         """The values of some columns, ascending, of rows that have them."""
         columns = np.array(wanted, np.int64)
         value_starts, value_stops = np.empty((2, len(columns), len(starts)), np.int64)
-        find_values(data, starts, stops, self._delimiter, self._quote, columns, value_starts, value_stops)
+        find_values(data, starts, stops, *self._signs, columns, value_starts, value_stops)
         return [self._texts(data, *spans) for spans in zip(value_starts, value_stops)]
 
     def _texts(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> Texts:
         offsets = np.empty(len(starts) + 1, np.int64)
         out = np.empty(int((stops - starts).sum()), np.uint8)
-        copy_values(data, starts, stops, self._quote, offsets, out)
+        copy_values(data, starts, stops, *self._signs, offsets, out)
         return offsets, out[: offsets[-1]]

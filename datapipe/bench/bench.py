@@ -249,7 +249,7 @@ class _Measuring:
         mixture = self.request.mixture
         source = mixture.sources[self.name]
         planned = self.request.sources[self.name]
-        fields = FieldNames(text=source.text, id=source.id, keep=planned.keep)
+        fields = FieldNames(text=source.text, id=source.id, keep=planned.keep, replaces_surrogates=source.replaces_surrogates)
         return choose_sample(planned, fields, budget_bytes, mixture.seed)
 
     def _pass(self, sample: Sample, number: int) -> Plan:

@@ -145,7 +145,7 @@ class Search:
             if source not in sources:
                 continue
             spec = self._output.inspector.mixture.sources[source]
-            fields = FieldNames(text=spec.text, id=spec.id)
+            fields = FieldNames(text=spec.text, id=spec.id, replaces_surrogates=spec.replaces_surrogates)
             try:
                 difference = self._originals.difference(file)
                 if difference:

@@ -124,7 +124,12 @@ class Expander:
                         )
                         for split in group
                     ),
-                    fields=FieldNames(text=source.text, id=source.id, keep=planned.keep),
+                    fields=FieldNames(
+                        text=source.text,
+                        id=source.id,
+                        keep=planned.keep,
+                        replaces_surrogates=source.replaces_surrogates,
+                    ),
                     limit=limit,
                     stages=stages,
                     emit=emit,

@@ -15,6 +15,8 @@ unreadable_files   damaged input files that `max_unreadable_files` allows       
 read_whole         files that cannot be cut into ranges, each read in one task          when the source is read
 limited            documents that `--limit` left out                                    when the source is read
 excess_drops       a global stage that dropped more than `max_dropped`                  its decisions
+without_text       tar archives of which more than `MOST_WITHOUT_TEXT` of the samples  when the source is read
+                   have no text
 few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
 special_tokens     special tokens that a tokenizer adds and the run does not            before the run
 unknown_tokens     a source of which more than `MOST_UNKNOWN` of the tokens are unknown its tokens
@@ -113,6 +115,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         found += _null_fields(request, plan, source)
         found += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
         found += _read_whole(plan, source)
+        found += _without_text(source, counts)
         found += [] if source in empty else _few_kept(source, counts)
         found += _unknown_tokens(plan, source)
         found += _of_packing(plan, source)
@@ -242,6 +245,23 @@ def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
         )
         details = {"unknown": fertility.unknown, "tokens": tokens}
         yield RunWarning(kind="unknown_tokens", source=source, text=text, details=details)
+
+
+MOST_WITHOUT_TEXT = 0.1
+"""Share of the samples of tar archives without text above which wrong endings are likely."""
+
+
+def _without_text(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
+    without = counts.document_counts.counts.get("read:sample_without_text", 0)
+    num_samples = counts.document_counts.read + without
+    if without > MOST_WITHOUT_TEXT * num_samples:
+        text = (
+            f"source '{source}': {without:,} of {counted(num_samples, 'sample')} have no text: none of their members has an "
+            f"ending under `text` of the format. A base name ends at its first dot, so 1.en.txt ends in en.txt: name such "
+            f"endings, `format: {{webdataset: {{text: [en.txt]}}}}`, or set `base_names: last_dot` there."
+        )
+        details = {"without_text": without, "samples": num_samples}
+        yield RunWarning(kind="without_text", source=source, text=text, details=details)
 
 
 MOST_SPLIT = 0.05

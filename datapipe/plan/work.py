@@ -213,7 +213,8 @@ class MapTask(Task):
 
     inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [split.identity() for split in inputs]))
     fields: FieldNames = field(
-        default_factory=FieldNames, metadata=entering(lambda names: [names.text, names.id, list(names.keep)])
+        default_factory=FieldNames,
+        metadata=entering(lambda names: [names.text, names.id, list(names.keep), *["replace"] * names.replaces_surrogates]),
     )
     limit: int | None = None
     before: str = ""

@@ -63,11 +63,13 @@ class FieldNames:
         text: the field with the text. Dots reach into objects, `content.text`; else it is a key of this very name.
         id: the field with the id. A document without it gets SOURCE/PATH:POSITION.
         keep: fields that become columns of the same name.
+        replaces_surrogates: whether half a surrogate pair in JSON becomes U+FFFD; otherwise it makes a record a bad one.
     """
 
     text: str = "text"
     id: str = "id"
     keep: tuple[str, ...] = ()
+    replaces_surrogates: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,9 +4,11 @@
                                                                                       ├─▶ passed over   samples without text
                                                                                       └─▶ rejected      and why
 
-The base name ends at the first dot behind the last slash; what follows is the ending. The position of a document is the byte at
-which the member with its text begins in the decompressed archive. Members that are not needed are passed over without being
-held, so memory is one sample and one batch.
+The base name ends at the first dot behind the last slash, or at the last one where an option says so; what follows is the
+ending. A base name that comes again with other endings is a sample whose members do not follow each other, as in archives of
+`tar cf a.tar *.txt *.json`: damage of the file, since samples would have to be held until its end. The position of a document
+is the byte at which the member with its text begins in the decompressed archive. Members that are not needed are passed over
+without being held, so memory is one sample, one batch, and about 100 bytes a sample, of at most `_MOST_NAMES`.
 """
 
 from __future__ import annotations
@@ -16,20 +18,26 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from pydantic import Field
 
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from datapipe.stage.decoding import EXCERPT_BYTES, BrokenStreamError, decoded
+from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, as_utf8, decoded
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._byte_stream import ByteStream
 from stages.read._tar.members import Member, TarMembers
 
 _BATCH_DOCS = 4096
-_SAMPLE = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+_SAMPLE = {
+    "first_dot": re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL),
+    "last_dot": re.compile(r"((?:.*/)?[^/]+)\.([^./]+)", re.DOTALL),
+}
+_MOST_NAMES = 1 << 20
+"""Base names of an archive that are remembered. Archives of WebDataset have some thousand samples."""
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
@@ -46,6 +54,11 @@ class Webdataset(Reader):
     text: tuple[str, ...] = Field(
         default=("txt", "json"), min_length=1, description="Endings of the member with the text; the first one wins."
     )
+    base_names: Literal["first_dot", "last_dot"] = Field(
+        default="first_dot",
+        description="Where base names end. first_dot: as WebDataset has it, 22.en.txt is the member en.txt of the sample 22. "
+        "last_dot: it is the member txt of the sample 22.en.",
+    )
     max_member_bytes: int = Field(
         default=64 << 20,
         ge=1,
@@ -59,12 +72,14 @@ class Webdataset(Reader):
         try:
             members = TarMembers(stream)
             for found in members:
-                key, ending = _key_of(found)
+                key, ending = _key_of(found, _SAMPLE[self.base_names])
                 if key is None or key != sample.key:
                     batch.add_sample(sample, self.text)
-                    sample = _Sample(key)
+                    sample = _Sample(key, found.position)
+                sample.endings.add(ending)
                 if isinstance(found, Rejected):
                     batch.rejected.append(found)
+                    batch.names.forget()
                 elif key is None or found.kind != "file":
                     batch.passed_over["no_base_name" if found.kind == "file" else found.kind] += 1
                 elif ending in (*self.text, *fields.keep) or _is_json(ending):
@@ -98,9 +113,9 @@ class Webdataset(Reader):
         return Rejected(position=member.position, error=error)
 
 
-def _key_of(found: Member | Rejected) -> tuple[str | None, str]:
+def _key_of(found: Member | Rejected, sample: re.Pattern[str]) -> tuple[str | None, str]:
     """Base name and ending of a member; None for what belongs to no sample."""
-    parts = _SAMPLE.fullmatch(found.name) if isinstance(found, Member) else None
+    parts = sample.fullmatch(found.name) if isinstance(found, Member) else None
     return (None, "") if parts is None else (parts[1], parts[2].lower())
 
 
@@ -113,6 +128,8 @@ class _Sample:
     """Members of one base name. A second one of the same ending, or one that cannot be read, is `damage` of the sample."""
 
     key: str | None = None
+    position: int = 0
+    endings: set[str] = field(default_factory=set)
     contents: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     damage: Rejected | None = None
     num_others: int = 0
@@ -131,6 +148,31 @@ class _Sample:
         return not self.contents and self.damage is None and not self.num_others
 
 
+class _Names:
+    """The base names of an archive and the endings of their members."""
+
+    def __init__(self) -> None:
+        self._endings: dict[int, frozenset[str]] = {}
+
+    def forget(self) -> None:
+        """Behind damage, members of a sample may stand apart."""
+        self._endings.clear()
+
+    def split(self, sample: _Sample) -> str:
+        """Adds a sample. Returns that it goes on with one from before: its base name, and none of its endings, was there.
+        Another sample of the same name, as in archives that were joined, has the same endings."""
+        key, endings = xxhash.xxh3_64_intdigest((sample.key or "").encode(errors="surrogateescape")), frozenset(sample.endings)
+        before = self._endings.get(key, frozenset())
+        if before or len(self._endings) < _MOST_NAMES:
+            self._endings[key] = before | endings
+        if not before or before & endings:
+            return ""
+        return (
+            f"the members of sample '{_clean(sample.key or '')}' do not follow each other: .{_clean(min(before))} and "
+            f".{_clean(min(endings))} have others between them. Expected the members of a sample side by side, as `tar --sort=name` writes them"
+        )
+
+
 class _NotTextError(Exception):
     """Why a sample is no document."""
 
@@ -145,7 +187,7 @@ class _Batch:
     """Samples that become a batch."""
 
     def __init__(self, fields: FieldNames) -> None:
-        self._fields = fields
+        self._fields, self.names, self._is_split = fields, _Names(), False
         self._clear()
 
     def _clear(self) -> None:
@@ -163,6 +205,13 @@ class _Batch:
 
     def add_sample(self, sample: _Sample, endings: tuple[str, ...]) -> None:
         """Adds the document of a sample; counts a sample without text, rejects one that cannot be read."""
+        split = self.names.split(sample) if sample.key is not None else ""
+        if split:
+            more = [] if self._is_split else [Rejected(position=sample.position, error=split, is_file_damage=True)]
+            self.rejected += more
+            self._is_split = True
+            self.passed_over["members_elsewhere"] += 1
+            return
         if sample.damage is not None:
             self.rejected.append(sample.damage)
             return
@@ -173,7 +222,7 @@ class _Batch:
         position, content = sample.contents[ending]
         try:
             objects = {name: _parsed(name, sample.contents[name][1]) for name in sample.contents if _is_json(name)}
-            text = _text_of(objects[ending], self._fields.text) if ending in objects else _decoded(ending, content)
+            text = _text_of(objects[ending], self._fields) if ending in objects else _decoded(ending, content)
             kept = {name: _value(name, objects, sample) for name in self._fields.keep}
             identity = _value(self._fields.id, objects, sample)
         except _NotTextError as error:
@@ -214,20 +263,26 @@ def _parsed(ending: str, content: bytes) -> Mapping[str, Any]:
 
 def _decoded(ending: str, content: bytes) -> str:
     try:
-        return content.removeprefix(b"\xef\xbb\xbf").decode()
+        return b"".join(as_utf8(iter([content]))).removeprefix(BOM).decode()
+    except BrokenStreamError as error:
+        raise _NotTextError(f"member .{ending}: {error}") from None
     except UnicodeDecodeError as error:
         raise _NotTextError(f"member .{ending} is invalid UTF-8 at byte {error.start}; expected UTF-8 text") from None
 
 
-def _text_of(record: Mapping[str, Any], name: str) -> str:
+def _text_of(record: Mapping[str, Any], fields: FieldNames) -> str:
+    name, replaces_surrogates = fields.text, fields.replaces_surrogates
     text = _field(record, name)
     if text is None:
         raise _NotTextError(f"field '{name}' is missing or null; expected a string")
     if not isinstance(text, str) or isinstance(text, _Number):
         raise _NotTextError(f"field '{name}' is no string; expected one")
-    if _SURROGATES.search(text):
-        raise _NotTextError(f"field '{name}' has half of a surrogate pair; expected whole characters")
-    return text
+    if _SURROGATES.search(text) and not replaces_surrogates:
+        raise _NotTextError(
+            f"field '{name}' has half of a surrogate pair; expected whole characters, or "
+            "`lone_surrogates: replace` of the source"
+        )
+    return _clean(text)
 
 
 def _field(record: Mapping[str, Any], name: str) -> Any:

@@ -87,7 +87,7 @@ class Originals:
 
     def _find(self, source: str, file: InputFile, reader: Reader, position: int, planned: PlannedInput) -> DocumentBatch | None:
         spec = self._output.inspector.mixture.sources[source]
-        fields = FieldNames(text=spec.text, id=spec.id, keep=spec.keep)
+        fields = FieldNames(text=spec.text, id=spec.id, keep=spec.keep, replaces_surrogates=spec.replaces_surrogates)
         for split in reader.splits_at(file, position):
             try:
                 for part in reader.read(split, fields, planned.open):

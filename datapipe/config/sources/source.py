@@ -60,6 +60,11 @@ class Source(Record):
         description="Whether the first records must have `text` and the fields under `keep` that stages decide by. false: for "
         "fields that only records further on have; then a lack of them is a warning until the source is read.",
     )
+    lone_surrogates: Literal["quarantine", "replace"] = Field(
+        default="quarantine",
+        description="Half a surrogate pair in a string of JSON, as some programs write where they cut text. quarantine: the "
+        "document is no valid Unicode. replace: U+FFFD takes its place.",
+    )
     weight: Weight = Field(
         default=Fraction(1),
         description="Share of the training tokens, relative to the other sources: 0.7, 70%, 1/3. With 0 the source is prepared "
@@ -107,6 +112,10 @@ class Source(Record):
             text = f"'{self.license_field}' is a column that every document has. Expected the field with the license"
             raise ProblemsError([(("license_field",), text)])
         return self
+
+    @property
+    def replaces_surrogates(self) -> bool:
+        return self.lone_surrogates == "replace"
 
     @property
     def kept_fields(self) -> tuple[str, ...]:

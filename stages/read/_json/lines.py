@@ -32,10 +32,15 @@ _ROW = re.compile(r" in row (\d+)$")
 _PLAINER = {
     "Invalid encoding in string": "a raw control character in a string; expected it escaped",
     "The document is empty": "text after the object; expected one object on the line",
-    "The surrogate pair in string is invalid": "half a surrogate pair (\\ud800 to \\udfff); expected both halves",
+    "The surrogate pair in string is invalid": "half a surrogate pair (\\ud800 to \\udfff); expected both "
+    "halves, or `lone_surrogates: replace` of the source",
     "Number too big to be stored in double": "a number beyond the range of a 64-bit float",
 }
 """Clearer words for messages of Arrow's parser."""
+_SURROGATES = re.compile(
+    rb"(?P<backslashes>\\+)u[dD](?:[89abAB][0-9a-fA-F]{2}(?P<low>\\u[dD][c-fC-F][0-9a-fA-F]{2})?|[c-fC-F][0-9a-fA-F]{2})"
+)
+"""Escapes of halves of surrogate pairs, and of whole pairs. Such a half and U+FFFD have as many bytes."""
 _MOST_PARSED_BYTES = 64 << 20
 _LONGEST_WORD = len("-Infinity")
 _CUT_OFF = "the file is cut off: it ends within the object on its last line"
@@ -99,6 +104,8 @@ class LineParser:
 
     def documents(self, block: Block) -> ReadBatch:
         """The documents and rejected lines of a block of whole lines."""
+        if self.fields.replaces_surrogates:
+            block = replace(block, content=_SURROGATES.sub(_without_lone_half, block.content))
         data = np.frombuffer(block.content, np.uint8)
         starts, stops, kinds = split_lines(data)
         rows, texts, rejects = self._accepted(block.content, starts, stops, kinds)
@@ -193,6 +200,13 @@ class LineParser:
         first, *inner = path.names
         column = table.column(first)
         return as_large_string(pc.struct_field(column, inner) if inner else column)
+
+
+def _without_lone_half(found: re.Match[bytes]) -> bytes:
+    """An escaped pair, and what only looks like an escape, as it is; U+FFFD in the place of half a pair."""
+    if len(found["backslashes"]) % 2:
+        return found[0] if found["low"] else found["backslashes"] + b"ufffd"
+    return found[0].removesuffix(found["low"]) + b"\\ufffd" if found["low"] else found[0]
 
 
 def told_cut_off(batch: ReadBatch, block: Block, max_line_bytes: int) -> ReadBatch:

@@ -101,7 +101,11 @@ def test_jsonl_byte_order_mark_is_skipped_at_the_start_of_a_file_only(tmp_path: 
         (b'{"text": "a", "\xff": 1}', "invalid UTF-8; expected a line of UTF-8 text"),
         (b'{"text": "a\tb"}', "not valid JSON: a raw control character in a string; expected it escaped"),
         (b'{"text": "a"}}', "not valid JSON: text after the object; expected one object on the line"),
-        (b'{"text": "a", "x": "\\ud800"}', "not valid JSON: half a surrogate pair (\\ud800 to \\udfff); expected both halves"),
+        (
+            b'{"text": "a", "x": "\\ud800"}',
+            "not valid JSON: half a surrogate pair (\\ud800 to \\udfff); expected both halves, or "
+            "`lone_surrogates: replace` of the source",
+        ),
         (b'{"text": "a", "x": 1e999}', "not valid JSON: a number beyond the range of a 64-bit float"),
     ],
 )
@@ -590,3 +594,27 @@ def test_jsonl_key_with_a_dot_that_holds_no_string_is_told_so(tmp_path: Path) ->
         "field 'a.b' is of type number; expected string",
         "field 'a' is of type string; expected object",
     ]
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        (r"a \ud83d b", "a \ufffd b"),
+        (r"low \ude00 first", "low \ufffd first"),
+        (r"\uD83D\uDE00 whole", "😀 whole"),
+        (r"\ud83d\ud83d\ude00\udead", "\ufffd😀\ufffd"),
+        (r"\\ud83d is text", r"\ud83d is text"),
+        (r"\\\ud83d", "\\\ufffd"),
+        (r"\\ud83d\ude00", "\\ud83d\ufffd"),
+        (r"\ud7ff\ue000 \u00e9", "\ud7ff\ue000 é"),
+    ],
+)
+def test_lone_surrogates_are_replaced_where_the_source_says_so(tmp_path: Path, written: str, expected: str) -> None:
+    content = f'{{"text": "first"}}\n{{"k": "{written}", "text": "{written}"}}\n{{"text": "last"}}\n'
+    file = input_file(tmp_path / "a.jsonl", content.encode())
+    fields = FieldNames(keep=("k",), replaces_surrogates=True)
+    found = read_file(Jsonl(), file, fields)
+    assert (found.texts, found.rejected) == (["first", expected, "last"], [])
+    assert found.extra["k"] == [None, expected, None]
+    assert [Jsonl().read_document(file, place, fields, open_input) for place, _, _ in found.documents] == found.texts
+    assert [place for place, _, _ in found.documents] == [0, 18, content.rindex("{")]

@@ -135,7 +135,7 @@ def test_webdataset_text_that_is_none_is_rejected_alone(tmp_path: Path) -> None:
     assert found.texts == ["six"]
     assert [error.split(":")[0] for _, error in found.rejected] == [
         "member .txt is invalid UTF-8 at byte 0; expected UTF-8 text",
-        "field 'text' has half of a surrogate pair; expected whole characters",
+        "field 'text' has half of a surrogate pair; expected whole characters, or `lone_surrogates",
         "field 'text' is no string; expected one",
         "member .json is not valid JSON",
         "member .json is not valid JSON",
@@ -237,3 +237,38 @@ def test_webdataset_batches_are_bounded(tmp_path: Path) -> None:
     found = read_file(Webdataset(), _file(tmp_path, _tar([(f"{number}.txt", text) for number, text in enumerate(texts)])))
     assert found.texts == texts
     assert max(found.batch_sizes) <= 6
+
+
+def test_webdataset_members_that_do_not_follow_each_other_are_damage_of_the_file(tmp_path: Path) -> None:
+    """As in `tar cf a.tar *.txt *.json`. Without the JSON a document lacks its fields, and the JSON alone is no document."""
+    members = [(f"{number}.{ending}", f'{{"text": "{number}"}}') for ending in ("txt", "json") for number in range(3)]
+    (batch,) = Webdataset().read(Split(file=_file(tmp_path, _tar(members))), FieldNames(), open_input)
+    assert batch.content.to_pylist() == [f'{{"text": "{number}"}}' for number in range(3)]
+    assert batch.passed_over == {"members_elsewhere": 3}
+    (rejected,) = batch.rejected
+    assert rejected.is_file_damage
+    assert "the members of sample '0' do not follow each other: .txt and .json" in rejected.error
+    assert "`tar --sort=name`" in rejected.error
+
+
+def test_webdataset_names_with_dots_are_read_by_the_last_one_where_that_is_said(tmp_path: Path) -> None:
+    members = [("v1.0/22.05.txt", "a"), ("v1.0/22.05.json", '{"url": "u"}'), ("v1.0/22.06.txt", "b"), ("v1.0/.h.txt", "c")]
+    file = _file(tmp_path, _tar(members))
+    by_first = read_file(Webdataset(), file)
+    assert (by_first.texts, by_first.passed_over) == ([], {"sample_without_text": 1, "no_base_name": 1})
+    by_last = read_file(Webdataset(base_names="last_dot"), file, FieldNames(keep=("url",)))
+    assert (by_last.texts, by_last.ids) == (["a", "b", "c"], ["v1.0/22.05", "v1.0/22.06", "v1.0/.h"])
+    assert by_last.extra == {"url": ["u", None, None]}
+
+
+def test_webdataset_member_of_utf16_is_read(tmp_path: Path) -> None:
+    members = [("1.txt", "ü中".encode("utf-16")), ("2.json", '{"text": "b"}'.encode("utf-16-be")), ("3.txt", b"\xff\xfea")]
+    members[1] = ("2.json", b"\xfe\xff" + members[1][1])
+    found = read_file(Webdataset(), _file(tmp_path, _tar(members)))
+    assert found.texts == ["ü中", "b"]
+    assert ["is UTF-16, and is damaged or cut off" in error for _, error in found.rejected] == [True]
+
+
+def test_webdataset_half_a_surrogate_pair_is_replaced_where_the_source_says_so(tmp_path: Path) -> None:
+    file = _file(tmp_path, _tar([("1.json", '{"text": "a \\ud800 b"}')]))
+    assert read_file(Webdataset(), file, FieldNames(replaces_surrogates=True)).texts == ["a \ufffd b"]

@@ -5,22 +5,35 @@
 PATH is the path of the input file relative to its source. POSITION is the byte offset of the record in the decompressed file,
 its row number, or in files of many members what `stages/README.md` says. A document whose input has an id is printed with it:
 "doc-17 (web/a.jsonl:120)".
+
+A text is taken as the first of these that a file has; a text that names two documents in the same way is refused with both:
+
+| form | example |
+|---|---|
+| a JSON string | `"web/odd #1\\nname.jsonl:120"`: any name, and nothing behind it |
+| the whole name | `web/a:12 (of b).jsonl:120` |
+| a line of `inspect`, a comment | `web/a.jsonl:120 (of runs/a)  7 characters`, `web/a.jsonl:120 # why` |
+| PATH:POSITION | `a.jsonl:120` |
+| a line of earlier versions | `web  a.jsonl:120` |
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from datapipe.errors import UserError
 
-FORMS = "SOURCE/PATH:POSITION, a line of `inspect`, or the 32 hex digits of a key"
+FORMS = "SOURCE/PATH:POSITION, the same as a JSON string, a line of `inspect`, or the 32 hex digits of a key"
 """The forms that `named_key` takes, in words. PATH:POSITION is taken too, where only one source has the file."""
 
-_HEX_KEY = re.compile(r"[0-9a-fA-F]{32}")
-_LINE = re.compile(r"(?P<name>.*?:\d+)(?:  | \(of ).*", re.DOTALL)
+_HEX_KEY = re.compile(r"([0-9a-fA-F]{32})(?:\s+#.*)?\Z", re.DOTALL)
+_NAME_END = re.compile(r":\d+(?=(?: \(of .*\))?(?:  .*)?(?:[ \t]+#.*)?\Z)", re.DOTALL | re.ASCII)
 _GAP = re.compile(r"  +")
 _POSITION_BYTES = 8
+_MOST_DIGITS = 20
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 def document_name(source: str, path: str, position: int) -> str:
@@ -33,34 +46,100 @@ def with_own_id(own_id: str, name: str) -> str:
     return name if own_id in ("", name) else f"{own_id} ({name})"
 
 
-def named_key(text: str, files: Mapping[int, tuple[str, str]]) -> bytes | None:
-    """The key of a document that the user names in one of the forms of `FORMS`, such as a line of `inspect`:
-    `web/part-0.jsonl:123 (of runs/2024)  4,194 characters`, or `web  part-0.jsonl:123` of earlier versions.
+class InputFiles:
+    """The input files that names of documents are looked up in.
 
     Args:
-        files: (source, path) by file hash, the first half of the keys of a file's documents.
-
-    Returns:
-        16 bytes; None where no file has the name. A key in hex digits is not looked up.
-
-    Raises:
-        UserError: the text has none of these forms, or is PATH:POSITION and several sources have the file.
+        files: (hash, source, path); the hash is the first half of the keys of a file's documents. Sources that are taken from
+            other snapshots may have the same one.
     """
-    named = text.strip()
-    if _HEX_KEY.fullmatch(named):
-        return bytes.fromhex(named)
-    line = _LINE.fullmatch(named)
-    file, colon, digits = (line["name"] if line else named).rpartition(":")
-    if not (file and colon and digits.isascii() and digits.isdigit() and int(digits) < 1 << 8 * _POSITION_BYTES):
-        raise UserError(f"{text!r}: expected {FORMS}.")
-    found = _files_named(file, files) or _files_named(_GAP.sub("/", file, count=1), files)
-    if len(found) > 1:
-        sources = " and ".join(sorted(files[number][0] for number in found))
-        raise UserError(f"{text!r}: the sources {sources} have such a file. Expected SOURCE/PATH:POSITION.")
-    return found[0].to_bytes(8, "big") + int(digits).to_bytes(_POSITION_BYTES, "big") if found else None
+
+    def __init__(self, files: Iterable[tuple[int, str, str]]) -> None:
+        self._by_name: dict[str, dict[int, str]] = {}
+        self._by_path: dict[str, dict[int, str]] = {}
+        for number, source, path in files:
+            name = f"{source}/{path}"
+            self._by_name.setdefault(name, {})[number] = name
+            self._by_path.setdefault(path, {})[number] = name
+
+    @classmethod
+    def of(cls, files: Mapping[int, tuple[str, str]]) -> InputFiles:
+        """Files as (source, path) by hash."""
+        return cls((number, source, path) for number, (source, path) in files.items())
+
+    def key(self, text: str) -> bytes | None:
+        """The key of a document that the user names in one of the forms of `FORMS`.
+
+        Returns:
+            16 bytes; None where no file has the name. A key in hex digits is not looked up.
+
+        Raises:
+            UserError: the text has none of these forms, or names documents of several files.
+        """
+        named = text.strip().removeprefix(_BYTE_ORDER_MARK).strip()
+        if key := _HEX_KEY.match(named):
+            return bytes.fromhex(key[1])
+        quoted = _quoted(named, text)
+        whole = _numbered([named if quoted is None else quoted])
+        numbered = whole if quoted is not None else _numbered([named, *_names_in(named)])
+        if not numbered:
+            raise UserError(f"{text!r}: expected {FORMS}.")
+        older = [] if quoted is not None else [(_GAP.sub("/", file, count=1), position) for file, position in numbered]
+        ways = (whole, self._by_name), (numbered, self._by_name), (numbered, self._by_path), (older, self._by_name)
+        found = next(filter(None, (_documents(*way) for way in ways)), {})
+        if len(found) > 1:
+            raise UserError(
+                f"{text!r} may be {' and '.join(map(repr, sorted(found.values())))}. Expected a whole name, "
+                f"SOURCE/PATH:POSITION, or a key. In double quotes, as a JSON string, a name is nothing else."
+            )
+        return next(iter(found), None)
 
 
-def _files_named(name: str, files: Mapping[int, tuple[str, str]]) -> list[int]:
-    """The file with the name SOURCE/PATH, or else those with this path."""
-    with_source = [number for number, (source, path) in files.items() if f"{source}/{path}" == name]
-    return with_source or [number for number, (_, path) in files.items() if path == name]
+def named_key(text: str, files: Mapping[int, tuple[str, str]]) -> bytes | None:
+    """`InputFiles.key` of one text.
+
+    Args:
+        files: (source, path) by file hash.
+    """
+    return InputFiles.of(files).key(text)
+
+
+def _quoted(named: str, text: str) -> str | None:
+    """The name in a JSON string, which a comment may follow; None for other text. Raises UserError for a wrong string."""
+    if not named.startswith('"'):
+        return None
+    try:
+        name, end = json.JSONDecoder().raw_decode(named)
+    except ValueError as error:
+        raise UserError(
+            f'{text!r}: not a JSON string: {error}. Expected a name in double quotes; a quote in it is written as \\".'
+        ) from None
+    rest = named[end:].strip()
+    if rest and not rest.startswith("#"):
+        raise UserError(f"{text!r}: found {rest!r} behind the JSON string. Expected its end, or a comment that begins with #.")
+    return name
+
+
+def _names_in(line: str) -> Iterator[str]:
+    """The beginnings of a line that may be a name: what follows is as `inspect` prints it, or a comment."""
+    return (line[: found.end()] for found in _NAME_END.finditer(line))
+
+
+def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:
+    """File and position of each text that is a name."""
+    found: dict[tuple[str, int], None] = {}
+    for name in names:
+        file, colon, digits = name.rpartition(":")
+        is_number = digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS
+        if file and colon and is_number and int(digits) < 1 << 8 * _POSITION_BYTES:
+            found[file, int(digits)] = None
+    return list(found)
+
+
+def _documents(numbered: Iterable[tuple[str, int]], files: Mapping[str, Mapping[int, str]]) -> dict[bytes, str]:
+    """Names by key of the documents at these positions of files of these names."""
+    return {
+        number.to_bytes(8, "big") + position.to_bytes(_POSITION_BYTES, "big"): f"{name}:{position}"
+        for file, position in numbered
+        for number, name in files.get(file, {}).items()
+    }

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from datapipe.card.provenance import joined_provenance, of_manifest
 from datapipe.card.write import report_of, write_card
 from datapipe.config.mixture import Mixture
-from datapipe.ledger.names import CARD
+from datapipe.ledger.names import CARD, REPORT
 from datapipe.plan.warnings import RunWarning
 from datapipe.report.html.page import write_page
 from datapipe.report.joined import joined_report
 from datapipe.report.summary import parse_report, report_bytes
-from datapipe.shards.manifest import Snapshot
+from datapipe.shards.additions import published_additions
+from datapipe.shards.manifest import Snapshot, read_manifest
 from datapipe.storage import Root
 
 
@@ -38,6 +40,20 @@ def whole_report(
     report = joined_report(first, second, snapshot, addition)
     report["warnings"] += [warning.to_json() for warning in warnings if warning.to_json() not in report["warnings"]]
     return report_bytes(report | {"provenance": joined_provenance(mixture, first, second, report)})
+
+
+def complete_about(root: Root, snapshot: Snapshot) -> str | None:
+    """`write_about` of the newest snapshot and of its additions, after a takedown, and after one that was killed: what is there
+    already stays as it is. The report of a run that failed since then stays, too. Returns what `write_about` does."""
+    told: str | None = None
+    for folder in (*published_additions(root, snapshot), ""):
+        target = root.within(folder)
+        with suppress(FileNotFoundError, ValueError):
+            shards = parse_report(target.read_bytes(REPORT)).get("shards") or {}
+            newest = read_manifest(target)
+            if isinstance(newest, Snapshot) and shards.get("fingerprint") == newest.fingerprint:
+                told = write_about(target, newest)
+    return told
 
 
 def write_about(root: Root, snapshot: Snapshot) -> str | None:

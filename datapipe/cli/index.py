@@ -51,10 +51,13 @@ def takedown(
     documents: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="DOCUMENT...", help="SOURCE/PATH:POSITION as `inspect` prints it, or the 32 hex digits of a key."
+            metavar="DOCUMENT...",
+            help="SOURCE/PATH:POSITION as `inspect` prints it, the same as a JSON string, or the 32 hex digits of a key.",
         ),
     ] = None,
-    from_file: Annotated[Path | None, typer.Option("--from", metavar="FILE", help="A file with one document a line.")] = None,
+    from_file: Annotated[
+        Path | None, typer.Option("--from", metavar="FILE", help="A UTF-8 file with one document a line; # begins a comment.")
+    ] = None,
 ) -> None:
     """Take documents down from an output, or from an index.
 
@@ -89,13 +92,12 @@ def takedown(
 
 
 def _take_down_from_output(root: Root, named: list[str]) -> None:
-    from datapipe.card.whole import write_about
-    from datapipe.composing.takedown import news_of, take_down
-    from datapipe.ledger.names import REPORT
+    from datapipe.card.whole import complete_about
+    from datapipe.composing.takedown import NO_ROW, news_of, take_down
     from datapipe.report.layout import say
 
     done = take_down(root, named)
-    told = write_about(root, done.snapshot) if done.num_new and root.exists(REPORT) else None
+    told = complete_about(root, done.snapshot)
     for line in (*news_of(done), *([told] if told else [])):
         say(line)
     if done.num_new:
@@ -103,7 +105,9 @@ def _take_down_from_output(root: Root, named: list[str]) -> None:
     for name in done.unknown:
         say(f"  {name}: no such input file")
     for name in done.rowless:
-        say(f"  {name}: no row has it, so it was dropped before, or there is no document at this position")
+        say(f"  {name}: no row has it. {NO_ROW}")
+    if done.rowless:
+        say("What a later run must leave out, too, belongs into the list that the mixture names: takedown: FILE")
     if done.unknown or done.rowless:
         raise typer.Exit(1)
 

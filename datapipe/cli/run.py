@@ -127,7 +127,7 @@ def run(
 
 
 def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandFigures, log: EventLog | None) -> None:
-    from datapipe.card.whole import whole_report, write_about
+    from datapipe.card.whole import complete_about, whole_report
     from datapipe.following.follow import Follower
     from datapipe.report.layout import say
 
@@ -144,7 +144,7 @@ def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandF
             log.write(event, **facts)
 
     def describe(root: Root, snapshot: Snapshot) -> None:
-        if (told := write_about(root, snapshot)) is not None:
+        if (told := complete_about(root, snapshot)) is not None:
             tell(told)
 
     Follower(mixture, every_s, run_one, tell, whole_report, describe, notice).follow()

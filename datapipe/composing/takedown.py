@@ -10,10 +10,11 @@ export, which writes the shards without them.
 
 from __future__ import annotations
 
+import codecs
 import json
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,9 +39,13 @@ from datapipe.shards.document_files import files_in, files_with_hashes, find_key
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, read_snapshot, snapshot_folder
 from datapipe.shards.removed import Removed, read_removed, removed_entry
 from datapipe.shards.shard_file import open_shard
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication
 from datapipe.storage import Root, open_input
 
+NO_ROW = "It was dropped before, or there is no document at this position: nothing was taken down."
+
+_BYTE_ORDER_MARK = "\ufeff"
 _LISTED = 10
 """Documents, or pairs of files, that warnings tell of."""
 
@@ -52,16 +57,17 @@ class TakenDown:
     Attributes:
         snapshot: the newest of the output.
         num_documents: how many the user named, each counted once.
-        num_new: of these, documents that no takedown had named before.
+        num_new, num_before: of these, documents that this takedown took down, and that one before it did.
         unknown: documents of files that the snapshot does not have, as the user named them.
         rowless: documents of its files that no row has: they were dropped, or their position is none of a document. They are
-            in the list, and so in no later snapshot. Not looked for on object stores, where it would be reading all shards.
+            not taken down. Not looked for on object stores, where it would be reading all shards.
         rows: rows of indexes that were deleted, by stage.
     """
 
     snapshot: Snapshot
     num_documents: int
     num_new: int
+    num_before: int
     unknown: tuple[str, ...]
     rowless: tuple[str, ...]
     rows: Mapping[str, int]
@@ -83,9 +89,9 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
             )
         found = dict(zip(documents, find_keys(files_with_hashes(root, before), documents)))
         keys = {key for key in found.values() if key is not None}
-        absent = keys - documents_with_rows(root, before, keys) if root.local is not None else set()
+        there = keys if root.local is None else _in_rows(root, before, keys)
         removed = read_removed(root, before)
-        after = removed.with_takedown(keys)
+        after = removed.with_takedown(there)
         snapshot = before if after is removed else _publish(hold, before, after)
         take_down_from_additions(root, snapshot, after)
         rows = delete_from_indexes(root, after)
@@ -93,10 +99,16 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
         snapshot=snapshot,
         num_documents=len({key or document for document, key in found.items()}),
         num_new=len(after) - len(removed),
+        num_before=len(there) - (len(after) - len(removed)),
         unknown=tuple(document for document, key in found.items() if key is None),
-        rowless=tuple(document for document, key in found.items() if key in absent),
+        rowless=tuple(document for document, key in found.items() if key is not None and key not in there),
         rows=rows,
     )
+
+
+def _in_rows(root: Root, snapshot: Snapshot, keys: set[bytes]) -> set[bytes]:
+    tokenizer = snapshot.tokenizer.fingerprint
+    return documents_with_rows(root, snapshot.shards, keys, snapshot.seed, snapshot.sequence_length, tokenizer)
 
 
 def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
@@ -113,12 +125,14 @@ def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
         for path, content in {**about, **needed, SNAPSHOT: new.to_json()}.items():
             target.write_atomic(f"{snapshot_folder(new.fingerprint)}/{path}", content)
         told = {name: about[name] for name in (REPORT,) if name in about and not folder}
+        tasks = published_tasks(before.fingerprint)
+        if not folder and hold.root.exists(
+            tasks
+        ):  # before snapshot.json: a takedown that is killed then is never published again
+            hold.root.write_atomic(published_tasks(new.fingerprint), hold.root.read_bytes(tasks))
         content = {**told, **needed, SNAPSHOT: new.to_json()}
         hold.replace({f"{folder}/{path}".lstrip("/"): text for path, text in content.items()})
         lengths[folder] = new.fingerprint
-    tasks = published_tasks(before.fingerprint)
-    if hold.root.exists(tasks):
-        hold.root.write_atomic(published_tasks(lengths[""]), hold.root.read_bytes(tasks))
     return read_snapshot(hold.root)
 
 
@@ -169,8 +183,8 @@ def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
 def takedown_warnings(
     named: Sequence[str], taken: Mapping[str, TakenSource], files: bytes, removed: Removed
 ) -> list[RunWarning]:
-    """Warnings about a list of takedowns: documents that it names and that no file has, and files of one name in two outputs,
-    whose documents have the same keys, so that they are left out of both.
+    """Warnings about a list of takedowns: documents that it names and that no file has, or no row, and files of one name in two
+    outputs, whose documents have the same keys, so that they are left out of both.
 
     Args:
         named: the documents of the mixture's list.
@@ -178,11 +192,16 @@ def takedown_warnings(
         removed: its list.
     """
     known = files_in(files)
-    unknown = [document for document, key in zip(named, find_keys(known, named)) if key is None] if named else []
+    keys = dict(zip(named, find_keys(known, named))) if named else {}
+    unknown = [document for document, key in keys.items() if key is None]
+    rowless = [document for document, key in keys.items() if key is not None and not removed.has(key)]
     warnings: list[RunWarning] = []
-    if unknown:
-        text = f"takedown names {counted(len(unknown), 'document')} of files that are not there, such as {unknown[0]}"
-        warnings.append(RunWarning(kind="takedown_of_nothing", text=text, details={"documents": unknown[:_LISTED]}))
+    for documents, what in ((unknown, "of files that are not there"), (rowless, "that no row has")):
+        if documents:
+            text = f"takedown names {counted(len(documents), 'document')} {what}, such as {documents[0]}"
+            why = "" if documents is unknown else f". {NO_ROW}"
+            details = {"documents": documents[:_LISTED], "count": len(documents)}
+            warnings.append(RunWarning(kind="takedown_of_nothing", text=text + why, details=details))
     hashes = set(removed.halves[0].tolist())
     places: dict[int, dict[str, str]] = {}
     for number, source, path in known:
@@ -198,15 +217,21 @@ def takedown_warnings(
     return warnings
 
 
-def documents_with_rows(root: Root, snapshot: Snapshot, keys: Collection[bytes]) -> set[bytes]:
-    """Those of the documents that rows of a snapshot have. It reads the keys of the shards that may have them."""
+def documents_with_rows(
+    root: Root, shards: Iterable[ShardEntry], keys: Collection[bytes], seed: int, sequence_length: int, tokenizer: str
+) -> set[bytes]:
+    """Those of the documents that rows of shards have. It reads the keys of the shards that may have them.
+
+    Args:
+        seed, sequence_length, tokenizer: of the snapshot; the tokenizer by its fingerprint.
+    """
     wanted = Removed.none().with_takedown(keys)
-    hashes = shuffle_hash(wanted.halves, snapshot.seed)
+    hashes = shuffle_hash(wanted.halves, seed)
     found: set[bytes] = set()
-    for entry in snapshot.shards:
+    for entry in shards:
         if not entry.may_have(hashes):
             continue
-        shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        shard = open_shard(root, entry, sequence_length, tokenizer)
         try:
             for number in range(shard.num_batches):
                 matrix = columns.key_matrix(shard.batch(number).column("keys").values)
@@ -217,7 +242,7 @@ def documents_with_rows(root: Root, snapshot: Snapshot, keys: Collection[bytes])
 
 
 def named_in(path: str | None, *, may_grow: bool = False, wrong: list[str] | None = None) -> list[str]:
-    """The documents that a file names, one a line; a comment begins with #. None without a file.
+    """The documents that a file names, one a line, each as `document_name.InputFiles.key` takes it. A comment begins with #.
 
     Args:
         path: of the file, or its URL.
@@ -231,14 +256,14 @@ def named_in(path: str | None, *, may_grow: bool = False, wrong: list[str] | Non
         return []
     try:
         with open_input(path) as stream:
-            content = stream.read().decode()
+            content = _decoded(stream.read())
     except (OSError, ValueError) as error:
         raise UserError(f"{masked(path)}: {error}. Expected a text file with one document a line.") from error
     if may_grow:
         content = content[: content.rfind("\n") + 1]
     named: list[str] = []
     for number, line in enumerate(content.split("\n"), 1):
-        text = line.partition(" #")[0].strip()
+        text = line.strip().lstrip(_BYTE_ORDER_MARK).strip()
         if not text or text.startswith("#"):
             continue
         try:
@@ -254,25 +279,42 @@ def named_in(path: str | None, *, may_grow: bool = False, wrong: list[str] | Non
     return named
 
 
-def removed_documents(root: Root, named: Sequence[str], taken: Mapping[str, TakenSource], files: bytes) -> Removed:
+def _decoded(content: bytes) -> str:
+    """The text of a list. A byte order mark before a line is left to the lines. Raises ValueError for anything but UTF-8."""
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content:
+        raise ValueError("this is UTF-16, or no text, and expected UTF-8: `iconv -f UTF-16 -t UTF-8 LIST > NEW` converts it")
+    return content.decode()
+
+
+def removed_documents(
+    root: Root,
+    named: Sequence[str],
+    taken: Mapping[str, TakenSource],
+    files: bytes,
+    with_rows: Callable[[set[bytes]], set[bytes]] | None = None,
+) -> Removed:
     """The documents that the next snapshot of an output leaves out: those of its newest one, those of the outputs that it takes
     rows from, and those that the mixture names and that are in its files.
 
     Args:
         named: the documents of the mixture's list.
         files: files.parquet of the next snapshot.
+        with_rows: those of some documents that rows of the sources with input files have; None where nobody looks.
     """
     removed = read_removed(root, newest_manifest(root))
     others = {one[1].fingerprint: one for source in taken.values() for one in source.snapshots.values()}
     of_others = [key for one in others.values() for key in read_removed(*one).keys.tolist()]
-    found = find_keys(files_in(files), named) if named else []
-    return removed.with_takedown([*of_others, *(key for key in found if key is not None)])
+    known = files_in(files) if named else []
+    found = {key for key in find_keys(known, named) if key is not None}
+    of_taken = {number for number, source, _ in known if source in taken}
+    looked_for = {key for key in found if int.from_bytes(key[:8], "big") not in of_taken}
+    absent = looked_for - with_rows(looked_for) if with_rows is not None and looked_for else set()
+    return removed.with_takedown([*of_others, *(found - absent)])
 
 
 def news_of(taken_down: TakenDown) -> Iterator[str]:
     """What a takedown did, in lines."""
     for stage, num_rows in taken_down.rows.items():
         yield f"{stage}: {num_rows:,} rows of the index deleted"
-    left = taken_down.num_documents - taken_down.num_new - len(taken_down.unknown)
-    before = f"; {left:,} were taken down before" if left else ""
-    yield f"{taken_down.num_new:,} of {taken_down.num_documents:,} documents taken down{before}"
+    before = f"; {taken_down.num_before:,} were taken down before" if taken_down.num_before else ""
+    yield f"{taken_down.num_new:,} of {counted(taken_down.num_documents, 'document')} taken down{before}"

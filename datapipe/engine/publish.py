@@ -16,13 +16,14 @@ import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe.composing.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.composing.manifest import file_entry, keep_newest, make_snapshot, provenance_of
-from datapipe.composing.takedown import named_in, removed_documents, takedown_warnings
+from datapipe.composing.takedown import documents_with_rows, named_in, removed_documents, takedown_warnings
 from datapipe.errors import SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
@@ -102,9 +103,11 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dic
     anything is changed, since they may be refused."""
     tokenizer = next(output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile))
     named = named_in(request.mixture.takedown)
-    taken_down = removed_documents(root, named, request.taken, files)
+    spec = request.mixture.pack
+    with_rows = None if root.local is None else partial(_with_rows, root, request, plan, tokenizer)
+    taken_down = removed_documents(root, named, request.taken, files, with_rows)
     removed, listed = removed_entry(taken_down, REMOVED)
-    needed, spec = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}, request.mixture.pack
+    needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}
     made: dict[str, _Unpublished] = {}
     warnings = takedown_warnings(named, request.taken, files, taken_down)
     for length in spec.sequence_length:
@@ -115,6 +118,13 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dic
         made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, taken=taken, needed=needed)
         warnings += [warning for warning in warned if warning not in warnings]
     return made, warnings
+
+
+def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFile, keys: set[bytes]) -> set[bytes]:
+    """Those of the documents that committed shards of the first sequence length have."""
+    length = request.mixture.pack.sequence_length[0]
+    shards = [entry.model_copy(update={"path": output.path}) for entry, output in _shards(plan, length)]
+    return documents_with_rows(root, shards, keys, request.mixture.seed, length, tokenizer.fingerprint)
 
 
 def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:

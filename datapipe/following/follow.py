@@ -73,7 +73,7 @@ class Follower:
         run_one: runs a mixture.
         say: tells the user a line.
         join: makes the report of a snapshot that grew.
-        describe: writes the card of a snapshot, and the page of its report.
+        describe: writes the card of a snapshot, and the page of its report, where they are not there yet.
         notice: receives events, for programs.
         wait, now: sleeping, and seconds since the epoch.
     """
@@ -149,8 +149,8 @@ class Follower:
         if not found:
             return False
         done = take_down(root, sorted(found))
+        self.describe(root, done.snapshot)  # also where a takedown before was killed
         if done.num_new:
-            self.describe(root, done.snapshot)
             published = done.snapshot.fingerprint
             self.say(f"published snapshot {published[:12]} without {counted(done.num_new, 'document')} taken down")
             self.notice("published", snapshot=published, tokens=0, taken_down=done.num_new)

@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import KEY_BYTES, key_matrix, matrix_halves
-from datapipe.document_name import named_key
+from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.exchange.ranges import read_blocks
@@ -195,11 +195,11 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
 
 
 def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
-    sources_and_paths = {file.hash: (file.source, file.path) for file in index.files}
-    named = {document: _named_key(document, sources_and_paths) for document in documents}
+    hashes, files = {file.hash for file in index.files}, InputFiles((file.hash, file.source, file.path) for file in index.files)
+    named = {document: _named_key(document, files) for document in documents}
     num_deleted, known = delete_rows(index, np.array(sorted({key for key in named.values() if key is not None}), _KEY))
     unknown = {
-        document: "it has no rows" if key is not None and _file_of(key) in sources_and_paths else "no such input file"
+        document: "it has no rows" if key is not None and _file_of(key) in hashes else "no such input file"
         for document, key in named.items()
         if key not in known
     }
@@ -233,10 +233,10 @@ def delete_rows(index: Index, keys: np.ndarray) -> tuple[Counter[str], set[bytes
     return num_deleted, known
 
 
-def _named_key(document: str, files: Mapping[int, tuple[str, str]]) -> bytes | None:
+def _named_key(document: str, files: InputFiles) -> bytes | None:
     """The key of a document that the user names; None where no file has the name. Raises UserError for text of another form."""
     try:
-        return named_key(document, files)
+        return files.key(document)
     except UserError as error:
         raise UserError(
             f"{error} An index holds no ids of your own: `datapipe inspect OUTPUT --document ID` prints the name of a document."

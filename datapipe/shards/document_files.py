@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from datapipe.document_name import FORMS, named_key
+from datapipe.document_name import FORMS, InputFiles
 from datapipe.errors import CorruptionError, UserError
 from datapipe.shards.checksum import bytes_checksum, intact
 from datapipe.shards.manifest import Snapshot, snapshot_file
@@ -61,10 +61,5 @@ def find_keys(files: Iterable[tuple[int, str, str]], documents: Iterable[str]) -
     Args:
         files: (hash, source, path) of each input file.
     """
-    layers: list[dict[int, tuple[str, str]]] = [{}]
-    for file_hash, source, path in files:
-        layer = next((layer for layer in layers if file_hash not in layer), None)
-        if layer is None:  # rows of another snapshot are in several sources
-            layers.append(layer := {})
-        layer[file_hash] = source, path
-    return [next((key for layer in layers if (key := named_key(text, layer)) is not None), None) for text in documents]
+    known = InputFiles(files)
+    return [known.key(text) for text in documents]

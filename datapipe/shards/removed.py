@@ -95,6 +95,10 @@ class Removed:
             held[near] = self.keys[np.minimum(np.searchsorted(self.keys, wanted), len(self.keys) - 1)] == wanted
         return held
 
+    def has(self, key: bytes) -> bool:
+        """Whether one document is in the list."""
+        return bool(self.holds(np.frombuffer(key, np.uint8).reshape(1, KEY_BYTES))[0])
+
     @property
     def halves(self) -> tuple[np.ndarray, np.ndarray]:
         """File hash and position of each document, each (num_documents,) uint64."""

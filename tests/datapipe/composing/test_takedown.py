@@ -30,6 +30,7 @@ from datapipe.shards.snapshots import publications
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import cli_processes, corpora, runs
+from tests.support.command_line import datapipe
 
 pytestmark = pytest.mark.medium
 
@@ -230,7 +231,7 @@ def test_a_list_in_the_mixture_applies_with_the_next_snapshot(folder):
     path = folder / "gone.txt"
     named = f"web/0.jsonl:{int(next(key for key in every if _is_in(key, '0.jsonl'))[16:], 16)}"
     path.write_text(f"# requests\n{every[3]}   # by letter\n\n{named}\nweb/nowhere.jsonl:0\n")
-    assert named_in(str(path)) == [every[3], named, "web/nowhere.jsonl:0"]
+    assert named_in(str(path)) == [f"{every[3]}   # by letter", named, "web/nowhere.jsonl:0"]
     mixture = _mixture(folder, f"{TAIL}takedown: {path}\n")
     snapshot = _run(mixture)
     assert snapshot.removed is not None
@@ -327,7 +328,7 @@ def test_the_command_tells_what_it_did_and_what_is_not_there(folder):
     assert "loader.advance()" in done.stdout
     again = cli_processes.run(["takedown", str(output), every[0]])
     assert again.returncode == 0
-    assert "0 of 1 documents taken down; 1 were taken down before" in again.stdout
+    assert "0 of 1 document taken down; 1 were taken down before" in again.stdout
     card = (output / "README.md").read_text()
     assert read_snapshot(Root(str(output))).fingerprint in card
     assert "2 documents taken down" in card
@@ -348,12 +349,89 @@ def test_outputs_of_documents_are_refused(folder):
         take_down(Root(str(folder / "out")), ["0" * 32])
 
 
-def test_documents_that_no_row_has_are_told(folder):
+def test_documents_that_no_row_has_are_told_and_not_taken_down(folder):
     output = Root(str(folder / "out"))
-    there = _documents(folder / "out")[0]
-    done = take_down(output, [there, "web/0.jsonl:1", "web/0.jsonl:99999999"])
+    first = read_snapshot(output)
+    done = take_down(output, ["web/0.jsonl:1", "web/0.jsonl:99999999"])
     assert done.rowless == ("web/0.jsonl:1", "web/0.jsonl:99999999")
-    assert (done.num_documents, done.num_new, done.unknown) == (3, 3, ())
+    assert (done.num_documents, done.num_new, done.unknown, done.snapshot) == (2, 0, (), first)
+    there = _documents(folder / "out")[:2]
+    take_down(output, there[:1])
+    done = take_down(output, [*there, there[1].upper(), "web/0.jsonl:1"])
+    assert (done.num_documents, done.num_new, done.num_before, done.rowless) == (3, 1, 1, ("web/0.jsonl:1",))
+    assert done.snapshot.num_taken_down == 2
+    told = datapipe(["takedown", str(output.local), "web/0.jsonl:1"])
+    assert told.returncode == 1
+    assert "0 of 1 document taken down" in told.stdout
+    assert "web/0.jsonl:1: no row has it" in told.stdout
+    assert "2 documents taken down" in datapipe(["report", str(output.local)]).stdout
+
+
+@pytest.mark.parametrize(
+    ("encoding", "lines", "named"),
+    [
+        ("utf-8-sig", ["web/a:1", "# a comment", "", "  web/b #2:1  # why"], ["web/a:1", "web/b #2:1  # why"]),
+        ("utf-8", ["\ufeffweb/a:1\r", "\ufeff# of a second list", '"web/ a\\n  b (of c):1" # why'], None),
+    ],
+)
+def test_lines_of_a_list_are_names_without_marks_and_with_comments(tmp_path, encoding, lines, named):
+    listed = tmp_path / "list.txt"
+    listed.write_text("\n".join(lines), encoding=encoding, newline="")
+    assert named_in(str(listed)) == (named or ["web/a:1", '"web/ a\\n  b (of c):1" # why'])
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32"])
+def test_list_that_is_not_utf8_is_refused_with_the_way_out(tmp_path, encoding):
+    listed = tmp_path / "list.txt"
+    listed.write_text("web/a:1\n", encoding=encoding)
+    with pytest.raises(UserError, match=r"list\.txt: this is UTF-16, or no text.*iconv -f UTF-16"):
+        named_in(str(listed))
+
+
+def test_line_of_a_list_that_is_a_wrong_string_is_told_with_its_number(tmp_path):
+    listed = tmp_path / "list.txt"
+    listed.write_text('web/a:1\n"web/b:1\n')
+    with pytest.raises(UserError, match=r"list\.txt, line 2: .*not a JSON string"):
+        named_in(str(listed))
+
+
+@pytest.mark.slow
+def test_a_takedown_that_is_killed_at_any_write_is_completed_by_the_same_command(folder, monkeypatch):
+    """Snapshot, card, croissant.json, both reports, tasks and indexes are those of a takedown that nobody killed."""
+    gone, number = ["--from", str(folder / "gone.txt")], 0
+    (folder / "gone.txt").write_text("\n".join(_documents(folder / "out")[:3]))
+    expected = _taken_down(folder, "whole", gone, None, monkeypatch)
+    while True:
+        found = _taken_down(folder, f"killed-{number}", gone, number, monkeypatch)
+        if found is None:
+            break
+        assert found == expected, number
+        number += 1
+    assert number > 10
+
+
+def _taken_down(folder: Path, name: str, gone: list[str], kill_at: int | None, monkeypatch) -> dict[str, bytes] | None:
+    """What an output has after the command, also where the first was killed at its n-th write; None where it has fewer."""
+    shutil.copytree(folder / "out", folder / name, symlinks=True)
+    if kill_at is not None:
+        write, written = Root.write_atomic, []
+
+        def killed(self: Root, path: str, content: bytes) -> None:
+            if len(written) == kill_at:
+                raise KeyboardInterrupt
+            written.append(path)
+            write(self, path, content)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Root, "write_atomic", killed)
+            if datapipe(["takedown", str(folder / name), *gone]).returncode == 0:
+                return None
+    assert datapipe(["takedown", str(folder / name), *gone]).returncode == 0
+    others = ("publication.json", "status.json", "lock", "index.json", "follow.json")
+    paths = [path for path in (folder / name).rglob("*") if path.is_file() and path.name not in others]
+    content = {str(path.relative_to(folder / name)): path.read_bytes() for path in paths}
+    assert _keys_of_index(str(folder / name)).isdisjoint((folder / "gone.txt").read_text().split())
+    return {path: text for path, text in content.items() if not path.startswith(("work/index/", "work/rows/"))}
 
 
 @pytest.mark.slow
@@ -375,9 +453,12 @@ def test_files_of_two_outputs_with_one_name_are_told_where_one_was_taken_down(fo
 @pytest.mark.slow
 def test_a_list_that_names_what_is_not_there_is_told_by_the_run(folder):
     listed = folder / "gone.txt"
-    listed.write_text("web/nofile.jsonl:0\n")
+    listed.write_text("web/nofile.jsonl:0\nweb/0.jsonl:1 # in the middle of a line\nweb/0.jsonl:0\n")
     run = Run(load_mixture(_mixture(folder, TAIL + f"takedown: {listed}\n")), runs.InProcess, runs.Watcher())
     assert execute(run) is None
     assert any(
         "takedown names 1 document of files that are not there, such as web/nofile.jsonl:0" in w.text for w in run.of_snapshot
     )
+    assert any("1 document that no row has, such as web/0.jsonl:1 # in" in w.text for w in run.of_snapshot)
+    assert run.snapshot is not None
+    assert run.snapshot.num_taken_down == 1

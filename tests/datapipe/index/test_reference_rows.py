@@ -367,7 +367,7 @@ def test_takedown_of_malformed_or_unknown_documents_changes_no_file(folder: Path
     made = _made(folder, "strict", old.mixture.output)
     before = {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()}
     for named in ("old/0.jsonl", "0.jsonl:-1", "0.jsonl:x", ":7", "0" * 31):
-        with pytest.raises(UserError, match="expected SOURCE/PATH:POSITION, a line of `inspect`"):
+        with pytest.raises(UserError, match="expected SOURCE/PATH:POSITION, the same as a JSON string"):
             take_down(made, [named])
     unknown = ("old/0.jsonl:1", "old/9.jsonl:0", "0" * 32, "other/0.jsonl:0")
     assert tuple(take_down(made, unknown).unknown) == unknown

@@ -98,6 +98,12 @@ def text_lengths(texts: pa.Array) -> np.ndarray:
     return np.diff(offsets)
 
 
+def count_empty(texts: pa.Array) -> int:
+    """How many of some texts are empty, or white space alone."""
+    is_empty = compute.or_(compute.equal(compute.binary_length(texts), 0), compute.utf8_is_space(texts))
+    return int(compute.sum(is_empty).as_py() or 0)
+
+
 def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """A NumPy view of a numeric column without nulls (a copy only where the column is chunked)."""
     return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)

@@ -163,6 +163,7 @@ class TaskMetrics:
         document_counts: documents in and out; empty for tasks on rows.
         work: by name, in the order of the data.
         tokens, sequences: that tokenizing or packing wrote.
+        empty: documents without text, or of white space alone; of tokenize and write tasks.
         packing: by sequence length; of pack tasks.
         fertility: tokens by language; of tokenize tasks.
         licenses: tokens by the licences of documents; of tokenize and write tasks of sources with a `license_field`.
@@ -182,6 +183,7 @@ class TaskMetrics:
     work: dict[str, Work] = field(default_factory=dict)
     tokens: int = 0
     sequences: int = 0
+    empty: int = 0
     packing: dict[int, Packing] = field(default_factory=dict)
     fertility: Fertility = field(default_factory=Fertility)
     licenses: LicenseCounts = field(default_factory=LicenseCounts)
@@ -217,6 +219,7 @@ class TaskMetrics:
             "work": {name: work.to_json() for name, work in self.work.items()},
             "tokens": self.tokens,
             "sequences": self.sequences,
+            **({"empty": self.empty} if self.empty else {}),
             "packing": {str(length): packing.to_json() for length, packing in self.packing.items()},
             "fertility": self.fertility.to_json(),
             **({} if self.licenses.by_license == {} else {"licenses": self.licenses.to_json()}),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -32,8 +32,9 @@ from datapipe.shards.manifest import (
 from datapipe.shards.provenance import SyntheticEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
-from datapipe.weights import integer_weights
+from datapipe.weights import integer_weights, proportions
 
+_SHOWN_SHARES = 10
 _SPARE_ROWS = 2
 """The loader's quotas are within two rows of a weight (`loader/order/mixing.py`)."""
 
@@ -93,7 +94,7 @@ def make_snapshot(
         removed=removed,
         shards=tuple(shards),
     )
-    nothing = "kept no document to train on. Its weight goes to the others."
+    nothing = f"kept no document to train on. Its weight goes to the others{_shares_of_others(own, empty)}."
     warned = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
     short = {} if snapshot.exhausted == "redistribute" else weighting.exhausted(snapshot, sizes)
     if short and snapshot.exhausted == "refuse":
@@ -150,6 +151,14 @@ def provenance_of(source: Source) -> dict[str, Any]:
         "homepage": source.homepage and masked(source.homepage),
         "collected": source.collected,
     }
+
+
+def _shares_of_others(weights: Mapping[str, int], empty: Sequence[str]) -> str:
+    """What the weights of the sources with rows became, in words; nothing for one source that has all, and for many."""
+    left = {name: weight for name, weight in weights.items() if weight and name not in empty}
+    if not 1 < len(left) <= _SHOWN_SHARES:
+        return ""
+    return ": " + ", ".join(f"'{name}' {share:.2%}" for name, share in proportions(left).items())
 
 
 def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str, int]:

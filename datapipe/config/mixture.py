@@ -27,6 +27,7 @@ from datapipe.config.mixture_schedule import (
     MixtureSpec,
     WeightPhase,
     Weights,
+    incomplete_shares,
     linear_schedule_problems,
     rounded_shares,
     weight_phases,
@@ -333,6 +334,10 @@ class Mixture(Record):
     def rounded_shares(self) -> dict[str, tuple[float, float]]:
         """By source whose given share cannot be counted exactly, that share and the one that counts; noise is left out."""
         return rounded_shares(self.mixture, self._source_weights())
+
+    def incomplete_shares(self) -> list[tuple[str, dict[str, Fraction]]]:
+        """Weights that look like shares, and do not add up to 1, each with its key."""
+        return incomplete_shares(self.mixture, self._source_weights())
 
     def average_shares(self) -> dict[str, Fraction]:
         """The share of all tokens that each source contributes over all phases, by the given weights."""

@@ -30,6 +30,9 @@ from datapipe.own_columns import OWN_COLUMNS
 from datapipe.weights import changed_shares, integer_weights
 
 STAIRS = 64
+SHARE_NOISE = Fraction(1, 100)
+"""Weights that are meant to add up to 1 may differ by so much, as thirds that are written 0.33 do."""
+
 Weights = Mapping[str, Fraction]
 
 
@@ -248,6 +251,21 @@ def rounded_shares(spec: MixtureSpec, source_weights: Weights) -> dict[str, tupl
     given = [phase.weights for phase in spec.phases] or [source_weights]
     drawn = [weights for weights in given if any(weights.values())]
     return {name: shares for weights in drawn for name, shares in changed_shares(weights, integer_weights(weights)).items()}
+
+
+def incomplete_shares(spec: MixtureSpec, source_weights: Weights) -> list[tuple[str, dict[str, Fraction]]]:
+    """Weights above 0 of which none is above 1 and some are fractions, and that do not add up to about 1, each with its key."""
+    if spec.weighting != "given":
+        return []
+    given = [(f"mixture.phases[{number}].weights", phase.weights) for number, phase in enumerate(spec.phases)]
+    shares = [(where, {name: weight for name, weight in weights.items() if weight}) for where, weights in given]
+    shares = shares or [("the weights of the sources", {name: weight for name, weight in source_weights.items() if weight})]
+    return [
+        (where, weights)
+        for where, weights in shares
+        if weights and all(weight <= 1 for weight in weights.values()) and any(weight < 1 for weight in weights.values())
+        if abs(sum(weights.values()) - 1) > SHARE_NOISE
+    ]
 
 
 def _staircase(start: Weights, end: Weights, count: int) -> list[Weights]:

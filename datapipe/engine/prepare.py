@@ -28,17 +28,20 @@ from datapipe.index.reference_rows import find_reference_rows
 from datapipe.inputs.discovery import discover, would_take
 from datapipe.inputs.entries import Notes
 from datapipe.inputs.large_files import look_into
+from datapipe.inputs.same_files import same_files
 from datapipe.ledger.names import OWN_FILES, REPORT
 from datapipe.metrics import UnreadableFile
 from datapipe.plan.counts import unreadable_text
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import check_hashes, group_splits
+from datapipe.plan.stage_order import order_warnings
 from datapipe.plan.warnings import (
     RunWarning,
     linked_again_warning,
     named_twice_warning,
-    order_warnings,
+    normalized_warning,
     passed_over_warning,
+    same_file_warning,
     unreadable_warning,
 )
 from datapipe.plan.work import BoundStage
@@ -64,6 +67,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
         say: gets lines about the listing of input files where it takes more than a second; None for no lines.
         only: by source, the paths of the files that are read; None for all.
     """
+    given = mixture
     named_in(mixture.takedown)  # a list that cannot be read ends the run before anything begins
     mixture, taken = with_snapshot_sources(mixture)
     stages = {name: _bound(mixture, name) for name in mixture.sources}
@@ -79,11 +83,12 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
     warnings += [passed_over_warning(name, sorted(set(of.passed_over))) for name, of in notes.items() if of.passed_over]
     warnings += [linked_again_warning(name, sorted(set(of.linked_again))) for name, of in notes.items() if of.linked_again]
     warnings += [named_twice_warning(name, of.named_twice) for name, of in notes.items() if of.named_twice]
+    warnings += _read_twice(mixture, {name: [file for file, _ in listed] for name, listed in files.items()})
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     if limit is None:
         files = {name: _looked_into(mixture, name, files[name], listing) for name in mixture.sources}
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
-    warnings += [*_unused(mixture), *_rounded(mixture)]
+    warnings += [*_unused(mixture), *_rounded(mixture), *_normalized(given)]
     sources = {name: _planned(mixture, name, files[name], stages[name]) for name in mixture.sources}
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
@@ -323,6 +328,26 @@ def _rounded(mixture: Mixture) -> list[RunWarning]:
         return []
     text = f"weights: {changes_in_words(changed)}."
     return [RunWarning(kind="rounded_weights", text=text, details={"shares": {name: list(of) for name, of in changed.items()}})]
+
+
+def _normalized(mixture: Mixture) -> list[RunWarning]:
+    """Warnings about weights that look like shares of a whole that they do not add up to."""
+    return [] if mixture.tokenizer.is_none else [normalized_warning(*one) for one in mixture.incomplete_shares()]
+
+
+def _read_twice(mixture: Mixture, files: Mapping[str, Sequence[InputFile]]) -> list[RunWarning]:
+    """A warning for each set of sources that read the same file, with the first one. Sources that take another field of it as
+    their text, or read it in another format, have other documents."""
+    by_sources: dict[tuple[str, ...], list[list[tuple[str, str]]]] = {}
+    for readings in same_files(files):
+        by_text: dict[tuple[str, str], list[tuple[str, str]]] = {}
+        for name, file in readings:
+            source = mixture.sources[name]
+            by_text.setdefault((source.text, repr(source.format)), []).append((name, file.url))
+        for same in by_text.values():
+            if len(same) > 1:
+                by_sources.setdefault(tuple(dict.fromkeys(name for name, _ in same)), []).append(same)
+    return [same_file_warning(groups[0], len(groups) - 1) for groups in by_sources.values()]
 
 
 def _planned(

@@ -15,7 +15,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import pyarrow as pa
@@ -24,13 +24,16 @@ import pyarrow.parquet as pq
 from datapipe.composing.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.composing.manifest import file_entry, keep_newest, make_snapshot, provenance_of
 from datapipe.composing.takedown import documents_with_rows, named_in, removed_documents, takedown_warnings
-from datapipe.errors import SnapshotError
+from datapipe.engine.held_out import held_out_warnings
+from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.exchange.files import damaged
 from datapipe.exchange.partitions import committed_bytes
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, published_tasks
 from datapipe.metrics import counted
 from datapipe.plan.compile import Plan
+from datapipe.plan.counts import source_counts
+from datapipe.plan.losses import why_nothing_is_left
 from datapipe.plan.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
@@ -52,6 +55,7 @@ from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
 
+_REASONS = 5
 Say = Callable[[str], None]
 Report = Callable[[Plan, Manifest, Sequence[RunWarning]], bytes]
 """Makes the content of report.json, with the warnings about the snapshot."""
@@ -66,6 +70,7 @@ def publish(
         report: makes the content of report.json, from the plan, the snapshot in the output itself and the warnings.
         say: gets lines about shards of other outputs, where they take a while.
     """
+    _check_something_is_left(request, plan)
     root, is_text, files = hold.root, request.mixture.tokenizer.is_none, _files(request)
     made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
     first = made[""].snapshot
@@ -109,6 +114,7 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dic
     removed, listed = removed_entry(taken_down, REMOVED)
     needed = {TOKENIZER: committed_bytes(root, tokenizer), FILES: files, **listed}
     made: dict[str, _Unpublished] = {}
+    own: list[ShardEntry] = []
     warnings = takedown_warnings(named, request.taken, files, taken_down)
     for length in spec.sequence_length:
         shards, taken = _shards(plan, length), taken_shards(request.taken, length, request.mixture.seed)
@@ -117,7 +123,36 @@ def _tokens(root: Root, request: Request, plan: Plan, files: bytes) -> tuple[dic
         snapshot, warned = make_snapshot(request.mixture, length, tokenizer, entries, files, known, removed)
         made[spec.folder(length)] = _Unpublished(snapshot=snapshot, data=shards, taken=taken, needed=needed)
         warnings += [warning for warning in warned if warning not in warnings]
-    return made, warnings
+        own = [entry for entry, _ in shards]
+    return made, [*_with_reasons(request, plan, warnings), *held_out_warnings(root, request, plan, own)]
+
+
+def _check_something_is_left(request: Request, plan: Plan) -> None:
+    """Raises DatapipeError where no source keeps a document, with the reason: such an output would hold nothing."""
+    if request.taken or request.mixture.is_addition:
+        return
+    counts = {name: source_counts(plan, name) for name in request.sources}
+    if any(source.document_counts.kept for source in counts.values()):
+        return
+    reasons = [f"source '{name}': {why_nothing_is_left(counts[name], request.sources[name].files)}" for name in counts]
+    more = f"; and {counted(len(reasons) - _REASONS, 'more source')}" if len(reasons) > _REASONS else ""
+    raise DatapipeError(
+        f"no document is left, so nothing was published. {'; '.join(reasons[:_REASONS])}{more}. Loosen what drops them, or "
+        f"check the files and the text field of the source."
+    )
+
+
+def _with_reasons(request: Request, plan: Plan, warnings: Sequence[RunWarning]) -> list[RunWarning]:
+    """The warnings, those about sources that keep no document with the reason."""
+
+    def told(warning: RunWarning) -> RunWarning:
+        name = warning.source
+        if warning.kind != "nothing_to_draw" or name not in request.sources or (counts := source_counts(plan, name)).tokens:
+            return warning
+        reason = why_nothing_is_left(counts, request.sources[name].files)
+        return replace(warning, text=f"{warning.text} Why: {reason}.")
+
+    return [told(warning) for warning in warnings]
 
 
 def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFile, keys: set[bytes]) -> set[bytes]:
@@ -138,8 +173,9 @@ def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _U
         documents=tuple(entry for entry, _ in data),
     ).sealed()
     empty = sorted(mixture.sources.keys() - {entry.source for entry, _ in data})
-    nothing = "kept no document. `datapipe report` shows which stage dropped them."
+    nothing = "kept no document."
     warnings = [RunWarning(kind="nothing_to_draw", source=name, text=f"source '{name}' {nothing}") for name in empty]
+    warnings = _with_reasons(request, plan, warnings)
     return {"": _Unpublished(snapshot=snapshot, data=data, needed={FILES: files})}, warnings
 
 

@@ -39,6 +39,7 @@ class SourceCounts:
     Attributes:
         document_counts: `read` of the first step, `kept` of the last one, all others summed.
         tokens: of both splits.
+        empty: kept documents without text; known once they are tokenized or written.
         sequences: of both splits, of the first sequence length.
         packing: by sequence length.
         work: time by name of the work.
@@ -48,6 +49,7 @@ class SourceCounts:
 
     document_counts: DocumentCounts = field(default_factory=DocumentCounts)
     tokens: int = 0
+    empty: int = 0
     sequences: int = 0
     packing: dict[int, Packing] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
@@ -74,6 +76,7 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
     counts = SourceCounts(
         document_counts=total,
         tokens=sum(record.metrics.tokens for step in tokenized for record in step.records),
+        empty=sum(record.metrics.empty for step in (*tokenized, *written) for record in step.records),
         sequences=sum(record.metrics.sequences for step in packed[:1] for record in step.records),
         packing=total_packing(record.metrics.packing for step in packed for record in step.records),
         work=total_work(record.metrics.work for step in plan.steps if step.source == source for record in step.records),

@@ -119,6 +119,10 @@ Outputs = Mapping[str, tuple[OutputFile, ...]]
 """Files of a task by kind: "documents", "emitted.bands", "train", "shards", "files", …"""
 
 
+TRAINING_TEXTS, HELD_OUT_TEXTS = "training_texts", "held_out_texts"
+"""Outputs of tokenize tasks with the hashes of texts, where documents are held out."""
+
+
 def train_rows(stratum: int | None) -> str:
     """The kind of output that holds token rows to train on: of one stratum, or of a source without strata."""
     return "train" if stratum is None else f"train-stratum-{stratum:02d}"

@@ -14,17 +14,23 @@ null_field         a kept field that is null in every document                  
 unreadable_files   damaged input files that `max_unreadable_files` allows               before the run, and when read
 read_whole         files that cannot be cut into ranges, each read in one task          when the source is read
 limited            documents that `--limit` left out                                    when the source is read
+same_file          a file that two sources read, or one source twice                    before the run
+normalized_weights  weights that do not add up to 1                                     before the run
 excess_drops       a global stage that dropped more than `max_dropped`                  its decisions
 without_text       tar archives of which more than `MOST_WITHOUT_TEXT` of the samples  when the source is read
                    have no text
 few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
 special_tokens     special tokens that a tokenizer adds and the run does not            before the run
 unknown_tokens     a source of which more than `MOST_UNKNOWN` of the tokens are unknown its tokens
+lost_to_stage      a source that loses more than `losses.MOST_LOST` to one stage        when the source is cleaned
+empty_documents    a source of which most documents have no text                        when the source is cleaned
 small_vocabulary   a trained tokenizer with fewer tokens than were asked for            the trained tokenizer
 slow_tokenizer     a tokenizer that the kernels do not know                             the tokenizer
 padding            a source that is padded by more than `pack.max_padding`              its rows
 split_for_padding  a source of which more than `MOST_SPLIT` is split to keep the limit  its rows
 nothing_to_draw    a source without anything to train on                                the snapshot
+nothing_held_out   sources of which `validation` holds out no document                  the snapshot
+held_out_copies    held-out documents whose text is in training, too                    token rows
 ends_early         a source that reaches its `max_epochs` before the run ends           the snapshot
 many_epochs        a source that is drawn too often                                     `report.mixture_shares`
 new_tokenizer      another tokenizer than that of the snapshot that is packed anew      the snapshot
@@ -39,16 +45,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from fractions import Fraction
 from shlex import quote
 from typing import Any
 
-from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import suggest
-from datapipe.metrics import Packing, UnreadableFile, counted, total_packing
+from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, counted, total_packing
 from datapipe.plan.compile import Plan
 from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
+from datapipe.plan.losses import MOST_LOST, Loss, kept_share, losses
 from datapipe.plan.request import Request
 from datapipe.plan.work import PackTask
 from datapipe.token_counts import Fertility
@@ -116,7 +122,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         found += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
         found += _read_whole(plan, source)
         found += _without_text(source, counts)
-        found += [] if source in empty else _few_kept(source, counts)
+        found += [] if source in empty else _of_losses(request, source, counts)
         found += _unknown_tokens(plan, source)
         found += _of_packing(plan, source)
     return [*early, *found, *_excesses(request, plan), *_of_tokenizer(request, plan), *_read_again(plan), *of_snapshot]
@@ -167,6 +173,40 @@ def named_twice_warning(source: str, lines: Sequence[str]) -> RunWarning:
     return RunWarning(kind="named_twice", source=source, text=text, details=details)
 
 
+def same_file_warning(files: Sequence[tuple[str, str]], others: int) -> RunWarning:
+    """The warning about a file that is read more than once.
+
+    Args:
+        files: source and URL of each time.
+        others: how many more files the same sources read more than once.
+    """
+    sources = list(dict.fromkeys(source for source, _ in files))
+    names = " and ".join(f"'{source}' ({masked(url)})" for source, url in files)
+    more = f", and so {'is' if others == 1 else 'are'} {counted(others, 'more file')}" if others else ""
+    text = (
+        f"the same file is read {counted(len(files), 'time')}, by {names}{more}. Its documents count as often, also in "
+        f"training and validation at once, unless a stage such as dedup.exact drops copies. `exclude` it from all but one."
+    )
+    details = {"sources": sources, "files": [masked(url) for _, url in files], "count": 1 + others}
+    return RunWarning(kind="same_file", source=sources[0] if len(sources) == 1 else "", text=text, details=details)
+
+
+def normalized_warning(where: str, weights: Mapping[str, Fraction]) -> RunWarning:
+    """The warning about weights that look like shares and do not add up to 1.
+
+    Args:
+        where: the key, "weights", or that of a phase.
+    """
+    total = sum(weights.values())
+    shares = {name: float(weight / total) for name, weight in weights.items()}
+    became = ", ".join(f"'{name}' {share:.2%}" for name, share in list(shares.items())[:_LISTED_FILES])
+    text = (
+        f"{where} add up to {float(total):g}, and only their proportions count. They became: {became}. Write weights that add "
+        f"up to 1 to say this."
+    )
+    return RunWarning(kind="normalized_weights", text=text, details={"sum": float(total), "shares": shares})
+
+
 def _null_fields(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
     looked_at = {
         warning.details["field"]: warning.details["fields"]
@@ -212,10 +252,48 @@ def _excesses(request: Request, plan: Plan) -> Iterator[RunWarning]:
             yield RunWarning(kind="excess_drops", source=excess.source, text=f"{excess.text}. {look}", details=details)
 
 
-def _few_kept(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
-    documents = counts.document_counts
-    if not counts.is_complete or not documents.read or documents.kept / documents.read >= LEAST_KEPT:
+def _of_losses(request: Request, source: str, counts: SourceCounts) -> Iterator[RunWarning]:
+    """Warnings about what a source lost: of too few documents that are left, or else of each stage that took most of them."""
+    documents, stages = counts.document_counts, request.sources[source].stages
+    if not counts.is_complete or not documents.read:
         return
+    yield from _empty(source, counts, request.mixture.sources[source].text)
+    if documents.kept / documents.read < LEAST_KEPT * kept_share(stages):
+        yield _few_kept(source, documents)
+        return
+    for loss in losses(documents, stages):
+        if loss.share > MOST_LOST and not loss.is_asked:
+            yield _lost(request.mixture.output, source, loss)
+
+
+def _lost(output: str, source: str, loss: Loss) -> RunWarning:
+    dropped, (reason, _) = loss.dropped.total(), loss.dropped.most_common(1)[0]
+    most = f", most of them for {reason.removeprefix(f'{loss.stage}:')}" if reason != loss.stage else ""
+    text = (
+        f"source '{source}': {loss.stage} dropped {dropped:,} of the {counted(loss.reached, 'document')} that reached it "
+        f"({loss.share:.2%}){most}. See some with `datapipe inspect {quote(output)} --dropped {quote(loss.stage)} -n 5`, and "
+        f"check its options and the text field of the source."
+    )
+    details = {"stage": loss.stage, "dropped": dropped, "reached": loss.reached, "most_dropped_by": reason}
+    return RunWarning(kind="lost_to_stage", source=source, text=text, details=details)
+
+
+MOST_EMPTY = 0.5
+"""Share of a source's documents without text above which they are told."""
+
+
+def _empty(source: str, counts: SourceCounts, text_field: str) -> Iterator[RunWarning]:
+    kept, empty = counts.document_counts.kept, counts.empty
+    if kept and empty / kept > MOST_EMPTY:
+        text = (
+            f"source '{source}': {empty:,} of {counted(kept, 'document')} ({empty / kept:.2%}) have no text: it is empty, or "
+            f"white space. Check that `text: {text_field}` names the field with the text, or drop them with filter.length: "
+            f"{{min_words: 1}}."
+        )
+        yield RunWarning(kind="empty_documents", source=source, text=text, details={"empty": empty, "kept": kept})
+
+
+def _few_kept(source: str, documents: DocumentCounts) -> RunWarning:
     reason, count = max(
         documents.dropped.items(), key=lambda item: (item[1], item[0]), default=("quarantine", documents.quarantined)
     )
@@ -225,7 +303,7 @@ def _few_kept(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
         f"{reason} took {count:,}. Check the threshold, or the text field of the source."
     )
     details = {"kept": documents.kept, "read": documents.read, "most_dropped_by": reason}
-    yield RunWarning(kind="few_kept", source=source, text=text, details=details)
+    return RunWarning(kind="few_kept", source=source, text=text, details=details)
 
 
 MOST_UNKNOWN = 0.001
@@ -309,94 +387,3 @@ def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:
     if tokenizer is not None and tokenizer.fallback_reason:
         text = f"the library `tokenizers` encoded the text, thirty times slower than the kernels: {tokenizer.fallback_reason}"
         yield RunWarning(kind="slow_tokenizer", text=text)
-
-
-# ------------------------------------------------------------------------------------------------ the order of stages
-
-
-@dataclass(frozen=True, slots=True)
-class _Advice:
-    """Stages of the first kind stand before those of the second one.
-
-    Attributes:
-        first, then: patterns of names of stages.
-        reason: a clause that follows "because".
-        unless: patterns of stages that, standing between the two, make the order a sensible one.
-    """
-
-    first: tuple[str, ...]
-    then: tuple[str, ...]
-    reason: str
-    unless: tuple[str, ...] = ()
-
-
-_QUALITY = ("filter.gopher_*", "filter.c4_quality", "filter.fineweb_quality")
-_RULES = (*_QUALITY, "filter.code_quality", "filter.line_rules", "filter.length")
-_CUTTING = ("dedup.lines", "dedup.substring")
-
-_ADVICE = (
-    _Advice(
-        ("normalize.unicode",),
-        (*_RULES, "dedup.*", "redact.*"),
-        "it changes the line ends, control characters and accents that the other counts or compares",
-    ),
-    _Advice(("filter.language",), _QUALITY, "the stop words and thresholds of the other are those of one language"),
-    _Advice(
-        ("filter.*",),
-        ("dedup.minhash",),
-        "it may drop the one document that is left of its duplicates, and it costs less than to compare documents",
-        unless=_CUTTING,
-    ),
-    _Advice(("dedup.exact",), ("dedup.minhash",), "equal texts are found at less cost, and then fewer documents are compared"),
-    _Advice(("dedup.exact",), _CUTTING, "a copy that is dropped whole is not cut into fragments before"),
-    _Advice(("dedup.minhash",), ("dedup.substring",), "a copy that is dropped whole is not cut into fragments before"),
-    _Advice(
-        ("filter.c4_quality", "filter.line_rules"),
-        _CUTTING,
-        "it removes lines, and with them the notes of where the other has cut",
-    ),
-    _Advice(
-        ("dedup.*",),
-        ("decontaminate.*",),
-        "texts that the other has cut are no copies any more, and fewer documents are searched",
-    ),
-    _Advice(("decontaminate.*",), ("redact.*",), "placeholders in the text of an item hide it"),
-    _Advice(("dedup.*",), ("redact.*",), "placeholders would be compared as if they were words of the text"),
-)
-
-
-def order_warnings(stages: Mapping[str, Sequence[StageUse]]) -> list[RunWarning]:
-    """A warning for each pair of stages that stand in an order which the documentation advises against; sources share one.
-
-    The advice is that of `stages/README.md` and `stages/dedup/README.md`. A list that names a stage twice, once in its place,
-    is left alone; so is a filter that only tags or keeps a share, and a stage that decides by a field instead of the text.
-
-    Args:
-        stages: of each source, in order.
-    """
-    found: dict[str, list[str]] = {}
-    for source, uses in stages.items():
-        for text in _misplaced([use for use in uses if _decides_by_text(use)]):
-            found.setdefault(text, []).append(source)
-    return [RunWarning.of_sources("stage_order", sources, text) for text, sources in found.items()]
-
-
-def _decides_by_text(use: StageUse) -> bool:
-    return use.options.get("mode") != "tag" and use.options.get("by") != "field" and "keep_share" not in use.options
-
-
-def _misplaced(uses: Sequence[StageUse]) -> list[str]:
-    texts: dict[str, None] = {}
-    for advice in _ADVICE:
-        start = next((index for index, use in enumerate(uses) if _is_any(use, advice.then)), len(uses))
-        before = {use.name for use in uses[:start]}
-        for index in range(start + 1, len(uses)):
-            use = uses[index]
-            is_excused = any(_is_any(other, advice.unless) for other in uses[start + 1 : index])
-            if _is_any(use, advice.first) and use.name not in before and not is_excused:
-                texts[f"{use.alias} stands after {uses[start].alias}. Put it before, because {advice.reason}."] = None
-    return list(texts)
-
-
-def _is_any(use: StageUse, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(use.name, pattern) for pattern in patterns)

@@ -59,8 +59,9 @@ def weight_phases(mixture: Mixture, epoch_tokens: Mapping[str, int], spare: int 
     kept = [{name: 0 if name in empty else weight for name, weight in phase.weights.items()} for phase in phases]
     if not all(any(weights.values()) for weights in kept) and not mixture.is_addition:
         raise DatapipeError(
-            f"nothing to train on: no source with a weight above 0 kept a document (empty: {', '.join(empty)}). "
-            f"`datapipe report --full` shows which stage dropped them. Loosen that stage, or check the source's text field."
+            f"nothing to train on: no source with a weight above 0 has a row for training (without: {', '.join(empty)}). Its "
+            f"documents were dropped, which `datapipe report --full` shows, or all of them are held out (`validation`), or "
+            f"shorter than pack.min_piece."
         )
     return tuple(WeightPhase(until_tokens=phase.until_tokens, weights=weights) for phase, weights in zip(phases, kept))
 

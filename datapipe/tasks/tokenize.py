@@ -2,6 +2,8 @@
 
     documents ─▶ encode, tokens around it    ─▶ rows (hash, key, tokens): a file for validation, one for training, or one for
                                               │   each stratum of the training documents
+                                              ├▶ where documents are held out: hashes of texts, a file for training, one for
+                                              │   validation with the keys, so that copies in both are found
                                               └▶ tokens and words by language and licence, and the ids that occur
 
 The end-of-text token ends every document; where the mixture has `tokenizer.bos`, that token begins every document. Both count
@@ -19,12 +21,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from datapipe.columns import KEY_TYPE, count_empty, key_halves
 from datapipe.columns import compute as pc
-from datapipe.columns import key_halves
 from datapipe.exchange.files import RUN_BYTES, ExchangeWriter
 from datapipe.exchange.partitions import committed_bytes, read_documents
+from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import ExchangeFile, OutputFile, Outputs, train_rows
+from datapipe.plan.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile, OutputFile, Outputs, train_rows
 from datapipe.plan.work import TokenizeTask
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
@@ -42,16 +45,23 @@ LEAST_DOCUMENT_BYTES = 64
 and where its pieces go. So a bucket of documents of a few tokens takes no more memory than another one."""
 
 
+_HASHES = pa.schema([pa.field("hash", pa.uint64(), nullable=False)])
+_KEYED_HASHES = _HASHES.append(pa.field("key", KEY_TYPE, nullable=False))
+_HASH_RUN_BYTES = 4 << 20
+
+
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for all files."""
+    """Encodes documents into an exchange file for each part. Memory: one batch, one run of rows for all files, and 8 MiB."""
     metrics = TaskMetrics()
     encoder = Encoder(committed_bytes(root, task.tokenizer), eos=task.eos, bos=task.bos)
     id_type = schemas.token_type(encoder.vocab_size)
     parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size, encoder.unknown_id)
+    hashes = _TextHashes(task, root, folder) if task.validation else None
     counts = metrics.document_counts
     for batch in read_documents(root, task.documents, metrics):
         counts.read += batch.num_docs
         counts.read_bytes += batch.text_bytes
+        metrics.empty += count_empty(batch.texts)
         with metrics.timed("tokenize", batch.text_bytes, batch.num_docs):
             ids, offsets = encoder.encode(batch.texts)
             rows = _token_rows(batch, ids, offsets, encoder, task.seed)
@@ -61,10 +71,12 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
                 count_licenses(metrics.licenses, batch.record, task.license_column, counted)
         with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
             parts.add(batch, rows)
+            if hashes is not None:
+                hashes.add(batch)
     counts.kept, counts.kept_bytes = counts.read, counts.read_bytes
     metrics.tokens, metrics.fertility = parts.num_tokens, meter.fertility
     with metrics.timed("write tokens"):
-        outputs: dict[str, tuple[OutputFile, ...]] = dict(parts.finish())
+        outputs: dict[str, tuple[OutputFile, ...]] = {**parts.finish(), **({} if hashes is None else hashes.finish())}
         outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
     return outputs, metrics
 
@@ -109,6 +121,34 @@ class _Parts:
 
     def _row_bytes(self, name: str) -> int:
         return max(self._num_tokens[name] * self._id_bytes, self._num_docs[name] * LEAST_DOCUMENT_BYTES)
+
+
+class _TextHashes:
+    """Hashes of the texts of a task, sorted: a file for training, and one with keys for held-out documents. Documents without
+    text are left out: they are no copies of each other."""
+
+    def __init__(self, task: TokenizeTask, root: Root, folder: str) -> None:
+        self._task = task
+        schemas_by_name = {TRAINING_TEXTS: _HASHES, HELD_OUT_TEXTS: _KEYED_HASHES}
+        self._writers = {
+            name: ExchangeWriter(root, f"{folder}/{name}.exchange", schema, _HASH_RUN_BYTES)
+            for name, schema in schemas_by_name.items()
+        }
+        self._num_docs = dict.fromkeys(schemas_by_name, 0)
+
+    def add(self, batch: DocumentBatch) -> None:
+        hashes, digests = (np.empty(batch.num_docs, np.uint64) for _ in range(2))
+        hash_texts(*batch.buffers, hashes, digests)
+        held_out = is_validation(batch.keys, self._task.seed, self._task.validation)
+        has_text = np.diff(batch.buffers[0]) > 0
+        rows = pa.record_batch([pa.array(hashes), batch.keys], schema=_KEYED_HASHES)
+        for name, mask in ((TRAINING_TEXTS, ~held_out & has_text), (HELD_OUT_TEXTS, held_out & has_text)):
+            writer = self._writers[name]
+            writer.add(rows.select(writer.schema.names).filter(pa.array(mask)))
+            self._num_docs[name] += int(mask.sum())
+
+    def finish(self) -> dict[str, tuple[ExchangeFile, ...]]:
+        return {name: (writer.finish(),) if self._num_docs[name] else () for name, writer in self._writers.items()}
 
 
 def count_licenses(counts: LicenseCounts, record: pa.RecordBatch, column: str, counted: NDArray[np.int64]) -> None:

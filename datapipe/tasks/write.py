@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from datapipe.columns import text_lengths
+from datapipe.columns import count_empty, text_lengths
 from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import DocumentsFile, Outputs
@@ -38,6 +38,7 @@ def run_write(task: WriteTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
             if task.license_column is not None:
                 count_licenses(metrics.licenses, rows, task.license_column, _counted(rows))
             metrics.document_counts.read += work.documents
+            metrics.empty += count_empty(rows.column("text"))
             metrics.document_counts.read_bytes += work.bytes
         with metrics.timed(f"write {task.format}"):
             outputs = files.finish()

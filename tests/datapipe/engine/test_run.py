@@ -106,15 +106,26 @@ def test_run_source_that_keeps_nothing_gives_its_weight_to_the_others(tmp_path, 
     sources = corpus + f"  empty:\n    path: {tmp_path}/empty/*.jsonl\n    weight: 5\n"
     done = runs.run_mixture(runs.write_mixture(tmp_path, sources))
     assert done.snapshot.phases[0].weights == {"web": 7, "books": 3, "empty": 0}
-    assert any("'empty' kept no document" in line for line in done.told)
+    assert any("'empty' kept no document" in line and "gopher_quality" in line for line in done.told)
 
 
-@pytest.mark.slow
-def test_run_where_no_source_keeps_anything_fails_and_says_so(tmp_path):
-    corpora.write_jsonl(tmp_path / "empty/short.jsonl", [{"text": "short"}])
-    mixture = runs.write_mixture(tmp_path, f"  empty:\n    path: {tmp_path}/empty/*.jsonl\n")
-    with pytest.raises(DatapipeError, match="nothing to train on"):
-        runs.run_mixture(mixture)
+@pytest.mark.medium
+@pytest.mark.parametrize("tail", ["tokenizer: {train: {vocab_size: 300}}\n", "tokenizer: none\n"])
+@pytest.mark.parametrize(
+    ("rows", "stages", "reason"),
+    [
+        (3, "[filter.length: {min_words: 9}]", r"of 3 documents, filter\.length:too_few_words dropped 3"),
+        (0, "[]", r"no document is in its input: 0\.jsonl and 1 more file"),
+    ],
+)
+def test_run_that_keeps_nothing_fails_with_the_reason_and_publishes_nothing(tmp_path, rows, stages, reason, tail):
+    for number in range(2):
+        corpora.write_jsonl(tmp_path / f"in/{number}.jsonl", [{"text": "short"}] * (rows if number == 0 else 0))
+    mixture = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/in/*.jsonl}}\n", f"stages: {stages}", tail)
+    with pytest.raises(DatapipeError, match=rf"no document is left, so nothing was published\. source 'web': {reason}\."):
+        runs.run_mixture(mixture, make_engine=runs.InProcess)
+    assert not (tmp_path / "out/snapshot.json").exists()
+    assert not (tmp_path / "out/documents").exists()
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 from pathlib import Path
@@ -11,15 +12,14 @@ from typing import Any
 import pytest
 
 from datapipe.config import load_mixture
-from datapipe.config.stage_use import StageUse, parse_stage
+from datapipe.engine.prepare import prepare
 from datapipe.plan import warnings
-from datapipe.plan.warnings import RunWarning, named, order_warnings
+from datapipe.plan.warnings import RunWarning, named
 from datapipe.report.mixture_shares import epoch_warnings
 from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium
 
-ROOT = Path(__file__).resolve().parents[3]
 _TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 16}\n"
 
 
@@ -166,61 +166,138 @@ def test_stratum_that_epochs_repeat_counts_as_often_as_it_is_drawn(documents: in
 # ---- the order of stages
 
 
-def _uses(*names: str | dict[str, dict[str, object]]) -> list[StageUse]:
-    return [parse_stage(name) for name in names]
+def _lost(folder: Path, rows: list[dict[str, Any]], stages: str) -> list[dict[str, Any]]:
+    return _of_kind(_run(folder, rows, stages), "lost_to_stage")
+
+
+@pytest.mark.parametrize(("short", "is_told"), [(91, True), (90, False)])
+def test_source_that_loses_more_than_nine_tenths_to_one_stage_is_told(tmp_path: Path, short: int, is_told: bool) -> None:
+    rows = [{"text": f"short {number}"} for number in range(short)] + _rows(100 - short)
+    told = _lost(tmp_path, rows, "[dedup.exact, filter.length: {as: long, min_words: 5}]")
+    assert bool(told) == is_told
+    for warning in told:
+        assert (warning["source"], warning["stage"], warning["dropped"], warning["reached"]) == ("web", "long", 91, 100)
+        assert "long dropped 91 of the 100 documents that reached it (91.00%), most of them for too_few_" in warning["text"]
+
+
+def test_share_lost_to_a_stage_is_of_the_documents_that_reach_it(tmp_path: Path) -> None:
+    rows = [{"text": "copy"}] * 50 + [{"text": f"short {number}"} for number in range(42)] + _rows(8)
+    assert not _lost(tmp_path, rows, "[dedup.exact, filter.length: {min_words: 10}]")  # 42 of 51
+    stages = "[filter.length: {as: one, min_words: 2}, filter.length: {as: two, min_words: 5}]"
+    rows = [{"text": "x"}] * 40 + [{"text": f"short {number}"} for number in range(54)] + _rows(6)
+    assert not _lost(tmp_path, rows, stages)  # 54 of 60
+    rows = [{"text": "x"}] * 40 + [{"text": f"short {number}"} for number in range(55)] + _rows(5)
+    [warning] = _lost(tmp_path, rows, stages)
+    assert (warning["stage"], warning["dropped"], warning["reached"]) == ("two", 55, 60)
+
+
+@pytest.mark.parametrize("share", ["8/100", "3/100"])
+def test_loss_that_a_share_to_keep_asks_for_is_not_told(tmp_path: Path, share: str) -> None:
+    rows = [{**row, "score": number} for number, row in enumerate(_rows(100))]
+    corpora.write_jsonl(tmp_path / "web.jsonl", rows)
+    sources = f"  web: {{path: {tmp_path}/web.jsonl, keep: [score]}}"
+    stages = f"stages: [tests.support.ranked_stages:ByScore: {{keep_share: {share}}}]"
+    finished = runs.run_mixture(runs.write_mixture(tmp_path, sources, stages, _TAIL), make_engine=runs.InProcess)
+    assert finished.report["sources"]["web"]["documents"]["kept"] == int(share[0])
+    assert finished.report["warnings"] == []
+
+
+@pytest.mark.parametrize(("allowed", "is_told"), [("95%", False), ("", True)])
+def test_loss_that_max_dropped_allows_is_not_told(tmp_path: Path, allowed: str, is_told: bool) -> None:
+    rows = [{"text": "a copy of the same words"}] * 94 + _rows(7)
+    options = f"{{max_dropped: {allowed}}}" if allowed else "{}"
+    assert bool(_lost(tmp_path, rows, f"[dedup.exact: {options}]")) == is_told
+
+
+@pytest.mark.parametrize("tail", [_TAIL, "tokenizer: none\n"])
+@pytest.mark.parametrize(("empty", "is_told"), [(["", " \n\t", "\u3000\u00a0"] * 4, True), ([""] * 11, False)])
+def test_source_of_mostly_empty_documents_is_told(tmp_path: Path, empty: list[str], is_told: bool, tail: str) -> None:
+    rows = [{"text": text} for text in empty] + _rows(11)
+    told = _of_kind(_run(tmp_path, rows, tail=tail), "empty_documents")
+    assert bool(told) == is_told
+    for warning in told:
+        assert (warning["source"], warning["empty"], warning["kept"]) == ("web", 12, 23)
+        assert "12 of 23 documents (52.17%) have no text" in warning["text"]
+        assert "`text: text`" in warning["text"]
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    ("weights", "became"),
     [
-        ("filter.gopher_quality", "normalize.unicode"),
-        ("dedup.minhash", "normalize.unicode"),
-        ("redact.secrets", "normalize.unicode"),
-        ("filter.gopher_repetition", "filter.language"),
-        ("dedup.minhash", "filter.length"),
-        ("dedup.minhash", "dedup.exact"),
-        ("dedup.lines", "dedup.exact"),
-        ("dedup.substring", "dedup.minhash"),
-        ("dedup.lines", "filter.c4_quality"),
-        ("redact.pii", "dedup.exact"),
-        ("decontaminate.ngram", "dedup.minhash"),
-        ("redact.pii", "decontaminate.ngram"),
+        (["0.5", "0.4"], "'a' 55.56%, 'b' 44.44%"),
+        (["70%", "20%"], "'a' 77.78%, 'b' 22.22%"),
+        (["0.8", "0.8"], "'a' 50.00%, 'b' 50.00%"),
+        (["1", "1/2"], "'a' 66.67%, 'b' 33.33%"),
+        (["0.3", "0.7"], ""),
+        (["3", "1"], ""),
+        (["1", "1"], ""),
+        (["2.5", "0.5"], ""),
+        (["0.333", "0.667"], ""),
+        (["0", "1"], ""),
     ],
 )
-def test_order_advised_against_is_told_with_both_stages_and_the_other_way_round_is_not(first: str, second: str) -> None:
-    [warning] = order_warnings({"web": _uses(first, "my.own:Stage", second)})
-    assert (warning.kind, warning.source) == ("stage_order", "web")
-    assert f"source 'web': {second} stands after {first}. Put it before, because " in warning.text
-    assert order_warnings({"web": _uses(second, "my.own:Stage", first)}) == []
+def test_weights_that_look_like_shares_and_are_none_are_told_with_what_they_became(
+    tmp_path: Path, weights: list[str], became: str
+) -> None:
+    sources = "".join(f"  {name}: {{path: {tmp_path}/{name}.jsonl, weight: {weight}}}\n" for name, weight in zip("ab", weights))
+    for number, name in enumerate("ab"):
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", [{"text": corpora.prose(random.Random(number))}])
+    found = prepare(load_mixture(runs.write_mixture(tmp_path, sources, "stages: []", _TAIL))).warnings
+    assert [became in warning.text for warning in found] == [True] * bool(became)
+    assert [warning.kind for warning in found] == ["normalized_weights"] * bool(became)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["dedup.lines", "dedup.minhash"],  # templates of sites are cut before pages are compared
-        ["filter.length", "dedup.minhash", {"filter.length": {"as": "again"}}],
-        ["dedup.minhash", {"filter.length": {"mode": "tag"}}],
-        ["dedup.minhash", {"filter.classifier": {"keep_share": "10%"}}],
-        [{"dedup.exact": {"by": "field", "field": "url"}}, "normalize.unicode", "dedup.minhash"],
-        ["dedup.minhash", "dedup.lines", "filter.length"],  # what is left of cut pages
-        ["filter.url", "filter.language", "normalize.unicode", "filter.length"],
-    ],
-)
-def test_order_with_a_purpose_is_not_told(names: list[str | dict[str, dict[str, object]]]) -> None:
-    assert order_warnings({"web": _uses(*names)}) == []
+def test_weights_of_a_phase_that_are_no_shares_are_told_with_its_key(tmp_path: Path) -> None:
+    sources = "".join(f"  {name}: {{path: {tmp_path}/{name}.jsonl}}\n" for name in "ab")
+    for number, name in enumerate("ab"):
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", [{"text": corpora.prose(random.Random(number))}])
+    phases = "[{until: 50%, weights: {a: 0.5, b: 0.5}}, {until: 100%, weights: {a: 0.9, b: 0.3}}]"
+    tail = f"{_TAIL}mixture: {{tokens: 1000, phases: {phases}}}\n"
+    [warning] = prepare(load_mixture(runs.write_mixture(tmp_path, sources, "stages: []", tail))).warnings
+    assert warning.text.startswith("mixture.phases[1].weights add up to 1.2, ")
+    assert "'a' 75.00%, 'b' 25.00%" in warning.text
 
 
-def test_order_names_aliases_and_sources_share_a_warning() -> None:
-    wrong = _uses({"dedup.minhash": {"as": "near"}}, {"dedup.exact": {"as": "equal"}})
-    [warning] = order_warnings({f"s{number}": wrong for number in range(5)} | {"right": wrong[::-1]})
-    assert warning.text.startswith("5 sources ('s0', 's1', 's2' and 2 more): equal stands after near. ")
-    assert warning.to_json()["sources"] == ["s0", "s1", "s2", "s3", "s4"]
-    assert warning.to_json()["source"] is None
+def test_weight_of_a_source_without_documents_is_told_with_what_the_others_became(tmp_path: Path) -> None:
+    for number, name in enumerate("abc"):
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", [{"text": corpora.prose(random.Random(number))}] if number else [])
+    sources = "".join(
+        f"  {name}: {{path: {tmp_path}/{name}.jsonl, weight: {number + 1}}}\n" for number, name in enumerate("abc")
+    )
+    finished = runs.run_mixture(runs.write_mixture(tmp_path, sources, "stages: []", _TAIL), make_engine=runs.InProcess)
+    [warning] = _of_kind(finished, "nothing_to_draw")
+    assert (
+        "Its weight goes to the others: 'b' 40.00%, 'c' 60.00%. Why: no document is in its input: a.jsonl." in warning["text"]
+    )
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "mixtures").glob("*.yaml")), ids=lambda path: path.stem)
-def test_order_of_the_mixtures_to_copy_is_the_one_advised(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CRAWL", "CODE", "WARC", "WET"):
-        monkeypatch.setenv(name, "folder")
-    mixture = load_mixture(path)
-    assert order_warnings({name: mixture.stages_of(name) for name in mixture.sources}) == []
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+def test_file_that_two_sources_read_is_told_when_planning(tmp_path: Path, link: Any) -> None:
+    for number in range(3):
+        corpora.write_jsonl(tmp_path / f"one/{number}.jsonl", _rows(3))
+    (tmp_path / "two").mkdir()
+    for number in range(2):
+        if link is not None:
+            link(tmp_path / f"one/{number}.jsonl", tmp_path / f"two/x{number}.jsonl")
+    path = f"{tmp_path}/two/*.jsonl" if link is not None else f"[{tmp_path}/one/0.jsonl, {tmp_path}/one/1.jsonl]"
+    sources = f"  a: {{path: {tmp_path}/one/*.jsonl}}\n  b: {{path: {path}}}\n"
+    [warning] = prepare(load_mixture(runs.write_mixture(tmp_path, sources, "stages: []", _TAIL))).warnings
+    assert (warning.kind, warning.details["sources"], warning.details["count"]) == ("same_file", ["a", "b"], 2)
+    assert f"read 2 times, by 'a' ({tmp_path}/one/0.jsonl) and 'b' (" in warning.text
+    assert "and so is 1 more file" in warning.text
+
+
+def test_file_that_one_source_reads_by_two_names_is_told(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "in/0.jsonl", _rows(3))
+    (tmp_path / "in/1.jsonl").symlink_to(tmp_path / "in/0.jsonl")
+    sources = f"  a: {{path: {tmp_path}/in/*.jsonl}}\n"
+    [warning] = prepare(load_mixture(runs.write_mixture(tmp_path, sources, "stages: []", _TAIL))).warnings
+    assert (warning.kind, warning.source) == ("same_file", "a")
+
+
+def test_files_that_only_look_alike_and_other_fields_of_one_file_are_not_told(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", [{"text": "some words", "title": "others"}])
+        os.utime(tmp_path / f"{name}.jsonl", ns=(7, 7))
+    sources = f"  a: {{path: {tmp_path}/*.jsonl}}\n  b: {{path: {tmp_path}/one.jsonl, text: title}}\n"
+    assert prepare(load_mixture(runs.write_mixture(tmp_path, sources, "stages: []", _TAIL))).warnings == ()

@@ -92,7 +92,7 @@ def test_sources_without_weight_or_tokens_are_not_drawn():
     mixture = mixture_of(sources, weighting="temperature", temperature=2)
     (phase,) = weight_phases(mixture, {"a": 16, "b": 0, "held": 9})
     assert phase.weights == {"a": 1, "b": 0, "held": 0}
-    with pytest.raises(DatapipeError, match=r"nothing to train on.*empty: a, b"):
+    with pytest.raises(DatapipeError, match=r"nothing to train on.*without: a, b"):
         weight_phases(mixture, {"held": 9})
     assert shares_of(mixture, {}) == {"a": Fraction(1, 2), "b": Fraction(1, 2), "held": 0}
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe.errors import UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.inspect.sweep import sweep
 from datapipe.report.summary import write_report
 from datapipe.shards.manifest import DocumentsSnapshot
@@ -59,7 +59,7 @@ def _kept(run: runs.Finished) -> list[str]:
     return [name for file in _files(run) for name in pq.read_table(file).column("id").to_pylist()]
 
 
-@pytest.mark.parametrize(("share", "count"), [("1/10", 30), ("29/100", 87), ("1", 300), ("0", 0)])
+@pytest.mark.parametrize(("share", "count"), [("1/10", 30), ("29/100", 87), ("1", 300)])
 def test_share_of_documents_is_exact(tmp_path, share, count):
     rows = _write(tmp_path / "web", _scores(300))
     run = _run(tmp_path, f", keep_share: {share!r}")
@@ -176,8 +176,8 @@ def test_new_files_decide_the_source_anew_and_read_no_old_file_again(tmp_path):
     assert second.watcher.steps.count("web/read") <= 2  # the group that the new file joins
 
 
-def test_source_without_documents_keeps_none(tmp_path):
+@pytest.mark.parametrize(("options", "reason"), [("least: 0.6, keep_share: '1/2'", "low"), ("keep_share: '0'", "below_share")])
+def test_source_without_documents_above_the_cut_keeps_none(tmp_path, options, reason):
     _write(tmp_path / "web", [0.5], files=1)
-    run = _run(tmp_path, ", least: 0.6, keep_share: '1/2'")
-    assert _kept(run) == []
-    assert run.report["thresholds"]["web"]["best"]["threshold"] is None
+    with pytest.raises(DatapipeError, match=rf"source 'web': of 1 document, best:{reason} dropped 1"):
+        _run(tmp_path, f", {options}")

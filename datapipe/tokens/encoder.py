@@ -92,13 +92,15 @@ class Encoder:
         with _refusing(name):
             self.adds = added_around(tokenizer)
         named = [token for token in (self.eos_token, bos) if token is not None and is_in_brackets(token)]
-        spoken = unspellable(settings, tokenizer, named)
-        self._tokenizer = tokenizer if spoken is settings else _load(name, _canonical(name, spoken))
-        self._compiled, self.fallback_reason = compiled_encoder(spoken, self._tokenizer.get_vocab(with_added_tokens=True))
+        encoding = unspellable(settings, tokenizer, named)
+        self._tokenizer = tokenizer if encoding is settings else _load(name, _canonical(name, encoding))
+        names = vocabulary if encoding is settings else self._tokenizer.get_vocab(with_added_tokens=True)
+        self._compiled, self.fallback_reason = compiled_encoder(encoding, names)
         self._may_cut = _splits_between_words(settings, tokenizer)
         self.id_type = token_type(self.vocab_size)
         self.fingerprint = bytes_checksum(self._json)
-        decoded = [tokenizer.decode([number], skip_special_tokens=False) for number in self._markers.values()]
+        with _refusing(name):
+            decoded = [tokenizer.decode([number], skip_special_tokens=False) for number in self._markers.values()]
         self._without_markers(self._encode_by_library(pa.array([*self._markers, *decoded]), np.dtype(np.uint32))[0])
 
     def __reduce__(self) -> tuple[Any, ...]:

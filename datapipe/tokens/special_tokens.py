@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -83,18 +82,15 @@ def _spelled(settings: Mapping[str, Any], tokenizer: Tokenizer, tokens: Collecti
     known = {token for token in tokens if token in pieces}
     if not known or model_type(model) != "BPE":
         return known
-    made = {"".join(pair) for pair in map(partial(_parts, model), model["merges"])}
-    steps = tokenizer.pre_tokenizer
-    without_merges = known if model.get("ignore_merges") else ()
-    return {token for token in known if token in made} | {
-        token for token in without_merges if steps is None or len(steps.pre_tokenize_str(token)) < 2
-    }
+    merges = {merge if isinstance(merge, str) else " ".join(merge) for merge in model["merges"]}
+    prefix, steps = model.get("continuing_subword_prefix") or "", tokenizer.pre_tokenizer
 
+    def is_made(token: str) -> bool:
+        if model.get("ignore_merges") and (steps is None or len(steps.pre_tokenize_str(token)) < 2):
+            return True
+        return any(f"{token[:cut]} {prefix}{token[cut:]}" in merges for cut in range(1, len(token)))
 
-def _parts(model: Mapping[str, Any], merge: str | Sequence[str]) -> tuple[str, str]:
-    """The two parts of a merge as they are joined."""
-    left, right = merge.split(" ", 1) if isinstance(merge, str) else merge
-    return left, right[len(model.get("continuing_subword_prefix") or "") :]
+    return set(filter(is_made, known))
 
 
 def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
@@ -107,9 +103,10 @@ def _renamed(settings: Mapping[str, Any], names: Mapping[str, str]) -> dict[str,
     if model.get("unk_token") in names:
         model["unk_token"] = names[model["unk_token"]]
     if "merges" in model:
-        merges = [merge.split(" ", 1) if isinstance(merge, str) else merge for merge in model["merges"]]
-        made = ("".join(_parts(model, merge)) for merge in merges)
-        model["merges"] = [merge for merge, token in zip(merges, made) if names.keys().isdisjoint((token, *merge))]
+        start = len(model.get("continuing_subword_prefix") or "")
+        merges = (merge for merge in model["merges"] if not (isinstance(merge, str) and merge.startswith("#version")))
+        pairs = (merge.split(" ", 1) if isinstance(merge, str) else merge for merge in merges)
+        model["merges"] = [pair for pair in pairs if names.keys().isdisjoint((*pair, pair[0] + pair[1][start:]))]
     tokens = settings.get("added_tokens") or ()
     renamed = {content: {"content": name, "special": True} for content, name in names.items()}
     added = [token | renamed.get(token["content"], {}) for token in tokens]

@@ -159,6 +159,13 @@ def test_encoder_end_of_text_that_is_a_piece_and_no_added_token_is_usable():
     assert encoder.eos_id not in ids_of(encoder, "a</s> </s>")
 
 
+def test_encoder_merges_of_an_old_file_are_read():
+    file = json.loads(sentencepiece_bpe().to_str())
+    merges = ["#version: 0.2", *map(" ".join, file["model"]["merges"])]
+    encoder = Encoder(json.dumps(file | {"model": file["model"] | {"merges": merges}}).encode())
+    assert ids_of(encoder, "pl </s> w") == ids_of(both("sentencepiece")[0], "pl </s> w")
+
+
 def test_encoder_word_as_end_of_text_is_refused():
     with pytest.raises(UserError, match="eos: the tokenizer encodes some text to '▁'"):
         Encoder(unigram().to_str().encode(), eos="▁")

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tokenizers import Tokenizer
-
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.snapshot_source import SnapshotSource
 from datapipe.config.sources.source import Source
@@ -30,7 +28,7 @@ from datapipe.shards.manifest import Snapshot, TokenizerEntry, read_snapshot, sn
 from datapipe.shards.shard_table import ShardTable
 from datapipe.shards.snapshots import length_snapshots
 from datapipe.storage import Root
-from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.encoder import Encoder, load_tokenizer
 
 REPLAY = "replay"
 
@@ -208,7 +206,7 @@ def _with_tokenizer(mixture: Mixture, opened: list[_Opened]) -> Mixture:
     if mixture.tokenizer.path is not None:
         return mixture
     path = snapshot_file(root, snapshot, snapshot.tokenizer.path)
-    tokenizer, entry = Tokenizer.from_buffer(root.read_bytes(path)), snapshot.tokenizer
+    tokenizer, entry = load_tokenizer(root.child_url(path), root.read_bytes(path)), snapshot.tokenizer
     bos = None if entry.bos_id is None else tokenizer.id_to_token(entry.bos_id)
     spec = TokenizerSpec(path=root.child_url(path), eos=tokenizer.id_to_token(entry.eos_id), bos=bos)
     return mixture.model_copy(update={"tokenizer": spec})

@@ -38,7 +38,7 @@ shards                  {files, bytes, fingerprint, before, taken_down, held_out
 taken                   source → {documents, tokens, sequences, license, homepage, collected, synthetic}: sources whose rows
                         are those of another snapshot
 mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
-tokenizer               bytes per token, tokens per word, unused ids; see `tokens/fertility.py`
+tokenizer               bytes per token, tokens per word, unknown tokens, unused ids; see `tokens/fertility.py`
 addition                {part, folder, added_to}: of a snapshot that grew, the last addition. All numbers are of the whole; see
                         `report/joined.py`
 """

@@ -81,7 +81,7 @@ class Encoder:
         name, content = ("tokenizer", source) if isinstance(source, bytes) else (os.fspath(source), _read(source))
         settings = _settings(name, content)
         self._json = _canonical(name, settings)
-        tokenizer = _load(name, self._json)
+        tokenizer = load_tokenizer(name, self._json)
         vocabulary = tokenizer.get_vocab(with_added_tokens=True)
         self.eos_token = _end_of_text(name, settings, vocabulary, eos)
         self.eos_id = vocabulary[self.eos_token]
@@ -93,7 +93,7 @@ class Encoder:
             self.adds = added_around(tokenizer)
         named = [token for token in (self.eos_token, bos) if token is not None and is_in_brackets(token)]
         encoding = unspellable(settings, tokenizer, named)
-        self._tokenizer = tokenizer if encoding is settings else _load(name, _canonical(name, encoding))
+        self._tokenizer = tokenizer if encoding is settings else load_tokenizer(name, _canonical(name, encoding))
         names = vocabulary if encoding is settings else self._tokenizer.get_vocab(with_added_tokens=True)
         self._compiled, self.fallback_reason = compiled_encoder(encoding, names)
         self._may_cut = _splits_between_words(settings, tokenizer)
@@ -243,7 +243,8 @@ def _canonical(name: str, settings: dict[str, Any]) -> bytes:
         raise UserError(f"{name}: values nested too deeply. Expected a tokenizer.json as Hugging Face writes it") from error
 
 
-def _load(name: str, content: bytes) -> Tokenizer:
+def load_tokenizer(name: str, content: bytes) -> Tokenizer:
+    """The tokenizer of a tokenizer.json. Raises UserError for a file that `tokenizers` does not take."""
     with _refusing(name):
         tokenizer = Tokenizer.from_buffer(content)
         tokenizer.encode_special_tokens = True

@@ -11,8 +11,10 @@ import pytest
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.trace import find_document, trace_document, trace_step
+from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
+from tests.support import snapshots
 from tests.support.snapshots import make_snapshot, source_path
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
@@ -84,6 +86,15 @@ def test_trace_document_finds_documents_of_the_validation_split(output: Path) ->
 def test_trace_document_of_no_key_is_refused(output: Path, key: str) -> None:
     with pytest.raises(UserError, match="expected SOURCE/PATH:POSITION"):
         trace_document(output, key, global_batch_size=5)
+
+
+@pytest.mark.parametrize("content", [b"\xff", b"{}", b'{"model": ' + b"[" * 100_000])
+def test_trace_step_with_a_tokenizer_that_is_none_says_so(content: bytes, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(snapshots, "TOKENIZER", bytes_checksum(content))
+    output = make_snapshot(tmp_path / "out", {"code": 4})
+    (output / "tokenizer.json").write_bytes(content)
+    with pytest.raises(SnapshotError, match=r"tokenizer\.json: .*Expected a tokenizer\.json as Hugging Face"):
+        trace_step(output, 0, global_batch_size=2, text=True)
 
 
 def test_trace_step_past_the_end_is_refused(output: Path) -> None:

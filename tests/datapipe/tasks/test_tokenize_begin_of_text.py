@@ -150,6 +150,11 @@ def test_rows_of_other_outputs_have_the_same_token_or_are_refused(tmp_path):
     both = {"old": taken["old"], "other": {"snapshot": str(tmp_path / "two/out")}}
     with pytest.raises(UserError, match=r"documents of snapshot .* begin with their text, those of .* with token 256"):
         prepare(load_mixture(data | {"sources": both}))
+    (kept,) = (tmp_path / "one/out/snapshots").glob("*/tokenizer.json")
+    kept.unlink()
+    kept.write_bytes(b'{"model": ' + b"[" * 100_000)
+    with pytest.raises(UserError, match=r"tokenizer\.json: .*Expected a tokenizer\.json as Hugging Face"):
+        prepare(load_mixture(data))
 
 
 def test_additions_of_a_followed_mixture_have_the_same_token(tmp_path):

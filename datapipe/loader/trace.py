@@ -392,11 +392,8 @@ class TracedRun:
         content = committed_file(self.root, self.snapshot, tokenizer.path, tokenizer.fingerprint)
         try:
             return Tokenizer.from_str(content.decode())
-        except BaseException as error:
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
-            url = self.root.child_url(tokenizer.path)
-            raise SnapshotError(f"{url}: {error}. Expected a tokenizer.json as Hugging Face tokenizers writes it") from error
+        except Exception as error:  # `tokenizers` raises Exception itself
+            raise SnapshotError(f"{self.root.child_url(tokenizer.path)}: {error}. Expected a tokenizer.json") from error
 
 
 def _mesh(rank: int, world_size: int) -> Mesh:

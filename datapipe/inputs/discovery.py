@@ -30,6 +30,7 @@ from datapipe.inputs.local_folders import LocalFolders
 from datapipe.inputs.path_lists import SIGN, listed_files, listed_paths
 from datapipe.metrics import counted
 from datapipe.outages import input_error, right_url
+from datapipe.shards.checksum import intact
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.storage import is_remote, open_input, resolve, split_query
@@ -128,7 +129,7 @@ def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> 
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file.url)
         stamp = content_digest(file.url) if fingerprint == "content" else file.stamp
         try:
-            return replace(file, stamp=stamp, row_groups=reader.probe(file, open_input))
+            return replace(file, stamp=stamp, row_groups=intact(lambda: reader.probe(file, open_input)))
         except DamagedInputError as error:
             return replace(file, stamp=stamp, damage=str(error))
     except UnicodeEncodeError:

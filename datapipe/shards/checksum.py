@@ -14,12 +14,13 @@ import pyarrow as pa
 import xxhash
 
 from datapipe import columns
-from datapipe.errors import CorruptionError, SnapshotError
+from datapipe.errors import CorruptionError, DamagedInputError, SnapshotError
 from datapipe.storage import Root
 
 READINGS = 3
 """Of bytes whose checksum is wrong. A network, a proxy or the memory of a machine changes bytes on their way."""
 
+_DAMAGE = (CorruptionError, SnapshotError, DamagedInputError)
 _Read = TypeVar("_Read")
 
 
@@ -34,11 +35,11 @@ def intact(read: Callable[[], _Read]) -> _Read:
     for _ in range(READINGS - 1):
         try:
             return read()
-        except (CorruptionError, SnapshotError):
+        except _DAMAGE:
             Rereads.count += 1
     try:
         return read()
-    except (CorruptionError, SnapshotError) as error:
+    except _DAMAGE as error:
         error.add_note(f"read {READINGS} times")
         raise
 

@@ -32,9 +32,9 @@ from datapipe.plan.work import (
     TrainTask,
     WriteTask,
 )
-from datapipe.shards.checksum import Rereads
+from datapipe.shards.checksum import READINGS, Rereads
 from datapipe.stage.base import Stage, StageContext
-from datapipe.storage import Root, sync_file, sync_folder
+from datapipe.storage import Root, is_remote, sync_file, sync_folder
 from datapipe.tasks.contract.breaches import error_without_document
 from datapipe.tasks.map import run_map
 from datapipe.tasks.pack import run_pack
@@ -79,7 +79,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     import_runtime()  # once a process, and before the time of any work
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:
-        outputs, metrics = _RUNNERS[type(task)](_with_open_stages(task), root, folder)
+        outputs, metrics = _run(task, root, folder)
         _flush(outputs, root)
     except BaseException as error:
         error.add_note(f"in {task.label}")
@@ -94,6 +94,21 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     metrics.seconds, metrics.rereads = perf_counter() - started, Rereads.count - rereads
     metrics.peak_bytes = peak_bytes()
     return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
+
+
+def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
+    """The outputs and metrics of a task. Where it finds damage in a file of a store or web server, which the network may have
+    done, it reads its input again: only what it finds each time is damage of the file."""
+    runner, opened = _RUNNERS[type(task)], _with_open_stages(task)
+    outputs, metrics = runner(opened, root, folder)
+    for _ in range(READINGS - 1):
+        is_local = not isinstance(task, MapTask) or not any(is_remote(split.file.url) for split in task.splits)
+        if is_local or not metrics.unreadable_files:
+            break
+        root.delete_folder(folder)
+        Rereads.count += 1
+        outputs, metrics = runner(opened, root, folder)
+    return outputs, metrics
 
 
 def _flush(outputs: Outputs, root: Root) -> None:

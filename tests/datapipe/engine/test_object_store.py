@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
+import threading
+from collections import Counter
 from contextlib import closing
 from urllib.parse import parse_qsl, urlsplit
 
@@ -25,7 +28,7 @@ from datapipe.storage import Root
 from tests.support import corpora, runs
 from tests.support.cli_processes import wait_until
 from tests.support.object_store import object_store
-from tests.support.unreliable_store import UnreliableStore
+from tests.support.unreliable_store import Fault, Kind, UnreliableStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -164,3 +167,45 @@ def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_
     done = runs.run_mixture(again)
     assert watcher.records[0].fingerprint not in {record.fingerprint for record in done.watcher.records}
     assert done.checksums == local.checksums
+
+
+class _BadNetwork(UnreliableStore):
+    """Delays every answer by 20 ms, loses 5 % of them and flips a bit in 1 % of the objects below a prefix. The same for the
+    same order of requests."""
+
+    def __init__(self, upstream: str, flips: tuple[str, ...]) -> None:
+        super().__init__(upstream)
+        self.hits, self._flips, self._rng, self._choice = Counter[str](), flips, random.Random(7), threading.Lock()
+
+    def fault_of(self, method: str, path: str, authorization: str | None) -> Fault | None:
+        self.ended.wait(0.02)
+        with self._choice:
+            chance, after = self._rng.random(), self._rng.randrange(4000)
+            is_flipped = chance < 0.06 and method == "GET" and path.startswith(self._flips)
+            kind: Kind | None = "lost" if chance < 0.05 else "flip" if is_flipped else None
+            if kind is None:
+                return None
+            self.hits[kind] += 1
+            return Fault(kind=kind, path=path, after=after, status=0, left=1, method=method)
+
+
+@pytest.mark.timeout(900)
+def test_run_over_a_network_that_loses_flips_and_delays_ends_with_the_bytes_of_a_sound_one(finished, store, tmp_path):
+    _, _, local = finished
+    upstream = urlsplit(dict(parse_qsl(store.removeprefix("?")))["endpoint_override"]).netloc
+    with closing(_BadNetwork(upstream, ("/corpus/bad/", "/corpus/bad-in/"))) as network:
+        packed = pafs.FileSystem.from_uri(f"s3://corpus/{store}")[0]
+        for number in range(3):
+            lines = corpora.write_jsonl(tmp_path / f"{number}.jsonl.gz", corpora.documents(number, 100))
+            with packed.open_output_stream(f"corpus/bad-in/{number}.jsonl.gz", compression=None) as stream:
+                stream.write(lines.read_bytes())
+        sound = runs.run_mixture(runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/*.jsonl.gz\n", name="sound.yaml"))
+        mixture = runs.write_mixture(tmp_path, f"  web:\n    path: s3://corpus/bad-in/*.jsonl.gz{network.query}\n")
+        ran = runs.run_mixture(mixture, output=f"s3://corpus/bad{network.query}")
+        assert ran.checksums == sound.checksums
+        assert ran.snapshot == sound.snapshot
+        assert len(ran.checksums) == len(local.checksums)
+        assert min(network.hits["lost"], network.hits["flip"]) > 0
+        assert "read_again" in {warning.kind for warning in ran.warnings}
+    output = Root(f"s3://corpus/bad{store}")
+    assert verify_snapshot(output, read_snapshot(output)) == []

@@ -114,6 +114,13 @@ def _check_regular(path: str, status: os.stat_result) -> None:
         raise OSError(errno.ENXIO, "not a regular file", path)
 
 
+def _check_waits_for_nobody(path: str) -> None:
+    """Raises UserError for a pipe, socket or device in the place of a file of ours: to read it would wait, or never end."""
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise UserError(f"{path}: a pipe, a socket or a device. Expected a file; delete it, and restore the file.")
+
+
 def open_mapped(url: str) -> pa.NativeFile:
     """As `open_input`, memory-mapped where local: for files that nobody changes."""
     if is_http(url):
@@ -123,6 +130,7 @@ def open_mapped(url: str) -> pa.NativeFile:
 
 
 def _mapped(path: str) -> pa.NativeFile:
+    _check_waits_for_nobody(path)
     return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
 
 
@@ -273,6 +281,8 @@ class Root:
 
         The file is not mapped: its pages would count as memory of the process.
         """
+        if self.local is not None:
+            _check_waits_for_nobody(self.path(relative))
         hasher, num_bytes, chunk_bytes = xxhash.xxh3_128(), 0, _CHUNK_BYTES if self.local is not None else _REQUEST_BYTES
         with self.filesystem.open_input_file(self.path(relative)) as stream:
             while chunk := stream.read_buffer(chunk_bytes):
@@ -284,6 +294,7 @@ class Root:
         """The content of a file. Raises FileNotFoundError, also if this root is a file."""
         if self.local is not None:
             try:
+                _check_waits_for_nobody(self.path(relative))
                 return Path(self.path(relative)).read_bytes()
             except NotADirectoryError as error:
                 raise FileNotFoundError(*error.args) from error

@@ -27,6 +27,7 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 from weakref import WeakValueDictionary
 
@@ -35,6 +36,8 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
+    FiniteFloat,
     PlainSerializer,
     SerializerFunctionWrapHandler,
     ValidationError,
@@ -45,7 +48,7 @@ from pydantic import (
 from datapipe.errors import SnapshotError
 from datapipe.shards.checksum import intact
 from datapipe.shards.provenance import Provenance
-from datapipe.shards.shard_table import InsidePath, ShardEntry, ShardTable, SourceName, find_entries
+from datapipe.shards.shard_table import Count, InsidePath, ShardEntry, ShardTable, ShortText, SourceName, find_entries
 from datapipe.storage import Root
 
 SNAPSHOT = "snapshot.json"
@@ -54,6 +57,8 @@ _FINGERPRINT = re.compile(r"[0-9a-f]{32}")
 _LENGTH_FOLDER = re.compile(r"length-\d+")
 FORMAT = "datapipe-snapshot"
 VERSION = 2
+_MOST_EPOCHS = 1 << 40
+_SHOWN_CHARACTERS = 300
 DOCUMENTS_FORMAT = "datapipe-documents"
 DOCUMENTS_VERSION = 1
 _OF_DOCUMENTS = re.compile(rb'\s*\{\s*"format"\s*:\s*"datapipe-documents"')
@@ -77,25 +82,31 @@ class Strata(_Record):
         order: of the strata in an epoch: all mixed, lowest first, or highest first.
     """
 
-    column: str
-    bounds: tuple[float, ...]
-    repeats: tuple[int, ...]
+    column: ShortText
+    bounds: tuple[FiniteFloat, ...]
+    repeats: tuple[Annotated[int, Field(ge=0, lt=_MOST_EPOCHS)], ...]
     order: Literal["shuffled", "ascending", "descending"] = "shuffled"
+
+    @model_validator(mode="after")
+    def _one_repeat_each(self) -> Strata:
+        if len(self.repeats) != len(self.bounds) + 1 or any(low >= high for low, high in pairwise(self.bounds)):
+            raise ValueError("expected ascending bounds, and one repeat more than bounds")
+        return self
 
 
 class SourceEntry(Provenance):
     """What the loader needs of a source, and where it comes from. `weight` is an exact integer share; see `Phase`."""
 
-    weight: int
-    max_epochs: float | None = None
+    weight: Count
+    max_epochs: Annotated[float, Field(gt=0, lt=_MOST_EPOCHS)] | None = None
     strata: Strata | None = None
 
 
 class Phase(_Record):
     """Weights that hold until token position `until_tokens` of the run (None: to its end)."""
 
-    until_tokens: int | None
-    weights: dict[str, int]
+    until_tokens: Count | None
+    weights: dict[SourceName, Count]
 
 
 ShardList = Annotated[Sequence[ShardEntry], AfterValidator(ShardTable.of), PlainSerializer(_shards_dumped)]
@@ -106,10 +117,17 @@ class TokenizerEntry(_Record):
     """The tokenizer, and the ids that end and begin every document. A manifest without a `bos_id` lacks the key."""
 
     path: InsidePath
-    fingerprint: str
-    vocab_size: int
-    eos_id: int
-    bos_id: int | None = None
+    fingerprint: ShortText
+    vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
+    eos_id: Count
+    bos_id: Count | None = None
+
+    @model_validator(mode="after")
+    def _ends_are_tokens(self) -> TokenizerEntry:
+        for what, number in (("end", self.eos_id), ("beginning", self.bos_id)):
+            if number is not None and number >= self.vocab_size:
+                raise ValueError(f"the {what} of text is id {number}, and the vocabulary has {self.vocab_size}")
+        return self
 
     @model_serializer(mode="wrap")
     def _without_none(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -118,8 +136,8 @@ class TokenizerEntry(_Record):
 
 class FileEntry(_Record):
     path: InsidePath
-    bytes: int
-    checksum: str
+    bytes: Count
+    checksum: ShortText
 
 
 class RemovedEntry(FileEntry):
@@ -130,8 +148,8 @@ class RemovedEntry(FileEntry):
         takedowns: a digest of the list after each takedown.
     """
 
-    documents: int
-    takedowns: tuple[str, ...]
+    documents: Count
+    takedowns: tuple[ShortText, ...]
 
 
 class _Manifest(_Record):
@@ -161,16 +179,16 @@ class Snapshot(_Manifest):
 
     format: Literal["datapipe-snapshot"] = FORMAT
     version: Literal[2] = VERSION
-    name: str
-    seed: int
-    sequence_length: int
+    name: ShortText
+    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
+    sequence_length: Annotated[int, Field(ge=1, lt=1 << 31)]
     shard_format: Literal["arrow", "parquet"]
     tokenizer: TokenizerEntry
     sources: dict[SourceName, SourceEntry]
     phases: tuple[Phase, ...]
-    total_tokens: int | None = None
+    total_tokens: Count | None = None
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
-    window_shards: int = 0
+    window_shards: Count = 0
     files: FileEntry | None = None
     removed: RemovedEntry | None = None
     shards: ShardList
@@ -188,6 +206,9 @@ class Snapshot(_Manifest):
         strangers = {shard.source for shard in self.shards} - set(self.sources)
         if strangers:
             raise ValueError(f"shards of '{min(strangers)}', which is not a source")
+        strangers = {name for phase in self.phases for name in phase.weights} - set(self.sources)
+        if strangers:
+            raise ValueError(f"a weight of '{min(strangers)}', which is not a source")
         return self
 
     def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
@@ -215,10 +236,10 @@ class DocumentsEntry(_Record):
 
     path: InsidePath
     source: SourceName
-    documents: int
-    text_bytes: int
-    bytes: int
-    checksum: str
+    documents: Count
+    text_bytes: Count
+    bytes: Count
+    checksum: ShortText
 
 
 class DocumentsSource(Provenance):
@@ -230,7 +251,7 @@ class DocumentsSnapshot(_Manifest):
 
     format: Literal["datapipe-documents"] = DOCUMENTS_FORMAT
     version: Literal[1] = DOCUMENTS_VERSION
-    name: str
+    name: ShortText
     document_format: Literal["parquet", "jsonl.zst"]
     sources: dict[SourceName, DocumentsSource]
     files: FileEntry | None = None
@@ -355,7 +376,7 @@ def read_manifest(root: Root, name: str | None = None) -> Manifest:
     path = SNAPSHOT if name is None else f"{snapshot_folder(find_snapshot(root, name))}/{SNAPSHOT}"
     try:
         content = root.read_bytes(path)
-    except FileNotFoundError as error:
+    except (FileNotFoundError, IsADirectoryError) as error:
         raise SnapshotError(
             f"{root.url}: no {SNAPSHOT} here. Expected the output of a finished run. Run `datapipe run MIXTURE.yaml` "
             f"(a stopped run resumes) and give its output."
@@ -412,9 +433,11 @@ def _read_entries(content: bytes, url: str) -> Manifest:
             snapshot = kind.model_validate_json(content)
             digest = _digest(json.loads(content))
     except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        message, place = first["msg"], ".".join(map(str, first["loc"]))
         raise SnapshotError(
-            f"{url}: not a snapshot that this version of datapipe reads: {error.errors()[0]['msg']} "
-            f"at {'.'.join(str(part) for part in error.errors()[0]['loc']) or 'the top'}. Run the mixture again to rewrite it."
+            f"{url}: not a snapshot that this version of datapipe reads: {message[:_SHOWN_CHARACTERS]} "
+            f"at {place[:_SHOWN_CHARACTERS] or 'the top'}. Run the mixture again to rewrite it."
         ) from error
     # the digest is of the text, which holds every field: serialising the record again takes longer for many shards
     if snapshot.fingerprint != digest:

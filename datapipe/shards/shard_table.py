@@ -42,14 +42,19 @@ _SCHEMA = pa.schema(
 )
 _MANIFEST = pa.schema([("shards", pa.list_(pa.struct(list(_SCHEMA))))])
 _OPTIONAL = ("piece_length", "stratum", "part", "hashes")
-_OUTSIDE = r"[\x00-\x1f\\]|(^|/)\.{0,2}(/|$)"
-"""In a path: a control character, a backslash, or a part that is empty, "." or "..". Before a first "/" is an empty part."""
+_OUTSIDE = r"[\x00-\x1f\\]|(^|/)\.{0,2}(/|$)|[^/]{256}"
+"""In a path: a control character, a backslash, or a part that is empty, "." or "..", or longer than a name may be. Before a
+first "/" is an empty part."""
+
+MOST_CHARACTERS = 1000
+"""Of a name, path or checksum in a manifest, which may be another party's."""
+_SHOWN_CHARACTERS = 100
 
 
 def inside_path(path: str) -> str:
     """Raises ValueError for a path outside the output, so that an untrusted manifest cannot name other files."""
-    if re.search(_OUTSIDE, path):
-        raise ValueError(f"the path '{path}' does not lie inside the output")
+    if len(path) > MOST_CHARACTERS or re.search(_OUTSIDE, path):
+        raise ValueError(f"the path '{path[:_SHOWN_CHARACTERS]}' does not lie inside the output")
     return path
 
 
@@ -62,6 +67,7 @@ def _source_name(name: str) -> str:
 InsidePath = Annotated[str, AfterValidator(inside_path)]
 SourceName = Annotated[str, AfterValidator(_source_name)]
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
+ShortText = Annotated[str, Field(max_length=MOST_CHARACTERS)]
 
 
 class ShardEntry(BaseModel):
@@ -86,7 +92,7 @@ class ShardEntry(BaseModel):
     tokens: Count
     documents: Count
     bytes: Count
-    checksum: str
+    checksum: ShortText
     piece_length: Count | None = None
     stratum: Count | None = None
     part: Count | None = None
@@ -261,6 +267,9 @@ class ShardTable(Sequence[ShardEntry]):
         if any(self._table.column(name).null_count for name in _SCHEMA.names if name not in _OPTIONAL):
             return False
         if compute.any(compute.match_substring_regex(self.column("path"), _OUTSIDE)).as_py():
+            return False
+        longest = (compute.max(compute.utf8_length(self.column(name))).as_py() for name in ("path", "source", "checksum"))
+        if any((length or 0) > MOST_CHARACTERS for length in longest):
             return False
         if not compute.all(compute.is_in(self.column("split"), pa.array(["train", "validation"]))).as_py():
             return False

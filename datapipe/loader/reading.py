@@ -227,14 +227,15 @@ class RowReader:
     def _open_shard(self, shard: int, copy: Path | None) -> _OpenShard:
         entry = self.layout.shards[shard]
         reader = ShardReader(
-            self._root, entry, self._sequence_length, self._tokenizer_fingerprint, check=self._check, local=copy
+            self._root,
+            entry,
+            self._sequence_length,
+            self._tokenizer_fingerprint,
+            check=self._check,
+            local=copy,
+            vocab_size=self.snapshot.tokenizer.vocab_size,
         )
         is_remote = copy is None and self._root.local is None
-        if reader.id_dtype != self._stored:
-            raise CorruptionError(
-                f"{entry.path}: token ids of type {reader.id_dtype}, expected {self._stored} from the vocabulary size in the "
-                f"snapshot. Delete the file and run the mixture again to restore it"
-            )
         if not reader.is_mapped:
             return _OpenShard(reader=reader, table=None, is_remote=is_remote)
         num_blocks = -(-entry.sequences // reader.rows_per_block)

@@ -213,7 +213,9 @@ def shard_batches(
     removed = read_removed(root, snapshot)
     for entry in entries:
         report(entry.path)
-        shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        shard = open_shard(
+            root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint, vocab_size=snapshot.tokenizer.vocab_size
+        )
         try:
             for number in range(shard.num_batches):
                 yield without_removed(shard.checked_batch(number), removed, snapshot.tokenizer.eos_id)

@@ -53,8 +53,9 @@ class ShardReader:
         *,
         check: bool = True,
         local: Path | None = None,
+        vocab_size: int | None = None,
     ) -> None:
-        self.entry = entry
+        self.entry, self._vocab_size = entry, vocab_size
         self.sequence_length = sequence_length
         self._root, self._tokenizer, self._check, self._local = root, tokenizer_fingerprint, check, local
         self._lock = threading.Lock()
@@ -139,17 +140,19 @@ class ShardReader:
             return source
         with self._lock:
             if self._source is None:
-                shard = open_shard(self._root, self.entry, self.sequence_length, self._tokenizer, self._local)
+                shard = open_shard(self._root, self.entry, self.sequence_length, self._tokenizer, self._local, self._vocab_size)
                 kind = _Streamed if shard.mapped is None else _Mapped
-                self._source = kind(self._root, self.entry, shard, self._check, self._local)
+                self._source = kind(self._root, self.entry, shard, self._check, self._local, self._vocab_size)
             return self._source
 
 
 class _Source:
     """An open shard; the base of the two ways of reading."""
 
-    def __init__(self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None) -> None:
-        self._root, self._entry, self._check, self._local = root, entry, check, local
+    def __init__(
+        self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None, vocab_size: int | None
+    ) -> None:
+        self._root, self._entry, self._check, self._local, self._vocab_size = root, entry, check, local, vocab_size
         self._lock = threading.Lock()
         self.rows_per_block = shard.rows_per_batch
         self.id_dtype = dtype_of(shard.id_type)
@@ -168,8 +171,10 @@ class _Source:
 class _Mapped(_Source):
     """A local Arrow file, mapped as long as this object lives."""
 
-    def __init__(self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None) -> None:
-        super().__init__(root, entry, shard, check, local)
+    def __init__(
+        self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None, vocab_size: int | None
+    ) -> None:
+        super().__init__(root, entry, shard, check, local, vocab_size)
         self._shard = shard
         if shard.num_batches:
             shard.batch(shard.num_batches - 1)  # the last batch shows whether the number of rows is that of the manifest
@@ -186,8 +191,10 @@ class _Mapped(_Source):
 class _Streamed(_Source):
     """A file whose blocks are read one by one and cached in `_BlockCache`."""
 
-    def __init__(self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None) -> None:
-        super().__init__(root, entry, shard, check, local)
+    def __init__(
+        self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None, vocab_size: int | None
+    ) -> None:
+        super().__init__(root, entry, shard, check, local, vocab_size)
         self._idle = [shard]  # handles that no thread uses; there are as many as threads that read at the same time
         self._closed = False
         self._owner = next(_OWNERS)
@@ -209,7 +216,7 @@ class _Streamed(_Source):
         with self._lock:
             shard = self._idle.pop() if self._idle else None
         if shard is None:
-            shard = Shard.open(self._root, self._entry, self._local)
+            shard = Shard.open(self._root, self._entry, self._local, self._vocab_size)
         try:
             block = self._read(shard, number, None)
         except BaseException:

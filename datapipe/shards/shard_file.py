@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from datapipe import columns
 from datapipe.errors import CorruptionError, CutShortError, SnapshotError
 from datapipe.shards import schemas
 from datapipe.shards.blocks import CUT
@@ -46,11 +47,17 @@ def identity(
 
 
 def open_shard(
-    root: Root, entry: ShardEntry, sequence_length: int, tokenizer_fingerprint: str, local: Path | None = None
+    root: Root,
+    entry: ShardEntry,
+    sequence_length: int,
+    tokenizer_fingerprint: str,
+    local: Path | None = None,
+    vocab_size: int | None = None,
 ) -> Shard:
     """Opens a shard and checks everything but its rows. Raises SnapshotError for other data, CorruptionError for damage.
 
     Args:
+        vocab_size: that ids stay below; None where any id may stand.
         local: a complete copy of the file to open instead.
     """
     size = root.size(entry.path) if local is None else local.stat().st_size
@@ -60,17 +67,17 @@ def open_shard(
         raise CorruptionError(
             f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it{cleaned}"
         )
-    return intact(lambda: _checked(root, entry, sequence_length, tokenizer_fingerprint, local))
 
+    def checked() -> Shard:
+        shard = Shard.open(root, entry, local, vocab_size)
+        try:
+            shard.check(sequence_length, tokenizer_fingerprint)
+        except BaseException:
+            shard.close()
+            raise
+        return shard
 
-def _checked(root: Root, entry: ShardEntry, sequence_length: int, tokenizer_fingerprint: str, local: Path | None) -> Shard:
-    shard = Shard.open(root, entry, local)
-    try:
-        shard.check(sequence_length, tokenizer_fingerprint)
-    except BaseException:
-        shard.close()
-        raise
-    return shard
+    return intact(checked)
 
 
 class Shard:
@@ -82,22 +89,22 @@ class Shard:
         num_batches: record batches or row groups.
     """
 
-    def __init__(self, entry: ShardEntry, stream: pa.NativeFile, *, is_local: bool) -> None:
-        self._entry, self._stream, self._is_local = entry, stream, is_local
+    def __init__(self, entry: ShardEntry, stream: pa.NativeFile, *, is_local: bool, vocab_size: int | None = None) -> None:
+        self._entry, self._stream, self._is_local, self._vocab_size = entry, stream, is_local, vocab_size
         self.mapped: pa.Buffer | None = None
         self._mapping: Mapping | None = None
         self.schema, self.num_batches = pa.schema([]), 0
         self._get: Callable[[int], tuple[Any, bytes]]
 
     @classmethod
-    def open(cls, root: Root, entry: ShardEntry, local: Path | None = None) -> Shard:
+    def open(cls, root: Root, entry: ShardEntry, local: Path | None = None, vocab_size: int | None = None) -> Shard:
         """Opens a file and reads its footer. Raises CorruptionError for a footer that cannot be read.
 
         Args:
             local: a complete copy of the file to open instead.
         """
         stream = root.open_input(entry.path) if local is None else pa.memory_map(str(local))
-        shard = cls(entry, stream, is_local=root.local is not None or local is not None)
+        shard = cls(entry, stream, is_local=root.local is not None or local is not None, vocab_size=vocab_size)
         try:
             with shard._damage_named():
                 shard._read_footer()
@@ -144,6 +151,12 @@ class Shard:
         is_number = rows.isdigit() and 1 <= int(rows[:20]) < 1 << 31
         if not any(self.schema.equals(schema) for schema in known) or not is_number:
             raise CorruptionError(f"{path}: its columns are not those of a shard. Run the mixture again to restore it")
+        expected_type = None if self._vocab_size is None else schemas.token_type(self._vocab_size)
+        if expected_type not in (None, self.id_type):
+            raise CorruptionError(
+                f"{path}: token ids of type {self.id_type}, expected {expected_type} from the vocabulary size in the snapshot. "
+                f"Delete the file and run the mixture again to restore it"
+            )
         num_batches = -(-self._entry.sequences // self.rows_per_batch)
         if self.num_batches != num_batches:
             raise CorruptionError(
@@ -164,6 +177,11 @@ class Shard:
             raise CorruptionError(
                 f"{self._entry.path}: {self.rows_of(number)} are damaged. "
                 f"Delete the file and run the mixture again to restore it"
+            )
+        tokens = columns.numbers(batch.column("tokens").flatten())
+        if self._vocab_size is not None and len(tokens) and (largest := int(tokens.max())) >= self._vocab_size:
+            raise CorruptionError(
+                f"{self._entry.path}: {self.rows_of(number)} hold token id {largest}, expected ids below {self._vocab_size}"
             )
         return batch
 

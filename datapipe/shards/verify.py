@@ -197,7 +197,9 @@ def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np
 def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
     """The damaged blocks of a damaged shard, in words."""
     try:
-        shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        shard = open_shard(
+            root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint, vocab_size=snapshot.tokenizer.vocab_size
+        )
     except (DatapipeError, OSError, pa.ArrowException, ValueError) as error:
         return f"its header or footer is damaged, and no row can be read: {error}"
     try:
@@ -219,7 +221,9 @@ def _is_intact(shard: Shard, number: int) -> bool:
 
 def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
     try:
-        shard = open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        shard = open_shard(
+            root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint, vocab_size=snapshot.tokenizer.vocab_size
+        )
         try:
             counts = np.zeros(3, np.int64)
             for number in range(shard.num_batches):

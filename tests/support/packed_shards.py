@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 
 from datapipe import columns
 from datapipe.shards.checksum import bytes_checksum, file_checksum
@@ -97,3 +100,8 @@ def make_snapshot(
         files=FileEntry(path="files.parquet", bytes=size, checksum=checksum),
         shards=tuple(entries),
     ).sealed()
+
+
+def digest_of(manifest: dict[str, Any]) -> str:
+    """The fingerprint of a manifest of any content."""
+    return xxhash.xxh3_128_hexdigest(json.dumps(manifest, sort_keys=True, ensure_ascii=False).encode())

@@ -1,0 +1,135 @@
+"""Manifests of other parties, with a right fingerprint over absurd content: one sentence, wherever they are opened."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datapipe.browse.output import BrowsedOutput
+from datapipe.errors import DatapipeError
+from datapipe.loader import Loader
+from tests.support import packed_shards
+from tests.support.command_line import datapipe
+
+pytestmark = pytest.mark.medium
+
+_LONG = "A" * 100_000
+_NUMBERS = (-1, 0, 1, 2**31, 2**62 - 1, 2**63, 10**400, 1.5, 1e308, None, True, "x", [], {})
+_TEXTS = ("", "..", "../../etc/passwd", "/dev/zero", "pipe", "folder", "endless", _LONG, "\x1b[2J", 7, None, [], {})
+_OTHERS = (None, [], {}, [[]], {"x": 1}, "x", -1)
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("hostile")
+    snapshot = packed_shards.make_snapshot(folder, packed_shards.packed_batch(40, 32), target_bytes=4000)
+    (folder / "snapshot.json").write_bytes(snapshot.to_json())
+    os.mkfifo(folder / "pipe")
+    (folder / "folder").mkdir()
+    (folder / "endless").symlink_to("/dev/zero")
+    (folder / "mixture.yaml").write_text(
+        f"name: other\noutput: {folder}/of-other\nsources:\n  old: {{snapshot: {folder}}}\n"
+        f"tokenizer: {{path: {folder}/tokenizer.json}}\npack: {{sequence_length: 32}}\n"
+    )
+    return folder
+
+
+def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every field of a manifest, of lists the first entry."""
+    if place:
+        yield place, value
+    children = value.items() if isinstance(value, dict) else list(enumerate(value))[:1] if isinstance(value, list) else ()
+    for name, child in children:
+        yield from _places(child, (*place, name))
+
+
+def _resealed(manifest: dict[str, Any], place: tuple[Any, ...], value: Any) -> bytes:
+    """The manifest with another value in one place, as a run would write it."""
+    changed = copy.deepcopy(manifest)
+    parent = changed
+    for name in place[:-1]:
+        parent = parent[name]
+    parent[place[-1]] = value
+    if place != ("fingerprint",):
+        del changed["fingerprint"]
+        changed["fingerprint"] = packed_shards.digest_of(changed)
+    return json.dumps(changed, indent=1, ensure_ascii=False).encode()
+
+
+def _hostile(manifest: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
+    for place, value in _places(manifest):
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        for other in _NUMBERS if is_number else _TEXTS if isinstance(value, str) else _OTHERS:
+            yield f"{'.'.join(map(str, place))}: {str(other)[:30]}", _resealed(manifest, place, other)
+
+
+def _command(*arguments: str) -> Callable[[Path], None]:
+    def run(output: Path) -> None:
+        shutil.rmtree(output.parent / "exported", ignore_errors=True)
+        ended = datapipe([argument.format(output=output) for argument in arguments])
+        printed = ended.stdout + ended.stderr
+        assert "defect of datapipe" not in printed, printed
+        assert "Traceback" not in printed, printed
+        assert len(printed) < 20_000, printed[:500]
+
+    return run
+
+
+def _load(output: Path) -> None:
+    with closing(Loader(str(output), global_batch_size=2)) as loader:
+        for _, _ in zip(loader, range(2)):
+            loader.state_dict()
+
+
+def _browse(output: Path) -> None:
+    BrowsedOutput.open(str(output))
+
+
+_OPENERS: dict[str, Callable[[Path], None]] = {
+    "loader": _load,
+    "browse": _browse,
+    "verify": _command("verify", "{output}"),
+    "report": _command("report", "{output}"),
+    "snapshots": _command("snapshots", "{output}"),
+    "inspect": _command("inspect", "{output}"),
+    "trace": _command("trace", "{output}", "--step", "0", "--global-batch-size", "2", "--text"),
+    "export": _command("export", "{output}", "--format", "parquet", "--to", "{output}/../exported"),
+    "megatron": _command("export", "{output}", "--format", "megatron", "--to", "{output}/../exported"),
+    "plan": _command("plan", "{output}/mixture.yaml"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", _OPENERS)
+def test_resealed_manifest_is_read_or_refused_in_one_sentence(output: Path, name: str) -> None:
+    manifest, opener = json.loads((output / "snapshot.json").read_bytes()), _OPENERS[name]
+    opener(output)
+    sound = (output / "snapshot.json").read_bytes()
+    try:
+        for what, content in _hostile(manifest):
+            (output / "snapshot.json").write_bytes(content)
+            _open(what, opener, output)
+    finally:
+        (output / "snapshot.json").write_bytes(sound)
+
+
+def _open(what: str, opener: Callable[[Path], None], output: Path) -> None:
+    """Opens an output, which may be refused. Fails where that ends with another error than one for the user."""
+    refusal = ""
+    try:
+        opener(output)
+    except DatapipeError as error:
+        refusal = str(error)
+    except BaseException as error:
+        error.add_note(what)
+        raise
+    assert len(refusal) < 3000, what

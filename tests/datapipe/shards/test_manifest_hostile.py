@@ -112,7 +112,7 @@ _OPENERS: dict[str, Callable[[Path], None]] = {
 @pytest.mark.parametrize("name", _OPENERS)
 def test_resealed_manifest_is_read_or_refused_in_one_sentence(output: Path, name: str) -> None:
     manifest, opener = json.loads((output / "snapshot.json").read_bytes()), _OPENERS[name]
-    opener(output)
+    _open("sound", opener, output)
     sound = (output / "snapshot.json").read_bytes()
     try:
         for what, content in _hostile(manifest):
@@ -133,3 +133,28 @@ def _open(what: str, opener: Callable[[Path], None], output: Path) -> None:
         error.add_note(what)
         raise
     assert len(refusal) < 3000, what
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _endless(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+@pytest.mark.parametrize("put", [_pipe, _endless, Path.mkdir], ids=["pipe", "endless", "folder"])
+@pytest.mark.parametrize("name", ["snapshot.json", "tokenizer.json", "files.parquet", "shards"])
+def test_pipe_device_or_folder_in_the_place_of_a_file_is_told_and_not_waited_for(
+    output: Path, tmp_path: Path, name: str, put: Callable[[Path], None]
+) -> None:
+    manifest = json.loads((output / "snapshot.json").read_bytes())
+    path = output / (manifest["shards"][0]["path"] if name == "shards" else name)
+    path.rename(tmp_path / "sound")
+    try:
+        put(path)
+        for opener in _OPENERS.values():
+            _open(name, opener, output)
+    finally:
+        path.rmdir() if path.is_dir() else path.unlink()
+        (tmp_path / "sound").rename(path)

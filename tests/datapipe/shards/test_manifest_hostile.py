@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,10 +17,15 @@ import pytest
 from datapipe.browse.output import BrowsedOutput
 from datapipe.errors import DatapipeError
 from datapipe.loader import Loader
+from datapipe.loader.remote.protocol import OpenRequest
+from datapipe.service.outputs import ServedOutput
 from tests.support import packed_shards
 from tests.support.command_line import datapipe
 
 pytestmark = pytest.mark.medium
+
+_TRIED = 80
+"""Of about 300 manifests, other ones for each way to open them."""
 
 _LONG = "A" * 100_000
 _NUMBERS = (-1, 0, 1, 2**31, 2**62 - 1, 2**63, 10**400, 1.5, 1e308, None, True, "x", [], {})
@@ -93,9 +99,14 @@ def _browse(output: Path) -> None:
     BrowsedOutput.open(str(output))
 
 
+def _serve(output: Path) -> None:
+    ServedOutput("web", str(output)).open(OpenRequest(output="web", global_batch_size=2))
+
+
 _OPENERS: dict[str, Callable[[Path], None]] = {
     "loader": _load,
     "browse": _browse,
+    "serve": _serve,
     "verify": _command("verify", "{output}"),
     "report": _command("report", "{output}"),
     "snapshots": _command("snapshots", "{output}"),
@@ -115,7 +126,7 @@ def test_resealed_manifest_is_read_or_refused_in_one_sentence(output: Path, name
     _open("sound", opener, output)
     sound = (output / "snapshot.json").read_bytes()
     try:
-        for what, content in _hostile(manifest):
+        for what, content in random.Random(name).sample(list(_hostile(manifest)), _TRIED):
             (output / "snapshot.json").write_bytes(content)
             _open(what, opener, output)
     finally:

@@ -12,6 +12,7 @@ first batch, so a loader may be opened before a fork.
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from datapipe.credentials import masked
+from datapipe.errors import SnapshotError
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
 from datapipe.loader.cache.read_ahead import ReadAhead
@@ -231,8 +234,11 @@ class Loader(Iteration):
         of the run; and, unless the loader was opened with `migrate`, for a state of other data or another mixture.
         """
         saved, lineage = read_state(state)
-        check_same_order(saved, self._state())
-        resumed = resume_run(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
+        try:
+            check_same_order(saved, self._state())
+            resumed = resume_run(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
+        except SnapshotError as error:
+            raise self._with_way_out(error, saved.snapshot) from error
         self._check_last_batch(resumed)
         with self.turns.lock:
             self._builder = self._builder.on(resumed)
@@ -292,6 +298,19 @@ class Loader(Iteration):
 
             return holds_snapshot(output, fingerprint)
         return has_snapshot(Root(output), fingerprint)
+
+    def _with_way_out(self, error: SnapshotError, fingerprint: str) -> SnapshotError:
+        """`error` about a state, with the call that opens the snapshot which the state was saved with."""
+        output = str(self._arguments["output"])
+        if fingerprint == self.snapshot.fingerprint:
+            return error
+        if Loader.holds_snapshot(output, fingerprint):
+            shown = json.dumps(masked(output), ensure_ascii=False)
+            return SnapshotError(
+                f"{error} The output still has the snapshot of the state, and goes on with it: "
+                f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before.'
+            )
+        return SnapshotError(f"{error} The output has no snapshot {fingerprint[:12]}: `datapipe snapshots` lists what it has.")
 
     def close(self) -> None:
         """Closes open shards, and stops fetching others and building ahead for `next`. The loader stays usable."""

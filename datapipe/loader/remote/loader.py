@@ -185,7 +185,11 @@ class RemoteLoader(Loader):
         saved, _ = read_state(state)
         with self.turns.lock:
             self._end_next()
-            self._start(self._open(self.snapshot.fingerprint, state))
+            try:
+                opened = self._open(self.snapshot.fingerprint, state)
+            except SnapshotError as error:
+                raise self._with_way_out(error, saved.snapshot) from error
+            self._start(opened)
             self.seek(saved.step)
 
     def advance(self, snapshot: str | None = None) -> str:

@@ -345,7 +345,7 @@ class StreamingDataset(IterableDataset):
     def _as_tensor(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray):
             return value
-        tensor = torch.from_numpy(value)
+        tensor = torch.from_numpy(value)  # on the CPU, whatever the default device is
         return tensor.pin_memory() if self._pins else tensor
 
     def __getstate__(self) -> dict[str, Any]:
@@ -372,7 +372,7 @@ class StreamingDataset(IterableDataset):
 
 
 def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:
-    return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else dtype
+    return torch.empty(0, dtype=dtype, device="cpu").numpy().dtype if isinstance(dtype, torch.dtype) else dtype
 
 
 def _raise_at_first(error: Exception) -> Iterator[Batch]:

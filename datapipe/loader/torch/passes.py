@@ -40,7 +40,7 @@ class Passes:
     """
 
     def __init__(self) -> None:
-        self._tensor = torch.zeros(2 + MOST_WORKERS, dtype=torch.int64).share_memory_()
+        self._tensor = torch.zeros(2 + MOST_WORKERS, dtype=torch.int64, device="cpu").share_memory_()
         self._next = 0  # the pass that this copy claims next
         self._view()
 

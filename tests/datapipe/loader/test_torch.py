@@ -334,3 +334,21 @@ def test_dataset_hands_out_a_smaller_last_batch(tmp_path: Path, num_workers: int
     dataset = loader_torch.StreamingDataset(output, batch_size=4, drop_last=False)
     batches = list(torch_data.DataLoader(dataset, batch_size=None, num_workers=num_workers))
     assert [len(batch["input_ids"]) for batch in batches] == [4, 4, 2]
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.medium)])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_default_device_of_the_program_does_not_become_that_of_batches(output: Path, num_workers: int, dtype: str) -> None:
+    """The device "meta" stands for any: a tensor that is made there has no numbers."""
+    options = {**OPTIONS, "dtype": getattr(torch, dtype)}
+    torch.set_default_device("meta")
+    try:
+        loader = loader_torch.dataloader(output, num_workers=num_workers, **options)
+        batch = next(iter(loader))
+        row = next(iter(loader_torch.StreamingDataset(output, samples=True, **options)))
+        assert (batch["input_ids"].device.type, row["input_ids"].device.type) == ("cpu", "cpu")
+        ahead = late_import("datapipe.loader.device").prefetch_to_device(Loader(output, **OPTIONS), "cpu")
+        assert next(ahead)["input_ids"].device.type == "cpu"
+    finally:
+        torch.set_default_device(None)
+    np.testing.assert_array_equal(batch["input_ids"].numpy(), expected_batches(output)[0])

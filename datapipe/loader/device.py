@@ -33,7 +33,7 @@ except ImportError as error:
     raise ImportError("datapipe.loader.device needs torch: pip install datapipe[torch]") from error
 
 from datapipe.loader.torch import StreamingDataLoader, StreamingDataset
-from datapipe.loader.turns import Turns
+from datapipe.loader.turns import Turns, interrupted
 
 Batch = dict[str, Any]
 
@@ -67,7 +67,10 @@ class DevicePrefetcher(Iterator[Batch]):
 
     def __next__(self) -> Batch:
         with self._turns.lock:
-            return self._take()
+            try:
+                return self._take()
+            except KeyboardInterrupt as stop:
+                raise interrupted(stop) from None
 
     def _take(self) -> Batch:
         if not self._pending:

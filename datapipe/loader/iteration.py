@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from numbers import Integral
 
 from datapipe.errors import EndlessError, UserError
@@ -14,7 +15,7 @@ from datapipe.loader.order.layout import Split
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.share import Mesh
 from datapipe.loader.stats import LoaderStats, StepClock
-from datapipe.loader.turns import SharedIterator, Turns
+from datapipe.loader.turns import SharedIterator, Turns, interrupted
 
 
 class Iteration:
@@ -99,6 +100,10 @@ class Iteration:
                 self._ahead = self.prefetcher(stride=1)
             try:
                 return self._take(self._ahead, stacklevel=5)
+            except KeyboardInterrupt as stop:
+                with suppress(KeyboardInterrupt):  # a second one, while threads end
+                    self._end_next()
+                raise interrupted(stop) from None
             except BaseException:
                 self._end_next()
                 raise

@@ -29,12 +29,20 @@ class SharedIterator(Iterator[Any]):
 
     def __next__(self) -> Any:
         with self._turns.lock:
-            return next(self._items)
+            try:
+                return next(self._items)
+            except KeyboardInterrupt as stop:
+                raise interrupted(stop) from None
 
     def close(self) -> None:
         """Ends the generator."""
         with self._turns.lock:
             self._items.close()
+
+
+def interrupted(stop: KeyboardInterrupt) -> KeyboardInterrupt:
+    """Ctrl-C as the program sees it that asked for a batch: one line of the loader, and not where in it a thread waited."""
+    return stop.with_traceback(None)
 
 
 _ALL: weakref.WeakSet[Turns] = weakref.WeakSet()

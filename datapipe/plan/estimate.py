@@ -62,6 +62,10 @@ _SAMPLE, _COUNT, _TRAIN = 300.0, 60.0, 40.0
 """The same for the tokenizer: for reading all text; of the sample, for counting its words, and for joining pairs. The last two
 take a sixth of the 35 s that the trainer of `tokenizers` takes for 140 MB (DECISIONS.md)."""
 
+_START_S, _STEP_S = 4.0, 0.25
+"""Seconds until workers have imported what they need and loaded the compiled kernels, and of a step however little it does. A
+run of one document through 2 steps took 4 to 5 s on two cores, and one through 15 steps 8 s, 2026-11-28."""
+
 EXTRACTED = 0.1
 """Bytes of text per byte of pages: 0.03 to 0.05 in news and articles, 0.05 to 0.24 in three archives."""
 
@@ -78,12 +82,14 @@ class Estimate:
         core_seconds: of computing, on one core.
         unknown: stages whose time is not known, so that `core_seconds` leaves them out.
         is_all_kept: whether some step is taken to keep everything, because it never ran.
+        start_seconds: of starting workers, and of beginning and ending steps, one after another on any number of cores.
     """
 
     bytes: int
     core_seconds: float
     unknown: tuple[str, ...]
     is_all_kept: bool
+    start_seconds: float = 0.0
 
 
 def estimate(request: Request, plan: Plan, kept: KeptShares) -> Estimate:
@@ -96,7 +102,13 @@ def estimate(request: Request, plan: Plan, kept: KeptShares) -> Estimate:
         core_seconds=sum(share * part.seconds for share, part in parts),
         unknown=tuple(dict.fromkeys(part.name for share, part in parts if share and part.is_unknown)),
         is_all_kept=len(shares) < len(plan.of_kind("map")),
+        start_seconds=_start_seconds(plan),
     )
+
+
+def _start_seconds(plan: Plan) -> float:
+    pending = sum(bool(_pending_share(step)) for step in plan.steps)
+    return _START_S + _STEP_S * pending if pending else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -48,7 +48,7 @@ def estimate_text(expected: Estimate, free: int | None, num_cores: int) -> str:
         return ""
     room = "" if free is None else f" ({size(free)} free)"
     basis = ", if it keeps all documents" if expected.is_all_kept else ""
-    took = f"about {_rough_time(expected.core_seconds / num_cores)} on {counted(num_cores, 'core')}"
+    took = f"about {_rough_time(expected.core_seconds / num_cores + expected.start_seconds)} on {counted(num_cores, 'core')}"
     without = f", without the time of {', '.join(expected.unknown)}" if expected.unknown else ""
     return f"would write about {size(expected.bytes)}{room} and take {took}{basis}{without}"
 

@@ -188,7 +188,7 @@ class RunState:
     def text_of_time_left(self) -> str:
         """In words, for people; empty while nothing tells."""
         left = self.time_left() if self.steps else None
-        return str(left) if left is not None and left.seconds else ""
+        return "" if left is None else str(left)
 
     def waiting(self) -> list[str]:
         """What attempts wait for: another process, a node that has what they need, a disk or store that does not answer."""

@@ -56,7 +56,8 @@ class TimeLeft:
     is_least: bool = False
 
     def __str__(self) -> str:
-        return f"{'at least' if self.is_least else 'about'} {duration(self.seconds)} left"
+        """Empty where less than a second would be told: of steps that start and end, the estimate knows nothing."""
+        return f"{'at least' if self.is_least else 'about'} {duration(self.seconds)} left" if self.seconds >= 1 else ""
 
 
 def time_left(steps: Sequence[StepProgress], slots: int) -> TimeLeft | None:
@@ -74,7 +75,8 @@ def time_left(steps: Sequence[StepProgress], slots: int) -> TimeLeft | None:
     longest = max((_longest(step, seconds, slots) for step, seconds in now), default=0.0)
     alone = sum(_left_of(step, seconds) for step, seconds in known if step.is_alone)
     later = sum(seconds for step, seconds in known if step.planned is None and not step.is_alone) / slots
-    return TimeLeft(seconds=max(together, longest) + alone + later, is_least=any(map(_is_least, ahead)))
+    is_least = any(map(_is_least, ahead)) or any(_is_late(step, seconds) for step, seconds in known)
+    return TimeLeft(seconds=max(together, longest) + alone + later, is_least=is_least)
 
 
 def _pace(steps: Iterable[StepProgress]) -> float:
@@ -106,6 +108,11 @@ def _longest(step: StepProgress, task_s: float, slots: int) -> float:
     assert step.planned is not None
     rounds = math.ceil((step.planned - step.committed) / slots)
     return rounds * task_s - min(task_s, min(step.running_s, default=0.0))
+
+
+def _is_late(step: StepProgress, task_s: float) -> bool:
+    """Whether an attempt takes longer than an estimate that no committed task has corrected."""
+    return not step.committed and max(step.running_s, default=0.0) > task_s
 
 
 def _is_least(step: StepProgress) -> bool:

@@ -9,7 +9,8 @@ from rich.console import Console
 
 from datapipe.config import load_mixture
 from datapipe.engine.run import planned
-from datapipe.report.plan_view import plan_view
+from datapipe.plan.estimate import Estimate
+from datapipe.report.plan_view import estimate_text, plan_view
 from tests.support import corpora, runs
 
 
@@ -77,3 +78,9 @@ def test_plan_view_says_once_of_a_source_that_steps_wait(tmp_path: Path) -> None
         steps = lines[start + 1 : start + 3]
         assert sum("after the steps before" in line for line in steps) == 1
     assert sum("after the steps before" in line for line in lines) == 4
+
+
+def test_estimated_time_counts_the_start_of_workers_and_steps_on_any_number_of_cores() -> None:
+    expected = Estimate(bytes=10, core_seconds=2.0, unknown=(), is_all_kept=False, start_seconds=7.0)
+    assert "take about 8 seconds on 2 cores" in estimate_text(expected, None, 2)
+    assert "take about 7 seconds on 64 cores" in estimate_text(expected, None, 64)

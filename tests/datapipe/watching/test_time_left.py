@@ -62,3 +62,12 @@ def test_nothing_is_told_before_a_slot_is_known() -> None:
 def test_time_left_in_words() -> None:
     assert str(TimeLeft(seconds=250.0)) == "about 4:10 left"
     assert str(TimeLeft(seconds=4000.0, is_least=True)) == "at least 1:06:40 left"
+
+
+def test_time_left_below_a_second_is_not_told_and_a_late_first_task_makes_it_a_lower_bound() -> None:
+    assert str(TimeLeft(seconds=0.4)) == ""
+    late = StepProgress(planned=1, running_s=(20.0,), estimate=_estimate(2.0))
+    assert str(time_left([late], 2)) == ""
+    waiting = StepProgress(planned=None, estimate=_estimate(50.0))
+    assert str(time_left([late, waiting], 1)) == "at least 0:50 left"
+    assert time_left([StepProgress(planned=1, running_s=(1.0,), estimate=_estimate(2.0))], 2) == TimeLeft(seconds=1.0)

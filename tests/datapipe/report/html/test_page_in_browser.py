@@ -21,6 +21,12 @@ _NAMES = [
 ]
 
 
+_CUT_CHARTS = """[...document.querySelectorAll('figure')].filter(figure =>
+  figure.scrollWidth > figure.clientWidth + 1 || figure.querySelector('svg')?.getBoundingClientRect().right > innerWidth + 1
+).map(figure => figure.textContent.slice(0, 60))"""
+"""Charts of which a part is seen only after scrolling sideways."""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     with chromium() as opened:
@@ -38,7 +44,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [NARROW, WIDE])
+@pytest.mark.parametrize("width", [NARROW, 390, WIDE])
 def test_the_report_is_whole_in_any_window(browser: Any, address: str, width: int, scheme: str) -> None:
     with window(browser, address, width, scheme) as seen:
         seen.check()
@@ -46,6 +52,7 @@ def test_the_report_is_whole_in_any_window(browser: Any, address: str, width: in
             summary.click()
         seen.check()
         assert seen.page.locator("figure svg").count() > 10
+        assert seen.page.evaluate(_CUT_CHARTS) == []
         paper = "rgb(255, 255, 255)" if scheme == "light" else "rgb(13, 17, 23)"
         assert seen.page.evaluate("getComputedStyle(document.body).backgroundColor") == paper
 

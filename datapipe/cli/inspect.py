@@ -109,6 +109,7 @@ def inspect(
 
     The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.
     """
+    from datapipe.browse.document.judged import as_judged
     from datapipe.inspect.documents import DocumentQuery, Inspector
     from datapipe.inspect.duplicates import ClusterQuery
 
@@ -125,12 +126,12 @@ def inspect(
         duplicates = ClusterQuery(stage=clusters, source=source, count=count, members=members or 3, least_alike=least_alike)
         _print_clusters(output, duplicates, full, as_json)
     elif named is not None:
-        _print_documents(Inspector.open(output).find_document(named), full, as_json)
+        _print_documents(as_judged(output, Inspector.open(output).find_document(named)), full, as_json)
     else:
         outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
         reason = "" if dropped in (None, "all") else dropped
         query = DocumentQuery(outcome=outcome, source=source, reason=reason, count=count)
-        _print_documents(Inspector.open(output).find(query), full, as_json, f"no {outcome} documents")
+        _print_documents(as_judged(output, Inspector.open(output).find(query)), full, as_json, f"no {outcome} documents")
 
 
 def _check_companions(

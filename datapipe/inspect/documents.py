@@ -8,8 +8,8 @@ The sample is keyed: the same query returns the same documents each time, and a 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from typing import Any, Literal, Self
 
@@ -23,6 +23,7 @@ from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError, suggest
 from datapipe.exchange.partitions import read_table
 from datapipe.inspect.originals import GONE, NOT_FOUND, DocumentLocator
+from datapipe.own_columns import OWN_COLUMNS
 from datapipe.plan.compile import Step
 from datapipe.plan.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
@@ -31,6 +32,8 @@ from datapipe.shards.snapshots import newest_manifest
 from datapipe.storage import Root
 
 _SHOWN_NAMES = 5
+
+_OWN_VALUES = frozenset({*OWN_COLUMNS, "html", "source", "stored in", "sample"})
 
 Outcome = Literal["kept", "dropped", "quarantined"]
 
@@ -49,6 +52,8 @@ class InspectedDocument:
         text: of a kept document as the stages left it, otherwise as read; None when the source no longer holds it.
         error: why the document is quarantined.
         is_taken_down: whether the newest snapshot leaves it out, whatever the run decided.
+        columns: of a kept document, and of a dropped one as the deciding stage got it: kept fields, and what stages wrote.
+        is_as_judged: whether the text is the extracted one of a page, as the stage that dropped it got it.
     """
 
     source: str
@@ -64,6 +69,8 @@ class InspectedDocument:
     error: str = ""
     own_id: str = ""
     is_taken_down: bool = False
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    is_as_judged: bool = False
 
     @property
     def name(self) -> str:
@@ -237,6 +244,7 @@ class Inspector:
             text=text if text is not None else row.get("excerpt"),
             error=row.get("error", ""),
             is_taken_down=bool(removed.holds(np.frombuffer(row["key"], np.uint8).reshape(1, -1))[0]),
+            columns=columns_of(row) if outcome == "kept" else {},
             own_id=own_id if own_id != document_name(row["source"], located.path, located.position) else "",
         )
 
@@ -244,6 +252,12 @@ class Inspector:
         """The text of a kept document, as the stages left it."""
         batch = next(islice(read_table(self.root, output, ["text"]), batch_number, None))
         return batch.column("text")[row_number].as_py()
+
+
+def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns of a document that its source or its stages named, as text and numbers."""
+    named = {name: value for name, value in row.items() if name not in _OWN_VALUES and value is not None}
+    return {name: value if isinstance(value, bool | int | float) else str(value) for name, value in named.items()}
 
 
 def _without_text(batch: pa.RecordBatch) -> pa.RecordBatch:

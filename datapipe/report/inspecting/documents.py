@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from rich.console import Console
 from rich.rule import Rule
 from rich.text import Text
 
-from datapipe.report.layout import NO_BREAK, print_text, print_verbatim
+from datapipe.report.layout import NO_BREAK, fitting, print_text, print_verbatim
 
 _SHOWN_CHARS = 600
-_KEPT_TEXT, _READ_TEXT = "  (as the stages left it)", "  (as it was read)"
+_KEPT_TEXT, _READ_TEXT, _JUDGED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
+_COLUMN_CHARS = 200
 
 
 class Document(Protocol):
@@ -38,6 +40,10 @@ class Document(Protocol):
     def error(self) -> str: ...
     @property
     def is_taken_down(self) -> bool: ...
+    @property
+    def columns(self) -> Mapping[str, Any]: ...
+    @property
+    def is_as_judged(self) -> bool: ...
 
 
 def print_document(document: Document, console: Console, full: bool = False) -> None:
@@ -45,6 +51,9 @@ def print_document(document: Document, console: Console, full: bool = False) -> 
     title = Text(document.name + (f"  id {document.own_id}" if document.own_id else ""))
     console.print(Rule(title, align="left") if len(title) < console.width else title, soft_wrap=True)
     print_text(_decision(document), console, "bold")
+    if document.columns:
+        columns = (f"{name}: {fitting(str(value), _COLUMN_CHARS)}" for name, value in document.columns.items())
+        print_text(", ".join(columns), console)
     if document.error:
         print_text(document.error.strip(), console, "red")
     if document.text is None:
@@ -56,7 +65,7 @@ def print_document(document: Document, console: Console, full: bool = False) -> 
 
 def _decision(document: Document) -> str:
     decision = f"{document.outcome} {document.reason}".strip()
-    decision += _KEPT_TEXT if document.outcome == "kept" else _READ_TEXT
+    decision += _KEPT_TEXT if document.outcome == "kept" else _JUDGED_TEXT if document.is_as_judged else _READ_TEXT
     if document.value is not None:
         decision += "  not measured" if math.isnan(document.value) else f"  measured{NO_BREAK}{document.value:.4g}"
     if document.threshold is not None:

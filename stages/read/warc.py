@@ -23,8 +23,8 @@ class Warc(PageReader):
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".warc",)
-    libraries: ClassVar[tuple[str, ...]] = ("fastwarc", "brotli")
-    needs: ClassVar[tuple[str, ...]] = ("fastwarc", "isal", "brotli", "zstandard")
+    libraries: ClassVar[tuple[str, ...]] = ("brotli",)
+    needs: ClassVar[tuple[str, ...]] = ("isal", "brotli", "zstandard")
 
     def records_of_split(self, stream: pa.NativeFile, split: Split) -> Iterator[Record | Rejected]:
         return warc_records_of_split(stream, split, self.max_record_bytes)

@@ -169,7 +169,8 @@ class _Names:
             return ""
         return (
             f"the members of sample '{_clean(sample.key or '')}' do not follow each other: .{_clean(min(before))} and "
-            f".{_clean(min(endings))} have others between them. Expected the members of a sample side by side, as `tar --sort=name` writes them"
+            f".{_clean(min(endings))} have others between them. Expected the members of a sample side by side, as "
+            f"`tar --sort=name` writes them"
         )
 
 

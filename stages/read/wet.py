@@ -22,8 +22,6 @@ class Wet(ArchiveReader):
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".warc.wet", ".wet")
-    libraries: ClassVar[tuple[str, ...]] = ("fastwarc",)
-    needs: ClassVar[tuple[str, ...]] = ("fastwarc",)
 
     def records_of_split(self, stream: pa.NativeFile, split: Split) -> Iterator[Record | Rejected]:
         return warc_records_of_split(stream, split, self.max_record_bytes)

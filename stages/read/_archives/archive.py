@@ -114,6 +114,8 @@ class ArchiveReader(Reader):
             try:
                 for record in self.records_of_split(stream, split):
                     batch.add(record if isinstance(record, Rejected) else self.document(record))
+                    if isinstance(record, Record) and record.has_short_length:
+                        batch.add("short_length")
                     if batch.is_full:
                         yield batch.take()
             except BrokenStreamError as error:

@@ -38,9 +38,11 @@ class Record:
     Attributes:
         kind: as WARC names it: "response", "resource", "conversion", "warcinfo"; "unknown" for any other.
         body: all bytes of its block.
+        has_short_length: whether its head tells fewer bytes.
     """
 
     position: int
     kind: str
     headers: Headers
     body: bytes
+    has_short_length: bool = False

@@ -17,6 +17,7 @@ limited            documents that `--limit` left out                            
 same_file          a file that two sources read, or one source twice                    before the run
 normalized_weights  weights that do not add up to 1                                     before the run
 excess_drops       a global stage that dropped more than `max_dropped`                  its decisions
+short_length       records of web archives that are longer than their heads tell        when the source is read
 without_text       tar archives of which more than `MOST_WITHOUT_TEXT` of the samples  when the source is read
                    have no text
 few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
@@ -121,7 +122,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         found += _null_fields(request, plan, source)
         found += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
         found += _read_whole(plan, source)
-        found += _without_text(source, counts)
+        found += [*_without_text(source, counts), *_short_lengths(source, counts)]
         found += [] if source in empty else _of_losses(request, source, counts)
         found += _unknown_tokens(plan, source)
         found += _of_packing(plan, source)
@@ -340,6 +341,16 @@ def _without_text(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
         )
         details = {"without_text": without, "samples": num_samples}
         yield RunWarning(kind="without_text", source=source, text=text, details=details)
+
+
+def _short_lengths(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
+    num_records = counts.document_counts.counts.get("read:short_length", 0)
+    if num_records:
+        text = (
+            f"source '{source}': {counted(num_records, 'record')} of its web archives have a Content-Length that is a few "
+            f"bytes short. They are read to their ends, where the next record begins."
+        )
+        yield RunWarning(kind="short_length", source=source, text=text, details={"records": num_records})
 
 
 MOST_SPLIT = 0.05

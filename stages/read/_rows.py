@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from datapipe.kernels.read.delimited import Delimited
-from datapipe.stage import OpenInput, Rejected, Split
-from datapipe.stage.decoding import BLOCK_BYTES, EXCERPT_BYTES, BrokenStreamError, chunks
+from datapipe.stage import Rejected
+from datapipe.stage.decoding import BLOCK_BYTES, EXCERPT_BYTES, BrokenStreamError
 
 _IS_OPEN = (
     "the file ends within a quoted value of this row: it is cut off, or a quote is never closed. For values that are written "
@@ -64,17 +64,17 @@ class Rows:
 
 
 def row_blocks(
-    split: Split, open_input: OpenInput, delimited: Delimited, max_row_bytes: int, *, refuses_escapes: bool = False
+    content: Iterable[tuple[int, bytes]], delimited: Delimited, max_row_bytes: int, *, refuses_escapes: bool = False
 ) -> Iterator[Rows | Rejected]:
-    """The rows of a split in the order of the file. `Rejected` stands for a row that is too long, and for the rest of a file
-    that is broken.
+    """The rows of chunks, which have their offsets, in the order of the file. `Rejected` stands for a row that is too long, and
+    for the rest of a file that is broken.
 
     Args:
         refuses_escapes: whether quotes that a backslash seems to escape make a file a broken one.
     """
     collected = _OpenRow(delimited, max_row_bytes)
     try:
-        for offset, chunk in _joined(chunks(split, open_input)):
+        for offset, chunk in _joined(content):
             blocks = list(collected.add(offset, chunk))
             if refuses_escapes and delimited.num_suspects:
                 yield Rejected(position=offset, error=_IS_ESCAPED, excerpt=chunk[:EXCERPT_BYTES], is_file_damage=True)

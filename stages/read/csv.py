@@ -25,8 +25,9 @@ from pydantic import Field, field_validator, model_validator
 from datapipe.columns import compute as pc
 from datapipe.columns import texts_from
 from datapipe.kernels.read.delimited import Delimited
-from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from datapipe.stage.decoding import byte_ranges
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
+from datapipe.stage.decoding import byte_ranges, chunks
+from stages.read._content_reader import ContentReader
 from stages.read._json.lines import NO_TEXTS, undecodable
 from stages.read._rows import Rows, row_blocks, too_long
 
@@ -35,7 +36,7 @@ _LISTED_CHARS = 300
 _BATCH_ROWS = 8192
 
 
-class Csv(Reader):
+class Csv(ContentReader):
     """Reads each row of a CSV or TSV file as a document. The first row names the columns, or `column_names` does.
 
     All values are text, as they are written; an empty id is none. A row with more or fewer values than there are columns is
@@ -156,7 +157,8 @@ class Csv(Reader):
 
     def _blocks(self, split: Split, open_input: OpenInput) -> Iterator[Rows | Rejected]:
         delimited, refuses_escapes = self._delimited(split.file), self.escape is None
-        return row_blocks(split, open_input, delimited, self.max_row_bytes, refuses_escapes=refuses_escapes)
+        content = chunks(split, open_input, self.max_window_bytes)
+        return row_blocks(content, delimited, self.max_row_bytes, refuses_escapes=refuses_escapes)
 
     @property
     def _escape(self) -> str | None:

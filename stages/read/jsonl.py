@@ -21,8 +21,9 @@ import numpy as np
 from pydantic import Field
 
 from datapipe.errors import UnsplittableInputError
-from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, line_blocks
+from stages.read._content_reader import ContentReader
 from stages.read._json.fields import fields_of_lines
 from stages.read._json.lines import NO_TEXTS, LineParser, told_cut_off
 
@@ -34,7 +35,7 @@ _BEFORE_MEMBER = (64 << 10, 1 << 20, 16 << 20)
 """Stored bytes before a member in which another one may begin, so that the first line of the member is read."""
 
 
-class Jsonl(Reader):
+class Jsonl(ContentReader):
     """Reads files of one JSON object a line; and those of one array of objects, or of objects written over several lines.
 
     The text must be a JSON string, and no key of its path may occur twice in an object. Ids and fields under `keep:` become
@@ -78,7 +79,7 @@ class Jsonl(Reader):
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         """Batches of documents. A dot in the name of a field selects a member of an object."""
         parser = LineParser(fields, self.max_line_bytes)
-        for block in line_blocks(split, open_input, self.max_line_bytes):
+        for block in line_blocks(split, open_input, self.max_line_bytes, self.max_window_bytes):
             if isinstance(block, Rejected):
                 yield ReadBatch(positions=np.zeros(0, np.uint64), texts=NO_TEXTS, ids=NO_TEXTS, rejected=(block,))
             else:
@@ -87,7 +88,7 @@ class Jsonl(Reader):
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """The fields of the objects in the first block of lines, as far as `_json/fields.py` looks."""
         try:
-            for block in line_blocks(split, open_input, self.max_line_bytes):
+            for block in line_blocks(split, open_input, self.max_line_bytes, self.max_window_bytes):
                 if isinstance(block, Block) and (seen := fields_of_lines(block.content, fields)).num_records:
                     return seen
         except UnsplittableInputError:  # of which the run tells
@@ -100,7 +101,7 @@ class Jsonl(Reader):
         for split in self.splits_at(file, position):
             is_before = False
             try:
-                for block in line_blocks(split, open_input, self.max_line_bytes):
+                for block in line_blocks(split, open_input, self.max_line_bytes, self.max_window_bytes):
                     if isinstance(block, Rejected):
                         continue
                     if (start := block.offset(position)) is not None:

@@ -10,11 +10,12 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe.columns import text_lengths
-from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, as_utf8, decoded
+from stages.read._content_reader import ContentReader
 
 
-class Text(Reader):
+class Text(ContentReader):
     """Reads each file as one document: UTF-8 text without byte order mark, with its line ends; UTF-16 and UTF-32 where a byte
     order mark tells them. An empty file is an empty text."""
 
@@ -51,7 +52,7 @@ class Text(Reader):
         blocks: list[bytes] = []
         size = 0
         try:
-            for block in as_utf8(decoded(open_input, file.url, file.compression)):
+            for block in as_utf8(decoded(open_input, file.url, file.compression, self.max_window_bytes)):
                 blocks.append(block)
                 size += len(block)
                 if size > self.max_file_bytes:

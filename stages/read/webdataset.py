@@ -25,10 +25,11 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
-from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
+from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, as_utf8, decoded
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._byte_stream import ByteStream
+from stages.read._content_reader import ContentReader
 from stages.read._tar.members import Member, TarMembers
 
 _BATCH_DOCS = 4096
@@ -41,7 +42,7 @@ _MOST_NAMES = 1 << 20
 _SURROGATES = re.compile("[\ud800-\udfff]")
 
 
-class Webdataset(Reader):
+class Webdataset(ContentReader):
     """Reads the text of each sample of a tar archive.
 
     `text: [txt, json]` are the endings of members that may hold it; the first one that a sample has counts. The text of a JSON
@@ -67,7 +68,7 @@ class Webdataset(Reader):
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         batch = _Batch(fields)
-        stream = ByteStream(decoded(open_input, split.file.url, split.file.compression))
+        stream = ByteStream(decoded(open_input, split.file.url, split.file.compression, self.max_window_bytes))
         sample = _Sample()
         try:
             members = TarMembers(stream)

@@ -7,6 +7,7 @@ from codecs import getincrementaldecoder
 
 from datapipe.errors import DatapipeError
 from datapipe.stage.decoding.streams import NO_STREAM, TOO_LARGE
+from datapipe.stage.decoding.windows import TOO_LARGE_WINDOW
 
 COMPRESSION_OF_ENDING = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bzip2", ".xz": "xz", ".zstd": "zstd"}
 """The compressions that are read, by the endings of files."""
@@ -107,6 +108,8 @@ def damage_of(compression: str, error: str, *, has_content: bool) -> str:
         return f"the {compression} archive is cut off: the file ends before the archive does"
     if has_content and any(text in error for text in _NO_HEADER):
         return f"bytes that are no {compression} archive follow the end of the archive; expected the end of the file"
+    if error.startswith(TOO_LARGE_WINDOW):
+        return f"the {compression} archive {error}"
     if TOO_LARGE in error:
         return f"the {compression} archive asks for more than 256 MiB of memory; expected what `xz -9` writes: repack it"
     return f"the {compression} archive is damaged: {error}"

@@ -19,6 +19,7 @@ from datapipe.stage.decoding.archives import HEAD_BYTES, BrokenStreamError, chec
 from datapipe.stage.decoding.members import HAVE_MEMBERS, Content, Damage, member_events
 from datapipe.stage.decoding.stored import StoredBytes
 from datapipe.stage.decoding.streams import StreamReader
+from datapipe.stage.decoding.windows import MOST_WINDOW_BYTES
 from datapipe.stage.reader import OpenInput
 
 BLOCK_BYTES = 4 << 20
@@ -70,8 +71,13 @@ def as_utf8(content: Iterator[bytes]) -> Iterator[bytes]:
 # ------------------------------------------------------------------------------------------------ decompression
 
 
-def decoded(open_input: OpenInput, url: str, compression: str | None) -> Iterator[bytes]:
+def decoded(
+    open_input: OpenInput, url: str, compression: str | None, max_window_bytes: int = MOST_WINDOW_BYTES
+) -> Iterator[bytes]:
     """The decompressed content in chunks, the first of at least `HEAD_BYTES` or all; nothing for an empty plain file.
+
+    Args:
+        max_window_bytes: the largest window of a Zstandard frame, which is held in memory.
 
     Raises:
         OSError: the storage failed.
@@ -88,7 +94,7 @@ def decoded(open_input: OpenInput, url: str, compression: str | None) -> Iterato
         elif stream.size() == 0:
             raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
         elif compression in HAVE_MEMBERS:
-            yield from _with_whole_head(_of_members(StoredBytes(stream), compression))
+            yield from _with_whole_head(_of_members(StoredBytes(stream), compression, max_window_bytes))
         else:
             yield from _with_whole_head(_of_streams(stream, compression))
 
@@ -107,9 +113,9 @@ def _with_whole_head(content: Iterator[bytes]) -> Iterator[bytes]:
     yield from content
 
 
-def _of_members(stored: StoredBytes, compression: str) -> Iterator[bytes]:
+def _of_members(stored: StoredBytes, compression: str, max_window_bytes: int) -> Iterator[bytes]:
     check_format(stored.all(0, HEAD_BYTES), compression)
-    for event in member_events(stored, compression):
+    for event in member_events(stored, compression, max_window_bytes=max_window_bytes):
         if isinstance(event, Damage):
             raise BrokenStreamError(event.error)
         if isinstance(event, Content):

@@ -28,6 +28,7 @@ class Frame:
 
     Attributes:
         content_bytes: the size of its content, if the header tells it.
+        window_bytes: how far back it refers to its content, once its header was given; 0 for LZ4.
         is_ended: whether its last byte was given.
         is_broken: whether the bytes given are not the beginning of a frame. The header at fault counts as given.
     """
@@ -36,6 +37,7 @@ class Frame:
 
     def __init__(self) -> None:
         self.content_bytes: int | None = None
+        self.window_bytes = 0
         self.is_ended = self.is_broken = False
         self._held = b""
         self._wanted, self._on_header = self._MAGIC_AND_FLAGS, self._begin
@@ -85,6 +87,7 @@ class ZstdFrame(Frame):
         is_single_segment = flags >> 5 & 1
         self._checksum_bytes = 4 * (flags >> 2 & 1)
         self._size_bytes = (is_single_segment, 2, 4, 8)[flags >> 6]
+        self._has_window = not is_single_segment
         rest = 1 - is_single_segment + (0, 1, 2, 4)[flags & 3] + self._size_bytes
         self._expect(rest, self._sizes)
 
@@ -92,6 +95,8 @@ class ZstdFrame(Frame):
         if self._size_bytes:
             size = int.from_bytes(header[-self._size_bytes :], "little")
             self.content_bytes = size + (256 if self._size_bytes == 2 else 0)
+        base = 1 << 10 + (header[0] >> 3)
+        self.window_bytes = base + (base >> 3) * (header[0] & 7) if self._has_window else self.content_bytes or 0
         self._expect(3, self._block)
 
     def _block(self, header: bytes) -> None:

@@ -39,6 +39,7 @@ from datapipe.stage.decoding.content import BLOCK_BYTES, as_utf8, decoded, is_wi
 from datapipe.stage.decoding.json_values import as_json_lines, is_json_text
 from datapipe.stage.decoding.members import HAVE_MEMBERS, BehindRange, Content, Damage, Event, member_events
 from datapipe.stage.decoding.stored import StoredBytes
+from datapipe.stage.decoding.windows import MOST_WINDOW_BYTES
 from datapipe.stage.reader import InputFile, OpenInput, Rejected, Split
 
 EXCERPT_BYTES = 4096
@@ -81,7 +82,9 @@ class Block:
         return next(found, None)
 
 
-def line_blocks(split: Split, open_input: OpenInput, max_line_bytes: int) -> Iterator[Block | Rejected]:
+def line_blocks(
+    split: Split, open_input: OpenInput, max_line_bytes: int, max_window_bytes: int = MOST_WINDOW_BYTES
+) -> Iterator[Block | Rejected]:
     """The lines of a split in the order of the file, in blocks of about `BLOCK_BYTES`. `Rejected` stands for a line that is too
     long to hold, and for damage, with the rest of the line before it.
 
@@ -93,12 +96,12 @@ def line_blocks(split: Split, open_input: OpenInput, max_line_bytes: int) -> Ite
     lines = _Lines()
     try:
         if split.file.compression not in HAVE_MEMBERS:
-            yield from _lines_of_chunks(split, open_input, lines, max_line_bytes)
+            yield from _lines_of_chunks(chunks(split, open_input, max_window_bytes), split, lines, max_line_bytes)
             return
         try:
-            yield from _lines_of_members(split, open_input, lines, max_line_bytes)
+            yield from _lines_of_members(split, open_input, lines, max_line_bytes, max_window_bytes)
         except _OneTextError:  # before the first line
-            yield from _lines_of_chunks(split, open_input, lines, max_line_bytes)
+            yield from _lines_of_chunks(chunks(split, open_input, max_window_bytes), split, lines, max_line_bytes)
     except BrokenStreamError as error:
         yield from lines.take()
         yield replace(lines.give_up(str(error)), is_file_damage=True)
@@ -108,16 +111,20 @@ class _OneTextError(Exception):
     """The content of members is one text, of which no member can be read alone."""
 
 
-def _lines_of_chunks(split: Split, open_input: OpenInput, lines: _Lines, max_line_bytes: int) -> Iterator[Block | Rejected]:
-    for offset, chunk in as_json_lines(chunks(split, open_input), split):
+def _lines_of_chunks(
+    content: Iterator[tuple[int, bytes]], split: Split, lines: _Lines, max_line_bytes: int
+) -> Iterator[Block | Rejected]:
+    for offset, chunk in as_json_lines(content, split):
         yield from lines.add(offset, chunk, max_line_bytes)
     yield from lines.take(last=True)
 
 
-def _lines_of_members(split: Split, open_input: OpenInput, lines: _Lines, max_line_bytes: int) -> Iterator[Block | Rejected]:
+def _lines_of_members(
+    split: Split, open_input: OpenInput, lines: _Lines, max_line_bytes: int, max_window_bytes: int
+) -> Iterator[Block | Rejected]:
     is_first_line_of_others, is_behind = split.start > 0, False
     with open_input(split.file.url) as stream:
-        for event in _events(split, stream):
+        for event in _events(split, stream, max_window_bytes):
             if isinstance(event, BehindRange):
                 if is_first_line_of_others:
                     return
@@ -146,7 +153,7 @@ def _lines_of_members(split: Split, open_input: OpenInput, lines: _Lines, max_li
     yield from lines.take(last=True)
 
 
-def _events(split: Split, stream: pa.NativeFile) -> Iterator[Event]:
+def _events(split: Split, stream: pa.NativeFile, max_window_bytes: int) -> Iterator[Event]:
     """The events of the members of a split, without a byte-order mark. Raises BrokenStreamError in the split at the beginning
     of a file that is empty or of another format."""
     compression = split.file.compression
@@ -160,7 +167,7 @@ def _events(split: Split, stream: pa.NativeFile) -> Iterator[Event]:
         if split.start:
             return
         raise
-    events = member_events(stored, compression, split.start, split.stop)
+    events = member_events(stored, compression, split.start, split.stop, max_window_bytes)
     yield from events if split.start else _of_lines(events)
 
 
@@ -301,11 +308,14 @@ def _append(chunks: list[bytes | bytearray], chunk: bytes) -> None:
         chunks.append(bytearray(chunk))
 
 
-def chunks(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
+def chunks(split: Split, open_input: OpenInput, max_window_bytes: int = MOST_WINDOW_BYTES) -> Iterator[tuple[int, bytes]]:
     """The bytes of the split's lines as UTF-8, in chunks with their offsets. Raises UnsplittableInputError for the beginning of
     a file of UTF-16 or UTF-32, which is read whole."""
     file = split.file
-    found = _range(split, open_input) if file.compression is None else _placed(decoded(open_input, file.url, file.compression))
+    if file.compression is None:
+        found = _range(split, open_input)
+    else:
+        found = _placed(decoded(open_input, file.url, file.compression, max_window_bytes))
     for offset, chunk in found:
         if offset == 0 and is_wide(chunk):
             if split.stop is not None:

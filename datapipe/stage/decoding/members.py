@@ -20,7 +20,7 @@ bytes like a member stand inside of one, and the next range would begin there. I
 members that one reading of the whole file has, by induction over the ranges: whether a search finds a member depends on the
 stored bytes from its first one on alone. A search never leaves the bytes that its range reads anyway.
 
-Memory is a block of stored bytes and a chunk of content; for a frame what its header asks for, up to 128 MiB.
+Memory is a block of stored bytes and a chunk of content; for a frame what its header asks for, up to `max_window_bytes`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from datapipe.stage.decoding.archives import MAGIC, damage_of
 from datapipe.stage.decoding.frames import FRAMES, SKIPPABLE_BYTES, Frame, is_skippable
 from datapipe.stage.decoding.stored import StoredBytes
 from datapipe.stage.decoding.streams import NO_STREAM, TRUNCATED, is_padding
+from datapipe.stage.decoding.windows import MOST_WINDOW_BYTES, LongWindow, too_large_window
 from datapipe.stage.reader import InputFile, OpenInput
 
 HAVE_MEMBERS = frozenset({"gzip", *FRAMES})
@@ -58,6 +59,9 @@ _GZIP = 31
 _TRIAL_BYTES = {"gzip": (64 << 10,), "zstd": (192 << 10,), "lz4": (96 << 10, (4 << 20) + 64)}
 """A search finds a member if content follows from so many stored bytes, the later numbers where the first do not suffice. The
 last one is more than the largest first block."""
+
+_MOST_HEADER_BYTES = 18
+"""The longest header of a Zstandard frame (RFC 8878, 3.1.1.1)."""
 
 _SMALL_CONTENT_BYTES = 64 << 10
 _RUN_CONTENT_BYTES = 1 << 20
@@ -98,12 +102,18 @@ class BehindRange:
 Event = Content | Damage | BehindRange
 
 
-def member_events(stored: StoredBytes, compression: str, start: int = 0, stop: int | None = None) -> Iterator[Event]:
+def member_events(
+    stored: StoredBytes,
+    compression: str,
+    start: int = 0,
+    stop: int | None = None,
+    max_window_bytes: int = MOST_WINDOW_BYTES,
+) -> Iterator[Event]:
     """The members that begin in [start, stop), a `BehindRange`, and the members behind; nothing if none begins in the range.
 
     Raises UnsplittableInputError where the range is read and the next one would begin where no member does.
     """
-    return _Members(stored, compression).events(start, stop)
+    return _Members(stored, compression, max_window_bytes).events(start, stop)
 
 
 def has_members(file: InputFile, open_input: OpenInput) -> bool:
@@ -124,8 +134,8 @@ class _Members:
         first: offset of the first frame that has content. What is before it belongs to it.
     """
 
-    def __init__(self, stored: StoredBytes, compression: str) -> None:
-        self._stored, self._compression = stored, compression
+    def __init__(self, stored: StoredBytes, compression: str, max_window_bytes: int = MOST_WINDOW_BYTES) -> None:
+        self._stored, self._compression, self._max_window_bytes = stored, compression, max_window_bytes
         self.first = self._behind_skippable(0)
         self._joins_frames = compression in FRAMES
         self._next = 0
@@ -273,7 +283,7 @@ class _Members:
         return b"".join(rest)
 
     def _frame(self, offset: int) -> Iterator[bytes]:
-        file, done = _FrameFile(self._stored, self._compression, offset), 0
+        file, done = self._frame_file(offset), 0
         try:
             with file.unpacked() as unpacked:
                 while chunk := unpacked.read(_CHUNK_BYTES):
@@ -288,10 +298,18 @@ class _Members:
             ) from error
         self._next = file.offset
 
+    def _frame_file(self, offset: int, step_from: int | None = None) -> _FrameFile:
+        """The frame at an offset. Raises _BrokenMemberError where its window is larger than allowed."""
+        frame = FRAMES[self._compression]()
+        frame.take(self._stored.header(offset, _MOST_HEADER_BYTES))
+        if frame.window_bytes > self._max_window_bytes:
+            raise _BrokenMemberError(too_large_window(frame.window_bytes, self._max_window_bytes))
+        return _FrameFile(self._stored, self._compression, offset, frame.window_bytes, step_from)
+
     def _frame_rest(self, offset: int, damaged: int, done: int) -> bytes:
         """The content of a frame behind its first `done` bytes, up to the damage. Arrow loses what it has decompressed before
         damage, so the frame is read once more, and byte by byte at last."""
-        file, passed, rest = _FrameFile(self._stored, self._compression, offset, damaged), 0, []
+        file, passed, rest = self._frame_file(offset, damaged), 0, []
         try:
             with file.unpacked() as unpacked:
                 while passed < done:
@@ -356,6 +374,7 @@ class _FrameFile:
     """The stored bytes of one frame as the file that Arrow reads.
 
     Args:
+        window_bytes: its window, if it has one.
         step_from: the offset from which reads return one byte each.
 
     Attributes:
@@ -366,17 +385,20 @@ class _FrameFile:
 
     closed = False
 
-    def __init__(self, stored: StoredBytes, compression: str, offset: int, step_from: int | None = None) -> None:
+    def __init__(self, stored: StoredBytes, compression: str, offset: int, window_bytes: int, step_from: int | None) -> None:
         self.frame: Frame = FRAMES[compression]()
         self.failure: Exception | None = None
         self.offset = self.last_offset = offset
         self._stored, self._compression, self._step_from = stored, compression, step_from
+        self._window_bytes = window_bytes
 
     def unpacked(self) -> Any:
+        if self._window_bytes > MOST_WINDOW_BYTES:
+            return LongWindow(self, self.frame, self._window_bytes)
         source: Any = pa.PythonFile(self, mode="r")
         return pa.CompressedInputStream(source, self._compression)
 
-    def read(self, num_bytes: int) -> bytes:
+    def read(self, num_bytes: int = -1, /) -> bytes:
         if self.frame.is_ended or self.frame.is_broken:
             return b""
         if self._step_from is not None:

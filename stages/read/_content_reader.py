@@ -1,0 +1,20 @@
+"""What the readers of compressed content have in common: how much memory its decompression may take."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from datapipe.stage import Reader
+from datapipe.stage.decoding import MOST_WINDOW_BYTES
+
+
+class ContentReader(Reader):
+    """Reads the decompressed content of files."""
+
+    max_window_bytes: int = Field(
+        default=MOST_WINDOW_BYTES,
+        ge=1 << 10,
+        le=1 << 31,
+        description="The largest window of a Zstandard file, which a worker holds in memory. Those of `zstd --long=31`, as of "
+        "Reddit's archives, have 2147483648 bytes.",
+    )

@@ -5,7 +5,7 @@ content.py    decompression, and UTF-16 and UTF-32 as UTF-8
 streams.py    bzip2 and xz, which Arrow does not read, or not exactly
 stored.py     stored bytes by their offset
 frames.py     where Zstandard and LZ4 frames end
-windows.py    Zstandard frames with large windows
+windows.py    the content of Zstandard and LZ4 frames
 members.py    the members of gzip, Zstandard and LZ4 files, of a file or of a range of its stored bytes
 lines.py      blocks of whole lines, of a file or of a range of it
 json_values.py JSON arrays, and objects over several lines, as JSON lines

@@ -28,16 +28,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage.decoding.archives import MAGIC, damage_of
-from datapipe.stage.decoding.frames import FRAMES, SKIPPABLE_BYTES, Frame, is_skippable
+from datapipe.stage.decoding.frames import FRAMES, SKIPPABLE_BYTES, is_skippable
 from datapipe.stage.decoding.stored import StoredBytes
 from datapipe.stage.decoding.streams import NO_STREAM, TRUNCATED, is_padding
-from datapipe.stage.decoding.windows import MOST_WINDOW_BYTES, LongWindow, too_large_window
+from datapipe.stage.decoding.windows import MOST_WINDOW_BYTES, FrameFile, too_large_window
 from datapipe.stage.reader import InputFile, OpenInput
 
 HAVE_MEMBERS = frozenset({"gzip", *FRAMES})
@@ -298,13 +298,13 @@ class _Members:
             ) from error
         self._next = file.offset
 
-    def _frame_file(self, offset: int, step_from: int | None = None) -> _FrameFile:
+    def _frame_file(self, offset: int, step_from: int | None = None) -> FrameFile:
         """The frame at an offset. Raises _BrokenMemberError where its window is larger than allowed."""
         frame = FRAMES[self._compression]()
         frame.take(self._stored.header(offset, _MOST_HEADER_BYTES))
         if frame.window_bytes > self._max_window_bytes:
             raise _BrokenMemberError(too_large_window(frame.window_bytes, self._max_window_bytes))
-        return _FrameFile(self._stored, self._compression, offset, frame.window_bytes, step_from)
+        return FrameFile(self._stored, self._compression, offset, frame.window_bytes, step_from)
 
     def _frame_rest(self, offset: int, damaged: int, done: int) -> bytes:
         """The content of a frame behind its first `done` bytes, up to the damage. Arrow loses what it has decompressed before
@@ -368,50 +368,3 @@ class _BrokenMemberError(Exception):
     def __init__(self, error: str, rest: bytes = b"") -> None:
         super().__init__(error)
         self.rest = rest
-
-
-class _FrameFile:
-    """The stored bytes of one frame as the file that Arrow reads.
-
-    Args:
-        window_bytes: its window, if it has one.
-        step_from: the offset from which reads return one byte each.
-
-    Attributes:
-        offset: behind the last read.
-        last_offset: of the last read.
-        failure: the error of the storage.
-    """
-
-    closed = False
-
-    def __init__(self, stored: StoredBytes, compression: str, offset: int, window_bytes: int, step_from: int | None) -> None:
-        self.frame: Frame = FRAMES[compression]()
-        self.failure: Exception | None = None
-        self.offset = self.last_offset = offset
-        self._stored, self._compression, self._step_from = stored, compression, step_from
-        self._window_bytes = window_bytes
-
-    def unpacked(self) -> Any:
-        if self._window_bytes > MOST_WINDOW_BYTES:
-            return LongWindow(self, self.frame, self._window_bytes)
-        source: Any = pa.PythonFile(self, mode="r")
-        return pa.CompressedInputStream(source, self._compression)
-
-    def read(self, num_bytes: int = -1, /) -> bytes:
-        if self.frame.is_ended or self.frame.is_broken:
-            return b""
-        if self._step_from is not None:
-            num_bytes = min(num_bytes, self._step_from - self.offset) if self.offset < self._step_from else 1
-        try:
-            stored = self._stored.some(self.offset, num_bytes)
-        except Exception as error:
-            self.failure = error
-            raise
-        stored = bytes(stored[: self.frame.take(stored)])
-        self.last_offset = self.offset
-        self.offset += len(stored)
-        return stored
-
-    def close(self) -> None:
-        """Does nothing: the caller who opened the stream closes it."""

@@ -1,4 +1,5 @@
-"""Zstandard frames whose window is larger than what Arrow takes, as `zstd --long=31` writes them.
+"""The content of a Zstandard or LZ4 frame: by Arrow, or by zstandard where its window is larger than what Arrow takes, as
+`zstd --long=31` writes it.
 
 A window is how far back a frame refers to its content, so a decompressor holds as much: up to 2 GiB, where a reader allows it.
 """
@@ -8,7 +9,10 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Self
 
-from datapipe.stage.decoding.frames import Frame
+import pyarrow as pa
+
+from datapipe.stage.decoding.frames import FRAMES, Frame
+from datapipe.stage.decoding.stored import StoredBytes
 from datapipe.stage.decoding.streams import TRUNCATED, RawFile
 
 MOST_WINDOW_BYTES = 128 << 20
@@ -28,7 +32,54 @@ def too_large_window(window_bytes: int, most_bytes: int) -> str:
 TOO_LARGE_WINDOW = "asks for a window"
 
 
-class LongWindow:
+class FrameFile:
+    """The stored bytes of one frame as the file that Arrow reads.
+
+    Args:
+        window_bytes: its window, if it has one.
+        step_from: the offset from which reads return one byte each.
+
+    Attributes:
+        offset: behind the last read.
+        last_offset: of the last read.
+        failure: the error of the storage.
+    """
+
+    closed = False
+
+    def __init__(self, stored: StoredBytes, compression: str, offset: int, window_bytes: int, step_from: int | None) -> None:
+        self.frame: Frame = FRAMES[compression]()
+        self.failure: Exception | None = None
+        self.offset = self.last_offset = offset
+        self._stored, self._compression, self._step_from = stored, compression, step_from
+        self._window_bytes = window_bytes
+
+    def unpacked(self) -> Any:
+        if self._window_bytes > MOST_WINDOW_BYTES:
+            return _LongWindow(self, self.frame, self._window_bytes)
+        source: Any = pa.PythonFile(self, mode="r")
+        return pa.CompressedInputStream(source, self._compression)
+
+    def read(self, num_bytes: int = -1, /) -> bytes:
+        if self.frame.is_ended or self.frame.is_broken:
+            return b""
+        if self._step_from is not None:
+            num_bytes = min(num_bytes, self._step_from - self.offset) if self.offset < self._step_from else 1
+        try:
+            stored = self._stored.some(self.offset, num_bytes)
+        except Exception as error:
+            self.failure = error
+            raise
+        stored = bytes(stored[: self.frame.take(stored)])
+        self.last_offset = self.offset
+        self.offset += len(stored)
+        return stored
+
+    def close(self) -> None:
+        """Does nothing: the caller who opened the stream closes it."""
+
+
+class _LongWindow:
     """The content of one frame, as Arrow's CompressedInputStream gives it. `read` raises OSError for damage.
 
     Args:

@@ -28,6 +28,7 @@ class InputFile:
         compression: "gzip", "zstd", "lz4", "bzip2", "xz" or None, by the file's ending.
         row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
         has_members: whether `Reader.probe_large` found that a compressed file has members at which it can be cut.
+        is_one_text: whether `Reader.probe_large` found that the file cannot be cut, as a JSON array and UTF-16 cannot.
         damage: why nothing of the file can be read, as far as `Reader.probe` found; empty for any other file.
         mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
             known. A task that reads the file checks them, and they enter no fingerprint.
@@ -40,6 +41,7 @@ class InputFile:
     compression: str | None = None
     row_groups: tuple[tuple[int, int], ...] = ()
     has_members: bool = False
+    is_one_text: bool = False
     damage: str = ""
     mtime_ns: int | None = None
     ctime_ns: int | None = None

@@ -26,7 +26,7 @@ from datapipe.columns import compute as pc
 from datapipe.columns import texts_from
 from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
-from datapipe.stage.decoding import byte_ranges, chunks
+from datapipe.stage.decoding import byte_ranges, chunks, is_one_text
 from stages.read._content_reader import ContentReader
 from stages.read._json.lines import NO_TEXTS, undecodable
 from stages.read._rows import Rows, row_blocks, too_long
@@ -88,12 +88,18 @@ class Csv(ContentReader):
             raise ValueError("column_names: expected each name once")
         return self
 
+    def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
+        """Looks whether the file has lines, where it would be cut at them."""
+        return replace(file, is_one_text=self._has_line_rows(file) and is_one_text(file, open_input))
+
+    def _has_line_rows(self, file: InputFile) -> bool:
+        return file.compression is None and self.quote == _NO_QUOTE and self._escape is None
+
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Byte ranges of a plain file without quotes and escapes, whose rows are lines. Any other file is one split: whether a
         byte lies within quotes depends on all before it."""
-        if file.compression is not None or self.quote != _NO_QUOTE or self._escape is not None:
-            return [Split(file=file)]
-        return byte_ranges(file, target_bytes)
+        is_cut = self._has_line_rows(file) and not file.is_one_text
+        return byte_ranges(file, target_bytes) if is_cut else [Split(file=file)]
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         table: _Table | None = None

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
-from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, line_blocks
+from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, is_one_text, line_blocks
 from stages.read._content_reader import ContentReader
 from stages.read._json.fields import fields_of_lines
 from stages.read._json.lines import NO_TEXTS, LineParser, told_cut_off
@@ -53,7 +53,10 @@ class Jsonl(ContentReader):
     )
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """Looks for a second member at the beginning of a compressed file: at most in a 64th of it, and in 256 MiB."""
+        """Looks whether the file has lines, and for a second member at the beginning of a compressed file: at most in a 64th of
+        it, and in 256 MiB."""
+        if is_one_text(file, open_input):
+            return replace(file, is_one_text=True)
         if file.compression not in HAVE_MEMBERS:
             return file
         return replace(file, has_members=has_members(file, open_input))
@@ -61,6 +64,8 @@ class Jsonl(ContentReader):
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Byte ranges of a plain file; ranges of stored bytes of a file of many members. Which lines belong to a range:
         `datapipe/stage/decoding/lines.py`. Any other compressed file is one split."""
+        if file.is_one_text:
+            return [Split(file=file)]
         if file.compression is None:
             return byte_ranges(file, target_bytes)
         return byte_ranges(file, max(1, target_bytes // _TEXT_PER_STORED_BYTE)) if file.has_members else [Split(file=file)]

@@ -20,7 +20,7 @@ from datapipe.stage.decoding.archives import (
     lfs_pointer,
 )
 from datapipe.stage.decoding.content import BLOCK_BYTES, as_utf8, decoded
-from datapipe.stage.decoding.lines import BOM, EXCERPT_BYTES, Block, byte_ranges, chunks, line_blocks, too_long
+from datapipe.stage.decoding.lines import BOM, EXCERPT_BYTES, Block, byte_ranges, chunks, is_one_text, line_blocks, too_long
 from datapipe.stage.decoding.members import HAVE_MEMBERS, OFFSET_BITS, has_members
 from datapipe.stage.decoding.streams import is_padding
 from datapipe.stage.decoding.windows import MOST_WINDOW_BYTES
@@ -43,6 +43,7 @@ __all__ = [
     "chunks",
     "decoded",
     "has_members",
+    "is_one_text",
     "is_padding",
     "lfs_pointer",
     "line_blocks",

@@ -44,22 +44,33 @@ def is_wide(beginning: bytes) -> bool:
     return any(beginning.startswith(mark) for mark, _, _ in _WIDE)
 
 
+def beginning(open_input: OpenInput, url: str, compression: str | None) -> bytes:
+    """The first `HEAD_BYTES` of the content or more, fewer of a shorter or damaged file. Raises OSError."""
+    if compression is None:
+        with open_input(url) as stream:
+            return stream.read(min(HEAD_BYTES, stream.size()))
+    try:
+        return next(decoded(open_input, url, compression), b"")
+    except BrokenStreamError:
+        return b""
+
+
 def as_utf8(content: Iterator[bytes]) -> Iterator[bytes]:
     """Chunks of UTF-16 or UTF-32 with a byte-order mark as UTF-8 without one. Any other content as it is. The first chunk holds
     the whole mark, as `decoded` gives it.
 
     Raises BrokenStreamError for what is wrong UTF-16 or UTF-32, behind all text before it.
     """
-    beginning = next(content, b"")
-    mark, name, codec = next((wide for wide in _WIDE if beginning.startswith(wide[0])), (b"", "", ""))
+    first = next(content, b"")
+    mark, name, codec = next((wide for wide in _WIDE if first.startswith(wide[0])), (b"", "", ""))
     if not mark:
-        if beginning:
-            yield beginning
+        if first:
+            yield first
         yield from content
         return
     decoder = codecs.getincrementaldecoder(codec)()
     try:
-        yield decoder.decode(beginning[len(mark) :]).encode()
+        yield decoder.decode(first[len(mark) :]).encode()
         for chunk in content:
             yield decoder.decode(chunk).encode()
         decoder.decode(b"", final=True)

@@ -35,7 +35,7 @@ import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage.decoding.archives import HEAD_BYTES, BrokenStreamError, check_format, is_text
-from datapipe.stage.decoding.content import BLOCK_BYTES, as_utf8, decoded, is_wide
+from datapipe.stage.decoding.content import BLOCK_BYTES, as_utf8, beginning, decoded, is_wide
 from datapipe.stage.decoding.json_values import as_json_lines, is_json_text
 from datapipe.stage.decoding.members import HAVE_MEMBERS, BehindRange, Content, Damage, Event, member_events
 from datapipe.stage.decoding.stored import StoredBytes
@@ -175,15 +175,15 @@ def _of_lines(events: Iterator[Event]) -> Iterator[Event]:
     """Without the byte-order mark that the content may begin with, in members of any size. Raises _OneTextError for content
     that is not written as lines."""
     held: list[Event] = []
-    beginning = b""
+    head = b""
     for event in events:
         held.append(event)
-        beginning += event.content if isinstance(event, Content) else b""
-        if isinstance(event, Damage) or len(beginning) >= HEAD_BYTES:
+        head += event.content if isinstance(event, Content) else b""
+        if isinstance(event, Damage) or len(head) >= HEAD_BYTES:
             break
-    if is_wide(beginning) or is_json_text(beginning.removeprefix(BOM)):
+    if is_wide(head) or is_json_text(head.removeprefix(BOM)):
         raise _OneTextError
-    left = len(BOM) if beginning.startswith(BOM) else 0
+    left = len(BOM) if head.startswith(BOM) else 0
     for event in held:
         if isinstance(event, Content):
             skipped = min(left, len(event.content))
@@ -192,6 +192,12 @@ def _of_lines(events: Iterator[Event]) -> Iterator[Event]:
         else:
             yield event
     yield from events
+
+
+def is_one_text(file: InputFile, open_input: OpenInput) -> bool:
+    """Whether a file must be read whole: UTF-16, UTF-32, and JSON that is not written as lines. Raises OSError."""
+    head = beginning(open_input, file.url, file.compression)
+    return is_wide(head) or is_json_text(head.removeprefix(BOM))
 
 
 def byte_ranges(file: InputFile, target_bytes: int) -> list[Split]:

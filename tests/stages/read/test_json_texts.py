@@ -25,7 +25,7 @@ from stages.read.text import Text
 from stages.read.warc import Warc
 from stages.read.webdataset import Webdataset
 from stages.read.wet import Wet
-from tests.support.reader_results import input_file, read_file
+from tests.support.reader_results import input_file, read_file, read_splits
 
 _PACKED: dict[str, Callable[[bytes], bytes]] = {"": bytes, ".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
 _RECORDS = [{"text": "one, [two]", "n": {"a": [1, 2]}}, {"text": 'qu"ote\n}', "n": None}, {"text": "ü中😀\\", "id": "x"}]
@@ -104,6 +104,18 @@ def test_json_text_in_ranges_is_told_to_be_read_whole(tmp_path: Path, written: s
     file = input_file(tmp_path / f"a.json{ending}", _PACKED[ending](content))
     with pytest.raises(UnsplittableInputError):
         list(Jsonl().read(Split(file=file, start=0, stop=file.num_bytes // 2), FieldNames(), open_input))
+
+
+@pytest.mark.parametrize("written", [*_WRITTEN, "utf-16", "lines"])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_json_text_is_planned_as_one_split(tmp_path: Path, written: str, ending: str) -> None:
+    lines = "".join(json.dumps(record) + "\n" for record in _RECORDS * 100)
+    content = {"utf-16": lines.encode("utf-16"), "lines": lines.encode()}.get(written) or _WRITTEN[written].encode()
+    members = [content[start : start + 2000] for start in range(0, len(content), 2000)]
+    file = input_file(tmp_path / f"a.json{ending}", b"".join(map(_PACKED[ending], members)))
+    splits = Jsonl().cut(Jsonl().probe_large(file, open_input), 40)
+    assert len(splits) == 1 or written == "lines"
+    assert read_splits(Jsonl(), splits).texts == _TEXTS * (100 if written in ("utf-16", "lines") else 1)
 
 
 @pytest.mark.parametrize("ending", _PACKED)

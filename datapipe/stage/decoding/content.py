@@ -46,13 +46,17 @@ def is_wide(beginning: bytes) -> bool:
 
 def beginning(open_input: OpenInput, url: str, compression: str | None) -> bytes:
     """The first `HEAD_BYTES` of the content or more, fewer of a shorter or damaged file. Raises OSError."""
-    if compression is None:
-        with open_input(url) as stream:
+    with open_input(url) as stream:
+        if compression is None:
             return stream.read(min(HEAD_BYTES, stream.size()))
-    try:
-        return next(decoded(open_input, url, compression), b"")
-    except BrokenStreamError:
-        return b""
+        if compression in HAVE_MEMBERS:
+            content = _of_members(StoredBytes(stream, 1), compression, MOST_WINDOW_BYTES)
+        else:
+            content = _of_streams(stream, compression)
+        try:
+            return next(_with_whole_head(content), b"")
+        except BrokenStreamError:
+            return b""
 
 
 def as_utf8(content: Iterator[bytes]) -> Iterator[bytes]:

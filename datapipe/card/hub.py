@@ -25,6 +25,7 @@ from datapipe.credentials import masked, remember
 from datapipe.errors import DatapipeError, UserError
 from datapipe.libraries import require
 from datapipe.metrics import counted, size
+from datapipe.shards.export_folder import RECORD
 from datapipe.shards.snapshots import DATA_PATH
 from datapipe.storage import Root
 
@@ -125,7 +126,7 @@ def _upload(folder: Path, target: HubTarget, is_private: bool, say: Callable[[st
     if target.revision != "main":
         api.create_branch(target.name, branch=target.revision, repo_type="dataset", exist_ok=True)
     there = _there(api, target)
-    paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    paths = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file() and path.name != RECORD)
     missing = [path for path in paths if path not in there or not _is_same(folder / path, *there[path])]
     stale = sorted(path for path in there.keys() - set(paths) if _DATA.fullmatch(path) or DATA_PATH.fullmatch(path))
     data = [path for path in missing if "/" in path]

@@ -178,7 +178,7 @@ def export(
         str | None,
         typer.Option(
             metavar="URL",
-            help="A new or empty folder, or that of the same export, unfinished; or hf://datasets/OWNER/NAME, on the hub.",
+            help="A new or empty folder, or that of the same export, unfinished or whole; or hf://datasets/OWNER/NAME, on the hub.",
         ),
     ] = None,
     source: Annotated[str | None, typer.Option(help="Only this source.")] = None,
@@ -318,17 +318,25 @@ def _export(root: Root, manifest: Manifest, target: Root, wanted: DatasetRequest
     _export_shards(root, manifest, target, wanted, make and (lambda exported: make(exported, data_files(target, exported))))
 
 
+def _say_all(line: str, was_whole: bool) -> None:
+    from datapipe.report.layout import say
+
+    say(f"{line}. It was whole already: nothing was written" if was_whole else line)
+
+
 def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest, about: AboutShards | None) -> None:
     from datapipe.metrics import counted
     from datapipe.report.layout import say
     from datapipe.shards.export import export_snapshot
+    from datapipe.shards.export_folder import is_whole
 
+    was_whole = is_whole(target)
     exported = export_snapshot(root, snapshot, target, wanted, about=about)
     for part in exported:
         counts = f"{counted(part.sequences, 'sequence')}, {counted(part.tokens, 'token')}, {counted(len(part.files), 'file')}"
         say(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
     num_files, num_tokens = sum(len(part.files) for part in exported), sum(part.tokens for part in exported)
-    say(f"{masked(target.url)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}")
+    _say_all(f"{masked(target.url)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}", was_whole)
     if wanted.format != "megatron":
         split = "" if exported[0].split == "train" else f', split="{exported[0].split}"'
         say(f"datapipe.loader.Loader({json.dumps(masked(target.url), ensure_ascii=False)}, batch_size=8{split})")
@@ -340,6 +348,7 @@ def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: Datase
     from datapipe.report.layout import say
     from datapipe.shards.datasets.parts import parts_of_documents, parts_of_rows
     from datapipe.shards.datasets.write import loading_line, write_dataset
+    from datapipe.shards.export_folder import is_whole
     from datapipe.shards.manifest import Snapshot
 
     if not isinstance(manifest, Snapshot):
@@ -347,10 +356,12 @@ def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: Datase
     else:
         find = parts_of_text if wanted.kind == "text" else parts_of_rows
         parts = find(root, manifest, wanted.source, wanted.split, lambda path: None)
+    was_whole = is_whole(target)
     written = write_dataset(root, target, wanted, parts, about)
     noun = "row" if wanted.kind == "rows" else "document"
     for source, split, num_rows in written.rows:
         say(f"{source} {split}: {counted(num_rows, noun)}")
     num_rows = sum(count for _, _, count in written.rows)
-    say(f"{masked(target.url)}: {counted(written.files, 'file')}, {size(written.bytes)}, {counted(num_rows, noun)}")
+    counts = f"{counted(written.files, 'file')}, {size(written.bytes)}, {counted(num_rows, noun)}"
+    _say_all(f"{masked(target.url)}: {counts}", was_whole)
     say(loading_line(masked(target.url), target.local is None, wanted, written.splits[0]))

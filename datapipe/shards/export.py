@@ -13,18 +13,16 @@ piece lies. With `rows`, sequence i is row i with exactly S tokens, padding incl
 Documents that were taken down are in no export: rows are written without their tokens, and a row that has no other is left out.
 The list of them stays with an export of shards.
 
-The snapshot is only read. The file that marks an export as finished is written last: snapshot.json, or for Megatron
-tokenizer.json.
+The snapshot is only read. What readers begin with is written last: snapshot.json, or for Megatron tokenizer.json, and then the
+mark of a whole export (`export_folder.py`).
 """
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -35,6 +33,7 @@ from datapipe.errors import CorruptionError, UserError, suggest
 from datapipe.shards import schemas
 from datapipe.shards.checksum import bytes_checksum, intact
 from datapipe.shards.datasets.card import dataset_card
+from datapipe.shards.export_folder import ExportFolder
 from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, snapshot_file
 from datapipe.shards.megatron import MegatronWriter
 from datapipe.shards.packed_documents import DocumentJoiner, without_removed
@@ -93,12 +92,15 @@ def export_snapshot(
     """Writes the export. Raises UserError for an impossible request, CorruptionError for damaged shards.
 
     Args:
-        target: an empty folder, or one that does not exist yet.
+        target: a folder as `export_folder` takes it. Nothing is written where this export is whole already.
         progress: called with the path of each shard before it is read.
         about: makes files about an export of shards, README.md among them, from its manifest.
     """
     parts = _parts(snapshot, wanted)
-    check_target(root, target)
+    request = {**asdict(wanted), "kind": "rows", "snapshot": snapshot.fingerprint, "card": about is not None}
+    folder = ExportFolder(root=root, target=target, request=request)
+    if (whole := folder.begin()) is not None:
+        return [ExportedSplit(**{**split, "files": tuple(split["files"])}) for split in whole]
     tokenizer = _read_checked(root, snapshot_file(root, snapshot, snapshot.tokenizer.path), snapshot.tokenizer.fingerprint)
     exported: list[ExportedSplit] = []
     shards: list[ShardEntry] = []
@@ -120,6 +122,7 @@ def export_snapshot(
         target.write_atomic("tokenizer.json", tokenizer)
     else:
         _write_manifest(root, target, snapshot, wanted, shards, tokenizer, about)
+    folder.end([asdict(split) for split in exported])
     return exported
 
 
@@ -155,23 +158,6 @@ def wanted_sources(sources: Collection[str], source: str | None) -> list[str]:
     return sorted(sources) if source is None else [source]
 
 
-def check_target(root: Root, target: Root) -> None:
-    """Raises UserError for anything but an empty folder outside of the snapshot, or one that does not exist yet."""
-    same_store = type(target.filesystem) is type(root.filesystem)
-    if same_store and f"{target.path()}/".startswith(f"{root.path()}/"):
-        raise UserError(f"--to {target.url} is inside the snapshot, which an export does not change. Give a folder outside")
-    if target.local is not None and target.local.is_file():
-        raise UserError(f"--to {target.url}: a file. Expected an empty folder, or one that does not exist yet")
-    if target.local is not None:
-        _check_folder(target.url, target.local)
-    existing = target.list_files("")
-    if existing:
-        raise UserError(
-            f"--to {target.url}: not empty: it holds {existing[0][0]} and {len(existing) - 1} more files. "
-            f"Expected an empty folder, or one that does not exist yet; delete the files of an interrupted export"
-        )
-
-
 def _read_checked(root: Root, path: str, checksum: str) -> bytes:
     """A file beside the shards. Raises CorruptionError if its checksum is wrong."""
     return intact(lambda: _read_once(root, path, checksum))
@@ -188,22 +174,6 @@ def _read_once(root: Root, path: str, checksum: str) -> bytes:
             f"restore it"
         )
     return content
-
-
-def _check_folder(url: str, folder: Path) -> None:
-    """Raises UserError for a folder below another snapshot (links resolved) or one that cannot be written. Creates it."""
-    resolved = folder.resolve()
-    for above in (resolved, *resolved.parents):
-        if (above / SNAPSHOT).is_file() and above != resolved:
-            raise UserError(
-                f"--to {url} is inside the snapshot {above}, which an export does not change. Give a folder outside"
-            )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UserError(f"--to {url}: cannot be written: {error.strerror}. Expected a writable folder") from error
 
 
 def shard_batches(

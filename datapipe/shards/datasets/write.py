@@ -1,18 +1,14 @@
 """Writes parts to a folder as a dataset of another tool: Parquet or JSON lines for the Hugging Face hub, or MDS.
 
-    _UNFINISHED ─▶ files ─▶ index.json of each split, or README.md ─▶ _UNFINISHED is deleted
+    files ─▶ index.json of each split, or README.md ─▶ the mark of a whole export (`export_folder.py`)
 
-The file `_UNFINISHED` tells what is being written, from before the first file until after the last. The same export goes
-into a folder with this file again deletes the files that the killed one left, and writes all files. Any other folder that
-is not empty is refused. The bytes follow from the rows and the options alone.
+The bytes follow from the rows and the options alone.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -24,19 +20,15 @@ from datapipe.shards.datasets.hub import STAGING, HubWriter
 from datapipe.shards.datasets.mds import MOST_BYTES, MdsWriter
 from datapipe.shards.datasets.parts import Part, common_schema, in_schema
 from datapipe.shards.documents.writer import DocumentFormat
-from datapipe.shards.export import SPLITS, Split, check_target, sync_all
-from datapipe.storage import UNFINISHED, Root
+from datapipe.shards.export import SPLITS, Split, sync_all
+from datapipe.shards.export_folder import MARK, ExportFolder
+from datapipe.storage import Root
 
 DatasetFormat = Literal["parquet", "jsonl", "mds"]
 
-MARK = "_UNFINISHED"
 _Count = tuple[str, Split, int]
 _DEFAULT_BYTES = {"parquet": 256 << 20, "jsonl": 256 << 20, "mds": 64 << 20}
 _FILES: dict[DatasetFormat, DocumentFormat] = {"parquet": "parquet", "jsonl": "jsonl.zst"}
-_OWN = re.compile(
-    rf"{MARK}|README\.md|croissant\.json|mixture\.yaml|({STAGING}|data)/(train|validation)-[-of\d]+\.(parquet|jsonl\.zst)"
-    r"|(train|validation)/(index\.json|shard\.\d+\.mds(\.zstd)?)"
-)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,23 +98,27 @@ def write_dataset(
     if wanted.format == "mds" and wanted.target_bytes is not None and wanted.target_bytes > MOST_BYTES:
         raise UserError(f"--target-bytes {wanted.target_bytes}: an MDS shard has less than 4 GiB. Give less")
     schema = common_schema(parts)
-    _begin(root, target, wanted)
+    request = {**asdict(wanted), "card": about is not None}
+    folder = ExportFolder(root=root, target=target, request=request)
+    if (whole := folder.begin()) is not None:
+        return WrittenDataset(**{**whole, "rows": tuple(tuple(count) for count in whole["rows"])})
     rows: list[_Count] = []
     write = _write_mds if wanted.format == "mds" else _write_hub
     for split in SPLITS:
         rows += write(target, wanted, split, schema, [part for part in parts if part.split == split])
     if not rows:
-        target.delete(MARK)
+        folder.give_up()
         raise UserError("nothing to export: no document or row of this source and split. Choose another one")
+    sync_all(target)
     if wanted.format != "mds":
-        sync_all(target)
         splits = _written_splits(target, _FILES[wanted.format], rows)
         for path, content in (_plain(wanted, schema, splits, rows) if about is None else about(schema, splits)).items():
             target.write_atomic(path, content)
         target.delete_folder(STAGING)
-    target.delete(MARK)
-    sizes = [size for _, size in target.list_files("")]
-    return WrittenDataset(rows=tuple(rows), files=len(sizes), bytes=sum(sizes))
+    sizes = [size for path, size in target.list_files("") if path != MARK]
+    written = WrittenDataset(rows=tuple(rows), files=len(sizes), bytes=sum(sizes))
+    folder.end(asdict(written))
+    return written
 
 
 def _written_splits(target: Root, ending: DocumentFormat, rows: Sequence[_Count]) -> dict[Split, WrittenSplit]:
@@ -154,28 +150,6 @@ def loading_line(url: str, is_remote: bool, wanted: DatasetRequest, split: Split
     if is_remote:
         return f'datasets.load_dataset("LOCAL-COPY", split="{split}", streaming=True)   # after a copy of {url}'
     return f'datasets.load_dataset({quoted}, split="{split}")'
-
-
-def _begin(root: Root, target: Root, wanted: DatasetRequest) -> None:
-    """Makes the folder ready: a new one, or that of the same export, unfinished."""
-    mark = json.dumps(asdict(wanted), indent=1).encode()
-    with suppress(FileNotFoundError):
-        found = target.read_bytes(MARK)
-        if found != mark:
-            raise UserError(
-                f"--to {target.url}: holds another unfinished export, as its file {MARK} says. Run that one again, or give an "
-                f"empty folder"
-            )
-        paths = [path for path, _ in target.list_files("")]
-        strangers = [path for path in paths if not _OWN.fullmatch(path) and not UNFINISHED.fullmatch(path)]
-        if strangers:
-            raise UserError(f"--to {target.url}: holds {strangers[0]} beside an unfinished export. Move it away")
-        for path in paths:
-            if path != MARK:
-                target.delete(path)
-        return
-    check_target(root, target)
-    target.write_atomic(MARK, mark)
 
 
 def _write_mds(target: Root, wanted: DatasetRequest, split: Split, schema: pa.Schema, parts: Sequence[Part]) -> list[_Count]:

@@ -259,7 +259,7 @@ def test_cli_verify_finds_a_flipped_bit_and_names_the_shard(finished, tmp_path):
     assert f"shards/web/{victim.name}" in done.stderr
 
 
-def test_cli_export_lists_its_files_and_refuses_a_folder_with_files(finished, tmp_path):
+def test_cli_export_lists_its_files_and_tells_one_that_is_whole(finished, tmp_path):
     _, output, _ = finished
     tokens = sum(shard.tokens for shard in read_snapshot(Root(str(output))).shards)
     command = ["export", str(output), "--format", "megatron", "--to", str(tmp_path / "m"), "--target-bytes", "1GB"]
@@ -268,8 +268,11 @@ def test_cli_export_lists_its_files_and_refuses_a_folder_with_files(finished, tm
     assert f"{tmp_path}/m: 4 files, {tokens:,} tokens" in done.stdout
     assert "web/train-00000.bin, web/train-00000.idx" in done.stdout
     again = datapipe(command)
-    assert again.returncode == 2
-    assert "not empty" in again.stderr
+    assert again.returncode == 0
+    assert "It was whole already: nothing was written" in again.stdout
+    other = datapipe([*command[:-1], "2GB"])
+    assert other.returncode == 2
+    assert "holds a whole export of something else: target_bytes" in other.stderr
     assert datapipe([*command[:2], "--format", "tfrecord", *command[4:]]).returncode == 2
     assert datapipe(["verify", str(output)]).returncode == 0
 

@@ -23,6 +23,7 @@ from datapipe.shards.datasets.parts import Part, parts_of_documents, parts_of_ro
 from datapipe.shards.datasets.write import DatasetRequest, loading_line, write_dataset
 from datapipe.shards.documents.writer import DocumentWriter
 from datapipe.shards.export import ExportRequest, export_snapshot
+from datapipe.shards.export_folder import RECORD
 from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, DocumentsSource
 from datapipe.storage import Root
 from tests.support.mds_reader import read_mds
@@ -104,7 +105,8 @@ def test_every_document_comes_back_once_in_order_with_its_split_and_columns(tmp_
     done = write_dataset(root, Root(str(tmp_path / "new")), request(format, target_bytes=target_bytes), parts())
     for split in ("train", "validation"):
         assert read_back(tmp_path / "new", format, split) == expected(split)
-    files = content(tmp_path / "new")
+    assert write_dataset(root, Root(str(tmp_path / "new")), request(format, target_bytes=target_bytes), parts()) == done
+    files = {name: text for name, text in content(tmp_path / "new").items() if name != RECORD}
     assert (done.files, done.bytes) == (len(files), sum(map(len, files.values())))
     assert done.rows == (("books", "train", 23), ("web", "train", 35), ("books", "validation", 5))
     assert (len(files) > 6) == (target_bytes is not None)
@@ -188,7 +190,8 @@ def _killed_after(monkeypatch, num_calls: int, act: Callable[[], object]) -> boo
     ("files", "message"),
     [
         ({"mine.txt": "mine"}, "not empty"),
-        ({"_UNFINISHED": "of another one"}, "another unfinished export"),
+        ({"_UNFINISHED": '{"format": "mds"}'}, "an unfinished export of something else: format 'mds' in place of 'parquet'"),
+        ({"_UNFINISHED": "?"}, "its file _UNFINISHED is damaged"),
         ({"_UNFINISHED": None, "data/mine.txt": "mine"}, "holds data/mine.txt beside an unfinished export"),
     ],
 )

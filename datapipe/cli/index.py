@@ -34,14 +34,18 @@ def index(
     - dedup.minhash: {against: indexes/crawls}
     """
     from datapipe.index.takedown import make_index
+    from datapipe.index.write import INDEX
     from datapipe.metrics import counted, size
     from datapipe.report.layout import say
+    from datapipe.storage import Root
 
+    was_there = Root(to.rstrip("/")).exists(INDEX)
     made = make_index(outputs, to)
     num_files = len({file.hash for file in made.files})
     row_bytes = sum(rows.output.bytes for rows in made.rows)
     stages = ", ".join(stage.name for stage in made.stages)
-    say(f"{masked(to)}: {size(row_bytes)} of rows about the documents of {counted(num_files, 'file')}, for {stages}")
+    whole = ". It was whole already: nothing was written" if was_there else ""
+    say(f"{masked(to)}: {size(row_bytes)} of rows about the documents of {counted(num_files, 'file')}, for {stages}{whole}")
 
 
 def takedown(

@@ -178,7 +178,7 @@ def export(
         str | None,
         typer.Option(
             metavar="URL",
-            help="A new or empty folder, or that of the same export, unfinished or whole; or hf://datasets/OWNER/NAME, on the hub.",
+            help="A new or empty folder, or that of the same export; or hf://datasets/OWNER/NAME, on the hub.",
         ),
     ] = None,
     source: Annotated[str | None, typer.Option(help="Only this source.")] = None,

@@ -4,12 +4,15 @@
     INDEX, documents   ─▶  INDEX      files with rows of these documents are written again without them
 
 The rows of an input file are in the files of its group alone, so a takedown reads the groups of its documents and no others.
-Both commands end by replacing `index.json`. A killed command leaves the index as it was, and the same command starts again. Of
-two commands at work on one index the second is refused: it would restore or delete files that the first one writes.
+Both commands end by replacing `index.json`. A killed command leaves the index as it was, and the same command starts again. A
+new index has the file `_UNFINISHED` until it is whole, and `_EXPORTED` from then on. Each tells which rows the index is of, so
+the same command leaves a whole index alone, and another one is refused there. Of two commands at work on one index the
+second is refused: it would restore or delete files that the first one writes.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,6 +25,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import KEY_BYTES, key_matrix, matrix_halves
+from datapipe.credentials import masked
 from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
 from datapipe.exchange.files import ExchangeWriter
@@ -32,14 +36,17 @@ from datapipe.ledger.names import LEASE, LOCK
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import HASH_SPACE
 from datapipe.shards.additions import with_additions
-from datapipe.shards.checksum import file_checksum
+from datapipe.shards.checksum import bytes_checksum, file_checksum
+from datapipe.shards.export_folder import MARK, RECORD
 from datapipe.storage import Root, open_input
 
 _COPY_BYTES = 8 << 20
 _KEY = f"S{KEY_BYTES}"
 _LOCKS = LOCK, LEASE
+_MARKS = MARK, RECORD
 _LEFTOVERS = re.compile(
-    rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|(index/)?\.[\w.-]+\.tmp|{'|'.join(_LOCKS)}"
+    rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|(index/)?\.[\w.-]+\.tmp"
+    rf"|{'|'.join((*_LOCKS, *_MARKS))}"
 )
 """Files of an index that was not completed, and the lock, which stays."""
 
@@ -49,20 +56,56 @@ _LEFTOVERS = re.compile(
 
 def make_index(outputs: Sequence[str], target: str) -> Index:
     """Makes one index of the rows of several outputs or indexes. Those of an output that grew are followed by its additions'.
+    An index that was made of the same rows is left as it is.
 
-    Raises UserError when `target` contains other files, when two outputs are about one input file, or when the outputs have
-    different stages.
+    Raises UserError when `target` contains other files, another index or the beginning of one, when two outputs are about one
+    input file, or when the outputs have different stages.
     """
-    root = Root(target.rstrip("/"))
-    _check_free(root)
+    root, made_of = Root(target.rstrip("/")), _made_of(outputs)
+    if not _is_whole(root, made_of):
+        _check_free(root)
     with exclusive(root):
+        if _is_whole(root, made_of):
+            root.delete(MARK)  # of a command that was killed at its end
+            return open_index(root.url)
         _check_free(root)  # another process may have made an index meanwhile
+        root.write_atomic(MARK, made_of)
         for path, _ in root.list_files(""):
-            if path not in _LOCKS:
+            if path not in (*_LOCKS, MARK):
                 root.delete(path)
         index = _copy_rows(outputs, root)
+        root.write_atomic(RECORD, made_of)
         write_index(index)
+        root.delete(MARK)
     return index
+
+
+def _made_of(outputs: Sequence[str]) -> bytes:
+    """What an index follows from: the outputs, each with the checksum of its own index."""
+    urls = dict.fromkeys(each for output in outputs for each in with_additions(output))
+    rows = {masked(url): bytes_checksum(open_index(url).root.read_bytes(INDEX)) for url in urls}
+    return (json.dumps({"index_of": rows}, indent=1, ensure_ascii=False) + "\n").encode()
+
+
+def _is_whole(root: Root, made_of: bytes) -> bool:
+    """Whether a folder holds the index of these rows. Raises UserError where it holds that of others, whole or not, or where
+    files are missing."""
+    for path, what in ((MARK, "an unfinished index"), (RECORD, "an index")):
+        if root.exists(path) and root.read_bytes(path) != made_of:
+            raise UserError(
+                f"{root.url}: the folder holds {what} of other rows, as its file {path} says: of other outputs, or of these as "
+                f"they were before. Give a new or empty folder, or delete this one."
+            )
+    if not (root.exists(RECORD) and root.exists(INDEX)):
+        return False
+    index = open_index(root.url)
+    for rows in index.rows:
+        if root.size(rows.output.path) != rows.output.bytes:
+            raise UserError(
+                f"{root.child_url(rows.output.path)}: this file of the index is missing or has changed. Delete the folder, and "
+                f"run the same command again."
+            )
+    return True
 
 
 def _check_free(root: Root) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +95,67 @@ def test_index_command_that_was_killed_can_be_repeated(folder: Path, left: str, 
     assert not (target / ".index.json.0123.tmp").exists()
 
 
+def test_index_command_that_is_killed_anywhere_is_marked_and_completed_by_the_same_one(
+    folder: Path, left: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = _content(make_index([left], str(folder / "never-killed")).root)
+    steps = 0
+    while _is_killed(steps, lambda target: make_index([left], target), folder / f"index-killed-{steps}", monkeypatch):
+        root = Root(str(folder / f"index-killed-{steps}"))
+        assert "_UNFINISHED" in _content(root) or not _content(root)
+        make_index([left], root.url)
+        assert _content(root) == expected
+        steps += 1
+    assert steps > 3
+
+
+def _content(root: Root) -> dict[str, bytes]:
+    return {path: root.read_bytes(path) for path, _ in root.list_files("") if "lock" not in path}
+
+
+def _is_killed(step: int, act: Callable[[str], Any], target: Path, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether a command is killed before this write or delete; it has no such step otherwise."""
+    left_to_do = [step]
+
+    def dying(method: Any) -> Any:
+        def call(*given: Any, **named: Any) -> Any:
+            left_to_do[0] -= 1
+            if left_to_do[0] < 0:
+                raise KeyboardInterrupt
+            return method(*given, **named)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        for name in ("open_output", "write_atomic", "delete"):
+            patched.setattr(Root, name, dying(getattr(Root, name)))
+        try:
+            act(str(target))
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+def test_index_that_is_whole_is_told_and_another_one_is_refused_there(folder: Path, left: str) -> None:
+    made = str(folder / "whole")
+    first = datapipe(["index", left, "--to", made])
+    before = _content(Root(made))
+    again = datapipe(["index", left, "--to", made])
+    assert (first.returncode, again.returncode, _content(Root(made))) == (0, 0, before)
+    assert again.stdout == f"{first.stdout.rstrip()}. It was whole already: nothing was written\n"
+    right = _run(folder, "of-right-alone", {"right": "[dedup.exact: {as: right}]"}).mixture.output
+    for outputs in ([right], [left, right]):
+        with pytest.raises(UserError, match="the folder holds an index of other rows, as its file _EXPORTED says"):
+            make_index(outputs, made)
+    take_down(made, ["left/0.jsonl:0"])
+    assert not _content(Root(make_index([left], made).url)).keys() & {"_UNFINISHED"}  # what was taken down stays out
+    assert sum(rows.output.rows for rows in open_index(made).rows) == 4
+    path = Path(made, open_index(made).rows[0].output.path)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"this file of the index is missing or has changed\. Delete"):
+        make_index([left], made)
+
+
 def test_index_in_a_folder_with_other_files_is_refused_and_deletes_none(folder: Path, left: str) -> None:
     mine = folder / "taken" / "rows" / "mine.txt"
     mine.parent.mkdir(parents=True)
@@ -122,25 +184,8 @@ def test_takedown_that_was_killed_at_any_step_is_completed_by_the_next_one(
 def _killed_at(step: int, folder: Path, left: str, monkeypatch: pytest.MonkeyPatch) -> Root | None:
     """An index whose takedown was killed before this write or delete; None when it has no such step."""
     root = make_index([left], str(folder / f"killed-at-{step}")).root
-    left_to_do = [step]
-
-    def dying(method: Any) -> Any:
-        def call(*given: Any, **named: Any) -> Any:
-            left_to_do[0] -= 1
-            if left_to_do[0] < 0:
-                raise KeyboardInterrupt
-            return method(*given, **named)
-
-        return call
-
-    with monkeypatch.context() as patched:
-        for name in ("open_output", "write_atomic", "delete"):
-            patched.setattr(Root, name, dying(getattr(Root, name)))
-        try:
-            take_down(root.url, ["left/0.jsonl:0"])
-        except KeyboardInterrupt:
-            return root
-    return None
+    is_killed = _is_killed(step, lambda url: take_down(url, ["left/0.jsonl:0"]), Path(root.url), monkeypatch)
+    return root if is_killed else None
 
 
 def test_takedown_while_another_is_at_work_is_refused(folder: Path, left: str) -> None:

@@ -170,6 +170,8 @@ class TaskMetrics:
         unreadable_files: in the order of the input, one for each damage; of map tasks.
         unsplittable_files: paths of input files of which the task found that they cannot be cut at its range. Such a task has
             no outputs and no counts, and the plan reads these files whole instead (`plan/request.py`).
+        wider_types: by field, the type of values that its column does not hold, as JSON (`stage/field_types.py`). Such a task
+            has no outputs and no counts, and the plan reads the source with wider types instead.
         cut: what a task of kind "narrow" found: an interval or a cut, as JSON; empty for others.
         searched: by stage and list, how many entries it has and how many of them cannot be found; see `stage/findings.py`.
         field_values: by kept field, documents that were read and have a value; of tasks that read input.
@@ -189,6 +191,7 @@ class TaskMetrics:
     licenses: LicenseCounts = field(default_factory=LicenseCounts)
     unreadable_files: list[UnreadableFile] = field(default_factory=list)
     unsplittable_files: list[str] = field(default_factory=list)
+    wider_types: dict[str, dict[str, str]] = field(default_factory=dict)
     cut: dict[str, Any] = field(default_factory=dict)
     searched: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     field_values: dict[str, int] = field(default_factory=dict)
@@ -225,6 +228,7 @@ class TaskMetrics:
             **({} if self.licenses.by_license == {} else {"licenses": self.licenses.to_json()}),
             "unreadable_files": [asdict(file) for file in self.unreadable_files],
             **unsplittable,
+            **({"wider_types": self.wider_types} if self.wider_types else {}),
             **({"cut": self.cut} if self.cut else {}),
             **({"searched": self.searched} if self.searched else {}),
             "field_values": self.field_values,

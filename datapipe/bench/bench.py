@@ -58,7 +58,6 @@ from datapipe.plan.counts import source_counts
 from datapipe.plan.request import Request
 from datapipe.plan.work import MapTask, Record, Task
 from datapipe.stage.global_stage import Global
-from datapipe.stage.reader import FieldNames
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
 
@@ -249,7 +248,7 @@ class _Measuring:
         mixture = self.request.mixture
         source = mixture.sources[self.name]
         planned = self.request.sources[self.name]
-        fields = FieldNames(text=source.text, id=source.id, keep=planned.keep, replaces_surrogates=source.replaces_surrogates)
+        fields = planned.field_names(source)
         return choose_sample(planned, fields, budget_bytes, mixture.seed)
 
     def _pass(self, sample: Sample, number: int) -> Plan:

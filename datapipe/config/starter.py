@@ -36,7 +36,8 @@ sources:
     format: text                    # one document per file; auto infers the format by the ending: jsonl, parquet, text, ...
     # text: text                    # input field with the text; dots reach into objects: content.text
     # id: id                        # input field with the id; a document without it gets SOURCE/PATH:POSITION
-    # keep: [url, date]             # further input fields to keep as columns
+    # keep: [url, date]             # further input fields to keep as columns; {origin: source} keeps source as origin
+    # types: {date: timestamp}      # types of kept columns; default: the type that holds the values of all files
     weight: 0.7                     # share of the training tokens, relative to the other sources: 0.7, 70%, 1/3
     # max_epochs: 4                 # largest number of times that training repeats the source; default: no limit
     # strata: {by: score, bounds: [2, 10], repeat: [1, 2, 3], order: shuffled}     # divides the source by a number of each

@@ -79,21 +79,23 @@ def check_fields(
     _check_text(mixture, name, files, stages)
     needed, absent = deciding_columns(mixture, name, stages)
     kept = kept_columns(source, stages)
-    wanted = dict.fromkeys((source.text, *kept, *absent))
+    wanted = dict.fromkeys((source.text, *kept.values(), *absent))
     seen = _look(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:]), set(wanted))
     problems = [_absent(mixture, name, column, asked_by, seen) for column, asked_by in absent.items()]
-    missing = [column for column in dict.fromkeys((source.text, *kept)) if column not in seen.found]
+    columns = {source.text: source.text, **{kept[column]: column for column in kept}}
+    missing = [each for each in columns if each not in seen.found]
     warnings: list[RunWarning] = []
-    for column in missing if seen.num_records else ():
-        is_needed = column == source.text or column in needed
+    for lacked in missing if seen.num_records else ():
+        column = columns[lacked]
+        is_needed = lacked == source.text or column in needed
         remedy = _remedy(column, source.text, needed)
-        option = "text" if column == source.text else "keep" if column in source.keep else "license_field"
-        lack = f"{mixture.where('sources', name, option)}: {seen.lack(column)}"
+        option = "text" if lacked == source.text else "keep" if column in source.keep else "license_field"
+        lack = f"{mixture.where('sources', name, option)}: {seen.lack(lacked)}"
         if is_needed and source.check_fields:
             problems.append(f"{lack} {remedy} If records further on have it, set check_fields: false for the source.")
         else:
             text = f"{lack} {remedy if is_needed else 'It will be null in documents like these.'}"
-            details = {"field": column, "fields": list(seen.names)[:_LISTED_NAMES]}
+            details = {"field": lacked, "fields": list(seen.names)[:_LISTED_NAMES]}
             warnings.append(RunWarning(kind="missing_field", source=name, text=text, details=details))
     if source.strata is not None and source.strata.by in needed:
         odd = _not_numbers(mixture, name, files)
@@ -120,7 +122,7 @@ def _check_text(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Re
                 f"{by_kind['text']}. Leave the stage out here: name it under `stages` of the sources that hold pages."
             )
         return
-    if "html" in mixture.sources[name].kept_fields:
+    if "html" in mixture.sources[name].kept_fields.values():
         raise UserError(f"{mixture.where('sources', name, 'keep')}: 'html' is the page itself, which ends with extraction.")
     before = stages if extracting is None else stages[: stages.index(extracting)]
     asking = next((bound for bound in before if not bound.stage.before_text), None)
@@ -167,8 +169,8 @@ def deciding_columns(mixture: Mixture, name: str, stages: Sequence[BoundStage]) 
     return needed, absent
 
 
-def kept_columns(source: Source, stages: Sequence[BoundStage]) -> tuple[str, ...]:
-    """The input fields that documents keep: those under `keep`, and their licence unless a stage writes it."""
+def kept_columns(source: Source, stages: Sequence[BoundStage]) -> Mapping[str, str]:
+    """The input fields that documents keep, by column: those under `keep`, and their licence unless a stage writes it."""
     is_written = any(source.license_field in (_written_by(bound) or ()) for bound in stages)
     return source.keep if is_written else source.kept_fields
 
@@ -202,7 +204,7 @@ def _not_numbers(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, R
     a filter may drop the documents without one."""
     source = mixture.sources[name]
     assert source.strata is not None
-    column = source.strata.by
+    column = source.kept_fields[source.strata.by]
     values = _first_values(files, FieldNames(text=source.text, id=source.id, keep=(column,)), column)
     if not values or any(map(_is_number, values)):
         return []
@@ -216,7 +218,7 @@ def _not_numbers(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, R
 
 def _first_values(files: Sequence[tuple[InputFile, Reader]], fields: FieldNames, column: str) -> list[Any]:
     """The values of a field in the first records that have some, at most `_LISTED_VALUES`."""
-    for split, reader in _splits(files):
+    for split, reader in first_splits(files):
         try:
             for batch in reader.read(split, fields, open_input):
                 values = batch.extra[column].drop_null()[:_LISTED_VALUES].to_pylist()
@@ -242,7 +244,7 @@ def _is_number(value: Any) -> bool:
 def _look(files: Sequence[tuple[InputFile, Reader]], fields: FieldNames, wanted: set[str]) -> _Seen:
     """Looks at one split after another until every wanted field has occurred."""
     seen = _Seen(num_files=len(files))
-    for split, reader in _splits(files):
+    for split, reader in first_splits(files):
         try:
             part = reader.fields_seen(split, fields, open_input)
         except OSError:  # the run opens the file again, and tells what is wrong
@@ -257,7 +259,7 @@ def _look(files: Sequence[tuple[InputFile, Reader]], fields: FieldNames, wanted:
     return seen
 
 
-def _splits(files: Sequence[tuple[InputFile, Reader]]) -> Iterator[tuple[Split, Reader]]:
+def first_splits(files: Sequence[tuple[InputFile, Reader]]) -> Iterator[tuple[Split, Reader]]:
     """At most `MOST_SPLITS` splits, spread over the files and within them, the first of the first file first."""
     chosen = _spread(files, MOST_SPLITS)
     of_each = MOST_SPLITS // max(1, len(chosen))

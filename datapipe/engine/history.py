@@ -34,8 +34,9 @@ from datapipe.ledger.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.estimate import Estimate, KeptShares, estimate, kept_shares
 from datapipe.plan.reasons import LastRun, RunFacts, facts_of, reasons
-from datapipe.plan.request import Request
+from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.splits import file_hash
+from datapipe.stage.field_types import FoundType
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.storage import Root, parquet_table
 
@@ -82,9 +83,23 @@ def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] =
         "steps": steps,
         "facts": asdict(facts_of(request)),
         "kept": kept_shares(plan),
+        "types": {name: _types(source) for name, (source, _) in plan.widened.items()},
     }
     root.write_atomic(RUN, json.dumps(run).encode())
     root.delete(BEGUN)
+
+
+def _types(source: PlannedSource) -> dict[str, dict[str, str]]:
+    return {field: found.to_json() for field, found in source.types.items()}
+
+
+def read_types(root: Root) -> dict[str, dict[str, FoundType]]:
+    """By source and field, the types of kept fields in the last run of an output; empty where it told none."""
+    try:
+        told = json.loads(root.read_bytes(RUN)).get("types", {})
+    except FileNotFoundError:
+        return {}
+    return {name: {field: FoundType.from_json(found) for field, found in of.items()} for name, of in told.items()}
 
 
 def write_inputs(root: Root, request: Request) -> None:

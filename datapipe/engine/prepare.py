@@ -21,6 +21,7 @@ from datapipe.composing.takedown import named_in
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked_urls
+from datapipe.engine.column_types import column_types
 from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.tokenizer_file import users_tokenizer
 from datapipe.errors import UserError, suggest
@@ -46,6 +47,7 @@ from datapipe.plan.warnings import (
 )
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import Filter, Stage
+from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
 from datapipe.stage.ranking import Cut
 from datapipe.stage.reader import InputFile, Reader
@@ -74,6 +76,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
     listing = Listing(say)
     notes = {name: Notes(on_file=partial(listing.add, name), may_grow=only is not None) for name in mixture.sources}
     files = {name: _discovered(mixture, name, notes[name]) for name in mixture.sources}
+    every_file = files
     if only is not None:
         files = {name: [each for each in listed if each[0].path in only[name]] for name, listed in files.items()}
     for name, listed in files.items():
@@ -89,7 +92,12 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
         files = {name: _looked_into(mixture, name, files[name], listing) for name in mixture.sources}
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
     warnings += [*_unused(mixture), *_rounded(mixture), *_normalized(given)]
-    sources = {name: _planned(mixture, name, files[name], stages[name]) for name in mixture.sources}
+    # of an addition, the types are those of all files that there are, so that it has the columns of what it is added to
+    types = {
+        name: column_types(mixture, name, every_file[name], kept_columns(source, stages[name]))
+        for name, source in mixture.sources.items()
+    }
+    sources = {name: _planned(mixture, name, files[name], stages[name], types[name]) for name in mixture.sources}
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
@@ -114,7 +122,7 @@ def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
     if mixture.tokenizer.is_none and "source" in mixture.sources[name].kept_fields:
         raise UserError(
             f"{mixture.where('sources', name, 'keep')}: 'source' cannot be kept: written documents have a column of this name, "
-            f"with the source of the mixture. Leave it out, or add a tokenizer."
+            f"with the source of the mixture. Keep it under another name, {{origin: source}}, or add a tokenizer."
         )
     _check_columns(mixture, name, [stage for stage in bound if isinstance(stage.stage, Global)])
     for stage in bound:
@@ -351,9 +359,13 @@ def _read_twice(mixture: Mixture, files: Mapping[str, Sequence[InputFile]]) -> l
 
 
 def _planned(
-    mixture: Mixture, name: str, files: Iterable[tuple[InputFile, Reader]], stages: tuple[BoundStage, ...]
+    mixture: Mixture,
+    name: str,
+    files: Sequence[tuple[InputFile, Reader]],
+    stages: tuple[BoundStage, ...],
+    types: Mapping[str, FoundType],
 ) -> PlannedSource:
-    listed = list(files)
+    listed = [(file if file.schema is None else replace(file, schema=None), reader) for file, reader in files]
     readers = {file.path: reader for file, reader in listed}
     digests: dict[str, str] = {}
     by_path: dict[str, str] = {}
@@ -363,5 +375,13 @@ def _planned(
             digests[key] = stage_digest(reader, "reader")
         by_path[path] = digests[key]
     groups = group_splits(listed, mixture.execution.split_bytes)
-    keep = kept_columns(mixture.sources[name], stages)
-    return PlannedSource(groups=tuple(groups), readers=readers, reader_digests=by_path, keep=keep, stages=stages)
+    keep, declared = kept_columns(mixture.sources[name], stages), mixture.sources[name].types
+    return PlannedSource(
+        groups=tuple(groups),
+        readers=readers,
+        reader_digests=by_path,
+        keep=keep,
+        types=types,
+        declared={field: declared[column] for column, field in keep.items() if column in declared},
+        stages=stages,
+    )

@@ -201,9 +201,10 @@ def _document_files(plan: Plan) -> list[tuple[DocumentsEntry, DocumentsFile]]:
 
 
 def _fingerprints(plan: Plan) -> list[str]:
-    """The tasks behind a snapshot, and those that found that their file cannot be cut."""
+    """The tasks behind a snapshot, and those that found that a file cannot be cut, or values of wider types."""
     told = [fingerprint for whole in plan.read_whole.values() for fingerprint in whole.values()]
-    return [*(record.fingerprint for step in plan.steps for record in step.records), *told]
+    wider = [fingerprint for _, told in plan.widened.values() for fingerprint in told]
+    return [*(record.fingerprint for step in plan.steps for record in step.records), *told, *wider]
 
 
 def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None) -> None:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import xxhash
 
@@ -72,6 +73,7 @@ def discover(
     notes = notes or Notes()
     files: dict[str, tuple[InputFile, Reader]] = {}
     urls: set[str] = set()
+    schemas: dict[pa.Schema, pa.Schema] = {}
     left_out = _left_out(exclude, where)
 
     def is_left_out(url: str) -> bool:
@@ -101,7 +103,10 @@ def discover(
             if not pattern.startswith(SIGN):
                 notes.on_file()
             reader = reader_for(_bare(file.url))
-            files[file.path] = (_examined(file, reader, fingerprint, where), reader)
+            examined = _examined(file, reader, fingerprint, where)
+            if examined.schema is not None:  # files of one schema share it: those of a corpus may be a hundred thousand
+                examined = replace(examined, schema=schemas.setdefault(examined.schema, examined.schema))
+            files[file.path] = (examined, reader)
     return [files[path] for path in sorted(files)]
 
 
@@ -129,7 +134,7 @@ def _examined(file: InputFile, reader: Reader, fingerprint: str, where: str) -> 
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), file.url)
         stamp = content_digest(file.url) if fingerprint == "content" else file.stamp
         try:
-            return replace(file, stamp=stamp, row_groups=intact(lambda: reader.probe(file, open_input)))
+            return replace(intact(lambda: reader.probe(file, open_input)), stamp=stamp)
         except DamagedInputError as error:
             return replace(file, stamp=stamp, damage=str(error))
     except UnicodeEncodeError:

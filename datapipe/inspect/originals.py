@@ -85,9 +85,7 @@ class DocumentLocator:
         if not text:
             return LocatedDocument(source=source_name, path=file.path, position=position)
         source = self._mixture.sources[source_name]
-        fields = FieldNames(
-            text=source.text, id=source.id, keep=source.kept_fields, replaces_surrogates=source.replaces_surrogates
-        )
+        fields = FieldNames(text=source.text, id=source.id, replaces_surrogates=source.replaces_surrogates)
         try:
             content = reader.read_document(file, position, fields, open_input)
         except FileNotFoundError:

@@ -89,12 +89,14 @@ class Plan:
     Attributes:
         inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
         read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the record that says so.
+        widened: by source, the source with the types that reading has found, and the fingerprints of the records that say so.
     """
 
     pipeline: Pipeline
     steps: list[Step] = field(default_factory=list)
     inputs: dict[str, PlannedSource] = field(default_factory=dict)
     read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
+    widened: dict[str, tuple[PlannedSource, tuple[str, ...]]] = field(default_factory=dict)
 
     @property
     def is_committed(self) -> bool:
@@ -150,6 +152,7 @@ class _Compilation:
         self.request, self.look_up, self.plan = request, look_up, plan
         self.before = {step.id: step for step in before.steps} if before is not None else {}
         self.read_whole = before.read_whole if before is not None else {}
+        self.widened = before.widened if before is not None else {}
         self.expander = expand.Expander(request.mixture)
         self.known: dict[str, Step] = {}
 
@@ -212,20 +215,25 @@ class _Compilation:
         return self.add(step_id, "map", ARROW.join([f"apply {ending.id}", *labels]), name, later)
 
     def read(self, step_id: str, label: str, name: str, stages: tuple[BoundStage, ...], emit: BoundStage | None) -> Step:
-        """The step that reads a source. A file of which the record of a task says that it cannot be cut is read in one task."""
-        planned, limit = self.request.sources[name], self.request.limit
+        """The step that reads a source. A file of which the record of a task says that it cannot be cut is read in one task.
+        Where tasks have met values that the types of columns do not hold, the source is read again, with types that do."""
+        limit = self.request.limit
+        planned, told = self.widened.get(name, (self.request.sources[name], ()))
         whole = self.read_whole.get(name, {})
         while True:
             now = planned.with_whole(whole) if whole else planned
             make = partial(self.expander.read_tasks, step_id, name, now, stages, emit, limit)
             step = self.add(step_id, "map", label, name, make)
             found = {path: record.fingerprint for record in step.records for path in record.metrics.unsplittable_files}
-            if not found.keys() - whole.keys():
-                self.plan.inputs[name], self.plan.read_whole[name] = now, whole
+            wider = {record.fingerprint: record.metrics.wider_types for record in step.records if record.metrics.wider_types}
+            if not found.keys() - whole.keys() and not wider:
+                self.plan.inputs[name], self.plan.read_whole[name], self.plan.widened[name] = now, whole, (planned, told)
                 return step
             self.plan.steps.pop()
             self.before.pop(step_id, None)
-            whole = {**whole, **found}
+            whole, told = {**whole, **found}, (*told, *wider)
+            for types in wider.values():
+                planned = planned.with_wider(types, self.request.mixture.where("sources", name, "keep"))
 
     def cut(self, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
         """The filter with the cut of its share, or None while that is not committed."""

@@ -37,7 +37,6 @@ from datapipe.plan.work import (
     fingerprinted,
 )
 from datapipe.stage.global_stage import Global
-from datapipe.stage.reader import FieldNames
 from datapipe.stage.tables import Exchange
 
 Part = tuple[Literal["train", "validation"], int | None]
@@ -124,12 +123,7 @@ class Expander:
                         )
                         for split in group
                     ),
-                    fields=FieldNames(
-                        text=source.text,
-                        id=source.id,
-                        keep=planned.keep,
-                        replaces_surrogates=source.replaces_surrogates,
-                    ),
+                    fields=planned.field_names(source),
                     limit=limit,
                     stages=stages,
                     emit=emit,

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from datapipe.config.mixture import Mixture
+from datapipe.config.sources.source import Source
+from datapipe.errors import DatapipeError, UserError
 from datapipe.plan.work import BoundStage, Tables
 from datapipe.shards.manifest import Snapshot, SourceEntry
-from datapipe.stage.reader import InputFile, Reader, Split
+from datapipe.stage.field_types import FoundType, NoCommonTypeError
+from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.storage import Root
 
 if TYPE_CHECKING:
@@ -24,15 +27,44 @@ class PlannedSource:
         groups: the splits that each map task reads.
         readers: by input path.
         reader_digests: by input path, the digest of the reader's code and options.
-        keep: input fields that documents keep as columns.
+        keep: input fields that documents keep, by column.
+        types: by kept field, its type as far as it is known before the source is read.
+        declared: by kept field, the name of the type that the mixture declares.
         stages: bound stages, in order.
     """
 
     groups: tuple[tuple[Split, ...], ...]
     readers: Mapping[str, Reader]
     reader_digests: Mapping[str, str]
-    keep: tuple[str, ...]
+    keep: Mapping[str, str]
+    types: Mapping[str, FoundType] = field(default_factory=dict)
+    declared: Mapping[str, str] = field(default_factory=dict)
     stages: tuple[BoundStage, ...]
+
+    def field_names(self, source: Source) -> FieldNames:
+        """The fields that tasks read."""
+        return FieldNames(
+            text=source.text,
+            id=source.id,
+            replaces_surrogates=source.replaces_surrogates,
+            keep=tuple(dict.fromkeys(self.keep.values())),
+            columns=self.keep,
+            types={name: found.kind for name, found in self.types.items()},
+            declared=self.declared,
+        )
+
+    def with_wider(self, wider: Mapping[str, Mapping[str, str]], where: str) -> PlannedSource:
+        """The same source, whose types also hold values that reading has found. Raises UserError where none does."""
+        types = dict(self.types)
+        for name, found in wider.items():
+            more = FoundType.from_json(found)
+            types[name] = more if name not in types else joined_types(where, name, types[name], more)
+        if all(name in self.types and self.types[name].kind == found.kind for name, found in types.items()):
+            raise DatapipeError(
+                f"{where}: reading found wider types of {', '.join(wider)}, and they are not wider. This is a defect of "
+                f"datapipe, please report it. As a way around, declare the types of these columns under `types` of the source."
+            )
+        return replace(self, types=types)
 
     def with_whole(self, paths: Collection[str]) -> PlannedSource:
         """The same source, in which each of these files is read in one task of its own, in the place of its first range."""
@@ -55,6 +87,17 @@ class PlannedSource:
     def files(self) -> dict[str, InputFile]:
         """The input files by path, each once, also when it has several splits."""
         return {split.file.path: split.file for split in self.splits}
+
+
+def joined_types(where: str, name: str, first: FoundType, second: FoundType) -> FoundType:
+    """The type of a field of two files. Raises UserError where no type holds the values of both."""
+    try:
+        return first.with_more(second)
+    except NoCommonTypeError as error:
+        raise UserError(
+            f"{where}: the field '{name}' has no one type: {error}. Declare the type of the column in the source, as in "
+            f"types: {{{name}: string}}, or make two sources of the files."
+        ) from None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,6 +20,9 @@ excess_drops       a global stage that dropped more than `max_dropped`          
 short_length       records of web archives that are longer than their heads tell        when the source is read
 without_text       tar archives of which more than `MOST_WITHOUT_TEXT` of the samples  when the source is read
                    have no text
+other_kind         a field of which most values are no numbers, or no dates, as a   when the source is cleaned
+                   filter reads them
+mixed_types        a field of JSON with values of several types                         before the run, and when read
 few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
 special_tokens     special tokens that a tokenizer adds and the run does not            before the run
 unknown_tokens     a source of which more than `MOST_UNKNOWN` of the tokens are unknown its tokens
@@ -58,6 +61,7 @@ from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_valu
 from datapipe.plan.losses import MOST_LOST, Loss, kept_share, losses
 from datapipe.plan.request import Request
 from datapipe.plan.work import PackTask
+from datapipe.stage.base import OF_KIND, OTHER_KIND
 from datapipe.token_counts import Fertility
 
 LEAST_KEPT = 0.05
@@ -123,6 +127,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         found += [unreadable_warning(source, counts.unreadable_files)] if counts.unreadable_files else []
         found += _read_whole(plan, source)
         found += [*_without_text(source, counts), *_short_lengths(source, counts)]
+        found += [*_other_kinds(request, source, counts), *_mixed_types(request, plan, source)]
         found += [] if source in empty else _of_losses(request, source, counts)
         found += _unknown_tokens(plan, source)
         found += _of_packing(plan, source)
@@ -221,6 +226,33 @@ def _null_fields(request: Request, plan: Plan, source: str) -> Iterator[RunWarni
         there = f" The first records have {', '.join(known)}." if known else ""
         text = f"{place}: the field '{name}' is null in every document of the source.{suggest(name, known)}{there}"
         yield RunWarning(kind="null_field", source=source, text=text, details={"field": name})
+
+
+def _other_kinds(request: Request, source: str, counts: SourceCounts) -> Iterator[RunWarning]:
+    numbers = counts.document_counts.counts
+    for bound in request.sources[source].stages:
+        for name in (bound.name, f"{bound.name} (tag)"):
+            other, of_kind = numbers[f"{name}:{OTHER_KIND}"], numbers[f"{name}:{OF_KIND}"]
+            if other > of_kind:
+                column = next(iter(bound.stage.columns_read()), "")
+                text = (
+                    f"source '{source}': {bound.name}: {other:,} of {counted(other + of_kind, 'value')} of '{column}' cannot "
+                    f"be compared with its limits: they are no numbers, or no dates. Check the column and the limits."
+                )
+                details = {"stage": bound.name, "field": column, "other_kind": other, "of_kind": of_kind}
+                yield RunWarning(kind="other_kind", source=source, text=text, details=details)
+
+
+def _mixed_types(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
+    planned, _ = plan.widened[source]
+    for name, found in planned.types.items():
+        if found.mixed_in:
+            text = (
+                f"{request.mixture.where('sources', source, 'keep')}: the field '{name}' has no one type: {found.mixed_in}. "
+                f"Its values are kept as text, numbers and lists as JSON writes them. Declare the type of the column in the "
+                f"source: types: {{{name}: string}} keeps it like this, another type quarantines what does not fit."
+            )
+            yield RunWarning(kind="mixed_types", source=source, text=text, details={"field": name, "types": found.mixed_in})
 
 
 def _limited(request: Request, counts_by_source: Mapping[str, SourceCounts]) -> Iterator[RunWarning]:

@@ -212,10 +212,7 @@ class MapTask(Task):
     kind: ClassVar[str] = "map"
 
     inputs: tuple[InputSplit, ...] = field(default=(), metadata=entering(lambda inputs: [split.identity() for split in inputs]))
-    fields: FieldNames = field(
-        default_factory=FieldNames,
-        metadata=entering(lambda names: [names.text, names.id, list(names.keep), *["replace"] * names.replaces_surrogates]),
-    )
+    fields: FieldNames = field(default_factory=FieldNames, metadata=entering(lambda names: names.identity()))
     limit: int | None = None
     before: str = ""
     documents: tuple[TableFile, ...] = field(default=(), metadata=LEFT_OUT)  # they follow from `before`

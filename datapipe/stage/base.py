@@ -106,6 +106,11 @@ class Stage(BaseModel):
 # ---------------------------------------------------------------------------------------------------- filters
 
 
+OTHER_KIND, OF_KIND = "other_kind", "of_kind"
+"""Counts of a filter that reads a field as numbers or dates: values that are none, and those that are. The run warns where most
+are none."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rule:
     """One test of a filter. A value equal to the limit passes.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
@@ -21,7 +23,7 @@ def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[
         name: of the column, for errors.
     """
     try:
-        texts = column.cast(pa.large_string())
+        texts = _as_json(column) if pa.types.is_list(column.type) else column.cast(pa.large_string())
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         raise UserError(
             f"license_field: the column '{name}' holds {column.type}, expected text: a license, or a list of them as JSON. "
@@ -32,3 +34,10 @@ def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[
     names = {license: number for number, license in enumerate(dict.fromkeys(of_values))}
     numbers = np.array([names[license] for license in of_values], np.int64)
     return numbers[encoded.indices.to_numpy(zero_copy_only=False)], list(names)
+
+
+def _as_json(lists: pa.Array) -> pa.Array:
+    """Lists of names as JSON text, (num_docs,) large_string. Raises ArrowNotImplementedError for lists of anything else."""
+    if not (pa.types.is_string(lists.type.value_type) or pa.types.is_large_string(lists.type.value_type)):
+        raise pa.ArrowNotImplementedError(str(lists.type))
+    return pa.array([None if names is None else json.dumps(names) for names in lists.to_pylist()], pa.large_string())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe.stage.base import Stage
+from datapipe.stage.field_types import plain
 
 _SPLIT_BYTES = 1 << 20
 _NUMBER_BITS = 24
@@ -29,6 +30,7 @@ class InputFile:
         row_groups: (num_rows, num_bytes) of each unit that `Reader.probe` found and the file can be cut at, as in Parquet.
         has_members: whether `Reader.probe_large` found that a compressed file has members at which it can be cut.
         is_one_text: whether `Reader.probe_large` found that the file cannot be cut, as a JSON array and UTF-16 cannot.
+        schema: of a format that has one, as `Reader.probe` found it, without metadata. Tasks do without it.
         damage: why nothing of the file can be read, as far as `Reader.probe` found; empty for any other file.
         mtime_ns, ctime_ns: times of the last change of content, and of content, metadata or name; None where they are not
             known. A task that reads the file checks them, and they enter no fingerprint.
@@ -42,6 +44,7 @@ class InputFile:
     row_groups: tuple[tuple[int, int], ...] = ()
     has_members: bool = False
     is_one_text: bool = False
+    schema: pa.Schema | None = None
     damage: str = ""
     mtime_ns: int | None = None
     ctime_ns: int | None = None
@@ -64,7 +67,11 @@ class FieldNames:
     Attributes:
         text: the field with the text. Dots reach into objects, `content.text`; else it is a key of this very name.
         id: the field with the id. A document without it gets SOURCE/PATH:POSITION.
-        keep: fields that become columns of the same name.
+        keep: fields that become columns.
+        columns: by column the field that it is made of; empty where columns have the names of their fields.
+        types: by field the type of its column, one for all files of the source (`stage/field_types.py`). A reader that meets
+            values of another type may use it; the engine converts what readers give.
+        declared: by field the name of the type that the mixture declares. The others are found.
         replaces_surrogates: whether half a surrogate pair in JSON becomes U+FFFD; otherwise it makes a record a bad one.
     """
 
@@ -72,6 +79,22 @@ class FieldNames:
     id: str = "id"
     keep: tuple[str, ...] = ()
     replaces_surrogates: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
+    declared: Mapping[str, str] = field(default_factory=dict)
+
+    def identity(self) -> list[Any]:
+        """What tells two of them apart, as JSON."""
+        types = {name: str(kind) for name, kind in self.types.items()}
+        return [
+            self.text,
+            self.id,
+            list(self.keep),
+            list(self.columns.items()),
+            types,
+            dict(self.declared),
+            self.replaces_surrogates,
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +125,9 @@ class ReadBatch:
         texts: (num_docs,) large_string without nulls; None from a reader of pages.
         html: (num_docs,) large_binary without nulls, the pages of a reader of pages; else None.
         ids: (num_docs,) large_string; null for a document without an id.
-        extra: kept columns by name, (num_docs,) each.
+        extra: kept fields by name, (num_docs,) each.
+        wider: by field, the type of values that do not fit into `FieldNames.types`, for which its column holds nothing. The
+            source is then read with a wider type.
         rejected: input to quarantine.
         passed_over: number of records of the input that are no documents by the meaning of the format, by kind, such as
             "request" of a web archive. The report counts them.
@@ -114,6 +139,7 @@ class ReadBatch:
     html: pa.Array | None = None
     ids: pa.Array
     extra: Mapping[str, pa.Array] = field(default_factory=dict)
+    wider: Mapping[str, pa.DataType] = field(default_factory=dict)
     rejected: tuple[Rejected, ...] = ()
     passed_over: Mapping[str, int] = field(default_factory=dict)
     input_bytes: int = 0
@@ -137,6 +163,22 @@ class ReadBatch:
             rejected=rejected,
         )
 
+    def without(self, bad: Mapping[int, str]) -> ReadBatch:
+        """The batch without some documents: (row, why it is rejected)."""
+        keep = np.ones(len(self.positions), np.bool_)
+        keep[list(bad)] = False
+        mask = pa.array(keep)
+        more = (Rejected(position=int(self.positions[row]), error=bad[row]) for row in sorted(bad))
+        return replace(
+            self,
+            positions=self.positions[keep],
+            texts=None if self.texts is None else self.texts.filter(mask),
+            html=None if self.html is None else self.html.filter(mask),
+            ids=self.ids.filter(mask),
+            extra={name: column.filter(mask) for name, column in self.extra.items()},
+            rejected=tuple(sorted((*self.rejected, *more), key=lambda rejected: rejected.position)),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FieldsSeen:
@@ -146,11 +188,13 @@ class FieldsSeen:
         num_records: records looked at; 0 where none could be read.
         found: those of the asked fields, text and kept ones, that at least one of the records has, be its value null.
         names: fields of the records, for messages; a field inside an object with dots.
+        types: by asked field the type of its values, as far as the format tells more of it than text.
     """
 
     num_records: int = 0
     found: frozenset[str] = frozenset()
     names: tuple[str, ...] = ()
+    types: Mapping[str, pa.DataType] = field(default_factory=dict)
 
 
 class OpenInput(Protocol):
@@ -166,14 +210,17 @@ class Reader(Stage):
     extensions: ClassVar[tuple[str, ...]] = ()
     """File endings that `format: auto` maps to this reader, without the compression's: (".jsonl", ".ndjson")."""
 
+    has_json: ClassVar[bool] = False
+    """Whether values of one field may be of several types, as in JSON: then more records are looked at before a run."""
+
     gives: ClassVar[Literal["text", "html"]] = "text"
     """What a document is made of: its text, or a page, whose text a stage extracts (`ReadBatch.texts`, `ReadBatch.html`)."""
 
-    def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
-        """`InputFile.row_groups` of a format whose cut points are known only after it is opened.
+    def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
+        """The file with what is known only after it is opened: `row_groups` where it can be cut, and its `schema`.
 
         Raises UserError, OSError, or DamagedInputError for a file of which `read` could read nothing."""
-        return ()
+        return file
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
         """The file with what `cut` must know and only reading tells. Only files of more text than a split are looked at.
@@ -196,8 +243,9 @@ class Reader(Stage):
         counts as found where it has a value."""
         for batch in self.read(split, fields, open_input):
             if len(batch.positions):
-                kept = (name for name, column in batch.extra.items() if column.null_count < len(column))
-                return FieldsSeen(num_records=len(batch.positions), found=frozenset({fields.text, *kept}))
+                kept = [name for name, column in batch.extra.items() if column.null_count < len(column) or name in batch.wider]
+                types = {name: plain(batch.extra[name].type) for name in kept} | dict(batch.wider)
+                return FieldsSeen(num_records=len(batch.positions), found=frozenset({fields.text, *kept}), types=types)
         return FieldsSeen()
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:

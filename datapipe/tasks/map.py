@@ -34,8 +34,9 @@ from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult, Map, Rule, Stage
 from datapipe.stage.decoding import EXCERPT_BYTES
 from datapipe.stage.documents import DocumentBatch, only_covered
+from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
-from datapipe.stage.reader import OpenInput, Rejected, Split
+from datapipe.stage.reader import OpenInput, ReadBatch, Rejected, Split
 from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
 from datapipe.tasks.contract.guard import FailedDocument, Guard
@@ -45,21 +46,25 @@ from datapipe.tasks.measuring.clusters import SurvivorWriter
 from datapipe.tasks.measuring.distributions import Distributions
 from datapipe.tasks.measuring.findings import FindingsWriter, searched
 from datapipe.tasks.ranking import ScoreWriter, of_scored, tagged, with_cut, without_scores
-from datapipe.tasks.read_batches import coalesced, limited, with_keys
+from datapipe.tasks.read_batches import coalesced, conformed, limited, with_keys
 
 MAX_BATCH_DOCS = 8192
 
 
 def run_map(task: MapTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Runs a map task, writing its outputs below `folder`. A task that finds that a file cannot be cut at its range has no
-    outputs and counts nothing else; what it has written goes with the next sweep of attempts."""
+    """Runs a map task, writing its outputs below `folder`. A task that finds that a file cannot be cut at its range, or values
+    that the types of their columns do not hold, has no outputs and counts nothing else; what it has written goes with the next
+    sweep of attempts."""
     mapper = _Mapper(task, root, folder)
     mapper.open()
     try:
         for batch in mapper.batches():
-            mapper.process(batch)
+            if not mapper.metrics.wider_types:  # else reading goes on for the other values of these fields alone
+                mapper.process(batch)
     except UnsplittableInputError:
         return {}, TaskMetrics(unsplittable_files=[mapper.path])
+    if mapper.metrics.wider_types:
+        return {}, TaskMetrics(wider_types=mapper.metrics.wider_types)
     return mapper.finish(), mapper.metrics
 
 
@@ -122,7 +127,7 @@ class _Mapper:
 
     def _records(self) -> Iterator[pa.RecordBatch]:
         """The readers' batches with keys, up to the limit. Raises ChangedInputError where a file is not the planned one."""
-        self.metrics.field_values = dict.fromkeys(self.task.fields.keep, 0)
+        self.metrics.field_values = dict.fromkeys(self.task.fields.columns, 0)
         for source in self.task.inputs:
             if self.left == 0:
                 return
@@ -140,6 +145,8 @@ class _Mapper:
                 part = next(reading, None)
                 if part is None:
                     break
+                self._add_wider(part, split.file.path)
+                part = conformed(part, split, self.task.fields)
                 if self.left is not None:
                     part, self.left = limited(part, self.left)
                 record = with_keys(part, split, self.task.source)
@@ -154,6 +161,12 @@ class _Mapper:
                 yield record
         if not num_records and split.start == 0 and split.stop in (None, len(split.file.row_groups)):
             self.document_counts.counts["read:empty_files"] += 1
+
+    def _add_wider(self, part: ReadBatch, path: str) -> None:
+        """Adds the types of values that do not fit to those that the task has met, in the order of the input."""
+        for field, kind in part.wider.items():
+            found, held = FoundType(kind=kind, path=path), self.metrics.wider_types.get(field)
+            self.metrics.wider_types[field] = (found if held is None else FoundType.from_json(held).with_more(found)).to_json()
 
     def _reject(self, split: Split, rejected: tuple[Rejected, ...]) -> None:
         """Quarantines input that a reader rejected; it counts as read and as quarantined."""

@@ -149,9 +149,13 @@ class Exact(Global):
 def _values(batch: DocumentBatch, field: str, stage: str) -> pa.Array:
     """A column as text, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
     column = batch.column(field, stage)
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null, pa.types.is_integer)
+    is_text = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
+    kinds = (*is_text, pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean)
     if not any(is_kind(column.type) for is_kind in kinds):
-        raise UserError(f"{stage}: column '{field}' is of type {column.type}; expected text or whole numbers")
+        raise UserError(
+            f"{stage}: column '{field}' is of type {column.type}; expected text or numbers. Declare "
+            f"types: {{{field}: string}} in the source to compare its values as text"
+        )
     return columns.as_large_string(column).fill_null("")
 
 

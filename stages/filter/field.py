@@ -3,18 +3,23 @@
     value of the field ── as text ───▶ keep, drop              equal to one of a list           rules `not_in_keep`, `in_drop`
                        │           └─▶ keep_matching, drop_…   a regular expression finds it    `not_matching`, `matching`
                        └─ as number ─▶ min_value, max_value    a value equal to a limit passes  `too_small`, `too_large`
+                          or date                              a value of another kind          `not_a_number`, `not_a_date`
 
-Values that are numbers or true and false in the input are compared by their text, 200 or true; `min_value` and `max_value` read
-text as a number, and text that is none counts as missing. Regular expressions are those of RE2, which take linear time; they
-are searched anywhere in the value, so `^` and `$` bind them to its ends.
+Values that are numbers or true and false in the input are compared by their text, 200 or true. Limits are numbers, or dates in
+ISO 8601 for columns of dates, of times and of such text; a date without a time is its midnight, a time without a zone is UTC.
+Text is read as a number or date where limits are given. Regular expressions are those of RE2, which take linear time; they are
+searched anywhere in the value, so `^` and `$` bind them to its ends.
 
 A document without a value, or with an empty one, is in no list and matches no expression: conditions to keep drop it, those to
-drop keep it. `missing` says otherwise.
+drop keep it. `missing` says otherwise. A value that is no number, or no date, where limits are given goes the same way, under
+a reason of its own.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -25,14 +30,31 @@ from pydantic import field_validator, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
-from datapipe.stage import Filter, FilterResult, Rule
+from datapipe.stage import Filter, FilterResult, Rule, dates
+from datapipe.stage.base import OF_KIND, OTHER_KIND
 from datapipe.stage.documents import DocumentBatch
 from stages.filter._columns import named_column
-
-Value = str | int | float | bool
+from stages.filter._field_values import Value, flags, is_dated, is_in, limit_of, numbers_of, seconds_of, seconds_of_text, shown
 
 _KEEPING = ("keep", "keep_matching", "min_value", "max_value")
 _DROPPING = ("drop", "drop_matching")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Found:
+    """The values of a batch: (num_docs,) each.
+
+    Attributes:
+        values: as text, empty for none.
+        numbers: or seconds since 1970, NaN for none; 0 where no limit is given.
+        is_missing, is_other: without a value; with one of another kind than the limits.
+    """
+
+    column: pa.Array
+    values: pa.Array
+    numbers: np.ndarray
+    is_missing: np.ndarray
+    is_other: np.ndarray
 
 
 class Field(Filter):
@@ -45,17 +67,21 @@ class Field(Filter):
     drop: tuple[Value, ...] = Option(default=(), description="Values to drop.")
     keep_matching: str = Option(default="", description="Regular expression (RE2) that must be found in the value.")
     drop_matching: str = Option(default="", description="Regular expression (RE2) that must not be found in the value.")
-    min_value: float | None = Option(default=None, description="Least number to keep; null: no limit.")
-    max_value: float | None = Option(default=None, description="Largest number to keep; null: no limit.")
+    min_value: float | str | None = Option(
+        default=None, description="Least number or date to keep, such as 3 or 2024-05-17; null: no limit."
+    )
+    max_value: float | str | None = Option(
+        default=None, description="Largest number or date to keep, such as 3 or 2024-05-17T12:00:00Z; null: no limit."
+    )
     missing: Literal["keep", "drop"] | None = Option(
         default=None,
-        description="What happens to a document without a value. Default: drop where keep, keep_matching, min_value or "
-        "max_value is given, otherwise keep.",
+        description="What happens to a document without a value, or with one that is no number or date where limits are given. "
+        "Default: drop where keep, keep_matching, min_value or max_value is given, otherwise keep.",
     )
 
     before_text: ClassVar[bool] = True
-    counts: ClassVar[tuple[str, ...]] = ("without_value",)
-    """Documents whose value is null or empty, or no number where a number is asked for."""
+    counts: ClassVar[tuple[str, ...]] = ("without_value", OTHER_KIND, OF_KIND)
+    """Documents whose value is null or empty; is no number, or no date, where limits are given; is one."""
 
     libraries = ("pyarrow",)
     writes = ()
@@ -77,9 +103,29 @@ class Field(Filter):
             raise ValueError(
                 f"no condition is given. Expected at least one of: {', '.join((*_KEEPING, *_DROPPING))}, missing: drop"
             )
-        if self.min_value is not None and self.max_value is not None and self.min_value > self.max_value:
-            raise ValueError(f"min_value {self.min_value:g} is above max_value {self.max_value:g}, so no value passes")
+        least, most = self._limits
+        if (
+            isinstance(self.min_value, str) != isinstance(self.max_value, str)
+            and not least == -math.inf
+            and not most == math.inf
+        ):
+            raise ValueError("min_value and max_value are a number and a date. Expected two numbers, or two dates")
+        if least > most:
+            raise ValueError(
+                f"min_value {shown(self.min_value)} is above max_value {shown(self.max_value)}, so no value passes"
+            )
         return self
+
+    @property
+    def _limits(self) -> tuple[float, float]:
+        """The least and the largest value to keep; dates in seconds since 1970. Raises ValueError for text that is no date."""
+        least = -math.inf if self.min_value is None else limit_of("min_value", self.min_value)
+        return least, math.inf if self.max_value is None else limit_of("max_value", self.max_value)
+
+    @property
+    def _by_date(self) -> bool:
+        """Whether limits are dates."""
+        return isinstance(self.min_value, str) or isinstance(self.max_value, str)
 
     @property
     def _is_keeping(self) -> bool:
@@ -101,42 +147,93 @@ class Field(Filter):
         """`missing` first, then the lists, the expressions and the range, as far as they are given."""
         given = {
             "missing": self._drops_missing,
+            self._other_kind: self._drops_missing and self._has_range,
             "not_in_keep": self.keep,
             "in_drop": self.drop,
             "not_matching": self.keep_matching,
             "matching": self.drop_matching,
         }
         flags = [Rule(name=name, limit=0, side="max") for name, is_given in given.items() if is_given]
-        limits = [self.at_least("too_small", "min_value"), self.at_most("too_large", "max_value")]
-        return [*flags, *(rule for rule in limits if rule.limit is not None)]
+        least, most = self._limits
+        options = ("", "") if self._by_date else ("min_value", "max_value")  # no threshold for a sweep over numbers
+        limits = [
+            Rule(name="too_small", limit=least, side="min", option=options[0]),
+            Rule(name="too_large", limit=most, side="max", option=options[1]),
+        ]
+        return [*flags, *(rule for rule in limits if math.isfinite(rule.limit))]
+
+    @property
+    def _other_kind(self) -> str:
+        return "not_a_date" if self._by_date else "not_a_number"
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        values = self._values(batch)
-        is_missing = _flags(pc.equal(values, ""))  # pyright: ignore[reportAttributeAccessIssue]
-        numbers = np.empty(0)
-        if self._has_range:
-            numbers = _numbers(values)
-            is_missing |= np.isnan(numbers)
-        rules, without = self.rules(), {"without_value": pa.array(is_missing.astype(np.int32))}
-        measured = [self._measured(rule.name, values, numbers, is_missing) for rule in rules]
-        return FilterResult.from_rules(rules, measured, without)
+        column = named_column(batch, "filter.field", self.field)
+        values = self._values(column)
+        is_missing = flags(pc.equal(values, ""))  # pyright: ignore[reportAttributeAccessIssue]
+        numbers = self._numbers(column, values) if self._has_range else np.zeros(len(values))
+        found = _Found(
+            column=column,
+            values=values,
+            numbers=np.where(is_missing, np.nan, numbers),
+            is_missing=is_missing,
+            is_other=np.isnan(numbers) & ~is_missing,
+        )
+        of_kind = ~is_missing & ~found.is_other & self._has_range
+        counted = zip(self.counts, (is_missing, found.is_other, of_kind))
+        rules = self.rules()
+        measured = [self._measured(rule.name, found) for rule in rules]
+        return FilterResult.from_rules(rules, measured, {name: pa.array(flags.astype(np.int32)) for name, flags in counted})
 
-    def _measured(self, rule: str, values: pa.Array, numbers: np.ndarray, is_missing: np.ndarray) -> np.ndarray:
-        """What a rule measures: (num_docs,). A document without a value fails `missing` alone."""
+    def _measured(self, rule: str, found: _Found) -> np.ndarray:
+        """What a rule measures: (num_docs,). A document without a value, or with one of another kind, fails that rule alone."""
+        values, is_missing = found.values, found.is_missing | found.is_other
         if rule == "missing":
-            return is_missing
+            return found.is_missing
+        if rule == self._other_kind:
+            return found.is_other
         if rule in ("too_small", "too_large"):
-            return np.where(is_missing, np.nan, numbers)  # NaN is neither smaller nor greater than a limit
+            return found.numbers  # NaN is neither smaller nor greater than a limit
         if rule in ("not_in_keep", "in_drop"):
-            is_hit = _is_in(values, self.keep if rule == "not_in_keep" else self.drop)
+            is_hit = self._is_in(found, "keep" if rule == "not_in_keep" else "drop")
         else:
             expression = self.keep_matching if rule == "not_matching" else self.drop_matching
-            is_hit = _flags(pc.match_substring_regex(values, expression))  # pyright: ignore[reportAttributeAccessIssue]
+            is_hit = flags(pc.match_substring_regex(values, expression))  # pyright: ignore[reportAttributeAccessIssue]
         return (is_hit ^ rule.startswith("not_")) & ~is_missing
 
-    def _values(self, batch: DocumentBatch) -> pa.Array:
+    def _is_in(self, found: _Found, option: Literal["keep", "drop"]) -> np.ndarray:
+        """Which values are in a list: (num_docs,) bool. Raises UserError for a list without dates over a column of them."""
+        listed = self.keep if option == "keep" else self.drop
+        if not is_dated(found.column.type):
+            return is_in(found.values, listed, pa.types.is_floating(found.column.type))
+        try:
+            wanted = [limit_of(option, str(value)) for value in listed]
+        except ValueError as error:
+            raise UserError(f"filter.field: the column '{self.field}' holds {found.column.type}. {error}.") from None
+        return np.isin(seconds_of(found.column), wanted)
+
+    def _numbers(self, column: pa.Array, values: pa.Array) -> np.ndarray:
+        """The values as numbers, or as seconds since 1970: (num_docs,) float64, NaN for what is none. Raises UserError."""
+        if self._by_date and not is_dated(column.type) and not dates.is_dated(column.type):
+            raise UserError(
+                f"filter.field: the column '{self.field}' holds {column.type}, and a limit is a date. Expected dates, times or "
+                f"ISO 8601 text: declare types: {{{self.field}: timestamp}} in the source, or write numbers as limits."
+            )
+        if not self._by_date and is_dated(column.type):
+            raise UserError(
+                f"filter.field: the column '{self.field}' holds {column.type}, and its limits are numbers. Expected dates, as "
+                f"in min_value: 2024-05-17."
+            )
+        if self._by_date:
+            return seconds_of(column) if is_dated(column.type) else seconds_of_text(values)
+        if pa.types.is_boolean(column.type):
+            return np.full(len(column), np.nan)
+        kind = column.type
+        if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+            return columns.numbers(column.cast(pa.float64(), safe=False).fill_null(math.nan))
+        return numbers_of(values)
+
+    def _values(self, column: pa.Array) -> pa.Array:
         """The values as text, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
-        column = named_column(batch, "filter.field", self.field)
         try:
             return column.cast(pa.large_string()).fill_null("")
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -144,21 +241,3 @@ class Field(Filter):
                 f"filter.field: the column '{self.field}' holds {column.type}, expected text, numbers, or true and false. Set "
                 f"`field` to another column."
             ) from None
-
-
-def _flags(values: pa.Array) -> np.ndarray:
-    return values.to_numpy(zero_copy_only=False).astype(bool)
-
-
-def _is_in(values: pa.Array, listed: Sequence[Value]) -> np.ndarray:
-    """Which texts are in a list: (num_docs,) bool."""
-    texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in listed]
-    return _flags(pc.is_in(values, value_set=pa.array(texts, pa.large_string())))  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _numbers(values: pa.Array) -> np.ndarray:
-    """Texts as numbers: (num_docs,) float64, NaN for text that is no number."""
-    trimmed = pc.utf8_trim_whitespace(values)  # pyright: ignore[reportAttributeAccessIssue]
-    is_number = pc.match_substring_regex(trimmed, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")  # pyright: ignore[reportAttributeAccessIssue]
-    digits = pc.if_else(is_number, pc.replace_substring_regex(trimmed, r"^\+", ""), "nan")  # pyright: ignore[reportAttributeAccessIssue]
-    return columns.numbers(digits.cast(pa.float64()))

@@ -14,6 +14,8 @@ import pyarrow as pa
 from datapipe.columns import as_large_string
 from datapipe.columns import compute as pc
 from datapipe.stage import FieldNames, InputFile, ReadBatch, Rejected, Split
+from datapipe.stage.documents import TARGET_BATCH_BYTES
+from datapipe.stage.field_types import type_in
 
 _NO_VALUE = (pa.ArrowException, ValueError, OverflowError, KeyError)
 """What the conversion to a Python value raises: a date out of range, a time zone that this machine does not know."""
@@ -27,14 +29,10 @@ def columns_to_read(schema: pa.Schema, fields: FieldNames) -> list[str]:
 
 def has_field(schema: pa.Schema, name: str) -> bool:
     """Whether files of a schema have a field: a column of this name, or a member of structs."""
-    if name in schema.names:
+    try:
+        return type_in(schema, name) is not None
+    except ValueError:
         return True
-    first, *rest = name.split(".")
-    kind = schema.field(first).type if schema.names.count(first) == 1 else None
-    for part in rest:
-        is_member = kind is not None and pa.types.is_struct(kind) and kind.get_field_index(part) >= 0
-        kind = kind.field(part).type if is_member and kind is not None else None
-    return kind is not None
 
 
 def field_names(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
@@ -46,6 +44,30 @@ def field_names(fields: Iterable[pa.Field], above: str = "") -> Iterator[str]:
         yield f"{above}{field.name}"
         if pa.types.is_struct(field.type):
             yield from field_names(field.type, f"{above}{field.name}.")
+
+
+def parts(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """A batch in parts of about `TARGET_BATCH_BYTES` once dictionaries are decoded, each with its first row. A dictionary holds
+    a text once, however many rows have it: a file of 1 kB may hold 162 GB of text."""
+    sizes = np.zeros(batch.num_rows, np.int64)  # (num_rows,)
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type):
+            sizes += _decoded_bytes(column)
+    ends = np.cumsum(sizes)
+    start = 0
+    while start < batch.num_rows:
+        before = int(ends[start - 1]) if start else 0
+        stop = max(start + 1, int(np.searchsorted(ends, before + TARGET_BATCH_BYTES, "right")))
+        yield start, batch.slice(start, stop - start)
+        start = stop
+
+
+def _decoded_bytes(column: pa.DictionaryArray) -> np.ndarray:
+    """The bytes of each value of a dictionary of texts, (num_rows,) int64; 0 for nulls and for values of other types."""
+    if not _is_text(column.dictionary.type) or not len(column.dictionary):
+        return np.zeros(len(column), np.int64)
+    lengths = pc.binary_length(column.dictionary).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    return np.where(column.is_valid(), lengths[column.indices.fill_null(0).to_numpy(zero_copy_only=False)], 0)
 
 
 def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -25,7 +25,7 @@ from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBat
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._arrow.messages import Layout, Message, layout_of
 from stages.read._damaged_columns import BROKEN, damaged, on_one_line, unreadable
-from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, split_of_row, text_at
+from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, parts, split_of_row, text_at
 
 _BATCH_ROWS = 8192
 
@@ -46,9 +46,9 @@ class Arrow(Reader):
         description="Most bytes of a record batch, stored and decompressed; larger ones are quarantined without being held.",
     )
 
-    def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
-        """Rows and stored bytes of each record batch. Raises DamagedInputError where no schema can be read, which `read`
-        rejects."""
+    def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
+        """Rows and stored bytes of each record batch, and the schema. Raises DamagedInputError where no schema can be read,
+        which `read` rejects."""
         if file.compression is not None:
             raise UserError(
                 f"{file.url}: Arrow IPC inside {file.compression} cannot be read by record batches. "
@@ -56,7 +56,8 @@ class Arrow(Reader):
             )
         with open_input(file.url) as stream:
             try:
-                return _Opened.of(stream).layout.row_groups
+                opened = _Opened.of(stream)
+                return replace(file, row_groups=opened.layout.row_groups, schema=opened.schema.remove_metadata())
             except ValueError as error:
                 raise DamagedInputError(unreadable("Arrow file", error, stream)) from error
 
@@ -181,7 +182,8 @@ class _Batches:
             return
         rows = max(1, min(_BATCH_ROWS, batch.num_rows * TARGET_BATCH_BYTES // max(1, batch.nbytes)))
         for first in range(0, batch.num_rows, rows):
-            yield documents(batch.slice(first, rows), row + first, self.fields)
+            for start, part in parts(batch.slice(first, rows)):
+                yield documents(part, row + first + start, self.fields)
 
     def _loaded(self, number: int) -> list[bytes]:
         """The messages that Arrow's reader needs next, the last one the record batch. Raises OSError where the storage fails,

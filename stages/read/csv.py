@@ -130,8 +130,11 @@ class Csv(ContentReader):
         num_rows = len(self._without_header(split, first).starts)
         if any(header.count(name) > 1 for name in (fields.text, *fields.keep)):
             return FieldsSeen()  # `read` tells it
-        found = (name for name in (fields.text, *fields.keep) if name in header)
-        return FieldsSeen(num_records=num_rows, found=frozenset(found), names=header) if num_rows else FieldsSeen()
+        found = frozenset(name for name in (fields.text, *fields.keep) if header.count(name) == 1)
+        if not num_rows:
+            return FieldsSeen()
+        types = {name: pa.large_string() for name in fields.keep if name in found}
+        return FieldsSeen(num_records=num_rows, found=found, names=header, types=types)
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         """The text of one row. Of a plain file the header and the row are read, of an archive everything before it too."""

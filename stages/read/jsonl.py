@@ -38,12 +38,14 @@ _BEFORE_MEMBER = (64 << 10, 1 << 20, 16 << 20)
 class Jsonl(ContentReader):
     """Reads files of one JSON object a line; and those of one array of objects, or of objects written over several lines.
 
-    The text must be a JSON string, and no key of its path may occur twice in an object. Ids and fields under `keep:` become
-    strings: a JSON string as it is, other values as their JSON text, null or a missing field as null.
+    The text must be a JSON string, and no key of its path may occur twice in an object. Ids become strings. Fields under
+    `keep:` keep their types, one for all files: numbers, true and false, strings, lists, objects. A field with values of
+    several types becomes text: a JSON string as it is, other values as their JSON text.
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson", ".json")
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
+    has_json: ClassVar[bool] = True
 
     max_line_bytes: int = Field(
         default=512 << 20,
@@ -145,6 +147,7 @@ def _sliced(batch: ReadBatch) -> Iterator[ReadBatch]:
             texts=batch.content.slice(start, _BATCH_DOCS),
             ids=batch.ids.slice(start, _BATCH_DOCS),
             extra={name: column.slice(start, _BATCH_DOCS) for name, column in batch.extra.items()},
+            wider=batch.wider,
             rejected=batch.rejected[seen:rejected],
             input_bytes=batch.input_bytes if start == 0 else 0,
         )

@@ -28,8 +28,10 @@ from pydantic import Field
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, as_utf8, decoded
 from datapipe.stage.documents import TARGET_BATCH_BYTES
+from datapipe.stage.field_types import JsonNumber
 from stages.read._byte_stream import ByteStream
 from stages.read._content_reader import ContentReader
+from stages.read._json.values import STRING, as_json, kept_columns
 from stages.read._tar.members import Member, TarMembers
 
 _BATCH_DOCS = 4096
@@ -175,14 +177,12 @@ class _Names:
         )
 
 
+_Value = tuple[str | None, int]
+"""A kept value as text, and its first byte as JSON writes it."""
+
+
 class _NotTextError(Exception):
     """Why a sample is no document."""
-
-
-class _Number(str):
-    """A number of JSON as it is written."""
-
-    __slots__ = ()
 
 
 class _Batch:
@@ -198,7 +198,7 @@ class _Batch:
         self._positions: list[int] = []
         self._texts: list[str] = []
         self._ids: list[str] = []
-        self._kept: dict[str, list[str | None]] = {name: [] for name in self._fields.keep}
+        self._kept: dict[str, list[_Value]] = {name: [] for name in self._fields.keep}
         self._num_bytes = 0
 
     @property
@@ -226,7 +226,7 @@ class _Batch:
             objects = {name: _parsed(name, sample.contents[name][1]) for name in sample.contents if _is_json(name)}
             text = _text_of(objects[ending], self._fields) if ending in objects else _decoded(ending, content)
             kept = {name: _value(name, objects, sample) for name in self._fields.keep}
-            identity = _value(self._fields.id, objects, sample)
+            identity, _ = _value(self._fields.id, objects, sample)
         except _NotTextError as error:
             self.rejected.append(Rejected(position=position, error=str(error), excerpt=content[:EXCERPT_BYTES]))
             return
@@ -239,11 +239,13 @@ class _Batch:
 
     def take(self) -> ReadBatch:
         """The batch of what was added since the last call."""
+        extra, wider = kept_columns(self._kept, self._fields)
         batch = ReadBatch(
             positions=np.array(self._positions, np.uint64),
             texts=pa.array(self._texts, pa.large_string()),
             ids=pa.array(self._ids, pa.large_string()),
-            extra={name: pa.array(values, pa.large_string()) for name, values in self._kept.items()},
+            extra=extra,
+            wider=wider,
             rejected=tuple(sorted(self.rejected, key=lambda rejected: rejected.position)),
             passed_over={kind: count for kind, count in sorted(self.passed_over.items()) if count},
             input_bytes=self._num_bytes,
@@ -255,7 +257,7 @@ class _Batch:
 def _parsed(ending: str, content: bytes) -> Mapping[str, Any]:
     """The object of a JSON member, its numbers as they are written."""
     try:
-        parsed = json.loads(_decoded(ending, content), parse_int=_Number, parse_float=_Number, parse_constant=_Number)
+        parsed = json.loads(_decoded(ending, content), parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
     except (ValueError, RecursionError) as error:
         raise _NotTextError(f"member .{ending} is not valid JSON: {error}") from None
     if not isinstance(parsed, dict):
@@ -277,7 +279,7 @@ def _text_of(record: Mapping[str, Any], fields: FieldNames) -> str:
     text = _field(record, name)
     if text is None:
         raise _NotTextError(f"field '{name}' is missing or null; expected a string")
-    if not isinstance(text, str) or isinstance(text, _Number):
+    if not isinstance(text, str) or isinstance(text, JsonNumber):
         raise _NotTextError(f"field '{name}' is no string; expected one")
     if _SURROGATES.search(text) and not replaces_surrogates:
         raise _NotTextError(
@@ -295,23 +297,16 @@ def _field(record: Mapping[str, Any], name: str) -> Any:
     return record.get(name) if value is None else value
 
 
-def _value(name: str, objects: Mapping[str, Mapping[str, Any]], sample: _Sample) -> str | None:
-    """A field as a string: of the first JSON member that has it, or the content of the member with this ending."""
+def _value(name: str, objects: Mapping[str, Mapping[str, Any]], sample: _Sample) -> _Value:
+    """A field as text, and its first byte as JSON writes it: of the first JSON member that has it, or the content of the member
+    with this ending."""
     value = next((value for value in (_field(record, name) for record in objects.values()) if value is not None), None)
-    if value is None:
-        return _decoded(name, sample.contents[name][1]) if name in sample.contents and name not in objects else None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return _clean(value) if isinstance(value, str) else _clean(_as_json(value))
-
-
-def _as_json(value: Any) -> str:
-    """An array or object of JSON, its numbers as they are written."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{_as_json(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(_as_json, value)) + "]"
-    return str(value) if isinstance(value, _Number) else json.dumps(value, ensure_ascii=False)
+    if value is not None:
+        text = _clean(value if isinstance(value, str) else as_json(value))
+        is_string = isinstance(value, str) and not isinstance(value, JsonNumber)
+        return text, STRING if is_string else ord(text[0])
+    is_member = name in sample.contents and name not in objects
+    return (_decoded(name, sample.contents[name][1]), STRING) if is_member else (None, 0)
 
 
 def _clean(text: str) -> str:

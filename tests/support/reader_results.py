@@ -52,7 +52,7 @@ def input_file(path: Path, content: bytes | None = None, reader: Reader | None =
     if reader is None:
         return found
     try:
-        return replace(found, row_groups=reader.probe(found, open_input))
+        return reader.probe(found, open_input)
     except DamagedInputError as error:
         return replace(found, damage=str(error))
 

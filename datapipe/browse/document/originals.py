@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from datapipe.browse.output import BrowsedOutput
 from datapipe.document_name import document_name
+from datapipe.engine.history import read_types
 from datapipe.errors import DatapipeError, UnsplittableInputError
 from datapipe.inputs.discovery import content_digest
 from datapipe.inputs.entries import entry_at
@@ -23,7 +24,7 @@ from datapipe.inputs.planned_input import PlannedInput
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile, Reader
 from datapipe.storage import split_query
-from datapipe.tasks.read_batches import with_keys
+from datapipe.tasks.read_batches import conformed, with_keys
 
 _DIGEST = "xxh3_128:"
 
@@ -46,6 +47,7 @@ class Originals:
 
     def __init__(self, output: BrowsedOutput) -> None:
         self._output = output
+        self._types = read_types(output.inspector.root)
         self._digests: dict[tuple[str, int, int | None, int | None], str] = {}
 
     def read(self, key: bytes) -> Original:
@@ -85,15 +87,27 @@ class Originals:
             self._digests[state] = content_digest(file.url)
         return self._digests[state]
 
-    def _find(self, source: str, file: InputFile, reader: Reader, position: int, planned: PlannedInput) -> DocumentBatch | None:
+    def _fields(self, source: str) -> FieldNames:
+        """What tasks of the run read, in the types that it found."""
         spec = self._output.inspector.mixture.sources[source]
-        fields = FieldNames(text=spec.text, id=spec.id, keep=spec.keep, replaces_surrogates=spec.replaces_surrogates)
+        return FieldNames(
+            text=spec.text,
+            id=spec.id,
+            replaces_surrogates=spec.replaces_surrogates,
+            keep=tuple(spec.keep.values()),
+            columns=spec.keep,
+            types={field: found.kind for field, found in self._types.get(source, {}).items()},
+            declared={field: spec.types[column] for column, field in spec.keep.items() if column in spec.types},
+        )
+
+    def _find(self, source: str, file: InputFile, reader: Reader, position: int, planned: PlannedInput) -> DocumentBatch | None:
+        fields = self._fields(source)
         for split in reader.splits_at(file, position):
             try:
                 for part in reader.read(split, fields, planned.open):
                     found = np.flatnonzero(part.positions == position)
                     if len(found):
-                        record = with_keys(part, split, source).slice(int(found[0]), 1)
+                        record = with_keys(conformed(part, split, fields), split, source).slice(int(found[0]), 1)
                         return DocumentBatch(
                             pa.RecordBatch.from_arrays([_alone(column) for column in record], schema=record.schema)
                         )

@@ -2,26 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from datapipe.config.fields import Globs, Paths, Record, Texts, Weight
+from datapipe.config.fields import Globs, Paths, Record, Weight
 from datapipe.config.mixture_schedule import StrataSpec
-from datapipe.config.problems import ProblemsError
+from datapipe.config.problems import ProblemsError, described
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
+from datapipe.errors import suggest
 from datapipe.own_columns import OWN_COLUMNS
 
 
-def _kept_fields(names: tuple[str, ...]) -> tuple[str, ...]:
-    taken = [name for name in names if name in OWN_COLUMNS]
-    if taken:
-        raise ValueError(f"'{taken[0]}' cannot be kept: every document already has a column of this name. Leave it out")
-    if len(set(names)) < len(names):
-        raise ValueError("expected each field once")
-    return names
+def _by_column(value: Any) -> Any:
+    """Kept fields by the column that each becomes: of a list of names and of {column: field}, or of one mapping."""
+    if not isinstance(value, list | tuple | Mapping):
+        raise ValueError("expected a list")
+    entries = [value] if isinstance(value, Mapping) else value
+    kept: dict[str, str] = {}
+    for index, entry in enumerate(entries):
+        for column, field in entry.items() if isinstance(entry, Mapping) else [(entry, entry)]:
+            if not isinstance(field, str) or not field:
+                raise ProblemsError([((index,), f"found {described(field)}, expected text: put it in quotes")])
+            if column in OWN_COLUMNS:
+                raise ValueError(
+                    f"'{column}' cannot be kept: every document already has a column of this name. Leave it out, or keep it "
+                    f"under another name: {{NAME: {field}}}"
+                )
+            if column in kept or field in kept.values():
+                raise ValueError("expected each field once")
+            kept[column] = field
+    return kept
+
+
+def _as_listed(kept: Mapping[str, str]) -> list[str | dict[str, str]]:
+    return [column if column == field else {column: field} for column, field in kept.items()]
+
+
+TypeName = Literal["string", "bool", "int64", "float64", "date", "timestamp", "json"]
+"""json is the JSON text of a value, as a string. See `tasks/field_values.py`."""
+
+_NAMES = {"type": "object", "additionalProperties": {"type": "string"}}
+Kept = Annotated[
+    Mapping[str, str],
+    BeforeValidator(_by_column),
+    PlainSerializer(_as_listed),
+    WithJsonSchema({"anyOf": [{"type": "array", "items": {"anyOf": [{"type": "string"}, _NAMES]}}, _NAMES]}),
+]
 
 
 class Source(Record):
@@ -52,8 +82,15 @@ class Source(Record):
     id: str = Field(
         default="id", min_length=1, description="Input field with the id. A document without it gets SOURCE/PATH:POSITION."
     )
-    keep: Annotated[Texts, AfterValidator(_kept_fields)] = Field(
-        default=(), description="Further input fields to keep as columns."
+    keep: Kept = Field(
+        default_factory=dict,
+        description="Further input fields to keep as columns: [url, date]. {origin: source} keeps the field source as origin.",
+        json_schema_extra={"default": []},
+    )
+    types: Mapping[str, TypeName] = Field(
+        default_factory=dict,
+        description="Types of kept columns, {zip: string}: string, bool, int64, float64, date, timestamp, json. Documents with "
+        "another value are quarantined. Default: the type that holds the values of all files.",
     )
     check_fields: bool = Field(
         default=True,
@@ -113,12 +150,20 @@ class Source(Record):
             raise ProblemsError([(("license_field",), text)])
         return self
 
+    @model_validator(mode="after")
+    def _types_are_of_kept_columns(self) -> Source:
+        unknown = next((column for column in self.types if column not in self.kept_fields), None)
+        if unknown is not None:
+            text = f"'{unknown}' is no kept column.{suggest(unknown, self.kept_fields)} Name it under `keep`, too"
+            raise ProblemsError([(("types",), text)])
+        return self
+
     @property
     def replaces_surrogates(self) -> bool:
         return self.lone_surrogates == "replace"
 
     @property
-    def kept_fields(self) -> tuple[str, ...]:
-        """The input fields that documents keep as columns: `keep`, and the field with their license."""
-        own = () if self.license_field is None or self.license_field in self.keep else (self.license_field,)
-        return (*self.keep, *own)
+    def kept_fields(self) -> Mapping[str, str]:
+        """The input fields that documents keep, by column: `keep`, and the field with their license."""
+        own = {} if self.license_field is None or self.license_field in self.keep else {self.license_field: self.license_field}
+        return {**self.keep, **own}

@@ -251,11 +251,16 @@ class FieldPath:
         self.parts = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
         self.scratch = np.empty(_LONGEST_ESCAPE * max(map(len, encoded)), np.uint8)
 
-    def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Valid (num_lines,) bool, offsets (num_lines + 1,) int64 and bytes of the field's values in accepted lines."""
+    def values(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Of the field's values in accepted lines: valid (num_lines,) bool, offsets (num_lines + 1,) int64, their bytes, and
+        the first byte of each as written, (num_lines,) uint8, 0 for null."""
         value_starts, value_stops = np.empty_like(starts), np.empty_like(starts)
         find_values(data, starts, stops, self.names, self.parts, self.scratch, value_starts, value_stops)
         valid, offsets = np.empty(len(starts), np.bool_), np.empty(len(starts) + 1, np.int64)
         out = np.empty(int((value_stops - value_starts).sum()), np.uint8)
         copy_values(data, value_starts, value_stops, valid, offsets, out)
-        return valid, offsets, out[: offsets[-1]]
+        firsts = np.zeros(len(starts), np.uint8)
+        firsts[valid] = data[value_starts[valid]]
+        return valid, offsets, out[: offsets[-1]], firsts

@@ -8,7 +8,7 @@ A column that one source lacks is null in its rows, so that all files of a datas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,7 @@ from datapipe.shards.checksum import file_checksum
 from datapipe.shards.documents.reader import json_batches, json_schema, parquet_batches, parquet_schema
 from datapipe.shards.export import SPLITS, Split, shard_batches, wanted_sources
 from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Snapshot
+from datapipe.stage.field_types import joined
 from datapipe.storage import Root
 
 _FIRST = ("id", "url", "source", "text")
@@ -81,9 +82,26 @@ def parts_of_documents(root: Root, snapshot: DocumentsSnapshot, source: str | No
 def _schema_of(root: Root, snapshot: DocumentsSnapshot, entries: Sequence[DocumentsEntry]) -> pa.Schema:
     for entry in entries:
         _check(root, entry)
-    if snapshot.document_format == "parquet":
-        return parquet_schema(root, entries[0].path)
-    return pa.unify_schemas([json_schema(root, entry.path) for entry in entries], promote_options="permissive")
+    schema_of = parquet_schema if snapshot.document_format == "parquet" else json_schema
+    return joined_schema({entry.path: schema_of(root, entry.path) for entry in entries})
+
+
+def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
+    """The columns of files of one source, by path: an addition may have found wider types than the files before. Raises
+    UserError where two files have a column in types that no type holds together."""
+    fields: dict[str, tuple[pa.DataType, str]] = {}
+    for path, schema in schemas.items():
+        for field in schema:
+            known, first = fields.get(field.name, (field.type, path))
+            kind = joined(known, field.type)
+            if kind is None:
+                raise UserError(
+                    f"the column '{field.name}' is {known} in {first} and {field.type} in {path}, and no type holds the "
+                    f"values of both. Declare its type in the mixture, types: {{{field.name}: string}}, and run it with "
+                    "--repack"
+                )
+            fields[field.name] = (kind, first)
+    return pa.schema([(name, kind) for name, (kind, _) in fields.items()])
 
 
 def _reader(

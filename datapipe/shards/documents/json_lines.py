@@ -4,7 +4,7 @@
 |---|---|
 | string | a string |
 | boolean, integer | as it is |
-| float | a number; NaN and the infinities, which JSON lacks, are null |
+| float | a number with a point or an exponent; NaN and the infinities, which JSON lacks, are null |
 | list, struct | an array, an object |
 | date, time, timestamp, duration, decimal | a string, as Arrow writes it |
 
@@ -72,13 +72,21 @@ def _values(name: str, column: pa.Array) -> pa.Array:
         return column.cast(pa.large_string())
     if pa.types.is_floating(kind):
         finite = pc.if_else(pc.is_finite(column), column, pa.scalar(None, kind))
-        return finite.cast(pa.large_string()).fill_null("null")
+        return float_texts(finite).fill_null("null")
     if pa.types.is_struct(kind):
         fields = {kind.field(number).name: part for number, part in enumerate(column.flatten())}
         return _object(fields, "}")
     if _is_list(kind):
         return _arrays(name, column.cast(pa.large_list(kind.value_type)))
     return _strings(as_large_string(column.cast(pa.string())).fill_null(""))
+
+
+def float_texts(column: pa.Array) -> pa.Array:
+    """Floats as text that is read as a float again: 1.0, which Arrow writes as 1."""
+    texts = column.cast(pa.large_string())
+    return pc.if_else(
+        pc.match_substring_regex(texts, r"^-?\d+$"), pc.binary_join_element_wise(texts, _text(".0"), _text("")), texts
+    )
 
 
 def _arrays(name: str, lists: pa.Array) -> pa.Array:

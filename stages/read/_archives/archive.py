@@ -85,9 +85,9 @@ class ArchiveReader(Reader):
         """The document that a record is; for a record that is none, the kind by which it is counted."""
         raise NotImplementedError
 
-    def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
-        """No cut points. Raises UserError for a compression whose members cannot be told apart, and where the libraries for web
-        archives are not installed."""
+    def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
+        """The file as it is. Raises UserError for a compression whose members cannot be told apart, and where the libraries for
+        web archives are not installed."""
         if file.compression not in _LIBRARIES:
             raise UserError(
                 f"{file.url}: records of a {file.compression} file cannot be found by their position. Expected a web archive "
@@ -95,7 +95,7 @@ class ArchiveReader(Reader):
             )
         for library in (*self.needs, *_LIBRARIES[file.compression]):
             require(library, file.url)
-        return ()
+        return file
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
         """Ranges of stored bytes; a record belongs to the range that holds the first byte of its member."""

@@ -22,19 +22,21 @@ class NamedField:
         self._path = FieldPath(name.split("."))
         self._key = FieldPath([name]) if "." in name else None
 
-    def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
-        """The values in lines that a parser has accepted, as strings, (num_lines,) large_string, null where a line has none."""
-        values = _values(self._path, data, starts, stops)
+    def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+        """The values in lines that a parser has accepted, as strings, (num_lines,) large_string, null where a line has none;
+        and the first byte of each as written, (num_lines,) uint8."""
+        values, firsts = _values(self._path, data, starts, stops)
         if self._key is None or not values.null_count:
-            return values
+            return values, firsts
         rows = null_rows(values)
-        return replaced(values, rows, _values(self._key, data, starts[rows], stops[rows]))
+        others, firsts[rows] = _values(self._key, data, starts[rows], stops[rows])
+        return replaced(values, rows, others), firsts
 
 
-def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
-    valid, offsets, content = path.values(data, starts, stops)
+def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+    valid, offsets, content, firsts = path.values(data, starts, stops)
     values = texts_from(offsets, content)
-    return values if valid.all() else pc.if_else(pa.array(valid), values, pa.scalar(None, pa.large_string()))
+    return values if valid.all() else pc.if_else(pa.array(valid), values, pa.scalar(None, pa.large_string())), firsts
 
 
 def null_rows(values: pa.Array) -> np.ndarray:

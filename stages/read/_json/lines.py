@@ -5,7 +5,8 @@
 
 The result for a line never depends on its neighbours. A block is accepted only if it is valid UTF-8 without NUL bytes, each
 line is framed by braces, and there are as many rows as lines: then every line alone would be accepted and give the same row.
-Ids and kept fields are taken as they are written in the line, so no type is inferred from other lines.
+Ids and kept fields are taken as they are written in the line, so no type is inferred from other lines of the block: the source
+has one type for each field (`_json/values.py`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, split_lines
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.decoding import EXCERPT_BYTES, Block, too_long
 from stages.read._json.keys import NamedField, null_rows, replaced
+from stages.read._json.values import kept_column
 
 _CHANGED = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
 _TWICE = re.compile(r"Column\(/?(.*)\) was specified twice")
@@ -109,13 +111,15 @@ class LineParser:
         data = np.frombuffer(block.content, np.uint8)
         starts, stops, kinds = split_lines(data)
         rows, texts, rejects = self._accepted(block.content, starts, stops, kinds)
+        extra, wider = self._kept_columns(data, starts[rows], stops[rows])
         bad = sorted(rejects)
         bad_positions = block.positions(starts[bad]).tolist() if bad else []
         return ReadBatch(
             positions=block.positions(starts[rows]),
             texts=texts,
-            ids=self.id.values(data, starts[rows], stops[rows]),
-            extra={name: field.values(data, starts[rows], stops[rows]) for name, field in self.kept.items()},
+            ids=self.id.values(data, starts[rows], stops[rows])[0],
+            extra=extra,
+            wider=wider,
             rejected=tuple(
                 Rejected(
                     position=position,
@@ -126,6 +130,17 @@ class LineParser:
             ),
             input_bytes=len(block.content),
         )
+
+    def _kept_columns(
+        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
+    ) -> tuple[dict[str, pa.Array], dict[str, pa.DataType]]:
+        """The kept fields of accepted lines, and the types of those whose type does not hold their values."""
+        columns: dict[str, pa.Array] = {}
+        wider: dict[str, pa.DataType] = {}
+        for name, field in self.kept.items():
+            columns[name], found = kept_column(*field.values(data, starts, stops), name, self.fields)
+            wider |= {} if found is None else {name: found}
+        return columns, wider
 
     def _accepted(
         self, content: bytes, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray

@@ -44,7 +44,7 @@ mixture:
     - {until: 100%, weights: {web: 0.4, code: 0.6}}
 """
 SOURCE_KEYS = (
-    "path, prefix, exclude, format, text, id, keep, check_fields, weight, max_epochs, strata, license, license_field, "
+    "path, prefix, exclude, format, text, id, keep, types, check_fields, weight, max_epochs, strata, license, license_field, "
     "homepage, collected, synthetic, cost, stages, fingerprint"
 )
 TOP_KEYS = (
@@ -71,7 +71,12 @@ def test_mixture_is_read_as_it_is_written(tmp_path: Path):
     web, code = mixture.sources["web"], mixture.sources["code"]
     assert (mixture.name, mixture.seed, mixture.output) == ("web-and-code", 17, "runs/web-and-code")
     assert (mixture.max_quarantined, mixture.validation) == (0.001, 0.001)
-    assert (web.path, web.keep, web.weight, web.max_epochs) == (("data/web/*.jsonl.zst",), ("url", "date"), Fraction(7, 10), 4)
+    assert (web.path, web.keep, web.weight, web.max_epochs) == (
+        ("data/web/*.jsonl.zst",),
+        {"url": "url", "date": "date"},
+        Fraction(7, 10),
+        4,
+    )
     assert (code.path, code.format.to_data(), code.stages) == (
         ("data/a/*.parquet", "data/b/*.parquet"),
         "parquet",
@@ -88,7 +93,7 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path):
     mixture = load_mixture(written(tmp_path, "name: a\noutput: b\nsources: {web: {path: c}}\n"))
     assert (mixture.seed, mixture.max_quarantined, mixture.validation, mixture.stages) == (0, 0.001, 0.0, ())
     web = mixture.sources["web"]
-    assert (web.format.to_data(), web.text, web.id, web.keep, web.weight, web.max_epochs) == ("auto", "text", "id", (), 1, None)
+    assert (web.format.to_data(), web.text, web.id, web.keep, web.weight, web.max_epochs) == ("auto", "text", "id", {}, 1, None)
     assert (web.license, web.synthetic, web.stages, web.fingerprint) == (None, False, None, "stat")
     assert mixture.tokenizer.train == TokenizerTraining(
         vocab_size=32_000, sample_bytes=256 << 20, pattern="gpt2", eos="<|endoftext|>"
@@ -198,12 +203,17 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         ("keep: [url, date]", "keep: url", "mixture.yaml:9: sources.web.keep: found 'url', expected a list."),
         ("keep: [url, date]", "keep:", "mixture.yaml:9: sources.web.keep: found nothing, expected a list."),
         ("keep: [url, date]", "keep: [3]", "mixture.yaml:9: sources.web.keep[0]: found 3, expected text: put it in quotes."),
+        (
+            "keep: [url, date]",
+            "keep: {a: url, b: url}",
+            "mixture.yaml:9: sources.web.keep: found a mapping, expected each field once.",
+        ),
         ("keep: [url, date]", "keep: [url, url]", "mixture.yaml:9: sources.web.keep: found a list, expected each field once."),
         (
             "keep: [url, date]",
             "keep: [text]",
             "mixture.yaml:9: sources.web.keep: 'text' cannot be kept: every document already has a column of this name. "
-            "Leave it out.",
+            "Leave it out, or keep it under another name: {NAME: text}.",
         ),
         (
             "path: data/web/*.jsonl.zst",

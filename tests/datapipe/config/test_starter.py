@@ -36,6 +36,6 @@ def test_starter_with_its_commented_options_switched_on_is_a_mixture_too(tmp_pat
     assert [phase.schedule for phase in mixture.mixture.phases] == ["step", "linear"]
     assert mixture.sources["modules"].strata.repeats == (1, 2, 3)
     assert len(mixture.stages) > 5
-    assert mixture.sources["modules"].keep == ("url", "date")
+    assert mixture.sources["modules"].keep == {"url": "url", "date": "date"}
     assert mixture.sources["modules"].exclude == ("**/test/**",)
     assert mixture.execution.resources["dedup.exact"].memory == 4 << 30

@@ -273,7 +273,7 @@ def test_discover_name_that_is_not_utf8_is_an_error_only_where_it_matches(tmp_pa
 
 def test_discover_unreadable_file_is_the_users_error(tree: Path) -> None:
     class Closed(Text):
-        def probe(self, file: InputFile, open_input: OpenInput) -> tuple[tuple[int, int], ...]:
+        def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
             raise PermissionError(13, "Permission denied")
 
     with pytest.raises(UserError, match=r"^mixture.yaml:7: .*cannot read .*/a.jsonl: Permission denied"):

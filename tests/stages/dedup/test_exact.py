@@ -93,15 +93,20 @@ def test_exact_by_url_joins_one_page_and_nothing_without_a_url() -> None:
 def test_exact_by_field_compares_it_and_not_the_text() -> None:
     stage = _opened(by="field", field="n", keep="longest")
     assert _dropped(stage, ["a", "bb", "a", "a"], n=pa.array([7, 7, None, 70])) == {0: 1}
+    assert _dropped(_opened(by="field", field="n"), ["a", "b", "c"], n=pa.array([0.5, 1.5, 0.5])) == {2: 0}
     assert _dropped(_opened(by="field", field="id"), ["a", "a"]) == {}
 
 
 @pytest.mark.parametrize(
-    ("field", "message"), [("ur", "no column 'ur'.*Did you mean 'url'"), ("url", "of type double; expected text")]
+    ("field", "message"),
+    [
+        ("ur", "no column 'ur'.*Did you mean 'url'"),
+        ("url", r"of type list<.*>; expected text or numbers.*types: \{url: string\}"),
+    ],
 )
 def test_exact_by_a_field_that_is_not_there_or_no_text_is_refused(field: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        _opened(by="field", field=field).emit(batch_of(["a"], url=pa.array([1.0])))
+        _opened(by="field", field=field).emit(batch_of(["a"], url=pa.array([[1.0]])))
 
 
 @pytest.mark.parametrize("options", [{"by": "field"}, {"field": "url"}, {"by": "text", "field": "url"}])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, date, datetime
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,9 @@ def _kept(values: list[Any] | pa.Array, **options: Any) -> list[bool]:
     return Field(field="value", **options).process(batch).keep.tolist()
 
 
-def _reasons(values: list[Any], **options: Any) -> list[str | None]:
+def _reasons(values: list[Any] | pa.Array, **options: Any) -> list[str | None]:
     stage = Field(field="value", **options)
-    found = stage.process(_batch(pa.array(values)))
+    found = stage.process(_batch(values if isinstance(values, pa.Array) else pa.array(values)))
     return [None if number < 0 else stage.rules()[number].name for number in found.rule.tolist()]
 
 
@@ -68,7 +69,8 @@ def test_range_reads_text_as_numbers_and_a_limit_passes() -> None:
     values = ["2", " 3.5 ", "10", "1e1", "+3", ".5", "ten", "0x10", "nan", "inf", "1_0", "", None]
     assert _reasons(values, min_value=3, max_value=10) == [
         *("too_small", None, None, None, None, "too_small"),
-        *["missing"] * 7,
+        *["not_a_number"] * 5,
+        *["missing"] * 2,
     ]
     stage = Field(field="value", min_value=3)
     assert stage.process(_batch(pa.array(values))).value[[0, 5]].tolist() == [2.0, 0.5]
@@ -108,6 +110,67 @@ def test_documents_without_a_value_are_counted() -> None:
     assert result.columns["without_value"].to_pylist() == [0, 1, 1, 0, 0, 0]
 
 
+def test_value_that_is_no_number_has_a_reason_of_its_own_and_is_counted() -> None:
+    values = ["3", "3,5", "x", "1e400", "true", "[5]", "NaN", None, ""]
+    other = "not_a_number"
+    assert _reasons(values, min_value=3, max_value=9) == [
+        *(None, other, other, "too_large", other, other, other),
+        *("missing", "missing"),
+    ]
+    assert _reasons(values, min_value=3, missing="keep") == [None] * 9
+    assert _reasons([float("nan"), None, 2.5, float("inf")], min_value=3) == [other, "missing", "too_small", None]
+    assert _reasons([True, None], min_value=0) == [other, "missing"]
+    columns = Field(field="value", min_value=3).process(_batch(pa.array(values))).columns
+    assert [sum(columns[name].to_pylist()) for name in ("without_value", "other_kind", "of_kind")] == [2, 5, 2]
+
+
+MOMENTS = [datetime(2024, 5, 16, 23, 59), datetime(2024, 5, 17), datetime(2024, 5, 17, 12, 0, 0, 500_000), None]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pa.array(MOMENTS, pa.timestamp("ms")),
+        pa.array(MOMENTS, pa.timestamp("ns")),
+        pa.array(MOMENTS, pa.timestamp("us", "UTC")),
+        pa.array(
+            [None if moment is None else moment.replace(tzinfo=UTC) for moment in MOMENTS], pa.timestamp("us", "Asia/Tokyo")
+        ),
+        pa.array(["2024-05-16T23:59", "2024-05-17T02:00:00+02:00", "2024-05-17 12:00:01", None]),
+    ],
+    ids=lambda values: str(values.type),
+)
+def test_limits_that_are_dates_compare_times_of_every_type(values: pa.Array) -> None:
+    assert _reasons(values, min_value="2024-05-17") == ["too_small", None, None, "missing"]
+    assert _reasons(values, max_value="2024-05-17T02:00:00+02:00") == [None, None, "too_large", "missing"]
+    assert _reasons(values, min_value="2024-05-17", max_value="2024-05-17") == ["too_small", None, "too_large", "missing"]
+
+
+def test_dates_are_compared_with_limits_and_lists() -> None:
+    values = pa.array([date(2024, 5, 16), date(2024, 5, 17), None])
+    assert _reasons(values, min_value="2024-05") == [None, None, "missing"]
+    assert _reasons(values, keep=["2024-05-17"]) == ["not_in_keep", None, "missing"]
+    assert _reasons(values.cast(pa.timestamp("s")), drop=["2024-05-17T00:00Z"]) == [None, "in_drop", None]
+    assert _reasons(["2024-05-17", "soon", ""], min_value="2024") == [None, "not_a_date", "missing"]
+
+
+def test_floats_are_in_a_list_by_their_number() -> None:
+    assert _kept(pa.array([1.0, 1.5, 0.1]), keep=[1, "1.50"]) == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "problem"),
+    [
+        (pa.array(MOMENTS), {"min_value": 3}, r"holds timestamp\[us\], and its limits are numbers. Expected dates"),
+        (pa.array([1]), {"min_value": "2024-05-17"}, r"holds int64, and a limit is a date.*types: \{value: timestamp\}"),
+        (pa.array(MOMENTS), {"keep": ["soon"]}, r"holds timestamp\[us\]. keep: 'soon' is no date"),
+    ],
+)
+def test_limits_of_another_kind_than_the_column_are_refused(values: pa.Array, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(UserError, match=problem):
+        Field(field="value", **options).process(_batch(values))
+
+
 def test_column_that_is_absent_or_a_list_is_told_with_the_way_out() -> None:
     with pytest.raises(UserError, match=r"no column 'license', only .*value.*Write `keep: \[license\]` in the source"):
         Field(field="license", keep=("mit",)).process(_batch(pa.array(["mit"])))
@@ -122,6 +185,9 @@ def test_column_that_is_absent_or_a_list_is_told_with_the_way_out() -> None:
         ({"missing": "keep"}, "no condition is given"),
         ({"keep_matching": "(a"}, "missing \\)"),
         ({"drop_matching": r"(a)\1"}, "invalid escape sequence"),
+        ({"min_value": "soon"}, "min_value: 'soon' is no date"),
+        ({"min_value": "2024", "max_value": 2}, "a number and a date"),
+        ({"min_value": "2024", "max_value": "2023"}, "min_value 2024 is above max_value 2023"),
         ({"min_value": 3, "max_value": 2}, "min_value 3 is above max_value 2"),
     ],
 )

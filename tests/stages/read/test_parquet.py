@@ -112,6 +112,21 @@ def test_parquet_kept_columns_keep_their_types(tmp_path: Path) -> None:
     assert kept == [["u", None], ["x", "y"], [0.5, 1.5], [["p"], None], [None, None], [None, None]]
 
 
+def test_parquet_text_that_all_rows_share_is_read_in_parts_of_bounded_memory(tmp_path: Path) -> None:
+    long, num_rows = "x" * 800_000, 20_000  # 8 GB of text in a file of some kB
+    texts = pa.DictionaryArray.from_arrays(pa.array([0, 1] * (num_rows // 2), pa.int32()), pa.array([long, "short"]))
+    for name, stored in (("as a dictionary", True), ("as strings", False)):
+        path = tmp_path / f"{name}.parquet"
+        pq.write_table(pa.table({"text": texts}), path, compression="zstd", store_schema=stored)
+        batches = Parquet().read(Split(file=input_file(path, reader=Parquet())), FieldNames(), open_input)
+        first = [next(batches) for _ in range(40)]
+        assert not any(batch.rejected for batch in first)
+        assert max(batch.content.nbytes for batch in first) < 8 << 20
+        found = [text for batch in first for text in batch.content.to_pylist()]
+        assert found == [long, "short"] * (len(found) // 2) + [long] * (len(found) % 2)
+        assert [int(batch.positions[0]) for batch in first[:2]] == [0, len(first[0].positions)]
+
+
 def test_parquet_dots_reach_into_structs_unless_a_column_has_the_name(tmp_path: Path) -> None:
     columns = {"c": [{"text": "a", "id": 1, "x": 0}, None, {"text": "b", "id": None, "x": 0}], "c.x": ["l", "m", "n"]}
     found = _read(tmp_path, columns, FieldNames(text="c.text", id="c.id", keep=("c.x", "c.none")))

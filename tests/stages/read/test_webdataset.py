@@ -11,10 +11,12 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import zstandard
 
 from datapipe.stage import FieldNames, InputFile, Split
+from datapipe.stage.field_types import MIXED
 from datapipe.storage import open_input
 from stages.read.webdataset import Webdataset
 from tests.support.reader_results import broken_storage, input_file, read_file, read_splits
@@ -272,3 +274,25 @@ def test_webdataset_member_of_utf16_is_read(tmp_path: Path) -> None:
 def test_webdataset_half_a_surrogate_pair_is_replaced_where_the_source_says_so(tmp_path: Path) -> None:
     file = _file(tmp_path, _tar([("1.json", '{"text": "a \\ud800 b"}')]))
     assert read_file(Webdataset(), file, FieldNames(replaces_surrogates=True)).texts == ["a \ufffd b"]
+
+
+def test_webdataset_kept_fields_keep_the_types_of_json(tmp_path: Path) -> None:
+    records = [{"n": 1, "ok": True, "m": {"k": [1.5]}, "x": 7}, {"n": 2, "ok": None, "m": None, "x": "007"}]
+    members = [(f"{row}.{ending}", text) for row, one in enumerate(records) for ending, text in _members(one)]
+    file, names = _file(tmp_path, _tar(members)), ("n", "ok", "m", "x", "cls")
+    first = FieldNames(keep=names, types=dict.fromkeys(names, pa.null()))
+    (batch,) = Webdataset().read(Split(file=file), first, open_input)
+    m = pa.struct([("k", pa.list_(pa.float64()))])
+    assert batch.wider == {"n": pa.int64(), "ok": pa.bool_(), "m": m, "x": MIXED, "cls": pa.large_string()}
+    (batch,) = Webdataset().read(Split(file=file), FieldNames(keep=names, types=batch.wider), open_input)
+    assert [batch.extra[name].to_pylist() for name in names] == [
+        [1, 2],
+        [True, None],
+        [{"k": [1.5]}, None],
+        ["7", "007"],
+        ["3", "3"],
+    ]
+
+
+def _members(record: dict[str, object]) -> list[tuple[str, str]]:
+    return [("txt", "a"), ("json", json.dumps(record)), ("cls", "3")]

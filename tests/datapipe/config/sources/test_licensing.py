@@ -70,8 +70,11 @@ def test_a_filter_in_the_stages_does_not_undo_the_list(options: dict[str, Any], 
 
 
 def test_a_field_with_licences_is_kept_once() -> None:
-    assert _mixture(sources=_web(license_field="terms", keep=["url"])).sources["web"].kept_fields == ("url", "terms")
-    assert _mixture(sources=_web(license_field="url", keep=["url"])).sources["web"].kept_fields == ("url",)
+    assert _mixture(sources=_web(license_field="terms", keep=["url"])).sources["web"].kept_fields == {
+        "url": "url",
+        "terms": "terms",
+    }
+    assert _mixture(sources=_web(license_field="url", keep=["url"])).sources["web"].kept_fields == {"url": "url"}
 
 
 def test_more_synthetic_text_than_is_allowed_is_refused() -> None:

@@ -1,0 +1,205 @@
+"""Values of a JSON field as a typed column, in the type that the source has for the field.
+
+    texts, first bytes ─▶ strings, numbers, true and false: by Arrow ────────────────────────┬─▶ a column of the type
+                       ─▶ lists and objects: Arrow's JSON parser, or Python where it refuses ┘   or the wider type
+
+A value that the type does not hold makes the batch tell a wider type and no values: the source is then read again with it
+(`datapipe/stage/field_types.py`). So the columns of a batch do not depend on the batches before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.json as pj
+
+from datapipe.columns import compute as pc
+from datapipe.columns import contiguous, text_buffers, texts_from
+from datapipe.kernels.text.json_strings import quoted
+from datapipe.stage import FieldNames
+from datapipe.stage.field_types import MIXED, JsonNumber, holds, json_joined, json_type, written
+
+STRING = ord('"')
+"""The first byte of a string."""
+
+_NONE, _STRING, _NUMBER, _BOOL, _NESTED = range(5)
+_CLASSES = np.full(256, _NUMBER, np.uint8)
+_CLASSES[[0, STRING, *b"tf", *b"[{"]] = [_NONE, _STRING, _BOOL, _BOOL, _NESTED, _NESTED]
+
+_WHOLE = r"^-?\d+$"
+_LONG = r"\d{16}"
+"""Digits of a whole number that a double may not hold."""
+
+_OF_ARROW = (pa.bool_(), pa.int64(), pa.uint64(), pa.float64(), pa.large_string())
+Typed = tuple[pa.Array, pa.DataType | None]
+"""A column, and the type of the values where the asked type does not hold them."""
+
+
+def kept_column(texts: pa.Array, firsts: np.ndarray, name: str, fields: FieldNames) -> Typed:
+    """As `typed`, of a field of the source; as text where it has no type yet, or a declared one."""
+    declared, kind = fields.declared.get(name), fields.types.get(name)
+    if declared == "json":
+        return json_texts(texts, firsts), None
+    return (texts, None) if kind is None or declared is not None else typed(texts, firsts, kind)
+
+
+def kept_columns(
+    values: Mapping[str, Sequence[tuple[str | None, int]]], fields: FieldNames
+) -> tuple[dict[str, pa.Array], dict[str, pa.DataType]]:
+    """The columns of fields whose values are given as (text, first byte as JSON writes it), and the types of those whose type
+    does not hold their values."""
+    columns: dict[str, pa.Array] = {}
+    wider: dict[str, pa.DataType] = {}
+    for name, pairs in values.items():
+        texts = pa.array([text for text, _ in pairs], pa.large_string())
+        columns[name], found = kept_column(texts, np.array([first for _, first in pairs], np.uint8), name, fields)
+        wider |= {} if found is None else {name: found}
+    return columns, wider
+
+
+def typed(texts: pa.Array, firsts: np.ndarray, kind: pa.DataType) -> Typed:
+    """The values in a type, or a wider type.
+
+    Args:
+        texts: (num_values,) large_string: strings unescaped, other values as written, null where there is none.
+        firsts: (num_values,) uint8, the first byte of each value as written, 0 where there is none.
+    """
+    classes = _CLASSES[firsts]
+    present = np.flatnonzero(np.bincount(classes, minlength=5)[1:]) + 1
+    if kind == MIXED or not len(present):
+        return texts, None
+    if len(present) > 1:
+        return _wider(texts, MIXED)
+    if present[0] == _NESTED:
+        return _nested(texts, kind)
+    column, found = _SCALARS[present[0]](texts, kind)
+    return (column, None) if holds(kind, found) else _wider(texts, found)
+
+
+def json_texts(texts: pa.Array, firsts: np.ndarray) -> pa.Array:
+    """The values as JSON text, (num_values,) `arrow.json`."""
+    strings = texts_from(*quoted(*text_buffers(texts.fill_null(""))))
+    written_as = pc.if_else(pa.array(firsts == STRING), strings, texts)
+    return pa.ExtensionArray.from_storage(pa.json_(pa.large_utf8()), written_as)
+
+
+def _wider(texts: pa.Array, found: pa.DataType) -> Typed:
+    return pa.nulls(len(texts), pa.large_string()), found
+
+
+def _strings(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.DataType]:
+    return texts, pa.large_string()
+
+
+def _bools(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.DataType]:
+    return pc.equal(texts, "true"), pa.bool_()
+
+
+def _numbers(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.DataType]:
+    """Whole numbers as int64 or uint64, else doubles. Where the type is wider than these they are in it, if it holds them."""
+    is_whole = pc.match_substring_regex(texts, _WHOLE)
+    wholes = _cast(texts.filter(is_whole), pa.int64())
+    wholes = _cast(texts.filter(is_whole), pa.uint64()) if wholes is None else wholes
+    if wholes is None:
+        return texts, MIXED
+    if len(wholes) == len(texts) - texts.null_count:
+        found = wholes.type
+        column = texts.cast(found)
+        if kind in (pa.uint64(), pa.float64()):
+            column = _cast(column, kind)
+        return (texts, MIXED) if column is None else (column, found)
+    return (texts, MIXED) if _cast(wholes, pa.float64()) is None else (texts.cast(pa.float64()), pa.float64())
+
+
+def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    try:
+        return column.cast(kind)
+    except pa.ArrowInvalid:
+        return None
+
+
+_SCALARS: dict[int, Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.DataType]]] = {
+    _STRING: _strings,
+    _NUMBER: _numbers,
+    _BOOL: _bools,
+}
+
+
+# ------------------------------------------------------------------------------------------------ lists and objects
+
+
+def _nested(texts: pa.Array, kind: pa.DataType) -> Typed:
+    column = _by_arrow(texts, kind) if _is_of_arrow(kind) else None
+    return _by_python(texts, kind) if column is None else (column, None)
+
+
+def _is_of_arrow(kind: pa.DataType) -> bool:
+    """Whether Arrow's JSON parser refuses every value that a type does not hold."""
+    if pa.types.is_struct(kind):
+        return kind.num_fields > 0 and all(_is_of_arrow(member.type) for member in kind)
+    return _is_of_arrow(kind.value_type) if pa.types.is_list(kind) else kind in _OF_ARROW
+
+
+def _by_arrow(texts: pa.Array, kind: pa.DataType) -> pa.Array | None:
+    """The values by Arrow's parser; None where it refuses one, or would round a number."""
+    if "double" in str(kind) and pc.any(pc.match_substring_regex(texts, _LONG)).as_py():
+        return None
+    lines = pc.binary_join_element_wise(_text('{"":'), texts.fill_null("null"), _text("}\n"), _text(""))
+    offsets, data = text_buffers(lines)
+    content = data[int(offsets[0]) : int(offsets[-1])]
+    reading = pj.ReadOptions(use_threads=False, block_size=len(content) + 1024)
+    parsing = pj.ParseOptions(explicit_schema=pa.schema([("", kind)]), unexpected_field_behavior="error")
+    try:
+        table = pj.read_json(pa.BufferReader(content), reading, parsing)
+    except pa.ArrowInvalid:
+        return None
+    return contiguous(table.column(0)) if table.num_rows == len(texts) else None
+
+
+def _text(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
+
+
+def _by_python(texts: pa.Array, kind: pa.DataType) -> Typed:
+    """The values by Python's parser: where they tell a wider type, and for types that Arrow's parser cannot read."""
+    try:
+        values = [None if text is None else _parsed(text) for text in texts.to_pylist()]
+        found = reduce(json_joined, map(json_type, values), pa.null())
+        if not holds(kind, found):
+            return _wider(texts, found)
+        return pa.array([_fitted(value, kind) for value in values], written(kind)), None
+    except (RecursionError, OverflowError, pa.ArrowInvalid):  # too deep, or a number that its type would round
+        return _wider(texts, MIXED)
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
+
+
+def _fitted(value: Any, kind: pa.DataType) -> Any:
+    """A value as `pa.array` takes it for a type that holds it."""
+    if value is None:
+        return None
+    if kind == MIXED or (pa.types.is_struct(kind) and not kind.num_fields):
+        return value if isinstance(value, str) else as_json(value)
+    if pa.types.is_struct(kind):
+        return {member.name: _fitted(value.get(member.name), member.type) for member in kind}
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return [_fitted(item, kind.value_type) for item in value]
+    if isinstance(value, JsonNumber):
+        return int(value) if value.removeprefix("-").isdecimal() else float(value)
+    return value
+
+
+def as_json(value: Any) -> str:
+    """A value as JSON text, its numbers as they are written."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(key, ensure_ascii=False)}:{as_json(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(as_json, value)) + "]"
+    return str(value) if isinstance(value, JsonNumber) else json.dumps(value, ensure_ascii=False)

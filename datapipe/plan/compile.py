@@ -232,8 +232,9 @@ class _Compilation:
             self.plan.steps.pop()
             self.before.pop(step_id, None)
             whole, told = {**whole, **found}, (*told, *wider)
-            for types in wider.values():
-                planned = planned.with_wider(types, self.request.mixture.where("sources", name, "keep"))
+            planned = (
+                planned.with_wider(wider.values(), self.request.mixture.where("sources", name, "keep")) if wider else planned
+            )
 
     def cut(self, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
         """The filter with the cut of its share, or None while that is not committed."""

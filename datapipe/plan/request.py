@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -53,16 +53,16 @@ class PlannedSource:
             declared=self.declared,
         )
 
-    def with_wider(self, wider: Mapping[str, Mapping[str, str]], where: str) -> PlannedSource:
-        """The same source, whose types also hold values that reading has found. Raises UserError where none does."""
+    def with_wider(self, wider: Iterable[Mapping[str, Mapping[str, str]]], where: str) -> PlannedSource:
+        """The same source, whose types also hold the values that tasks have found. Raises UserError where none does."""
         types = dict(self.types)
-        for name, found in wider.items():
+        for name, found in (item for of_task in wider for item in of_task.items()):
             more = FoundType.from_json(found)
             types[name] = more if name not in types else joined_types(where, name, types[name], more)
         if all(name in self.types and self.types[name].kind == found.kind for name, found in types.items()):
             raise DatapipeError(
-                f"{where}: reading found wider types of {', '.join(wider)}, and they are not wider. This is a defect of "
-                f"datapipe, please report it. As a way around, declare the types of these columns under `types` of the source."
+                f"{where}: reading found wider types, and they are not wider. This is a defect of datapipe, please report it. "
+                f"As a way around, declare the types of the kept columns under `types` of the source."
             )
         return replace(self, types=types)
 

@@ -97,8 +97,7 @@ def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
             if kind is None:
                 raise UserError(
                     f"the column '{field.name}' is {known} in {first} and {field.type} in {path}, and no type holds the "
-                    f"values of both. Declare its type in the mixture, types: {{{field.name}: string}}, and run it with "
-                    "--repack"
+                    f"values of both. Declare it in the mixture, types: {{{field.name}: string}}, and run it with --repack"
                 )
             fields[field.name] = (kind, first)
     return pa.schema([(name, kind) for name, (kind, _) in fields.items()])

@@ -215,8 +215,7 @@ class _Compilation:
         return self.add(step_id, "map", ARROW.join([f"apply {ending.id}", *labels]), name, later)
 
     def read(self, step_id: str, label: str, name: str, stages: tuple[BoundStage, ...], emit: BoundStage | None) -> Step:
-        """The step that reads a source. A file of which the record of a task says that it cannot be cut is read in one task.
-        Where tasks have met values that the types of columns do not hold, the source is read again, with types that do."""
+        """The step that reads a source: whole what a record says cannot be cut, and with types that hold all values."""
         limit = self.request.limit
         planned, told = self.widened.get(name, (self.request.sources[name], ()))
         whole = self.read_whole.get(name, {})

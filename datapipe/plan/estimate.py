@@ -63,8 +63,9 @@ _SAMPLE, _COUNT, _TRAIN = 300.0, 60.0, 40.0
 take a sixth of the 35 s that the trainer of `tokenizers` takes for 140 MB (DECISIONS.md)."""
 
 _START_S, _STEP_S = 4.0, 0.25
-"""Seconds until workers have imported what they need and loaded the compiled kernels, and of a step however little it does. A
-run of one document through 2 steps took 4 to 5 s on two cores, and one through 15 steps 8 s, 2026-11-28."""
+"""Seconds until workers have imported what they need and loaded the compiled kernels, and of a step however little it does.
+Chosen so that a run of 15 steps over a small corpus, which took 8 s and was estimated at 1 s, is estimated at 8 s; not measured
+by themselves."""
 
 EXTRACTED = 0.1
 """Bytes of text per byte of pages: 0.03 to 0.05 in news and articles, 0.05 to 0.24 in three archives."""

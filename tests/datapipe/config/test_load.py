@@ -44,7 +44,8 @@ mixture:
     - {until: 100%, weights: {web: 0.4, code: 0.6}}
 """
 SOURCE_KEYS = (
-    "path, prefix, exclude, format, text, id, keep, types, check_fields, weight, max_epochs, strata, license, license_field, "
+    "path, prefix, exclude, format, text, id, keep, types, check_fields, lone_surrogates, weight, max_epochs, strata, license, "
+    "license_field, "
     "homepage, collected, synthetic, cost, stages, fingerprint"
 )
 TOP_KEYS = (

@@ -44,9 +44,8 @@ mixture:
     - {until: 100%, weights: {web: 0.4, code: 0.6}}
 """
 SOURCE_KEYS = (
-    "path, prefix, exclude, format, text, id, keep, types, check_fields, lone_surrogates, weight, max_epochs, strata, license, "
-    "license_field, "
-    "homepage, collected, synthetic, cost, stages, fingerprint"
+    "path, prefix, exclude, format, text, id, keep, types, check_fields, lone_surrogates, weight, max_epochs, strata, "
+    "license, license_field, homepage, collected, synthetic, cost, stages, fingerprint"
 )
 TOP_KEYS = (
     "name, seed, output, max_quarantined, max_unreadable_files, validation, sources, licenses, stages, tokenizer, pack, "

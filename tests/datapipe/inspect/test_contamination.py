@@ -100,7 +100,7 @@ def test_findings_of_a_document_are_bounded_and_no_item_is_lost(tmp_path: Path) 
     items = [{"id": str(number), "question": " ".join(words[14 * number : 14 * number + 14])} for number in range(90)]
     text = " ".join(words)
     path = write(tmp_path / "many.jsonl", items)
-    finished = _run(tmp_path, f"decontaminate.ngram: {{against: [{path}], profile: strict}}", [text, text])
+    finished = _run(tmp_path, f"decontaminate.ngram: {{against: [{path}], profile: strict}}", [text, text, "clean"])
     shown = _shown(finished.mixture.output)
     assert shown["lists"][0]["contaminated"] == 90
     sizes = sorted(len(document["findings"]) for document in shown["documents"])

@@ -111,7 +111,7 @@ def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
 
 def dtype_of(kind: pa.DataType) -> np.dtype:
     """The NumPy type of numbers. `DataType.to_pandas_dtype` needs pandas before pyarrow 26."""
-    return pa.array([], kind).to_numpy(zero_copy_only=False).dtype
+    return pa.nulls(0, kind).to_numpy(zero_copy_only=False).dtype
 
 
 def make_keys(file_hashes: np.ndarray | int, positions: np.ndarray) -> pa.Array:

@@ -50,6 +50,7 @@ sources:
     # synthetic: false              # whether a model wrote the corpus: true, or {model: NAME, prompt: TEXT}
     # cost: {usd: 1200}             # what the text cost, or {usd_per_million_tokens: 0.2}; the report counts it
     # check_fields: true            # false: only records further on have the fields that stages decide by
+    # lone_surrogates: replace       # half a surrogate pair of JSON becomes U+FFFD; quarantine: the document is left out
     # fingerprint: stat             # detect changed files by size and time; content: by reading them
   packages:
     path: ${python:stdlib}/[a-e]*/**/*.py      # ** crosses folders, * stays within one

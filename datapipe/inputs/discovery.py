@@ -169,14 +169,9 @@ def _listed(pattern: str, prefix: str | None, is_left_out: Callable[[str], bool]
 def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes: Notes) -> list[InputFile]:
     """The files of one pattern; none where nothing matches."""
     base, query = _absolute(pattern), split_query(pattern)[1]
-    if is_http(base) and "*" in base:
-        raise UserError(
-            f"{where}: '{masked(pattern)}' is a pattern, and a web server does not list its files. Expected the URL of a file, "
-            f"or a list of paths: '@files.txt' or '@https://host/files.txt', one path or URL a line"
-        )
     try:
         if is_http(base):
-            return [Entry.of_web(base, facts_of(base + query)).file(base[: base.rindex("/") + 1], query)]
+            return [_of_web(pattern, base, query, where)]
         if is_hub(base):
             base = pinned(base)
         fixed = _fixed_prefix(base)
@@ -218,6 +213,20 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes
         if entry.instead not in ("", FOLDER):
             notes.passed_over.append(entry.path)
     return [entry.file(prefix, query) for entry in listed if not entry.instead]
+
+
+def _of_web(pattern: str, base: str, query: str, where: str) -> InputFile:
+    """The file at a URL, whose name may hold brackets."""
+    try:
+        if "*" not in base:
+            return Entry.of_web(base, facts_of(base + query)).file(base[: base.rindex("/") + 1], query)
+    except FileNotFoundError:
+        if not _WILD.search(base):
+            raise
+    raise UserError(
+        f"{where}: '{masked(pattern)}' is a pattern, and a web server does not list its files. Expected the URL of a file, or "
+        f"a list of paths: '@files.txt' or '@https://host/files.txt', one path or URL a line"
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

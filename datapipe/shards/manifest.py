@@ -89,7 +89,7 @@ class Strata(_Record):
 
     @model_validator(mode="after")
     def _one_repeat_each(self) -> Strata:
-        if len(self.repeats) != len(self.bounds) + 1 or any(low >= high for low, high in pairwise(self.bounds)):
+        if len(self.repeats) != len(self.bounds) + 1 or any(low > high for low, high in pairwise(self.bounds)):
             raise ValueError("expected ascending bounds, and one repeat more than bounds")
         return self
 
@@ -106,7 +106,7 @@ class Phase(_Record):
     """Weights that hold until token position `until_tokens` of the run (None: to its end)."""
 
     until_tokens: Count | None
-    weights: dict[SourceName, Count]
+    weights: dict[SourceName, int]
 
 
 ShardList = Annotated[Sequence[ShardEntry], AfterValidator(ShardTable.of), PlainSerializer(_shards_dumped)]

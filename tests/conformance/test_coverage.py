@@ -107,8 +107,8 @@ IN_MEMORY = fingerprint.reached_by("reduce")
 """The definitions of the engine that `reduce_all` uses."""
 
 
-FLUSHING = "datapipe.storage:sync_"
-"""What flushes the outputs of a task to the disk, and changes none of their bytes."""
+NO_BYTES = ("datapipe.storage:sync_", "datapipe.kernels:import_runtime")
+"""What flushes the outputs of a task to the disk, and loads numba. It changes none of their bytes."""
 
 
 class CoverageEngine(InProcess):
@@ -122,7 +122,7 @@ class CoverageEngine(InProcess):
         with executed() as ran:
             ended = super().next_attempt(timeout_s)
         kind = type(task).__name__.removesuffix("Task").lower()
-        own = {name for name in ran if not name.startswith((f"{run_task.__module__}:", FLUSHING))}
+        own = {name for name in ran if not name.startswith((f"{run_task.__module__}:", *NO_BYTES))}
         self.kinds.add(kind)
         self.missing.update((kind, name) for name in not_covered(own, fingerprint.reached_by(kind), *_of_stages(task)))
         return ended

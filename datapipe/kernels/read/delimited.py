@@ -14,7 +14,7 @@ quote, a delimiter, a line end and itself, and stays before any other byte: `\\n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -40,12 +40,18 @@ Rows: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
 _NEWLINE, _RETURN, _BACKSLASH = 10, 13, 92
 
 
+class Signs(NamedTuple):
+    """The bytes with a meaning; `NO_QUOTE` and `NO_ESCAPE` where values have none."""
+
+    delimiter: int
+    quote: int = NO_QUOTE
+    escape: int = NO_ESCAPE
+
+
 @kernel
 def find_rows(
     data: UInt8s,
-    delimiter: int,
-    quote: int,
-    escape: int,
+    signs: Signs,
     carry: Int64sOut,
     starts: Int64sOut,
     stops: Int64sOut,
@@ -55,11 +61,11 @@ def find_rows(
 
     Args:
         data: (num_bytes,) the chunk, which may begin and end anywhere in a row.
-        quote, escape: bytes; `NO_QUOTE`, `NO_ESCAPE` where values have none.
         carry: (6,) what the chunk before has left, and then what this one leaves. ROW_START counts from the begin of the chunk,
             so the caller subtracts the size of this chunk from it before the next; it is negative for a row that began earlier.
         starts, stops, counts: (num_line_ends,) first byte of each row, first byte behind it, number of values.
     """
+    delimiter, quote, escape = signs
     state, start, num_values, is_suspect = carry[STATE], carry[ROW_START], carry[NUM_VALUES], carry[IS_SUSPECT]
     num_rows, i, size = 0, 0, len(data)
     while i < size:
@@ -105,9 +111,7 @@ def find_values(
     data: UInt8s,
     starts: Int64s,
     stops: Int64s,
-    delimiter: int,
-    quote: int,
-    escape: int,
+    signs: Signs,
     columns: Int64s,
     value_starts: Int64MatrixOut,
     value_stops: Int64MatrixOut,
@@ -118,6 +122,7 @@ def find_values(
         starts, stops: (num_rows,) of the rows.
         columns: (num_columns,) numbers of the columns, ascending.
     """
+    delimiter, quote, escape = signs
     for row in range(len(starts)):
         i, stop, column, wanted = starts[row], stops[row], 0, 0
         while wanted < len(columns):
@@ -137,8 +142,9 @@ def find_values(
 
 
 @inline
-def _copy_byte(data, i, stop, delimiter, quote, escape, end, out):
+def _copy_byte(data, i, stop, signs, end, out):
     """Copies a byte of a value, and before it an escape character that stays. Returns what follows in both."""
+    delimiter, quote, escape = signs
     if data[i] == escape and i + 1 < stop:
         i += 1
         byte = data[i]
@@ -150,9 +156,7 @@ def _copy_byte(data, i, stop, delimiter, quote, escape, end, out):
 
 
 @kernel
-def copy_values(
-    data: UInt8s, starts: Int64s, stops: Int64s, delimiter: int, quote: int, escape: int, offsets: Int64sOut, out: UInt8sOut
-) -> None:
+def copy_values(data: UInt8s, starts: Int64s, stops: Int64s, signs: Signs, offsets: Int64sOut, out: UInt8sOut) -> None:
     """The values in some spans without their quotes and escape characters, one behind the other.
 
     Args:
@@ -160,7 +164,7 @@ def copy_values(
         offsets: (num_values + 1,) where each value begins in `out`.
         out: at least as many bytes as the spans have.
     """
-    end = 0
+    end, quote = 0, signs.quote
     for value in range(len(starts)):
         offsets[value] = end
         i, stop = starts[value], stops[value]
@@ -168,10 +172,10 @@ def copy_values(
             i += 1
             while i < stop and (data[i] != quote or (i + 1 < stop and data[i + 1] == quote)):
                 i += data[i] == quote
-                i, end = _copy_byte(data, i, stop, delimiter, quote, escape, end, out)
+                i, end = _copy_byte(data, i, stop, signs, end, out)
             i += 1
         while i < stop:
-            i, end = _copy_byte(data, i, stop, delimiter, quote, escape, end, out)
+            i, end = _copy_byte(data, i, stop, signs, end, out)
     offsets[len(starts)] = end
 
 
@@ -179,7 +183,8 @@ class Delimited:
     """Finds rows in chunks, in their order, and values in rows."""
 
     def __init__(self, delimiter: str, quote: str | None, escape: str | None = None) -> None:
-        self._signs = (ord(delimiter), NO_QUOTE if quote is None else ord(quote), NO_ESCAPE if escape is None else ord(escape))
+        quoting = NO_QUOTE if quote is None else ord(quote)
+        self._signs = Signs(ord(delimiter), quoting, NO_ESCAPE if escape is None else ord(escape))
         self._carry = np.zeros(6, np.int64)
 
     @property
@@ -202,7 +207,7 @@ class Delimited:
         data = np.frombuffer(chunk, np.uint8)
         most = np.count_nonzero(data == _NEWLINE) + np.count_nonzero(data == _RETURN)
         starts, stops, counts = np.empty((3, most), np.int64)
-        num_rows = find_rows(data, *self._signs, self._carry, starts, stops, counts)
+        num_rows = find_rows(data, self._signs, self._carry, starts, stops, counts)
         self._carry[ROW_START] -= len(data)
         return starts[:num_rows], stops[:num_rows], counts[:num_rows]
 
@@ -216,11 +221,11 @@ class Delimited:
         """The values of some columns, ascending, of rows that have them."""
         columns = np.array(wanted, np.int64)
         value_starts, value_stops = np.empty((2, len(columns), len(starts)), np.int64)
-        find_values(data, starts, stops, *self._signs, columns, value_starts, value_stops)
+        find_values(data, starts, stops, self._signs, columns, value_starts, value_stops)
         return [self._texts(data, *spans) for spans in zip(value_starts, value_stops)]
 
     def _texts(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> Texts:
         offsets = np.empty(len(starts) + 1, np.int64)
         out = np.empty(int((stops - starts).sum()), np.uint8)
-        copy_values(data, starts, stops, *self._signs, offsets, out)
+        copy_values(data, starts, stops, self._signs, offsets, out)
         return offsets, out[: offsets[-1]]

@@ -135,7 +135,7 @@ def test_read_damaged_block_is_named_and_others_are_read(tmp_path: Path, monkeyp
     for _ in range(2):
         with pytest.raises(CorruptionError, match=r"00001\.arrow: record batch 2, rows 10 to 14, are damaged") as caught:
             reader.read(np.array([1, 34]), {"tokens"})
-        assert "while reading 1 rows of shard shards/a/train-0000-00001.arrow" in caught.value.__notes__[0]
+        assert any("while reading 1 rows of shard shards/a/train-0000-00001.arrow" in note for note in caught.value.__notes__)
     trusting = RowReader(Root(str(tmp_path)), read_snapshot(Root(str(tmp_path))), reader.layout, check=False)
     assert trusting.read(np.array([34])).tokens[0, 0] == 34 * S + 1
 

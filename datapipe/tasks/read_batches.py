@@ -37,6 +37,8 @@ def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
     """A reader's batch with its fields in the types of their columns, under the names of these. A document with a value that
     cannot be of its declared type is rejected; values of a type that their column does not hold are left to `ReadBatch.wider`.
     Raises UserError for a value that the type of all files does not hold."""
+    if not len(part.positions):  # damage alone, which has no fields
+        return replace(part, extra={})
     columns: dict[str, pa.Array] = {}
     wider, bad = dict(part.wider), dict[int, str]()
     for column, field in (fields.columns or {field: field for field in fields.keep}).items():

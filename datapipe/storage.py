@@ -57,10 +57,17 @@ def is_remote(url: str) -> bool:
     return "://" in url and not url.startswith("file://")
 
 
-@lru_cache(maxsize=64)
 def _filesystem(base: str) -> tuple[pafs.FileSystem, str]:
-    if not is_remote(base):
-        return pafs.LocalFileSystem(), os.path.abspath(base.removeprefix("file://"))
+    if not is_remote(base):  # of the working directory that there is now
+        return _LOCAL, os.path.abspath(base.removeprefix("file://"))
+    return _remote_filesystem(base)
+
+
+_LOCAL = pafs.LocalFileSystem()
+
+
+@lru_cache(maxsize=64)
+def _remote_filesystem(base: str) -> tuple[pafs.FileSystem, str]:
     _check_credentials(base)
     if is_http(base):
         raise UserError(

@@ -10,7 +10,7 @@ from datapipe.errors import EndlessError, UserError
 from datapipe.loader.batches import Batch, BatchBuilder
 from datapipe.loader.cache.read_ahead import ReadAhead
 from datapipe.loader.options import warn_of_dropped_rows
-from datapipe.loader.order.batch_order import BatchOrder
+from datapipe.loader.order.batch_order import BatchOrder, check_step_number
 from datapipe.loader.order.layout import Split
 from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
 from datapipe.loader.share import Mesh
@@ -189,6 +189,7 @@ class Iteration:
 
     def seek(self, step: int) -> None:
         """Continues at `step`, the next one that is not skipped, or the end; in constant time, also in an iteration."""
+        check_step_number(step)
         if step < 0:
             raise UserError(f"step {step}: steps count from 0. Give a step of at least 0.")
         with self.turns.lock:

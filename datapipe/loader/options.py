@@ -54,6 +54,7 @@ CHOICES = {
 LIMITS = {
     "seed": (1 << 64, "0 to 2^64 - 1"),
     "prefetch": ((1 << 16) + 1, "0 to 65,536 batches"),
+    "group_rows": (1 << 31, "a number of rows below 2^31"),
     "window": (1 << 31, "a number of shards, or 0 for all of a source"),
     "cache_bytes": (1 << 63, "a number of bytes, or 0 for no cache"),
 }

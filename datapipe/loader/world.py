@@ -45,7 +45,7 @@ def rank_and_world_size(rank: int | None = None, world_size: int | None = None) 
     """
     if rank is not None and world_size is not None:
         return rank, world_size
-    here = _found_here(os.environ, is_given=rank is not None or world_size is not None)
+    here = _found_here(os.environ, is_given=rank is not None)
     if here is None:
         return rank or 0, 1 if world_size is None else world_size
     for name, given, found in (("rank", rank, here[0]), ("world_size", world_size, here[1])):

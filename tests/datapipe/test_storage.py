@@ -27,3 +27,11 @@ def test_url_with_a_wrong_limit_is_refused(wrong: str) -> None:
 def test_url_with_limits_beside_what_pyarrow_takes_only_there_is_refused() -> None:
     with pytest.raises(UserError, match="tls_verify_certificates excludes max_attempts"):
         resolve("s3://bucket/folder?region=us-east-1&max_attempts=2&tls_verify_certificates=0")
+
+
+def test_relative_path_is_of_the_working_directory_at_that_moment(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / name / "out").mkdir(parents=True)
+        (tmp_path / name / "out" / "file").write_text(name)
+        monkeypatch.chdir(tmp_path / name)
+        assert Root("out").read_bytes("file") == name.encode()

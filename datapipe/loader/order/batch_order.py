@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from numbers import Integral
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn
 from datapipe.loader.order.saved_lineage import lineage_json
 from datapipe.loader.order.steps import BatchEra, Steps
 from datapipe.shards.shard_table import ShardTable
+
+MOST_STEPS = 1 << 40
+"""No run has more steps: with 2^22 rows a step, samples are counted in 63 bits."""
 
 
 class BatchOrder:
@@ -90,9 +94,18 @@ class BatchOrder:
 
     def check_step(self, step: int) -> None:
         """Raises UserError for a step outside the run."""
+        check_step_number(step)
         if step < 0 or (self.num_steps is not None and step >= self.num_steps):
             last = "" if self.num_steps is None else f" and the last one is {self.num_steps - 1}"
             raise UserError(f"step {step} is not in this run: its steps count from 0{last}.")
+
+
+def check_step_number(step: object) -> None:
+    """Raises UserError for what is no number of a step of any run."""
+    if isinstance(step, bool) or not isinstance(step, Integral):
+        raise UserError(f"step {step!r} of type {type(step).__name__}: expected a whole number.")
+    if int(step) >= MOST_STEPS:
+        raise UserError(f"step {step}: steps are counted to {MOST_STEPS:,}.")
 
 
 def begin_era(inventory: Inventory, recipe: Recipe, step: int, sample: int) -> MixtureEra:

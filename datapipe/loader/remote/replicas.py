@@ -168,7 +168,10 @@ class Replicas:
         self._failing_since = self._failing_since or now
         failing_s = now - self._failing_since
         if failing_s >= self.address.wait_s:
-            raise DatapipeError(f"no server of '{self.address.name}' has answered for {failing_s:.0f} s. {self._reasons()}.")
+            raise DatapipeError(
+                f"no server of '{self.address.name}' has answered for {failing_s:.0f} s. {self._reasons()}. "
+                f"Start `datapipe serve` there, or correct the address; wait_s=SECONDS in the URL changes how long is waited."
+            )
         if failing_s >= _TOLD_AFTER_S and not self._is_told:
             self._is_told = True
             text = f"no server of '{self.address.name}' has answered for {failing_s:.0f} s; waiting. {self._reasons()}"

@@ -118,7 +118,7 @@ def _rules(rules: Sequence[Mapping[str, Any]], full: bool) -> NumberTable:
     more = len(rules) - len(shown)
     caption = f"and {counted(more, 'more rule')}; --full shows all" if more else ""
     headings = ["rule", "fail in A", "in B", "threshold of A", "of B", "median in A", "in B"]
-    table = NumberTable("rules that measured something else", headings, caption=caption)
+    table = NumberTable("rules that decide or measure otherwise", headings, caption=caption)
     for change in shown:
         failed = ["·" if share is None else f"{share:.1%}" for share in change["failed"]]
         numbers = [_shown(number) for number in (*change["thresholds"], *change["medians"])]

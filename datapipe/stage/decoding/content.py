@@ -35,13 +35,28 @@ _WIDE = (
 )
 """Byte-order marks of Unicode's wide encodings. Those of UTF-32 come first: one of them begins with one of UTF-16."""
 
+_LOOKED_AT_BYTES, _LEAST_BYTES = 1024, 16
+_MOST_FULL = 0.6
+"""Share of the high bytes of UTF-16 that are not zero, above which text is taken as it is. In Latin letters it is about 0."""
+
 
 # ------------------------------------------------------------------------------------------------ text
 
 
 def is_wide(beginning: bytes) -> bool:
-    """Whether content begins with the byte-order mark of UTF-16 or UTF-32."""
-    return any(beginning.startswith(mark) for mark, _, _ in _WIDE)
+    """Whether content begins with the byte-order mark of UTF-16 or UTF-32, or looks like UTF-16 without one."""
+    return any(beginning.startswith(mark) for mark, _, _ in _WIDE) or bool(unmarked_utf16(beginning))
+
+
+def unmarked_utf16(beginning: bytes) -> str:
+    """ "UTF-16LE" or "UTF-16BE" for content that looks like it, by the zeros at every second byte; else ""."""
+    head = beginning[:_LOOKED_AT_BYTES]
+    even, odd = head[::2], head[1::2]
+    for name, high, low in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
+        full = len(high) - high.count(0)
+        if len(head) >= _LEAST_BYTES and 0 not in low and full <= _MOST_FULL * len(high):
+            return name
+    return ""
 
 
 def beginning(open_input: OpenInput, url: str, compression: str | None) -> bytes:
@@ -63,11 +78,15 @@ def as_utf8(content: Iterator[bytes]) -> Iterator[bytes]:
     """Chunks of UTF-16 or UTF-32 with a byte-order mark as UTF-8 without one. Any other content as it is. The first chunk holds
     the whole mark, as `decoded` gives it.
 
-    Raises BrokenStreamError for what is wrong UTF-16 or UTF-32, behind all text before it.
+    Raises BrokenStreamError for what is wrong UTF-16 or UTF-32, behind all text before it, and for UTF-16 without a mark.
     """
     first = next(content, b"")
     mark, name, codec = next((wide for wide in _WIDE if first.startswith(wide[0])), (b"", "", ""))
     if not mark:
+        if name := unmarked_utf16(first):
+            raise BrokenStreamError(
+                f"the file looks like {name} without a byte-order mark; expected UTF-8, which `iconv -f {name} -t UTF-8` writes"
+            )
         if first:
             yield first
         yield from content

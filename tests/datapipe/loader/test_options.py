@@ -61,3 +61,11 @@ def test_seed_at_the_end_of_its_range_is_restored(output: Path, seed: int) -> No
 def test_mesh_with_impossible_coordinates_is_refused(sizes: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="of a world of"):
         Mesh(**sizes)
+
+
+@pytest.mark.parametrize("step", [1.5, "3", None, True, 2**70])
+def test_what_is_no_number_of_a_step_is_refused(output: Path, step: Any) -> None:
+    loader = Loader(output, batch_size=1)
+    for take in (loader.batch, loader.seek):
+        with pytest.raises(UserError, match=r"step .*: (expected a whole number|steps are counted to)"):
+            take(step)

@@ -80,6 +80,7 @@ def test_arguments_win_over_the_environment(output: Path, launched: Any) -> None
         ({"RANK": 1, "WORLD_SIZE": 4}, {"rank": 2}, "rank=2, but this process is rank 1 of 4"),
         ({"RANK": 1, "WORLD_SIZE": 4}, {"world_size": 2}, "world_size=2, but this process is rank 1 of 4"),
         ({"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 2}, {}, "OMPI_COMM_WORLD_RANK"),
+        ({"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 2}, {"world_size": 2}, "OMPI_COMM_WORLD_RANK"),
         ({"PMI_RANK": 1, "PMI_SIZE": 2}, {}, "PMI_RANK"),
         ({"MV2_COMM_WORLD_RANK": 1, "MV2_COMM_WORLD_SIZE": 2}, {}, "MV2_COMM_WORLD_RANK"),
         ({"SLURM_PROCID": 1, "SLURM_STEP_NUM_TASKS": 2}, {}, "SLURM_PROCID"),

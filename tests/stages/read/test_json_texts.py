@@ -184,3 +184,18 @@ def test_pointer_of_git_lfs_for_a_binary_format_is_told_as_what_it_is(tmp_path: 
     assert [error.partition(",")[0] for error in errors] == ["the file is a pointer of Git LFS"]
     if isinstance(used, (Parquet, Arrow)):
         assert input_file(tmp_path / name, reader=used).damage == errors[0]
+
+
+@pytest.mark.parametrize(("codec", "name"), [("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE")])
+def test_utf16_without_a_mark_is_told_as_what_it_is(tmp_path: Path, codec: str, name: str) -> None:
+    readers: list[tuple[Reader, str, str]] = [
+        (Jsonl(), "a.jsonl", '{"text": "ein Text", "n": 1}\n' * 3),
+        (Csv(), "a.csv", "text,n\nein Text,1\n"),
+        (Text(), "a.txt", "ein Text, der lang genug ist, und noch 中"),
+    ]
+    for reader, file, text in readers:
+        found = read_file(reader, input_file(tmp_path / f"{codec}.{file}", text.encode(codec)))
+        assert found.documents == []
+        assert [error for _, error in found.rejected if f"looks like {name} without a byte-order mark" in error]
+        plain = read_file(reader, input_file(tmp_path / f"{codec}.utf8.{file}", text.encode()))
+        assert plain.texts

@@ -368,5 +368,5 @@ def _what_is_there(pattern: str) -> str:
     missing = path.relative_to(existing).parts[0]
     near = suggest(missing, sorted(os.listdir(existing))) if not _WILD.search(missing) else ""
     return (
-        f" {existing} exists, but nothing in it matches '{path.relative_to(existing)}'.{near} ** crosses folders, * does not."
+        f" {existing} exists, but no file in it matches '{path.relative_to(existing)}'.{near} ** crosses folders, * does not."
     )

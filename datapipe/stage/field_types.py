@@ -213,7 +213,7 @@ class FoundType:
         if kind is None:
             raise NoCommonTypeError(self, other)
         both = f"{in_words(self.kind)} in {self.path} and {in_words(other.kind)} in {other.path}"
-        mixed = self.mixed or other.mixed or (both if is_mixed(kind) else "")
+        mixed = self.mixed_in or other.mixed_in or (both if is_mixed(kind) else "")
         return FoundType(kind=kind, path=self.path, has_schema=has_schema, mixed=mixed)
 
     def to_json(self) -> dict[str, str]:

@@ -205,7 +205,7 @@ def test_discover_nothing_found_message_is_one_plain_line(tree: Path) -> None:
     with pytest.raises(UserError) as raised:
         _files(f"{tree}/web/*.csv")
     assert str(raised.value) == (
-        f"mixture.yaml:7: sources.web.path: '{tree}/web/*.csv' matches no file. {tree}/web exists, but nothing in it matches "
+        f"mixture.yaml:7: sources.web.path: '{tree}/web/*.csv' matches no file. {tree}/web exists, but no file in it matches "
         "'*.csv'. ** crosses folders, * does not."
     )
 

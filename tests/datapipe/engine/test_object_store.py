@@ -7,6 +7,7 @@ import random
 import threading
 from collections import Counter
 from contextlib import closing
+from dataclasses import replace
 from urllib.parse import parse_qsl, urlsplit
 
 import numpy as np
@@ -129,9 +130,12 @@ def test_object_store_export_equals_one_to_the_local_disk(finished, store, tmp_p
     assert all(far.read_bytes(path) == near.read_bytes(path) for path, _ in near.list_files(""))
     if format != "megatron":
         assert verify_snapshot(far, read_snapshot(far)) == []
-    for taken, message in ((far, "not empty"), (root.within("copy"), "inside the snapshot")):
+    export_snapshot(root, remote.snapshot, far, ExportRequest(format=format))  # it is whole
+    assert far.list_files("") == near.list_files("")
+    other = "arrow" if format == "megatron" else "megatron"
+    for taken, name, message in ((far, other, "something else"), (root.within("copy"), format, "inside the snapshot")):
         with pytest.raises(UserError, match=message):
-            export_snapshot(root, remote.snapshot, taken, ExportRequest(format=format))
+            export_snapshot(root, remote.snapshot, taken, ExportRequest(format=name))
 
 
 @pytest.mark.parametrize("format", ["mds", "jsonl", "parquet"])
@@ -143,8 +147,10 @@ def test_object_store_export_of_documents_equals_one_to_the_local_disk(finished,
         write_dataset(root, target, wanted, parts_of_text(root, remote.snapshot, None, None, lambda source: None))
     assert far.list_files("") == near.list_files("")
     assert all(far.read_bytes(path) == near.read_bytes(path) for path, _ in near.list_files(""))
-    with pytest.raises(UserError, match="not empty"):
-        write_dataset(root, far, wanted, parts_of_text(root, remote.snapshot, None, None, lambda source: None))
+    write_dataset(root, far, wanted, parts_of_text(root, remote.snapshot, None, None, lambda source: None))  # it is whole
+    assert far.list_files("") == near.list_files("")
+    with pytest.raises(UserError, match="something else"):
+        write_dataset(root, far, replace(wanted, name="others"), iter(()))
 
 
 def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_goes_on(finished, store, tmp_path, monkeypatch):

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support import corpora, runs
+from tests.support.object_store import object_store
 from tests.support.task_processes import FreshTasks, fresh_tasks
+from tests.support.unreliable_store import UnreliableStore, unreliable
 
 
 def write_corpus(folder: Path) -> str:
@@ -43,3 +45,17 @@ def tasks() -> Iterator[FreshTasks]:
     """Runs tasks in processes of their own."""
     with fresh_tasks() as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def query() -> Iterator[str]:
+    """The query of URLs of an S3 server on loopback with the bucket `outputs`."""
+    with object_store("outputs") as query:
+        yield query
+
+
+@pytest.fixture
+def store(query: str) -> Iterator[UnreliableStore]:
+    """A proxy of that server, which fails as a test says."""
+    with unreliable(query) as proxy:
+        yield proxy

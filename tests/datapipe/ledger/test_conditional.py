@@ -9,16 +9,9 @@ import pytest
 from datapipe.ledger import conditional
 from datapipe.ledger.conditional import ConditionalStore, ConflictError
 from datapipe.storage import Root
-from tests.support.object_store import object_store
 from tests.support.unreliable_store import Kind, UnreliableStore, unreliable
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-
-
-@pytest.fixture(scope="module")
-def query() -> Iterator[str]:
-    with object_store("outputs") as query:
-        yield query
 
 
 @pytest.fixture

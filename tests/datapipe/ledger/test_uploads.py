@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,22 +10,9 @@ from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.uploads import abort_uploads, unfinished_uploads
 from datapipe.storage import Root
-from tests.support.object_store import object_store
-from tests.support.unreliable_store import UnreliableStore, unreliable
+from tests.support.unreliable_store import UnreliableStore
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
-
-
-@pytest.fixture(scope="module")
-def query() -> Iterator[str]:
-    with object_store("outputs") as query:
-        yield query
-
-
-@pytest.fixture
-def store(query: str) -> Iterator[UnreliableStore]:
-    with unreliable(query) as proxy:
-        yield proxy
 
 
 def _leave_upload(store: UnreliableStore, path: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -29,26 +29,13 @@ from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from stages.dedup.exact import TEXTS
 from tests.support import packed_shards
-from tests.support.object_store import object_store
-from tests.support.unreliable_store import UnreliableStore, unreliable
+from tests.support.unreliable_store import UnreliableStore
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 Read = Callable[[Root], object]
 _HASHES = pa.array(np.full(3, 9, np.uint64))
 _KEYS = make_keys(9, np.arange(3, dtype=np.uint64))
-
-
-@pytest.fixture(scope="module")
-def query() -> Iterator[str]:
-    with object_store("outputs") as query:
-        yield query
-
-
-@pytest.fixture
-def store(query: str) -> Iterator[UnreliableStore]:
-    with unreliable(query) as proxy:
-        yield proxy
 
 
 def _exchange(root: Root) -> Read:

@@ -4,27 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from datapipe.shards.checksum import bytes_checksum
 from datapipe.storage import Root
-from tests.support.object_store import object_store
-from tests.support.unreliable_store import UnreliableStore, unreliable
-
-
-@pytest.fixture(scope="module")
-def query() -> Iterator[str]:
-    with object_store("outputs") as query:
-        yield query
-
-
-@pytest.fixture
-def store(query: str) -> Iterator[UnreliableStore]:
-    with unreliable(query) as proxy:
-        yield proxy
+from tests.support.unreliable_store import UnreliableStore
 
 
 def test_file_that_is_written_has_its_checksum_and_size(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -29,14 +28,6 @@ def _batch(texts: list[str]) -> DocumentBatch:
     keys = make_keys(1, np.arange(len(texts), dtype=np.uint64))
     columns = [keys, pa.array(texts, pa.large_string()), pa.array(texts, pa.large_string())]
     return DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
-
-
-@pytest.fixture(autouse=True)
-def _interruptible():
-    """SIGINT as in a process of the foreground: shells have those of the background ignore it, as workers do."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 def _guard(care: StageCare | None = None) -> Guard:

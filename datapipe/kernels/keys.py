@@ -187,14 +187,14 @@ class _Walk:
 
 def _constants(code: CodeType) -> tuple[Any, ...]:
     """The constants of a function without its docstring, which is the first constant."""
-    if sys.version_info >= (3, 13):
+    if sys.version_info >= (3, 14):
         has_slot = bool(code.co_flags & _HAS_DOCSTRING)
     else:  # every function has the slot, None where there is no docstring
         has_slot = bool(code.co_flags & inspect.CO_NEWLOCALS) and not code.co_name.startswith("<")
     return code.co_consts[1:] if has_slot else code.co_consts
 
 
-_HAS_DOCSTRING = 0x4000000  # inspect.CO_HAS_DOCSTRING of Python 3.13
+_HAS_DOCSTRING = 0x4000000  # inspect.CO_HAS_DOCSTRING of Python 3.14
 _LOAD_GLOBAL, _EXTENDED_ARG = dis.opmap["LOAD_GLOBAL"], dis.opmap["EXTENDED_ARG"]
 
 

@@ -22,10 +22,12 @@ _NOT_PUBLIC = [
     ipaddress.ip_network(network)
     for network in _words(
         "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.0.2.0/24 192.168.0.0/16 "
-        "198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 0::/8 fc00::/6 2001::/23 2001:db8::/32 3fff::/20"
+        "198.18.0.0/15 198.51.100.0/24 203.0.113.0/24 224.0.0.0/3 192.31.196.0/24 192.52.193.0/24 192.88.99.0/24 "
+        "192.175.48.0/24 0::/8 100::/16 5f00::/16 fc00::/6 2001::/23 2001:db8::/32 2620:4f::/32 3fff::/20"
     )
 ]
-_UNSPACED = _words("CJK HIRAGANA KATAKANA HANGUL THAI LAO MYANMAR KHMER")
+_UNSPACED = _words("CJK HIRAGANA KATAKANA HALFWIDTH HANGUL BOPOMOFO THAI LAO MYANMAR KHMER TIBETAN")
+_PHRASE_ENDS = "箱件址至到是为為系信はにへをで"
 _KNOWN = _words("中国 公司 广告 みんな コム 한국 ไทย")
 _ADDRESSED = _words(
     "ip ips ipv address addresses addr host hosts hostname server servers dns gateway router proxy node client peer resolver "
@@ -94,10 +96,14 @@ def _sort(character: str) -> str:
 
 def _local(before: str, is_escaped: bool) -> str:
     """The local part at the end of a text."""
-    kept = ""
+    kept, has_name = "", False
     for character in reversed(before[-66:]):  # 64 bytes are the most
+        is_unspaced = _sort(character) == "unspaced"
+        if has_name and len((character + kept).encode()) > 64:
+            break
+        has_name |= is_unspaced and _ends_name(character, kept)
         is_member = re.match(r"[0-9A-Za-z._%+\-'&~]", character) or _sort(character) == "spaced"
-        if not is_member and (_sort(character) != "unspaced" or _sort((kept or character)[-1]) != "unspaced"):
+        if not is_member and not (is_unspaced and has_name):
             break
         kept = character + kept
     if not kept or len(kept.encode()) > 64 or kept.endswith("."):
@@ -109,6 +115,14 @@ def _local(before: str, is_escaped: bool) -> str:
         elif is_escaped and kept[index] == "%" and kept[index + 1 : index + 3].lower() not in ("2b", "2d", "2e", "5f"):
             start = min(index + 3, len(kept))
     return re.sub(r"^[^0-9A-Za-z_\u0080-\U0010ffff]+", "", kept[start:])
+
+
+def _ends_name(character: str, behind: str) -> bool:
+    """Whether a letter of a script without spaces is of the local part, by what is between it and the `@`."""
+    if not behind or behind[0] in "_+":
+        return True
+    is_letters = any(_sort(after) in ("spaced", "unspaced") or after.isalpha() for after in behind)
+    return not is_letters and character not in _PHRASE_ENDS and sum(map(str.isdigit, behind)) <= 4
 
 
 def _label(ahead: str) -> str:

@@ -1,8 +1,11 @@
 """The two halves of an e-mail address, read from its `@` or `%40` backwards and forwards.
 
-Local part  at most 64 bytes of letters, digits and `._%+-'&~`. Letters of any script count (RFC 6531), but those of scripts
-            without spaces between words only where one is before the `@`: in 联系jane@x.com the address begins after
-            them. Before `%40` an escape ends the local part, except those of `+`, `-`, `.` and `_`.
+Local part  at most 64 bytes of letters, digits and `._%+-'&~`. Letters of any script count (RFC 6531). In scripts without
+            spaces the sentence before an address has no end, so their letters count where a name is likely: before the `@`,
+            before up to four digits and the `@` (洁.朱84@x.com), and before `_` or `+`. They do not count before other
+            letters (联系jane@x.com), before longer numbers (我的123456@qq.com), and where the letter before the digits ends a
+            phrase (邮箱是84@x.com). Such letters take what is before them with them, 64 bytes of a longer sentence: a name
+            that remains harms a person. Before `%40` an escape ends the local part, except those of `+`, `-`, `.` and `_`.
 Domain      at most 253 bytes in two labels or more, of letters of any script, digits and dashes. The last is of ASCII letters,
             is xn-- and more, or has letters of another script alone; in scripts without spaces it is a top-level domain of the
             IANA root zone, behind which text may go on. It is not the ending of a file (`logo@2x.png`). Letters of other
@@ -22,9 +25,13 @@ from datapipe.kernels.text.unicode_classes import decode, decode_before
 _MAX_LOCAL_BYTES = 64
 _MAX_DOMAIN_BYTES = 253
 _MAX_LABEL_BYTES = 63
-_DOT, _DASH, _UNDERSCORE, _PERCENT = (ord(sign) for sign in ".-_%")
+_MAX_NAME_DIGITS = 4
+"""Digits after a name: a year at most. Numbers of QQ have five and more."""
+_DOT, _DASH, _UNDERSCORE, _PERCENT, _PLUS = (ord(sign) for sign in ".-_%+")
 _FILE_ENDINGS = packed("png jpg jpeg gif svg webp bmp ico css js html htm php json xml txt pdf")
 _ESCAPES = packed("2b 2d 2e 5f")
+_PHRASE_ENDS = np.array([ord(letter) for letter in "箱件址至到是为為系信はにへをで"], np.int64)
+"""Letters that end a phrase before an address, and no name: "mail", "to", "is"."""
 SPACED, UNSPACED = 1, 2
 """Sorts of letters beyond ASCII: of a script with spaces between words, and of one without (Hangul joins particles)."""
 _SCRIPTS = np.array(
@@ -42,31 +49,43 @@ _SCRIPTS = np.array(
         (0x620, 0x66A, SPACED),  # Arabic
         (0x66E, 0x6D4, SPACED),
         (0x6F0, 0x6FD, SPACED),
+        (0x710, 0x7B2, SPACED),  # Syriac, Arabic, Thaana
+        (0x8A0, 0x8C8, SPACED),  # Arabic
         (0x900, 0x964, SPACED),  # scripts of India
         (0x966, 0x970, SPACED),
         (0x971, 0xDF4, SPACED),
         (0xE01, 0xE3B, UNSPACED),  # Thai
         (0xE40, 0xE4F, UNSPACED),
         (0xE81, 0xEE0, UNSPACED),  # Lao
+        (0xF40, 0xF6D, UNSPACED),  # Tibetan
         (0x1000, 0x104A, UNSPACED),  # Burmese
         (0x10A0, 0x10FB, SPACED),  # Georgian
         (0x1100, 0x1200, UNSPACED),  # Hangul
         (0x1200, 0x1360, SPACED),  # Ethiopic
+        (0x13A0, 0x13F6, SPACED),  # Cherokee
+        (0x1401, 0x166D, SPACED),  # syllabics of Canada
         (0x1780, 0x17D4, UNSPACED),  # Khmer
+        (0x1820, 0x1879, SPACED),  # Mongolian
         (0x1C90, 0x1CC0, SPACED),  # Georgian
         (0x1E00, 0x1FBD, SPACED),  # Latin, Greek
         (0x1FC2, 0x1FCD, SPACED),
         (0x1FD0, 0x1FDD, SPACED),
         (0x1FE0, 0x1FED, SPACED),
         (0x1FF2, 0x1FFD, SPACED),
+        (0x2C60, 0x2C80, SPACED),  # Latin
+        (0x2D30, 0x2D68, SPACED),  # Tifinagh
         (0x3005, 0x3008, UNSPACED),
         (0x3041, 0x3097, UNSPACED),  # Hiragana
         (0x30A1, 0x30FB, UNSPACED),  # Katakana
         (0x30FC, 0x3100, UNSPACED),
+        (0x3105, 0x3130, UNSPACED),  # Bopomofo
         (0x3400, 0x4DC0, UNSPACED),  # Han
         (0x4E00, 0xA000, UNSPACED),
         (0xAC00, 0xD7A4, UNSPACED),  # Hangul
-        (0xF900, 0xFB00, UNSPACED),  # Han
+        (0xF900, 0xFA6E, UNSPACED),  # Han
+        (0xFF21, 0xFF3B, SPACED),  # fullwidth Latin
+        (0xFF41, 0xFF5B, SPACED),
+        (0xFF66, 0xFFA0, UNSPACED),  # halfwidth Katakana
         (0x20000, 0x323B0, UNSPACED),
     ],
     np.int64,
@@ -84,10 +103,10 @@ def _rows_of(words: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 _DOMAIN_BYTES, _DOMAIN_LENGTHS = _rows_of(
-    "中国 中國 香港 台湾 台灣 新加坡 澳门 澳門 公司 网络 网址 网站 网店 在线 中文网 集团 商城 商店 商标 手机 "
-    "移动 信息 政务 政府 机构 组织机构 公益 广东 佛山 我爱你 世界 健康 娱乐 慈善 时尚 游戏 企业 招聘 购物 通販 "
-    "餐厅 食品 新闻 家電 八卦 广告 点看 書籍 天主教 微博 みんな コム ストア セール クラウド ファッション 한국 "
-    "닷넷 닷컴 ไทย คอม ລາວ ).split("
+    "中国 中國 中信 香港 台湾 台灣 新加坡 澳门 澳門 公司 网络 网址 网站 网店 在线 中文网 集团 商城 商店 商标 手机 联通 谷歌 "
+    "移动 信息 政务 政府 机构 组织机构 公益 广东 佛山 我爱你 世界 健康 娱乐 慈善 时尚 游戏 企业 招聘 购物 通販 亚马逊 大拿 "
+    "餐厅 食品 新闻 家電 八卦 广告 点看 書籍 天主教 微博 嘉里 嘉里大酒店 淡马锡 電訊盈科 飞利浦 香格里拉 みんな コム ストア "
+    "セール クラウド ファッション ポイント アマゾン グーグル 한국 닷넷 닷컴 삼성 ไทย คอม ລາວ"
 )
 """Top-level domains in scripts without spaces."""
 
@@ -103,20 +122,38 @@ def _script_of(code) -> Any:
 
 
 @inline
+def _is_name_end(data, start, at_sign, floor) -> Any:
+    """Whether the letter of a script without spaces that stops at `start` is of the local part: by what follows it."""
+    if start == at_sign or data[start] == _UNDERSCORE or data[start] == _PLUS:
+        return True
+    num_digits = 0
+    for j in range(start, at_sign):
+        if data[j] >= 0x80 or is_in(data[j], LETTER):
+            return False
+        num_digits += is_in(data[j], DIGIT)
+    code, _ = decode_before(data, start, floor)
+    is_phrase = False
+    for ending in _PHRASE_ENDS:
+        is_phrase |= code == ending
+    return num_digits <= _MAX_NAME_DIGITS and not is_phrase
+
+
+@inline
 def local_start(data, floor, at_sign, is_escaped) -> Any:
     """The start of the local part before the `@`, or before `%40` where `is_escaped`; `at_sign` where there is none."""
     start, is_unspaced = at_sign, False
     while start > floor and at_sign - start <= _MAX_LOCAL_BYTES:
-        if data[start - 1] < 0x80:
-            if not is_in(data[start - 1], LOCAL):
-                break
-            start -= 1
-            continue
         code, size = decode_before(data, start, floor)
-        sort = _script_of(code)
-        is_unspaced |= sort == UNSPACED and start == at_sign
-        if sort == 0 or (sort == UNSPACED and not is_unspaced):
+        if is_unspaced and at_sign - start + size > _MAX_LOCAL_BYTES:
             break
+        if size == 1:
+            if data[start - 1] >= 0x80 or not is_in(data[start - 1], LOCAL):
+                break
+        else:
+            sort = _script_of(code)
+            is_unspaced |= sort == UNSPACED and _is_name_end(data, start, at_sign, floor)
+            if sort == 0 or (sort == UNSPACED and not is_unspaced):
+                break
         start -= size
     if start == at_sign or at_sign - start > _MAX_LOCAL_BYTES or data[at_sign - 1] == _DOT:
         return at_sign
@@ -147,19 +184,21 @@ def _is_top_level(data, start, stop) -> Any:
 @inline
 def _label_stop(data, start, limit) -> Any:
     """The stop of a label, the stop of the ASCII characters that it begins with, and the sorts of its other letters."""
-    run, ascii_stop, sorts = start, start, 0
+    run, ascii_stop, sorts, dash = start, start, 0, False
     while run < limit:
         if data[run] < 0x80:
             if not is_in(data[run], DIGIT | LETTER) and data[run] != _DASH:
                 break
+            dash = data[run] == _DASH
+            sorts |= 4 * (sorts > 0 and not dash)
             run += 1
-            sorts |= 4 * (sorts > 0)
         else:
             code, size = decode(data, run, limit)
             sort = _script_of(code)
             if sort == 0:
                 break
-            sorts |= sort
+            sorts |= sort | 4 * (sorts > 0 and dash)
+            dash = False
             run += size
         if sorts == 0:
             ascii_stop = run

@@ -120,13 +120,14 @@ def _parse_ipv4(data, start, stop):
 
 @inline
 def _is_public_ipv4(address):
-    """Whether an address is none of private, shared, loopback, link-local, documentation, benchmark, multicast and reserved."""
+    """Whether an address is none of private, shared, loopback, link-local, documentation, benchmark, multicast and reserved
+    (IANA's registry of special-purpose addresses)."""
     first, two, three = address >> 24, address >> 16, address >> 8
     if first in (0, 10, 127) or first >= 224 or address & 0xFFFFFF == 0:  # 1.0.0.0 is a version or a network, no host
         return False
     if (0x6440 <= two < 0x6480) or two == 0xA9FE or (0xAC10 <= two < 0xAC20) or two == 0xC0A8 or (0xC612 <= two < 0xC614):
         return False
-    return three not in (0xC00000, 0xC00002, 0xC63364, 0xCB0071)
+    return three not in (0xC00000, 0xC00002, 0xC01FC4, 0xC034C1, 0xC05863, 0xC0AF30, 0xC63364, 0xCB0071)
 
 
 @inline
@@ -180,9 +181,9 @@ def _is_public_ipv6(num_groups, has_gap, first, second, longest):
     """Whether the groups are a public address, and not a MAC address of six pairs, a time of day or `a::b`."""
     if has_gap and (num_groups < 3 or num_groups > 7 or first >> 13 != 1):
         return False
-    if not has_gap and (num_groups != 8 or longest < 3 or first < 0x100 or first >= 0xFC00):
+    if not has_gap and (num_groups != 8 or longest < 3 or first <= 0x100 or first >= 0xFC00 or first == 0x5F00):
         return False
-    is_special = first == 0x2001 and (second == 0xDB8 or second < 0x200)
+    is_special = (first == 0x2001 and (second == 0xDB8 or second < 0x200)) or (first == 0x2620 and second == 0x4F)
     return not is_special and not (first == 0x3FFF and second < 0x1000)
 
 

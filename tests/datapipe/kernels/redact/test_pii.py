@@ -47,6 +47,21 @@ def _find(text: str) -> list[str]:
         ),
         ("用户@例子.中国的网站 메일jane@x.com으로 メールjane@x.comです", ["用户@例子.中国", "jane@x.com", "jane@x.com"]),
         ("用户@例子.人 коля@почта.р jane@x.comñ", ["jane@x.com"]),
+        ("иван@почта.рф- info@münchen.de γιώργος@παράδειγμα.ελ", ["иван@почта.рф", "info@münchen.de", "γιώργος@παράδειγμα.ελ"]),
+        (
+            "用户@例子.广告, संपर्क@डाटामेल.भारत, a@xn--e1afmkfd.xn--p1ai",
+            ["用户@例子.广告", "संपर्क@डाटामेल.भारत", "a@xn--e1afmkfd.xn--p1ai"],
+        ),
+        ("洁.朱84@x.com, 佐藤_健7@x.jp 홍길동1990@x.kr", ["洁.朱84@x.com", "佐藤_健7@x.jp", "홍길동1990@x.kr"]),
+        (
+            "ｼﾞｮﾝ12@x.jp ᏣᎳᎩ@x.com สมชาย5@ทดสอบ.ไทย 李_jane@x.com",
+            ["ｼﾞｮﾝ12@x.jp", "ᏣᎳᎩ@x.com", "สมชาย5@ทดสอบ.ไทย", "李_jane@x.com"],
+        ),
+        (
+            "联系我:foo@bar.com 请联系foo@x.com 邮箱是123456@qq.com 邮箱84@qq.com",
+            ["foo@bar.com", "foo@x.com", "123456@qq.com", "84@qq.com"],
+        ),
+        ("联系" * 20 + "李@x.com", ["联系" * 10 + "李@x.com"]),
         ("?mail=jane%40host.com&x email%3Djane%2Bnews%40mail.co.uk%26", ["jane%40host.com", "jane%2Bnews%40mail.co.uk"]),
         ("%40host.com a%20%40host.com '%s%40s.name' '5%40d' x%40y jane%40logo.png", []),
         ("https://jane%40host.com:secret@h.com/jane%40host.com", ["jane%40host.com:secret@", "jane%40host.com"]),
@@ -75,6 +90,7 @@ def test_find_email_cases_are_as_listed(text: str, expected: list[str]) -> None:
         ("::ffff:8.8.8.8", ["8.8.8.8"]),
         ("up since 8.8.8.8... then", ["8.8.8.8"]),
         ("10.0.0.1 127.0.0.1 192.168.1.1 172.16.0.1 169.254.1.1 100.64.0.1 224.0.0.1 255.255.255.255 0.0.0.0 192.0.2.7", []),
+        ("239.255.255.250 224.0.0.251 240.1.2.3 192.88.99.1 192.175.48.6 198.51.100.7 203.0.113.7 198.19.1.1", []),
         ("172.15.0.1 172.32.0.1 100.63.255.255 100.128.0.0", ["172.15.0.1", "172.32.0.1", "100.63.255.255", "100.128.0.0"]),
         ("1.2.3.4.5 .1.2.3.4 1.2.3 1.2.3.256 01.2.3.4 1..2.3.4 1.2.3.1000 12345678901.2.3.4", []),
         ("version 1.2.3.4, Version: 1.2.3.4, version is 1.2.3.4, v1.2.3.4, v. 1.2.3.4", []),
@@ -120,6 +136,7 @@ def test_find_ipv4_cases_are_as_listed(text: str, expected: list[str]) -> None:
         ("2A00:1450:4001::/48", ["2A00:1450:4001::"]),
         ("keep d80:e4b5:79da:6cf6:71f3:51f7:9161:c319 out", ["d80:e4b5:79da:6cf6:71f3:51f7:9161:c319"]),
         ("2001:db8::1:2 2001:0:1::2 fe80::1:2:3 fd00:1:2:3:4:5:6:7777 ::1 :: 3fff:1::2", []),
+        ("ff02::1:2:fb ff0e:1:2:3:4:5:6:7777 fec0:1:2:3:4:5:6:7777 100:1:2:3:4:5:6:7777 5f00::1:2 2620:4f:8000::7", []),
         ("std::vector a::b dead::beef::cafe abc::def:1 12:34:56 00:1a:2b:3c:4d:5e", []),
         ("50:06:01:60:3b:a0:11:22", []),
         ("43:51:43:a1:b5:fc:8b:b7:0a:3a:a9:b1:0f:66:73:a8", []),
@@ -200,7 +217,18 @@ def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
 def test_find_random_ipv4_are_found_where_public() -> None:
     numbers = np.random.default_rng(1).integers(0, 2**32, 3000).tolist()
     borders = [0x0A000000, 0x64400000, 0x64800000, 0x7F000000, 0xA9FE0000, 0xAC100000, 0xAC200000, 0xC0A80000, 0xC6120000]
-    borders += [0xC0000200, 0xC6336400, 0xCB007100, 0xE0000000, 0xC0000000, 0xC6140000]
+    borders += [
+        0xC0000200,
+        0xC6336400,
+        0xCB007100,
+        0xE0000000,
+        0xC0000000,
+        0xC6140000,
+        0xC01FC400,
+        0xC034C100,
+        0xC0586300,
+        0xC0AF3000,
+    ]
     numbers += [border + step for border in borders for step in (-257, -1, 0, 1, 255, 256)]
     for number in numbers:
         text = f"at {ipaddress.IPv4Address(number)} now"

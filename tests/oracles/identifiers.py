@@ -10,7 +10,10 @@ Span = tuple[int, int, int]
 
 _BEFORE = rb"(?<![0-9A-Za-z_\-/$%+&@])(?<![^A-Za-z]\.)(?<!\A\.)"
 _AFTER = rb"(?![0-9A-Za-z_@%])(?![.\-][0-9])"
-_CARD_WORDS = b"card cards visa mastercard credit debit cc"
+_CARD_WORDS = (
+    b"card cards visa mastercard maestro amex dankort uatp credit debit cc karte karten kreditkarte carte tarjeta carta cartao "
+    b"kort kreditkort kaart creditcard karta karty kartu kartica"
+)
 _SSN_WORDS = b"ssn ssns security itin itins atin tin tax taxpayer"
 _SSN_FILLERS = b" identification identifier id ids"
 _WORDS_BEHIND = rb"(?i:[ ,(]{1,2}(?:ssn|itin|atin|tin)(?![A-Za-z]))"
@@ -19,7 +22,7 @@ _TYPESET |= dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
 _TYPESET |= dict(zip("（）＋－．／０１２３４５６７８９", "()+-./0123456789", strict=True))
 _PHONE_WORDS = (
     b"tel telephone phone phones telefon telefono telefax fax mobile mob cell cellphone handy call calling dial reach text sms "
-    b"whatsapp desk ph"
+    b"whatsapp desk ph tlf telf tfno telefone telefoon gsm celular movil cellulare mobil mobiel rufnummer puhelin hotline"
 )
 _FILLERS = b"number numbers no nr num is was at on me us our my your the or to home office work direct line free toll"
 _IBAN_LENGTHS = {
@@ -43,27 +46,31 @@ _IBAN_LENGTHS = {
     33: "RU",
 }
 _LENGTH_OF = {country: length for length, countries in _IBAN_LENGTHS.items() for country in countries.split()}
+_LONG, _ANY, _SWITCH = {16, 17, 18, 19}, set(range(12, 20)), {16, 18, 19}
+_MAESTRO = (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763, 676770, 676774)
 _SURE_ISSUERS = [
-    (4, 4, {16, 19}),
-    (51, 55, {16}),
-    (2221, 2720, {16}),
-    (34, 34, {15}),
-    (37, 37, {15}),
-    (1800, 1800, {15}),
-    (2131, 2131, {15}),
-    (300, 305, {14}),
-    (3095, 3095, {14}),
-    (36, 36, {14}),
-    (38, 39, {14}),
-    *((first, last, {16, 17, 18, 19}) for first, last in [(3528, 3589), (6011, 6011), (644, 649), (62, 62), (65, 65)]),
-    (2200, 2204, {16, 17, 18, 19}),
-    *((word, word, {16, 17, 18, 19}) for word in (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763)),
+    *((first, last, {16}) for first, last in [(51, 55), (2221, 2720), (2205, 2205), (9792, 9792), (5019, 5019), (637, 639)]),
+    *((first, last, {16}) for first, last in [(508500, 508999), (606985, 608500), (8172, 8201), (506699, 506778)]),
+    *((first, last, {16}) for first, last in [(509000, 509999), (604201, 604219), (506199, 506432), (588845, 588851)]),
+    *((one, one, {16}) for one in (504175, 627780, 636297, 636368, 606282, 5614, 8600, 9860, 5078, 603522, 589657, 589562)),
+    *((one, one, {16}) for one in (9112, 9051, 286900, 502275, 6054)),
+    *((one, one, {15}) for one in (34, 37, 1800, 2131)),
+    *((first, last, {14}) for first, last in [(300, 305), (3095, 3095), (36, 36), (38, 39)]),
+    *((first, last, _LONG) for first, last in [(3528, 3589), (6011, 6011), (644, 649), (62, 62), (65, 65), (8110, 8171)]),
+    *((first, last, _LONG) for first, last in [(2200, 2204), (506099, 506198), (507865, 507964), (636, 636)]),
+    *((first, last, _LONG) for first, last in [(604001, 604200), (6706, 6706), (6709, 6709), (6771, 6771)]),
+    *((one, one, _LONG) for one in _MAESTRO),
+    *((one, one, _SWITCH) for one in (4903, 4904, 4905, 4911, 4936, 564182, 633110, 6333, 6334, 6767)),
+    *((one, one, {16, 19}) for one in (4, 9704)),
 ]
 _RARE_ISSUERS = [
+    (1, 1, {15}),
     (4, 4, {13}),
-    (35, 35, {16}),
-    (56, 58, set(range(12, 20))),
-    *((word, word, set(range(12, 20))) for word in (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763)),
+    *((one, one, {16}) for one in (35, 1946, 60, 81, 82)),
+    *((one, one, _LONG) for one in (30, 36, 38, 39)),
+    *((first, last, _ANY) for first, last in [(50, 50), (56, 69)]),
+    (31, 31, {19}),
+    (3841, 3841, {13, 16, 19}),
 ]
 
 
@@ -92,7 +99,8 @@ def _is_card(text: bytes, start: int, written: bytes) -> bool:
     doubled = [int(digit) * (1 + index % 2) for index, digit in enumerate(reversed(digits))]
     if sum(number // 10 + number % 10 for number in doubled) % 10:
         return False
-    return _is_issued(digits, _SURE_ISSUERS) or (_is_issued(digits, _RARE_ISSUERS) and _follows(text, start, _CARD_WORDS))
+    is_told = _follows(text, start, _CARD_WORDS) or re.fullmatch(rb"1[0-9]{3}([ -])[0-9]{5}\1[0-9]{6}", written)
+    return _is_issued(digits, _SURE_ISSUERS) or bool(_is_issued(digits, _RARE_ISSUERS) and is_told)
 
 
 def _card(text: bytes, floor: int, start: int) -> int:
@@ -105,6 +113,7 @@ def _card(text: bytes, floor: int, start: int) -> int:
     for form in (
         rb"[0-9]{12,19}",
         rb"[0-9]{4}([ -])[0-9]{6}\1[0-9]{4,5}",
+        rb"1[0-9]{3}([ -])[0-9]{5}\1[0-9]{6}",
         rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{4}\1[0-9]{1,3}",
         rb"[0-9]{4}([ -])[0-9]{4}\1[0-9]{4}\1[0-9]{1,4}",
     ):

@@ -10,10 +10,10 @@ whole characters.
 A number is free-standing, or follows a span that is replaced: no letter, digit or `_-/$%+&@` before it, no decimal part of
 another number, and none of `_@%`, a letter, `.5` or `-5` after it.
 
-Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5 or 4-6-4 with one kind of space or dash, of a known
-        issuer's prefix and length (ISO/IEC 7812), with a valid Luhn check digit. Old and rare forms (Visa of 13 digits, which
-        are also German bar codes, Maestro under 16, 35 outside JCB's range) count only after a word such as card. Four groups
-        in a row of numbers are a table.
+Card    12 to 19 digits in one group, or 4-4-4-4 (and 1 to 3 more), 4-6-5, 4-6-4 or 4-5-6 with one kind of space or dash, of a
+        known issuer's prefix and length (`kernels/redact/issuers.py`), with a valid Luhn check digit. Rare forms, and those
+        that other numbers have too, count only after a word such as card; UATP's also as 4-5-6. Four groups in a row of
+        numbers are a table.
 IBAN    of its country's length (SWIFT registry), remainder 1 by 97 (ISO 7064), unbroken or in groups of four.
 SSN     123-45-6789; with spaces or bare only after a word such as SSN. Area not 000 or 666, group not 00, serial not 0000.
         An area from 900 only after such a word or before ITIN, and with a group of taxpayer numbers (ITIN and ATIN: 50 to 65,
@@ -43,6 +43,7 @@ from datapipe.kernels.redact.ascii import (
     packed,
 )
 from datapipe.kernels.redact.folding import AFTER_BYTES, BEFORE_BYTES, fold, is_typeset, is_wide_digit
+from datapipe.kernels.redact.issuers import ON_WORD, PREFIX_DIGITS, SURE, certainty_of
 from datapipe.kernels.redact.phones import find_phone
 from datapipe.kernels.redact.pii import CARD, IBAN, PHONE, SSN, FoundSpans
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
@@ -51,8 +52,11 @@ WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE = 1, 2, 4, 8
 """Bits of `wanted` in `find_identifiers`; `kernels/redact/phones.py` has two more."""
 _MIN_SPAN_BYTES = 7
 
-_SPACE, _DASH, _ZERO, _SIX, _NINE, _OPEN, _COMMA = (ord(sign) for sign in " -069(,")
-_CARD_WORDS = packed("card cards visa mastercard credit debit cc")
+_SPACE, _DASH, _ZERO, _ONE, _SIX, _NINE, _OPEN, _COMMA = (ord(sign) for sign in " -0169(,")
+_CARD_WORDS = packed(
+    "card cards visa mastercard maestro amex dankort uatp credit debit cc karte karten kreditkarte carte tarjeta carta cartao "
+    "kort kreditkort kaart creditcard karta karty kartu kartica"
+)
 _SSN_WORDS = packed("ssn ssns security itin itins atin tin tax taxpayer")
 _WORDS_BEHIND = packed("ssn itin atin tin")
 _SSN_FILLERS = np.append(FILLERS, packed("identification identifier id ids"))
@@ -88,30 +92,9 @@ def find(offsets: np.ndarray, data: np.ndarray, wanted: int) -> FoundSpans:
 
 
 @inline
-def _issuer(four, length):
-    """Whether an issuer has numbers of this length that begin with these four digits: 0 no, 1 in rare cases, 2 yes."""
-    two, three = four // 100, four // 10
-    if four // 1000 == 4:
-        return 2 if length in (16, 19) else np.int64(length == 13)
-    if 51 <= two <= 55 or 2221 <= four <= 2720:
-        return 2 * np.int64(length == 16)
-    if two in (34, 37) or four in (1800, 2131):
-        return 2 * np.int64(length == 15)
-    if 300 <= three <= 305 or four == 3095 or two in (36, 38, 39):
-        return 2 * np.int64(length == 14)
-    if 3528 <= four <= 3589 or four == 6011 or 644 <= three <= 649 or two in (62, 65) or 2200 <= four <= 2204:
-        return 2 * np.int64(length >= 16)
-    if four in (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763):
-        return 2 if length >= 16 else 1
-    return np.int64((two == 35 and length == 16) or 56 <= two <= 58)
-
-
-@inline
-def _is_card(data, begin, start, stop):
-    """Whether the digits of a span have Luhn's check digit, and an issuer's prefix and length or a card word before them."""
-    four, total, length = np.int64(0), 0, 0
-    for j in range(4):
-        four = four * 10 + np.int64(data[start + j]) - 0x30
+def _is_card(data, begin, start, stop, is_told):
+    """Whether the digits of a span have Luhn's check digit and an issuer; some issuers count behind a word, or if `is_told`."""
+    prefix, total, length, num_first = np.int64(0), 0, 0, 0
     for j in range(stop - 1, start - 1, -1):
         if is_in(data[j], DIGIT):
             digit = np.int64(data[j]) - 0x30
@@ -119,8 +102,15 @@ def _is_card(data, begin, start, stop):
                 digit = digit * 2 - (9 if digit > 4 else 0)
             total += digit
             length += 1
-    surety = 0 if total % 10 else _issuer(four, length)
-    return surety == 2 or (surety == 1 and follows_word(data, begin, start, _CARD_WORDS, FILLERS, FENCE, 3))
+    if total % 10:
+        return False
+    for j in range(start, stop):
+        if is_in(data[j], DIGIT) and num_first < PREFIX_DIGITS:
+            prefix = prefix * 10 + np.int64(data[j]) - 0x30
+            num_first += 1
+    certainty = certainty_of(prefix, length)
+    is_told |= certainty == ON_WORD and follows_word(data, begin, start, _CARD_WORDS, FILLERS, FENCE, 3)
+    return certainty == SURE or (certainty == ON_WORD and is_told)
 
 
 @inline
@@ -134,9 +124,9 @@ def _long_card_stop(data, begin, third, end, sign, start):
         fifth = next_group_stop(data, fourth, end, sign, 3)
         if fifth - fourth > 4:
             return start
-        if fifth > fourth and is_clear_after(data, fifth, end) and _is_card(data, begin, start, fifth):
+        if fifth > fourth and is_clear_after(data, fifth, end) and _is_card(data, begin, start, fifth, False):
             return fifth
-    return fourth if is_clear_after(data, fourth, end) and _is_card(data, begin, start, fourth) else start
+    return fourth if is_clear_after(data, fourth, end) and _is_card(data, begin, start, fourth, False) else start
 
 
 @inline
@@ -145,17 +135,17 @@ def _card_stop(data, begin, floor, start, end):
     first = group_stop(data, start, end, 19)
     length = first - start
     if 12 <= length <= 19:
-        return first if is_clear_after(data, first, end) and _is_card(data, begin, start, first) else start
+        return first if is_clear_after(data, first, end) and _is_card(data, begin, start, first, False) else start
     if length != 4 or first == end or (data[first] != _SPACE and data[first] != _DASH):
         return start
     sign = data[first]
     if sign == _SPACE and start - 1 > floor and data[start - 1] == _SPACE and is_in(data[start - 2], DIGIT):
         return start
     second = next_group_stop(data, first, end, sign, 6)
-    third = next_group_stop(data, second, end, sign, 5)
+    third = next_group_stop(data, second, end, sign, 6)
     lengths = (second - first - 1) * 10 + third - second - 1
-    if lengths in (64, 65):
-        return third if is_clear_after(data, third, end) and _is_card(data, begin, start, third) else start
+    if lengths in (64, 65) or (lengths == 56 and data[start] == _ONE):
+        return third if is_clear_after(data, third, end) and _is_card(data, begin, start, third, lengths == 56) else start
     return _long_card_stop(data, begin, third, end, sign, start) if lengths == 44 else start
 
 

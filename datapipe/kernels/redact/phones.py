@@ -42,7 +42,7 @@ _FULL_PHONE_DIGITS = 10
 _MAX_PHONE_DIGITS = 15
 _PHONE_WORDS = packed(
     "tel telephone phone phones telefon telefono telefax fax mobile mob cell cellphone handy call calling dial reach text sms "
-    "whatsapp desk ph"
+    "whatsapp desk ph tlf telf tfno telefone telefoon gsm celular movil cellulare mobil mobiel rufnummer puhelin hotline"
 )
 
 

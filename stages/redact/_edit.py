@@ -39,14 +39,16 @@ class Editor:
         tags: the tag of each kind.
         stand_ins: the stand-in of each kind, by its number in `datapipe/kernels/redact/stand_ins.py`.
         count_columns: the column of counts of each kind.
+        by_row: whether `find` takes the rows of the texts in the batch too, (num_texts,) int64.
     """
 
-    find: Callable[[np.ndarray, np.ndarray], FoundSpans]
+    find: Callable[..., FoundSpans]
     replace: Literal["tag", "fake", "delete"]
     seed: int
     tags: tuple[bytes, ...]
     stand_ins: tuple[int, ...]
     count_columns: tuple[int, ...]
+    by_row: bool = False
 
     def result(self, batch: DocumentBatch, counts: tuple[str, ...], rules: list[Rule]) -> FilterResult:
         """The edited texts, the counts of spans as columns, and a drop where their sum exceeds the limit of the only rule."""
@@ -68,7 +70,7 @@ class Editor:
         rows, part, edited = np.arange(len(texts)), texts, None
         for _ in range(1 if self.replace == "delete" else _ROUNDS):
             offsets, data = columns.text_buffers(part)
-            spans = self.find(offsets, data)
+            spans = self.find(offsets, data, rows) if self.by_row else self.find(offsets, data)
             if not len(spans.starts):
                 break
             documents = np.searchsorted(offsets[1:], spans.starts, side="right")

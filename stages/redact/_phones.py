@@ -1,7 +1,8 @@
 """Validates candidates for phone numbers with the library `phonenumbers` (Google's libphonenumber).
 
-A number behind a `+` or a telling word must be possible: its country has numbers of this length. A number that is known by its
-shape alone must be valid: its area and range are assigned. Where a part of a candidate is valid, that part is the number.
+A number behind a `+`, or behind a telling word in one of the main regions, must be possible: its country has numbers of this
+length. A number that is known by its shape alone, or of another region, must be valid: its area and range are assigned. Where a
+part of a candidate is valid, that part is the number.
 
 This is the one part of `redact.pii` that runs in Python: about 40 µs for each reading of a candidate, at most four readings a
 candidate, each tried for every configured region. A candidate has 7 to about 70 bytes, so the cost is linear in the text.
@@ -11,7 +12,7 @@ Results are cached, since pages repeat their numbers.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +20,7 @@ import phonenumbers
 
 from datapipe.kernels.redact.phones import AMERICAN_SHAPES, ANNOUNCED, NATIONAL, TRUNK_SHAPES
 from datapipe.kernels.redact.pii import PHONE, FoundSpans
+from stages.redact._regions import Regions
 
 phonenumbers.enable_pattern_cache()  # without it numbers of many countries take 740 µs each: their patterns evict each other
 _MAX_READINGS = 4
@@ -29,9 +31,11 @@ _EQUALS = str.maketrans(
 )
 _EQUALS |= str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"))
 """The ASCII equals of typeset characters, as `kernels/redact/folding.py` reads them."""
+_WITH_TRUNK = re.compile(r"\(?0")
 _LAST_GROUP = re.compile(r"[^0-9+(]+\(?[0-9]+\Z")
 
 
+@lru_cache(maxsize=1 << 12)
 def shapes_of(regions: tuple[str, ...]) -> int:
     """The shapes of numbers that the scan accepts without a word such as "tel": American ones, and those with a trunk
     prefix."""
@@ -39,23 +43,47 @@ def shapes_of(regions: tuple[str, ...]) -> int:
     return (AMERICAN_SHAPES if 1 in codes else 0) | (TRUNK_SHAPES if codes - {1} else 0)
 
 
-def validated(data: np.ndarray, spans: FoundSpans, regions: tuple[str, ...]) -> FoundSpans:
-    """The spans with every candidate cut to its valid phone number, and without candidates that have none."""
+def is_national(spans: FoundSpans) -> np.ndarray:
+    """The candidates that a region decides about, (num_spans,) bool."""
+    return np.isin(spans.kinds, (NATIONAL, ANNOUNCED))
+
+
+def validated(data: np.ndarray, spans: FoundSpans, regions: Sequence[Regions]) -> FoundSpans:
+    """The spans with every candidate cut to its valid phone number, and without candidates that have none.
+
+    Args:
+        data: the bytes of the texts.
+        spans: spans of any kind.
+        regions: those of each span of `is_national`, in order.
+    """
     stops, kinds, keep = spans.stops.copy(), spans.kinds.copy(), np.ones(len(spans.kinds), np.bool_)
-    for row in np.flatnonzero(np.isin(kinds, (PHONE, NATIONAL, ANNOUNCED))).tolist():
+    rest = iter(regions)
+    for row in np.flatnonzero((kinds == PHONE) | is_national(spans)).tolist():
         written = data[spans.starts[row] : stops[row]].tobytes().decode()
-        num_characters = _number_length(
-            written.translate(_EQUALS), () if kinds[row] == PHONE else regions, kinds[row] == NATIONAL
-        )
+        own = None if kinds[row] == PHONE else next(rest)
+        num_characters = _number_length(written.translate(_EQUALS), own, kinds[row] == NATIONAL)
         length = len(written[:num_characters].encode())
         stops[row], kinds[row], keep[row] = spans.starts[row] + length, PHONE, length > 0
     return FoundSpans(starts=spans.starts[keep], stops=stops[keep], kinds=kinds[keep])
 
 
 @lru_cache(maxsize=1 << 14)
-def _number_length(written: str, regions: tuple[str, ...], must_be_valid: bool) -> int:
-    """The length of the number in a candidate: of the valid one, or else of a possible one; 0: no number."""
-    return _length(written, regions, _is_valid) or (0 if must_be_valid else _length(written, regions, _is_possible))
+def _number_length(written: str, regions: Regions | None, must_be_valid: bool) -> int:
+    """The length of the number in a candidate: of the valid one, or else of a possible one; 0: no number.
+
+    Args:
+        written: the candidate.
+        regions: those of a national number; None: the number is international.
+        must_be_valid: whether its shape alone makes it a candidate.
+    """
+    if regions is None:
+        return _length(written, (), _is_valid) or _length(written, (), _is_possible)
+    tried = regions.main + regions.others
+    shape = TRUNK_SHAPES if _WITH_TRUNK.match(written) else AMERICAN_SHAPES
+    if not tried or (must_be_valid and not shapes_of(tried) & shape):
+        return 0
+    length = _length(written, tried, _is_valid)
+    return length or (_length(written, regions.main, _is_possible) if regions.main and not must_be_valid else 0)
 
 
 def _length(written: str, regions: tuple[str, ...], is_number: Callable[[phonenumbers.PhoneNumber], bool]) -> int:

@@ -92,7 +92,8 @@ def test_totals_of_the_card_are_those_of_the_report(outputs: dict[str, runs.Fini
         assert sum(_number(row[4]) for row in _table(text, "licence")[1:]) == report["mixture"]["tokens"]
     assert removed["dedup.exact:duplicate"] == total["documents"]["dropped"]["dedup.exact:duplicate"]
     spans = {row[1].strip("`"): _number(row[2]) for row in next(table for table in _tables(text) if "kind" in table[0])[1:]}
-    assert {f"redact.pii:{name}": count for name, count in spans.items()} == total["counts"]
+    replaced = {name: count for name, count in total["counts"].items() if "_regions_by_" not in name}
+    assert {f"redact.pii:{name}": count for name, count in spans.items()} == replaced
     assert spans["email"] > 0
     assert _card(outputs[kind])[1] == files
 

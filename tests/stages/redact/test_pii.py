@@ -18,10 +18,10 @@ from datapipe.stage.documents import DocumentBatch
 from stages.redact.pii import Pii
 
 
-def _batch(texts: list[str]) -> DocumentBatch:
+def _batch(texts: list[str], **fields: list[str | None] | list[list[str]]) -> DocumentBatch:
     keys = columns.make_keys(1, np.arange(len(texts), dtype=np.uint64))
     ids = pa.array([str(number) for number in range(len(texts))], pa.large_string())
-    return DocumentBatch(pa.record_batch({"key": keys, "id": ids, "text": pa.array(texts, pa.large_string())}))
+    return DocumentBatch(pa.record_batch({"key": keys, "id": ids, "text": pa.array(texts, pa.large_string()), **fields}))
 
 
 def _opened(seed: int = 1, **options: object) -> Pii:
@@ -62,6 +62,7 @@ def test_pii_tag_replaces_each_kind_by_its_name() -> None:
 def test_pii_counts_have_each_kind_per_document() -> None:
     out = _opened(kinds=["email", "ip", "phone", "card", "iban", "ssn"]).process(_batch([*TEXTS, OF_EACH])).columns
     assert set(Pii.counts) == set(out) - {"text"}
+    assert out["phone_regions_by_default"].to_pylist() == [0, 0, 0, 0, 1]
     assert out["email"].to_pylist() == [2, 0, 0, 1, 2]  # hunter2@h.net, where the URL stays
     assert out["ip"].to_pylist() == [1, 0, 0, 1, 2]
     assert [out[name][4].as_py() for name in ("phone", "card", "iban", "ssn", "url_credentials")] == [2, 1, 1, 1, 0]
@@ -122,6 +123,7 @@ def test_pii_more_hits_than_allowed_drop_the_document() -> None:
         ("0171 2345678 and (415) 555-2671", {"US": "0171 2345678 and <PHONE>", "DE": "<PHONE> and (415) 555-2671"}),
         ("tel 0171 2345678", {"US": "tel 0171 2345678", "DE": "tel <PHONE>", "": "tel 0171 2345678"}),
         ("+49 171 2345678", {"US": "<PHONE>", "DE": "<PHONE>", "": "<PHONE>"}),
+        ("(915) 555-2671", {"US": "<PHONE>", "IN": "(915) 555-2671"}),
         ("(555) 555-2671 and +999 123 456 789", {"US": "(555) 555-2671 and +999 123 456 789"}),
         ("+1 (555) 123-4567, +1 (123) 456-7890", {"US": "<PHONE>, <PHONE>", "": "<PHONE>, <PHONE>"}),
         ("phone (555) 555-2671 or tel. 555 123 4567 8", {"US": "phone <PHONE> or tel. <PHONE> 8"}),
@@ -139,8 +141,63 @@ def test_pii_phone_numbers_are_those_of_their_regions(text: str, expected: dict[
         assert _texts(_opened(phone_regions=[region] if region else []), [text]) == [out]
 
 
+NATIONAL = "(020) 7946 0018, (415) 555-2671, 01511 1234567"
+
+
+@pytest.mark.parametrize(
+    ("url", "html_lang", "language", "found", "choice"),
+    [
+        (None, None, None, "US", "default"),
+        ("https://x.com/a.uk", None, None, "US", "default"),
+        ("https://user@www.x.co.uk:80/a.de", None, None, "GB", "url"),
+        ("HTTP://X.CO.UK?a", "en-US", "en", "GB US", "url"),
+        ("www.почта.рф/x", None, None, "", "url"),
+        ("https://x.io", "en_GB", None, "GB US", "language"),
+        (None, None, "eng_Latn", "GB US", "language"),
+        (None, "de", None, "DE", "language"),
+        ("https://x.de/", "en", None, "DE GB US", "url"),
+        (None, "x-default", "tlh", "US", "default"),
+        (None, "fr", None, "US", "language"),
+    ],
+)
+def test_pii_auto_phone_regions_are_those_of_url_and_languages(
+    url: str | None, html_lang: str | None, language: str | None, found: str, choice: str
+) -> None:
+    numbers = {"GB": "(020) 7946 0018", "US": "(415) 555-2671", "DE": "01511 1234567"}
+    batch = _batch([NATIONAL], url=[url], html_lang=[html_lang], language=[language])
+    out = _opened().process(batch).columns
+    text = out["text"][0].as_py() if "text" in out else NATIONAL
+    assert {region for region, number in numbers.items() if number not in text} == set(found.split())
+    assert {name for name in Pii.counts if "_by_" in name and out[name][0].as_py()} == {f"phone_regions_by_{choice}"}
+
+
+def test_pii_auto_phone_regions_hold_for_each_document_of_a_batch() -> None:
+    texts = ["(020) 7946 0018, (415) 555-2671"] * 5 + ["none"]
+    urls: list[str | None] = ["http://x.uk", None, "http://x.de", "http://x.com", "http://x.uk", "http://x.uk"]
+    batch = _batch(texts, url=urls, languages=[[], ["de", "en"], ["de"], ["en"], ["fr"], ["en"]])
+    after = _after(_opened(), batch).texts.to_pylist()
+    assert after[0] == "<PHONE>, (415) 555-2671"
+    assert after[1] == after[2] == texts[0]
+    assert after[3:] == ["<PHONE>, <PHONE>", "<PHONE>, <PHONE>", "none"]  # French is written in Canada too
+    parts = [_after(_opened(), batch.slice(start, start + 1)).texts[0].as_py() for start in range(6)]
+    assert parts == after
+    assert _texts(_opened(phone_regions=["GB"]), texts[:1]) == ["<PHONE>, (415) 555-2671"]
+
+
+def test_pii_auto_phone_regions_of_other_columns_are_not_read() -> None:
+    batch = _batch(["(020) 7946 0018"]).with_columns({"url": pa.array([7]), "languages": pa.array(["en"])})
+    assert "text" not in _opened().process(batch).columns
+
+
 def test_pii_options_that_nothing_fits_are_refused() -> None:
-    for options in ({"phone_regions": ["UK"]}, {"kinds": ["names"]}, {"kinds": []}, {"max_hits": -1}, {"emails": True}):
+    for options in (
+        {"phone_regions": ["UK"]},
+        {"phone_regions": "US"},
+        {"kinds": ["names"]},
+        {"kinds": []},
+        {"max_hits": -1},
+        {"emails": True},
+    ):
         with pytest.raises(ValidationError):
             Pii.model_validate(options)
 
@@ -195,7 +252,7 @@ def test_pii_redacting_random_scraps_twice_changes_nothing(replace: str) -> None
     texts = ["".join(scraps[at] for at in generator.integers(0, len(scraps), 12)) for _ in range(3000)]
     stage = _opened(replace=replace, phone_regions=["US", "CH"])
     out = stage.process(_batch(texts)).columns
-    assert min(pa.compute.sum(out[name]).as_py() for name in Pii.counts) > 100
+    assert min(pa.compute.sum(out[name]).as_py() for name in Pii.counts if "_by_" not in name) > 100
     assert "text" not in stage.process(_batch(out["text"].to_pylist())).columns
 
 

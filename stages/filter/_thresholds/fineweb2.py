@@ -144,6 +144,7 @@ lvs_Latn lv  0.3   0.329  0.526 0.337 0.242  0.173 0.16  0.148 0.135 0.122 0.109
 
 _MACROLANGUAGES = {"ara": "arb", "est": "ekk", "lav": "lvs", "msa": "zsm", "no": "nob", "nor": "nob", "zho": "cmn"}
 """Codes of macrolanguages, and the language of the table that each stands for."""
+_ENGLISH = ("en", "eng", "eng_Latn")
 
 
 def language_settings(language: str) -> Settings:
@@ -155,6 +156,12 @@ def language_settings(language: str) -> Settings:
             f"Expected one of: {', '.join(languages())}; or a code without the script (deu), or of ISO 639-1 (de)."
         )
     return known[language]
+
+
+def names_of(language: str) -> list[str]:
+    """All codes of a language by one of them: for "de" also deu and deu_Latn; none for an unknown code."""
+    known = _by_name() | dict.fromkeys(_ENGLISH)
+    return [name for name, settings in known.items() if language in known and settings is known[language]]
 
 
 def languages() -> list[str]:

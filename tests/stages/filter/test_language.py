@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from fnmatch import fnmatchcase
 from pathlib import Path
 from unicodedata import normalize
 
@@ -14,6 +15,8 @@ import zstandard
 
 from datapipe import columns
 from datapipe.catalogue import build_stage
+from datapipe.classifier.fasttext_training import FastTextTrainer
+from datapipe.classifier.training import Examples
 from datapipe.config.stage_use import parse_stage
 from datapipe.errors import UserError
 from datapipe.stage import StageContext
@@ -21,6 +24,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.fasttext import LibraryModel, open_model
 from datapipe.stage.models.fasttext_file import read_labels
 from stages.filter.language import Language, bundled_model
+from tests.support.fasttext_files import NEGATIVES, TREE, Recipe
 
 ENGLISH = "The children walked home from school and talked about what they had learned that day. "
 GERMAN = "Die Kinder gingen von der Schule nach Hause und sprachen über das, was sie gelernt hatten. "
@@ -169,6 +173,8 @@ def test_language_own_model_is_an_input_file(tmp_path: Path) -> None:
         {"top_k": 0},
         {"keep": []},
         {"keep": ["__label__en"]},
+        {"keep": ["*_Cyrl"]},
+        {"min_scores": "fineweb-2"},
     ],
 )
 def test_language_wrong_options_are_refused(options: dict[str, object]) -> None:
@@ -281,7 +287,87 @@ def test_language_best_languages_are_written_as_lists() -> None:
     assert [len(one) for one in languages] == [len(one) for one in scores]
     assert (len(languages[1]), len(languages[3])) == (0, 3)
     assert [one[0] if one else None for one in languages] == best["language"].to_pylist()
+    assert all(result[name].equals(best[name]) for name in best)
+    assert _opened(keep=[], top_k=3).process(batch).columns.keys() == result.keys()
     assert all(one == sorted(one, reverse=True) and sum(one) <= 1.001 and min(one, default=1) > 0 for one in scores)
+
+
+SENTENCES = {
+    "eng_Latn": ENGLISH,
+    "deu_Latn": GERMAN,
+    "rus_Cyrl": "Дети шли домой из школы и говорили о том, что они узнали в этот день. ",
+    "bul_Cyrl": "Децата се прибираха от училище и си говореха за това, което са научили през деня. ",
+    "aai_Latn": "Kek sabuw naatu orot boro hina ana bar merar isan iti tur etei hi. ",
+}
+
+
+def _trained(path: Path, loss: str, dim: int, buckets: int) -> Path:
+    """A small model with labels as GlotLID names them."""
+    texts, targets = list[str](), list[float]()
+    for number, sentence in enumerate(SENTENCES.values()):
+        words = sentence.split()
+        texts += [" ".join(words[start : start + 6]) for start in range(len(words) - 5)]
+        targets += [float(number)] * (len(words) - 5)
+    examples = Examples(
+        texts=pa.array(texts, pa.large_string()),
+        targets=np.array(targets),
+        labels=tuple(SENTENCES),
+        weights=np.ones(len(texts)),
+    )
+    trainer = FastTextTrainer.model_validate(
+        {"dim": dim, "epochs": 30, "min_char_ngram": 2, "max_char_ngram": 3, "buckets": buckets, "loss": loss}
+    )
+    path.write_bytes(trainer.train(examples))
+    return path
+
+
+@pytest.mark.parametrize(("loss", "dim", "buckets"), [("softmax", 8, 500), ("ova", 16, 2000)])
+def test_language_own_labels_of_a_trained_model_are_kept_by_name_and_by_form(
+    tmp_path: Path, loss: str, dim: int, buckets: int
+) -> None:
+    model, batch = _trained(tmp_path / "lid.bin", loss, dim, buckets), _batch(list(SENTENCES.values()))
+    every = _opened(model=model, keep=["*"], min_score=0.0, top_k=3).process(batch)
+    assert every.keep.all()
+    assert every.columns["language"].to_pylist() == list(SENTENCES)
+    assert [len(listed) for listed in every.columns["languages"].to_pylist()] == [3] * len(SENTENCES)
+    for keep in (["deu_Latn"], ["*_Cyrl"], ["aai_Latn", "b*"]):
+        kept = _opened(model=model, keep=keep, min_score=0.0).process(batch).keep.tolist()
+        assert kept == [any(fnmatchcase(label, pattern) for pattern in keep) for label in SENTENCES]
+
+
+def test_language_fineweb2_scores_are_the_limits_of_labels(tmp_path: Path) -> None:
+    model, batch = _trained(tmp_path / "lid.bin", "softmax", 8, 500), _batch(["the школы", *SENTENCES.values()])
+    result = _opened(model=model, keep=["*"], min_score=0.65, min_scores="fineweb-2", min_letters=0, mode="tag").process(batch)
+    least = {"eng_Latn": 0.65, "deu_Latn": 0.821, "rus_Cyrl": 0.9, "bul_Cyrl": 0.9, "aai_Latn": 0.755}
+    labels, scores = (result.columns[name].to_pylist() for name in ("language", "language_score"))
+    assert result.keep.tolist() == [score >= least[label] for label, score in zip(labels, scores)]
+    assert not result.keep.all()
+    assert result.limit is not None
+    assert [limit for limit, keep in zip(result.limit, result.keep) if not keep] == [
+        least[label] for label, keep in zip(labels, result.keep) if not keep
+    ]
+
+
+@pytest.mark.parametrize("loss", [TREE, NEGATIVES])
+def test_language_models_of_other_losses_give_what_the_library_gives(tmp_path: Path, loss: int) -> None:
+    recipe = Recipe(labels=tuple(SENTENCES), loss=loss, dim=5, num_buckets=77, chars=(1, 5), longest_run=2, scale=3.0)
+    path, batch = recipe.write(tmp_path / "lid.bin"), _batch([*SENTENCES.values(), "ok"])
+    found = _opened(model=path, keep=[], top_k=2, min_letters=0).process(batch).columns
+    offsets, data = batch.buffers
+    names, scores = LibraryModel(path, read_labels(path), "as the oracle").best(offsets[:-1], offsets[1:].copy(), data, 2)
+    assert found["language"].to_pylist() == [read_labels(path)[name] for name in names[:, 0]]
+    assert found["language_score"].to_pylist() == scores[:, 0].tolist()
+
+
+def test_language_codes_of_another_model_are_refused_with_the_right_ones(tmp_path: Path) -> None:
+    path = Recipe(labels=tuple(SENTENCES)).write(tmp_path / "lid.bin")
+    for wrong, right in (("de", "deu_Latn"), ("en", "eng_Latn"), ("__label__ru", "rus_Cyrl"), ("bul_Cyrrl", "bul_Cyrl")):
+        with pytest.raises(ValueError, match=f"no language '{wrong}'. Did you mean '{right}'"):
+            Language(model=path, keep=(wrong,))
+    with pytest.raises(ValueError, match=r"no language 'deu_Latn'\. Did you mean 'de'"):
+        Language(keep=("deu_Latn",))
+    with pytest.raises(ValueError, match="fineweb-2 has scores of GlotLID's labels, such as deu_Latn, and the model has 'af'"):
+        Language(min_scores="fineweb-2")
 
 
 REAL_SHARES = {"lingua_sentences": 0.7953, "lingua_single_words": 0.4596, "udhr": 0.731}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from datapipe.errors import UserError
-from stages.filter._thresholds.fineweb2 import language_settings, languages
+from stages.filter._thresholds.fineweb2 import language_settings, languages, names_of
+from stages.filter._thresholds.fineweb2_scores import least_score
 
 
 @pytest.mark.parametrize("code", languages())
@@ -13,6 +14,7 @@ def test_fineweb2_settings_are_shares_that_fall_with_n(code: str) -> None:
     one = language_settings(code)
     assert one.code == code
     assert language_settings(code.partition("_")[0]) is one
+    assert least_score(code, 1.0) == one.min_language_score
     top, duplicate = one.max_top_n_grams, one.max_duplicate_n_grams
     assert list(top) == sorted(top, reverse=True)
     assert list(duplicate) == sorted(duplicate, reverse=True)
@@ -27,6 +29,13 @@ def test_fineweb2_settings_are_shares_that_fall_with_n(code: str) -> None:
 def test_fineweb2_has_forty_languages_with_two_short_names_each() -> None:
     assert len(languages()) == 40
     assert language_settings("de") is language_settings("deu") is language_settings("deu_Latn")
+
+
+def test_fineweb2_every_label_has_a_least_score() -> None:
+    assert [least_score(label, 0.65) for label in ("aai_Latn", "abk_Cyrl", "eng_Latn", "xxx_Latn")] == [0.755, 0.812, 0.65, 0.3]
+    assert set(names_of("de")) == {"de", "deu", "deu_Latn"}
+    assert set(names_of("eng_Latn")) == {"en", "eng", "eng_Latn"}
+    assert names_of("xx") == []
 
 
 def test_fineweb2_portuguese_has_the_published_values() -> None:

@@ -13,6 +13,11 @@
 similarity, is at least `min_similarity`. The standard error of the estimate is 0.04 at a similarity of 0.75 with 112
 permutations. `stages/dedup/_banding.py` has the evidence for the default, `_verified.py` the choice of pairs.
 
+**What the default finds.** Copies, editions, citations and captures of pages, which share most n-grams: recall 0.88 to 1.0 on
+labelled sets. Six in ten of the updated stories of news wires, of similarities from 0.2 to 0.78 (F1 0.73), and of pairs of web
+pages judged by people (0.76): `threshold: 0.5` raises F1 to 0.88 and 0.87, but takes pages of one site for duplicates. No
+paraphrases. `stages/dedup/README.md` has the table by kind of text.
+
 **N-grams.** A word is a run of letters, marks and digits of any script, so punctuation, symbols and every kind of white space
 are not compared ("C++" and "C#" are the word "c"). Nor are case, whether an accented letter is one code point or two (canonical
 caseless matching, Unicode 3.13), and invisible characters in words. In scripts without spaces, such as Chinese, Japanese and
@@ -46,6 +51,7 @@ from stages.dedup._banding import best_banding, by_contents, curve_lines
 from stages.dedup._verified import VerifiedPairs
 
 _BANDS, _ROWS = 14, 8  # as FineWeb (Penedo et al. 2024)
+_NEWS_WIRES = "of updated stories of news wires this finds 6 in 10; `threshold: 0.5` finds more, also pages that share a frame"
 
 
 class Minhash(Global):
@@ -172,7 +178,8 @@ class Minhash(Global):
         return source_order(self.keep)
 
     def notes(self) -> tuple[str, ...]:
-        return curve_lines(*self.banding(), self.least_similarity() if self.verify == "signature" else None)
+        lines = curve_lines(*self.banding(), self.least_similarity() if self.verify == "signature" else None)
+        return (*lines, _NEWS_WIRES) if (self.threshold, self.bands, self.rows) == (None, _BANDS, _ROWS) else lines
 
     def shingles(self) -> tuple[int, Literal["word", "char"]]:
         return self.ngram, self.shingle

@@ -166,6 +166,8 @@ def test_minhash_notes_show_the_curves_of_matches_and_of_verified_pairs() -> Non
     assert "2 bands of 1 rows, 2 permutations; half of the pairs match at similarity 0.29" in first
     assert dict(zip(similarities.split()[1:], _chances(met), strict=True))["0.5"] == 0.75
     assert _chances(counted)[2] == 0.25  # of two coins both
+    assert "threshold: 0.5" in _opened().notes()[-1]
+    assert not any("threshold" in line for line in _opened(threshold=0.5).notes())
     assert _opened(bands=2, rows=1, verify="none").notes() == (first, similarities, met)
 
 

@@ -18,6 +18,7 @@ from datapipe.config.resolved import parsed_yaml
 from datapipe.credentials import masked
 from datapipe.metrics import counted, size
 from datapipe.shards.manifest import Manifest, Snapshot
+from datapipe.stage.base import PHONE_REGIONS
 from datapipe.storage import is_remote
 
 NONE = Markdown("·")
@@ -247,8 +248,8 @@ def _redacted(report: Mapping[str, Any], said: Mapping[str, Any]) -> Rows:
     rows: Rows = []
     for name, count in report["total"]["counts"].items():
         stage, _, kind = name.rpartition(":")
-        if kind.startswith("phone_regions_by_"):  # documents, not what was replaced in them
-            continue
+        if kind in PHONE_REGIONS:
+            continue  # documents, and nothing that was replaced
         if stage in redacting or stage.startswith("redact."):
             rows.append([code(stage), code(kind), count])
     return rows

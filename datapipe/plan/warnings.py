@@ -22,6 +22,7 @@ without_text       tar archives of which more than `MOST_WITHOUT_TEXT` of the sa
                    have no text
 other_kind         a field of which most values are no numbers, or no dates, as a   when the source is cleaned
                    filter reads them
+unknown_regions    phone numbers of `redact.pii` in documents without a language   when the source is cleaned
 mixed_types        a field of JSON with values of several types                         before the run, and when read
 few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
 special_tokens     special tokens that a tokenizer adds and the run does not            before the run
@@ -61,7 +62,7 @@ from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_valu
 from datapipe.plan.losses import MOST_LOST, Loss, kept_share, losses
 from datapipe.plan.request import Request
 from datapipe.plan.work import PackTask
-from datapipe.stage.base import OF_KIND, OTHER_KIND
+from datapipe.stage.base import OF_KIND, OTHER_KIND, PHONE_REGIONS
 from datapipe.token_counts import Fertility
 
 LEAST_KEPT = 0.05
@@ -128,6 +129,7 @@ def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning]
         found += _read_whole(plan, source)
         found += [*_without_text(source, counts), *_short_lengths(source, counts)]
         found += [*_other_kinds(request, source, counts), *_mixed_types(request, plan, source)]
+        found += _unknown_regions(request, source, counts)
         found += [] if source in empty else _of_losses(request, source, counts)
         found += _unknown_tokens(plan, source)
         found += _of_packing(plan, source)
@@ -241,6 +243,21 @@ def _other_kinds(request: Request, source: str, counts: SourceCounts) -> Iterato
                 )
                 details = {"stage": bound.name, "field": column, "other_kind": other, "of_kind": of_kind}
                 yield RunWarning(kind="other_kind", source=source, text=text, details=details)
+
+
+def _unknown_regions(request: Request, source: str, counts: SourceCounts) -> Iterator[RunWarning]:
+    numbers = counts.document_counts.counts
+    for bound in request.sources[source].stages:
+        *known, unknown = (numbers[f"{bound.name}:{name}"] for name in PHONE_REGIONS)
+        if unknown > max(sum(known), MOST_WITHOUT_REGION):
+            text = (
+                f"source '{source}': {bound.name}: of {sum(known) + unknown:,} documents with a number like that of a phone, "
+                f"{unknown:,} have neither a URL nor a language that tells a country, so numbers of the US were looked for. "
+                "Add `url` to the source's `keep`, put `filter.language: {keep: [], write: true}` before the stage, or give it "
+                "`phone_regions: [US]`."
+            )
+            details = {"stage": bound.name, "by_default": unknown, "known": sum(known)}
+            yield RunWarning(kind="unknown_regions", source=source, text=text, details=details)
 
 
 def _mixed_types(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
@@ -358,6 +375,7 @@ def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
         yield RunWarning(kind="unknown_tokens", source=source, text=text, details=details)
 
 
+MOST_WITHOUT_REGION = 99  # documents: fewer are not worth a warning
 MOST_WITHOUT_TEXT = 0.1
 """Share of the samples of tar archives without text above which wrong endings are likely."""
 

@@ -109,6 +109,9 @@ class Stage(BaseModel):
 OTHER_KIND, OF_KIND = "other_kind", "of_kind"
 """Counts of a filter that reads a field as numbers or dates: values that are none, and those that are. The run warns where most
 are none."""
+PHONE_REGIONS = ("phone_regions_by_url", "phone_regions_by_language", "phone_regions_by_default")
+"""Counts of a filter that looks for phone numbers: documents with a candidate, by what their regions were chosen by. The run
+warns where it was mostly the default."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

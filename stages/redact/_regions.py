@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from datapipe.columns import compute as pc
 
-SOURCES = ("url", "language", "default")
+BY_URL, BY_LANGUAGE, BY_DEFAULT = range(3)
 """What the regions of a document are chosen by: the first of these that tells a region."""
 
 _LANGUAGES = """
@@ -81,7 +81,7 @@ DEFAULT = Regions(("US",))
 
 
 def regions_of(record: pa.RecordBatch, rows: np.ndarray) -> list[tuple[Regions, int]]:
-    """The regions of documents, and what they are chosen by, as an index of `SOURCES`.
+    """The regions of documents, and what they are chosen by: BY_URL, BY_LANGUAGE or BY_DEFAULT.
 
     Args:
         record: the documents.
@@ -89,7 +89,7 @@ def regions_of(record: pa.RecordBatch, rows: np.ndarray) -> list[tuple[Regions, 
     """
     taken = {name: record.column(name).take(pa.array(rows)) for name in _COLUMNS if name in record.schema.names}
     if not taken:
-        return [(DEFAULT, SOURCES.index("default"))] * len(rows)
+        return [(DEFAULT, BY_DEFAULT)] * len(rows)
     known = [_COLUMNS[name](column) for name, column in taken.items()]
     names = [name == "url" for name in taken]
     return [
@@ -138,10 +138,10 @@ def _chosen(top_levels: tuple[str, ...], tags: tuple[str, ...]) -> tuple[Regions
         of_tags += country
         spoken += countries
     if not (of_url or of_tags or spoken):
-        return DEFAULT, SOURCES.index("default")
+        return DEFAULT, BY_DEFAULT
     main = tuple(dict.fromkeys(of_url + of_tags)) or (spoken[0],)
     others = tuple(region for region in dict.fromkeys(spoken) if region not in main)
-    return Regions(main, others), SOURCES.index("url" if of_url else "language")
+    return Regions(main, others), BY_URL if of_url else BY_LANGUAGE
 
 
 def _of_domain(name: str) -> tuple[str, ...]:

@@ -57,6 +57,7 @@ from datapipe import rng
 from datapipe.kernels.redact import identifiers, phones, pii
 from datapipe.kernels.redact.pii import FoundSpans
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage.base import PHONE_REGIONS
 from datapipe.stage.documents import DocumentBatch
 from stages.redact import _phones, _regions
 from stages.redact._edit import Editor
@@ -66,7 +67,6 @@ _KINDS: tuple[Kind, ...] = ("email", "ip", "phone", "card", "iban", "ssn", "url_
 _SPAN_KINDS: tuple[Kind, ...] = ("email", "ip", "ip", "url_credentials", "card", "iban", "ssn", "phone")
 """The option's name of each kind of span of `datapipe/kernels/redact/pii.py`."""
 _TAGS = (b"<EMAIL>", b"<IP>", b"<IP>", b"<CREDENTIALS>@", b"<CARD>", b"<IBAN>", b"<SSN>", b"<PHONE>")
-_CHOICES = tuple(f"phone_regions_by_{source}" for source in _regions.SOURCES)
 _WANTS = {"card": identifiers.WANTS_CARD, "iban": identifiers.WANTS_IBAN, "ssn": identifiers.WANTS_SSN}
 
 
@@ -98,7 +98,7 @@ class Pii(Filter):
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("phonenumbers",)
-    counts: ClassVar[tuple[str, ...]] = _KINDS + _CHOICES
+    counts: ClassVar[tuple[str, ...]] = _KINDS + PHONE_REGIONS
     writes = ()
     _seed: int = PrivateAttr(default=0)
 
@@ -119,7 +119,7 @@ class Pii(Filter):
         return [] if self.max_hits is None else [self.at_most("too_many_hits", "max_hits")]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        chosen = np.zeros((batch.num_docs, len(_CHOICES)), np.int32)
+        chosen = np.zeros((batch.num_docs, len(PHONE_REGIONS)), np.int32)
 
         def find(offsets: np.ndarray, data: np.ndarray, rows: np.ndarray) -> FoundSpans:
             return self.find(offsets, data, batch.record, rows, chosen)
@@ -134,7 +134,7 @@ class Pii(Filter):
             by_row=True,
         )
         result = editor.result(batch, _KINDS, self.rules())
-        choices = {name: pa.array(chosen[:, column]) for column, name in enumerate(_CHOICES)}
+        choices = {name: pa.array(chosen[:, column]) for column, name in enumerate(PHONE_REGIONS)}
         return replace(result, columns={**result.columns, **choices})
 
     def find(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import pickle
 import re
 from pathlib import Path
@@ -16,6 +17,7 @@ from datapipe import columns
 from datapipe.stage import StageContext
 from datapipe.stage.documents import DocumentBatch
 from stages.redact.pii import Pii
+from tests.support import runs
 
 
 def _batch(texts: list[str], **fields: list[str | None] | list[list[str]]) -> DocumentBatch:
@@ -187,6 +189,23 @@ def test_pii_auto_phone_regions_hold_for_each_document_of_a_batch() -> None:
 def test_pii_auto_phone_regions_of_other_columns_are_not_read() -> None:
     batch = _batch(["(020) 7946 0018"]).with_columns({"url": pa.array([7]), "languages": pa.array(["en"])})
     assert "text" not in _opened().process(batch).columns
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(("stage", "num_warnings"), [("redact.pii", 1), ("redact.pii: {phone_regions: [US]}", 0)])
+def test_pii_run_warns_of_phones_in_documents_without_a_region(tmp_path: Path, stage: str, num_warnings: int) -> None:
+    lines = [{"text": f"{NATIONAL} {row}", "url": "http://x.co.uk" if row % 3 == 0 else None} for row in range(160)]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    source = f"  web: {{path: '{tmp_path}/a.jsonl', keep: [url]}}"
+    mixture = runs.write_mixture(
+        tmp_path, source, f"stages: [{{{stage}}}]" if ":" in stage else f"stages: [{stage}]", "tokenizer: none"
+    )
+    run = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    texts = [warning.text for warning in run.warnings if warning.kind == "unknown_regions"]
+    assert len(texts) == num_warnings
+    assert all(
+        "of 160 documents with a number like that of a phone, 106 have neither a URL nor a language" in one for one in texts
+    )
 
 
 def test_pii_options_that_nothing_fits_are_refused() -> None:

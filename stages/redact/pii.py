@@ -175,8 +175,10 @@ class Pii(Filter):
             return [_regions.Regions(self.phone_regions)] * len(texts)
         if record is None or rows is None:
             return [_regions.DEFAULT] * len(texts)
+        if not len(texts):
+            return []
         documents, places = np.unique(rows[texts], return_inverse=True)
         found = _regions.regions_of(record, documents)
-        if chosen is not None and found:
+        if chosen is not None:
             chosen[documents, [source for _, source in found]] = 1
         return [found[place][0] for place in places.tolist()]

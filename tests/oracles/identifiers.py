@@ -162,6 +162,10 @@ def _body(text: bytes, start: int) -> bytes:
     match = re.match(rb"[0-9](?:[ \-./()]{0,2}[0-9]){0,14}", text[start:])
     assert match is not None
     written = match[0]
+    for opened in re.finditer(rb"[ \-./()]?\(", written):
+        if len(re.sub(rb"\D", b"", written[: opened.start()])) >= 10:
+            written = written[: opened.start()]
+            break
     for another in re.finditer(rb"[ \-./()]+(?=0)", written):  # behind ten digits with a trunk prefix begins another number
         with_trunk = written.startswith(b"0") and re.match(rb"0[1-9]", text[start + another.end() :])
         if with_trunk and len(re.sub(rb"\D", b"", written[: another.start()])) >= 10:

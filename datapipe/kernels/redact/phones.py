@@ -56,8 +56,8 @@ def _begins_with_trunk(data, j, end):
 def _phone_stop(data, first, end):
     """The stop of up to 15 digits with at most two separators between two digits, never inside a group; `first` below 7 digits.
 
-    After ten digits of a number with a trunk prefix, a group with a trunk prefix begins another number: "0171 2345608 0171
-    2345618".
+    After ten digits a parenthesis ends the number: "020 7946 0018 (24 hours)". After ten digits with a trunk prefix,
+    a group with a trunk prefix begins another number: "0171 2345608 0171 2345618".
     """
     stop, border, num_digits, num_before = first, first, 0, 0
     j, gap = first, 0
@@ -67,7 +67,7 @@ def _phone_stop(data, first, end):
                 break
             num_digits += 1
             stop, gap = j + 1, 0
-        elif is_in(data[j], SEPARATOR) and gap < 2:
+        elif is_in(data[j], SEPARATOR) and gap < 2 and (data[j] != _OPEN or num_digits < _FULL_PHONE_DIGITS):
             if gap == 0:
                 border, num_before = stop, num_digits
             gap += 1

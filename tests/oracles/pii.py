@@ -26,7 +26,7 @@ _NOT_PUBLIC = [
         "192.175.48.0/24 0::/8 100::/16 5f00::/16 fc00::/6 2001::/23 2001:db8::/32 2620:4f::/32 3fff::/20"
     )
 ]
-_UNSPACED = _words("CJK HIRAGANA KATAKANA HALFWIDTH HANGUL BOPOMOFO THAI LAO MYANMAR KHMER TIBETAN")
+_UNSPACED = _words("CJK HIRAGANA KATAKANA HALFWIDTH HANGUL BOPOMOFO IDEOGRAPHIC THAI LAO MYANMAR KHMER TIBETAN")
 _PHRASE_ENDS = "箱件址至到是为為系信はにへをで"
 _KNOWN = _words("中国 公司 广告 みんな コム 한국 ไทย")
 _ADDRESSED = _words(
@@ -91,7 +91,7 @@ def _sort(character: str) -> str:
         return "ascii"
     if unicodedata.category(character)[0] not in "LM":
         return ""
-    return "unspaced" if unicodedata.name(character).split()[0] in _UNSPACED else "spaced"
+    return "unspaced" if re.split("[ -]", unicodedata.name(character))[0] in _UNSPACED else "spaced"
 
 
 def _local(before: str, is_escaped: bool) -> str:

@@ -171,7 +171,7 @@ def test_find_credentials_cases_are_as_listed(text: str, expected: list[str]) ->
 def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
     generator = np.random.default_rng(seed)
     scraps = [
-        *"@@.-5_+'/(:\n§évЯ中한́%",
+        *"@@.-5_+'/(:\n§évЯ中한́%はーㇽꙭཀ箱",
         "中国",
         "рф",
         "%40",

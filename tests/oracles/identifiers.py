@@ -168,7 +168,8 @@ def _body(text: bytes, start: int) -> bytes:
             break
     for another in re.finditer(rb"[ \-./()]+(?=0)", written):  # behind ten digits with a trunk prefix begins another number
         with_trunk = written.startswith(b"0") and re.match(rb"0[1-9]", text[start + another.end() :])
-        if with_trunk and len(re.sub(rb"\D", b"", written[: another.start()])) >= 10:
+        full = 12 if text[start + 1 : start + 2] == b"0" else 10
+        if with_trunk and len(re.sub(rb"\D", b"", written[: another.start()])) >= full:
             return written[: another.start()]
     if re.match(rb"[0-9]", text[start + len(written) :]):
         cut = re.match(rb"(.*[0-9])[ \-./()]+[0-9]+\Z", written)
@@ -179,6 +180,8 @@ def _body(text: bytes, start: int) -> bytes:
 def _is_trunk(written: bytes) -> bool:
     if re.fullmatch(rb"0[1-9][ \-)][0-9]{2}(?:[ -][0-9]{2}){3}", written):
         return True
+    if re.fullmatch(rb"00(?: [1-9][0-9 \-]*|[1-9][0-9]{0,2}[ \-][0-9 \-]*)", written):
+        return 11 <= len(re.sub(rb"\D", b"", written)) <= 15
     shape = re.fullmatch(rb"0[1-9][0-9]{1,3}[ \-)][0-9 \-]*", written)
     return bool(shape) and 10 <= len(re.sub(rb"\D", b"", written)) <= 12
 

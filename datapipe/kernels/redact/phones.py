@@ -5,7 +5,7 @@ A candidate has 7 to 15 digits, with at most two of ` -./()` between two digits 
 - a `+` before it: an international number (PHONE); or
 - a word such as tel, phone, call, fax or mobile before it (ANNOUNCED); or
 - the shape of a phone number: (415) 555-2671, 415-555-2671 and 415.555.2671 in America, and elsewhere a trunk prefix and
-  groups: 0171 2345678, (020) 7946 0958, 01 23 45 67 89 (NATIONAL).
+  groups: 0171 2345678, (020) 7946 0958, 01 23 45 67 89, or the code of a country: 0044 20 7946 0958 (NATIONAL).
 
 A candidate reads about 70 bytes ahead and 40 back at most.
 """
@@ -63,7 +63,8 @@ def _phone_stop(data, first, end):
     j, gap = first, 0
     while j < end and num_digits < _MAX_PHONE_DIGITS:
         if is_in(data[j], DIGIT):
-            if gap > 0 and num_digits >= _FULL_PHONE_DIGITS and data[first] == _ZERO and _begins_with_trunk(data, j, end):
+            is_another = gap > 0 and data[first] == _ZERO and _begins_with_trunk(data, j, end)
+            if is_another and num_digits >= _FULL_PHONE_DIGITS + 2 * (data[first + 1] == _ZERO):
                 break
             num_digits += 1
             stop, gap = j + 1, 0
@@ -127,10 +128,26 @@ def _american_stop(data, start, end):
 
 
 @inline
+def _has_exit_shape(data, first, stop):
+    """Whether digits are written like a number with 00 and the code of its country: 0044 20 7946 0958, 00 49-171 2345678."""
+    code = first + 2 + (data[first + 2] == _SPACE)
+    area, num_digits = group_stop(data, first, stop, 6) - first, 0
+    if not is_in(data[code], DIGIT) or data[code] == _ZERO or area > 5 or first + area == stop:
+        return False
+    for j in range(first, stop):
+        num_digits += is_in(data[j], DIGIT)
+        if not is_in(data[j], DIGIT) and data[j] != _SPACE and data[j] != _DASH:
+            return False
+    return 11 <= num_digits <= _MAX_PHONE_DIGITS
+
+
+@inline
 def _has_trunk_shape(data, first, stop):
     """Whether digits are written like a number with its trunk prefix: 0171 2345678, 020-7946 0958, or 01 23 45 67 89."""
-    if data[first] != _ZERO or data[first + 1] == _ZERO:
+    if data[first] != _ZERO:
         return False
+    if data[first + 1] == _ZERO:
+        return _has_exit_shape(data, first, stop)
     area, num_digits, num_pairs = group_stop(data, first, stop, 6) - first, 0, 0
     for j in range(first, stop):
         num_digits += is_in(data[j], DIGIT)

@@ -175,6 +175,7 @@ def _check_refusal(error: Any) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.each_kind
 @pytest.mark.usefixtures("others_are_served")
 def test_hostile_tickets_are_refused(server: Server, output: Path) -> None:
     assert 0 < _hostile_tickets(server, output, 3_000) < 3_000

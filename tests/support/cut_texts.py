@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
@@ -21,8 +22,10 @@ Spans = dict[bytes, list[tuple[int, int]]]
 
 
 def seeds(quick: int, total: int) -> list[Any]:
-    """Seeds of random corpora; all but the first `quick` are slow."""
-    return [*range(quick), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(quick, total))]
+    """Seeds of random corpora, from `DATAPIPE_SEED` on; all but the first `quick` are slow."""
+    first = int(os.environ.get("DATAPIPE_SEED", "0"))
+    slow = (pytest.param(seed, marks=pytest.mark.slow) for seed in range(first + quick, first + total))
+    return [*range(first, first + quick), *slow]
 
 
 def spans_cut(stage: Global, batches: Sequence[DocumentBatch], **options: Any) -> Spans:

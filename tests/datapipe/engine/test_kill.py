@@ -69,7 +69,9 @@ def _moments(total: int, seed: int) -> list[int]:
     return [rng.randint(0, max(1, total // NUM_KILLS - 1)) for _ in range(NUM_KILLS)]
 
 
-@pytest.mark.parametrize("whole_group", [False, True], ids=["driver", "group"])
+@pytest.mark.parametrize(
+    "whole_group", [pytest.param(False, id="driver"), pytest.param(True, id="group", marks=pytest.mark.each_kind)]
+)
 def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture, undisturbed, whole_group):
     expected, committed = undisturbed
     total = len(committed)

@@ -55,6 +55,7 @@ def finished(store, tmp_path_factory):
     return remote, runs.run_mixture(remote, output=output), runs.run_mixture(local)
 
 
+@pytest.mark.each_kind
 def test_object_store_run_gives_the_shards_of_a_local_run(finished):
     _, remote, local = finished
     assert remote.checksums == local.checksums

@@ -46,6 +46,7 @@ def _on(cluster):
     return lambda root, request: ray_engine.RayEngine(root, request, cluster.address)
 
 
+@pytest.mark.each_kind
 def test_ray_two_nodes_drop_cut_and_pack_what_local_workers_do(tmp_path, cluster):
     """With all four stages of deduplication, components in rounds."""
     corpus = dedup_runs.write_corpus(tmp_path / "corpus")

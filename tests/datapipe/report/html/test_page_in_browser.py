@@ -63,6 +63,7 @@ def test_the_report_has_no_serious_barrier(browser: Any, address: str, scheme: s
         seen.check_accessibility()
 
 
+@pytest.mark.each_kind
 def test_the_report_is_read_by_keyboard(browser: Any, address: str) -> None:
     with window(browser, address) as seen:
         seen.page.locator("summary").first.focus()

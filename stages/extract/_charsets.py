@@ -1,6 +1,7 @@
 """The bytes of a page as text, by the first of these charsets that decodes them without an error:
 
-    byte order mark  ->  HTTP header  ->  meta tag in the first 4 KB, XML declaration  ->  UTF-8  ->  the detector's answer
+    byte order mark  ->  HTTP header  ->  meta tag in the first 4 KB, XML declaration  ->  ISO-2022-JP, where its escape
+    sequences are in ASCII  ->  UTF-8  ->  the detector's answer
 
 Labels are those of the WHATWG (`_labels.py`). In a meta tag, which was read as ASCII, UTF-16 means UTF-8. A character that is
 cut off at the end, where crawlers cut long pages, is left out and is no error. An undefined byte of a single-byte charset is
@@ -29,6 +30,9 @@ _META_BYTES = 4096
 _DETECTED_BYTES = 128 << 10
 _CONTEXT_BYTES = 1 << 10
 _MARKS = ((b"\xef\xbb\xbf", UTF_8), (b"\xfe\xff", "utf_16_be"), (b"\xff\xfe", "utf_16_le"))
+_ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
+"""The escape sequences before Japanese characters; a page in any other charset has none."""
+
 _LONGEST_CHARACTER = 8  # bytes; in ISO-2022-JP with its escape sequence
 _VALID_FOR_BAD = 10
 """Characters of UTF-8 that make up for one bad byte, where no charset decodes a page without an error."""
@@ -86,6 +90,8 @@ def _declared(page: bytes, header: str) -> Iterator[str]:
     by_meta = declared_in(page[:_META_BYTES])
     if by_meta is not None:
         yield from codecs_of(by_meta)
+    if page.isascii() and _ISO_2022_JP.search(page):
+        yield from codecs_of("iso2022_jp")
     yield UTF_8
 
 
@@ -159,9 +165,10 @@ def _codec_of_answer(answer: str) -> str:
     """The codec of a detector's answer, which may be a name of Python's own; windows-1252 without one, as browsers have it."""
     codec = codec_of(answer) or codec_of(answer.replace("_", "-"))
     try:
-        return codec or codecs.lookup(answer).name
+        codec = codec or codecs.lookup(answer).name
     except LookupError:
         return "cp1252"
+    return codec if codec != UTF_8 else "cp1252"  # a page in UTF-8 reaches no detector: the answer stands for none
 
 
 def _ascii_of(page: bytes) -> bytes:
@@ -176,9 +183,25 @@ def _clean(text: str, page: bytes) -> str:
 
 # ------------------------------------------------------------------------------------------------ detectors
 
+_OF_UCHARDET = {
+    ("cp1252", "iso8859_2"),
+    ("cp1252", "cp1257"),
+    ("cp1250", "cp1252"),
+    ("iso8859_2", "cp1252"),
+    ("cp1257", "cp1252"),
+}
+"""Answers of chardetng and uchardet of which uchardet's holds. Where they differ so, on pages of one to thirty sentences in 40
+languages (November 2026), uchardet is right on 95 and chardetng on 21: Hungarian, Latvian and Icelandic, most of all."""
+
+
+def by_both(beginning: bytes) -> str:
+    """The answer of chardetng, or of uchardet where they differ about Western and Eastern Europe."""
+    answer, other = by_chardetng(beginning), by_resiliparse(beginning)
+    return other if (_codec_of_answer(answer), _codec_of_answer(other)) in _OF_UCHARDET and other.lower() != "utf-8" else answer
+
 
 def by_resiliparse(beginning: bytes) -> str:
-    """The answer of uchardet, as resiliparse has it."""
+    """The answer of uchardet, as resiliparse has it. It answers UTF-8 where it does not know."""
     from resiliparse.parse.encoding import detect_encoding
 
     return detect_encoding(beginning, max_len=_DETECTED_BYTES) or ""
@@ -190,3 +213,7 @@ def by_chardetng(beginning: bytes) -> str:
 
     detect: Any = chardetng_py.detect
     return detect(beginning)
+
+
+DETECTORS: dict[str, Detector] = {"both": by_both, "resiliparse": by_resiliparse, "chardetng": by_chardetng}
+"""By the values of the option `detector`."""

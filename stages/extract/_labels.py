@@ -1,7 +1,7 @@
-"""The names of charsets that web pages use, by the WHATWG Encoding Standard, section 4.2 (https://encoding.spec.whatwg.org).
+"""The names of charsets that web pages use, by the WHATWG Encoding Standard (https://encoding.spec.whatwg.org).
 
-The standard gives every label one of 40 encodings, as browsers do: `latin1` and `ascii` are windows-1252, `gb2312` is GBK,
-which gb18030 extends, `euc-kr` and `ks_c_5601-1987` are the code page 949. Here each has the codecs of Python that read it.
+`webencodings` has them: `latin1` and `ascii` are windows-1252, `gb2312` is GBK, `ks_c_5601-1987` is EUC-KR. Here each encoding
+has the codecs of Python that read it as browsers do.
 """
 
 from __future__ import annotations
@@ -10,67 +10,39 @@ from functools import lru_cache
 
 UTF_8, UTF_16 = "utf_8", ("utf_16_le", "utf_16_be")
 
-_LABELS = {
-    "utf_8": "unicode-1-1-utf-8 unicode11utf8 unicode20utf8 utf-8 utf8 x-unicode20utf8",
-    "cp866": "866 cp866 csibm866 ibm866",
-    "iso8859_2": "csisolatin2 iso-8859-2 iso-ir-101 iso8859-2 iso88592 iso_8859-2 iso_8859-2:1987 l2 latin2",
-    "iso8859_3": "csisolatin3 iso-8859-3 iso-ir-109 iso8859-3 iso88593 iso_8859-3 iso_8859-3:1988 l3 latin3",
-    "iso8859_4": "csisolatin4 iso-8859-4 iso-ir-110 iso8859-4 iso88594 iso_8859-4 iso_8859-4:1988 l4 latin4",
-    "iso8859_5": "csisolatincyrillic cyrillic iso-8859-5 iso-ir-144 iso8859-5 iso88595 iso_8859-5 iso_8859-5:1988",
-    "iso8859_6": "arabic asmo-708 csiso88596e csiso88596i csisolatinarabic ecma-114 iso-8859-6 iso-8859-6-e iso-8859-6-i "
-    "iso-ir-127 iso8859-6 iso88596 iso_8859-6 iso_8859-6:1987",
-    "iso8859_7": "csisolatingreek ecma-118 elot_928 greek greek8 iso-8859-7 iso-ir-126 iso8859-7 iso88597 iso_8859-7 "
-    "iso_8859-7:1987 sun_eu_greek",
-    "iso8859_8": "csiso88598e csisolatinhebrew hebrew iso-8859-8 iso-8859-8-e iso-ir-138 iso8859-8 iso88598 iso_8859-8 "
-    "iso_8859-8:1988 visual csiso88598i iso-8859-8-i logical",
-    "iso8859_10": "csisolatin6 iso-8859-10 iso-ir-157 iso8859-10 iso885910 l6 latin6",
-    "iso8859_13": "iso-8859-13 iso8859-13 iso885913",
-    "iso8859_14": "iso-8859-14 iso8859-14 iso885914",
-    "iso8859_15": "csisolatin9 iso-8859-15 iso8859-15 iso885915 iso_8859-15 l9",
-    "iso8859_16": "iso-8859-16",
-    "koi8_r": "cskoi8r koi koi8 koi8-r koi8_r",
-    "koi8_u": "koi8-ru koi8-u",
-    "mac_roman": "csmacintosh mac macintosh x-mac-roman",
-    "cp874": "dos-874 iso-8859-11 iso8859-11 iso885911 tis-620 windows-874",
-    "cp1250": "cp1250 windows-1250 x-cp1250",
-    "cp1251": "cp1251 windows-1251 x-cp1251",
-    "cp1252": "ansi_x3.4-1968 ascii cp1252 cp819 csisolatin1 ibm819 iso-8859-1 iso-ir-100 iso8859-1 iso88591 iso_8859-1 "
-    "iso_8859-1:1987 l1 latin1 us-ascii windows-1252 x-cp1252",
-    "cp1253": "cp1253 windows-1253 x-cp1253",
-    "cp1254": "cp1254 csisolatin5 iso-8859-9 iso-ir-148 iso8859-9 iso88599 iso_8859-9 iso_8859-9:1989 l5 latin5 windows-1254 "
-    "x-cp1254",
-    "cp1255": "cp1255 windows-1255 x-cp1255",
-    "cp1256": "cp1256 windows-1256 x-cp1256",
-    "cp1257": "cp1257 windows-1257 x-cp1257",
-    "cp1258": "cp1258 windows-1258 x-cp1258",
-    "mac_cyrillic": "x-mac-cyrillic x-mac-ukrainian",
-    "gb18030": "chinese csgb2312 csiso58gb231280 gb2312 gb_2312 gb_2312-80 gbk iso-ir-58 x-gbk gb18030",
-    "big5hkscs": "big5 big5-hkscs cn-big5 csbig5 x-x-big5",
-    "euc_jp": "cseucpkdfmtjapanese euc-jp x-euc-jp",
-    "iso2022_jp": "csiso2022jp iso-2022-jp",
-    "cp932": "csshiftjis ms932 ms_kanji shift-jis shift_jis sjis windows-31j x-sjis",
-    "cp949": "cseuckr csksc56011987 euc-kr iso-ir-149 korean ks_c_5601-1987 ks_c_5601-1989 ksc5601 ksc_5601 windows-949",
-    "utf_16_be": "unicodefffe utf-16be",
-    "utf_16_le": "csunicode iso-10646-ucs-2 ucs-2 unicode unicodefeff utf-16 utf-16le",
-    "x_user_defined": "x-user-defined",
-}
-"""Labels of every encoding that a page may be read by. Those of the encoding `replacement` (`hz-gb-2312`, `iso-2022-kr`, …),
-which browsers refuse, are left out, so they count as no declaration."""
-
 USER_DEFINED = "x_user_defined"
 """Bytes of fonts, not of text: in a meta tag it means windows-1252, elsewhere it counts as no declaration."""
+
+_CODECS = {
+    "gbk": "gb18030",  # which extends it
+    "euc-kr": "cp949",
+    "shift_jis": "cp932",
+    "big5": "big5hkscs",
+    "iso-8859-8-i": "iso8859_8",
+    "ibm866": "cp866",
+    "macintosh": "mac_roman",
+    "x-mac-cyrillic": "mac_cyrillic",
+    "utf-16le": "utf_16_le",
+    "utf-16be": "utf_16_be",
+    "replacement": None,  # `hz-gb-2312`, `iso-2022-kr`, …, which browsers refuse: they count as no declaration
+}
+"""Codecs of the encodings whose names are not those of Python."""
 
 _ALSO = {"euc_jp": ("euc_jis_2004",), "big5hkscs": ("cp950",), "iso2022_jp": ("iso2022_jp_ext",)}
 """Codecs that read what Python's codec of this name refuses and browsers read, such as the circled digits of EUC-JP. Where both
 read a page, both give the same text."""
 
-_CODEC_OF = {label: codec for codec, labels in _LABELS.items() for label in labels.split()}
-
 
 @lru_cache(maxsize=4096)
 def codec_of(label: str) -> str | None:
     """The codec of a label as a page or a header has it; None for a label that no browser knows."""
-    return _CODEC_OF.get(label.strip("\t\n\f\r \"'").lower())
+    from webencodings.labels import LABELS  # of the extra `web`
+
+    encoding = LABELS.get(label.strip("\t\n\f\r \"'").lower())
+    if encoding is None:
+        return None
+    name = encoding.replace("windows-", "cp").replace("iso-8859-", "iso8859_").replace("iso-2022-", "iso2022_")
+    return _CODECS.get(encoding, name.replace("-", "_"))
 
 
 def codecs_of(codec: str) -> tuple[str, ...]:

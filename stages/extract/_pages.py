@@ -12,7 +12,7 @@ import numpy as np
 
 from datapipe.kernels.html.plain import strip_tags
 from datapipe.kernels.html.tags import measure_tags
-from stages.extract._charsets import Decoded, Detector, by_chardetng, by_resiliparse, decode_page
+from stages.extract._charsets import DETECTORS, Decoded, decode_page
 from stages.extract._engines import Engine
 from stages.extract._labels import UTF_16
 from stages.extract._marks import Marks, marks_of
@@ -80,14 +80,14 @@ def measured(offsets: np.ndarray, data: np.ndarray, max_depth: int) -> Measures:
 class PageReader:
     """Reads one page after the other within limits."""
 
-    def __init__(self, limits: Limits, engine: Engine, detector: Literal["resiliparse", "chardetng"]) -> None:
+    def __init__(self, limits: Limits, engine: Engine, detector: str) -> None:
         from resiliparse.extract.html2text import extract_plain_text
         from resiliparse.parse.html import HTMLTree
 
         self.limits, self.engine = limits, engine
         self._parse: Callable[[str], Any] = HTMLTree.parse
         self._all_text: Callable[[Any], str] = extract_plain_text
-        self._detect: Detector = by_chardetng if detector == "chardetng" else by_resiliparse
+        self._detect = DETECTORS[detector]
         self._too_deep = ">".join("*" * (limits.max_depth + 1))
 
     def read(self, raw: np.ndarray, header: str, measures: Sequence[int]) -> Read:

@@ -56,7 +56,7 @@ def test_library_that_cannot_be_imported_names_the_reason_and_the_extra(
     monkeypatch.syspath_prepend(tmp_path)
     text = refusal("trafilatura")
     assert "lxml.html.clean is a project of its own" in text
-    assert text.endswith("Run: pip install 'datapipe[trafilatura]'")
+    assert text.endswith("Run: pip install 'datapipe[web]'")
 
 
 def test_stage_with_a_broken_library_is_refused_when_its_code_is_fingerprinted(
@@ -66,5 +66,5 @@ def test_stage_with_a_broken_library_is_refused_when_its_code_is_fingerprinted(
     monkeypatch.delitem(sys.modules, "trafilatura", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     stage = catalogue.build_stage(StageUse(name="extract.html", alias="extract.html", options={"engine": "trafilatura"}))
-    with pytest.raises(UserError, match=r"extract\.html needs trafilatura.*datapipe\[trafilatura\]"):
+    with pytest.raises(UserError, match=r"extract\.html needs trafilatura.*datapipe\[web\]"):
         catalogue.code_digest(stage)

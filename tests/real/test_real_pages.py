@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from datapipe.stage import FieldNames, InputFile, Reader, Split, StageContext
-from stages.extract._charsets import UTF_8, by_chardetng, by_resiliparse, declared_in, decode_page
+from stages.extract._charsets import DETECTORS, UTF_8, declared_in, decode_page
 from stages.extract._labels import codec_of, codecs_of
 from stages.extract.html import Html
 from stages.read.arc import Arc
 from stages.read.warc import Warc
-from tests.support.articles import Article, batch_of, news, readable, score
+from tests.support.articles import Article, batch_of, news, readable, records, score
 from tests.support.web_archives import COMPRESSION
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("resiliparse", "trafilatura", "chardetng_py", "fastwarc")]
@@ -78,15 +79,61 @@ def _declared_text(page: bytes, header: str) -> str | None:
     return None
 
 
-@pytest.mark.parametrize(("detect", "least"), [(by_resiliparse, 0.97), (by_chardetng, 0.97)])
-def test_charset_without_its_declaration_is_found(real_data: Path, detect: Callable[[bytes], str], least: float) -> None:
+@pytest.mark.parametrize("detector", DETECTORS)
+def test_charset_without_its_declaration_is_found(real_data: Path, detector: str) -> None:
     found = []
     for page, header in _pages(real_data):
         text = _declared_text(page, header)
         if text is not None and not page.isascii():
-            decoded = decode_page(_undeclared(page), "", detect)
+            decoded = decode_page(_undeclared(page), "", DETECTORS[detector])
             found.append((decoded.text == text, decoded.codec != UTF_8))
     legacy = [is_same for is_same, is_legacy in found if is_legacy]
     print(f"{len(found)} pages, {sum(same for same, _ in found)} the same; {len(legacy)} legacy, {sum(legacy)} the same")
     assert len(found) > 90
-    assert sum(is_same for is_same, _ in found) >= least * len(found)
+    assert sum(is_same for is_same, _ in found) >= 0.97 * len(found)
+
+
+_SENTENCES = {
+    "cp1252": "de fr es it nl pt sv da nb fi is ca",
+    "cp1250": "pl cs sk hu hr sl",
+    "iso8859_2": "pl cs sk hu",
+    "cp1251": "ru uk bg sr",
+    "koi8_r": "ru",
+    "cp1253": "el",
+    "cp1254": "tr",
+    "cp1255": "he",
+    "cp1256": "ar fa",
+    "cp1257": "lt lv",
+    "cp874": "th",
+    "cp932": "ja",
+    "euc_jp": "ja",
+    "gb18030": "zh",
+    "big5": "zh",
+    "cp949": "ko",
+}
+"""Languages of undeclared pages that a crawl has, by charset."""
+
+
+def _pages_of_sentences(folder: Path) -> Iterator[tuple[bytes, str]]:
+    """20 pages of three to five sentences in every language and charset, with their texts."""
+    texts: dict[str, list[str]] = {}
+    for record in records(folder / "lang/lingua_sentences.jsonl.zst"):
+        texts.setdefault(record["lang"], []).append(record["text"].replace("\u301c", "\uff5e"))  # cp932 has one of the two
+    for codec, languages in _SENTENCES.items():
+        for language in languages.split():
+            made = 0
+            for start in range(0, len(texts[language]), 4):
+                text = "".join(f"<p>{sentence}</p>" for sentence in texts[language][start : start + 3 + start % 3])
+                with contextlib.suppress(UnicodeEncodeError):
+                    page = text.encode(codec)
+                    made += not page.isascii()
+                    yield from [(page, text)] if not page.isascii() else []
+                if made == 20:
+                    break
+
+
+def test_charset_of_undeclared_sentences_is_found(real_data: Path) -> None:
+    same = [decode_page(page, "", DETECTORS["both"]).text == text for page, text in _pages_of_sentences(real_data)]
+    print(f"{len(same)} pages of sentences, {sum(same) / len(same):.3f} the same")
+    assert len(same) > 700
+    assert sum(same) >= 0.975 * len(same)

@@ -49,8 +49,8 @@ class Score:
 @lru_cache(maxsize=2)
 def news(folder: Path) -> tuple[Article, ...]:
     """181 pages of news and blogs, marked by hand (article-extraction-benchmark of Scrapinghub)."""
-    records = _records(folder / "html/article_extraction_benchmark.jsonl.zst")
-    return tuple(Article(html=record["html"], text=record["gold_text"]) for record in records)
+    found = records(folder / "html/article_extraction_benchmark.jsonl.zst")
+    return tuple(Article(html=record["html"], text=record["gold_text"]) for record in found)
 
 
 @lru_cache(maxsize=2)
@@ -59,7 +59,7 @@ def readable(folder: Path) -> tuple[Article, ...]:
     from resiliparse.extract.html2text import extract_plain_text
 
     found = []
-    for record in _records(folder / "html/mozilla_readability.jsonl.zst"):
+    for record in records(folder / "html/mozilla_readability.jsonl.zst"):
         gold = record["gold_html"]
         kinds = {"tables": "<table", "code": "<pre", "lists": "<li"}
         holds = frozenset(kind for kind, tag in kinds.items() if tag in gold)
@@ -67,7 +67,8 @@ def readable(folder: Path) -> tuple[Article, ...]:
     return tuple(found)
 
 
-def _records(path: Path) -> Iterator[dict[str, Any]]:
+def records(path: Path) -> Iterator[dict[str, Any]]:
+    """The records of a file of JSON lines."""
     with open(path, "rb") as packed:
         for line in io.TextIOWrapper(zstandard.ZstdDecompressor().stream_reader(packed), encoding="utf-8"):
             yield json.loads(line)

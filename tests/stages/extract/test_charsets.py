@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.extract._charsets import by_chardetng, by_resiliparse, declared_in, decode_page
+from stages.extract._charsets import DETECTORS, by_both, declared_in, decode_page
 from stages.extract._labels import codec_of
 
 RUSSIAN = "Река начинается в холмах над городом и течёт девяносто миль к морю, мимо старых мельниц и полей. "
@@ -132,15 +132,43 @@ def test_bad_bytes_of_utf_8_do_not_make_it_another_charset() -> None:
     assert decoded.has_bad_bytes
 
 
-@pytest.mark.parametrize("detect", [by_resiliparse, by_chardetng])
-@pytest.mark.parametrize(
-    ("text", "codec"), [(RUSSIAN, "cp1251"), (RUSSIAN, "koi8-r"), (JAPANESE, "cp932"), (JAPANESE, "euc_jp")]
+OF_LANGUAGES = {
+    "cp1251": RUSSIAN,
+    "koi8-r": RUSSIAN,
+    "cp932": JAPANESE,
+    "euc_jp": JAPANESE,
+    "iso2022_jp": JAPANESE,
+    "euc_kr": "강은 마을 위 언덕에서 시작하여 오래된 물레방아와 들판을 지나 바다까지 구십 마일을 흐른다. ",
+    "cp949": "똠방각하가 강가의 펲시콜라 간판 앞에서 물레방아와 들판을 바라보며 아침부터 저녁까지 서 있었다. ",
+    "gb18030": "这条河发源于城镇上方的山丘，流经古老的水磨坊和田野，最后流入九十英里外的大海。",
+    "cp1253": "Ο ποταμός πηγάζει από τους λόφους πάνω από την πόλη και κυλά ως τη θάλασσα, πλάι στους παλιούς μύλους. ",
+    "cp1255": "הנהר נובע בגבעות שמעל העיר וזורם תשעים מיל אל הים, לאורך טחנות ישנות ושדות. ",
+    "cp1256": "ينبع النهر من التلال فوق المدينة ويجري تسعين ميلا إلى البحر مارا بالطواحين القديمة والحقول. ",
+    "cp874": "แม่น้ำไหลจากเนินเขาเหนือเมืองไปยังทะเล ผ่านโรงสีเก่าและทุ่งนา ",
+    "cp1254": "Irmak kasabanın üstündeki tepelerden doğar, eski değirmenlerin yanından denize doğru akar; köylüler şaşırır. ",
+    "iso8859_2": "A folyó a város fölötti dombokon ered, és régi malmok mellett folyik a tengerig; ősszel bővizű. ",
+    "cp1250": "Řeka pramení v kopcích nad městem a teče devadesát mil k moři, kolem starých mlýnů – každé jaro. ",
+}
+ISLAND, DUTCH, ITALIAN = (
+    "Áin á upptök sín í hæðunum fyrir ofan bæinn og rennur níutíu mílur til sjávar, fram hjá gömlum myllum og túnum. ",
+    "De rivier ontspringt in de heuvels boven de stad; één molen staat er nog, en de kosten van de reünie zijn geëvalueerd. ",
+    "Il fiume nasce sulle colline sopra la città e scorre fino al mare; perché la piena è già finita, nessuno può partire. ",
 )
-def test_undeclared_charset_is_detected(detect, text: str, codec: str) -> None:
+
+
+@pytest.mark.parametrize(
+    ("codec", "text"), [*OF_LANGUAGES.items(), *[("cp1252", text) for text in (ISLAND, DUTCH, ITALIAN, GERMAN)]]
+)
+def test_undeclared_charset_is_detected(codec: str, text: str) -> None:
     page = ("<p>" + " " * 200_000 + text * 3).encode(codec)
-    decoded = decode_page(page, "", detect)
+    decoded = decode_page(page, "", by_both)
     assert decoded.text.endswith(text * 3)
     assert not decoded.has_bad_bytes
+
+
+@pytest.mark.parametrize("text", [ISLAND, DUTCH, ITALIAN])
+def test_answer_utf_8_for_what_is_no_utf_8_counts_as_none(text: str) -> None:
+    assert decode_page(text.encode("cp1252"), "", lambda beginning: "utf-8").text == text
 
 
 @pytest.mark.parametrize("answer", ["", "nonsense", "utf-16", "gbk"])
@@ -153,9 +181,10 @@ def test_detector_without_a_useful_answer_ends_in_some_text(answer: str) -> None
     page=st.binary(max_size=80), header=st.sampled_from(["", "utf-16", "gbk", "big5", "iso-2022-jp", "euc-jp", "utf-7", "x"])
 )
 def test_any_bytes_become_a_text_without_surrogates_and_nuls(page: bytes, header: str) -> None:
-    text = decode_page(page, header, by_resiliparse).text
-    text.encode()
-    assert "\0" not in text
+    for detect in DETECTORS.values():
+        text = decode_page(page, header, detect).text
+        text.encode()
+        assert "\0" not in text
 
 
 @given(pieces=st.lists(st.sampled_from([b"<meta ", b"charset=", b"'", b'"', b">", b"utf-8", b"<!--", b"-->", b" ", b"\xff"])))

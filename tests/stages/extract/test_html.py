@@ -326,6 +326,6 @@ def test_html_mode_tag_is_refused() -> None:
 
 def test_html_fingerprint_covers_the_own_class_and_the_library_in_use() -> None:
     digests = {code_digest(_built(**options)) for options in ({}, {"engine": "trafilatura"}, {"engine": f"{OWN}:Shouts"})}
-    assert len({*digests, code_digest(_built(engine=f"{OWN}:Crashes")), code_digest(_built(detector="chardetng"))}) == 5
+    assert len({*digests, code_digest(_built(engine=f"{OWN}:Crashes")), code_digest(_built(detector="resiliparse"))}) == 5
     assert code_digest(_built(engine="fallback")) in digests
     assert "trafilatura" not in _built().libraries_used()

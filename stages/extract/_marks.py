@@ -44,7 +44,7 @@ def marks_of(tree: Any) -> Marks:
     if document is None:
         return Marks()
     root = tree.head.parent if tree.head is not None else None
-    marked = document.query_selector_all(_MARKED)
+    marked = document.query_selector_all(_MARKED).values()
     tags = [element.tag for element in marked]
     language = root.getattr("lang") or root.getattr("xml:lang") if root is not None else None
     return Marks(

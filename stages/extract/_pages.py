@@ -13,12 +13,16 @@ import numpy as np
 from datapipe.kernels.html.plain import strip_tags
 from datapipe.kernels.html.tags import measure_tags
 from stages.extract._charsets import DETECTORS, Decoded, decode_page
-from stages.extract._engines import Engine
+from stages.extract._engines import Engine, Page
+from stages.extract._formulas import has_formulas, write_latex
 from stages.extract._labels import UTF_16
 from stages.extract._marks import Marks, marks_of
 
-EMPTY, BYTES, ATTRIBUTES, COST, DEPTH, GAVE_UP, NO_TEXT = range(7)
+EMPTY, BYTES, ATTRIBUTES, COST, DEPTH, GAVE_UP, NO_TEXT, LITTLE = range(8)
 """The rules of `extract.html`, in their order."""
+
+WITH_BAD_BYTES = "with_bad_bytes"
+"""The count of pages with bytes that their charset does not have; U+FFFD stands for them."""
 
 _DEPTH_RATIO, _IMPLIED = 3, 8
 """No tree is deeper than 3 times what `measure_tags` finds, and the elements that a parser adds."""
@@ -49,13 +53,19 @@ class Measures(NamedTuple):
 
 
 class Read(NamedTuple):
-    """What became of a page: its text or the rule that it fails, with the measured value."""
+    """What became of a page: its text or the rule that it fails, with the measured value.
+
+    Attributes:
+        share: characters of the main text, divided by those that the page shows; NaN for a page that is read without a parser.
+        counted: counts that the page adds to.
+    """
 
     text: str = ""
     marks: Marks = Marks()
     rule: int = -1
     value: float = float("nan")
-    has_bad_bytes: bool = False
+    share: float = float("nan")
+    counted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,6 +77,7 @@ class Limits:
     max_cost: int
     max_depth: int
     beyond: Literal["drop", "plain_text"]
+    min_share: float
 
 
 def measured(offsets: np.ndarray, data: np.ndarray, max_depth: int) -> Measures:
@@ -81,12 +92,10 @@ class PageReader:
     """Reads one page after the other within limits."""
 
     def __init__(self, limits: Limits, engine: Engine, detector: str) -> None:
-        from resiliparse.extract.html2text import extract_plain_text
         from resiliparse.parse.html import HTMLTree
 
         self.limits, self.engine = limits, engine
         self._parse: Callable[[str], Any] = HTMLTree.parse
-        self._all_text: Callable[[Any], str] = extract_plain_text
         self._detect = DETECTORS[detector]
         self._too_deep = ">".join("*" * (limits.max_depth + 1))
 
@@ -112,7 +121,7 @@ class PageReader:
         tree = self._parse(decoded.text)
         if _DEPTH_RATIO * measures[3] + _IMPLIED > self.limits.max_depth and tree.document.query_selector(self._too_deep):
             return self._without_parser(decoded, DEPTH, max(measures[3], self.limits.max_depth + 1))
-        return self._parsed(decoded, tree, len(page))
+        return self._parsed(decoded, tree, measures)
 
     def _measured_again(self, text: str) -> Sequence[int]:
         data = np.frombuffer(text.encode(), np.uint8)
@@ -131,16 +140,29 @@ class PageReader:
         if self.limits.beyond == "drop":
             return Read(rule=rule, value=value)
         text = plain_text(decoded.text)
-        return Read(text, has_bad_bytes=decoded.has_bad_bytes) if text else Read(rule=NO_TEXT, value=value)
+        return Read(text, counted=_counted(decoded)) if text else Read(rule=NO_TEXT, value=value)
 
-    def _parsed(self, decoded: Decoded, tree: Any, num_bytes: int) -> Read:
-        text = self.engine.main_text(decoded.text, tree)
-        if text is None and self._all_text(tree):
+    def _parsed(self, decoded: Decoded, tree: Any, measures: Sequence[int]) -> Read:
+        html = decoded.text
+        if has_formulas(html):
+            write_latex(tree)
+            html = tree.document.html
+        marks = marks_of(tree)  # before an engine changes the tree
+        shown = tree.body.inner_text if tree.body is not None else ""
+        found, num_bytes = self.engine.find(Page(html=html, tree=tree, shown=shown, cost=measures[2])), measures[0]
+        if found.text is None and shown.strip():
             return Read(rule=GAVE_UP, value=num_bytes)
-        text = (text or "").strip()
+        text = (found.text or "").strip()
         if not text:
             return Read(rule=NO_TEXT, value=num_bytes)
-        return Read(text, marks_of(tree), has_bad_bytes=decoded.has_bad_bytes)
+        share = len(text) / max(len(shown), 1)
+        if share < self.limits.min_share:
+            return Read(rule=LITTLE, value=share, counted=found.counted)
+        return Read(text, marks, share=share, counted=(*_counted(decoded), *found.counted))
+
+
+def _counted(decoded: Decoded) -> tuple[str, ...]:
+    return (WITH_BAD_BYTES,) if decoded.has_bad_bytes else ()
 
 
 def plain_text(page: str) -> str:

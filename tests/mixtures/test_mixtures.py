@@ -166,7 +166,7 @@ WITHOUT_DAMAGE = "['**/resiliparse_clipped*']"
 
 
 @pytest.mark.real
-@pytest.mark.needs("fastwarc", "isal", "resiliparse")
+@pytest.mark.needs("fastwarc", "isal", "resiliparse", "trafilatura")
 def test_commoncrawl_of_real_archives_is_extracted_cleaned_and_streamed(
     tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

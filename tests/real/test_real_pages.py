@@ -5,19 +5,16 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from datapipe.stage import FieldNames, InputFile, Reader, Split, StageContext
+from datapipe.stage import StageContext
 from stages.extract._charsets import DETECTORS, UTF_8, declared_in, decode_page
 from stages.extract._labels import codec_of, codecs_of
 from stages.extract.html import Html
-from stages.read.arc import Arc
-from stages.read.warc import Warc
-from tests.support.articles import Article, batch_of, news, readable, records, score
-from tests.support.web_archives import COMPRESSION
+from tests.support.articles import Article, batch_of, crawled, mixed, news, readable, records, score
 
 pytestmark = [pytest.mark.real, pytest.mark.needs("resiliparse", "trafilatura", "chardetng_py", "fastwarc")]
 
@@ -28,11 +25,12 @@ FIRST_BYTES = 4096
 @pytest.mark.parametrize(
     ("engine", "articles", "f1"),
     [
+        ("auto", mixed, 0.841),
+        ("auto", news, 0.932),
+        ("auto", readable, 0.957),
         ("resiliparse", news, 0.937),
         ("trafilatura", news, 0.961),
         ("fallback", news, 0.959),
-        ("resiliparse", readable, 0.946),
-        ("trafilatura", readable, 0.926),
         ("fallback", readable, 0.965),
     ],
 )
@@ -44,23 +42,6 @@ def test_main_text_is_as_good_as_it_was_measured(
     marked = articles(real_data)
     texts = stage.process(batch_of([article.html.encode() for article in marked])).columns["text"].to_pylist()
     assert score(marked, texts).f1 == pytest.approx(f1, abs=0.01)
-
-
-def _pages(folder: Path) -> Iterator[tuple[bytes, str]]:
-    """Pages of the shared archives, each with the charset of its HTTP header."""
-    archives: list[tuple[str, Reader]] = [
-        ("cc-2008_sample.arc.gz", Arc()),
-        ("resiliparse_warcfile.warc.gz", Warc()),
-        ("dolma_sample-0000.warc.gz", Warc()),
-        ("dolma_sample-0001.warc.gz", Warc()),
-    ]
-    for name, reader in archives:
-        path = folder / "warc" / name
-        compression = COMPRESSION[path.suffix]
-        file = InputFile(url=str(path), path=name, num_bytes=path.stat().st_size, stamp="", compression=compression)
-        for batch in reader.read(Split(file=file), FieldNames(keep=("charset",)), pa.OSFile):
-            assert batch.html is not None
-            yield from zip(batch.html.to_pylist(), (label or "" for label in batch.extra["charset"].to_pylist()))
 
 
 def _undeclared(page: bytes) -> bytes:
@@ -82,7 +63,7 @@ def _declared_text(page: bytes, header: str) -> str | None:
 @pytest.mark.parametrize("detector", DETECTORS)
 def test_charset_without_its_declaration_is_found(real_data: Path, detector: str) -> None:
     found = []
-    for page, header in _pages(real_data):
+    for page, header in chain(*crawled(real_data).values()):
         text = _declared_text(page, header)
         if text is not None and not page.isascii():
             decoded = decode_page(_undeclared(page), "", DETECTORS[detector])

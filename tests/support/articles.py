@@ -17,7 +17,11 @@ import pyarrow as pa
 import zstandard
 
 from datapipe import columns
+from datapipe.stage import FieldNames, InputFile, Reader, Split
 from datapipe.stage.documents import DocumentBatch
+from stages.extract._formulas import write_latex
+from stages.read.arc import Arc
+from stages.read.warc import Warc
 
 _WORD = re.compile(r"\w+")
 
@@ -30,11 +34,13 @@ class Article:
         html: the page.
         text: its main text.
         holds: what the main text holds beside paragraphs, as far as the set tells: "tables", "code", "lists".
+        kind: of the page, as far as the set tells.
     """
 
     html: str
     text: str
     holds: frozenset[str] = frozenset()
+    kind: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +61,26 @@ def news(folder: Path) -> tuple[Article, ...]:
 
 @lru_cache(maxsize=2)
 def readable(folder: Path) -> tuple[Article, ...]:
-    """130 pages of many kinds, marked by Mozilla's Readability and then reviewed."""
+    """130 pages of many kinds, marked by Mozilla's Readability and then reviewed; formulas of the marked text as LaTeX."""
     from resiliparse.extract.html2text import extract_plain_text
+    from resiliparse.parse.html import HTMLTree
 
     found = []
     for record in records(folder / "html/mozilla_readability.jsonl.zst"):
         gold = record["gold_html"]
         kinds = {"tables": "<table", "code": "<pre", "lists": "<li"}
         holds = frozenset(kind for kind, tag in kinds.items() if tag in gold)
-        found.append(Article(html=record["html"], text=extract_plain_text(gold, alt_texts=False), holds=holds))
+        marked = HTMLTree.parse(gold)
+        write_latex(marked)
+        found.append(Article(html=record["html"], text=extract_plain_text(marked, alt_texts=False), holds=holds))
     return tuple(found)
+
+
+@lru_cache(maxsize=2)
+def mixed(folder: Path) -> tuple[Article, ...]:
+    """250 pages of seven kinds, marked by hand (Web Content Extraction Benchmark, a part of its development split)."""
+    found = records(folder / "html/wcxb_dev_250.jsonl.zst")
+    return tuple(Article(html=record["html"], text=record["gold_text"], kind=record["kind"]) for record in found)
 
 
 def records(path: Path) -> Iterator[dict[str, Any]]:
@@ -74,10 +90,36 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
+def page_scores(articles: Sequence[Article], texts: Sequence[str]) -> np.ndarray:
+    """F1, precision and recall of each page: (num_pages, 3) float64."""
+    return np.array([_page_score(article.text, text) for article, text in zip(articles, texts, strict=True)])
+
+
+def crawled(folder: Path) -> dict[str, list[tuple[bytes, str]]]:
+    """Pages of real crawls, as they were stored, each with the charset of its HTTP header."""
+    archives = {
+        "Common Crawl, wget": (
+            "resiliparse_warcfile.warc.gz",
+            "dolma_sample-0000.warc.gz",
+            "dolma_sample-0001.warc.gz",
+            "whirlwind.warc.gz",
+        ),
+        "Common Crawl of 2008": ("cc-2008_sample.arc.gz",),
+    }
+    return {name: [page for file in files for page in _crawled(folder / "warc" / file)] for name, files in archives.items()}
+
+
+def _crawled(path: Path) -> Iterator[tuple[bytes, str]]:
+    reader: Reader = Arc() if ".arc" in path.name else Warc()
+    file = InputFile(url=str(path), path=path.name, num_bytes=path.stat().st_size, stamp="", compression="gzip")
+    for batch in reader.read(Split(file=file), FieldNames(keep=("charset",)), pa.OSFile):
+        assert batch.html is not None
+        yield from zip(batch.html.to_pylist(), (label or "" for label in batch.extra["charset"].to_pylist()))
+
+
 def score(articles: Sequence[Article], texts: Sequence[str]) -> Score:
     """How well texts equal the main texts: the means of each page's F1, precision and recall."""
-    pages = np.array([_page_score(article.text, text) for article, text in zip(articles, texts, strict=True)])
-    f1, precision, recall = pages.mean(axis=0).tolist()
+    f1, precision, recall = page_scores(articles, texts).mean(axis=0).tolist()
     return Score(f1=f1, precision=precision, recall=recall)
 
 

@@ -167,7 +167,7 @@ def test_more_licences_than_are_counted_are_one_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.needs("fastwarc", "resiliparse")
+@pytest.mark.needs("fastwarc", "resiliparse", "trafilatura")
 def test_pages_have_the_licence_that_a_stage_finds(tmp_path: Path) -> None:
     link = '<a rel=license href="https://creativecommons.org/licenses/{}/4.0/">terms</a>'
     text = "<p>" + "It is the text of a page, and there is enough of it to be the main one. " * 20 + "</p>"

@@ -118,7 +118,7 @@ def test_ray_reads_a_file_whole_that_cannot_be_cut_as_local_workers_do(tmp_path,
 
 
 @pytest.mark.real
-@pytest.mark.needs("fastwarc", "isal", "resiliparse")
+@pytest.mark.needs("fastwarc", "isal", "resiliparse", "trafilatura")
 @pytest.mark.parametrize("name", ["wet", "commoncrawl"])
 def test_ray_makes_the_shards_of_web_archives_that_local_workers_make(tmp_path, cluster, real_data, monkeypatch, name):
     for variable in ("WET", "WARC"):

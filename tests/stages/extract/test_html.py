@@ -15,9 +15,9 @@ from datapipe.errors import StageError, UserError
 from datapipe.stage import FilterResult, StageContext
 from stages.extract.html import Html
 from tests.support.articles import batch_of
-from tests.support.pages import PARAGRAPH, PARAGRAPHS, article
+from tests.support.pages import MENU, PARAGRAPH, PARAGRAPHS, article
 
-ENGINES = ("resiliparse", "trafilatura", "fallback")
+ENGINES = ("auto", "resiliparse", "trafilatura", "fallback")
 OWN = "tests.stages.extract.own_extractors"
 TEXT = PARAGRAPH.removeprefix("<p>").removesuffix("</p>")
 
@@ -67,7 +67,8 @@ def test_html_empty_pages_and_pages_without_text_have_rules_of_their_own(engine:
 
 
 @pytest.mark.parametrize(
-    ("engine", "reason", "kept"), [("resiliparse", "", True), ("trafilatura", "parser_gave_up", False), ("fallback", "", True)]
+    ("engine", "reason", "kept"),
+    [("auto", "", True), ("resiliparse", "", True), ("trafilatura", "parser_gave_up", False), ("fallback", "", True)],
 )
 def test_html_parser_that_gives_up_is_told(engine: str, reason: str, kept: bool) -> None:
     page = ("<body>" + "<div>" * 300 + PARAGRAPHS + "</div>" * 300).encode()
@@ -84,7 +85,7 @@ def test_html_text_of_a_dropped_page_is_empty() -> None:
 
 def test_html_of_no_pages_has_all_columns() -> None:
     result = _processed([])
-    assert set(result.columns) == {"text", "title", "html_lang", "license", "robots", "with_bad_bytes"}
+    assert set(result.columns) == {"text", "title", "html_lang", "license", "robots", *Html.counts}
     assert all(len(column) == 0 for column in result.columns.values())
 
 
@@ -189,7 +190,7 @@ def test_html_limits_are_options(name: str) -> None:
     ],
 )
 def test_html_page_that_only_looks_deep_is_read(page: str) -> None:
-    assert _reasons([page.encode()]) == [""]
+    assert _reasons([page.encode()], min_share=0) == [""]
 
 
 def test_html_plain_text_has_lines_and_no_scripts() -> None:
@@ -256,7 +257,8 @@ def _mixed_pages() -> list[bytes]:
     numbered = [article(f"<p>Number {number}</p>" + PARAGRAPHS, f"<title>{number}</title>") for number in range(1, 7)]
     pages = [page.encode() for page in numbered]
     legacy = article("<p>Größe und Übermut</p>" + PARAGRAPHS, "<meta charset=latin1>").encode("latin-1")
-    return [*pages, legacy, b"", b"<div>" * 1_500, b"<script>x</script>", *pages[:2], legacy]
+    hidden = [f"<nav>{MENU * 40}</nav><{tag} hidden>{PARAGRAPHS * 4}".encode() for tag in ("div", "aside")]
+    return [*pages, *hidden, legacy, b"", b"<div>" * 1_500, b"<script>x</script>", *pages[:2], legacy]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -304,7 +306,7 @@ def test_html_own_engine_with_a_wrong_result_is_named() -> None:
 @pytest.mark.parametrize(
     ("engine", "message"),
     [
-        ("justext", "found 'justext', expected resiliparse, trafilatura, fallback, or package.module:Class"),
+        ("justext", "found 'justext', expected auto, resiliparse, trafilatura, fallback, or package.module:Class"),
         (f"{OWN}:Absent", "found nothing of this name in tests.stages.extract.own_extractors"),
         (f"{OWN}:WithoutMethod", "found a type without a method extract"),
         ("no_such_module_of_ours:Engine", "found no module no_such_module_of_ours"),
@@ -325,7 +327,7 @@ def test_html_mode_tag_is_refused() -> None:
 
 
 def test_html_fingerprint_covers_the_own_class_and_the_library_in_use() -> None:
-    digests = {code_digest(_built(**options)) for options in ({}, {"engine": "trafilatura"}, {"engine": f"{OWN}:Shouts"})}
+    digests = {code_digest(_built(engine=engine)) for engine in ("resiliparse", "trafilatura", f"{OWN}:Shouts")}
     assert len({*digests, code_digest(_built(engine=f"{OWN}:Crashes")), code_digest(_built(detector="resiliparse"))}) == 5
-    assert code_digest(_built(engine="fallback")) in digests
-    assert "trafilatura" not in _built().libraries_used()
+    assert code_digest(_built()) in digests
+    assert "trafilatura" not in _built(engine="resiliparse").libraries_used()

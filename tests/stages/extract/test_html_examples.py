@@ -1,4 +1,4 @@
-"""What each engine writes for tables, listings, lists, headings, links and comments: the examples of the README."""
+"""What each engine writes for tables, listings, lists, headings, links, comments and formulas: the examples of the README."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ README = Path(__file__).resolve().parents[3] / "stages/extract/README.md"
 CELL = re.compile(r"`([^`]*)`")
 
 
-def _rows() -> list[tuple[str, str, str, str]]:
-    """HTML, options, and what the two engines write, of each row of the table of examples."""
+def _rows(num_cells: int) -> list[list[str]]:
+    """The rows of examples with so many cells: HTML, options, and what the two engines write; or HTML and its text."""
     lines = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| `<")]
-    cells = [[part.strip() for part in line.replace("\\|", "¦").strip("| ").split(" | ")] for line in lines]
-    return [(cell[0], cell[1], cell[2], cell[3]) for cell in cells]
+    rows = [[cell.strip() for cell in line.replace("\\|", "¦").strip("| ").split(" | ")] for line in lines]
+    return [row for row in rows if len(row) == num_cells]
 
 
 def _written(html: str, **options: Any) -> str:
@@ -42,15 +42,22 @@ def _code(cell: str) -> str:
     return found[1].replace("¦", "|") if found else ""
 
 
-@pytest.mark.parametrize("row", _rows(), ids=lambda row: f"{row[0][:20]} {row[1]}")
+@pytest.mark.parametrize("row", _rows(4), ids=lambda row: f"{row[0][:20]} {row[1]}")
 @pytest.mark.parametrize("engine", ["resiliparse", "trafilatura"])
-def test_example_of_the_readme_is_what_the_engine_writes(row: tuple[str, str, str, str], engine: str) -> None:
+def test_example_of_the_readme_is_what_the_engine_writes(row: list[str], engine: str) -> None:
     html, options, *written = row
     given = {name: value == "true" for name, value in re.findall(r"(\w+): (true|false)", options)}
     expected = written[engine == "trafilatura"]
     assert _written(_code(html).replace("⏎", "\n"), engine=engine, **given).replace("\t", "⇥") == _code(expected)
 
 
-def test_readme_has_an_example_of_every_option() -> None:
-    named = {name for _, options, *_ in _rows() for name in re.findall(r"(\w+): ", options)}
+@pytest.mark.parametrize("row", _rows(2), ids=lambda row: row[1])
+def test_formula_of_the_readme_is_latex_with_every_engine(row: list[str]) -> None:
+    html, expected = map(_code, row)
+    assert [_written(html, engine=engine) for engine in ("auto", "resiliparse", "trafilatura")] == [expected] * 3
+
+
+def test_readme_has_an_example_of_every_option_and_formulas() -> None:
+    named = {name for _, options, *_ in _rows(4) for name in re.findall(r"(\w+): ", options)}
     assert named == {"tables", "code", "lists", "headings", "links", "comments"}
+    assert len(_rows(2)) > 10

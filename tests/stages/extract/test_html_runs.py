@@ -59,6 +59,7 @@ def test_run_drops_pages_by_rules_and_later_stages_use_the_columns(tmp_path: Pat
     assert "Größe und Übermut" in legacy["text"]
     assert (legacy["title"], plain["title"]) == ("Über", "Plain")
     assert "html" not in plain
+    assert done.report["sources"]["web"]["counts"]["extract.html:by_resiliparse"] == 3
 
 
 @pytest.mark.slow
@@ -72,9 +73,8 @@ def test_run_isolates_the_page_that_kills_its_parser(tmp_path: Path) -> None:
     assert done.report["sources"]["web"]["documents"]["quarantined"] == 1
 
 
-@pytest.mark.parametrize("engine", ["resiliparse", "fallback"])
-def test_run_gives_the_same_documents_with_any_number_of_workers(tmp_path: Path, engine: str) -> None:
-    mixture = _mixture(tmp_path, f"{{extract.html: {{engine: {engine}}}}}", PAGES)
+def test_run_gives_the_same_documents_with_any_number_of_workers(tmp_path: Path) -> None:
+    mixture = _mixture(tmp_path, "extract.html", PAGES)
     first = runs.run_mixture(mixture, output=tmp_path / "one", make_engine=runs.InProcess)
     second = runs.run_mixture(mixture, output=tmp_path / "two", workers=2)
     assert first.snapshot == second.snapshot

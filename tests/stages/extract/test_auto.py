@@ -1,0 +1,146 @@
+"""Which engine's text a page has with `auto`, what is counted, and pages of which little is found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from datapipe.stage import FilterResult, StageContext
+from stages.extract._words import num_words
+from stages.extract.html import Html
+from tests.support.articles import batch_of
+from tests.support.pages import PARAGRAPH, PARAGRAPHS, article
+
+pytestmark = pytest.mark.needs("resiliparse", "trafilatura")
+
+STORY = PARAGRAPHS + "".join(
+    f"<p>In the spring of {year} the masons came back to the mill at bend number {year % 7}, and the river took {year % 13} of "
+    "their boats before the council of the town had paid for the stones.</p>"
+    for year in range(1700, 1724)
+)
+"""Some 900 words, of which no paragraph repeats another."""
+
+MENU = "".join(f"<li><a href=/{number}>Page number {number} of the town</a>" for number in range(60))
+MISLEADING = {
+    "Substack": '<article class="typography newsletter-post post">',
+    "Genesis": '<div class="content-sidebar-wrap">',
+    "Squarespace": '<article class="BlogItem h-entry">',
+    "React": '<div hidden id="S:0">',
+    "a dialog": '<div role="dialog" class="modal">',
+    "a sidebar": '<div id="sidebar" class="sidebar widget-area">',
+    "aria": '<section aria-hidden="true">',
+    "a style": '<div style="display: none">',
+}
+
+
+def _page(content: str) -> str:
+    return f"<html><body><nav><ul>{MENU}</ul></nav>{content}</body></html>"
+
+
+def _processed(*pages: str, **options: Any) -> FilterResult:
+    stage = Html.model_validate(options)
+    stage.open(StageContext(name="extract.html", seed=1))
+    return stage.process(batch_of([page.encode() for page in pages]))
+
+
+def _counted(result: FilterResult) -> list[set[str]]:
+    """The counts that each page adds to."""
+    return [{name for name in Html.counts if result.columns[name][row].as_py()} for row in range(len(result.rule))]
+
+
+@pytest.mark.parametrize("tag", MISLEADING.values(), ids=MISLEADING)
+def test_auto_finds_a_text_whose_wrapper_is_called_as_menus_are(tag: str) -> None:
+    result = _processed(_page(f"<div>{tag}{STORY}</div>"), _page(f"<main>{STORY}</main>"))
+    misled, plain = result.columns["text"].to_pylist()
+    assert misled == plain
+    assert "Page number" not in misled
+    assert _counted(result)[1] == {"by_resiliparse"}
+
+
+def test_auto_counts_the_engine_and_the_reason() -> None:
+    hidden, aside = _page(f"<div hidden>{STORY}</div>"), _page(f"<aside>{STORY}</aside>")
+    short = _page(f"<div hidden>{STORY}</div><main><p>A few words of the town.</p></main>")
+    result = _processed(hidden, aside, short, article(PARAGRAPH))
+    assert _counted(result) == [
+        {"by_resiliparse_unmarked", "tried_again_small_share"},
+        {"by_trafilatura", "tried_again_small_share"},
+        {"by_resiliparse_unmarked", "tried_again_small_share"},
+        {"by_resiliparse"},
+    ]
+    assert all(f"number {1723 % 7}" in text for text in result.columns["text"].to_pylist()[:3])
+
+
+def test_auto_leaves_pages_alone_that_show_little_more() -> None:
+    few = "".join(f"<li><a href=/{number}>Page {number}</a>" for number in range(20))
+    result = _processed(f"<nav><ul>{few}</ul></nav><main><p>{'A short text of a photograph. ' * 3}</main>")
+    assert _counted(result) == [{"by_resiliparse"}]
+
+
+def test_auto_where_the_second_parser_gives_up_has_the_first_ones_text() -> None:
+    deep = (
+        _page("<main><p>A few words of the town, which are all of it that is found here.</p></main>") + "<aside>" * 300 + STORY
+    )
+    result = _processed(deep, min_share=0)
+    assert result.columns["text"].to_pylist() == ["A few words of the town, which are all of it that is found here."]
+
+
+def test_page_of_which_little_is_found_is_dropped_with_its_share() -> None:
+    page = _page(f"<ul class=menu>{MENU * 10}</ul><main><p>A short text of a photograph.</p></main>")
+    result = _processed(page)
+    assert [Html().rules()[rule].name for rule in result.rule] == ["little_of_page"]
+    assert 0 < result.value[0] < 0.05
+    assert _processed(page, min_share=0).columns["text"].to_pylist() == ["A short text of a photograph."]
+    assert _processed(page, engine="resiliparse").rule.tolist() == result.rule.tolist()
+
+
+def test_share_of_the_page_is_measured_of_kept_pages() -> None:
+    result = _processed(article(STORY), _page(f"<main>{STORY}</main>"))
+    shares = result.measured[[rule.name for rule in Html().rules()].index("little_of_page")]
+    assert shares[0] > 0.9 > shares[1] > 0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", 0),
+        ("the mill at the river bend stood still", 7),
+        ("1 2 3 4 5 6 7 8 9 10", 4),
+        ("这条河发源于城镇上方的山丘", 6),
+        ("川は町の上の丘から流れ出し、海まで流れる。", 9),
+        ("แม่น้ำไหลจากเนินเขาไปยังทะเล", 7),
+        ("Река начинается в холмах над городом", 6),
+        ("강은 마을 위 언덕에서 시작하여 오래된 물레방아와 들판을 지난다", 7),
+    ],
+)
+def test_words_are_counted_in_any_script(text: str, words: int) -> None:
+    assert num_words(text) == words
+
+
+def test_auto_does_not_try_a_chinese_text_of_a_hundred_words_again() -> None:
+    text = "这条河发源于城镇上方的山丘，流经古老的水磨坊和田野，最后流入九十英里外的大海。" * 8
+    assert _counted(_processed(_page(f"<main><p>{text}</p></main>")))[0] == {"by_resiliparse"}
+
+
+def test_full_mode_is_an_option_of_every_engine_with_trafilatura() -> None:
+    page = _page(f"<main>{STORY}</main>")
+    for engine in ("auto", "trafilatura", "fallback"):
+        [text] = _processed(page, engine=engine, full=True).columns["text"].to_pylist()
+        assert "masons came back" in text
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    "page",
+    [
+        "<nav>" + "<p>some words of a river</p>" * 12_000 + "</nav>",
+        "<div hidden>" * 240 + "some words of a river " * 50_000,
+        "<ul>" + "<li><a href=/>some words of a river</a></li>" * 6_000 + "</ul>",
+        "<div hidden>" + "<math><mrow>" * 300 + "<mi>x</mi>" * 3_000 + "<p>word" * 2_000,
+        '<script type="math/tex">x</script>' * 3_000 + "<div class=MathJax_Preview><math><mi>y</mi></math></div>" * 3_000,
+    ],
+    ids=["paragraphs", "hidden", "links", "nested formulas", "many formulas"],
+)
+def test_auto_reads_hostile_pages_to_an_end(page: str) -> None:
+    for full in (False, True):
+        _processed(page, full=full).columns["text"][0].as_py().encode()

@@ -94,7 +94,8 @@ def main() -> None:
         num_bytes = sum(batch.html.nbytes for batch in batches(path))
         calls = {
             "resiliparse by itself, on decoded pages": bare(pages),
-            "read.warc, extract.html": ours("resiliparse"),
+            "read.warc, extract.html": ours("auto"),
+            "read.warc, extract.html: {engine: resiliparse}": ours("resiliparse"),
             "read.warc, extract.html: {engine: trafilatura}": ours("trafilatura"),
         }
         calls |= {"warcio and resiliparse, as DCLM": dclm} if find_spec("warcio") else {}

@@ -238,7 +238,7 @@ def describe(name: str) -> StageDescription:
     stage = _reader_class(format_name) if name in _all_names() and format_name != name else stage_class(name)
     options = tuple(
         OptionDescription(
-            name=option,
+            name=field.alias or option,
             type=_type_in_words(field.annotation),
             default="required" if field.is_required() else _as_yaml(field),
             description=field.description or "",

@@ -1,56 +1,86 @@
 """Replaces keys, tokens and passwords in code, configuration and text.
 
-    text  ->  tokens by prefix, alphabet and length; PEM blocks; values of assignments  ->  replaced
+    text  ->  keywords of all rules in one scan  ->  tokens of issuers, values behind names, your rules  ->  their copies
 
-    aws             key ids, Bedrock keys, and 40 characters after a name such as aws_secret_access_key
-    azure           client secrets of Entra ID, 88 characters after AccountKey, and signatures of URLs (sig=)
-    npm             tokens, also those after _authToken= and _auth=
-    slack, discord  tokens, and the addresses of webhooks
-    hashicorp       tokens of Vault and Terraform
-    jwt             JSON web tokens, also without signature or in base64 once more
-    private_key     whole PEM blocks, in the JSON of service accounts too
-    assignment      values after a name that ends in password, secret, token or api_key, and those of Authorization headers
-    other           tokens of some fifty services more: 1Password, Airtable, Databricks, Groq, Notion, OpenRouter, RubyGems, …
+The rules are data, `stages/redact/rules/secrets.toml`: tokens of 150 issuers by keyword, alphabet and length, and the names of
+assignments. `rules` adds a file in the form of gitleaks.
 
-The other kinds are the tokens of one service each: anthropic, artifactory, atlassian, digitalocean, facebook, gcp, github,
-gitlab, google_oauth, grafana, heroku, hugging_face, mailchimp, openai, pypi, sendgrid, sentry, shopify, square, stripe,
-telegram and twilio. `datapipe/kernels/redact/tokens.py` lists the prefixes.
-
-A value of an assignment is in quotes and of high entropy, or it has no quotes and more digits than names have. Words, paths,
-dotted keys, variables and placeholders are not replaced: a weak password remains, and so does a key that contains EXAMPLE or
-xxxx. Of random values of 16 letters and digits, one in a hundred reads like words and remains.
-
-| corpus | replaced by mistake |
+| kind | what |
 |---|---|
-| 48 MB of functions, solutions, a manual and web text | nothing |
-| 365 MB of Python packages | 96 values, in examples of manuals and in tests: 84 of them are one UUID |
+| `aws` | key ids, Bedrock keys, and values of 40 letters of base64 behind a telling name |
+| `azure` | secrets of Entra ID, signatures of URLs (`sig=`), values of 86 letters and `==` behind a telling name |
+| `private_key` | whole PEM blocks, in the JSON of service accounts too |
+| `jwt` | JSON web tokens, also without signature or in base64 once more |
+| `assignment` | values behind names such as password, secret, token, api_key and acme_key, in headers and in URLs |
+| `custom` | what the file of `rules` finds |
+| `other` | tokens of issuers without a kind of their own |
 
-Of the positives in the tests of two scanners, without placeholders and without the rules that take any value after the name of
-a service, two thirds were read while the rules were written and one third was not:
+The other kinds are the tokens of one issuer each. A value behind a name is found in quotes, to the end of its line (`.env`,
+YAML, INI), in elements of XML, in JSON and in URLs, whatever its signs, up to 4,096 characters. It must look drawn by chance:
+`datapipe/kernels/redact/randomness.py` compares how likely it is by lot and as a name. Words, paths, dotted keys, slugs,
+variables, templates, patterns and placeholders remain, and so does a password that reads like words.
 
-| scanner | read | not read |
-|---|---|---|
-| detect-secrets | 30 of 32 | 17 of 19 |
-| gitleaks | 109 of 111 | 45 of 46 |
+**Copies** of a secret in its document are replaced with it, whatever stands around them, if it has 12 characters and does not
+read like a word.
 
-Random secrets of every form are all found (`tests/datapipe/kernels/redact/test_secrets.py`).
+`python -m tests.benchmarks.secrets` prints the tables of `stages/README.md`: what is found of random values, and the speed.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import rng
+from datapipe.errors import UserError
 from datapipe.kernels.redact import secrets
 from datapipe.kernels.redact.pii import SECRET
-from datapipe.kernels.redact.tokens import KINDS, Kind
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
 from stages.redact._edit import Editor
+from stages.redact._rules import BUILT_IN, compiled_rules, user_rules
 
+Kind = Literal[
+    "aws",
+    "gcp",
+    "azure",
+    "github",
+    "gitlab",
+    "slack",
+    "stripe",
+    "openai",
+    "anthropic",
+    "hugging_face",
+    "npm",
+    "pypi",
+    "jwt",
+    "google_oauth",
+    "private_key",
+    "assignment",
+    "artifactory",
+    "atlassian",
+    "digitalocean",
+    "discord",
+    "facebook",
+    "grafana",
+    "hashicorp",
+    "heroku",
+    "mailchimp",
+    "sendgrid",
+    "sentry",
+    "shopify",
+    "square",
+    "telegram",
+    "twilio",
+    "other",
+    "custom",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""The kinds of secrets, in the order of their numbers."""
 _TAGS = tuple(b"<PRIVATE_KEY>" if kind == "private_key" else b"<SECRET>" for kind in KINDS)
 
 
@@ -65,12 +95,19 @@ class Secrets(Filter):
     kinds: tuple[Kind, ...] = Field(
         default=KINDS, min_length=1, description=f"Kinds of secrets to replace: {', '.join(KINDS)}."
     )
+    rules_file: Path | None = Field(
+        default=None,
+        alias="rules",
+        description="A TOML file of rules in the form of gitleaks. What they find counts as `custom`. The built-in rules count "
+        "too with useDefault = true under [extend].",
+    )
     min_entropy: float = Field(
         default=3.5,
         ge=0,
-        le=8,
+        le=5,
         description="Least entropy of the value of an assignment, in bits a character, by the character frequencies of the "
-        "value: random hexadecimal digits have up to 4, words about 3.",
+        "value, for a value of 32 different characters. Shorter values, and those of a smaller alphabet, need as much less as "
+        "they can have less: hexadecimal digits 2.8.",
     )
     replace: Literal["tag", "fake", "delete"] = Field(
         default="tag",
@@ -84,17 +121,44 @@ class Secrets(Filter):
     counts: ClassVar[tuple[str, ...]] = KINDS
     writes = ()
     _seed: int = PrivateAttr(default=0)
+    _compiled: Any = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Secrets:
+        try:
+            user_rules(self.rules_file)
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """The state without the tables; the first use after unpickling makes them again."""
+        state = super().__getstate__()
+        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_compiled": None}}
+
+    def input_files(self) -> tuple[str, ...]:
+        return (str(BUILT_IN), *([str(self.rules_file)] if self.rules_file is not None else []))
+
+    def notes(self) -> tuple[str, ...]:
+        return user_rules(self.rules_file).notes
 
     def open(self, context: StageContext) -> None:
         self._seed = rng.seed_for(context.seed, context.name, "fake")
+        self._compiled = self._tables()
+
+    def _tables(self) -> secrets.Rules:
+        tables = compiled_rules(KINDS, user_rules(self.rules_file))
+        return tables if "custom" in self.kinds else replace(tables, patterns=None)
 
     def rules(self) -> list[Rule]:
         return [] if self.max_hits is None else [self.at_most("too_many_hits", "max_hits")]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
+        if self._compiled is None:
+            self._compiled = self._tables()
         wanted = sum(1 << KINDS.index(kind) for kind in set(self.kinds))
         editor = Editor(
-            find=partial(secrets.find, wanted=wanted, min_entropy=self.min_entropy),
+            find=partial(secrets.find, rules=self._compiled, wanted=wanted, min_entropy=self.min_entropy),
             replace=self.replace,
             seed=self._seed,
             tags=_TAGS,

@@ -240,7 +240,7 @@ def test_every_stage_is_built_described_and_digested(name: str):
     description = catalogue.describe(name)
     assert description.kind in ("filter", "map", "global")
     assert description.summary
-    assert [option.name for option in description.options] == list(found.model_fields)
+    assert [option.name for option in description.options] == [field.alias or key for key, field in found.model_fields.items()]
     assert all(option.description for option in description.options)
     if all(option.default != "required" for option in description.options):
         stage = catalogue.build_stage(use(name, **NEEDED.get(name, {})))

@@ -1,346 +1,402 @@
-"""Keys, tokens and passwords by regular expressions."""
+"""What `datapipe/kernels/redact/{keywords,tokens,assignments,copies}.py` find, by regular expressions, one text at a time.
+
+The rules are read from the table of the stage; what is random is told by `randomness.py`'s tables, a character at a time.
+"""
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections import Counter
+from functools import cache
+from typing import Any
 
-from datapipe.kernels.redact.randomness import COMMON_PAIRS
-from datapipe.kernels.redact.tokens import KINDS
+from datapipe.kernels.redact.randomness import LETTERS, SIGNS, TRANSITIONS
+from datapipe.kernels.redact.tokens import members_of, parsed_runs
+from stages.redact._rules import built_in, spelt_names
+from stages.redact.secrets import KINDS
 
 Span = tuple[int, int, int]
-_SETS = {"T": rb"[0-9A-Za-z_\-]", "A": rb"[0-9A-Za-z]", "H": rb"[0-9A-Fa-f]", "L": rb"[0-9a-z]", "U": rb"[0-9A-Z]"}
-_SETS |= {"B": rb"[0-9A-Za-z+/]", "D": rb"[0-9]", "W": rb"[0-9A-Za-z_]", "F": rb"[0-9A-Za-z_\-=]", "V": rb"[0-9A-Za-z_\-=.]"}
-_SETS |= {"G": rb"[0-9A-Fa-f\-]", "P": rb"[0-9A-Za-z_\-=+/]", "C": rb"[0-9A-Za-z%]", "E": rb"="}
-_T = _SETS["T"]
-
-FORMS = """
-aws           (AKIA|ASIA|ABIA|ACCA)<U16>
-aws           (A3T)<U17>
-aws           (ABSK)<B109-269 E0-2>
-aws           (bedrock-api-key-YmVkcm9jay5hbWF6b25hd3MuY29t)<B0-2000 E0-2>
-gcp           (AIza)<T35>
-google_oauth  (GOCSPX-)<T28>
-google_oauth  (ya29[.])<T20-1000>
-github        (gh[pousr]_)<A36-255>
-github        (github_pat_)<T60-255>
-gitlab        (gl(?:pat|rt)-)<T20-300 [.] L9>
-gitlab        (gl(?:pat|dt|ft|soat|ffct|rt|rtr|wt)-)<T20-300>
-gitlab        (glcbt-|GR1348941)<T20-300>
-gitlab        (glimt-)<T25-26>
-gitlab        (glptt-)<T40>
-gitlab        (glagent-)<T50-1024>
-gitlab        (gloas-)<T64>
-gitlab        (_gitlab_session=)<L32>
-slack         (xox[abeoprs]-)<D1-14 - T10-255> loose
-slack         (xapp-|xoxe[.]xox[bp]-)<D1 - T20-255> loose
-slack         (xox[ar]-)<A16-64> mixed
-slack         (hooks[.]slack(?:-gov)?[.]com/services/)<W8-14 / W8-14 / W16-32>
-slack         (hooks[.]slack(?:-gov)?[.]com/(?:workflows|triggers)/)<B30-90>
-stripe        ([rs]k_(?:live|test|prod)_)<A10-255>
-stripe        (whsec_)<B24-255 E0-2>
-openai        (sk-)<T32-255> mixed
-anthropic     (sk-ant-)<T40-255>
-hugging_face  (hf_|api_org_)<A34> cased
-npm           (npm_)<A36>
-npm           (_authToken=)<H8 - H4 - H4 - H4 - H12>
-npm           (_auth="?)<B18-400 E0-2>
-pypi          (pypi-AgE)<T50-2000>
-jwt           (ZXlK)<B60-2000 E0-2> mixed
-artifactory   (AKCp)<A69>
-artifactory   (cmVmd)<A59>
-atlassian     (ATATT3)<F186>
-atlassian     (ATCTT3xFfG)<F171-200>
-digitalocean  (do[opr]_v1_)<H64>
-discord       (discord(?:app)?[.]com/api/(?:v(?:6|7|8|9|10)/)?webhooks/)<D17-20 / T60-80>
-facebook      (EAA[MC])<A100-400>
-grafana       (eyJrIjoi)<A70-400 E0-3>
-grafana       (glc_)<B32-400 E0-3>
-grafana       (glsa_)<A32 _ H8>
-hashicorp     (hvs[.])<T90-120>
-hashicorp     (hv[br][.])<T138-300>
-hashicorp     (s[.])<A24> mixed
-heroku        (HRKU-AA)<T58>
-sendgrid      (SG[.])<T16-24 [.] T36-50>
-sentry        (sntrys_eyJpYXQiO)<B40-600 E0-2 _ B43>
-sentry        (sntryu_)<H64>
-shopify       (shp(?:at|ca|pa|ss)_)<H32>
-square        (sq0csp-)<T43>
-square        (sq0atp-)<T22-60>
-square        (EAAA)<T60> mixed
-twilio        (SK|AC)<H32>
-other         (sk-or-v1-)<H64>
-other         (gsk_)<A52>
-other         (xai-)<A80>
-other         (tskey-(?:auth|api|client|scim|webhook)-)<A8-24 - A16-64> unnamed
-other         (sbp_(?:oauth_)?)<H40>
-other         (nfp_)<A36>
-other         (r8_)<A37>
-other         (dnkey-)<W26 - F52>
-other         (NRJS-)<H19>
-other         (A3-)<U6 - U11 - U5 - U5 - U5>
-other         (A3-)<U6 - U6 - U5 - U5 - U5 - U5>
-other         (ops_eyJ)<B250-4000 E0-3>
-other         (p8e-)<A32>
-other         (AGE-SECRET-KEY-1)<U58>
-other         (pat)<A14 [.] H64>
-other         (LTAI)<A20> mixed
-other         ((?:sc|ext|scauth|authress)_)<L5-30 [.] L4-6 [.] T14-36 [.] P30-120>
-other         (4b1d)<A38> mixed
-other         (CLOJARS_)<A60>
-other         (v1[.]0-)<H24 - H146>
-other         (dapi)<H32 -0-1 D0-1>
-other         (dp[.](?:pt|ct|sa|scim|audit)[.])<A40-44>
-other         (sl[.])<F130-200>
-other         (duffel_(?:test|live)_)<F43>
-other         (dt0c01[.])<A24 [.] A64>
-other         (EZ[AT]K)<A54>
-other         (FLWSECK(?:_TEST)?-)<L32 - U1>
-other         (FLWSECK_TEST-)<L12>
-other         (fo1_)<T43>
-other         (fm(?:1a|1r|2)_)<B100-4000 E0-3>
-other         (fio-u-)<F64>
-other         ([ps]at[.])<T22 [.] A24 [.] A20>
-other         (ico-)<A32> mixed
-other         (s-s4t2(?:ud|af)-)<H64>
-other         (lin_(?:api|oauth)_)<A40-64>
-other         (webhook[.]office[.]com/webhookb2/)<G36 @ G36 / A15 / L32 / G36>
-other         (NRAK-)<U27>
-other         (NRII-)<T32>
-other         (ntn_)<D11 A35>
-other         (API-)<U26>
-other         (sha256~)<T43>
-other         (pplx-)<A48>
-other         (pscale_(?:tkn|oauth|pw)_)<V32-64>
-other         (PMAK-)<H24 - H34>
-other         (pnu_)<A36>
-other         (pul-)<H40>
-other         (rdme_)<L70>
-other         (rubygems_)<H48>
-other         (tk-us-)<T48>
-other         (xkeysib-)<H64 - A16>
-other         (sm_[aps]at_)<A16>
-other         (shippo_(?:live|test)_)<H40>
-other         (sq[apu]_)<A40>
-other         (sgp_)<H16 _ H40>
-other         (sgp_(?:local_)?)<H40>
-other         (tfp_)<V59>
-other         (AQVN)<T35-38> mixed
-other         (access-(?:sandbox|development|production)-)<G36>
-other         (AAAAAAAAAAAAAAAAAAAAAA)<C80-100>
-"""
-"""The tokens of issuers: kind, (prefix)<runs>, condition. `T20-300` are 20 to 300 of the set T, `[.]` and `-` themselves."""
+Hit = tuple[int, str]
+_COSTS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_T = rb"[0-9A-Za-z_\-]"
 
 
-def _run(written: str) -> bytes:
-    """One run as a regular expression that never gives back a character."""
-    match = re.fullmatch(r"([A-Z])(\d+)(?:-(\d+))?", written)
-    if match:
-        return b"%b{%b,%b}+" % (_SETS[match[1]], match[2].encode(), (match[3] or match[2]).encode())
-    return b"(?:-)?+" if written == "-0-1" else written.encode()
+def find_keywords(text: bytes, words: list[str]) -> list[Hit]:
+    """(position, keyword) in text order, at one position the shortest first."""
+    folded, listed = text.lower().decode("latin-1"), set(words)
+    lengths = sorted({len(word) for word in words})
+    return [
+        (start, folded[start : start + length])
+        for start in range(len(folded))
+        for length in lengths
+        if start + length <= len(folded) and folded[start : start + length] in listed
+    ]
 
 
-def _form(row: str) -> tuple[int, str, re.Pattern[bytes]]:
-    """Kind, condition and pattern of a row: group 1 is the prefix, group 2 what follows."""
-    match = re.fullmatch(r"(\w+) +\((.+)\)<(.+)> ?(\w*)", row)
-    assert match is not None, row
-    runs = [_run(written) for written in match[3].split()]
-    last = re.match(rb"\[.*?\]|.", runs[-1])
-    assert last is not None
-    pattern = b"(%b)(%b)(?!%b|%b)" % (match[2].encode(), b"".join(runs), _T, last[0])
-    return KINDS.index(match[1]), match[4], re.compile(pattern)
+def _is_letter(char: str) -> bool:
+    return char.isascii() and char.isalpha()
 
 
-PATTERNS = [_form(row) for row in FORMS.strip().splitlines()]
-_ANY_PREFIX = re.compile(b"|".join(re.findall(r"\((.+)\)<", row)[0].encode() for row in FORMS.strip().splitlines()))
+def _sort(char: str) -> int:
+    if _is_letter(char):
+        return 0 if char.islower() else 1
+    return 2 if char in "0123456789" else 3 if char in "_-./" else 4
+
+
+@cache
+def _model() -> tuple[list[list[int]], list[list[int]], dict[str, int]]:
+    transitions, letters = ([[_COSTS.index(cost) for cost in row] for row in table.split()] for table in (TRANSITIONS, LETTERS))
+    return transitions, letters, {pair[0]: _COSTS.index(pair[1]) for pair in SIGNS.split(" ")}
+
+
+def _bits(text: str) -> int:
+    """Bits of one character drawn from the smallest alphabet of a text, in 64ths."""
+    if re.fullmatch("[0-9a-f-]+|[0-9A-F-]+", text) and re.search("[0-9]", text) and re.search("[A-Fa-f]", text):
+        return round(64 * math.log2(16 + ("-" in text)))
+    size = sum(size for members, size in (("[a-z]", 26), ("[A-Z]", 26), ("[0-9]", 10)) if re.search(members, text))
+    if re.search(r"[^0-9A-Za-z\-_+/=]", text):
+        size += 32
+    elif re.search(r"[\-_+/=]", text):
+        size += 2
+    return round(64 * math.log2(max(size, 1)))
+
+
+def evidence(text: bytes) -> int:
+    """In 64ths of a bit."""
+    transitions, letters, signs = _model()
+    written = text[:256].decode("latin-1")
+    bits = _bits(written)
+    read = written if re.search("[a-z]", written) else re.sub("[A-Z]", lambda match: match[0].lower(), written)
+    total, before = 0, ""
+    for char in read:
+        total += transitions[_sort(before) if before else 5][_sort(char)]
+        if _is_letter(char):
+            total += letters[ord(before.lower()) - 97 if _is_letter(before) else 26][ord(char.lower()) - 97]
+        else:
+            total += 13 if char in "0123456789" else signs.get(char, 0)
+        before = char
+    return 16 * total - len(written) * bits
+
+
+def best_evidence(text: bytes) -> int:
+    return max(map(evidence, [text, *re.findall(rb"[0-9A-Za-z]{16,}", text[:256])]))
+
+
+def has_entropy(text: bytes, millibits: int) -> bool:
+    text = text[:256]
+
+    def weight(count: int) -> int:
+        return round(1000 * count * math.log2(count))
+
+    most = min(5000, round(1000 * math.log2(len(text))), _bits(text.decode("latin-1")) * 1000 // 64)
+    return (weight(len(text)) - sum(map(weight, Counter(text).values()))) * 5000 >= millibits * most * len(text)
+
+
+def is_placeholder(text: bytes) -> bool:
+    text = text[:256]
+    folded = bytes(byte | 0x20 for byte in text)
+    if any(bytes(byte | 0x20 for byte in word.encode()[-8:]) in folded for word in built_in()["placeholders"]):
+        return True
+    for first in range(len(text) - 7):
+        steps = {folded[first + j + 1] - folded[first + j] for j in range(7)}
+        if steps in ({1}, {-1}) and re.fullmatch(rb".[0-9A-Za-z]{7}", text[first : first + 8], re.DOTALL):
+            return True
+    return False
+
+
+def _members(name: str) -> bytes:
+    alphabet = name if len(name) == 1 else built_in()["alphabets"][name]
+    return b"[" + b"".join(re.escape(bytes([byte])) for byte in members_of(alphabet)) + b"]"
+
+
+def _run(run: tuple[str, int, int]) -> bytes:
+    return run[0].encode() if not run[1:] > (0, 0) else b"%b{%d,%d}+" % (_members(run[0]), run[1], run[2])
+
+
+@cache
+def _forms(keyword: str) -> list[tuple[dict[str, Any], str, re.Pattern[bytes] | None]]:
+    """The rules of a keyword in small letters: the rule, the keyword as it is written, the pattern of what is behind it."""
+    found = []
+    for rule in built_in()["issuers"]:
+        for written in rule["keywords"]:
+            if written.lower() == keyword and rule["form"] == "pem":
+                found.append((rule, written, None))
+            elif written.lower() == keyword:
+                runs = parsed_runs(rule["form"])
+                last = [run for run in runs if run[1:] != (0, 0)][-1]
+                end = b"" if rule.get("open") else b"(?!%b|(?!\\.(?!%b))%b)" % (_T, _T, _members(last[0]))
+                found.append((rule, written, re.compile(b"".join(map(_run, runs)) + end)))
+    return found
+
+
 _PEM = re.compile(
     rb"-----BEGIN(?=[A-Z0-9 ]{1,40}-----) [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----"
     rb"((?:(?!-----)[\s\S]){0,16384})-----END[A-Z0-9 ]{0,40}-----"
 )
-_JWT = re.compile(rb"eyJ%b{13,}+={0,2}\.ey%b{14,}+(?:={0,2}\.%b*)?" % (_T, _T, _T))
-_SHAPES = [
-    ("mailchimp", rb"[0-9A-Fa-f]{32}-us[0-9]{1,2}(?!%b)" % _T),
-    ("hashicorp", rb"%b{14}\.atlasv1\.%b{60,70}+(?!%b)" % (_T, _T, _T)),
-    ("discord", rb"[MNO]%b{23,25}\.%b{6}\.(%b{27,40}+)(?!%b)" % (_T, _T, _T, _T)),
-    ("telegram", rb"(?:bot)?[0-9]{5,16}:A%b{34}(?!%b)" % (_T, _T)),
-    ("facebook", rb"[0-9]{15,16}\|%b{27}(?!%b)" % (_T, _T)),
-]
-_ENTRA = re.compile(rb"[0-9A-Za-z_~.]{3}[0-9]Q~([0-9A-Za-z_~.\-]*[0-9A-Za-z_~\-])")
-_NAMES = (
-    b"password passwd pwd passphrase pass secret token apikey accesskey secretkey privatekey authkey accountkey credential "
-    b"credentials creds signingkey sharedkey encryptionkey masterkey licensekey herokukey hubspotkey snykkey cloudkey iamkey "
-    b"ibmkey softlayerkey"
-)
-_PLACEHOLDERS = b"example xxxx your placehol dummy fake sample changeme redacted insert ..."
-_PAIRS = {row[:1] + other for row in COMMON_PAIRS.split() for other in row[1:]}
 
 
-def is_random(text: bytes, millibits: int) -> bool:
-    def weight(count: int) -> int:
-        return round(1000 * count * math.log2(count))
-
-    text = text[:256]
-    if any(word in text.lower() for word in _PLACEHOLDERS.split()):
-        return False
-    return weight(len(text)) - sum(map(weight, Counter(text).values())) >= millibits * len(text)
-
-
-def is_name(text: bytes) -> bool:
-    """Whether two thirds of the letters are in words and few digits are among them, or the letters are the alphabet."""
-    written = text[:256].decode()
-    spelt = "abcdefghijklmnopqrstuvwxyz"
-    if any(spelt[first : first + 8] in written.lower() for first in range(19)):
-        return True
-    letters, in_words = len(re.findall("[A-Za-z]", written)), _num_in_words(written)
-    for part in re.findall("[0-9A-Za-z]{16,}", written):
-        if 2 * _num_in_words(part) < len(re.findall("[A-Za-z]", part)):
-            return False
-    borders = len(re.findall("(?=[A-Za-z][0-9]|[0-9][A-Za-z])", written))
-    return 0 < 2 * letters <= 3 * in_words and 4 * borders <= len(re.findall("[0-9A-Za-z]", written))
+def _before(text: bytes, floor: int, position: int, written: str) -> int:
+    """The start of the runs before a keyword; -1 where they are not there."""
+    for name, least, most in parsed_runs(written)[::-1]:
+        match = re.search(b"%b{0,%d}\\Z" % (_members(name), most), text[max(floor, position - most) : position])
+        assert match is not None
+        if len(match[0]) < least:
+            return -1
+        position -= len(match[0])
+    return position
 
 
-def _num_in_words(written: str) -> int:
-    """The letters in runs of which two thirds of the pairs are common."""
-    count = 0
-    for run in re.findall("[A-Z]+[a-z]*|[a-z]+", written):
-        pairs = [first + second for first, second in itertools.pairwise(run.lower())]
-        if len(run) > 2 and 3 * sum(pair in _PAIRS for pair in pairs) >= 2 * len(pairs):
-            count += len(run)
-    return count
-
-
-def is_mixed(text: bytes) -> bool:
-    return all(re.search(sort, text) for sort in (rb"[0-9]", rb"[A-Z]", rb"[a-z]"))
-
-
-def is_cased(text: bytes) -> bool:
-    letters = re.findall(rb"[A-Za-z]", text)
-    return len(letters) <= 4 * len([letter for letter in letters if letter.isupper()]) <= 3 * len(letters)
-
-
-def _issued(text: bytes, offset: int) -> Span | None:
-    """The token with the longest prefix, and of those with the same prefix the first in the table."""
-    spans = []
-    for kind, condition, pattern in PATTERNS if _ANY_PREFIX.match(text, offset) else []:
-        match = pattern.match(text, offset)
-        if not match or (condition == "mixed" and not is_mixed(match[2])) or (condition == "cased" and not is_cased(match[2])):
-            continue
-        if (len(match[1]) <= 4 or condition == "unnamed") and is_name(match[2]):
-            continue
-        if is_random(match[2], 2000 if condition == "loose" else 2800):
-            start = match.start(2) if match[1].endswith((b"/", b"=", b'"')) else offset
-            spans.append((len(match[1]), (start, match.end(), kind)))
-    return max(spans, key=lambda span: span[0])[1] if spans else None
-
-
-def _shaped(text: bytes, floor: int, offset: int) -> Span | None:
-    run = re.compile(_T + b"+").match(text, offset)
-    assert run is not None
-    if text[run.end() : run.end() + 1] == b"~" and run.end() - 5 >= floor and b"-us" not in run[0]:
-        start = run.end() - 5
-        match = _ENTRA.match(text, start)
-        is_first = start == floor or not re.match(rb"[0-9A-Za-z_~.]", text[start - 1 : start])
-        is_long = re.compile(rb"[0-9A-Za-z_~.\-]{64}").match(text, run.end() + 1)
-        if not match or is_long or not is_first or not 31 <= len(match[1]) <= 34:
-            return None
-        is_drawn = is_random(match[0], 2800) and not is_name(match[0])
-        return (start, match.end(), KINDS.index("azure")) if is_mixed(match[0]) and is_drawn else None
-    for kind, pattern in _SHAPES:
-        match = re.compile(pattern).match(text, offset)
-        if match and is_random(match[0], 2800) and not is_name(match[0]) and (kind == "mailchimp" or is_mixed(match[0])):
-            is_bot = kind != "discord" or is_cased(match[1])
-            return (offset, match.end(), KINDS.index(kind)) if is_bot else None
-    return None
-
-
-def _token(text: bytes, floor: int, offset: int) -> Span | None:
-    if text[offset : offset + 1] == b"-":
-        pem = _PEM.match(text, offset)
+def _token(text: bytes, floor: int, position: int, rule: dict[str, Any], written: str, pattern: Any) -> tuple[int, int] | None:
+    if not text.startswith(written.encode(), position):
+        return None
+    if pattern is None:
+        pem = _PEM.match(text, position)
         is_key = pem is not None and len(re.findall(rb"[0-9A-Za-z+/]", pem[1])) >= 64
-        return (offset, pem.end(), KINDS.index("private_key")) if pem is not None and is_key else None
-    jwt = _JWT.match(text, offset)
-    if jwt and (offset == floor or text[offset - 1 : offset] != b"."):
-        return offset, jwt.end(), KINDS.index("jwt")
-    return _issued(text, offset) or _shaped(text, floor, offset)
-
-
-def _is_hex(value: bytes) -> bool:
-    is_both = re.search(rb"[0-9]", value) and re.search(rb"[A-Fa-f]", value)
-    return bool(is_both and re.fullmatch(rb"[0-9A-Fa-f\-]{32,}", value))
-
-
-def _is_no_name(value: bytes) -> bool:
-    num_digits = len(re.findall(rb"[0-9]", value))
-    is_drawn = is_mixed(value) and num_digits > 1 and is_cased(value)
-    return is_drawn or 5 * num_digits >= len(value) > num_digits
-
-
-def _signature(text: bytes, floor: int, offset: int) -> Span | None:
-    """The signature of a URL of Azure at its `=`: 32 bytes in base64, also in percent-encoding."""
-    if offset - 4 < floor or not re.fullmatch(rb"[?&;]sig=", text[offset - 4 : offset + 1]):
+        return (position, pem.end()) if pem is not None and is_key else None
+    start = _before(text, floor, position, rule.get("before", ""))
+    match = pattern.match(text, position + len(written))
+    if start < 0 or match is None:
         return None
-    match = re.compile(rb"(?=([0-9A-Za-z+/%]{0,81}))\1(?:(?<=%..)(?<=[dD])|=)(?![0-9A-Za-z_\-+/=~%])").match(text, offset + 1)
-    if not match or not 44 <= len(match[0]) <= 80 or not is_random(match[0], 2800) or is_name(match[0]):
+    if start > floor:
+        before = text[start - 1 : start]
+        if before == rule.get("unless", "").encode() or (re.match(_T, before) and re.match(_T, text[start : start + 1])):
+            return None
+    has_group = "(" in rule["form"]
+    first, stop = match.span(1) if has_group else (start, match.end())
+    drawn = text[first:stop] if has_group else text[start : match.end()] if start < position else match[0]
+    least = rule.get("evidence", 10 if len(written) <= 4 else 0)
+    millibits = round(1000 * rule.get("entropy", 3.5))
+    if millibits and (not has_entropy(drawn, millibits) or evidence(drawn) < 64 * least or is_placeholder(drawn)):
         return None
-    return offset + 1, match.end(), KINDS.index("azure")
+    return first, stop
 
 
-def _value(text: bytes, start: int, quote: bytes) -> bytes | None:
-    """The value of an assignment that is no token: in quotes, or without."""
-    if not quote:
-        plain = re.compile(rb"[0-9A-Za-z_\-+/=~]{20,200}+(?=[ \t\r\n'\"`;,)\]}<>&|\\]|\Z)").match(text, start)
-        return plain[0] if plain and (_is_hex(plain[0]) or _is_no_name(plain[0])) else None
-    value = re.compile(rb"[0-9A-Za-z!#$%%&()*+,\-./:;=?@\[\]^_|~]{8,200}(?=%b)" % re.escape(quote)).match(text, start)
-    if not value or not re.search(rb"[0-9]", value[0]) or not re.search(rb"[A-Za-z]", value[0]):
-        return None
-    return None if re.fullmatch(rb"[$)+,.].*|(?:%b|\.)+\(.*\)" % _T, value[0]) else value[0]
-
-
-def _assigned(text: bytes, floor: int, offset: int, millibits: int) -> Span | None:
-    before = text[max(floor, offset - 40) : offset]
-    before = before.rstrip(b":?") if text[offset : offset + 1] == b"=" else before
-    if text[offset : offset + 1] == b"," and not before.endswith((b"'", b'"')):
-        return _signature(text, floor, offset)
-    named = re.search(rb"(%b*)(?:\\?[\"'])?\]?[ \t]*\Z" % _T, before)
-    assert named is not None
-    name = re.sub(rb"[_\-]", b"", named[1]).lower()[-8:]
-    if name != b"authorization"[-8:] and not any(name.endswith(word[-8:]) for word in _NAMES.split()):
-        return _signature(text, floor, offset)
-    sign = re.compile(rb"(?:=>|:=|[=:,])[ \t]{0,4}(\\?[\"'`]|)").match(text, offset)
-    assert sign is not None
-    start, quote = sign.end(), sign[1]
-    if not quote and text[offset : offset + 1] == b",":
-        return None
-    if name == b"authorization"[-8:]:
-        scheme = re.compile(rb"[A-Za-z\-]{1,12}+ ").match(text, start)
-        start, quote = scheme.end() if scheme else start, b""
-    if re.compile(_T).match(text, start) and _token(text, floor, start):
-        return None
-    azure = re.compile(rb"([0-9A-Za-z+/]{86})==").match(text, start)
-    if azure:
-        return (start, azure.end(), 2) if is_random(azure[1], 2800) else None
-    aws = re.compile(rb"[0-9A-Za-z+/]{40}(?![0-9A-Za-z+/=])").match(text, start)
-    if aws and is_mixed(aws[0]):
-        return (start, aws.end(), 0) if is_random(aws[0], 2800) and not is_name(aws[0]) else None
-    value = _value(text, start, quote)
-    if value is None:
-        return None
-    least = min(millibits, 2800) if _is_hex(value) else millibits
-    is_drawn = is_random(value, least) and not is_name(value)
-    return (start, start + len(value), KINDS.index("assignment")) if is_drawn else None
-
-
-def find(text: bytes, wanted: int, millibits: int) -> list[Span]:
-    """(start, stop, kind) of every secret, as the kernel writes them."""
-    spans, offset, floor = [], 0, 0
-    token = re.compile(rb"%b+|[=:,]" % _T)
-    while match := token.search(text, offset):
-        is_sign = match[0] in (b"=", b":", b",")
-        span = _assigned(text, floor, match.start(), millibits) if is_sign else _token(text, floor, match.start())
-        span = span if span and wanted >> span[2] & 1 else None  # what is not wanted hides nothing inside it
-        offset = span[1] if span else match.end()
-        floor = span[1] if span else floor
-        spans += [span] if span else []
+def tokens(text: bytes, hits: list[Hit], wanted: int) -> list[Span]:
+    """(start, stop, kind) of every token, as `match_forms` writes them."""
+    spans, floor, position = list[Span](), 0, -1
+    for position in sorted({hit[0] for hit in hits}):
+        if position < floor:
+            continue
+        best = None
+        for keyword in (hit[1] for hit in hits if hit[0] == position):
+            for rule, written, pattern in _forms(keyword):
+                span, kind = _token(text, floor, position, rule, written, pattern), KINDS.index(rule["kind"])
+                if span is not None and wanted >> kind & 1:
+                    best = (*span, kind)
+                    break
+        if best is not None:
+            spans.append(best)
+            floor = best[1]
     return spans
+
+
+_OPENING = re.compile(rb"(?:[A-Za-z@](?=['\"]))?(\\(?=.))?(['\"`])(?:\2\2)?")
+_SIGN = re.compile(rb"(?:=>|:=|::=|\?=|\|\|=|=(?![=~])|:(?!:))")
+_TYPE = re.compile(rb"[ \t]{0,16}(?:[0-9A-Za-z_\-.&]|\[|\]){1,24}(?<![ \t])[ \t]{1,16}=(?!=)(?=[\s\S])")
+_LINK = re.compile(rb"(?=[\s\S])[\x00-\x20,'\"]{1,40}value['\"]?[ \t]{0,16}[=:]", re.IGNORECASE)
+
+
+def _sign(text: bytes, start: int, stop: int, is_header: bool) -> tuple[int, str]:
+    """Where a value may start behind a name, and what may be there: "any", "quoted", "element", ""."""
+    closing = re.compile(rb"(\\(?=.))?(['\"])?(?(2)[\])]|\])?", re.DOTALL).match(text, stop)
+    assert closing is not None
+    first = closing.end()
+    blanks = re.compile(rb"[ \t]{0,16}").match(text, first)
+    assert blanks is not None
+    j = blanks.end()
+    if j + 1 >= len(text):
+        return j, ""
+    sign = _SIGN.match(text, j)
+    if sign is not None and sign[0] == b":":
+        typed = _TYPE.match(text, j + 1)
+        return (typed.end() if typed else j + 1), "any"
+    if sign is not None:
+        return sign.end(), "any"
+    if text[j : j + 1] in (b"=", b":"):
+        return j, ""
+    if text[j : j + 1] == b">" and j == first:
+        return j + 1, "element"
+    if link := _LINK.match(text, first):
+        return link.end(), "any"
+    if (text[j : j + 1] == b"," and closing[2]) or (text[j : j + 1] == b"(" and j == first):
+        return j + 1, "quoted"
+    if j == first:
+        return j, ""
+    if is_header or (start > 1 and text[start - 1 : start] == b"-"):
+        return j, "any"
+    typed = _TYPE.match(text, j)
+    return (typed.end(), "any") if typed else (j, "quoted")
+
+
+def _quoted(text: bytes, start: int, quote: bytes, is_escaped: bool) -> bytes:
+    mark = re.escape(quote)
+    if is_escaped:
+        inside = re.compile(rb"((?:[!-\[\]-~](?<!%b)|\\(?!%b)[!-~])*)\\%b" % (mark, mark, mark))
+    else:
+        inside = re.compile(rb"((?:[!-\[\]-~](?<!%b)|\\[!-~])*)%b" % (mark, mark))
+    match = inside.match(text, start, start + 4097)
+    return match[1] if match else b""
+
+
+def _is_template(value: bytes) -> bool:
+    return bool(re.search(rb"[${#%]\{[\s\S]*\}|<%", value))
+
+
+def _is_code(value: bytes) -> bool:
+    if _is_template(value):
+        return True
+    if re.match(rb"\$[0-9A-Za-z_\-{(]", value):
+        return len(value) < 20 or not re.search(rb"[0-9]", value) or value[1:2] in (b"{", b"(")
+    if re.fullmatch(rb"<.*>|\{.*\}|\[.*\]|[)+,.].*[(+,.]", value, re.DOTALL):
+        return True
+    call = re.match(rb"[0-9A-Za-z_\-.:&*]+[(\[]", value)
+    return bool(call and (value[-1:] in b")];:,{(" or value[-2:-1] == b")"))
+
+
+def _reserve(value: bytes) -> int:
+    """Bits that slugs need more than other values."""
+    parts = re.split(rb"[^0-9A-Za-z]", value)
+    if len(parts) == 1 or re.search(rb"[^0-9A-Za-z_\-./]", value):
+        return 0
+    is_slug = max(map(len, parts)) < 8 and not (re.search(rb"[a-z]", value) and re.search(rb"[A-Z]", value))
+    return 14 if is_slug or not re.search(rb"[0-9]", value) else 0
+
+
+def _is_secret(value: bytes, rule: dict[str, Any], least: int, millibits: int) -> bool:
+    if not rule["length"] <= len(value) <= 4096 or not re.search(rb"[A-Za-z]", value):
+        return False
+    if not has_entropy(value, millibits) or 5 * len(re.findall(rb"[0-9A-Za-z]", value)) < 2 * len(value):
+        return False
+    return best_evidence(value) >= 64 * (least + _reserve(value)) and not _is_code(value) and not is_placeholder(value)
+
+
+def _ends_in(text: bytes, words: list[str]) -> bool:
+    tail = re.search(rb"[0-9A-Za-z_\-. ]*\Z", text)
+    assert tail is not None
+    letters = re.sub(rb"[^0-9A-Za-z]", b"", tail[0]).lower()[-8:]
+    return any(letters.endswith(word.encode()[-8:]) for word in words)
+
+
+def _line(text: bytes, start: int) -> bytes:
+    match = re.compile(rb"[!-~]{0,4097}").match(text, start)
+    assert match is not None
+    rest = re.compile(rb"[ \t]{0,16}(?:[\n\r#]|\Z)").match(text, match.end())
+    is_short = len(match[0]) < 4097 or match.end() == len(text)
+    return re.sub(rb"[;,]\Z", b"", match[0]) if rest and is_short else b""
+
+
+def _begins_line(text: bytes, start: int) -> bool:
+    low = max(0, start - 64)
+    name = re.search(rb"[0-9A-Za-z_\-.]*\Z", text[low:start])
+    assert name is not None
+    before = re.search(rb"(?:[\x00-\x09\x0b-\x20A-Za-z\-#;/*$:>])*\Z", text[low : low + name.start()])
+    assert before is not None
+    first = low + before.start()
+    blanks = len(re.findall(rb"(?<=[^\x00-\x20])[\x00-\x20]", before[0]))
+    return (first == 0 or (first > low and text[first - 1 : first] == b"\n")) and blanks < 3
+
+
+def _word(text: bytes, start: int) -> bytes:
+    plain = rb"(?:[0-9A-Za-z_\-+/=~.!@#%^*$]|&(?![0-9A-Za-z_\-.]{0,22}(?:[=;\x00-\x20'\"]|\Z))(?![0-9A-Za-z_\-.]{23}))"
+    match = re.compile(plain + b"{0,4097}").match(text, start)
+    assert match is not None
+    follows = re.compile(rb"[ \t\r\n'\"`;,)\]}<>&|\\]|\Z").match(text, match.end())
+    return re.sub(rb"[.!]+\Z", b"", match[0]) if follows else b""
+
+
+def _values(text: bytes, start: int, stop: int, rule: dict[str, Any]) -> list[tuple[int, bytes, int]]:
+    """(start, value, least evidence) of what may be the value of a name, in the order in which they are tried."""
+    is_header = rule.get("header", False)
+    after, wants = _sign(text, start, stop, is_header)
+    blanks = re.compile(rb"[ \t]{0,16}").match(text, after)
+    assert blanks is not None
+    first = blanks.end()
+    if not wants:
+        return []
+    if wants == "element":
+        match = re.compile(rb"([!-;=-~]*)</").match(text, first, first + 4097)
+        return [(first, match[1] if match else b"", rule["plain"])]
+    opening = _OPENING.match(text, first)
+    first = opening.end() if opening else first
+    scheme = re.compile(rb"[A-Za-z\-]{1,12} ").match(text, first)
+    if scheme and (is_header or _ends_in(scheme[0][:-1], built_in()["schemes"])):
+        first = scheme.end()
+    if opening:
+        return [(first, _quoted(text, first, opening[2], opening[1] is not None), rule["quoted"])]
+    if wants == "quoted":
+        return []
+    values = [(first, _word(text, first), rule["plain"])]
+    if text[start - 1 : start] not in (b"?", b"&") or start == 0:
+        values = [(first, _line(text, first), rule["plain"])] * _begins_line(text, start) + values
+    return values
+
+
+def _is_name(text: bytes, start: int, stop: int, rule: dict[str, Any]) -> int:
+    """The stop of a name, digits included; -1 where it is none."""
+    match = re.compile(rb"(?:_(?=[0-9]))?[0-9]*(?![0-9A-Za-z_\-\x80-\xff])").match(text, stop)
+    if match is None:
+        return -1
+    before = text[start - 1 : start] if start else b""
+    is_hump = re.match(rb"[a-z]", before) and text[start : start + 1] < b"\x60"
+    if rule.get("word") and re.match(rb"[0-9A-Za-z\x80-\xff]", before) and not is_hump:
+        return -1
+    if _ends_in(text[max(0, start - 20) : start], rule.get("unless", [])):
+        return -1
+    is_type = re.search(rb"::[0-9A-Za-z_\-]*\Z", text[max(0, start - 64) : start])
+    return -1 if is_type and text[match.end() : match.end() + 1] in (b"'", b'"') else match.end()
+
+
+@cache
+def _names() -> dict[str, dict[str, Any]]:
+    return {name: rule for rule in built_in()["assignments"] for name in spelt_names(rule)}
+
+
+def values(text: bytes, hits: list[Hit], wanted: int, millibits: int) -> list[Span]:
+    """(start, stop, kind) of every value behind a name, as `match_names` writes them."""
+    spans, floor = list[Span](), 0
+    for position, keyword in hits:
+        rule = _names().get(keyword)
+        if rule is None or position < floor:
+            continue
+        stop = _is_name(text, position, position + len(keyword), rule)
+        for start, value, least in _values(text, position, stop, rule) if stop >= 0 else []:
+            if _is_secret(value, rule, least, millibits):
+                is_uuid = len(value) == 36 and value[8:9] == b"-" and _is_hexadecimal(value)
+                kind = _kind(value)
+                if not (rule.get("weak") and is_uuid) and wanted >> kind & 1:
+                    spans.append((start, start + len(value), kind))
+                    floor = start + len(value)
+                break
+    return spans
+
+
+def _is_hexadecimal(value: bytes) -> bool:
+    return bool(re.fullmatch(rb"[0-9A-Fa-f\-]+", value) and re.search(rb"[0-9]", value) and re.search(rb"[A-Fa-f]", value))
+
+
+def _kind(value: bytes) -> int:
+    if re.fullmatch(rb"[0-9A-Za-z+/]{40}", value) and not _is_hexadecimal(value):
+        return KINDS.index("aws")
+    return KINDS.index("azure" if re.fullmatch(rb"[0-9A-Za-z+/]{86}==?", value) and value.endswith(b"==") else "assignment")
+
+
+def copies(text: bytes, spans: list[Span]) -> list[Span]:
+    """What is written like a span, outside all spans."""
+    texts = dict[bytes, int]()
+    for start, stop, kind in spans:
+        if stop - start >= 12 and best_evidence(text[start:stop]) >= 8 * 64:
+            texts.setdefault(text[start:stop], kind)
+    found, j = [], 0
+    while j < len(text):
+        inside = next((span for span in spans if span[0] <= j < span[1]), None)
+        limit = min([span[0] for span in spans if span[0] > j], default=len(text))
+        value = max((one for one in texts if text.startswith(one, j) and j + len(one) <= limit), key=len, default=b"")
+        if inside is not None:
+            j = inside[1]
+        elif value:
+            found.append((j, j + len(value), texts[value]))
+            j += len(value)
+        else:
+            j += 1
+    return found

@@ -1,97 +1,121 @@
-"""Secrets of the right form that open nothing: drawn by lot, each time from a seed, so that none stands in the sources."""
+"""Secrets of the right form that open nothing: drawn by lot, each time from a seed, so that none stands in the sources.
+
+Tokens are drawn for every row of `stages/redact/rules/secrets.toml`, values for every alphabet and length of `VALUES`.
+"""
 
 from __future__ import annotations
 
-import base64
-import json
 import random
-import re
 import string
+from collections.abc import Iterator
+from typing import Any
 
-from datapipe.kernels.redact.tokens import TABLE
-from tests.oracles.secrets import is_cased, is_mixed, is_name, is_random
+from datapipe.kernels.redact.tokens import members_of, parsed_runs
+from stages.redact._rules import built_in
+from tests.oracles.secrets import best_evidence, evidence, has_entropy, is_placeholder
 
 _LETTERS = string.ascii_letters + string.digits
-_TOKEN = _LETTERS + "_-"
-_SMALL, _CAPITAL = string.ascii_lowercase + string.digits, string.ascii_uppercase + string.digits
-_HEX = "0123456789abcdef"
-_ALPHABETS = {"digit": string.digits, "lower": _SMALL, "upper": _CAPITAL, "hex": _HEX, "alnum": _LETTERS}
-_ALPHABETS |= {"word": _LETTERS + "_", "token": _TOKEN, "field": _TOKEN, "dotted": _TOKEN + ".", "path": _TOKEN + "+/"}
-_ALPHABETS |= {"base64": _LETTERS + "+/", "percent": _LETTERS + "%"}
 _LONGEST = 40
 """Characters that a run may have above the fewest."""
+ALPHABETS = {
+    "letters and digits": _LETTERS,
+    "small letters and digits": string.ascii_lowercase + string.digits,
+    "hexadecimal": "0123456789abcdef",
+    "base64": _LETTERS + "+/",
+    "base64url": _LETTERS + "-_",
+    "letters": string.ascii_letters,
+    "small letters": string.ascii_lowercase,
+    "with signs": _LETTERS + "!@#$%^&*",
+}
+LENGTHS = (16, 20, 24, 32, 40, 64)
+QUOTED = {
+    "JSON": '{{"user": "a", "db_password": "{}", "port": 1}}',
+    "JSON in a text": r'body = "{{\"token\": \"{}\"}}"',
+    "YAML in quotes": "db:\n  password: '{}'\n",
+    "attribute": '<add key="DbPassword" value="{}"/>',
+    "list of pairs": '- name: DB_PASSWORD\n  value: "{}"\n',
+    "Python": 'API_KEY = b"{}"\n',
+    "typed": 'const token: string = "{}";',
+    "argument": "connect(user='a', client_secret='{}')",
+    "call": 'os.getenv("API_TOKEN", "{}")',
+    "scheme": 'auth_token: "Bearer {}"',
+    "hash": "'secret' => '{}',",
+    "acmeKey": 'acmeKey = "{}"',
+    "SQL": "ALTER USER a WITH PASSWORD '{}';",
+}
+PLAIN = {
+    ".env": "A=1\nDB_PASSWORD={}\nB=2\n",
+    "export": "export API_TOKEN={}\n",
+    "YAML": "db:\n  password: {}\n  user: a\n",
+    "INI": "[db]\npassword = {}\nuser = a\n",
+    "XML": "<db><password>{}</password></db>",
+    "acme_key": "acme_key: {}\n",
+    "key=": "key={}\n",
+    "docker": "docker run -e DB_PASSWORD={} -p 80:80 image",
+    "option": "tool --password {} --verbose",
+    "header": "curl -H 'Authorization: Bearer {}' https://h.com",
+    "URL": "https://h.com/?access_token={}&page=2",
+}
+FRAMES = {**QUOTED, **PLAIN}
+"""Where values stand. A value is where `{}` is; the frames of the second group have no quotes around it."""
 
 
-def _drawn(rng: random.Random, length: int, alphabet: str = _LETTERS) -> str:
-    return "aZ7" + "".join(rng.choices(alphabet, k=length - 3))
-
-
-def _drawn_run(rng: random.Random, written: str) -> str:
-    """A run of the table, such as `hex{32}`, `token{20,300}` or a sign."""
-    match = re.fullmatch(r"(\w{2,}|.)(?:\{(\d+)(?:,(\d+))?\})?", written)
-    assert match is not None
-    least, most = int(match[2] or 1), int(match[3] or match[2] or 1)
-    if match[1] == "uuid":
-        return "-".join("".join(rng.choices(_HEX, k=length)) for length in (8, 4, 4, 4, 12))
-    drawn = rng.choices(_ALPHABETS.get(match[1], match[1]), k=rng.randint(least, min(most, least + _LONGEST)))
+def _drawn_run(rng: random.Random, name: str, least: int, most: int) -> str:
+    """A run of a form: characters of its alphabet, or its sign."""
+    if name == "uuid":
+        return "-".join("".join(rng.choices("0123456789abcdef", k=length)) for length in (8, 4, 4, 4, 12))
+    members = built_in()["alphabets"].get(name, name) if len(name) > 1 else name
+    drawn = rng.choices([chr(byte) for byte in members_of(members)], k=rng.randint(least, min(most, least + _LONGEST)))
     return "".join(drawn)
 
 
-def _drawn_rest(rng: random.Random, runs: str, condition: str) -> str:
-    """What follows a prefix: drawn again until it looks random and fits the condition of its row."""
-    while True:
-        rest = "".join(_drawn_run(rng, run) for run in runs.split())
-        fits = {"": True, "loose": True, "unnamed": True, "mixed": is_mixed(rest.encode()), "cased": is_cased(rest.encode())}[
-            condition
-        ]
-        if fits and is_random(rest.encode(), 2800) and not is_name(rest.encode()):
-            return rest
+def drawn_token(rng: random.Random, rule: dict[str, Any]) -> tuple[str, str, str]:
+    """What is written before a token of a rule, the token, and what is behind it: drawn again until it looks random."""
+    if rule["form"] == "pem":
+        lines = "\n".join("".join(rng.choices(_LETTERS + "+/", k=64)) for _ in range(6))
+        return "", f"-----BEGIN RSA PRIVATE KEY-----\n{lines}\n-----END RSA PRIVATE KEY-----", ""
+    for _ in range(20):
+        keyword = rng.choice(rule["keywords"])
+        before = "".join(_drawn_run(rng, *run) for run in parsed_runs(rule.get("before", "")))
+        parts = [_drawn_run(rng, *run) if run[1:] != (0, 0) else run[0] for run in parsed_runs(rule["form"])]
+        names = [run[0] for run in parsed_runs(rule["form"])]
+        whole = "".join(part for part, name in zip(parts, names) if name not in "()")
+        opening = names.index("(") if "(" in names else -1
+        secret = "".join(parts[opening + 1 : names.index(")")]) if opening >= 0 else before + keyword + whole
+        drawn = (secret if opening >= 0 else before + keyword + whole if before else whole).encode()
+        least = rule.get("evidence", 10 if len(keyword) <= 4 else 0)
+        millibits = round(1000 * rule.get("entropy", 3.5))
+        if millibits and (not has_entropy(drawn, millibits) or evidence(drawn) < 64 * least or is_placeholder(drawn)):
+            continue
+        if opening < 0:
+            return "", secret, ""
+        return (
+            keyword + "".join(parts[:opening]),
+            secret,
+            "".join(parts[names.index(")") + 1 :]) + "h.com" * rule.get("open", False),
+        )
+    raise AssertionError(f"no random token fits the rule {rule['id']}")
 
 
-def drawn_tokens(seed: int) -> list[tuple[str, str, str]]:
-    """One token for each row of the table of issuers: (kind, what is written before the token, the token)."""
-    rng, tokens = random.Random(seed), []
-    for row in TABLE.strip().splitlines():
-        head, runs, condition = ([part.strip() for part in row.split("|")] + [""])[:3]
-        kind, *prefixes = head.split()
-        prefix, rest = rng.choice(prefixes), _drawn_rest(rng, runs, condition)
-        tokens.append((kind, prefix, rest) if prefix[-1] in '/="' else (kind, "", prefix + rest))
-    return tokens
-
-
-def drawn_shapes(seed: int) -> list[tuple[str, str]]:
-    """Secrets that have no prefix: (kind, secret)."""
+def drawn_tokens(seed: int) -> Iterator[tuple[str, str, str, str]]:
+    """One token for each row of the table of issuers: its kind, what is before it, the token, what is behind it."""
     rng = random.Random(seed)
-
-    def encoded(record: object) -> str:
-        return base64.urlsafe_b64encode(json.dumps(record).encode()).decode().rstrip("=")
-
-    lines = "\n".join(_drawn(rng, 64, _LETTERS + "+/") for _ in range(6))
-    number = str(rng.randrange(10**17, 10**18))
-    return [
-        ("jwt", f"{encoded({'alg': 'HS256'})}.{encoded({'sub': _drawn(rng, 9)})}.{_drawn(rng, 43, _TOKEN)}"),
-        ("jwt", f"{encoded({'alg': 'none'})}.{encoded({'sub': _drawn(rng, 9)})}."),
-        ("private_key", f"-----BEGIN RSA PRIVATE KEY-----\n{lines}\n-----END RSA PRIVATE KEY-----"),
-        ("private_key", "-----BEGIN PRIVATE KEY-----" + repr(lines)[1:-1] + "\\n-----END PRIVATE KEY-----"),
-        ("mailchimp", "".join(rng.choices(_HEX, k=32)) + f"-us{rng.randrange(1, 40)}"),
-        ("telegram", f"{rng.randrange(10**8, 10**10)}:AA{_drawn(rng, 33)}"),
-        ("discord", f"{base64.b64encode(number.encode()).decode()}.G{_drawn(rng, 5)}.{'Xq' * 4}{_drawn(rng, 30, _TOKEN)}"),
-        ("facebook", f"{rng.randrange(10**14, 10**16)}|{_drawn(rng, 27)}"),
-        ("hashicorp", f"{_drawn(rng, 14)}.atlasv1.{_drawn(rng, 66)}"),
-        ("azure", f"{_drawn(rng, 3)}8Q~{_drawn(rng, 34, _TOKEN + '~')}"),
-    ]
+    for rule in built_in()["issuers"]:
+        yield (rule["kind"], *drawn_token(rng, rule))
 
 
 def drawn_secrets(seed: int) -> list[tuple[str, str]]:
-    """One or more secrets of each kind but `assignment`: (kind, secret). None needs a name before it."""
-    return [(kind, token) for kind, before, token in drawn_tokens(seed) if not before] + drawn_shapes(seed)
+    """One or more secrets of each kind but `assignment` and `custom`, which need no name: (kind, secret)."""
+    return [(kind, token) for kind, before, token, _ in drawn_tokens(seed) if not before]
 
 
-def drawn_keys(seed: int) -> list[tuple[str, str]]:
-    """Keys that are known by the name before them: (kind, key)."""
-    rng = random.Random(seed)
-    alphabet = _LETTERS + "+/"
-    return [
-        ("aws", "aZ7" + "".join(rng.choices(alphabet, k=37))),
-        ("azure", "".join(rng.choices(alphabet, k=86)) + "=="),
-    ]
+def drawn_value(rng: random.Random, alphabet: str, length: int) -> str:
+    """A value of an alphabet that does not read like a name: 1 % to 3 % of those of 16 characters do."""
+    while True:
+        value = "".join(rng.choices(ALPHABETS[alphabet], k=length))
+        if (
+            best_evidence(value.encode()) >= 64 * 12
+            and has_entropy(value.encode(), 3500)
+            and not is_placeholder(value.encode())
+        ):
+            return value

@@ -1,367 +1,331 @@
-"""The tokens of known issuers as one table: a prefix, then runs of characters of given alphabets and lengths.
+"""Tokens of a known form: a keyword, and runs of characters behind and before it.
 
-    TABLE  --parsed once-->  a trie of the prefixes  +  the runs behind each prefix
-    bytes at the start of a word  --trie-->  prefixes  --runs-->  start, stop and kind of the token
+    rules (data)  --compiled once-->  alphabets, runs, facts of each form
+    hits of keywords  --runs-->  start, stop and kind of the token
 
-The trie costs one look-up for a word whose first byte begins no prefix. Prefixes, alphabets and lengths are facts that the
-issuers document, or that the configuration of gitleaks 8.30 and the detectors of detect-secrets 1.5 list. In neither are glwt-
-(GitLab), sk-or-v1- (OpenRouter), gsk_ (Groq), xai-, tskey- (Tailscale), sbp_ (Supabase), nfp_ (Netlify) and r8_ (Replicate);
-their forms are those in use in 2026, and no list to check them against was at hand.
+A form is written as runs: `hex{32}` is a run of 32 characters of the alphabet `hex`, `token{20,64}` one of 20 to 64, and a
+sign alone is itself. A run takes as many characters as it may and gives none back, so the cost is linear. The token is what
+stands between `(` and `)` where the form has them, else the keyword with its runs.
 
-A row of the table is a kind, its prefixes, `|`, and the runs. `hex{32}` is a run of 32 characters of the alphabet `hex`,
-`token{20,64}` one of 20 to 64, and a sign alone is itself. A run takes as many characters as it may. No letter, digit, `_` or
-`-` follows a token, and no character of its last alphabet. What follows the prefix must look random, and behind a prefix of
-four characters or fewer not like a name (`randomness.py`). A word behind a second `|`
-is one more condition on it:
-
-    mixed   digits, capitals and small letters
-    loose   looks random with 2 bits a character: numbers among the parts
-    cased   a quarter of the letters or more are capitals, and a quarter or more are small; in camelCase fewer are capitals
-    unnamed does not look like a name, whatever the prefix
-
-The rows of a prefix are tried in order, and the longest prefix wins. The prefix is a part of the token unless it ends in `/`,
-`=` or `"`: then it is the address or the name before the token.
+A token is free-standing: no letter, digit, `_` or `-` is before it or behind it, and no character of its last alphabet but the
+dot of a sentence. The keyword is written as in the rule, case included. What stands beside it has the entropy and the evidence
+of the rule (`randomness.py`). At one byte the longest keyword wins, and of its forms the first that fits.
 """
 
 from __future__ import annotations
 
 import re
-import string
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from datapipe.kernels import inline
-from datapipe.kernels.redact.ascii import TOKEN, is_in
-from datapipe.kernels.redact.randomness import CAPITALS, DIGITS, SMALL, is_cased, is_name, is_random, sorts_in
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.redact.ascii import BASE64, TOKEN, UPPER, is_in
+from datapipe.kernels.redact.keywords import Hits, SpansOut
+from datapipe.kernels.redact.randomness import BITS, evidence_of, has_entropy, is_placeholder
+from datapipe.kernels.types import Int32s, Int64Matrix, Int64s, Int64sOut, UInt8s, UInt64s, input_record
 
-TABLE = """
-aws           AKIA ASIA ABIA ACCA                                  | upper{16}
-aws           A3T                                                  | upper{17}
-aws           ABSK                                                 | base64{109,269} ={0,2}
-aws           bedrock-api-key-YmVkcm9jay5hbWF6b25hd3MuY29t         | base64{0,2000} ={0,2}
-gcp           AIza                                                 | token{35}
-google_oauth  GOCSPX-                                              | token{28}
-google_oauth  ya29.                                                | token{20,1000}
-github        ghp_ gho_ ghu_ ghs_ ghr_                             | alnum{36,255}
-github        github_pat_                                          | token{60,255}
-gitlab        glpat- glrt-                                         | token{20,300} . lower{9}
-gitlab        glpat- gldt- glft- glsoat- glffct- glrt- glrtr- glwt- | token{20,300}
-gitlab        glcbt- GR1348941                                     | token{20,300}
-gitlab        glimt-                                               | token{25,26}
-gitlab        glptt-                                               | token{40}
-gitlab        glagent-                                             | token{50,1024}
-gitlab        gloas-                                               | token{64}
-gitlab        _gitlab_session=                                     | lower{32}
-slack         xoxa- xoxb- xoxe- xoxo- xoxp- xoxr- xoxs-            | digit{1,14} - token{10,255} | loose
-slack         xapp- xoxe.xoxb- xoxe.xoxp-                          | digit - token{20,255} | loose
-slack         xoxa- xoxr-                                          | alnum{16,64} | mixed
-slack         hooks.slack.com/services/ hooks.slack-gov.com/services/ | word{8,14} / word{8,14} / word{16,32}
-slack         hooks.slack.com/workflows/ hooks.slack.com/triggers/ | base64{30,90}
-slack         hooks.slack-gov.com/workflows/ hooks.slack-gov.com/triggers/ | base64{30,90}
-stripe        sk_live_ rk_live_ sk_test_ rk_test_ sk_prod_ rk_prod_ | alnum{10,255}
-stripe        whsec_                                               | base64{24,255} ={0,2}
-openai        sk-                                                  | token{32,255} | mixed
-anthropic     sk-ant-                                              | token{40,255}
-hugging_face  hf_ api_org_                                         | alnum{34} | cased
-npm           npm_                                                 | alnum{36}
-npm           _authToken=                                          | hex{8} - hex{4} - hex{4} - hex{4} - hex{12}
-npm           _auth= _auth="                                         | base64{18,400} ={0,2}
-pypi          pypi-AgE                                             | token{50,2000}
-jwt           ZXlK                                                 | base64{60,2000} ={0,2} | mixed
-artifactory   AKCp                                                 | alnum{69}
-artifactory   cmVmd                                                | alnum{59}
-atlassian     ATATT3                                               | field{186}
-atlassian     ATCTT3xFfG                                           | field{171,200}
-digitalocean  dop_v1_ doo_v1_ dor_v1_                              | hex{64}
-discord       discord.com/api/webhooks/ discordapp.com/api/webhooks/ | digit{17,20} / token{60,80}
-discord       discord.com/api/v6/webhooks/ discord.com/api/v7/webhooks/ | digit{17,20} / token{60,80}
-discord       discord.com/api/v8/webhooks/                         | digit{17,20} / token{60,80}
-discord       discord.com/api/v9/webhooks/ discord.com/api/v10/webhooks/ | digit{17,20} / token{60,80}
-discord       discordapp.com/api/v6/webhooks/ discordapp.com/api/v7/webhooks/ | digit{17,20} / token{60,80}
-discord       discordapp.com/api/v8/webhooks/ discordapp.com/api/v9/webhooks/ | digit{17,20} / token{60,80}
-facebook      EAAM EAAC                                            | alnum{100,400}
-grafana       eyJrIjoi                                             | alnum{70,400} ={0,3}
-grafana       glc_                                                 | base64{32,400} ={0,3}
-grafana       glsa_                                                | alnum{32} _ hex{8}
-hashicorp     hvs.                                                 | token{90,120}
-hashicorp     hvb. hvr.                                            | token{138,300}
-hashicorp     s.                                                   | alnum{24} | mixed
-heroku        HRKU-AA                                              | token{58}
-sendgrid      SG.                                                  | token{16,24} . token{36,50}
-sentry        sntrys_eyJpYXQiO                                     | base64{40,600} ={0,2} _ base64{43}
-sentry        sntryu_                                              | hex{64}
-shopify       shpat_ shpca_ shppa_ shpss_                          | hex{32}
-square        sq0csp-                                              | token{43}
-square        sq0atp-                                              | token{22,60}
-square        EAAA                                                 | token{60} | mixed
-twilio        SK AC                                                | hex{32}
-other         sk-or-v1-                                            | hex{64}
-other         gsk_                                                 | alnum{52}
-other         xai-                                                 | alnum{80}
-other         tskey-auth- tskey-api- tskey-client- tskey-scim- tskey-webhook- | alnum{8,24} - alnum{16,64} | unnamed
-other         sbp_ sbp_oauth_                                      | hex{40}
-other         nfp_                                                 | alnum{36}
-other         r8_                                                  | alnum{37}
-other         dnkey-                                               | word{26} - field{52}
-other         NRJS-                                                | hex{19}
-other         A3-                                                  | upper{6} - upper{11} - upper{5} - upper{5} - upper{5}
-other         A3-                      | upper{6} - upper{6} - upper{5} - upper{5} - upper{5} - upper{5}
-other         ops_eyJ                                              | base64{250,4000} ={0,3}
-other         p8e-                                                 | alnum{32}
-other         AGE-SECRET-KEY-1                                     | upper{58}
-other         pat                                                  | alnum{14} . hex{64}
-other         LTAI                                                 | alnum{20} | mixed
-other         sc_ ext_ scauth_ authress_                           | lower{5,30} . lower{4,6} . token{14,36} . path{30,120}
-other         4b1d                                                 | alnum{38} | mixed
-other         CLOJARS_                                             | alnum{60}
-other         v1.0-                                                | hex{24} - hex{146}
-other         dapi                                                 | hex{32} -{0,1} digit{0,1}
-other         dp.pt. dp.ct. dp.sa. dp.scim. dp.audit.              | alnum{40,44}
-other         sl.                                                  | field{130,200}
-other         duffel_test_ duffel_live_                            | field{43}
-other         dt0c01.                                              | alnum{24} . alnum{64}
-other         EZAK EZTK                                            | alnum{54}
-other         FLWSECK_TEST- FLWSECK-                               | lower{32} - upper
-other         FLWSECK_TEST-                                        | lower{12}
-other         fo1_                                                 | token{43}
-other         fm1a_ fm1r_ fm2_                                     | base64{100,4000} ={0,3}
-other         fio-u-                                               | field{64}
-other         pat. sat.                                            | token{22} . alnum{24} . alnum{20}
-other         ico-                                                 | alnum{32} | mixed
-other         s-s4t2ud- s-s4t2af-                                  | hex{64}
-other         lin_api_ lin_oauth_                                  | alnum{40,64}
-other         webhook.office.com/webhookb2/                        | uuid{36} @ uuid{36} / alnum{15} / lower{32} / uuid{36}
-other         NRAK-                                                | upper{27}
-other         NRII-                                                | token{32}
-other         ntn_                                                 | digit{11} alnum{35}
-other         API-                                                 | upper{26}
-other         sha256~                                              | token{43}
-other         pplx-                                                | alnum{48}
-other         pscale_tkn_ pscale_oauth_ pscale_pw_                 | dotted{32,64}
-other         PMAK-                                                | hex{24} - hex{34}
-other         pnu_                                                 | alnum{36}
-other         pul-                                                 | hex{40}
-other         rdme_                                                | lower{70}
-other         rubygems_                                            | hex{48}
-other         tk-us-                                               | token{48}
-other         xkeysib-                                             | hex{64} - alnum{16}
-other         sm_aat_ sm_pat_ sm_sat_                              | alnum{16}
-other         shippo_live_ shippo_test_                            | hex{40}
-other         squ_ sqp_ sqa_                                       | alnum{40}
-other         sgp_                                                 | hex{16} _ hex{40}
-other         sgp_ sgp_local_                                      | hex{40}
-other         tfp_                                                 | dotted{59}
-other         AQVN                                                 | token{35,38} | mixed
-other         access-sandbox- access-development- access-production- | uuid{36}
-other         AAAAAAAAAAAAAAAAAAAAAA                               | percent{80,100}
-"""
-Kind = Literal[
-    "aws",
-    "gcp",
-    "azure",
-    "github",
-    "gitlab",
-    "slack",
-    "stripe",
-    "openai",
-    "anthropic",
-    "hugging_face",
-    "npm",
-    "pypi",
-    "jwt",
-    "google_oauth",
-    "private_key",
-    "assignment",
-    "artifactory",
-    "atlassian",
-    "digitalocean",
-    "discord",
-    "facebook",
-    "grafana",
-    "hashicorp",
-    "heroku",
-    "mailchimp",
-    "sendgrid",
-    "sentry",
-    "shopify",
-    "square",
-    "telegram",
-    "twilio",
-    "other",
-]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""The kinds of secrets, in the order of their numbers."""
 NO_KIND = -1
-TOKEN_MILLIBITS = 2_800
-"""Least entropy of what follows a prefix, in thousandths of a bit a character."""
-_LOOSE_MILLIBITS = 2_000
-
-_SMALL, _CAPITAL, _DIGIT = string.ascii_lowercase, string.ascii_uppercase, string.digits
-_ALNUM = _DIGIT + _SMALL + _CAPITAL
-_ALPHABETS = {
-    "digit": _DIGIT,
-    "lower": _DIGIT + _SMALL,
-    "upper": _DIGIT + _CAPITAL,
-    "hex": string.hexdigits,
-    "uuid": string.hexdigits + "-",
-    "alnum": _ALNUM,
-    "word": _ALNUM + "_",
-    "token": _ALNUM + "_-",
-    "field": _ALNUM + "_-=",
-    "dotted": _ALNUM + "_-=.",
-    "path": _ALNUM + "_-=+/",
-    "base64": _ALNUM + "+/",
-    "percent": _ALNUM + "%",
-    **{sign: sign for sign in "._-=/@"},
-}
-_BITS = {name: 1 << bit for bit, name in enumerate(_ALPHABETS)}
-_CONDITIONS = {"": 0, "mixed": 1, "cased": 2, "loose": 3, "unnamed": 4}
-_MIXED, _CASED, _LOOSE, _UNNAMED = 1, 2, 3, 4
-_MAX_SHORT_PREFIX = 4
+_MAX_PEM_BYTES = 16_384
+_SPACE, _DASH, _DOT = (ord(sign) for sign in " -.")
+_BEGIN, _END, _DASHES = (np.frombuffer(text, np.uint8) for text in (b"-----BEGIN", b"-----END", b"-----"))
+_KEY, _BLOCK = np.frombuffer(b"PRIVATE KEY", np.uint8), np.frombuffer(b" BLOCK", np.uint8)
+_RUN = re.compile(r"(\w{2,}|[^\w\s])(?:\{(\d+)(?:,(\d+))?\})?|_|\w")
+PEM = "pem"
+"""The form of a whole PEM block."""
 
 
-class _Form(NamedTuple):
-    """One prefix of a row: the runs behind it as (bit of the alphabet, least, most), and the row's condition."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Form:
+    """How the tokens of a rule are written.
 
-    prefix: bytes
+    Attributes:
+        kind: number of the kind.
+        keyword: as it is written.
+        number: of the keyword in the table of keywords.
+        before, after: runs before and behind the keyword.
+        millibits: least entropy, for values of 32 different characters.
+        evidence: least evidence, in bits.
+        is_open: whether anything may follow.
+        unless: a sign that may not be before the token; "" for none.
+    """
+
     kind: int
-    runs: list[tuple[int, int, int]]
-    condition: int
+    keyword: str
+    number: int
+    before: str
+    after: str
+    millibits: int
+    evidence: float
+    is_open: bool
+    unless: str
 
 
-def _forms() -> list[_Form]:
-    """The rows of the table, one for each prefix, those of one prefix together and in order."""
-    forms = []
-    for row in TABLE.strip().splitlines():
-        head, written, condition = ([part.strip() for part in row.split("|")] + [""])[:3]
-        kind, *prefixes = head.split()
-        runs = [re.fullmatch(r"(\w{2,}|.)(?:\{(\d+)(?:,(\d+))?\})?", run) for run in written.split()]
-        parsed = [(_BITS[run[1]], int(run[2] or 1), int(run[3] or run[2] or 1)) for run in runs if run]
-        assert len(parsed) == len(runs), row
-        forms += [_Form(prefix.encode(), KINDS.index(kind), parsed, _CONDITIONS[condition]) for prefix in prefixes]
-    return sorted(forms, key=lambda form: form.prefix)
+class Forms(NamedTuple):
+    """Forms of tokens: an input of kernels.
+
+    Attributes:
+        alphabets: (256,) uint64, a bit for each alphabet that a byte is in.
+        of_keyword: (num_keywords + 1,) int32, where the forms of each keyword start.
+        facts: (num_forms + 1, 12) int64: kind; where its keyword, its runs before and its runs behind start, and where these
+            stop; the runs behind up to the secret (-1: the keyword is in it) and up to its end; least entropy; least evidence
+            (64ths of a bit); whether anything may follow; a byte that may not be before; whether it is a PEM block.
+        runs: (num_runs, 3) int64: bit number of the alphabet, least and most characters.
+        words: uint8, the keywords one after the other.
+        placeholders, masks: uint64, the words of `is_placeholder`.
+    """
+
+    alphabets: UInt64s
+    of_keyword: Int32s
+    facts: Int64Matrix
+    runs: Int64Matrix
+    words: UInt8s
+    placeholders: UInt64s
+    masks: UInt64s
 
 
-def _alphabets_of() -> np.ndarray:
-    """The alphabets of each byte: (256,) uint32."""
-    table = np.zeros(256, np.uint32)
-    for name, members in _ALPHABETS.items():
-        table[np.frombuffer(members.encode(), np.uint8)] |= _BITS[name]
-    return table
+_KIND, _WORD, _BEFORE, _AFTER, _STOP, _FIRST, _LAST, _MILLIBITS, _EVIDENCE, _OPEN, _UNLESS, _PEM = range(12)
 
 
-def _trie(forms: list[_Form]) -> tuple[np.ndarray, np.ndarray]:
-    """The prefixes as a tree of bytes.
+class _Alphabets:
+    """The alphabets of the rules and single signs, a bit each."""
+
+    def __init__(self, written: Mapping[str, str]) -> None:
+        self._written, self._bits, self.of_byte = written, dict[str, int](), np.zeros(256, np.uint64)
+
+    def bit_of(self, name: str) -> int:
+        """Raises KeyError for an unknown name, ValueError for more than 64 alphabets."""
+        if name not in self._bits:
+            if len(self._bits) == 64:
+                raise ValueError("more than 64 alphabets and signs")
+            self._bits[name] = len(self._bits)
+            members = name if len(name) == 1 else self._written[name]
+            self.of_byte[list(members_of(members))] |= np.uint64(1 << self._bits[name])
+        return self._bits[name]
+
+
+@cache
+def members_of(written: str) -> tuple[int, ...]:
+    """The bytes of an alphabet, written like the inside of brackets of a regular expression: `0-9a-f_-`."""
+    if len(written) == 1:
+        return (ord(written),)
+    return tuple(ord(char) for char in map(chr, range(33, 127)) if re.fullmatch(f"[{written}]", char))
+
+
+def parsed_runs(written: str) -> list[tuple[str, int, int]]:
+    """The runs of a form: alphabet or sign, least and most. `(` and `)` are runs of none. Raises ValueError."""
+    runs = []
+    for part in written.split():
+        match = _RUN.fullmatch(part)
+        if match is None:
+            raise ValueError(f"'{part}' is no run; expected an alphabet such as hex{{32}} or token{{20,64}}, or a sign")
+        least = int(match[2] or 1)
+        most = int(match[3] or match[2] or 1)
+        runs.append((match[1] or part, 0, 0) if part in "()" else (match[1] or part, least, most))
+    return runs
+
+
+def compiled_forms(
+    forms: Sequence[Form], alphabets: Mapping[str, str], num_keywords: int, placeholders: tuple[np.ndarray, np.ndarray]
+) -> Forms:
+    """The tables of forms. Those of one keyword keep their order. Raises ValueError and KeyError for forms that are none."""
+    table, facts, runs, words = _Alphabets(alphabets), list[tuple[int, ...]](), list[tuple[int, int, int]](), b""
+    of_keyword = np.zeros(num_keywords + 1, np.int32)
+    for form in sorted(forms, key=lambda form: form.number):
+        of_keyword[form.number + 1] += 1
+        is_pem = form.after == PEM
+        before, after = ([], []) if is_pem else (parsed_runs(form.before)[::-1], parsed_runs(form.after))
+        names = [name for name, _, _ in after]
+        signs = [run for run in after if run[1:] != (0, 0)]
+        opening = names.index("(") if "(" in names else -1
+        closing = names.index(")") - (opening >= 0) if ")" in names else len(signs)
+        start, middle = len(runs), len(runs) + len(before)
+        runs += [(table.bit_of(name), least, most) for name, least, most in (*before, *signs)]
+        fact = (form.kind, len(words), start, middle, len(runs), opening, closing, form.millibits)
+        unless = ord(form.unless) if form.unless else -1
+        facts.append((*fact, round(form.evidence * BITS), int(form.is_open), unless, int(is_pem)))
+        words += form.keyword.encode()
+    facts.append((0, len(words), *(0,) * 10))
+    arrays = (np.array(facts, np.int64), np.array(runs, np.int64).reshape(-1, 3), np.frombuffer(words, np.uint8))
+    return input_record(Forms, (table.of_byte, np.cumsum(of_keyword, dtype=np.int32), *arrays, *placeholders))
+
+
+@inline
+def starts_with(data, start, end, expected) -> Any:
+    """Whether the bytes `expected` are at `start`, before `end`."""
+    if start < 0 or start + len(expected) > end:
+        return False
+    equal = True
+    for j in range(len(expected)):
+        equal &= data[start + j] == expected[j]
+    return equal
+
+
+@inline
+def pem_stop(data, start, end) -> Any:
+    """The stop of the private key that begins at `start`; `start` where there is none.
+
+    From -----BEGIN to -----END, with at least 64 letters of base64, at most 16 KiB.
+    """
+    j = start + len(_BEGIN)
+    if j >= end or data[j] != _SPACE or not starts_with(data, start, end, _BEGIN):
+        return start
+    label = j
+    while j < end and j - label < 40 and (is_in(data[j], UPPER) or data[j] == _SPACE):
+        j += 1
+    last = j - len(_BLOCK) if starts_with(data, j - len(_BLOCK), j, _BLOCK) else j
+    if last - len(_KEY) <= label or not starts_with(data, last - len(_KEY), last, _KEY):
+        return start
+    if not starts_with(data, j, end, _DASHES):
+        return start
+    j += 5
+    num_letters, limit = 0, min(end, j + _MAX_PEM_BYTES)
+    while j < limit and not (data[j] == _DASH and starts_with(data, j, end, _DASHES)):
+        num_letters += is_in(data[j], BASE64)
+        j += 1
+    if num_letters < 64 or not starts_with(data, j, end, _END):
+        return start
+    j += len(_END)
+    label = j
+    while j < end and j - label < 40 and (is_in(data[j], UPPER) or data[j] == _SPACE):
+        j += 1
+    return j + 5 if starts_with(data, j, end, _DASHES) else start
+
+
+@inline
+def _start_before(data, floor, position, first, last, runs, alphabets) -> Any:
+    """The start of the runs before a keyword; -1 where they are not there."""
+    j = np.int64(position)
+    for number in range(first, last):
+        stop, low = j, max(floor, j - runs[number, 2])
+        while j > low and alphabets[data[j - 1]] >> np.uint64(runs[number, 0]) & np.uint64(1):
+            j -= 1
+        if stop - j < runs[number, 1]:
+            return np.int64(-1)
+    return j
+
+
+@inline
+def _may_start(data, floor, start, unless) -> Any:
+    """Whether a token may start at a byte: it is part of no longer word, and not behind the sign `unless`."""
+    if start == floor:
+        return True
+    return data[start - 1] != unless and not (is_in(data[start], TOKEN) and is_in(data[start - 1], TOKEN))
+
+
+@inline
+def _runs_span(data, start, end, facts, form, runs, alphabets) -> Any:
+    """Behind a keyword: start and stop of the secret among its runs, and their stop, -1 where they are not there."""
+    first, stop, j, alphabet = start, start, np.int64(start), np.uint64(0)
+    low_run, high_run = facts[form, _AFTER], facts[form, _STOP]
+    for number in range(low_run, high_run):
+        first = j if number - low_run == facts[form, _FIRST] else first
+        stop = j if number - low_run == facts[form, _LAST] else stop
+        alphabet, low = np.uint64(runs[number, 0]), j
+        limit = min(end, j + runs[number, 2])
+        while j < limit and alphabets[data[j]] >> alphabet & np.uint64(1):
+            j += 1
+        if j - low < runs[number, 1]:
+            return first, stop, np.int64(-1)
+    is_end = j == end or (data[j] == _DOT and (j + 1 == end or not is_in(data[j + 1], TOKEN)))
+    goes_on = not is_end and (is_in(data[j], TOKEN) or alphabets[data[j]] >> alphabet & np.uint64(1) != 0)
+    if goes_on and facts[form, _OPEN] == 0:
+        return first, stop, np.int64(-1)
+    return first, (j if facts[form, _LAST] == high_run - low_run else stop), j
+
+
+@inline
+def _is_word_at(data, position, end, words, first, last) -> Any:
+    """Whether a keyword is written at a position as in its rule."""
+    if position + last - first > end:
+        return False
+    for j in range(last - first):
+        if data[position + j] != words[first + j]:
+            return False
+    return True
+
+
+@inline
+def _form_span(data, floor, position, end, form, facts, runs, alphabets, words) -> Any:
+    """The token of a form whose keyword is at a position, and what must look random; start equals stop where there is none.
 
     Returns:
-        The node of each first byte, 0 for none: (256,) int64; and for each node its byte, its first child and its next sibling
-        (0 for none), and the range of `forms` with this prefix: (num_nodes, 5) int64. Node 0 is the root.
+        Start and stop of the token, start and stop of its random part.
     """
-    nodes, roots = [[0, 0, 0, 0, 0]], np.zeros(256, np.int64)
-    for number, form in enumerate(forms):
-        node = 0
-        for byte in form.prefix:
-            child = nodes[node][1]
-            while child and nodes[child][0] != byte:
-                child = nodes[child][2]
-            if not child:
-                child = len(nodes)
-                nodes.append([byte, 0, nodes[node][1], 0, 0])
-                nodes[node][1] = child
-            node = child
-        nodes[node][3:] = [nodes[node][3] if nodes[node][4] else number, number + 1]
-    node = nodes[0][1]
-    while node:
-        roots[nodes[node][0]], node = node, nodes[node][2]
-    return roots, np.array(nodes, np.int64)
+    after = position + facts[form + 1, _WORD] - facts[form, _WORD]
+    if not _is_word_at(data, position, end, words, facts[form, _WORD], facts[form + 1, _WORD]):
+        return position, position, position, position
+    if facts[form, _PEM] != 0:
+        return position, pem_stop(data, position, end), position, position
+    start = _start_before(data, floor, position, facts[form, _BEFORE], facts[form, _AFTER], runs, alphabets)
+    if start < 0 or not _may_start(data, floor, start, facts[form, _UNLESS]):
+        return position, position, position, position
+    first, stop, last = _runs_span(data, after, end, facts, form, runs, alphabets)
+    if last < 0:
+        return position, position, position, position
+    low, high = (start, last) if start < position else (first, stop)
+    return (start if facts[form, _FIRST] < 0 else first), stop, low, high
 
 
-def _runs_of(forms: list[_Form]) -> tuple[np.ndarray, np.ndarray]:
-    """The runs of all forms, (num_runs, 3) int64, and where those of each form start and stop, (num_forms + 1,) int64."""
-    runs = np.array([run for form in forms for run in form.runs], np.int64)
-    return runs, np.cumsum([0, *(len(form.runs) for form in forms)], dtype=np.int64)
+@kernel
+def match_forms(
+    offsets: Int64s,
+    data: UInt8s,
+    hits: Hits,
+    forms: Forms,
+    wanted: int,
+    counts: Int64sOut,
+    out: SpansOut,
+) -> int:
+    """Finds the tokens of the wanted kinds at hits of keywords, in text order; spans do not overlap.
 
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: (num_bytes,) uint8.
+        hits: of keywords.
+        forms: see `Forms`.
+        wanted: the kinds to find, a bit each; what is not wanted hides nothing inside it.
+        counts: (256,) int64, scratch.
+        out: the spans.
 
-_FORMS = _forms()
-_ALPHABETS_OF = _alphabets_of()
-_ROOTS, _NODES = _trie(_FORMS)
-_RUNS, _RUN_BORDERS = _runs_of(_FORMS)
-_FACTS = np.array(
-    [
-        (
-            form.kind,
-            form.condition,
-            form.prefix[-1:] in (b"/", b"=", b'"'),
-            len(form.prefix) > _MAX_SHORT_PREFIX and form.condition != _UNNAMED,
-        )
-        for form in _FORMS
-    ],
-    np.int64,
-)
-"""Of each form: its kind, its condition, whether its prefix is no part of the token, and whether a name may follow."""
-
-
-def _first_pairs(forms: list[_Form]) -> np.ndarray:
-    """Whether a prefix begins with two bytes, at 128 times the first and the second: (16384,) uint8."""
-    table = np.zeros(1 << 14, np.uint8)
-    table[[form.prefix[0] << 7 | form.prefix[1] for form in forms]] = 1
-    return table
-
-
-_FIRST_PAIRS = _first_pairs(_FORMS)
-
-
-@inline
-def begins_token(first, second) -> Any:
-    """Whether a prefix may begin with two bytes; false for nearly all words."""
-    return _FIRST_PAIRS[np.int64(first & 0x7F) << 7 | np.int64(second & 0x7F)] != 0
-
-
-@inline
-def _runs_stop(data, start, end, form):
-    """The stop of the runs behind a prefix; -1 where they are not there or the token goes on."""
-    j, alphabet = start, np.int64(0)
-    for number in range(_RUN_BORDERS[form], _RUN_BORDERS[form + 1]):
-        alphabet, least, most = _RUNS[number]
-        first, limit = j, min(end, j + most)
-        while j < limit and _ALPHABETS_OF[data[j]] & alphabet:
-            j += 1
-        if j - first < least:
-            return -1
-    goes_on = j < end and (is_in(data[j], TOKEN) or _ALPHABETS_OF[data[j]] & alphabet != 0)
-    return -1 if goes_on else j
-
-
-@inline
-def _fits(data, start, stop, condition, counts):
-    """Whether what follows a prefix looks random and fits the condition of its row, but for names."""
-    if condition == _MIXED and sorts_in(data, start, stop) != DIGITS | CAPITALS | SMALL:
-        return False
-    if condition == _CASED and not is_cased(data, start, stop):
-        return False
-    return is_random(data, start, stop, _LOOSE_MILLIBITS if condition == _LOOSE else TOKEN_MILLIBITS, counts)
-
-
-@inline
-def find_token(data, start, end, counts):
-    """Start, stop and kind of the token whose prefix is at `start`; start equals stop where there is none."""
-    first, stop, kind = start, start, np.int64(NO_KIND)
-    node, j = _ROOTS[data[start]], start + 1
-    while node > 0:
-        for form in range(_NODES[node, 3], _NODES[node, 4]):
-            after = _runs_stop(data, j, end, form)
-            if (
-                after > 0
-                and _fits(data, j, after, _FACTS[form, 1], counts)
-                and (_FACTS[form, 3] or not is_name(data, j, after))
-            ):
-                first, stop, kind = (j if _FACTS[form, 2] else start), after, _FACTS[form, 0]
-                break
-        if j == end:
-            break
-        node = _NODES[node, 1]
-        while node > 0 and _NODES[node, 0] != data[j]:
-            node = _NODES[node, 2]
-        j += 1
-    return first, stop, kind
+    Returns:
+        The number of spans.
+    """
+    positions, numbers, of_keyword, facts = hits.positions, hits.numbers, forms.of_keyword, forms.facts
+    runs, alphabets, words, placeholders, masks = forms.runs, forms.alphabets, forms.words, forms.placeholders, forms.masks
+    num_spans, document, floor, hit = 0, 0, offsets[0], 0
+    while hit < len(positions):
+        position = positions[hit]
+        while position >= offsets[document + 1]:
+            document += 1
+            floor = max(floor, offsets[document])
+        first, stop, kind, end = position, position, np.int64(NO_KIND), offsets[document + 1]
+        while hit < len(positions) and positions[hit] == position:
+            number = numbers[hit]
+            hit += 1
+            for form in range(of_keyword[number], of_keyword[number + 1]):
+                a, b, low, high = _form_span(data, floor, position, end, form, facts, runs, alphabets, words)
+                if (
+                    a < b
+                    and wanted >> facts[form, _KIND] & 1
+                    and (
+                        facts[form, _MILLIBITS] == 0
+                        or (
+                            has_entropy(data, low, high, facts[form, _MILLIBITS], counts)
+                            and evidence_of(data, low, high) >= facts[form, _EVIDENCE]
+                            and not is_placeholder(data, low, high, placeholders, masks)
+                        )
+                    )
+                ):
+                    first, stop, kind = a, b, facts[form, _KIND]
+                    break
+        if first < stop:
+            out.starts[num_spans], out.stops[num_spans], out.kinds[num_spans] = first, stop, kind
+            num_spans += 1
+            floor = stop
+        while hit < len(positions) and positions[hit] < floor:
+            hit += 1
+    return int(num_spans)

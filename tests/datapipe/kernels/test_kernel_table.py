@@ -7,6 +7,9 @@ import pytest
 from tests.support.kernel_table import PARAMETER, Row, all_rows, kernel_names, rows_by_kernel
 
 SLOW_ORACLES = {
+    "assignments.match_names",
+    "copies.find_copies",
+    "keywords.find_keywords",
     "added_tokens.cut_at_tokens",
     "bpe.encode_pretokens",
     "bpe_training.join_pairs",
@@ -24,7 +27,7 @@ SLOW_ORACLES = {
     "quality.count_stop_words",
     "repetition.measure_ngrams",
     "repetition.walk_ngrams",
-    "secrets.find_secrets",
+    "tokens.match_forms",
     "sentences.split_sentences",
     "unicode_words.split_unicode_words",
     "words.split_words",

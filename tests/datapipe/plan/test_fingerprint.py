@@ -32,7 +32,7 @@ def _stage(name: str, **options: object):
 
 
 def test_kernels_are_those_that_the_stages_and_kinds_use():
-    assert reached_kernels([], [_stage("redact.secrets")]) >= {"datapipe.kernels.redact.secrets:find_secrets"}
+    assert reached_kernels([], [_stage("redact.secrets")]) >= {"datapipe.kernels.redact.keywords:find_keywords"}
     by_words = [
         reached_kernels(["map"], [_stage("filter.gopher_repetition", words=words)]) for words in ("whitespace", "english")
     ]

@@ -321,7 +321,7 @@ def test_prose_anywhere_changes_no_digest(tmp_path: Path):
 @pytest.mark.parametrize(
     ("file", "function", "expected"),
     [
-        ("datapipe/kernels/redact/shapes.py", "pem_stop", {"redact.secrets"}),
+        ("datapipe/kernels/redact/tokens.py", "pem_stop", {"redact.secrets"}),
         ("datapipe/kernels/text/english_words.py", "cut_words", {"filter.fineweb_quality"}),
         ("datapipe/kernels/filters/repetition.py", "measure_ngrams", {"filter.gopher_repetition"}),
         ("datapipe/kernels/filters/repetition.py", "measure_units", {"filter.gopher_repetition", "filter.fineweb_quality"}),

@@ -1,0 +1,139 @@
+"""Further copies of found secrets in their documents, whatever stands around them.
+
+    spans of a document  ->  a table by their first eight bytes  ->  one pass over the document  ->  copies
+
+A value is looked for if it has 12 bytes and 8 bits of evidence or more (`randomness.py`): a short password, and a word that a
+user's rule found, are not replaced where they stand for themselves. The longest of several values counts. At a byte 64 values
+are compared at most, so the cost is linear for any input. Documents without a secret cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.hashing import eight_bytes, mix64, num_slots_for, table_size
+from datapipe.kernels.redact.keywords import SpansOut
+from datapipe.kernels.redact.pii import FoundSpans
+from datapipe.kernels.redact.randomness import BITS, best_evidence
+from datapipe.kernels.types import Int32sOut, Int64s, UInt8s, input_record
+
+LEAST_BYTES, LEAST_BITS, MOST_COMPARED = 12, 8, 64
+
+
+class Spans(NamedTuple):
+    """Found secrets in text order: `starts` and `stops` (num_spans,) int64, and `kinds` (num_spans,) uint8."""
+
+    starts: Int64s
+    stops: Int64s
+    kinds: UInt8s
+
+
+def with_copies(offsets: np.ndarray, data: np.ndarray, spans: FoundSpans) -> FoundSpans:
+    """The spans and the copies of their texts in the same documents, each under the kind of what it is a copy of."""
+    documents, counts = np.unique(np.searchsorted(offsets[1:], spans.starts, side="right"), return_counts=True)
+    if not len(documents):
+        return spans
+    most = int((offsets[documents + 1] - offsets[documents]).sum()) // LEAST_BYTES
+    out = SpansOut(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.uint8))
+    slots = np.empty(num_slots_for(int(counts.max())), np.int32)
+    found = input_record(Spans, (spans.starts, spans.stops, spans.kinds))
+    num_copies = find_copies(offsets, data, found, slots, out)
+    starts, stops, kinds = (array[:num_copies] for array in out)
+    return spans.merged(FoundSpans(starts=starts, stops=stops, kinds=kinds))
+
+
+@inline
+def _slot_of(data, start, num_slots) -> Any:
+    """The first slot of a value that begins with the eight bytes at `start`."""
+    return np.int64(mix64(eight_bytes(data, np.uint64(start))) & np.uint64(num_slots - 1))
+
+
+@inline
+def _is_text_at(data, position, start, stop) -> Any:
+    """Whether the bytes [start, stop) are at a position too."""
+    for j in range(stop - start):
+        if data[position + j] != data[start + j]:
+            return False
+    return True
+
+
+@inline
+def _insert(data, starts, stops, span, slots, num_slots) -> None:
+    """Puts a span into the table, unless its text is in it or 64 others are in the way."""
+    slot = _slot_of(data, starts[span], num_slots)
+    for _ in range(MOST_COMPARED):
+        other = slots[slot]
+        if other < 0:
+            slots[slot] = span
+            return
+        is_long = stops[other] - starts[other] == stops[span] - starts[span]
+        if is_long and _is_text_at(data, starts[span], starts[other], stops[other]):
+            return
+        slot = (slot + 1) & (num_slots - 1)
+
+
+@inline
+def _longest_at(data, position, limit, starts, stops, slots, num_slots) -> Any:
+    """The span of the table with the longest text at a position; -1 where there is none."""
+    best, longest = -1, 0
+    slot = _slot_of(data, position, num_slots)
+    for _ in range(MOST_COMPARED):
+        span = slots[slot]
+        if span < 0:
+            break
+        length = stops[span] - starts[span]
+        if longest < length <= limit - position and _is_text_at(data, position, starts[span], stops[span]):
+            best, longest = np.int64(span), length
+        slot = (slot + 1) & (num_slots - 1)
+    return best
+
+
+@kernel
+def find_copies(offsets: Int64s, data: UInt8s, spans: Spans, slots: Int32sOut, out: SpansOut) -> int:
+    """Finds what is written like a span of the same document, outside all spans.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: (num_bytes,) uint8.
+        spans: in text order; none overlap.
+        slots: scratch, a power of two of slots, more than a document has spans.
+        out: the copies in text order, as many as fit into documents with spans, at 12 bytes each.
+
+    Returns:
+        The number of copies.
+    """
+    starts, stops, kinds = spans.starts, spans.stops, spans.kinds
+    num_copies, first = 0, 0
+    for document in range(len(offsets) - 1):
+        last, end, j = first, offsets[document + 1], offsets[document]
+        while last < len(starts) and starts[last] < end:
+            last += 1
+        if first == last:
+            continue
+        num_slots = table_size(last - first + 1, len(slots))
+        slots[:num_slots] = -1
+        for span in range(first, last):
+            if (
+                stops[span] - starts[span] >= LEAST_BYTES
+                and best_evidence(data, starts[span], stops[span]) >= LEAST_BITS * BITS
+            ):
+                _insert(data, starts, stops, span, slots, num_slots)
+        while j + LEAST_BYTES <= end:
+            if first < last and j >= starts[first]:
+                j = stops[first]
+                first += 1
+                continue
+            limit = starts[first] if first < last else end
+            copied = _longest_at(data, j, limit, starts, stops, slots, num_slots) if j + LEAST_BYTES <= limit else -1
+            if copied < 0:
+                j += 1
+                continue
+            stop = j + stops[copied] - starts[copied]
+            out.starts[num_copies], out.stops[num_copies], out.kinds[num_copies] = j, stop, kinds[copied]
+            num_copies += 1
+            j = stop
+        first = last
+    return int(num_copies)

@@ -1,0 +1,191 @@
+"""Finds the keywords of several tables in one pass over the bytes: where each begins, in any case of ASCII letters.
+
+    bytes  ->  a class of 64 each  ->  three classes in a row  ->  a filter of 2**18 bits  ->  a tree of keywords  ->  hits
+
+No keyword begins at most bytes: the filter, 32 KiB, answers for them without a branch that depends on the byte before. At the
+others the tree is walked to the longest keyword. The keywords of a table are numbered behind those of the table before, so one
+pass serves rules of several stages. The cost is linear: a walk is as long as the longest keyword at most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from datapipe.kernels import inline, kernel
+from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt8sOut, input_record
+
+_CLASSES = 64
+_WINDOW = np.uint32((1 << 18) - 1)
+_1, _2, _3_ = np.uint64(1), np.uint64(2), np.uint64(3)
+_14, _FACTOR, _WORD = np.uint64(14), np.uint64(0x9E3779B1), np.uint64((1 << 32) - 1)
+_3, _6, _7 = np.uint32(3), np.uint32(6), np.uint32(7)
+_CAPACITY = 1 << 16
+MOST_AT_A_BYTE = 64
+"""Keywords that may begin at one byte: each is the start of the next."""
+_SIGNS = "-_.:/=~|\"'+@?&;<>$%#!{(, "
+"""Signs of keywords, a class each; all other bytes but letters and digits are one class. Class 0 is none."""
+
+
+class Keywords(NamedTuple):
+    """Keywords as a tree: an input of kernels.
+
+    Attributes:
+        classes: (256,) uint8, the class of each byte.
+        bits: (2**18 / 8,) uint8, a bit for three classes with which a keyword begins.
+        short: like bits, of keywords of three characters or fewer.
+        hashed: like bits, a bit for the hash of the first four classes of each longer keyword.
+        children: (num_nodes * 64,) int32, the node behind a node and a class; 0 where there is none. Node 0 is the root.
+        ends: (num_nodes,) int32, the number of the keyword that ends at a node; -1 where none does.
+    """
+
+    classes: UInt8s
+    bits: UInt8s
+    short: UInt8s
+    hashed: UInt8s
+    children: Int32s
+    ends: Int32s
+
+
+class Hits(NamedTuple):
+    """Keywords in texts, in text order: `positions` (num_hits,) int64 where each begins, `numbers` (num_hits,) int32."""
+
+    positions: Int64s
+    numbers: Int32s
+
+
+class HitsOut(NamedTuple):
+    """Outputs of `find_keywords`.
+
+    Attributes:
+        positions: (capacity,) int64, the start of each hit.
+        numbers: (capacity,) int32, the number of its keyword.
+        next_start: (1,) int64, where to go on; `offsets[-1]` at the end.
+    """
+
+    positions: Int64sOut
+    numbers: Int32sOut
+    next_start: Int64sOut
+
+
+class SpansOut(NamedTuple):
+    """Outputs of what reads hits: `starts` and `stops` (num_hits,) int64, and `kinds` (num_hits,) uint8."""
+
+    starts: Int64sOut
+    stops: Int64sOut
+    kinds: UInt8sOut
+
+
+def find_hits(offsets: np.ndarray, data: np.ndarray, table: Keywords) -> Iterator[Hits]:
+    """The hits in documents from `columns.text_buffers`, 65,536 at a time."""
+    start, capacity = int(offsets[0]), _CAPACITY + MOST_AT_A_BYTE
+    while start < offsets[-1]:
+        out = HitsOut(np.empty(capacity, np.int64), np.empty(capacity, np.int32), np.empty(1, np.int64))
+        num_hits = find_keywords(offsets, data, start, table, out)
+        start = int(out.next_start[0])
+        if num_hits:
+            yield input_record(Hits, (out.positions[:num_hits], out.numbers[:num_hits]))
+
+
+def keyword_numbers(tables: Sequence[Sequence[str]]) -> dict[str, int]:
+    """A number for each keyword, by its small letters: those of the first table first, each keyword once."""
+    folded = dict.fromkeys(word.lower() for table in tables for word in table)
+    return {word: number for number, word in enumerate(folded)}
+
+
+def _classes() -> np.ndarray:
+    table = np.full(256, len(_SIGNS) + 37, np.uint8)
+    for number, char in enumerate("abcdefghijklmnopqrstuvwxyz0123456789" + _SIGNS):
+        table[[ord(char), ord(char.upper())]] = number + 1
+    return table
+
+
+def keyword_table(numbers: dict[str, int]) -> Keywords:
+    """The tree of keywords. Bytes beyond letters, digits and the signs above are one class: a hit with them may be none."""
+    classes = _classes()
+    children, ends = [[0] * _CLASSES], [-1]
+    bits, short, hashed = (np.zeros(1 << 18, np.bool_) for _ in range(3))
+    for word, number in numbers.items():
+        node, path = 0, classes[np.frombuffer(word.encode(), np.uint8)].tolist()
+        for place in path:
+            if not children[node][place]:
+                children[node][place] = len(ends)
+                children.append([0] * _CLASSES)
+                ends.append(-1)
+            node = children[node][place]
+        ends[node] = number
+        window = sum(place << shift for place, shift in zip(path, (12, 6, 0)))
+        windows = slice(window, window + (1 << max(0, 18 - 6 * len(path))))
+        bits[windows] = True
+        short[windows] |= len(path) < 4
+        if len(path) > 3:
+            hashed[_hash(np.uint32(window), np.uint32(path[3]))] = True
+    packed = [np.packbits(table, bitorder="little") for table in (bits, short, hashed)]
+    return input_record(Keywords, (classes, *packed, np.array(children, np.int32).ravel(), np.array(ends, np.int32)))
+
+
+@inline
+def _hash(window, following) -> Any:
+    """A hash of 18 bits of four classes."""
+    return np.uint32((np.uint64(window << _6 | following) * _FACTOR & _WORD) >> _14)
+
+
+@inline
+def _has_bit(bits, number) -> Any:
+    return bits[number >> _3] >> (number & _7) & np.uint8(1) != 0
+
+
+@inline
+def _walk(data, start, end, classes, children, ends, number, positions, numbers) -> Any:
+    """Writes the keywords that begin at `start` from entry `number` on, the shortest first; returns the number after them."""
+    node, j = np.int64(0), start
+    while j < end:
+        node = np.int64(children[node * 64 + np.int64(classes[data[j]])])
+        if node == 0:
+            break
+        if ends[node] >= 0:
+            positions[number], numbers[number] = start, ends[node]
+            number += 1
+        j += 1
+    return number
+
+
+@kernel
+def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, out: HitsOut) -> int:
+    """Finds the keywords in documents from byte `start` on, in text order; at one byte the shortest first.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: (num_bytes,) uint8.
+        start: in `data`; `offsets[0]` at first, later what the call before left in `next_start`.
+        table: see `Keywords`.
+        out: see `HitsOut`; the search ends at the byte after which hits may no longer fit.
+
+    Returns:
+        The number of hits.
+    """
+    positions, numbers = out.positions, out.numbers
+    classes, bits, short, hashed = table.classes, table.bits, table.short, table.hashed
+    children, ends = table.children, table.ends
+    most, num_hits, document, end = len(positions) - MOST_AT_A_BYTE, 0, 0, np.uint64(offsets[-1])
+    window, last = np.uint32(0), max(end, _2) - _2
+    j = np.uint64(start)
+    for ahead in range(start, min(start + 2, offsets[-1])):
+        window = window << _6 | np.uint32(classes[data[ahead]])
+    while j < end:  # the window reads over the ends of documents, a walk does not
+        following = classes[data[j + _2]] if j < last else np.uint8(0)
+        window = (window << _6 | np.uint32(following)) & _WINDOW
+        if _has_bit(bits, window) and (
+            _has_bit(short, window) or (j + _3_ < end and _has_bit(hashed, _hash(window, np.uint32(classes[data[j + _3_]]))))
+        ):
+            while np.int64(j) >= offsets[document + 1]:
+                document += 1
+            num_hits = _walk(data, np.int64(j), offsets[document + 1], classes, children, ends, num_hits, positions, numbers)
+            if num_hits > most:
+                out.next_start[0] = j + _1
+                return int(num_hits)
+        j += _1
+    out.next_start[0] = offsets[-1]
+    return int(num_hits)

@@ -1,0 +1,95 @@
+"""Texts with made-up secrets for the kernels that find them, and what the oracle makes of their hits."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.redact.keywords import Hits, HitsOut, SpansOut, find_keywords
+from datapipe.kernels.redact.secrets import Rules
+from datapipe.kernels.types import input_record
+from stages.redact._rules import built_in, compiled_rules, spelt_names, user_rules
+from stages.redact.secrets import KINDS
+from tests.oracles.secrets import Hit, Span
+from tests.support.kernel_table import Case
+from tests.support.synthetic_secrets import ALPHABETS, FRAMES, LENGTHS, drawn_tokens
+
+
+@cache
+def rules() -> Rules:
+    """The built-in rules."""
+    return compiled_rules(KINDS, user_rules(None))
+
+
+@cache
+def words() -> list[str]:
+    """The keywords by their numbers."""
+    written = [word.lower() for rule in built_in()["issuers"] for word in rule["keywords"]]
+    return list(dict.fromkeys([*written, *(name for rule in built_in()["assignments"] for name in spelt_names(rule))]))
+
+
+@cache
+def _scraps(seed: int) -> list[str]:
+    """Tokens, values in their places, their halves, and signs."""
+    rng = random.Random(seed)
+    tokens = [before + token + after for _, before, token, after in drawn_tokens(seed)]
+    values = ["".join(rng.choices(ALPHABETS[rng.choice([*ALPHABETS])], k=rng.choice(LENGTHS))) for _ in range(60)]
+    framed = [FRAMES[rng.choice([*FRAMES])].format(value) for value in values]
+    halves = [part for text in tokens for part in (text[: len(text) // 2], text[len(text) // 2 :])]
+    signs = [
+        *"=:'\"` .-_\n>~|/@]?,\\&;%<${(",
+        '", "',
+        "=>",
+        ":=",
+        '\\"',
+        "reset/password",
+        "Bearer ",
+        "next_token",
+        " value = ",
+    ]
+    return [*tokens, *framed, *values, *halves, *(sign for sign in signs for _ in range(12)), "api_key", "EXAMPLE", "é"]
+
+
+def secret_texts(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """The texts of a case with scraps of secrets around them: offsets and bytes."""
+    rng, scraps = random.Random(case.seed), _scraps(case.seed % 5)
+    texts = [
+        "".join(rng.choices(scraps, k=6)).encode() + text[:200] + ("\n" + "".join(rng.choices(scraps, k=8))).encode()
+        for text in case.texts
+    ]
+    return np.cumsum([4, *map(len, texts)], dtype=np.int64), np.frombuffer(b"ghp_" + b"".join(texts) + b"AK", np.uint8)
+
+
+def hits_of(offsets: np.ndarray, data: np.ndarray) -> Hits:
+    """All hits of the built-in keywords."""
+    out = HitsOut(np.empty(20 * len(data) + 99, np.int64), np.empty(20 * len(data) + 99, np.int32), np.empty(1, np.int64))
+    number = find_keywords(offsets, data, int(offsets[0]), rules().keywords, out)
+    return input_record(Hits, (out.positions[:number], out.numbers[:number]))
+
+
+def spans_out(capacity: int) -> SpansOut:
+    return SpansOut(np.empty(capacity, np.int64), np.empty(capacity, np.int64), np.empty(capacity, np.uint8))
+
+
+def by_document(offsets: np.ndarray, data: np.ndarray, hits: Hits) -> list[tuple[int, bytes, list[Hit]]]:
+    """Begin, text and hits of each document."""
+    documents = np.searchsorted(offsets[1:], hits.positions, side="right")
+    return [
+        (
+            int(begin),
+            data[begin:end].tobytes(),
+            [
+                (int(position - begin), words()[number])
+                for position, number in zip(hits.positions[documents == row], hits.numbers[documents == row])
+            ],
+        )
+        for row, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:]))
+    ]
+
+
+def as_outputs(spans: list[Span]) -> tuple[int, list[Any]]:
+    """What a kernel returns that finds these spans."""
+    return len(spans), [[span[part] for span in spans] for part in range(3)]

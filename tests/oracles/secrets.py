@@ -199,7 +199,7 @@ _LINK = re.compile(rb"(?=[\s\S])[\x00-\x20,'\"]{1,40}value['\"]?[ \t]{0,16}[=:]"
 
 def _sign(text: bytes, start: int, stop: int, is_header: bool) -> tuple[int, str]:
     """Where a value may start behind a name, and what may be there: "any", "quoted", "element", ""."""
-    closing = re.compile(rb"(\\(?=.))?(['\"])?(?(2)[\])]|\])?", re.DOTALL).match(text, stop)
+    closing = re.compile(rb"(\\(?=.))?(['\"])?(?(2)[\])]|\])?(?:\*\*(?=.))?", re.DOTALL).match(text, stop)
     assert closing is not None
     first = closing.end()
     blanks = re.compile(rb"[ \t]{0,16}").match(text, first)
@@ -215,6 +215,8 @@ def _sign(text: bytes, start: int, stop: int, is_header: bool) -> tuple[int, str
         return sign.end(), "any"
     if text[j : j + 1] in (b"=", b":"):
         return j, ""
+    if text[j : j + 2] in (b"||", b"??"):
+        return j + 2, "quoted"
     if text[j : j + 1] == b">" and j == first:
         return j + 1, "element"
     if link := _LINK.match(text, first):
@@ -223,10 +225,10 @@ def _sign(text: bytes, start: int, stop: int, is_header: bool) -> tuple[int, str
         return j + 1, "quoted"
     if j == first:
         return j, ""
-    if is_header or (start > 1 and text[start - 1 : start] == b"-"):
+    if is_header or re.search(rb"(?<![0-9A-Za-z_\-])-[0-9A-Za-z_\-]{0,63}\Z", text[:start]):
         return j, "any"
     typed = _TYPE.match(text, j)
-    return (typed.end(), "any") if typed else (j, "quoted")
+    return (typed.end(), "any") if typed else (j, "bare")
 
 
 def _quoted(text: bytes, start: int, quote: bytes, is_escaped: bool) -> bytes:
@@ -309,7 +311,7 @@ def _values(text: bytes, start: int, stop: int, rule: dict[str, Any]) -> list[tu
     """(start, value, least evidence) of what may be the value of a name, in the order in which they are tried."""
     is_header = rule.get("header", False)
     after, wants = _sign(text, start, stop, is_header)
-    blanks = re.compile(rb"[ \t]{0,16}").match(text, after)
+    blanks = re.compile(rb"(?:\*\*(?=.))?[ \t]{0,16}", re.DOTALL).match(text, after)
     assert blanks is not None
     first = blanks.end()
     if not wants:
@@ -324,8 +326,11 @@ def _values(text: bytes, start: int, stop: int, rule: dict[str, Any]) -> list[tu
         first = scheme.end()
     if opening:
         return [(first, _quoted(text, first, opening[2], opening[1] is not None), rule["quoted"])]
-    if wants == "quoted":
+    if wants == "quoted" or (wants == "bare" and rule.get("word")):
         return []
+    if wants == "bare":
+        value = _word(text, first)
+        return [(first, value, rule["plain"] + 10)] if re.search(rb"[0-9]", value) else []
     values = [(first, _word(text, first), rule["plain"])]
     if text[start - 1 : start] not in (b"?", b"&") or start == 0:
         values = [(first, _line(text, first), rule["plain"])] * _begins_line(text, start) + values

@@ -41,6 +41,7 @@ QUOTED = {
     "scheme": 'auth_token: "Bearer {}"',
     "hash": "'secret' => '{}',",
     "acmeKey": 'acmeKey = "{}"',
+    "fallback": 'const secret = process.env.SECRET || "{}";',
     "SQL": "ALTER USER a WITH PASSWORD '{}';",
 }
 PLAIN = {
@@ -51,6 +52,9 @@ PLAIN = {
     "XML": "<db><password>{}</password></db>",
     "acme_key": "acme_key: {}\n",
     "key=": "key={}\n",
+    "Dockerfile": "FROM a\nENV DB_PASSWORD {}\n",
+    "netrc": "machine h.com login a password {}\n",
+    "bold": "**Password:** {}\n",
     "docker": "docker run -e DB_PASSWORD={} -p 80:80 image",
     "option": "tool --password {} --verbose",
     "header": "curl -H 'Authorization: Bearer {}' https://h.com",

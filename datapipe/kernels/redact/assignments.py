@@ -17,7 +17,7 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.redact.ascii import DIGIT, LETTER, QUOTES, TOKEN, is_in
 from datapipe.kernels.redact.keywords import Hits, SpansOut
-from datapipe.kernels.redact.randomness import is_hexadecimal
+from datapipe.kernels.redact.randomness import BITS, has_digits, is_hexadecimal
 from datapipe.kernels.redact.values import (
     after_blanks,
     element_stop,
@@ -42,8 +42,9 @@ _NO_BREAK = 0x7F
 _VALUE = np.frombuffer(b"value", np.uint8)
 _LEADING = (_DASH, _HASH, _SEMICOLON, _SLASH, _STAR, _DOLLAR, _COLON, _GREATER)
 """Signs before a name that begins a line: of a list, a comment, a prompt, `$env:`."""
-_NONE, _ANY, _QUOTED, _ELEMENT = range(4)
-"""What value may follow a sign: none, any, one in quotes, the text of an element."""
+_NONE, _ANY, _QUOTED, _ELEMENT, _BARE = range(5)
+"""What value may follow a name: none, any, one in quotes, the text of an element, any but with more evidence."""
+_BARE_BITS = 10
 
 
 class Names(NamedTuple):
@@ -170,12 +171,28 @@ def _after_equals(data, j, end) -> Any:
 
 
 @inline
+def _after_stars(data, start, end) -> Any:
+    """Behind two stars, which end bold letters in Markdown, or `start`."""
+    return start + 2 if start + 2 < end and data[start] == _STAR and data[start + 1] == _STAR else start
+
+
+@inline
+def _is_option(data, start) -> Any:
+    """Whether a name is that of an option, `--token`: its word begins with a dash."""
+    j, low = start, max(1, start - _MAX_NAME)
+    while j > low and is_in(data[j - 1], TOKEN):
+        j -= 1
+    return data[j] == _DASH
+
+
+@inline
 def _after_sign(data, name_start, stop, end, is_header) -> Any:
     """Behind the sign that follows a name, and what value may stand there."""
     j = stop + (stop + 1 < end and data[stop] == _BACKSLASH)
     is_quoted = j < end and is_in(data[j], QUOTES)
     j += is_quoted
     j += j < end and (data[j] == _BRACKET or (is_quoted and data[j] == _CLOSE))
+    j = np.int64(_after_stars(data, j, end))
     first = j
     j = after_blanks(data, j, end)
     if j + 1 >= end:
@@ -193,6 +210,8 @@ def _after_sign(data, name_start, stop, end, is_header) -> Any:
         following == _EQUALS or (following == sign and data[min(j + 2, end - 1)] == _EQUALS)
     ):
         return j + 2 + (following == sign), _ANY
+    if (sign == _STROKE or sign == _QUESTION) and following == sign:
+        return np.int64(j + 2), _QUOTED
     if sign == _GREATER and j == first:
         return j + 1, _ELEMENT
     after = _after_link(data, first, end)
@@ -200,11 +219,11 @@ def _after_sign(data, name_start, stop, end, is_header) -> Any:
         return after, _ANY
     if (sign == _COMMA and is_quoted) or (sign == _OPEN and j == first):
         return j + 1, _QUOTED
-    if j > first and (is_header or (name_start > 1 and data[name_start - 1] == _DASH)):
+    if j > first and (is_header or _is_option(data, name_start)):
         return j, _ANY
     if j > first:
         after = _after_type(data, j, end)
-        return (after, _ANY) if after > 0 else (np.int64(j), _QUOTED)
+        return (after, _ANY) if after > 0 else (np.int64(j), _BARE)
     return j, _NONE
 
 
@@ -241,7 +260,7 @@ def _assigned(data, begin, start, stop, end, rule, millibits, names, counts) -> 
     after, wants = _after_sign(data, start, stop, end, is_header)
     if wants == _NONE:
         return start, start
-    first = after_blanks(data, after, end)
+    first = after_blanks(data, _after_stars(data, after, end), end)
     if wants == _ELEMENT:
         last = element_stop(data, first, end)
         return first, (
@@ -254,8 +273,15 @@ def _assigned(data, begin, start, stop, end, rule, millibits, names, counts) -> 
         return low, (
             last if looks_secret(data, low, last, rule[_LENGTH], rule[_IN_QUOTES], millibits, words, masks, counts) else low
         )
-    if wants == _QUOTED:
+    if wants == _QUOTED or (wants == _BARE and rule[_IS_WORD] != 0):
         return start, start
+    if wants == _BARE:
+        last = word_stop(data, low, end)
+        evidence = rule[_PLAINLY] + _BARE_BITS * BITS
+        is_value = has_digits(data, low, last) and looks_secret(
+            data, low, last, rule[_LENGTH], evidence, millibits, words, masks, counts
+        )
+        return low, (last if is_value else low)
     before = data[start - 1] if start > begin else np.uint8(_SPACE)
     if before != _QUESTION and before != _AND and _begins_line(data, begin, start):
         last = line_stop(data, low, end)

@@ -52,8 +52,6 @@ PLAIN = {
     "XML": "<db><password>{}</password></db>",
     "acme_key": "acme_key: {}\n",
     "key=": "key={}\n",
-    "Dockerfile": "FROM a\nENV DB_PASSWORD {}\n",
-    "netrc": "machine h.com login a password {}\n",
     "bold": "**Password:** {}\n",
     "docker": "docker run -e DB_PASSWORD={} -p 80:80 image",
     "option": "tool --password {} --verbose",

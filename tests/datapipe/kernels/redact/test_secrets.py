@@ -71,6 +71,12 @@ def test_find_names_and_signs_of_every_style(name: str, sign: str) -> None:
         assert _found([f'{name}{sign}"{value}"\n', f"{name}{sign}{value}\n"]) == [[("assignment", value)]] * 2
 
 
+def test_find_values_with_digits_behind_a_name_and_a_space() -> None:
+    for frame in ("machine h.com login a password {}\n", "ENV DB_PASSWORD {}\n", "the secret {}."):
+        assert _found([frame.format(VALUE), frame.format("correcthorsebatterystaple")]) == [[("assignment", VALUE)], []]
+    assert _found([f"npm-token 2.10.1-2+deb13u1 keys {VALUE}"]) == [[]]
+
+
 def test_find_keys_of_clouds_by_their_length() -> None:
     base64 = (VALUE * 5)[:86]
     assert _found([f"AccountKey={base64}==;"]) == [[("azure", base64 + "==")]]

@@ -18,7 +18,10 @@ from typing import Any
 from stages.extract._mathml import latex_of
 
 _FORMULAS = 'script[type^="math/tex" i], math, m\\:math, mml\\:math, img.latex[alt], img[class*="mwe-math-fallback"][alt]'
-_DISPLAYED = ".katex-display, .MathJax_Display, .MJXc-display, .mwe-math-element-block, mjx-container[display]"
+_DISPLAYED = (
+    ".katex-display, .MathJax_Display, .MJXc-display, .mwe-math-element-block, .mwe-math-fallback-image-display, "
+    "mjx-container[display]"
+)
 _SHOWN = ".katex, .mwe-math-element, mjx-container, .MathJax, .MathJax_SVG, .MathJax_CHTML, .mjx-chtml"
 _PREVIEW = re.compile(r"(?:^|\s)(?:MathJax|MJXc|mjx)")
 

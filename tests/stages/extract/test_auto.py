@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -127,6 +128,63 @@ def test_full_mode_is_an_option_of_every_engine_with_trafilatura() -> None:
     for engine in ("auto", "trafilatura", "fallback"):
         [text] = _processed(page, engine=engine, full=True).columns["text"].to_pylist()
         assert "masons came back" in text
+
+
+TAGS = (
+    *(
+        "math",
+        "mi",
+        "mo",
+        "msup",
+        "mfrac",
+        "mtable",
+        "mtr",
+        "mtd",
+        "semantics",
+        "mover",
+        "munderover",
+        "mfenced",
+        "m:math",
+        "mspace/",
+    ),
+    *('annotation encoding="application/x-tex"', 'script type="math/tex"', "span class=katex", "div class=MathJax_Display"),
+    *(
+        "img class=latex alt=x",
+        "mjx-container display=true",
+        "span class=mwe-math-element",
+        "template",
+        "svg",
+        "p",
+        "div hidden",
+    ),
+    *(
+        "ul",
+        "li",
+        "a href=/",
+        "td",
+        "aside",
+        "body class=x",
+        "head",
+        "noscript",
+        "select",
+        "frameset",
+        "title",
+        "plaintext",
+        "nav",
+    ),
+)
+
+
+@pytest.mark.medium
+def test_auto_takes_tags_in_any_order() -> None:
+    random = Random(7)
+    for _ in range(300):
+        parts = [f"<{random.choice(TAGS)}>" for _ in range(random.randint(1, 40))]
+        parts += [f"</{tag[1:].split()[0].rstrip('>/')}>" for tag in random.sample(parts, len(parts) // 2)]
+        parts += random.sample(["→ x + ∑ ( 1 ", "α", STORY, PARAGRAPH], 2)
+        random.shuffle(parts)
+        result = _processed("".join(parts), min_share=0)
+        assert (result.columns["text"][0].as_py() == "") == (not result.keep[0])
 
 
 @pytest.mark.medium

@@ -74,7 +74,10 @@ class Html(Filter):
         le=1,
         description="Least share of the text that a page shows, menus and all, which the main text is, in characters. 0: any.",
     )
-    favor: Favor = Field(default="balance", description="What trafilatura favors where it is unsure: less text, or more.")
+    favor: Favor = Field(
+        default="balance",
+        description="What trafilatura favors where it is unsure: less text, or more. By default auto asks it for more.",
+    )
     tables: bool = Field(default=True, description="Keep the text of tables.")
     code: bool = Field(default=True, description="Keep preformatted text, such as listings of programs.")
     lists: bool = Field(default=True, description="Keep lists.")

@@ -36,7 +36,7 @@ _ROWS: Mapping[str, float] = {"dedup.exact": 0.02, "dedup.minhash": 0.45, "dedup
 _OTHER_ROWS = 0.5
 
 _MB_PER_S: Mapping[str, float] = {
-    "extract.html": 50.0,
+    "extract.html": 33.0,
     "normalize.*": 60.0,
     "filter.url": 500.0,
     "filter.gopher_*": 50.0,

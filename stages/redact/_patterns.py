@@ -1,6 +1,6 @@
 """Patterns of the user's rules: `re` in windows around the hits of their keywords.
 
-    hits  ─▶ windows, from 256 bytes before a keyword to 4,096 behind it, joined where they overlap  ─▶ matches  ─▶ secrets
+    hits  ─▶ windows, from 256 bytes before a keyword to 2,048 behind it, joined where they overlap  ─▶ matches  ─▶ secrets
 
 A pattern without keywords reads every text, in windows that overlap. A match at the edge of its window is none, unless the
 text ends there. The secret is the group of the rule, else the first group that took part, else the match.
@@ -21,7 +21,7 @@ from datapipe.kernels.redact.pii import FoundSpans
 
 _REPLACED = re.compile(r"<SECRET>|<PRIVATE_KEY>|EXAMPLE-[0-9a-f]{16}")
 """What replaces secrets: found again, it would be counted again."""
-BYTES_BEFORE, BYTES_BEHIND = 256, 4_096
+BYTES_BEFORE, BYTES_BEHIND = 256, 2_048
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

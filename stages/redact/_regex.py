@@ -3,8 +3,8 @@
     RE2  ─▶ translated: `(?i)` in the middle, `\\z`, `[[:alnum:]]`, `\\Q…\\E` ─▶ compiled ─▶ refused if it may take for ever
 
 RE2 never takes exponential time, Python may. Two forms can: a repeat inside a repeat with nothing in between that ends the
-inner one, as in `(a+)+` and `(.*,)*`, and a repeat of alternatives that begin alike, as in `(a|aa)*`. Both are refused. What
-is left is polynomial, in windows of a few thousand characters.
+inner one, as in `(a+)+` and `(.*,)*`, and a repeat of alternatives that begin alike, as in `(a|aa)*`. Both are refused, and
+so are three open repeats of the same characters in a row. What is left is bounded by the windows of `_patterns.py`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _FLAGS = re.compile(r"\(\?([imsU]*)(?:-([imsU]+))?([:)])")
 _REPEAT = re.compile(r"\{(\d+)?(,(\d+)?)?\}")
 _MANY = 10
 """Repeats of at most this number are no danger."""
+_OPEN = 255
+"""Repeats above this number are open ones."""
 _REPEATS = (_constants.MAX_REPEAT, _constants.MIN_REPEAT)
 
 
@@ -48,7 +50,7 @@ def compiled(written: str) -> re.Pattern[str]:
         raise ValueError(f"is no regular expression: {error}. Correct it") from error
     if (part := _exponential(tree)) is not None:
         raise ValueError(
-            f"may take exponential time: {part}. Put a character between the rounds that the inner part cannot be, "
+            f"may take exponential time, or nearly: {part}. Put a character between the rounds that the inner part cannot be, "
             "or bound the outer repeat by 9, such as {0,9}"
         )
     return pattern
@@ -149,6 +151,8 @@ class _Translation:
 
 def _exponential(tree: Any) -> str | None:
     """What may take exponential time in a parsed expression; None where nothing does."""
+    if _most_adjacent(tree) > 2:
+        return "three open repeats of the same characters, one behind the other"
     for operator, value in tree:
         for inner in _subpatterns(operator, value):
             if (found := _exponential(inner)) is not None:
@@ -165,6 +169,19 @@ def _exponential(tree: Any) -> str | None:
             if any(all(varying & fixed for fixed in mandatory) for varying in _varying(body)):
                 return "a repeat inside a repeat, and nothing that ends the inner one in between"
     return None
+
+
+def _most_adjacent(body: Any) -> int:
+    """The most open repeats in a row that share characters, with nothing in between that must be there."""
+    most, row, shared = 0, 0, set[int]()
+    for operator, value in body:
+        if operator in _REPEATS and value[1] > _OPEN:
+            members = _all_characters(value[2])
+            row, shared = (row + 1, shared & members) if shared & members else (1, members)
+            most = max(most, row)
+        elif operator is not _constants.AT and not (operator in _REPEATS and value[0] == 0):
+            row, shared = 0, set[int]()
+    return most
 
 
 def _subpatterns(operator: Any, value: Any) -> list[Any]:

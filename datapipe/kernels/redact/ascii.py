@@ -16,9 +16,7 @@ _DIGITS = "0123456789"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 DIGIT, LETTER, HEX, LOCAL, MARK, WALL, USERINFO, FENCE, GLUE, TIGHT = (1 << bit for bit in range(10))
-SEPARATOR, TOKEN, BASE64, UPPER, VALUE, PLAIN, CLOSING, JOINT, ASSIGNS, QUOTES, NAME, NUMERAL = (
-    1 << bit for bit in range(10, 22)
-)
+SEPARATOR, TOKEN, BASE64, UPPER, PLAIN, CLOSING, QUOTES, NAME, NUMERAL = (1 << bit for bit in range(10, 19))
 _MEMBERS = {
     DIGIT: _DIGITS,
     LETTER: _LETTERS,
@@ -34,11 +32,8 @@ _MEMBERS = {
     TOKEN: _DIGITS + _LETTERS + "_-",
     BASE64: _DIGITS + _LETTERS + "+/",
     UPPER: _DIGITS + _LETTERS[26:],
-    VALUE: _DIGITS + _LETTERS + "!#$%&()*+,-./:;=?@[]^_|~",  # password in quotes
     PLAIN: _DIGITS + _LETTERS + "_-+/=~",  # secret without quotes
     CLOSING: " \t\r\n'\"`;,)]}<>&|\\",  # after a secret without quotes
-    JOINT: ".~/+:|",  # between two parts of a token
-    ASSIGNS: "=:,",  # between a name and its value
     QUOTES: "'\"",
     NAME: _DIGITS + _LETTERS + "_-.",  # before a version
     NUMERAL: _DIGITS,
@@ -66,12 +61,6 @@ def packed(words: str) -> np.ndarray:
 
 FILLERS = packed("number numbers no nr num is was at on me us our my your the or to home office work direct line free toll")
 """Words that may stand between a word and the number that it announces."""
-
-
-@inline
-def sets_of(byte):
-    """The bits of the sets that a byte is in."""
-    return _CLASSES[byte]
 
 
 @inline

@@ -171,6 +171,7 @@ def test_secrets_rules_without_the_default_are_the_only_ones(tmp_path: Path) -> 
         ("[[rules]]\nid='a'\nregex='(a+)+$'", "rule 'a': regex may take exponential time"),
         ("[[rules]]\nid='a'\nregex='(.*,)*x'", "exponential"),
         ("[[rules]]\nid='a'\nregex='(a|aa)*x'", "exponential"),
+        ("[[rules]]\nid='a'\nregex='[a-z]+\\w+[a-y]*!'", "three open repeats"),
         ("[[rules]]\nid='a'\nregex='(a'", "rule 'a': regex is no regular expression"),
         ("[[rules]]\nid='a'\nregex='\\p{Greek}'", "Name the characters"),
         ("[[rules]]\nid='a'\nregex='x'\nsecretGroup=1", "secretGroup: found 1, expected 0 to 0"),

@@ -1,6 +1,6 @@
 """Patterns of the user's rules: `re` in windows around the hits of their keywords.
 
-    hits  ─▶ windows, from 256 bytes before a keyword to 2,048 behind it, joined where they overlap  ─▶ matches  ─▶ secrets
+    hits  ─▶ windows from 256 bytes before a keyword to 2,048 behind it, or as long as a match may be  ─▶ matches  ─▶ secrets
 
 A pattern without keywords reads every text, in windows that overlap. A match at the edge of its window is none, unless the
 text ends there. The secret is the group of the rule, else the first group that took part, else the match.
@@ -18,6 +18,7 @@ import numpy as np
 
 from datapipe.kernels.redact.keywords import Hits
 from datapipe.kernels.redact.pii import FoundSpans
+from stages.redact._regex import most_characters
 
 _REPLACED = re.compile(r"<SECRET>|<PRIVATE_KEY>|EXAMPLE-[0-9a-f]{16}")
 """What replaces secrets: found again, it would be counted again."""
@@ -81,7 +82,8 @@ class Patterns:
         for pattern, numbers in zip(self._patterns, self._numbers):
             if len(numbers):
                 positions = hits.positions[np.isin(hits.numbers, numbers)]
-                spans += _found(pattern, data, _windows(offsets, positions))
+                behind = min(BYTES_BEHIND, BYTES_BEFORE + most_characters(pattern.pattern))
+                spans += _found(pattern, data, _windows(offsets, positions, behind))
         return self._spans(spans)
 
     def anywhere(self, offsets: np.ndarray, data: np.ndarray) -> FoundSpans:
@@ -92,7 +94,7 @@ class Patterns:
             positions = np.union1d(positions, offsets[:-1][np.diff(offsets) > 0])
             for pattern in self._patterns:
                 if not pattern.keywords:
-                    spans += _found(pattern, data, _windows(offsets, positions))
+                    spans += _found(pattern, data, _windows(offsets, positions, BYTES_BEHIND))
         return self._spans(spans)
 
     def _spans(self, spans: list[tuple[int, int]]) -> FoundSpans:
@@ -100,11 +102,11 @@ class Patterns:
         return FoundSpans(starts=starts, stops=stops, kinds=np.full(len(spans), self._kind, np.uint8))
 
 
-def _windows(offsets: np.ndarray, positions: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+def _windows(offsets: np.ndarray, positions: np.ndarray, behind: int) -> Iterator[tuple[int, int, int, int]]:
     """The windows around positions in text order, at most four times as long as one, and the document around each."""
     documents = np.searchsorted(offsets[1:], positions, side="right")
     begins, ends = offsets[documents], offsets[documents + 1]
-    lows, highs = np.maximum(positions - BYTES_BEFORE, begins), np.minimum(positions + BYTES_BEHIND, ends)
+    lows, highs = np.maximum(positions - BYTES_BEFORE, begins), np.minimum(positions + behind, ends)
     window: tuple[int, int, int, int] | None = None
     for low, high, begin, end in zip(lows.tolist(), highs.tolist(), begins.tolist(), ends.tolist()):
         if window and begin == window[2] and low <= window[1] and high - window[0] <= 4 * BYTES_BEHIND:

@@ -4,7 +4,7 @@
 
 RE2 never takes exponential time, Python may. Two forms can: a repeat inside a repeat with nothing in between that ends the
 inner one, as in `(a+)+` and `(.*,)*`, and a repeat of alternatives that begin alike, as in `(a|aa)*`. Both are refused, and
-so are three open repeats of the same characters in a row. What is left is bounded by the windows of `_patterns.py`.
+so are four open repeats of the same characters in a row. What is left is bounded by the windows of `_patterns.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ _POSIX = {
     "xdigit": "0-9A-Fa-f",
 }
 _FLAGS = re.compile(r"\(\?([imsU]*)(?:-([imsU]+))?([:)])")
+_ANYTHING = re.compile(r"\(\?:(?:\.\|\\s|\\s\|\.)\)")
+r"""`(?:.|\s)`, whose alternatives share the space."""
 _REPEAT = re.compile(r"\{(\d+)?(,(\d+)?)?\}")
 _MANY = 10
 """Repeats of at most this number are no danger."""
@@ -54,6 +56,11 @@ def compiled(written: str) -> re.Pattern[str]:
             "or bound the outer repeat by 9, such as {0,9}"
         )
     return pattern
+
+
+def most_characters(pattern: re.Pattern[str]) -> int:
+    """The most characters that a match has."""
+    return int(_parser.parse(pattern.pattern, re.ASCII).getwidth()[1])
 
 
 class _Translation:
@@ -127,6 +134,9 @@ class _Translation:
         self._take(1, "]")
 
     def _group(self) -> None:
+        if match := _ANYTHING.match(self._text, self._at):
+            self._take(len(match[0]), r"[\s\S]")
+            return
         flags = _FLAGS.match(self._text, self._at)
         if flags is None:
             self._groups.append((self._flags, self._open))
@@ -151,8 +161,8 @@ class _Translation:
 
 def _exponential(tree: Any) -> str | None:
     """What may take exponential time in a parsed expression; None where nothing does."""
-    if _most_adjacent(tree) > 2:
-        return "three open repeats of the same characters, one behind the other"
+    if _most_adjacent(tree) > 3:
+        return "four open repeats of the same characters, one behind the other"
     for operator, value in tree:
         for inner in _subpatterns(operator, value):
             if (found := _exponential(inner)) is not None:

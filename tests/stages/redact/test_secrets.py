@@ -171,7 +171,7 @@ def test_secrets_rules_without_the_default_are_the_only_ones(tmp_path: Path) -> 
         ("[[rules]]\nid='a'\nregex='(a+)+$'", "rule 'a': regex may take exponential time"),
         ("[[rules]]\nid='a'\nregex='(.*,)*x'", "exponential"),
         ("[[rules]]\nid='a'\nregex='(a|aa)*x'", "exponential"),
-        ("[[rules]]\nid='a'\nregex='[a-z]+\\w+[a-y]*!'", "three open repeats"),
+        ("[[rules]]\nid='a'\nregex='[a-z]+\\w+[a-y]*[b-z]+!'", "four open repeats"),
         ("[[rules]]\nid='a'\nregex='(a'", "rule 'a': regex is no regular expression"),
         ("[[rules]]\nid='a'\nregex='\\p{Greek}'", "Name the characters"),
         ("[[rules]]\nid='a'\nregex='x'\nsecretGroup=1", "secretGroup: found 1, expected 0 to 0"),
@@ -202,6 +202,7 @@ def test_secrets_rules_that_cannot_be_read_name_file_rule_and_way_out(tmp_path: 
         (r"(?<n>qz{,2})", ["qz{,2}"], ["qzz"]),
         (r"v[\w&&~~-]+$", ["va-b"], ["va!"]),
         (r"(?i)w(?-i)X", ["WX", "wX"], ["Wx"]),
+        (r"u(?:.|\s){0,200}?v", ["u \n" + " " * 150 + "v"], ["u" + " " * 300 + "w"]),
         (r"\x{e9}\d{4}", ["é1234"], ["e1234"]),
     ],
 )

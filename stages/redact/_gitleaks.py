@@ -4,8 +4,8 @@
 
 Read are `[[rules]]` with `id`, `regex`, `secretGroup`, `entropy`, `keywords` and their allowlists, `[allowlist]` and
 `[[allowlists]]` for all rules, and `[extend]` with `useDefault` and `disabledRules`. As in gitleaks, the built-in rules count
-only with `useDefault = true`. All 198 rules that gitleaks 8 brings itself can be read; with them prose is read at 10
-MB/s, since Python tries them. Paths and commits are those of a repository and have no effect: `datapipe plan` names them.
+only with `useDefault = true`. All 198 rules that gitleaks 8 brings itself can be read; with them prose is read at 10 MB/s,
+since Python tries them. Paths and commits are those of a repository and have no effect: `datapipe plan` names them.
 """
 
 from __future__ import annotations

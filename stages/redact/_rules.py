@@ -100,6 +100,7 @@ def _forms_of(rule: dict[str, Any], kinds: Sequence[str], numbers: dict[str, int
             evidence=rule.get("evidence", _EVIDENCE if len(keyword) <= _SHORT_KEYWORD else 0),
             is_open=rule.get("open", False),
             unless=rule.get("unless", ""),
+            is_mixed=rule.get("mixed", False),
         )
         for keyword in rule["keywords"]
     ]

@@ -147,6 +147,14 @@ def _before(text: bytes, floor: int, position: int, written: str) -> int:
     return position
 
 
+def fits(drawn: bytes, rule: dict[str, Any], least: float) -> bool:
+    """Whether the random part of a token is as its rule wants it."""
+    if rule.get("mixed") and not all(re.search(members, drawn) for members in (rb"[0-9]", rb"[A-Z]", rb"[a-z]")):
+        return False
+    is_drawn = has_entropy(drawn, round(1000 * rule.get("entropy", 3.5))) and best_evidence(drawn) >= 64 * least
+    return is_drawn and not is_placeholder(drawn)
+
+
 def _token(text: bytes, floor: int, position: int, rule: dict[str, Any], written: str, pattern: Any) -> tuple[int, int] | None:
     if not text.startswith(written.encode(), position):
         return None
@@ -167,7 +175,7 @@ def _token(text: bytes, floor: int, position: int, rule: dict[str, Any], written
     drawn = text[first:stop] if has_group else text[start : match.end()] if start < position else match[0]
     least = rule.get("evidence", 10 if len(written) <= 4 else 0)
     millibits = round(1000 * rule.get("entropy", 3.5))
-    if millibits and (not has_entropy(drawn, millibits) or evidence(drawn) < 64 * least or is_placeholder(drawn)):
+    if millibits and not fits(drawn, rule, least):
         return None
     return first, stop
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from datapipe.kernels.redact.tokens import members_of, parsed_runs
 from stages.redact._rules import built_in
-from tests.oracles.secrets import best_evidence, evidence, has_entropy, is_placeholder
+from tests.oracles.secrets import best_evidence, fits, has_entropy, is_placeholder
 
 _LETTERS = string.ascii_letters + string.digits
 _LONGEST = 40
@@ -87,7 +87,7 @@ def drawn_token(rng: random.Random, rule: dict[str, Any]) -> tuple[str, str, str
         drawn = (secret if opening >= 0 else before + keyword + whole if before else whole).encode()
         least = rule.get("evidence", 10 if len(keyword) <= 4 else 0)
         millibits = round(1000 * rule.get("entropy", 3.5))
-        if millibits and (not has_entropy(drawn, millibits) or evidence(drawn) < 64 * least or is_placeholder(drawn)):
+        if millibits and not fits(drawn, rule, least):
             continue
         if opening < 0:
             return "", secret, ""

@@ -135,6 +135,12 @@ def has_digits(data, start, stop) -> Any:
 
 
 @inline
+def is_mixed(data, start, stop) -> Any:
+    """Whether a span has digits, capitals and small letters."""
+    return needs_of(data, start, stop) & (_LOWER | _UPPER | _DECIMAL) == _LOWER | _UPPER | _DECIMAL
+
+
+@inline
 def evidence_of(data, start, stop) -> Any:
     """How much likelier the first 256 bytes are by lot than as a name, in 64ths of a bit."""
     stop = min(stop, start + _MAX_BYTES)

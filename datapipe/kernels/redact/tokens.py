@@ -25,7 +25,7 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.redact.ascii import BASE64, TOKEN, UPPER, is_in
 from datapipe.kernels.redact.keywords import Hits, SpansOut
-from datapipe.kernels.redact.randomness import BITS, evidence_of, has_entropy, is_placeholder
+from datapipe.kernels.redact.randomness import BITS, best_evidence, has_entropy, is_mixed, is_placeholder
 from datapipe.kernels.types import Int32s, Int64Matrix, Int64s, Int64sOut, UInt8s, UInt64s, input_record
 
 NO_KIND = -1
@@ -51,6 +51,7 @@ class Form:
         evidence: least evidence, in bits.
         is_open: whether anything may follow.
         unless: a sign that may not be before the token; "" for none.
+        is_mixed: whether what looks random has digits, capitals and small letters.
     """
 
     kind: int
@@ -62,6 +63,7 @@ class Form:
     evidence: float
     is_open: bool
     unless: str
+    is_mixed: bool
 
 
 class Forms(NamedTuple):
@@ -70,9 +72,10 @@ class Forms(NamedTuple):
     Attributes:
         alphabets: (256,) uint64, a bit for each alphabet that a byte is in.
         of_keyword: (num_keywords + 1,) int32, where the forms of each keyword start.
-        facts: (num_forms + 1, 12) int64: kind; where its keyword, its runs before and its runs behind start, and where these
+        facts: (num_forms + 1, 13) int64: kind; where its keyword, its runs before and its runs behind start, and where these
             stop; the runs behind up to the secret (-1: the keyword is in it) and up to its end; least entropy; least evidence
-            (64ths of a bit); whether anything may follow; a byte that may not be before; whether it is a PEM block.
+            (64ths of a bit); whether anything may follow; a byte that may not be before; whether it is a PEM block; whether
+            digits, capitals and small letters must be in it.
         runs: (num_runs, 3) int64: bit number of the alphabet, least and most characters.
         words: uint8, the keywords one after the other.
         placeholders, masks: uint64, the words of `is_placeholder`.
@@ -87,7 +90,7 @@ class Forms(NamedTuple):
     masks: UInt64s
 
 
-_KIND, _WORD, _BEFORE, _AFTER, _STOP, _FIRST, _LAST, _MILLIBITS, _EVIDENCE, _OPEN, _UNLESS, _PEM = range(12)
+_KIND, _WORD, _BEFORE, _AFTER, _STOP, _FIRST, _LAST, _MILLIBITS, _EVIDENCE, _OPEN, _UNLESS, _PEM, _MIXED = range(13)
 
 
 class _Alphabets:
@@ -146,9 +149,9 @@ def compiled_forms(
         runs += [(table.bit_of(name), least, most) for name, least, most in (*before, *signs)]
         fact = (form.kind, len(words), start, middle, len(runs), opening, closing, form.millibits)
         unless = ord(form.unless) if form.unless else -1
-        facts.append((*fact, round(form.evidence * BITS), int(form.is_open), unless, int(is_pem)))
+        facts.append((*fact, round(form.evidence * BITS), int(form.is_open), unless, int(is_pem), int(form.is_mixed)))
         words += form.keyword.encode()
-    facts.append((0, len(words), *(0,) * 10))
+    facts.append((0, len(words), *(0,) * 11))
     arrays = (np.array(facts, np.int64), np.array(runs, np.int64).reshape(-1, 3), np.frombuffer(words, np.uint8))
     return input_record(Forms, (table.of_byte, np.cumsum(of_keyword, dtype=np.int32), *arrays, *placeholders))
 
@@ -315,7 +318,8 @@ def match_forms(
                         facts[form, _MILLIBITS] == 0
                         or (
                             has_entropy(data, low, high, facts[form, _MILLIBITS], counts)
-                            and evidence_of(data, low, high) >= facts[form, _EVIDENCE]
+                            and best_evidence(data, low, high) >= facts[form, _EVIDENCE]
+                            and (facts[form, _MIXED] == 0 or is_mixed(data, low, high))
                             and not is_placeholder(data, low, high, placeholders, masks)
                         )
                     )

@@ -12,7 +12,8 @@ from typing import Any
 
 from datapipe.kernels.redact.tokens import members_of, parsed_runs
 from stages.redact._rules import built_in
-from tests.oracles.secrets import best_evidence, fits, has_entropy, is_placeholder
+from tests.oracles.randomness import best_evidence, has_entropy, is_placeholder
+from tests.oracles.secrets import fits
 
 _LETTERS = string.ascii_letters + string.digits
 _LONGEST = 40

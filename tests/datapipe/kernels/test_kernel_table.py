@@ -7,17 +7,17 @@ import pytest
 from tests.support.kernel_table import PARAMETER, Row, all_rows, kernel_names, rows_by_kernel
 
 SLOW_ORACLES = {
-    "assignments.match_names",
-    "copies.find_copies",
-    "keywords.find_keywords",
     "added_tokens.cut_at_tokens",
+    "assignments.match_names",
     "bpe.encode_pretokens",
     "bpe_training.join_pairs",
     "coordinate_descent.feature_rows",
     "coordinate_descent.row_values",
+    "copies.find_copies",
     "english_words.cut_words",
     "fasttext.embed",
     "fasttext_labels.flat_labels",
+    "keywords.find_keywords",
     "line_rules.classify_lines",
     "line_rules.write_texts",
     "linear_scores.weigh_texts",
@@ -27,8 +27,8 @@ SLOW_ORACLES = {
     "quality.count_stop_words",
     "repetition.measure_ngrams",
     "repetition.walk_ngrams",
-    "tokens.match_forms",
     "sentences.split_sentences",
+    "tokens.match_forms",
     "unicode_words.split_unicode_words",
     "words.split_words",
 }

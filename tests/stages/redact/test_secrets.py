@@ -61,6 +61,7 @@ def test_secrets_rules_are_of_known_kinds_and_have_ids_of_their_own() -> None:
     assert {rule.get("kind", "assignment") for rule in rules} == set(KINDS) - {"custom"}
 
 
+@pytest.mark.medium
 def test_secrets_one_kind_alone_leaves_the_others() -> None:
     for kind in Secrets.counts[:-1]:
         result = _process(ONE_OF_EACH, kinds=[kind])

@@ -3,9 +3,10 @@
     FILE.toml  ─▶ checked, key by key  ─▶ patterns, the ids of built-in rules that are off, and what has no effect here
 
 Read are `[[rules]]` with `id`, `regex`, `secretGroup`, `entropy`, `keywords` and their allowlists, `[allowlist]` and
-`[[allowlists]]` for all rules, and `[extend]` with `useDefault` and `disabledRules`. As in gitleaks, the built-in rules count
-only with `useDefault = true`. All 198 rules that gitleaks 8 brings itself can be read; with them prose is read at 10 MB/s,
-since Python tries them. Paths and commits are those of a repository and have no effect: `datapipe plan` names them.
+`[[allowlists]]` for all rules, and `[extend]` with `useDefault` and `disabledRules`. The built-in rules count too, so that
+none is lost by accident: gitleaks asks for `useDefault = true`, and here `useDefault = false` turns them off. All 198 rules of
+gitleaks 8 itself can be read; with them prose is read at 10 MB/s, since Python tries them. Paths and commits are those of a
+repository and have no effect: `datapipe plan` names them.
 """
 
 from __future__ import annotations
@@ -121,13 +122,11 @@ class _File:
         for number, rule in enumerate(rules, 1):
             pattern = self._rule(rule, number, everywhere, ids)
             patterns += [pattern] if pattern is not None else []
-        if not patterns and not extend.get("useDefault", False):
-            raise self._error(
-                "top level", "no rule with a regex. Write a [[rules]] table, or useDefault = true under [extend]."
-            )
-        uses_built_in = extend.get("useDefault", False)
+        uses_built_in = extend.get("useDefault", True)
+        if not patterns and not (disabled and uses_built_in):
+            raise self._error("top level", "no rule with a regex. Write a [[rules]] table, or disabledRules under [extend].")
         if not uses_built_in:
-            self._notes.append(f"{self._path}: the built-in rules are off; useDefault = true under [extend] adds them")
+            self._notes.append(f"{self._path}: the built-in rules are off, by useDefault = false")
         return UserRules(
             patterns=tuple(patterns), uses_built_in=uses_built_in, disabled=disabled, notes=tuple(dict.fromkeys(self._notes))
         )

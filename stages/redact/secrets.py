@@ -99,7 +99,7 @@ class Secrets(Filter):
         default=None,
         alias="rules",
         description="A TOML file of rules in the form of gitleaks. What they find counts as `custom`. The built-in rules count "
-        "too with useDefault = true under [extend].",
+        "too, unless the file has useDefault = false under [extend].",
     )
     min_entropy: float = Field(
         default=3.5,

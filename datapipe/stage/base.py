@@ -50,7 +50,7 @@ class StageContext:
 class Stage(BaseModel):
     """A frozen record of options. Subclass Filter, Map, Reader or Global, never this class."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False, allow_inf_nan=False, serialize_by_alias=True)
 
     libraries: ClassVar[tuple[str, ...]] = ()
     """Installed distributions whose version changes the stage's output. Their versions are part of its fingerprint."""

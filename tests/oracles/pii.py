@@ -27,7 +27,7 @@ _NOT_PUBLIC = [
     )
 ]
 _UNSPACED = _words("CJK HIRAGANA KATAKANA HALFWIDTH HANGUL BOPOMOFO IDEOGRAPHIC THAI LAO MYANMAR KHMER TIBETAN")
-_PHRASE_ENDS = "箱件址至到是为為系信はにへをで"
+_PHRASE_ENDS = "箱件址至到是为為系信我们們你您了吗嗎吧呢的はにへをで다요"
 _KNOWN = _words("中国 公司 广告 みんな コム 한국 ไทย")
 _ADDRESSED = _words(
     "ip ips ipv address addresses addr host hosts hostname server servers dns gateway router proxy node client peer resolver "
@@ -85,7 +85,7 @@ def _emails(text: str, taken: list[Span]) -> list[Span]:
     return spans
 
 
-def _sort(character: str) -> str:
+def sort_of(character: str) -> str:
     """`ascii`, `spaced` or `unspaced` for a letter of a script with or without spaces, or nothing."""
     if character.isascii():
         return "ascii"
@@ -98,11 +98,11 @@ def _local(before: str, is_escaped: bool) -> str:
     """The local part at the end of a text."""
     kept, has_name = "", False
     for character in reversed(before[-66:]):  # 64 bytes are the most
-        is_unspaced = _sort(character) == "unspaced"
+        is_unspaced = sort_of(character) == "unspaced"
         if has_name and len((character + kept).encode()) > 64:
             break
         has_name |= is_unspaced and _ends_name(character, kept)
-        is_member = re.match(r"[0-9A-Za-z._%+\-'&~]", character) or _sort(character) == "spaced"
+        is_member = re.match(r"[0-9A-Za-z._%+\-'&~]", character) or sort_of(character) == "spaced"
         if not is_member and not (is_unspaced and has_name):
             break
         kept = character + kept
@@ -121,14 +121,16 @@ def _ends_name(character: str, behind: str) -> bool:
     """Whether a letter of a script without spaces is of the local part, by what is between it and the `@`."""
     if not behind or behind[0] in "_+":
         return True
-    is_letters = any(_sort(after) in ("spaced", "unspaced") or after.isalpha() for after in behind)
+    if re.match(r"[.-][A-Za-z\u0080-\U0010ffff]", behind):
+        return character not in _PHRASE_ENDS
+    is_letters = any(sort_of(after) in ("spaced", "unspaced") or after.isalpha() for after in behind)
     return not is_letters and character not in _PHRASE_ENDS and sum(map(str.isdigit, behind)) <= 4
 
 
 def _label(ahead: str) -> str:
     """The run of letters, digits and dashes at the start of a text."""
     stop = 0
-    while stop < len(ahead) and (re.match("[0-9A-Za-z-]", ahead[stop]) or _sort(ahead[stop]) in ("spaced", "unspaced")):
+    while stop < len(ahead) and (re.match("[0-9A-Za-z-]", ahead[stop]) or sort_of(ahead[stop]) in ("spaced", "unspaced")):
         stop += 1
     return ahead[:stop]
 
@@ -141,13 +143,20 @@ def _top_level(label: str) -> str:
         is_word = re.fullmatch("[A-Za-z]{2,24}", written[0]) and written[0].lower() not in _ENDINGS
         is_code = written[0].lower().startswith("xn--") and 4 < len(written[0]) <= 24
         return written[0] if is_word or is_code else ""
-    sorts = {_sort(character) for character in label}
+    sorts = {sort_of(character) for character in label}
     if "unspaced" in sorts:
         return max((known for known in _KNOWN if label.startswith(known)), key=len, default="")
     return label if sorts == {"spaced"} and len(label.encode()) > 3 else ""
 
 
 def _domain(ahead: str) -> str:
+    """The domain at the start of a text: no version or checksum of a package."""
+    domain = _longest_domain(ahead)
+    package = r"v?[0-9]+\.v?[0-9]+\..*|v?[0-9]{1,2}\.(rc|alpha|beta|dev|pre|preview|canary|next|nightly|snapshot|final|post)"
+    return "" if re.fullmatch(rf"(?i){package}|sha(256|384|512)\..*", domain) else domain
+
+
+def _longest_domain(ahead: str) -> str:
     """The longest run of labels that ends in a top-level domain."""
     best, position = "", 0
     while True:

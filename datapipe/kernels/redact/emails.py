@@ -2,14 +2,19 @@
 
 Local part  at most 64 bytes of letters, digits and `._%+-'&~`. Letters of any script count (RFC 6531). In scripts without
             spaces the sentence before an address has no end, so their letters count where a name is likely: before the `@`,
-            before up to four digits and the `@` (洁.朱84@x.com), and before `_` or `+`. They do not count before other
-            letters (联系jane@x.com), before longer numbers (我的123456@qq.com), and where the letter before the digits ends a
-            phrase (邮箱是84@x.com). Such letters take what is before them with them, 64 bytes of a longer sentence: a name
-            that remains harms a person. Before `%40` an escape ends the local part, except those of `+`, `-`, `.` and `_`.
+            before up to four digits and the `@` (洁.朱84@x.com), before `_` or `+`, and before `.` or `-` and a letter
+            (김철수.kim@x.com). They do not count before other letters (联系jane@x.com), before longer numbers
+            (我的123456@qq.com), and where the letter before the digits, the `.` or the `-` ends a phrase or a sentence
+            (邮箱是84@x.com, 请联系我.foo@x.com, 문의하세요.foo@x.com). Such letters take what is before them with them, 64
+            bytes of a longer sentence: a name that remains harms a person. Before `%40` an escape ends the local part,
+            except those of `+`, `-`, `.` and `_`.
 Domain      at most 253 bytes in two labels or more, of letters of any script, digits and dashes. The last is of ASCII letters,
             is xn-- and more, or has letters of another script alone; in scripts without spaces it is a top-level domain of the
             IANA root zone, behind which text may go on. It is not the ending of a file (`logo@2x.png`). Letters of other
-            scripts may follow an ASCII top-level domain at once: jane@x.com으로.
+            scripts may follow an ASCII top-level domain at once: jane@x.com으로. No domain is the version or the checksum
+            of a package: two labels of digits come first (react@18.0.0.rc), a word such as rc or beta follows a number of
+            two digits at most (pkg@2.dev), or the first label names a hash (img@sha256.abc). A `v` before the digits is
+            allowed.
 """
 
 from __future__ import annotations
@@ -28,11 +33,14 @@ _MAX_DOMAIN_BYTES = 253
 _MAX_LABEL_BYTES = 63
 _MAX_NAME_DIGITS = 4
 """Digits after a name: a year at most. Numbers of QQ have five and more."""
-_DOT, _DASH, _UNDERSCORE, _PERCENT, _PLUS = (ord(sign) for sign in ".-_%+")
+_DOT, _DASH, _UNDERSCORE, _PERCENT, _PLUS, _V = (ord(sign) for sign in ".-_%+v")
 _FILE_ENDINGS = packed("png jpg jpeg gif svg webp bmp ico css js html htm php json xml txt pdf")
 _ESCAPES = packed("2b 2d 2e 5f")
-_PHRASE_ENDS = np.array([ord(letter) for letter in "箱件址至到是为為系信はにへをで"], np.int64)
-"""Letters that end a phrase before an address, and no name: "mail", "to", "is"."""
+_PHRASE_ENDS = np.array([ord(letter) for letter in "箱件址至到是为為系信我们們你您了吗嗎吧呢的はにへをで다요"], np.int64)
+"""Letters that end a phrase or a sentence before an address, and no name: "mail", "to", "is", "me"; the last two end verbs."""
+_HASHES = packed("sha256 sha384 sha512")
+_UNRELEASED = packed("rc alpha beta dev pre preview canary next nightly snapshot final post")
+"""Words behind the number of a version."""
 SPACED, UNSPACED = 1, 2
 """Sorts of letters beyond ASCII: of a script with spaces between words, and of one without (Hangul joins particles)."""
 _UNSPACED_RANGES = codes_of(
@@ -75,7 +83,7 @@ _DOMAIN_BYTES, _DOMAIN_LENGTHS = _rows_of(
 
 
 @inline
-def _script_of(code) -> Any:
+def script_of(code) -> Any:
     """SPACED or UNSPACED for a letter or mark beyond ASCII, 0 for all other characters."""
     low, high = 0, len(_FIRSTS)
     while low < high:
@@ -92,16 +100,18 @@ def _is_name_end(data, start, at_sign, floor) -> Any:
     """Whether the letter of a script without spaces that stops at `start` is of the local part: by what follows it."""
     if start == at_sign or data[start] == _UNDERSCORE or data[start] == _PLUS:
         return True
+    code, _ = decode_before(data, start, floor)
+    for ending in _PHRASE_ENDS:
+        if code == ending:
+            return False
+    if (data[start] == _DOT or data[start] == _DASH) and (data[start + 1] >= 0x80 or is_in(data[start + 1], LETTER)):
+        return True
     num_digits = 0
     for j in range(start, at_sign):
         if data[j] >= 0x80 or is_in(data[j], LETTER):
             return False
         num_digits += is_in(data[j], DIGIT)
-    code, _ = decode_before(data, start, floor)
-    is_phrase = False
-    for ending in _PHRASE_ENDS:
-        is_phrase |= code == ending
-    return num_digits <= _MAX_NAME_DIGITS and not is_phrase
+    return num_digits <= _MAX_NAME_DIGITS
 
 
 @inline
@@ -116,7 +126,7 @@ def local_start(data, floor, at_sign, is_escaped) -> Any:
             if data[start - 1] >= 0x80 or not is_in(data[start - 1], LOCAL):
                 break
         else:
-            sort = _script_of(code)
+            sort = script_of(code)
             is_unspaced |= sort == UNSPACED and _is_name_end(data, start, at_sign, floor)
             if sort == 0 or (sort == UNSPACED and not is_unspaced):
                 break
@@ -160,7 +170,7 @@ def _label_stop(data, start, limit) -> Any:
             run += 1
         else:
             code, size = decode(data, run, limit)
-            sort = _script_of(code)
+            sort = script_of(code)
             if sort == 0:
                 break
             sorts |= sort | 4 * (sorts > 0 and dash)
@@ -195,8 +205,36 @@ def _top_level_stop(data, start, stop, ascii_stop, sorts) -> Any:
 
 
 @inline
+def _number_stop(data, start, stop) -> Any:
+    """The stop of the digits at `start`, with a `v` before them or not, where they are a label; `start` where they are none."""
+    j = first = start + (data[start] | 0x20 == _V)
+    while j < stop and is_in(data[j], DIGIT):
+        j += 1
+    return j if first < j < stop and data[j] == _DOT else start
+
+
+@inline
+def _is_package(data, start, stop) -> Any:
+    """Whether a domain is the version or the checksum of a package."""
+    first = _number_stop(data, start, stop)
+    if first == start:
+        dot = min(start + 6, stop - 1)
+        return data[dot] == _DOT and is_among(data, start, dot, _HASHES)
+    return _number_stop(data, first + 1, stop) > first + 1 or (
+        first - start <= 3 and first - start - (data[start] | 0x20 == _V) <= 2 and is_among(data, first + 1, stop, _UNRELEASED)
+    )
+
+
+@inline
 def domain_stop(data, first, end) -> Any:
     """The stop of the domain at `first`; 0 where there is none."""
+    stop = _longest_stop(data, first, end)
+    return 0 if stop > 0 and _is_package(data, first, stop) else stop
+
+
+@inline
+def _longest_stop(data, first, end) -> Any:
+    """The stop of the longest run of labels at `first` that ends in a top-level domain; 0 where there is none."""
     found, start, limit = 0, first, min(end, first + _MAX_DOMAIN_BYTES)
     while True:
         run, ascii_stop, sorts = _label_stop(data, start, limit)

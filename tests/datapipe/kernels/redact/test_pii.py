@@ -61,6 +61,26 @@ def _find(text: str) -> list[str]:
             "联系我:foo@bar.com 请联系foo@x.com 邮箱是123456@qq.com 邮箱84@qq.com",
             ["foo@bar.com", "foo@x.com", "123456@qq.com", "84@qq.com"],
         ),
+        (
+            "김철수.kim@x.com 朱.jie@x.cn 山田-taro@x.jp 连.wei12@x.cn さくら.y.z@x.jp สมชาย.j@x.th",
+            [
+                "김철수.kim@x.com",
+                "朱.jie@x.cn",
+                "山田-taro@x.jp",
+                "连.wei12@x.cn",
+                "さくら.y.z@x.jp",
+                "王.é@x.cn",
+                "สมชาย.j@x.th",
+            ],
+        ),
+        (
+            "请联系我.foo@x.com 문의하세요.kim@x.com 邮箱-foo@x.com 请联系。foo@x.com",
+            ["foo@x.com", "kim@x.com"] + ["foo@x.com"] * 2,
+        ),
+        (
+            "react@18.0.0.rc pkg@2.0.0.dev a@v1.2.beta a@1.2.3.rc1.tar.gz b@2.dev c@V3.RC img@sha256.abc 李@163.com a@1.x.com",
+            ["李@163.com", "a@1.x.com"],
+        ),
         ("联系" * 20 + "李@x.com", ["联系" * 10 + "李@x.com"]),
         ("?mail=jane%40host.com&x email%3Djane%2Bnews%40mail.co.uk%26", ["jane%40host.com", "jane%2Bnews%40mail.co.uk"]),
         ("%40host.com a%20%40host.com '%s%40s.name' '5%40d' x%40y jane%40logo.png", []),
@@ -172,6 +192,7 @@ def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
     generator = np.random.default_rng(seed)
     scraps = [
         *"@@.-5_+'/(:\n§évЯ中한́%はーㇽꙭཀ箱",
+        *("요", "18.0.", "v2.", "rc", "sha256."),
         "中国",
         "рф",
         "%40",

@@ -32,6 +32,11 @@ _EQUALS = str.maketrans(
 _EQUALS |= str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-"))
 """The ASCII equals of typeset characters, as `kernels/redact/folding.py` reads them."""
 _WITH_TRUNK = re.compile(r"\(?0")
+_DATE = re.compile(
+    r"(?:(?:19|20)[0-9]{2}[-/.](?:19|20)[0-9]{2}|(?:19|20)[0-9]{2}([-/.])[0-9]{1,2}\1[0-9]{1,2}|"
+    r"[0-9]{1,2}([-/.])[0-9]{1,2}\2(?:19|20)[0-9]{2})(?![0-9])"
+)
+"""A date or two years, which may follow a word such as contact: "Contact 2012-2020"."""
 _LAST_GROUP = re.compile(r"[^0-9+(]+\(?[0-9]+\Z")
 
 
@@ -78,6 +83,8 @@ def _number_length(written: str, regions: Regions | None, must_be_valid: bool) -
     """
     if regions is None:
         return _length(written, (), _is_valid) or _length(written, (), _is_possible)
+    if _DATE.match(written):
+        return 0
     tried = regions.main + regions.others
     shape = TRUNK_SHAPES if _WITH_TRUNK.match(written) else AMERICAN_SHAPES
     if not tried or (must_be_valid and not shapes_of(tried) & shape):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 
+from datapipe.kernels.redact import phone_words
+from tests.oracles.pii import sort_of
+
 CARD, IBAN, SSN, PHONE, NATIONAL, ANNOUNCED = 4, 5, 6, 7, 9, 10
 WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE, AMERICAN_SHAPES, TRUNK_SHAPES = 1, 2, 4, 8, 16, 32
 Span = tuple[int, int, int]
 
-_BEFORE = rb"(?<![0-9A-Za-z_\-/$%+&@])(?<![^A-Za-z]\.)(?<!\A\.)"
+_BEFORE = rb"(?<![0-9A-Za-z_\-/$%+&@])(?<![^A-Za-z\x80-\xff]\.)(?<!\A\.)"
 _AFTER = rb"(?![0-9A-Za-z_@%])(?![.\-][0-9])"
 _CARD_WORDS = (
     b"card cards visa mastercard maestro amex dankort uatp credit debit cc karte karten kreditkarte carte tarjeta carta cartao "
@@ -20,10 +23,8 @@ _WORDS_BEHIND = rb"(?i:[ ,(]{1,2}(?:ssn|itin|atin|tin)(?![A-Za-z]))"
 _TYPESET = dict.fromkeys("\xa0\u2007\u2009\u200a\u202f\u3000", " ")
 _TYPESET |= dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212", "-")
 _TYPESET |= dict(zip("（）＋－．／０１２３４５６７８９", "()+-./0123456789", strict=True))
-_PHONE_WORDS = (
-    b"tel telephone phone phones telefon telefono telefax fax mobile mob cell cellphone handy call calling dial reach text sms "
-    b"whatsapp desk ph tlf telf tfno telefone telefoon gsm celular movil cellulare mobil mobiel rufnummer puhelin hotline"
-)
+_PHONE_WORDS = phone_words.spellings(phone_words.WORDS)
+_PHONE_FILLERS = set(map(phone_words.folded, phone_words.FILLERS.split()))
 _FILLERS = b"number numbers no nr num is was at on me us our my your the or to home office work direct line free toll"
 _IBAN_LENGTHS = {
     15: "NO",
@@ -88,6 +89,48 @@ def _follows(text: bytes, start: int, words: bytes, fillers: bytes = _FILLERS, n
         if word.lower()[:8] not in [filler[:8] for filler in fillers.split()]:
             return False
     return False
+
+
+def _follows_phone_word(text: bytes, start: int) -> bool:
+    """Whether one of the four last words announces a phone number, in any script, with only fillers after it."""
+    characters: list[str] = []
+    is_whole = True
+    for character in reversed(text[:start].decode("utf-8", errors="surrogateescape")):
+        is_whole = len(characters) < 40 and len("".join(characters).encode("utf-8", errors="surrogateescape")) < 100
+        if not is_whole:
+            break
+        characters.append(character)
+    runs: list[str] = []
+    last = ""
+    for character in characters:
+        if re.match("[0-9<>０-９]", character):
+            is_whole = True
+            break
+        if character in phone_words.SYMBOLS:
+            runs.append(character)
+        sort = _letters_of(character)
+        if sort and sort == last:
+            runs[-1] = character + runs[-1]
+        elif sort:
+            runs.append(character)
+        last = sort
+    else:
+        is_whole |= not last
+    for number, run in enumerate(runs[:4]):
+        if run in phone_words.SYMBOLS:
+            return True
+        word = phone_words.folded(run)
+        if _letters_of(run[0]) == "unspaced" and any(word[at:] in _PHONE_WORDS for at in range(len(word))):
+            return True
+        is_cut = not is_whole and number == len(runs) - 1
+        if is_cut or word in _PHONE_WORDS or word not in _PHONE_FILLERS:
+            return not is_cut and word in _PHONE_WORDS
+    return False
+
+
+def _letters_of(character: str) -> str:
+    """`spaced` or `unspaced` for a letter, ASCII ones included; nothing for all other characters."""
+    return ("spaced" if character.isalpha() else "") if character.isascii() else sort_of(character)
 
 
 def _is_issued(digits: str, issuers: list[tuple[int, int, set[int]]]) -> bool:
@@ -201,7 +244,7 @@ def _phone(text: bytes, floor: int, first: int, wanted: int) -> Span | None:
     stop = first + len(_body(text, first))
     if before == b"+":
         return (start, _extended(text, stop), PHONE) if stop > first and _extended(text, stop) else None
-    kind = ANNOUNCED if _follows(text, start, _PHONE_WORDS) else NATIONAL
+    kind = ANNOUNCED if _follows_phone_word(text, start) else NATIONAL
     american = rb"(?:1[-. ])?(?:\([2-9][0-8][0-9]\) ?[2-9][0-9]{2}[-. ]|[2-9][0-8][0-9]([-.])[2-9][0-9]{2}\1)[0-9]{4}(?![0-9])"
     shaped = re.compile(american).match(text, start)
     if wanted & AMERICAN_SHAPES and shaped and _extended(text, shaped.end()):

@@ -111,7 +111,7 @@ def is_clear_before(data, floor, start):
     if start == floor:
         return True
     if data[start - 1] == _DOT:
-        return start - 1 > floor and is_in(data[start - 2], LETTER)
+        return start - 1 > floor and (is_in(data[start - 2], LETTER) or data[start - 2] >= 0x80)
     return not is_in(data[start - 1], TIGHT)
 
 

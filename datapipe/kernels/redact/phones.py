@@ -3,11 +3,11 @@
 A candidate has 7 to 15 digits, with at most two of ` -./()` between two digits and an optional extension after them, and
 
 - a `+` before it: an international number (PHONE); or
-- a word such as tel, phone, call, fax or mobile before it (ANNOUNCED); or
+- a word such as tel, телефон, 電話 or fax before it (ANNOUNCED, `kernels/redact/phone_words.py`); or
 - the shape of a phone number: (415) 555-2671, 415-555-2671 and 415.555.2671 in America, and elsewhere a trunk prefix and
   groups: 0171 2345678, (020) 7946 0958, 01 23 45 67 89, or the code of a country: 0044 20 7946 0958 (NATIONAL).
 
-A candidate reads about 70 bytes ahead and 40 back at most.
+A candidate reads about 70 bytes ahead and 100 back at most.
 """
 
 from __future__ import annotations
@@ -18,16 +18,13 @@ from datapipe.kernels import inline
 from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.redact.ascii import (
     DIGIT,
-    FENCE,
-    FILLERS,
     SEPARATOR,
-    follows_word,
     group_stop,
     is_clear_after,
     is_clear_before,
     is_in,
-    packed,
 )
+from datapipe.kernels.redact.phone_words import follows_phone_word
 from datapipe.kernels.redact.pii import PHONE
 
 NATIONAL, ANNOUNCED = 9, 10
@@ -40,10 +37,6 @@ _STAND_IN = np.frombuffer(b"1-555-555-01", np.uint8)
 """The stand-in of `kernels/redact/stand_ins.py` behind its `+`, but for two digits."""
 _FULL_PHONE_DIGITS = 10
 _MAX_PHONE_DIGITS = 15
-_PHONE_WORDS = packed(
-    "tel telephone phone phones telefon telefono telefax fax mobile mob cell cellphone handy call calling dial reach text sms "
-    "whatsapp desk ph tlf telf tfno telefone telefoon gsm celular movil cellulare mobil mobiel rufnummer puhelin hotline"
-)
 
 
 @inline
@@ -167,17 +160,14 @@ def _has_trunk_shape(data, first, stop):
 @inline
 def _national_stop(data, begin, start, first, end, wanted):
     """Stop and kind of a number without `+` that has a telling shape or follows a telling word; stop is `first` for others."""
-    if wanted & AMERICAN_SHAPES:
-        stop = _american_stop(data, start, end)
-        if stop > start and is_clear_after(data, _extension_stop(data, stop, end), end):
-            is_announced = follows_word(data, begin, start, _PHONE_WORDS, FILLERS, FENCE, 3)
-            return stop, (ANNOUNCED if is_announced else NATIONAL)
-    stop = _phone_stop(data, first, end)
+    stop = _american_stop(data, start, end) if wanted & AMERICAN_SHAPES else start
+    is_american = stop > start and is_clear_after(data, _extension_stop(data, stop, end), end)
+    stop = stop if is_american else _phone_stop(data, first, end)
     if stop == first:
         return first, NATIONAL
-    if follows_word(data, begin, start, _PHONE_WORDS, FILLERS, FENCE, 3):
+    if follows_phone_word(data, begin, start):
         return stop, ANNOUNCED
-    return (stop if wanted & TRUNK_SHAPES and _has_trunk_shape(data, first, stop) else first), NATIONAL
+    return (stop if is_american or (wanted & TRUNK_SHAPES and _has_trunk_shape(data, first, stop)) else first), NATIONAL
 
 
 @inline

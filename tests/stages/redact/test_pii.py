@@ -6,6 +6,7 @@ import ipaddress
 import json
 import pickle
 import re
+import unicodedata
 from pathlib import Path
 
 import numpy as np
@@ -175,6 +176,28 @@ def test_pii_auto_phone_regions_are_those_of_url_and_languages(
     text = out["text"][0].as_py() if "text" in out else NATIONAL
     assert {region for region, number in numbers.items() if number not in text} == set(found.split())
     assert {name for name in Pii.counts if "_by_" in name and out[name][0].as_py()} == {f"phone_regions_by_{choice}"}
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("http://x.ru", "Тел.: {8 (495) 606-36-02}, ТЕЛЕФОН для связи: {495 606-36-02}"),
+        ("http://x.es", "Tele\u0301fono: {912 345 678}; TELÉFONO：{912345678}; hôtel 912345678"),
+        ("http://x.gr", "Τηλ: {21 0123 4567} ΤΗΛΈΦΩΝΟ {2101234567}"),
+        ("http://x.jp", "電話：{0335803311}、お電話番号は{0335803311} ＴＥＬ：{0335803311} 商品番号0335803311"),
+        (
+            "http://x.co.kr",
+            unicodedata.normalize("NFD", "대표전화번호는") + " {027305800}, 전화:{027305800} 호텔 027305800",
+        ),
+        ("http://x.co.th", "โทร.{02 123 4567} ติดต่อ {021234567}"),
+        ("http://x.in", "फ़ोन नंबर: {11 2309 2462}"),
+        ("http://x.pl", "tel. kom. {600123456}, kom. 600123456"),
+        ("http://x.de", "☎ {3012345678}, Kontakt 2012-2020, Telefon: 01.02.2023, Kontakt © 2012-2020"),
+    ],
+)
+def test_pii_phone_words_of_any_language_announce_numbers(url: str, text: str) -> None:
+    batch = _batch([text.replace("{", "").replace("}", "")], url=[url])
+    assert _after(_opened(), batch).texts[0].as_py() == re.sub("{.*?}", "<PHONE>", text)
 
 
 def test_pii_auto_phone_regions_hold_for_each_document_of_a_batch() -> None:

@@ -104,7 +104,13 @@ class Language(Filter):
         le=2**31 - 1,
         description="Characters that are read from the start of the text. The cost is proportional.",
     )
-    top_k: int = Field(default=1, ge=1, le=100, description="Languages of a document to write, the best first.")
+    top_k: int = Field(
+        default=1,
+        ge=1,
+        le=100,
+        description="Languages of a document to write, the best first. "
+        "Those whose score rounds to 0 are left out, so lists may be shorter.",
+    )
     write: bool = Field(
         default=False,
         description="Write the columns `language` and `language_score`; with top_k above 1 they are written in any case, and "
@@ -232,8 +238,9 @@ class Language(Filter):
 
     def _columns(self, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:
         names = pa.array(self._model.labels, pa.string())
-        best = pa.array(labels[:, 0], mask=labels[:, 0] < 0)
-        written = {"language": names.take(best), "language_score": pa.array(scores[:, 0])}
+        has_none = labels[:, 0] < 0
+        best = pa.array(labels[:, 0], mask=has_none)
+        written = {"language": names.take(best), "language_score": pa.array(scores[:, 0], mask=has_none)}
         if self.top_k == 1:
             return written
         labels, scores = labels[:, : self.top_k], scores[:, : self.top_k]

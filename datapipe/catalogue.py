@@ -334,7 +334,20 @@ def _own_class(name: str, method: str, where: str) -> type:
     if not inspect.isclass(member) or not callable(getattr(member, method, None)):
         found = "nothing of this name" if member is None else f"a {type(member).__name__} without a method {method}"
         raise _refusal(where, f"{name}: found {found} in {module_name}, expected a class with a method {method}.")
+    asked = _needed_arguments(member)
+    if asked:
+        raise _refusal(where, f"{name}: the class needs {', '.join(asked)}. It is made without arguments: give each a default.")
     return member
+
+
+def _needed_arguments(member: type) -> list[str]:
+    """The arguments without a default of a class; none where Python does not know them."""
+    try:
+        arguments = inspect.signature(member).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [one.name for one in arguments if one.default is inspect.Parameter.empty and one.kind not in variadic]
 
 
 def _is_stage(value: Any) -> bool:

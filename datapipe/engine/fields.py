@@ -29,7 +29,7 @@ from datapipe.metrics import counted
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import BoundStage
-from datapipe.stage.base import Filter
+from datapipe.stage.base import PHONE_REGIONS, Filter
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.storage import open_input
@@ -103,7 +103,23 @@ def check_fields(
         warnings += [RunWarning(kind="not_numbers", source=name, text=text) for text in odd if not source.check_fields]
     if problems:
         raise UserError("\n".join(problems))
-    return warnings
+    return [*warnings, *_without_url(mixture, name, files, stages)]
+
+
+def _without_url(
+    mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], stages: Sequence[BoundStage]
+) -> Iterator[RunWarning]:
+    """A warning where phone numbers are looked for in pages that do not keep the URL, which tells their country."""
+    if "url" in mixture.sources[name].kept_fields or not any(reader.gives == "html" for _, reader in files):
+        return
+    for bound in stages:
+        options = bound.stage.model_dump() if isinstance(bound.stage, Filter) and PHONE_REGIONS[0] in bound.stage.counts else {}
+        if options.get("phone_regions") == "auto" and "phone" in options["kinds"]:
+            text = (
+                f"{mixture.where('sources', name, 'keep')}: {bound.name} takes the country of phone numbers from the URL of a "
+                "page, and the source does not keep it. Add `keep: [url]`, or give the stage `phone_regions: [GB]`."
+            )
+            yield RunWarning(kind="without_url", source=name, text=text, details={"stage": bound.name})
 
 
 def _check_text(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], stages: Sequence[BoundStage]) -> None:

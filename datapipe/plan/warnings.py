@@ -9,6 +9,7 @@ broken_links       broken links, pipes and the like that a pattern of a source m
 linked_again       links to folders that a pattern of a source enters by another path    before the run
 named_twice        files that a list of paths names again                               before the run
 missing_field      a kept field that none of the first records has                      before the run
+without_url        web pages without their URL, where `redact.pii` looks for phones         before the run
 not_numbers        a field of `strata` that is no number in the first records           before the run
 null_field         a kept field that is null in every document                          when the source is read
 unreadable_files   damaged input files that `max_unreadable_files` allows               before the run, and when read

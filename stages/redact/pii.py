@@ -5,7 +5,7 @@
 
 | kind | what is replaced |
 |---|---|
-| `email` | e-mail addresses in any script, also with `%40` or `＠`; not the place in `git@host.com:team/project.git` |
+| `email` | e-mail addresses in any script, also with `%40` or `＠`; not `git@host.com:team/project.git` or `pkg@2.0.0.rc` |
 | `ip` | public IP addresses of hosts; not versions (`numpy==1.2.3.4`, `gem "rails", "4.2.7.1"`) |
 | `phone` | with `+`: numbers of any region; without: numbers of `phone_regions`, with a telling word or shape |
 | `card` | numbers of payment cards |
@@ -14,6 +14,9 @@
 | `url_credentials` | the `user:password@` of a URL |
 
 A phone number that is known by its shape alone has an assigned area; behind a `+` or a word, its length is that of its country.
+The words are those of some seventy languages (`kernels/redact/phone_words.py`). A date behind a word is no number. Digits are
+read in ASCII and fullwidth.
+
 `phone_regions: auto` takes the countries of a document's URL and languages (`_regions.py`): of `.co.uk` Britain, of English the
 USA, Britain and six more. The report counts the documents with a candidate by what their regions were chosen by.
 
@@ -83,8 +86,8 @@ class Pii(Filter):
         default="auto",
         description="Regions of national phone numbers, as ISO 3166 codes: [US, DE]. auto: the countries of the top-level "
         "domain in the column `url` and of the languages in `html_lang`, `language` and `languages`, where documents have "
-        "them; US where they tell none. A national number must have an unambiguous shape, or follow a word such as tel, phone, "
-        "call, fax or mobile. Numbers with + may be of any region.",
+        "them; US where they tell none. A national number must have an unambiguous shape, or follow a word such as tel, fax, "
+        "телефон or 電話. Numbers with + may be of any region.",
     )
     replace: Literal["tag", "fake", "delete"] = Field(
         default="tag",

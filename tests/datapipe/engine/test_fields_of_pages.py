@@ -149,6 +149,14 @@ def test_plan_refuses_stages_that_would_lack_a_text(folder: Path, stages: str, m
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(("options", "is_told"), [("{}", True), ("{phone_regions: [GB]}", False), ("{kinds: [email]}", False)])
+def test_plan_tells_of_phones_in_pages_that_do_not_keep_their_url(folder: Path, options: str, is_told: bool) -> None:
+    request = prepare(load_mixture(_mixture(folder, f"own_pages:Extract, {{redact.pii: {options}}}")))
+    texts = [warning.text for warning in request.warnings if warning.kind == "without_url"]
+    assert len(texts) == is_told
+    assert all("redact.pii takes the country of phone numbers" in text and "Add `keep: [url]`" in text for text in texts)
+
+
 def test_plan_refuses_extraction_where_there_are_texts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "build_reader", lambda use, where="": Text())
     with pytest.raises(UserError, match=r"own_pages:Extract makes texts of pages, and .* hold texts: 0\.html"):

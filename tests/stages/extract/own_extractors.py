@@ -27,3 +27,8 @@ class Wrong:
 
 class WithoutMethod:
     pass
+
+
+class WithArguments(Shouts):
+    def __init__(self, language: str, *, times: int = 1) -> None:
+        self.language = language

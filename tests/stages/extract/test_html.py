@@ -309,6 +309,7 @@ def test_html_own_engine_with_a_wrong_result_is_named() -> None:
         ("justext", "found 'justext', expected auto, resiliparse, trafilatura, fallback, or package.module:Class"),
         (f"{OWN}:Absent", "found nothing of this name in tests.stages.extract.own_extractors"),
         (f"{OWN}:WithoutMethod", "found a type without a method extract"),
+        (f"{OWN}:WithArguments", "the class needs language. It is made without arguments"),
         ("no_such_module_of_ours:Engine", "found no module no_such_module_of_ours"),
     ],
 )

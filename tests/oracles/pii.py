@@ -91,7 +91,7 @@ def sort_of(character: str) -> str:
         return "ascii"
     if unicodedata.category(character)[0] not in "LM":
         return ""
-    return "unspaced" if re.split("[ -]", unicodedata.name(character))[0] in _UNSPACED else "spaced"
+    return "unspaced" if re.split("[ -]", unicodedata.name(character, ""))[0] in _UNSPACED else "spaced"
 
 
 def _local(before: str, is_escaped: bool) -> str:

@@ -49,7 +49,7 @@ selfoon foon thoại đt đtdđ sđt gọi
 τηλ τηλέφωνο τηλέφωνα τηλεφώνου τηλεφώνων τηλεφωνικά τηλεφωνικό κιν κινητό κινητού φαξ καλέστε επικοινωνία επικοινωνίας σταθερό
 հեռ հեռախոս հեռախոսահամար ֆաքս բջջ ტელ ტელეფონი მობ მობილური ფაქსი
 هاتف الهاتف هواتف هاتفي هاتفيا تليفون التليفون تلفون التلفون جوال الجوال موبايل الموبايل محمول المحمول نقال النقال فاكس الفاكس
-واتساب الواتساب واتس اتصل اتصلوا للاتصال الاتصال
+واتساب الواتساب واتس اتصل اتصلوا للاتصال الاتصال للتواصل
 تلفن تلفنی موبایل همراه تماس فکس نمابر دورنگار واتساپ فون ٹیلیفون فیکس رابطہ موبائل
 טלפון הטלפון טלפונים בטלפון לטלפון טל נייד הנייד סלולרי סלולארי פקס בפקס התקשרו חייגו וואטסאפ ווטסאפ
 फोन फ़ोन टेलीफोन टेलीफ़ोन टेलिफोन दूरभाष दूरध्वनी भ्रमणध्वनी मोबाइल मोबाईल फैक्स फॅक्स संपर्क सम्पर्क कॉल व्हाट्सएप व्हाट्सऐप
@@ -59,7 +59,7 @@ selfoon foon thoại đt đtdđ sđt gọi
 联系方式 聯絡方式 热线电话
 携帯 携帯電話 固定電話 ファックス ファクス ファクシミリ 連絡先 お問い合わせ お問合せ お問い合わせ先 お問合せ先
 問い合わせ先 問合せ先 直通 フリーダイヤル テレフォン でんわ
-전화 대표전화 휴대폰 휴대전화 핸드폰 팩스 연락처 연락 문의 문의처
+전화 대표전화 휴대폰 휴대전화 핸드폰 팩스 연락처 연락 문의 문의처 고객센터
 โทร โทรศัพท์ โทรสาร มือถือ โทรศัพท์มือถือ แฟกซ์ แฟ็กซ์ ติดต่อ ติดต่อเรา เบอร์ เบอร์โทร สายด่วน โทรเลย โทรหา
 ໂທ ໂທລະສັບ ແຟັກ ទូរស័ព្ទ ទូរសព្ទ ទូរសារ ဖုန်း ဖုန်းနံပါတ် ဖက်စ်
 """
@@ -69,18 +69,18 @@ Vietnamese; then Cyrillic, Greek, Armenian, Georgian, Arabic, Hebrew, the script
 those of South East Asia."""
 FILLERS = """
 number numbers no nr num is was at on me us our my your the or to home office work direct line free toll and
-nummer nummern unter dem der die uns ist oder vom werktags nummeret på ring til
+nummer nummern unter dem der die uns ist oder vom an werktags nummeret på ring til
 numéro numéros no le la au aux du de des par nous notre est ou votre
 número números nro núm al el los por en o a es nuestro
 n.º no ao nos pelo pela nosso
 numero numeri il lo allo al ai
 numer numeru pod nam lub kom komórkowego číslo čísla číslech na nám
-numara numarası numaramız numaralı nomor nombor nomer bimbit số số máy
-номер номера номеру номером номерам номерах по на нам для и или связи справок городской рабочий доб код за ни нас на
+numara numarası numaramız numaralı nomor nombor nomer bimbit số máy liên hệ szám
+номер номера номеру номером номерам номерах по на нам для и или связи справок городской рабочий доб код довідок за ни нас на
 номери або αριθμός στο στον και κλήσεων κέντρου
 رقم أرقام الرقم على بنا معنا أو و شماره نمبر מס מספר או
-नंबर नम्बर नं क्रमांक पर करें নম্বর নং எண் నంబర్ సంఖ్య ನಂಬರ್ നമ്പർ નંબર ਨੰਬਰ අංකය
-号码 號碼 番号 번호 我们 หมายเลข ที่ เลขที่
+नंबर नम्बर नं सूत्र क्रमांक पर करें নম্বর নং எண் నంబర్ సంఖ్య ನಂಬರ್ നമ്പർ નંબર ਨੰਬਰ අංකය
+号码 號碼 番号 번호 代表 我们 หมายเลข ที่ เลขที่
 """
 """Words that may stand between a telling word and the number."""
 SYMBOLS = "☎☏✆℡📞📱📲📠🕿🕾🕽"

@@ -8,7 +8,9 @@ cut off at the end, where crawlers cut long pages, is left out and is no error. 
 one: so a page in UTF-8 whose header says ISO-8859-1 is mostly read by its meta tag.
 
 A page that no charset decodes without an error gets U+FFFD for its bad bytes. It is read as UTF-8 where most of its characters
-are valid UTF-8, which no other charset is by chance, otherwise by the detector's answer.
+are valid UTF-8, which no other charset is by chance, otherwise by the detector's answer. One bad byte, such as half a character
+of a headline that was cut short, makes a detector rule out the charset of a Chinese, Japanese or Korean page. So it is then
+asked again without the bad bytes of each such charset that has few of them.
 
 The text has no lone surrogates and no NULs, which parsers refuse. Pages in ASCII and UTF-8, nine of ten, are decoded at memory
 speed.
@@ -35,7 +37,11 @@ _ISO_2022_JP = re.compile(rb"\x1b\$[@B]")
 
 _LONGEST_CHARACTER = 8  # bytes; in ISO-2022-JP with its escape sequence
 _VALID_FOR_BAD = 10
-"""Characters of UTF-8 that make up for one bad byte, where no charset decodes a page without an error."""
+"""Characters of more than one byte that make up for one bad byte, in UTF-8 and in the charsets of East Asia."""
+
+_OF_EAST_ASIA = ("gb18030", "big5hkscs", "cp932", "euc_jp", "cp949")
+_NO_BOUNDARY = bytes({*range(0x30, 0x3A), *range(0x40, 0x100)})
+"""Bytes that can be a part of a longer character, in one charset or another."""
 
 _COMMENT = re.compile(rb"<!--.*?(?:-->|\Z)", re.DOTALL)
 _META = re.compile(rb"<meta(?=[\s/])((?:[^>\"']|\"[^\"]*\"|'[^']*')*+)>")
@@ -146,19 +152,47 @@ def _detected(page: bytes, detect: Detector) -> Decoded:
     num_characters = len(text) - len(_ascii_of(page))
     if num_characters - num_bad >= _VALID_FOR_BAD * num_bad:
         return Decoded(_clean(text, page), UTF_8, has_bad_bytes=True)
-    codec = _codec_of_answer(detect(_telling_part(page)))
+    codec = _codec_by(detect, _telling_part(page))
     for tried in codecs_of(codec):
         strict = _strictly(page, tried)
         if strict is not None:
             return Decoded(_clean(strict, page), tried)
-    return Decoded(_clean(page.decode(codec, "replace"), page), codec, has_bad_bytes=True)
+    return Decoded(_clean(_loosely(page, codec, "replace"), page), codec, has_bad_bytes=True)
 
 
 def _telling_part(page: bytes) -> bytes:
     """The part of a page that a detector is shown: its beginning, or from where it stops to be ASCII, with what is before."""
     found = _NOT_ASCII.search(page)
     first = 0 if found is None or found.start() < _DETECTED_BYTES // 2 else found.start() - _CONTEXT_BYTES
-    return page[first : first + _DETECTED_BYTES]
+    part = page[first : first + _DETECTED_BYTES]
+    whole = part.rstrip(_NO_BOUNDARY) if len(part) < len(page) - first else part
+    return whole if len(whole) > len(part) // 2 else part
+
+
+def _codec_by(detect: Detector, part: bytes) -> str:
+    """The codec that a detector finds for the part of a page; for one of East Asia with few bad bytes, without them."""
+    answer = _codec_of_answer(detect(part))
+    if answer in _OF_EAST_ASIA and "\ufffd" not in _loosely(part, answer, "replace"):
+        return answer
+    for num_bad, codec in sorted((_num_bad(part, codec), codec) for codec in _OF_EAST_ASIA):
+        if num_bad < len(part):
+            sound = _loosely(part, codec, "ignore").encode(codec, "ignore")
+            if sound != part and _codec_of_answer(detect(sound)) == codec:
+                return codec
+    return answer
+
+
+def _num_bad(part: bytes, codec: str) -> int:
+    """The bad bytes of a part in a charset of East Asia; as many as it has bytes, where they are not few."""
+    text = _loosely(part, codec, "replace")
+    num_bad = text.count("\ufffd")
+    num_long = len(text) - len(_ascii_of(text.encode("utf-8"))) - num_bad
+    return num_bad if num_long > _VALID_FOR_BAD * num_bad else len(part)
+
+
+def _loosely(page: bytes, codec: str, errors: str) -> str:
+    """The text of a page with bad bytes, without a character that is cut off at its end."""
+    return codecs.getincrementaldecoder(codec)(errors).decode(page)
 
 
 def _codec_of_answer(answer: str) -> str:

@@ -166,6 +166,20 @@ def test_undeclared_charset_is_detected(codec: str, text: str) -> None:
     assert not decoded.has_bad_bytes
 
 
+@pytest.mark.parametrize("codec", ["gb18030", "cp932", "euc_jp", "cp949", "big5hkscs"])
+def test_charset_of_east_asia_is_detected_at_any_size_and_any_cut(codec: str) -> None:
+    text = {"big5hkscs": "這條河發源於城鎮上方的山丘，流經古老的水磨坊和田野，最後流入九十英里外的大海。"}.get(
+        codec, OF_LANGUAGES.get({"cp949": "euc_kr"}.get(codec, codec), "")
+    )
+    one = text.strip().encode(codec)
+    pages = {f"long {shift}": b"<p>" + b" " * shift + one * 3000 for shift in range(2)}
+    pages |= {f"cut {size}": (b"<p>" + one * 20)[:size] for size in range(600, 606)}
+    pages |= {f"headline {size}": b"<p>" + one * 9 + b"<a>" + one[:size] + b"...</a>" + one * 9 for size in range(7, 10)}
+    wrong = [name for name, page in pages.items() if text[:12] not in decode_page(page, "", by_both).text]
+    assert wrong == []
+    assert not any(decode_page(page, "", by_both).has_bad_bytes for name, page in pages.items() if "headline" not in name)
+
+
 @pytest.mark.parametrize("text", [ISLAND, DUTCH, ITALIAN])
 def test_answer_utf_8_for_what_is_no_utf_8_counts_as_none(text: str) -> None:
     assert decode_page(text.encode("cp1252"), "", lambda beginning: "utf-8").text == text

@@ -24,8 +24,10 @@ Favor = Literal["balance", "precision", "recall"]
 
 BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA = "by_resiliparse", "by_resiliparse_unmarked", "by_trafilatura"
 TRIED_FEW_WORDS, TRIED_SMALL_SHARE = "tried_again_few_words", "tried_again_small_share"
-COUNTED = (BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA, TRIED_FEW_WORDS, TRIED_SMALL_SHARE)
-"""Counts of the report: pages by the engine whose text they have, and pages that `auto` tried again, by the reason."""
+TRIED = (TRIED_FEW_WORDS, TRIED_SMALL_SHARE)
+COUNTED = (BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA, *TRIED)
+"""Counts of the report: kept pages by the engine whose text they have, and pages that `auto` tried again, by the reason, those
+that are dropped all the same included."""
 FULL_COST = 500_000
 """The cost of a page above which trafilatura's full mode gives way to the fast one: it compares paragraphs with each other, and
 takes 2 s for 5,000, 100 s for 33,000."""

@@ -13,7 +13,7 @@ import numpy as np
 from datapipe.kernels.html.plain import strip_tags
 from datapipe.kernels.html.tags import measure_tags
 from stages.extract._charsets import DETECTORS, Decoded, decode_page
-from stages.extract._engines import Engine, Page
+from stages.extract._engines import TRIED, Engine, Page
 from stages.extract._formulas import has_formulas, write_latex
 from stages.extract._labels import UTF_16
 from stages.extract._marks import Marks, marks_of
@@ -152,12 +152,12 @@ class PageReader:
         found, num_bytes = self.engine.find(Page(html=html, tree=tree, shown=shown, cost=measures[2])), measures[0]
         if found.text is None and shown.strip():
             return Read(rule=GAVE_UP, value=num_bytes)
-        text = (found.text or "").strip()
+        text, tried = (found.text or "").strip(), tuple(name for name in found.counted if name in TRIED)
         if not text:
-            return Read(rule=NO_TEXT, value=num_bytes)
+            return Read(rule=NO_TEXT, value=num_bytes, counted=tried)
         share = len(text) / max(len(shown), 1)
         if share < self.limits.min_share:
-            return Read(rule=LITTLE, value=share, counted=found.counted)
+            return Read(rule=LITTLE, value=share, counted=tried)
         return Read(text, marks, share=share, counted=(*_counted(decoded), *found.counted))
 
 

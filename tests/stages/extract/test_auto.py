@@ -59,6 +59,42 @@ def test_auto_finds_a_text_whose_wrapper_is_called_as_menus_are(tag: str) -> Non
     assert _counted(result)[1] == {"by_resiliparse"}
 
 
+JUNK = PARAGRAPHS.replace("river", "cookie") * 3
+ARTICLE = f"<main><article><h1>The mill</h1>{PARAGRAPH}</article></main>"
+
+
+@pytest.mark.parametrize(
+    "boilerplate",
+    [
+        *("<div hidden>", "<div aria-hidden=true>", '<div role="dialog">', '<div class="a" style="color: red; display:none">'),
+        *('<div id="sidebar">', '<div class="footer">', '<div class="cookie-law-info">', '<div class="advertisement">'),
+        *('<div id="comments">', "<footer>", "<template>"),
+    ],
+)
+def test_auto_keeps_a_short_text_beside_long_boilerplate(boilerplate: str) -> None:
+    page = _page(f"{ARTICLE}{boilerplate}{JUNK}")
+    [text] = _processed(page).columns["text"].to_pylist()
+    assert [text] == _processed(page, engine="resiliparse").columns["text"].to_pylist()
+    assert text.startswith("The mill")
+
+
+@pytest.mark.parametrize("section", ['<div hidden id="S:{}">', "<div aria-hidden=true>", '<div style="display:none">'])
+@pytest.mark.parametrize("first", ["", "<p>Loading</p>"])
+def test_auto_finds_all_of_a_page_in_sections_that_mislead_it(section: str, first: str) -> None:
+    paragraphs = STORY.split("</p>")
+    sections = "".join(section.format(number) + "</p>".join(paragraphs[number::5]) + "</div></section>" for number in range(5))
+    result = _processed(f"<nav><ul><li><a href=/>Home</a></ul></nav>{first}{sections}")
+    assert _counted(result) == [{"by_trafilatura", "tried_again_small_share"}]
+    assert num_words(result.columns["text"][0].as_py()) > 800
+
+
+def test_auto_counts_dropped_pages_that_it_tried_again() -> None:
+    comments = "".join(f"<div class=comments><p>{number} I remember it well.</p></div>" for number in range(100))
+    result = _processed(f"<html><body>{comments}")
+    assert [Html().rules()[rule].name for rule in result.rule] == ["no_main_text"]
+    assert _counted(result) == [{"tried_again_small_share"}]
+
+
 def test_auto_counts_the_engine_and_the_reason() -> None:
     hidden, aside = _page(f"<div hidden>{STORY}</div>"), _page(f"<aside>{STORY}</aside>")
     short = _page(f"<div hidden>{STORY}</div><main><p>A few words of the town.</p></main>")

@@ -77,6 +77,9 @@ _BOILERPLATE = ", ".join(
 _MANY_CHARACTERS = 2_000
 """Characters of a text whose words are not counted: it has enough."""
 
+_MOST_READ = 20
+"""How often the text of a page is read at most for boilerplate: elements inside each other are read once for each."""
+
 _MOST_WRAPPERS = 100
 """Elements inside each other that `remove_marks` goes through: their texts are read once for each."""
 
@@ -131,9 +134,13 @@ def _longer(text: str, engine: str, other: str | None, its_engine: str) -> tuple
 
 def _without_boilerplate(page: Page, text: str) -> Page:
     """The page without its boilerplate, but for elements that hold the text."""
-    found = _unspaced(max(text.splitlines(), key=len))
+    found, budget = _unspaced(max(text.splitlines(), key=len)), _MOST_READ * len(page.shown)
     for element in page.tree.body.query_selector_all(_BOILERPLATE).values():
-        if element.parent is not None and found not in _unspaced(element.inner_text):
+        its_text = element.inner_text
+        budget -= len(its_text)
+        if budget < 0:
+            break
+        if element.parent is not None and found not in _unspaced(its_text):
             element.remove()
     return replace(page, html=page.tree.document.html, shown=page.tree.body.inner_text)
 

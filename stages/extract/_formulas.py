@@ -5,9 +5,11 @@ r"""Formulas as LaTeX between dollar signs, written into the tree of a page befo
 | `<script type="math/tex">`, MathJax | the text of the script; `mode=display` is a displayed formula |
 | `<math>`, also of KaTeX, MathJax and Wikipedia | its annotation in TeX, its `alttext`, or converted (`_mathml.py`) |
 | `<img class="latex" alt="…">`, WordPress and older Wikipedia | its alternative text |
+| `<span data-mathml="<math>…">`, MathJax's pictures | the MathML, converted |
 
-The text stands where the outermost element stood that shows the formula, so no formula is there twice and none is hidden. Most
-pages have no formula: a search for two words leaves them alone.
+The text stands where the outermost element stood that shows the formula, so no formula is there twice and none is hidden. Text
+of a formula outside of its tokens, such as the rest of a paragraph behind an `<msup>` that is not closed, stands behind it.
+Comments of TeX are left out, since lines are joined. Most pages have no formula: a search for two words leaves them alone.
 """
 
 from __future__ import annotations
@@ -15,9 +17,12 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from stages.extract._mathml import latex_of
+from stages.extract._mathml import latex_of, stray_text
 
-_FORMULAS = 'script[type^="math/tex" i], math, m\\:math, mml\\:math, img.latex[alt], img[class*="mwe-math-fallback"][alt]'
+_FORMULAS = (
+    'script[type^="math/tex" i], math, m\\:math, mml\\:math, img.latex[alt], img[class*="mwe-math-fallback"][alt], '
+    "[data-mathml]"
+)
 _DISPLAYED = (
     ".katex-display, .MathJax_Display, .MJXc-display, .mwe-math-element-block, .mwe-math-fallback-image-display, "
     "mjx-container[display]"
@@ -26,7 +31,10 @@ _SHOWN = ".katex, .mwe-math-element, mjx-container, .MathJax, .MathJax_SVG, .Mat
 _PREVIEW = re.compile(r"(?:^|\s)(?:MathJax|MJXc|mjx)")
 
 _STYLE = re.compile(r"\{\\(?:displaystyle|textstyle)(?![A-Za-z])\s*")
-_CDATA = re.compile(r"%?\s*<!\[CDATA\[|%?\s*\]\]>")
+_WORDS = ("math", "MATH", "Math", "latex", "LATEX")
+_CDATA = re.compile(r"(?:%\s*)?(?:<!\[CDATA\[|\]\]>)")
+_COMMENT = re.compile(r"(?<!\\)((?:\\\\)*)%.*")
+"""A comment of TeX, with the line breaks `\\\\` before its sign; `\\%` is a percent sign."""
 _DELIMITED = re.compile(r"(\$\$?)([^$]+)\1|\\\((.+)\\\)|\\\[(.+)\\\]")
 _IN_LINE = re.compile("p|span|a|b|i|em|strong|li|td|th|dd|dt|figcaption|blockquote|h[1-6]")
 """Elements whose text a displayed formula belongs to; elsewhere it is a paragraph."""
@@ -34,17 +42,17 @@ _IN_LINE = re.compile("p|span|a|b|i|em|strong|li|td|th|dd|dt|figcaption|blockquo
 
 def has_formulas(page: str) -> bool:
     """Whether a page may have formulas; False for one that has none for sure."""
-    return "math" in page or 'class="latex' in page
+    return any(word in page for word in _WORDS)
 
 
-def write_latex(tree: Any) -> None:
-    """Puts LaTeX in the place of the formulas of a page.
+def write_latex(tree: Any) -> bool:
+    """Puts LaTeX in the place of the formulas of a page; returns whether there were any.
 
     Args:
         tree: resiliparse's HTMLTree.
     """
     formulas = tree.document.query_selector_all(_FORMULAS).values()
-    for formula in sorted(formulas, key=lambda formula: formula.tag != "script"):
+    for formula in sorted(formulas, key=lambda formula: (formula.tag != "script", formula.hasattr("data-mathml"))):
         if formula.parent is None or formula.parent.closest("math") is not None:  # within one that is written whole
             continue
         displayed = formula.closest(_DISPLAYED)
@@ -54,12 +62,15 @@ def write_latex(tree: Any) -> None:
             continue
         if formula.tag == "script":
             _remove_previews(formula)
-        text = tree.create_text_node(latex)
+        text, stray = tree.create_text_node(latex), stray_text(formula)
         if latex.startswith("$$") and not _IN_LINE.fullmatch(shown.parent.tag):
             paragraph = tree.create_element("p")
             paragraph.append_child(text)
             text = paragraph
+        if stray:
+            shown.parent.insert_before(tree.create_text_node(f" {stray}"), shown.next)
         shown.parent.replace_child(text, shown)
+    return len(formulas) > 0
 
 
 def _delimited(formula: Any, is_displayed: bool) -> str:
@@ -70,14 +81,25 @@ def _delimited(formula: Any, is_displayed: bool) -> str:
     elif formula.tag == "img":
         latex = formula.getattr("alt") or ""
     else:
+        formula = _within(formula)
         latex = _authored(formula) or latex_of(formula)
         is_displayed |= "block" in (formula.getattr("display") or "") or formula.getattr("mode") == "display"
-    latex = " ".join(_CDATA.sub(" ", latex).split())
+    latex = " ".join(_COMMENT.sub(r"\1", _CDATA.sub(" ", latex)).split())
     bare = _DELIMITED.fullmatch(latex)
     latex = (bare[2] or bare[3] or bare[4]).strip() if bare else latex
     latex = _unstyled(latex)
     sign = "$$" if is_displayed else "$"
     return f"{sign}{latex}{sign}" if latex else ""
+
+
+def _within(formula: Any) -> Any:
+    """The `<math>` that an element has as its attribute, or the element itself."""
+    if not formula.hasattr("data-mathml"):
+        return formula
+    from resiliparse.parse.html import HTMLTree
+
+    tree: Any = HTMLTree.parse(formula.getattr("data-mathml"))
+    return tree.document.query_selector("math") or formula
 
 
 def _unstyled(latex: str) -> str:

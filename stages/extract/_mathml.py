@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Callable
 from typing import Any
 
+_TOKENS, _UNSEEN = ("mi", "mn", "mo", "mtext", "ms"), ("annotation", "annotation-xml", "mphantom", "none", "mprescripts")
 _DEEPEST = 100
 """Levels of elements below which a formula is taken as its characters."""
 
@@ -56,14 +57,16 @@ def latex_of(element: Any, depth: int = 0) -> str:
         depth: of the element below the formula.
     """
     name = _name(element)
-    if name in ("mi", "mn", "mo", "mtext", "ms") or depth > _DEEPEST:
+    if name in _TOKENS or depth > _DEEPEST:
         return _token(name, " ".join(element.text_content.split()), element.getattr("mathvariant") or "")
-    if name in ("annotation", "annotation-xml", "mphantom", "none", "mprescripts"):
+    if name in _UNSEEN:
         return ""
     if name == "mspace":
         return " "
     if name == "mtable":
         return _table(element, depth)
+    if name == "mmultiscripts":
+        return _multiscripts(_children(element), depth)
     parts = [latex_of(child, depth + 1) for child in _children(element)]
     if name == "semantics":
         return parts[0] if parts else ""
@@ -77,6 +80,19 @@ def latex_of(element: Any, depth: int = 0) -> str:
     return form[1](parts) if form and len(parts) == form[0] else joined(parts)
 
 
+def stray_text(math: Any) -> str:
+    """The text of a `<math>` outside of its tokens, which is no part of its formula; "" for any other element."""
+    texts: list[str] = []
+    nodes = [math] if _name(math) == "math" else []
+    while nodes:
+        node = nodes.pop()
+        if node.tag == "#text":
+            texts.append(node.value)
+        elif node is math or _name(node) not in (*_TOKENS, *_UNSEEN):
+            nodes += _nodes(node)[::-1]
+    return " ".join(" ".join(texts).split())
+
+
 def joined(parts: list[str]) -> str:
     """Pieces of LaTeX in a row; a space where a letter would lengthen a command."""
     text = ""
@@ -88,6 +104,14 @@ def joined(parts: list[str]) -> str:
 
 def _name(element: Any) -> str:
     return element.tag.rpartition(":")[2]  # XHTML has `m:math`
+
+
+def _nodes(element: Any) -> list[Any]:
+    nodes, node = [], element.first_child
+    while node is not None:
+        nodes.append(node)
+        node = node.next
+    return nodes
 
 
 def _children(element: Any) -> list[Any]:
@@ -159,6 +183,24 @@ def _fenced(element: Any, parts: list[str]) -> str:
     return joined(
         [_sign(opening[:1]) if opening is not None else "(", inner, _sign(closing[:1]) if closing is not None else ")"]
     )
+
+
+def _multiscripts(children: list[Any], depth: int) -> str:
+    """A base with pairs of scripts behind it and, behind `<mprescripts>`, before it."""
+    names, parts = [_name(child) for child in children], [latex_of(child, depth + 1) for child in children]
+    last = names.index("mprescripts") if "mprescripts" in names else len(names)
+    return joined(
+        [_pairs_of_scripts("", parts[last + 1 :]), *[_pairs_of_scripts(_base(part), parts[1:last]) for part in parts[:1]]]
+    )
+
+
+def _pairs_of_scripts(base: str, scripts: list[str]) -> str:
+    """A base with its scripts, of which each second one is above."""
+    latex = base
+    for under, over in zip(scripts[::2], [*scripts[1::2], ""]):
+        latex = latex if latex == base and base else f"{latex}{{}}"
+        latex += (f"_{_script(under)}" if under else "") + (f"^{_script(over)}" if over else "")
+    return latex
 
 
 def _table(element: Any, depth: int) -> str:

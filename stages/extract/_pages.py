@@ -28,6 +28,9 @@ _DEPTH_RATIO, _IMPLIED = 3, 8
 """No tree is deeper than 3 times what `measure_tags` finds, and the elements that a parser adds."""
 
 _NOT_BLANK = re.compile(rb"[^\t\n\f\r \0]")
+_ZEROS, _TOO_LARGE = re.compile(r"&#0+(?=[0-9])"), re.compile(r"&#[0-9]{8,};?")
+"""References to no character: Python reads no number of more than 4,300 digits."""
+
 _TIDIED = (
     (re.compile(r"[ \t\r\f\v]{2,}|[\t\r\f\v]"), " "),
     (re.compile(r" \n ?|\n "), "\n"),
@@ -144,8 +147,7 @@ class PageReader:
 
     def _parsed(self, decoded: Decoded, tree: Any, measures: Sequence[int]) -> Read:
         html = decoded.text
-        if has_formulas(html):
-            write_latex(tree)
+        if has_formulas(html) and write_latex(tree):
             html = tree.document.html
         marks = marks_of(tree)  # before an engine changes the tree
         shown = tree.body.inner_text if tree.body is not None else ""
@@ -170,7 +172,8 @@ def plain_text(page: str) -> str:
     data = np.frombuffer(page.encode(), np.uint8)
     offsets, out = np.zeros(2, np.int64), np.empty(len(data), np.uint8)
     strip_tags(np.array([0, len(data)]), data, offsets, out)
-    text = unescape(str(out[: offsets[1]].data, "utf-8")).replace("\0", "")
+    text = _TOO_LARGE.sub("\ufffd", _ZEROS.sub("&#", str(out[: offsets[1]].data, "utf-8")))
+    text = unescape(text).replace("\0", "")
     for expression, replacement in _TIDIED:
         text = expression.sub(replacement, text)
     return text.strip()

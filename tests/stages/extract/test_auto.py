@@ -232,8 +232,10 @@ def test_auto_takes_tags_in_any_order() -> None:
         "<ul>" + "<li><a href=/>some words of a river</a></li>" * 6_000 + "</ul>",
         "<div hidden>" + "<math><mrow>" * 300 + "<mi>x</mi>" * 3_000 + "<p>word" * 2_000,
         '<script type="math/tex">x</script>' * 3_000 + "<div class=MathJax_Preview><math><mi>y</mi></math></div>" * 3_000,
+        f'<p>x</p><script type="math/tex">x{" " * 300_000}y</script><img class=latex alt="x{" " * 300_000}y">',
+        f"<main>{PARAGRAPH}</main>" + "<div hidden>" * 240 + "some words of a river " * 50_000,
     ],
-    ids=["paragraphs", "hidden", "links", "nested formulas", "many formulas"],
+    ids=["paragraphs", "hidden", "links", "nested formulas", "many formulas", "spaces in formulas", "hidden beside a text"],
 )
 def test_auto_reads_hostile_pages_to_an_end(page: str) -> None:
     for full in (False, True):

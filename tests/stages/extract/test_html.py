@@ -195,8 +195,9 @@ def test_html_page_that_only_looks_deep_is_read(page: str) -> None:
 
 def test_html_plain_text_has_lines_and_no_scripts() -> None:
     page = "<h1>A</h1>\n<script>no</script><p>b &amp; <b>c</b>d<br>e<!-- no --><table><tr><td>f</td><td>g</td></tr></table>"
+    page += f"&#{'0' * 5_000}104; &#{'9' * 5_000};"
     [text] = _texts([(page + "<div>" * 1_500).encode()], beyond="plain_text")
-    assert text == "A\n\nb & cd\ne\n\nf g"
+    assert text == "A\n\nb & cd\ne\n\nf g\n\nh \ufffd"
 
 
 # ------------------------------------------------------------------------------------------------ columns

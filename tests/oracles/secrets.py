@@ -103,7 +103,8 @@ def _token(text: bytes, floor: int, position: int, rule: dict[str, Any], written
     millibits = round(1000 * rule.get("entropy", 3.5))
     if millibits and not fits(drawn, rule, least):
         return None
-    return first, stop
+    is_trimmed = stop == match.end() and text[stop - 1 : stop] in (b",", b";")
+    return first, stop - is_trimmed
 
 
 def tokens(text: bytes, hits: list[Hit], wanted: int) -> list[Span]:
@@ -128,6 +129,7 @@ def tokens(text: bytes, hits: list[Hit], wanted: int) -> list[Span]:
 _OPENING = re.compile(rb"(?:[A-Za-z@](?=['\"]))?(\\(?=.))?(['\"`])(?:\2\2)?")
 _SIGN = re.compile(rb"(?:=>|:=|::=|\?=|\|\|=|=(?![=~])|:(?!:))")
 _TYPE = re.compile(rb"[ \t]{0,16}(?:[0-9A-Za-z_\-.&]|\[|\]){1,24}(?<![ \t])[ \t]{1,16}=(?!=)(?=[\s\S])")
+_LOGIN = re.compile(rb"login[\x00-\x20]+[^\x00-\x20]+[\x00-\x20]+\Z")
 _LINK = re.compile(rb"(?=[\s\S])[\x00-\x20,'\"]{1,40}value['\"]?[ \t]{0,16}[=:]", re.IGNORECASE)
 
 
@@ -151,6 +153,8 @@ def _sign(text: bytes, start: int, stop: int, is_header: bool) -> tuple[int, str
         return j, ""
     if text[j : j + 2] in (b"||", b"??"):
         return j + 2, "quoted"
+    if text[j : j + 1] == b"|":
+        return j + 1, "cell"
     if text[j : j + 1] == b">" and j == first:
         return j + 1, "element"
     if link := _LINK.match(text, first):
@@ -159,7 +163,11 @@ def _sign(text: bytes, start: int, stop: int, is_header: bool) -> tuple[int, str
         return j + 1, "quoted"
     if j == first:
         return j, ""
-    if is_header or re.search(rb"(?<![0-9A-Za-z_\-])-[0-9A-Za-z_\-]{0,63}\Z", text[:start]):
+    if (
+        is_header
+        or _LOGIN.search(text, max(0, start - 69), start)
+        or re.search(rb"(?<![0-9A-Za-z_\-])-[0-9A-Za-z_\-]{0,63}\Z", text[:start])
+    ):
         return j, "any"
     typed = _TYPE.match(text, j)
     return (typed.end(), "any") if typed else (j, "bare")
@@ -184,6 +192,10 @@ def _is_code(value: bytes) -> bool:
         return True
     if re.match(rb"\$[0-9A-Za-z_\-{(]", value):
         return len(value) < 20 or not re.search(rb"[0-9]", value) or value[1:2] in (b"{", b"(")
+    if re.match(rb"0[xX][0-9A-Fa-f]{0,40}[\s\S]{0,3}\Z", value) and re.match(rb"(?=(0.[0-9A-Fa-f]*))\1[\s\S]{0,3}\Z", value):
+        return True
+    if re.search(rb"/[0-9A-Za-z_\-.]*\.[A-Za-z]{2,4}\Z", value):
+        return True
     if re.fullmatch(rb"<.*>|\{.*\}|\[.*\]|[)+,.].*[(+,.]", value, re.DOTALL):
         return True
     call = re.match(rb"[0-9A-Za-z_\-.:&*]+[(\[]", value)
@@ -233,12 +245,25 @@ def _begins_line(text: bytes, start: int) -> bool:
     return (first == 0 or (first > low and text[first - 1 : first] == b"\n")) and blanks < 3
 
 
+_PARTED = re.compile(
+    rb"[)\]}](?![0-9A-Za-z])"
+    rb"|[&,;][0-9A-Za-z_\-.]{0,23}(?:\Z|=)"
+    rb"|[,;](?:[0-9A-Za-z_\-.]{0,22}:|[ \t\r\n'\"`;,)\]}<>&|\\])"
+    rb"|&[0-9A-Za-z_\-.]{0,22}[;\x00-\x20'\"]|&[0-9A-Za-z_\-.]{23}"
+)
+
+
 def _word(text: bytes, start: int) -> bytes:
-    plain = rb"(?:[0-9A-Za-z_\-+/=~.!@#%^*$]|&(?![0-9A-Za-z_\-.]{0,22}(?:[=;\x00-\x20'\"]|\Z))(?![0-9A-Za-z_\-.]{23}))"
-    match = re.compile(plain + b"{0,4097}").match(text, start)
-    assert match is not None
-    follows = re.compile(rb"[ \t\r\n'\"`;,)\]}<>&|\\]|\Z").match(text, match.end())
-    return re.sub(rb"[.!]+\Z", b"", match[0]) if follows else b""
+    stop = start
+    while stop < min(len(text), start + 4097) and (
+        re.match(rb"[0-9A-Za-z_\-+/=~.!@#%^*$?]", text[stop : stop + 1])
+        or (re.match(rb"[&,;)\]}]", text[stop : stop + 1]) and not _PARTED.match(text, stop))
+    ):
+        stop += 1
+    if stop == start + 4097 < len(text):
+        return b""
+    follows = re.compile(rb"[ \t\r\n'\"`;,)\]}<>&|\\]|\Z").match(text, stop)
+    return re.sub(rb"[.!?]+\Z", b"", text[start:stop]) if follows else b""
 
 
 def _values(text: bytes, start: int, stop: int, rule: dict[str, Any]) -> list[tuple[int, bytes, int]]:
@@ -260,11 +285,16 @@ def _values(text: bytes, start: int, stop: int, rule: dict[str, Any]) -> list[tu
         first = scheme.end()
     if opening:
         return [(first, _quoted(text, first, opening[2], opening[1] is not None), rule["quoted"])]
-    if wants == "quoted" or (wants == "bare" and rule.get("word")):
+    if wants == "quoted" or (wants in ("bare", "cell") and rule.get("word")):
         return []
-    if wants == "bare":
+    if wants == "cell":
         value = _word(text, first)
-        return [(first, value, rule["plain"] + 10)] if re.search(rb"[0-9]", value) else []
+        is_cell = re.compile(rb"[ \t]{0,16}[|\n]").match(text, first + len(value))
+        return [(first, value, rule["plain"])] if is_cell else []
+    if wants == "bare":
+        is_said = text.startswith(b"is ", first)
+        value = _word(text, first + 3 * is_said)
+        return [(first + 3 * is_said, value, rule["plain"] + 10 * (not is_said))] if re.search(rb"[0-9]", value) else []
     values = [(first, _word(text, first), rule["plain"])]
     if text[start - 1 : start] not in (b"?", b"&") or start == 0:
         values = [(first, _line(text, first), rule["plain"])] * _begins_line(text, start) + values

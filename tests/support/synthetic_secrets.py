@@ -43,6 +43,7 @@ QUOTED = {
     "hash": "'secret' => '{}',",
     "acmeKey": 'acmeKey = "{}"',
     "fallback": 'const secret = process.env.SECRET || "{}";',
+    "IDENTIFIED BY": "CREATE USER a IDENTIFIED BY '{}';",
     "SQL": "ALTER USER a WITH PASSWORD '{}';",
 }
 PLAIN = {
@@ -58,6 +59,10 @@ PLAIN = {
     "option": "tool --password {} --verbose",
     "header": "curl -H 'Authorization: Bearer {}' https://h.com",
     "URL": "https://h.com/?access_token={}&page=2",
+    "table": "| name | value |\n|---|---|\n| db password | {} |\n",
+    "table of code": "| db password | `{}` |\n",
+    "netrc": "machine h.com\n  login a\n  password {}\n",
+    "list of parameters": "Server=db;Password={};Port=1\n",
 }
 FRAMES = {**QUOTED, **PLAIN}
 """Where values stand. A value is where `{}` is; the frames of the second group have no quotes around it."""
@@ -88,7 +93,7 @@ def drawn_token(rng: random.Random, rule: dict[str, Any]) -> tuple[str, str, str
         drawn = (secret if opening >= 0 else before + keyword + whole if before else whole).encode()
         least = rule.get("evidence", 10 if len(keyword) <= 4 else 0)
         millibits = round(1000 * rule.get("entropy", 3.5))
-        if millibits and not fits(drawn, rule, least):
+        if (millibits and not fits(drawn, rule, least)) or whole[-1] in ",;":
             continue
         if opening < 0:
             return "", secret, ""

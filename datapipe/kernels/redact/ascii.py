@@ -16,7 +16,7 @@ _DIGITS = "0123456789"
 _LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 DIGIT, LETTER, HEX, LOCAL, MARK, WALL, USERINFO, FENCE, GLUE, TIGHT = (1 << bit for bit in range(10))
-SEPARATOR, TOKEN, BASE64, UPPER, PLAIN, CLOSING, QUOTES, NAME, NUMERAL = (1 << bit for bit in range(10, 19))
+SEPARATOR, TOKEN, BASE64, UPPER, PLAIN, CLOSING, QUOTES, NAME, NUMERAL, PARTING = (1 << bit for bit in range(10, 20))
 _MEMBERS = {
     DIGIT: _DIGITS,
     LETTER: _LETTERS,
@@ -34,6 +34,7 @@ _MEMBERS = {
     UPPER: _DIGITS + _LETTERS[26:],
     PLAIN: _DIGITS + _LETTERS + "_-+/=~",  # secret without quotes
     CLOSING: " \t\r\n'\"`;,)]}<>&|\\",  # after a secret without quotes
+    PARTING: "&,;)]}",  # ends a secret without quotes, or is in it
     QUOTES: "'\"",
     NAME: _DIGITS + _LETTERS + "_-.",  # before a version
     NUMERAL: _DIGITS,

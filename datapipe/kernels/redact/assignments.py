@@ -18,6 +18,7 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.redact.ascii import DIGIT, LETTER, QUOTES, TOKEN, is_in
 from datapipe.kernels.redact.keywords import Hits, SpansOut
 from datapipe.kernels.redact.randomness import BITS, has_digits, is_hexadecimal
+from datapipe.kernels.redact.tokens import starts_with
 from datapipe.kernels.redact.values import (
     after_blanks,
     element_stop,
@@ -39,11 +40,12 @@ _BACKSLASH, _SEMICOLON, _HASH, _SLASH, _STAR, _TILDE, _NEWLINE, _QUESTION, _STRO
     ord(sign) for sign in "\\;#/*~\n?|-_"
 )
 _NO_BREAK = 0x7F
-_VALUE = np.frombuffer(b"value", np.uint8)
+_VALUE, _LOGIN = (np.frombuffer(word, np.uint8) for word in (b"value", b"login"))
+_IS = np.frombuffer(b"is ", np.uint8)
 _LEADING = (_DASH, _HASH, _SEMICOLON, _SLASH, _STAR, _DOLLAR, _COLON, _GREATER)
 """Signs before a name that begins a line: of a list, a comment, a prompt, `$env:`."""
-_NONE, _ANY, _QUOTED, _ELEMENT, _BARE = range(5)
-"""What value may follow a name: none, any, one in quotes, the text of an element, any but with more evidence."""
+_NONE, _ANY, _QUOTED, _ELEMENT, _BARE, _CELL = range(6)
+"""What value may follow a name: none, any, one in quotes, the text of an element, any but with more evidence, a cell."""
 _BARE_BITS = 10
 
 
@@ -186,6 +188,27 @@ def _is_option(data, start) -> Any:
 
 
 @inline
+def _follows_login(data, start) -> Any:
+    """Whether `login NAME` is before a name, as in a netrc file: on its line, or on the line before."""
+    j, low = start - 1, max(len(_LOGIN), start - _MAX_NAME)
+    while j >= low and data[j] <= _SPACE:
+        j -= 1
+    if j == start - 1:
+        return False
+    while j >= low and data[j] > _SPACE:
+        j -= 1
+    last = j
+    while j >= low and data[j] <= _SPACE:
+        j -= 1
+    if j < low or j == last:
+        return False
+    for k in range(len(_LOGIN)):
+        if data[j - k] != _LOGIN[len(_LOGIN) - 1 - k]:
+            return False
+    return True
+
+
+@inline
 def _after_sign(data, name_start, stop, end, is_header) -> Any:
     """Behind the sign that follows a name, and what value may stand there."""
     j = stop + (stop + 1 < end and data[stop] == _BACKSLASH)
@@ -212,6 +235,8 @@ def _after_sign(data, name_start, stop, end, is_header) -> Any:
         return j + 2 + (following == sign), _ANY
     if (sign == _STROKE or sign == _QUESTION) and following == sign:
         return np.int64(j + 2), _QUOTED
+    if sign == _STROKE:
+        return np.int64(j + 1), _CELL
     if sign == _GREATER and j == first:
         return j + 1, _ELEMENT
     after = _after_link(data, first, end)
@@ -219,7 +244,7 @@ def _after_sign(data, name_start, stop, end, is_header) -> Any:
         return after, _ANY
     if (sign == _COMMA and is_quoted) or (sign == _OPEN and j == first):
         return j + 1, _QUOTED
-    if j > first and (is_header or _is_option(data, name_start)):
+    if j > first and (is_header or _is_option(data, name_start) or _follows_login(data, name_start)):
         return j, _ANY
     if j > first:
         after = _after_type(data, j, end)
@@ -273,11 +298,22 @@ def _assigned(data, begin, start, stop, end, rule, millibits, names, counts) -> 
         return low, (
             last if looks_secret(data, low, last, rule[_LENGTH], rule[_IN_QUOTES], millibits, words, masks, counts) else low
         )
-    if wants == _QUOTED or (wants == _BARE and rule[_IS_WORD] != 0):
+    if wants == _QUOTED or (wants >= _BARE and rule[_IS_WORD] != 0):
         return start, start
-    if wants == _BARE:
+    if wants == _CELL:
         last = word_stop(data, low, end)
-        evidence = rule[_PLAINLY] + _BARE_BITS * BITS
+        j = after_blanks(data, last, end)
+        is_cell = low < last and j < end and (data[j] == _STROKE or data[j] == _NEWLINE)
+        return low, (
+            last
+            if is_cell and looks_secret(data, low, last, rule[_LENGTH], rule[_PLAINLY], millibits, words, masks, counts)
+            else low
+        )
+    if wants == _BARE:
+        is_said = starts_with(data, low, end, _IS)
+        low += len(_IS) * is_said
+        last = word_stop(data, low, end)
+        evidence = rule[_PLAINLY] + (0 if is_said else _BARE_BITS * BITS)
         is_value = has_digits(data, low, last) and looks_secret(
             data, low, last, rule[_LENGTH], evidence, millibits, words, masks, counts
         )

@@ -8,7 +8,7 @@ sign alone is itself. A run takes as many characters as it may and gives none ba
 stands between `(` and `)` where the form has them, else the keyword with its runs.
 
 A token is free-standing: no letter, digit, `_` or `-` is before it or behind it, and no character of its last alphabet but the
-dot of a sentence. The keyword is written as in the rule, case included. What stands beside it has the entropy and the evidence
+dot of a sentence; a comma or semicolon at its end is none of it. The keyword is written as in the rule, case included. What stands beside it has the entropy and the evidence
 of the rule (`randomness.py`). At one byte the longest keyword wins, and of its forms the first that fits.
 """
 
@@ -30,7 +30,7 @@ from datapipe.kernels.types import Int32s, Int64Matrix, Int64s, Int64sOut, UInt8
 
 NO_KIND = -1
 _MAX_PEM_BYTES = 16_384
-_SPACE, _DASH, _DOT = (ord(sign) for sign in " -.")
+_SPACE, _DASH, _DOT, _COMMA, _SEMICOLON = (ord(sign) for sign in " -.,;")
 _BEGIN, _END, _DASHES = (np.frombuffer(text, np.uint8) for text in (b"-----BEGIN", b"-----END", b"-----"))
 _KEY, _BLOCK = np.frombuffer(b"PRIVATE KEY", np.uint8), np.frombuffer(b" BLOCK", np.uint8)
 _RUN = re.compile(r"(\w{2,}|[^\w\s])(?:\{(\d+)(?:,(\d+))?\})?|_|\w")
@@ -237,6 +237,7 @@ def _runs_span(data, start, end, facts, form, runs, alphabets) -> Any:
     goes_on = not is_end and (is_in(data[j], TOKEN) or alphabets[data[j]] >> alphabet & np.uint64(1) != 0)
     if goes_on and facts[form, _OPEN] == 0:
         return first, stop, np.int64(-1)
+    j -= data[j - 1] == _COMMA or data[j - 1] == _SEMICOLON
     return first, (j if facts[form, _LAST] == high_run - low_run else stop), j
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline
-from datapipe.kernels.redact.ascii import BASE64, CLOSING, DIGIT, LETTER, PLAIN, QUOTES, TOKEN, is_in
+from datapipe.kernels.redact.ascii import BASE64, CLOSING, DIGIT, HEX, LETTER, PARTING, PLAIN, QUOTES, TOKEN, is_in
 from datapipe.kernels.redact.randomness import BITS, best_evidence, has_digits, has_entropy, has_letters, is_placeholder
 
 MAX_VALUE_BYTES, MAX_BLANKS = 4_096, 16
@@ -27,7 +27,8 @@ _TICK, _EQUALS, _COLON, _GREATER, _LESS, _SPACE, _TAB, _DOT, _DOLLAR, _OPEN, _CL
 _COMMA, _BRACKET, _SQUARE, _AND, _BACKSLASH, _SEMICOLON, _HASH, _BRACE, _END_BRACE, _SLASH, _STAR, _NEWLINE = (
     ord(sign) for sign in ",][&\\;#{}/*\n"
 )
-_RETURN, _PERCENT, _AT, _BANG, _CARET = (ord(sign) for sign in "\r%@!^")
+_RETURN, _PERCENT, _AT, _BANG, _CARET, _QUESTION, _ZERO, _X = (ord(sign) for sign in "\r%@!^?0x")
+_MAX_NUMBER, _MAX_SUFFIX, _MAX_EXTENSION = 42, 3, 4
 _NO_BREAK = 0x7F
 
 
@@ -100,27 +101,35 @@ def line_stop(data, start, end) -> Any:
 @inline
 def _is_plain(byte) -> Any:
     """Whether a byte may be in a value that ends with a word."""
-    return is_in(byte, PLAIN) or byte in (_DOT, _BANG, _AT, _HASH, _PERCENT, _CARET, _STAR, _DOLLAR)
+    return is_in(byte, PLAIN) or byte in (_DOT, _BANG, _AT, _HASH, _PERCENT, _CARET, _STAR, _DOLLAR, _QUESTION)
 
 
 @inline
 def _separates(data, position, end) -> Any:
-    """Whether `&` begins the next parameter, `&name=`, or an entity, `&amp;`, or ends a value."""
-    j, limit = position + 1, min(end, position + _MAX_PARAMETER)
+    """Whether a sign ends a value: one before white space or another sign, a bracket before no letter or digit, and `&`, `,`
+    and `;` before a name, as in `&name=`; `&` also in an entity, `&amp;`, and before the last word.
+    """
+    sign, j, limit = data[position], position + 1, min(end, position + _MAX_PARAMETER)
+    if sign == _CLOSE or sign == _BRACKET or sign == _END_BRACE:
+        return j == end or not is_in(data[j], LETTER | DIGIT)
     while j < limit and (is_in(data[j], TOKEN) or data[j] == _DOT):
         j += 1
-    return j == end or data[j] == _EQUALS or data[j] == _SEMICOLON or data[j] <= _SPACE or is_in(data[j], QUOTES) or j == limit
+    if j == end or data[j] == _EQUALS:
+        return True
+    if sign == _AND:
+        return data[j] == _SEMICOLON or data[j] <= _SPACE or is_in(data[j], QUOTES) or j == limit
+    return data[j] == _COLON or (j == position + 1 and is_in(data[j], CLOSING))
 
 
 @inline
 def word_stop(data, start, end) -> Any:
     """The stop of a value of letters, digits and signs of keys; `start` where it goes on with other signs."""
     j, limit = start, min(end, start + MAX_VALUE_BYTES + 1)
-    while j < limit and (_is_plain(data[j]) or (data[j] == _AND and not _separates(data, j, end))):
+    while j < limit and (_is_plain(data[j]) or (is_in(data[j], PARTING) and not _separates(data, j, end))):
         j += 1
     if j == limit < end or (j < end and not is_in(data[j], CLOSING)):
         return start
-    while j > start and (data[j - 1] == _DOT or data[j - 1] == _BANG):
+    while j > start and (data[j - 1] == _DOT or data[j - 1] == _BANG or data[j - 1] == _QUESTION):
         j -= 1
     return j
 
@@ -142,7 +151,7 @@ def _is_template(data, start, stop) -> Any:
 def _is_code(data, start, stop) -> Any:
     """Whether a value is a variable, a template, a call, or code between two strings."""
     first, last = data[start], data[stop - 1]
-    if _is_template(data, start, stop):
+    if _is_template(data, start, stop) or _is_number(data, start, stop) or _is_file(data, start, stop):
         return True
     if first == _DOLLAR and (is_in(data[start + 1], TOKEN) or data[start + 1] == _BRACE or data[start + 1] == _OPEN):
         return stop - start < 20 or not has_digits(data, start, stop) or data[start + 1] == _BRACE or data[start + 1] == _OPEN
@@ -161,6 +170,30 @@ def _is_code(data, start, stop) -> Any:
         j += 1
     is_call = start < j < stop and (data[j] == _OPEN or data[j] == _SQUARE)
     return is_call and (last in (_CLOSE, _BRACKET, _SEMICOLON, _COLON, _COMMA, _BRACE, _OPEN) or data[stop - 2] == _CLOSE)
+
+
+@inline
+def _is_number(data, start, stop) -> Any:
+    """Whether a value is a constant such as 0x9E3779B97F4A7C15ULL, or an address of 40 digits: 64 digits are a key."""
+    if data[start] != _ZERO or data[start + 1] | 0x20 != _X:
+        return False
+    j = start + 2
+    while j < stop and is_in(data[j], HEX):
+        j += 1
+    return j - start <= _MAX_NUMBER and stop - j <= _MAX_SUFFIX
+
+
+@inline
+def _is_file(data, start, stop) -> Any:
+    """Whether a value is a path with the extension of a file: backups/2024/db.tar.gz."""
+    j = stop - 1
+    while j > start and stop - j <= _MAX_EXTENSION and is_in(data[j], LETTER):
+        j -= 1
+    if not 2 <= stop - 1 - j or data[j] != _DOT:
+        return False
+    while j > start and (is_in(data[j], TOKEN) or data[j] == _DOT):
+        j -= 1
+    return data[j] == _SLASH
 
 
 @inline

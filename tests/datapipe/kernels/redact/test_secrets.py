@@ -77,6 +77,26 @@ def test_find_values_with_digits_behind_a_name_and_a_space() -> None:
     assert _found([f"npm-token 2.10.1-2+deb13u1 keys {VALUE}"]) == [[]]
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "curl -u admin:{} https://h.com",
+        "curl --user 'admin:{}' https://h.com",
+        "postgres://a:{}@h.com/x",
+        "mysql -u root -p{} db",
+        "h.com:5432:db:a:{}\n",
+        "docker run -e A_PASSWORD={} image",
+        "curl -H 'X-Api-Key: {}' h",
+        "INFO token={} to h.com",
+    ],
+)
+def test_find_whole_values_whatever_their_signs_and_length(frame: str) -> None:
+    for signs in ("", "+=", "@", "!%^*-_=+?.~", ":," if "//" in frame else "/,"):
+        for times in (1, 15, 200):
+            value = VALUE[:9] + signs + VALUE[9:] * times
+            assert _found([frame.format(value)]) == [[("assignment", value)]], signs
+
+
 def test_find_keys_of_clouds_by_their_length() -> None:
     base64 = (VALUE * 5)[:86]
     assert _found([f"AccountKey={base64}==;"]) == [[("azure", base64 + "==")]]
@@ -121,6 +141,14 @@ NO_SECRETS = {
         credentials = "projects/417/secrets/mailer/versions/12"  secret: 's3://company-backups/nightly1/dump.tar'
         passwd="ResetPasswordToken2Serializer"  private_key = 'src/components/PasswordForm2.tsx'
         token="editor.token.colors.background3"
+    """,
+    "shortcuts, constants, files, fingerprints": """
+        { "key": "ctrl+shift+alt+f12" } Key: Cmd+Option+Shift+K  key = 0x9E3779B97F4A7C15 uint64_t key = 0x5bd1e9955bd1e995ULL;
+        s3 key: backups/2024/01/31/db-9f86d081884c7d659a2feaa0c55ad015.tar.gz
+        token: 0xdAC17F958D2ee523a2206206994597C13D831ec7
+        "ClientToken": "7c9e6679-7425-40de-944b-e07fc1f90ae7"  md5 key = 8f14e45fceea167a5a36dedd4bea2543
+        fingerprint key: SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU  protein key: MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ
+        | key | 9f86d081884c7d659a2feaa0c55ad015 |  the token is required_field_2024  git push -u https://h.com/a/9f86d081884c7d65
     """,
     "pictures and public blocks": """
         src="data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4"

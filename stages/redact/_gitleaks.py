@@ -4,9 +4,8 @@
 
 Read are `[[rules]]` with `id`, `regex`, `secretGroup`, `entropy`, `keywords` and their allowlists, `[allowlist]` and
 `[[allowlists]]` for all rules, and `[extend]` with `useDefault` and `disabledRules`. The built-in rules count too, so that
-none is lost by accident: gitleaks asks for `useDefault = true`, and here `useDefault = false` turns them off. All 198 rules of
-gitleaks 8 itself can be read; with them prose is read at 10 MB/s, since Python tries them. Paths and commits are those of a
-repository and have no effect: `datapipe plan` names them.
+none is lost by accident: gitleaks asks for `useDefault = true`, and here `useDefault = false` turns them off. All rules of
+gitleaks 8 itself can be read. Paths and commits are those of a repository and have no effect: `datapipe plan` names them.
 """
 
 from __future__ import annotations
@@ -17,9 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.errors import UserError, suggest
-from stages.redact._patterns import Allowance, Pattern
-from stages.redact._regex import compiled
+from stages.redact._patterns import Allowance, Pattern, compiled
 
+_SPEED = (
+    "{}: each of its {} rules reads every text that has one of its keywords. With the 222 rules of gitleaks code is read at "
+    "10 MB/s and prose at 40; the built-in rules alone read 100 and 400"
+)
 _TOP = {"title", "description", "minVersion", "extend", "rules", "allowlist", "allowlists"}
 _RULE = {
     "id",
@@ -125,6 +127,8 @@ class _File:
         uses_built_in = extend.get("useDefault", True)
         if not patterns and not (disabled and uses_built_in):
             raise self._error("top level", "no rule with a regex. Write a [[rules]] table, or disabledRules under [extend].")
+        if patterns:
+            self._notes.append(_SPEED.format(self._path, len(patterns)))
         if not uses_built_in:
             self._notes.append(f"{self._path}: the built-in rules are off, by useDefault = false")
         return UserRules(
@@ -183,7 +187,7 @@ class _File:
             if target not in ("secret", "match", "line", ""):
                 raise self._error(place, f'regexTarget: found "{target}", expected "secret", "match" or "line".')
             patterns = tuple(self._pattern(one, f"{place}: allowlist", "regexes") for one in allowlist.get("regexes", ()))
-            words = tuple(word.lower() for word in allowlist.get("stopwords", ()))
+            words = tuple(word.lower().encode() for word in allowlist.get("stopwords", ()))
             needs_all = condition.upper() in ("AND", "&&")
             exception = Allowance(patterns=patterns, stop_words=words, target=target or "secret", needs_all=needs_all)
             found.append((exception, allowlist.get("targetRules", [])))

@@ -1,28 +1,32 @@
-"""Patterns of the user's rules: `re` in windows around the hits of their keywords.
+"""Patterns of the user's rules, by RE2: each reads the whole of a text that has one of its keywords.
 
-    hits  ─▶ windows from 256 bytes before a keyword to 2,048 behind it, or as long as a match may be  ─▶ matches  ─▶ secrets
+    hits of keywords  ─▶ texts for each pattern  ─▶ matches  ─▶ the secret of each: its group, else the first group, else all
 
-A pattern without keywords reads every text, in windows that overlap. A match at the edge of its window is none, unless the
-text ends there. The secret is the group of the rule, else the first group that took part, else the match.
+RE2 takes linear time for one match, so no pattern hangs, and it reads what gitleaks, written in Go, reads. A pattern that may
+match one character, or else a whole text, still takes quadratic time on a text made for it: 90 kB take four seconds.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from datapipe.kernels.redact.keywords import Hits
 from datapipe.kernels.redact.pii import FoundSpans
-from stages.redact._regex import most_characters
+from datapipe.libraries import require
 
-_REPLACED = re.compile(r"<SECRET>|<PRIVATE_KEY>|EXAMPLE-[0-9a-f]{16}")
+_REPLACED = re.compile(rb"<SECRET>|<PRIVATE_KEY>|EXAMPLE-[0-9a-f]{16}")
 """What replaces secrets: found again, it would be counted again."""
-BYTES_BEFORE, BYTES_BEHIND = 256, 2_048
+LIBRARY = "google-re2"
+_MAX_MEMORY = 64 << 20
+_HALF_CHARACTERS = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,12 +37,12 @@ class Allowance:
         target: "secret", "match" or "line".
     """
 
-    patterns: tuple[re.Pattern[str], ...]
-    stop_words: tuple[str, ...]
+    patterns: tuple[Any, ...]
+    stop_words: tuple[bytes, ...]
     target: str
     needs_all: bool
 
-    def holds(self, secret: str, match: str, line: str) -> bool:
+    def holds(self, secret: bytes, match: bytes, line: bytes) -> bool:
         text = {"secret": secret, "match": match, "line": line}[self.target]
         checks = []
         if self.patterns:
@@ -63,88 +67,80 @@ class Pattern:
 
     id: str
     keywords: tuple[str, ...]
-    pattern: re.Pattern[str]
+    pattern: Any
     group: int
     entropy: float
     exceptions: tuple[Allowance, ...]
+
+
+def compiled(written: str) -> Any:
+    """The pattern of an expression. Raises ValueError with what is wrong, and UserError where RE2 is not installed."""
+    require(LIBRARY, "redact.secrets with rules")
+    library = importlib.import_module("re2")
+    if _HALF_CHARACTERS.search(written):
+        raise ValueError("has \\C, which may match half a character. Write . or a class such as [A-Za-z]")
+    options = library.Options()
+    options.log_errors, options.max_mem = False, _MAX_MEMORY
+    try:
+        return library.compile(written.encode(), options)
+    except library.error as error:
+        reason = error.args[0] if error.args else error
+        reason = reason.decode(errors="replace") if isinstance(reason, bytes) else reason
+        raise ValueError(f"is no regular expression of RE2, which gitleaks reads too: {reason}. Correct it") from error
 
 
 class Patterns:
     """The patterns of a file of rules, by the numbers of their keywords."""
 
     def __init__(self, patterns: Sequence[Pattern], numbers: dict[str, int], kind: int) -> None:
-        self._kind, self._patterns = kind, patterns
-        self._numbers = [np.array([numbers[word] for word in pattern.keywords], np.int32) for pattern in patterns]
+        self._kind, self._num_keywords = kind, len(numbers)
+        self._of_keyword, self._everywhere = defaultdict[int, list[Pattern]](list), list[Pattern]()
+        for pattern in patterns:
+            for word in pattern.keywords:
+                self._of_keyword[numbers[word]].append(pattern)
+            self._everywhere += [] if pattern.keywords else [pattern]
+        self._keywords = np.array(sorted(self._of_keyword), np.int32)
 
-    def near_hits(self, offsets: np.ndarray, data: np.ndarray, hits: Hits) -> FoundSpans:
-        """The secrets near hits, of the patterns with keywords; they may overlap."""
+    def places(self, offsets: np.ndarray, hits: Hits) -> np.ndarray:
+        """The texts with keywords of patterns, and the keywords: both in one number, once each."""
+        is_own = np.isin(hits.numbers, self._keywords)
+        documents = np.searchsorted(offsets[1:], hits.positions[is_own], side="right")
+        return np.unique(documents * self._num_keywords + hits.numbers[is_own])
+
+    def find(self, offsets: np.ndarray, data: np.ndarray, places: Sequence[np.ndarray]) -> FoundSpans:
+        """The secrets in documents with these places, in text order; they may overlap."""
+        wanted = defaultdict[int, dict[str, Pattern]](dict)
+        for place in np.unique(np.concatenate([np.empty(0, np.int64), *places])).tolist():
+            document, number = divmod(place, self._num_keywords)
+            wanted[document].update({pattern.id: pattern for pattern in self._of_keyword[number]})
         spans = list[tuple[int, int]]()
-        for pattern, numbers in zip(self._patterns, self._numbers):
-            if len(numbers):
-                positions = hits.positions[np.isin(hits.numbers, numbers)]
-                behind = min(BYTES_BEHIND, BYTES_BEFORE + most_characters(pattern.pattern))
-                spans += _found(pattern, data, _windows(offsets, positions, behind))
-        return self._spans(spans)
-
-    def anywhere(self, offsets: np.ndarray, data: np.ndarray) -> FoundSpans:
-        """The secrets of the patterns without keywords."""
-        spans = list[tuple[int, int]]()
-        if any(not pattern.keywords for pattern in self._patterns):
-            positions = np.arange(offsets[0], offsets[-1], BYTES_BEHIND, dtype=np.int64)
-            positions = np.union1d(positions, offsets[:-1][np.diff(offsets) > 0])
-            for pattern in self._patterns:
-                if not pattern.keywords:
-                    spans += _found(pattern, data, _windows(offsets, positions, BYTES_BEHIND))
-        return self._spans(spans)
-
-    def _spans(self, spans: list[tuple[int, int]]) -> FoundSpans:
+        for document in range(len(offsets) - 1) if self._everywhere else sorted(wanted):
+            begin, end = offsets[document : document + 2].tolist()
+            found = _found([*self._everywhere, *wanted[document].values()], data[begin:end].tobytes())
+            spans += [(begin + start, begin + stop) for start, stop in found]
         starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
         return FoundSpans(starts=starts, stops=stops, kinds=np.full(len(spans), self._kind, np.uint8))
 
 
-def _windows(offsets: np.ndarray, positions: np.ndarray, behind: int) -> Iterator[tuple[int, int, int, int]]:
-    """The windows around positions in text order, at most four times as long as one, and the document around each."""
-    documents = np.searchsorted(offsets[1:], positions, side="right")
-    begins, ends = offsets[documents], offsets[documents + 1]
-    lows, highs = np.maximum(positions - BYTES_BEFORE, begins), np.minimum(positions + behind, ends)
-    window: tuple[int, int, int, int] | None = None
-    for low, high, begin, end in zip(lows.tolist(), highs.tolist(), begins.tolist(), ends.tolist()):
-        if window and begin == window[2] and low <= window[1] and high - window[0] <= 4 * BYTES_BEHIND:
-            window = (window[0], high, begin, end)
-            continue
-        if window:
-            yield window
-        window = (low, high, begin, end)
-    if window:
-        yield window
-
-
-def _found(pattern: Pattern, data: np.ndarray, windows: Iterator[tuple[int, int, int, int]]) -> list[tuple[int, int]]:
-    """Start and stop of the secrets of a pattern, in bytes."""
-    spans = []
-    for start, high, begin, end in windows:
-        low = start
-        while low < high and data[low] & 0xC0 == 0x80:
-            low += 1  # a window begins with a whole character
-        text = data[low:high].tobytes().decode("utf-8", "surrogateescape")
-        replaced = [match.span() for match in _REPLACED.finditer(text)]
+def _found(patterns: Sequence[Pattern], text: bytes) -> Iterator[tuple[int, int]]:
+    """Start and stop of the secrets of patterns in a text."""
+    replaced = [match.span() for match in _REPLACED.finditer(text)]
+    for pattern in patterns:
         for match in pattern.pattern.finditer(text):
-            is_cut = (match.start() == 0 and low > begin) or (match.end() == len(text) and high < end)
             group = pattern.group or next((number for number, part in enumerate(match.groups(), 1) if part), 0)
-            first, stop = match.span(group)
-            is_cut |= any(first < after and before < stop for before, after in replaced)
-            if first < stop and not is_cut and _is_secret(pattern, text, match, match[group]):
-                first = low + len(text[:first].encode("utf-8", "surrogateescape"))
-                spans.append((first, first + len(match[group].encode("utf-8", "surrogateescape"))))
-    return spans
+            start, stop = match.span(group)
+            is_replaced = any(start < after and before < stop for before, after in replaced)
+            if start < stop and not is_replaced and _is_secret(pattern, text, match.start(), match.end(), text[start:stop]):
+                yield start, stop
 
 
-def _is_secret(pattern: Pattern, text: str, match: re.Match[str], secret: str) -> bool:
-    """Whether a match has the entropy of its rule and is no exception."""
-    if pattern.entropy and _entropy(secret) <= pattern.entropy:
+def _is_secret(pattern: Pattern, text: bytes, start: int, stop: int, secret: bytes) -> bool:
+    """Whether the secret of a match has the entropy of its rule and is no exception."""
+    if pattern.entropy and _entropy(secret.decode(errors="replace")) <= pattern.entropy:
         return False
-    line = text[text.rfind("\n", 0, match.start()) + 1 : (text + "\n").find("\n", match.end())]
-    return not any(exception.holds(secret, match[0], line) for exception in pattern.exceptions)
+    end = text.find(b"\n", stop)
+    line = text[text.rfind(b"\n", 0, start) + 1 : end if end >= 0 else len(text)] if pattern.exceptions else b""
+    return not any(exception.holds(secret, text[start:stop], line) for exception in pattern.exceptions)
 
 
 def _entropy(text: str) -> float:

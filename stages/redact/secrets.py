@@ -3,7 +3,7 @@
     text  ->  keywords of all rules in one scan  ->  tokens of issuers, values behind names, your rules  ->  their copies
 
 The rules are data, `stages/redact/rules/secrets.toml`: 218 forms of tokens by keyword, alphabet and length, and the names of
-assignments. `rules` takes a file in the form of gitleaks, whose own rules can be read as they are, at 10 MB/s.
+assignments. `rules` takes a file in the form of gitleaks, whose own rules can be read as they are (`datapipe[rules]`).
 
 | kind | what |
 |---|---|
@@ -42,6 +42,7 @@ from datapipe.kernels.redact.pii import SECRET
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
 from stages.redact._edit import Editor
+from stages.redact._patterns import LIBRARY
 from stages.redact._rules import BUILT_IN, compiled_rules, user_rules
 
 Kind = Literal[
@@ -138,6 +139,9 @@ class Secrets(Filter):
 
     def input_files(self) -> tuple[str, ...]:
         return (str(BUILT_IN), *([str(self.rules_file)] if self.rules_file is not None else []))
+
+    def libraries_used(self) -> tuple[str, ...]:
+        return (*self.libraries, *([LIBRARY] if self.rules_file is not None else []))
 
     def notes(self) -> tuple[str, ...]:
         return user_rules(self.rules_file).notes

@@ -1,16 +1,18 @@
-"""Finds secrets by rules: one scan for the keywords of all tables, and patterns near the hits alone.
+"""Finds secrets by rules: one scan for the keywords of all tables, and patterns at the hits alone.
 
     texts ─▶ keywords.py ─▶ hits ─┬▶ tokens.py        tokens of known issuers ─┐
                                   ├▶ assignments.py   values behind names ─────┼▶ spans ─▶ copies.py ─▶ spans
-                                  └▶ patterns of the user ─────────────────────┘
+                                  └▶ the user's patterns, on texts with hits ──┘
 
-The rules are data (`Rules`), so an issuer more compiles nothing. Where spans overlap, tokens come first, then patterns, then
-values. The cost is linear for any input, and any bytes are safe. Spans of the built-in rules are ASCII, except inside a PEM
-block, which begins and ends with dashes, so a cut never falls inside a character.
+The rules are data (`Rules`), so an issuer more compiles nothing. Where spans overlap, tokens come before values. Those of
+patterns and what overlaps them are one, of the kind of the token, or else `custom`. The cost is linear for any input, and any
+bytes are safe. Spans of the built-in rules are ASCII, except inside a PEM block, which begins and ends with dashes, so a cut
+never falls inside a character.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -26,9 +28,9 @@ from datapipe.kernels.redact.tokens import Forms, match_forms
 class FindsPatterns(Protocol):
     """What Python reads; its spans may overlap."""
 
-    def near_hits(self, offsets: np.ndarray, data: np.ndarray, hits: Hits) -> FoundSpans: ...
+    def places(self, offsets: np.ndarray, hits: Hits) -> np.ndarray: ...
 
-    def anywhere(self, offsets: np.ndarray, data: np.ndarray) -> FoundSpans: ...
+    def find(self, offsets: np.ndarray, data: np.ndarray, places: Sequence[np.ndarray]) -> FoundSpans: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +59,7 @@ def find(offsets: np.ndarray, data: np.ndarray, rules: Rules, wanted: int, min_e
         wanted: the kinds to find, a bit each.
         min_entropy: of values behind names, in bits a character, for values of 32 different characters.
     """
-    tokens, patterns, values = list[FoundSpans](), list[FoundSpans](), list[FoundSpans]()
+    tokens, values, places = list[FoundSpans](), list[FoundSpans](), list[np.ndarray]()
     counts, millibits = np.zeros(256, np.int64), round(1000 * min_entropy)
     for hits in find_hits(offsets, data, rules.keywords):
         outputs = [_spans_out(len(hits.positions)) for _ in range(2)]
@@ -65,13 +67,12 @@ def find(offsets: np.ndarray, data: np.ndarray, rules: Rules, wanted: int, min_e
         number = match_names(offsets, data, hits, rules.names, wanted, millibits, counts, outputs[1])
         values.append(_found(number, outputs[1]))
         if rules.patterns is not None:
-            patterns.append(rules.patterns.near_hits(offsets, data, hits))
-    if rules.patterns is not None:
-        patterns.append(rules.patterns.anywhere(offsets, data))
+            places.append(rules.patterns.places(offsets, hits))
     found = _joined(tokens)
-    for others in (patterns, values):
-        found = found.merged(_joined(others).outside(found))
-    return with_copies(offsets, data, found)
+    others = _joined(values).outside(found)
+    if rules.patterns is None:
+        return with_copies(offsets, data, found.merged(others))
+    return with_copies(offsets, data, _united([found, rules.patterns.find(offsets, data, places), others]))
 
 
 def _spans_out(capacity: int) -> SpansOut:
@@ -92,3 +93,21 @@ def _joined(parts: list[FoundSpans]) -> FoundSpans:
     order = np.lexsort((-stops, starts))
     order = order[starts[order] >= np.maximum.accumulate(np.append(0, stops[order]))[:-1]]
     return FoundSpans(starts=starts[order], stops=stops[order], kinds=kinds[order])
+
+
+def _united(parts: list[FoundSpans]) -> FoundSpans:
+    """The spans in text order, those that overlap as one, of the kind of the first part among them."""
+    starts, stops, kinds, ranks = (
+        np.concatenate(arrays)
+        for arrays in zip(
+            *((part.starts, part.stops, part.kinds, np.full(len(part.starts), k)) for k, part in enumerate(parts))
+        )
+    )
+    order = np.argsort(starts, kind="stable")
+    starts, stops, kinds, ranks = starts[order], stops[order], kinds[order], ranks[order]
+    is_first = starts >= np.append(0, np.maximum.accumulate(stops))[:-1]
+    firsts, runs = np.flatnonzero(is_first), np.cumsum(is_first)
+    if len(firsts) == 0:
+        return parts[0]
+    best = np.lexsort((ranks, runs))[firsts]
+    return FoundSpans(starts=starts[firsts], stops=np.maximum.reduceat(stops, firsts), kinds=kinds[best])

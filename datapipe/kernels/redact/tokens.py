@@ -7,9 +7,10 @@ A form is written as runs: `hex{32}` is a run of 32 characters of the alphabet `
 sign alone is itself. A run takes as many characters as it may and gives none back, so the cost is linear. The token is what
 stands between `(` and `)` where the form has them, else the keyword with its runs.
 
-A token is free-standing: no letter, digit, `_` or `-` is before it or behind it, and no character of its last alphabet but the
-dot of a sentence; a comma or semicolon at its end is none of it. The keyword is written as in the rule, case included. What stands beside it has the entropy and the evidence
-of the rule (`randomness.py`). At one byte the longest keyword wins, and of its forms the first that fits.
+A token is free-standing: no letter, digit, `_` or `-` is before it or behind it, and no character of its last alphabet but
+the dot of a sentence; a comma or semicolon at its end is none of it. The keyword is written as in the rule, case included.
+What stands beside it has the entropy and the evidence of the rule (`randomness.py`). At one byte the longest keyword wins,
+and of its forms the first that fits.
 """
 
 from __future__ import annotations

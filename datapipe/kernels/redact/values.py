@@ -189,7 +189,7 @@ def _is_file(data, start, stop) -> Any:
     j = stop - 1
     while j > start and stop - j <= _MAX_EXTENSION and is_in(data[j], LETTER):
         j -= 1
-    if not 2 <= stop - 1 - j or data[j] != _DOT:
+    if not stop - 1 - j >= 2 or data[j] != _DOT:
         return False
     while j > start and (is_in(data[j], TOKEN) or data[j] == _DOT):
         j -= 1

@@ -45,7 +45,9 @@ def run(texts):
 
 given = json.load(open(sys.argv[1]))
 texts = run([text for text, _ in given["values"]])[0].columns["text"].to_pylist()
-found, corpora = [secret not in text for (_, secret), text in zip(given["values"], texts)], {}
+found = [not any(secret[k : k + 8] in text for k in range(0, len(secret) - 7, 4))
+         for (_, secret), text in zip(given["values"], texts)]
+corpora = {}
 for name, texts in given["corpora"].items():
     result, seconds = run(texts)
     hits = sum(sum(result.columns[count].to_pylist()) for count in stage.counts)
@@ -55,7 +57,7 @@ json.dump([found, corpora], sys.stdout)
 
 
 def _measured(root: Path, given: Path) -> tuple[list[bool], dict[str, tuple[float, float, int]]]:
-    """Of the stage in a tree of sources: whether each value was replaced; of each corpus megabytes, seconds and hits."""
+    """Of the stage in a tree of sources: whether each value was replaced whole; of each corpus megabytes, seconds and hits."""
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(given)], cwd=root, env=environment, stdout=subprocess.PIPE, text=True, check=True

@@ -205,7 +205,7 @@ def _is_code(value: bytes) -> bool:
 def _reserve(value: bytes) -> int:
     """Bits that slugs need more than other values."""
     parts = re.split(rb"[^0-9A-Za-z]", value)
-    if len(parts) == 1 or re.search(rb"[^0-9A-Za-z_\-./]", value):
+    if len(parts) == 1 or re.search(rb"(?!=[A-Za-z])[^0-9A-Za-z_\-./]", value):
         return 0
     is_slug = max(map(len, parts)) < 8 and not (re.search(rb"[a-z]", value) and re.search(rb"[A-Z]", value))
     return 14 if is_slug or not re.search(rb"[0-9]", value) else 0

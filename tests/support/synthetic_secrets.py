@@ -62,6 +62,9 @@ PLAIN = {
     "table": "| name | value |\n|---|---|\n| db password | {} |\n",
     "table of code": "| db password | `{}` |\n",
     "netrc": "machine h.com\n  login a\n  password {}\n",
+    "curl -u": "curl -u admin:{} https://h.com\n",
+    "mysql -p": "mysql -u root -p{} db\n",
+    ".pgpass": "h.com:5432:db:a:{}\n",
     "list of parameters": "Server=db;Password={};Port=1\n",
 }
 FRAMES = {**QUOTED, **PLAIN}

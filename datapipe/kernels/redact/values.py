@@ -200,8 +200,8 @@ def _is_file(data, start, stop) -> Any:
 def _reserve(data, start, stop) -> Any:
     """The evidence that a value needs beyond that of its rule, in 64ths of a bit: names of short parts are no secrets.
 
-    Parts of seven letters and digits or fewer, in one case, joined by `-`, `_`, `.` and `/`, read like `hpnd-uc-export-2020`;
-    so do joined letters without a digit.
+    Parts of seven letters and digits or fewer, in one case, joined by `-`, `_`, `.`, `/` and `=`, read like `hpnd-uc-
+    export-2020`; so do joined letters without a digit.
     """
     num_parts, longest, part, has_other = 1, 0, start, False
     has_small, has_capital, has_digit = False, False, False
@@ -211,7 +211,8 @@ def _reserve(data, start, stop) -> Any:
         has_capital |= is_letter and data[j] < 0x60
         has_digit |= is_in(data[j], DIGIT)
         if not is_letter and not is_in(data[j], DIGIT):
-            has_other |= not (is_in(data[j], TOKEN) or data[j] == _DOT or data[j] == _SLASH)
+            joins = data[j] == _EQUALS and j + 1 < stop and is_in(data[j + 1], LETTER)
+            has_other |= not (joins or is_in(data[j], TOKEN) or data[j] == _DOT or data[j] == _SLASH)
             longest, part = max(longest, j - part), j + 1
             num_parts += 1
     longest = max(longest, stop - part)

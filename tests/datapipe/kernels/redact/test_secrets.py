@@ -148,6 +148,7 @@ NO_SECRETS = {
         token: 0xdAC17F958D2ee523a2206206994597C13D831ec7
         "ClientToken": "7c9e6679-7425-40de-944b-e07fc1f90ae7"  md5 key = 8f14e45fceea167a5a36dedd4bea2543
         fingerprint key: SHA256:47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU  protein key: MKTAYIAKQRQISFVKSHFSRQLEERLGLIEVQ
+        api_key=api_key=api_key
         | key | 9f86d081884c7d659a2feaa0c55ad015 |  the token is required_field_2024  git push -u https://h.com/a/9f86d081884c7d65
     """,
     "pictures and public blocks": """

@@ -2,7 +2,7 @@
 
     text  ->  keywords of all rules in one scan  ->  tokens of issuers, values behind names, your rules  ->  their copies
 
-The rules are data, `stages/redact/rules/secrets.toml`: 218 forms of tokens by keyword, alphabet and length, and the names of
+The rules are data, `stages/redact/rules/secrets.toml`: 227 forms of tokens by keyword, alphabet and length, and the names of
 assignments. `rules` takes a file in the form of gitleaks, whose own rules can be read as they are (`datapipe[rules]`).
 
 | kind | what |
@@ -16,9 +16,11 @@ assignments. `rules` takes a file in the form of gitleaks, whose own rules can b
 | `other` | tokens of issuers without a kind of their own |
 
 The other kinds are the tokens of one issuer each. A value behind a name is found in quotes, to the end of its line (`.env`,
-YAML, INI), in elements of XML, in JSON and in URLs, whatever its signs, up to 4,096 characters. It must look drawn by chance:
+YAML, INI), in elements of XML, in JSON, in URLs, in tables of Markdown, in netrc and behind "is", whatever its signs, up to
+4,096 characters; `curl -u`, `mysql -u root -p` and `.pgpass` (port 5432) need no name. It must look drawn by chance:
 `datapipe/kernels/redact/randomness.py` compares how likely it is by lot and as a name. Words, paths, dotted keys, slugs,
-variables, templates, patterns and placeholders remain, and so does a password that reads like words.
+variables, templates, patterns and placeholders remain, and so does a password that reads like words. In prose a value of
+letters alone remains, and of a value without quotes what follows one of "<", ">", "|", a quote or a backslash.
 
 **Copies** of a secret in its document are replaced with it, whatever stands around them, if it has 12 characters and does not
 read like a word.

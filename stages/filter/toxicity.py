@@ -87,6 +87,7 @@ class Toxicity(Filter):
 
     libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "pyarrow")
     writes = ("listed_words", "listed_density", "toxicity_score")
+    not_pickled = ("_lists", "_scorer")
     _lists: Any = PrivateAttr(default=None)
     _scorer: Any = PrivateAttr(default=None)
 
@@ -109,12 +110,6 @@ class Toxicity(Filter):
             except UserError as error:
                 raise ValueError(str(error)) from error
         return self
-
-    def __getstate__(self) -> dict[Any, Any]:
-        """The state without lists and model in memory; the first use after unpickling reads them again."""
-        state = super().__getstate__()
-        private = {**(state["__pydantic_private__"] or {}), "_lists": None, "_scorer": None}
-        return {**state, "__pydantic_private__": private}
 
     def input_files(self) -> tuple[str, ...]:
         return (*map(str, self.lists.values()), *([str(self.model)] if self.model else []))

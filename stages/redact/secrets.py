@@ -123,6 +123,7 @@ class Secrets(Filter):
 
     counts: ClassVar[tuple[str, ...]] = KINDS
     writes = ()
+    not_pickled = ("_compiled",)
     _seed: int = PrivateAttr(default=0)
     _compiled: Any = PrivateAttr(default=None)
 
@@ -133,11 +134,6 @@ class Secrets(Filter):
         except UserError as error:
             raise ValueError(str(error)) from error
         return self
-
-    def __getstate__(self) -> dict[Any, Any]:
-        """The state without the tables; the first use after unpickling makes them again."""
-        state = super().__getstate__()
-        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_compiled": None}}
 
     def input_files(self) -> tuple[str, ...]:
         return (str(BUILT_IN), *([str(self.rules_file)] if self.rules_file is not None else []))

@@ -58,7 +58,7 @@ def is_remote(url: str) -> bool:
 
 
 def _filesystem(base: str) -> tuple[pafs.FileSystem, str]:
-    if not is_remote(base):  # of the working directory that there is now
+    if not is_remote(base):  # of the current working directory
         return _LOCAL, os.path.abspath(base.removeprefix("file://"))
     return _remote_filesystem(base)
 

@@ -15,7 +15,7 @@ permutations. `stages/dedup/_banding.py` has the evidence for the default, `_ver
 
 **What the default finds.** Copies, editions, citations and captures of pages, which share most n-grams: recall 0.88 to 1.0 on
 labelled sets. Six in ten of the updated stories of news wires, of similarities from 0.2 to 0.78 (F1 0.73), and of pairs of web
-pages judged by people (0.76): `threshold: 0.5` raises F1 to 0.88 and 0.87, but takes pages of one site for duplicates. No
+pages labelled by people (0.76): `threshold: 0.5` raises F1 to 0.88 and 0.87, but takes pages of one site for duplicates. No
 paraphrases. `stages/dedup/README.md` has the table by kind of text.
 
 **N-grams.** A word is a run of letters, marks and digits of any script, so punctuation, symbols and every kind of white space

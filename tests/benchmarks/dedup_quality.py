@@ -76,7 +76,7 @@ KINDS = {
     "govuk_captures": "captures of the same pages",
     "ndd_100_news": "press releases, copied with changes",
     "asysd": "citations of the same papers",
-    "webis_s3_gov2": "pairs of web pages judged by people",
+    "webis_s3_gov2": "pairs of web pages labelled by people",
     "onestop_english": "news rewritten for three reading levels",
     "pan_paraphrase": "passages paraphrased",
 }

@@ -82,8 +82,7 @@ def run(storm: Storm, kinds: Sequence[Faults], share: float = 1.0) -> Table:
             numbers[kind.name] += 1
             spent[kind.name] += time.monotonic() - began
     finally:
-        for close in reversed(storm.closing):
-            close()
+        storm.close()
     return storm.table
 
 
@@ -107,8 +106,7 @@ def main() -> int:
     storm = Storm(folder.resolve(), options.seed, lambda line: print(line, flush=True), time.monotonic() + options.budget)
     if options.round:
         play(storm, known[names[0]], int(options.round.partition(":")[2]))
-        for close in reversed(storm.closing):
-            close()
+        storm.close()
     else:
         run(storm, [known[name] for name in names or known], options.share)
     print("", *storm.table.lines(), sep="\n")

@@ -99,6 +99,11 @@ class Storm:
     def is_over(self) -> bool:
         return time.monotonic() >= self.stops_at
 
+    def close(self) -> None:
+        """Ends what kinds have started for all their rounds."""
+        for close in reversed(self.closing):
+            close()
+
 
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
-"""Hostile input in bulk: lines whose fate is known line by line, and damaged archives, whose sound neighbours must be there.
+"""Damaged archives in bulk: gzip, zstd, bzip2, xz, WARC, Parquet and CSV beside sound ones, whose documents must be there.
 
-lines      JSONL of good, odd and broken lines; each is kept with the very text, or quarantined
-archives   gzip, zstd, bzip2, xz, WARC, Parquet, CSV: bits flipped, cut off, ranges repeated, zeroed or removed, bombs
+Bits are flipped; ranges are cut off, repeated, zeroed or removed; bombs and garbage are added.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ import bz2
 import gzip
 import json
 import lzma
-import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -30,129 +28,6 @@ documents: {format: jsonl.zst}
 max_quarantined: 100%
 max_unreadable_files: 1000
 """
-_LINES = 100_000
-_NUM_FILES = 4
-_ALPHABET = 'abcdefg 0123äöü漢字🙂"\\/\t\n\u2028\x7f'
-
-
-class HostileLines:
-    """A hundred thousand lines a round; the fate of each is known by how it was made, or from Python's own JSON."""
-
-    name = "lines"
-    aim = 1_000_000
-    is_short = False
-
-    def play(self, round: Round) -> None:
-        count = 3_000 if round.storm.is_small else _LINES
-        kept: Counter[str] = Counter()
-        num_read = 0
-        for number in range(_NUM_FILES):
-            lines = [(_good(round.rng, text := "the first line"), text)]
-            lines += [hostile_line(round.rng) for _ in range(count // _NUM_FILES - 1)]
-            with open(round.folder / f"{number}.jsonl", "wb") as file:
-                file.writelines(line + b"\n" for line, _ in lines)
-            kept.update(text for _, text in lines if text is not None)
-            num_read += len(lines)
-        round.fault(f"{num_read:,} lines, {num_read - kept.total():,} of them broken", num_read)
-        mixture = _mixture(round, "*.jsonl")
-        ended = round.run(mixture=mixture).wait()
-        assert ended.status == 0, ended.errors[-2000:]
-        round.check_processes()
-        report = json.loads((round.output / "report.json").read_bytes())
-        checks.check_counts(report)
-        checks.check_residue(round.output)
-        found = kept_texts(round.output)
-        assert found == kept, f"lost {_shown(kept - found)}; too many {_shown(found - kept)}"
-        documents = report["total"]["documents"]
-        assert documents["read"] == num_read, f"{documents['read']} read of {num_read} lines"
-        assert documents["quarantined"] == num_read - kept.total(), documents
-        round.same()
-
-
-def hostile_line(rng: random.Random) -> tuple[bytes, str | None]:
-    """A line without its end, and the text that is kept of it; None where it is quarantined."""
-    text = "".join(rng.choices(_ALPHABET, k=rng.randint(1, 60))) + "."
-    return rng.choice(_KINDS)(rng, text)
-
-
-def _good(rng: random.Random, text: str) -> bytes:
-    record = {"text": text, "id": rng.choice((1, "a", None, 7.5, 10**40, True, {"a": [1]}))}
-    return json.dumps(record, ensure_ascii=rng.random() < 0.5).encode()
-
-
-def _odd(rng: random.Random, text: str) -> tuple[bytes, str | None]:
-    quoted = json.dumps(text).encode()
-    depth = rng.choice((1, 10, 200, 2_000))
-    forms = (
-        b'\t{ "text" :%s }\r' % quoted,
-        b'{"text": %s, "x": NaN, "y": -Infinity}' % quoted,
-        b'{"id": 1, "id": "2", "text": %s}' % quoted,
-        b'{"x": %s, "text": %s}' % (b"[" * depth + b"]" * depth, quoted),
-        b'{"te\\u0078t": %s}' % quoted,
-        b'{"": "", "text": %s, "\\ud83d\\ude42": 1e308}' % quoted,
-    )
-    return rng.choice(forms), text
-
-
-def _broken(rng: random.Random, text: str) -> tuple[bytes, str | None]:
-    quoted, line = json.dumps(text).encode(), _good(rng, text)
-    forms = (
-        b'{"text": %s, "text": %s}' % (quoted, quoted),
-        b'{"text": %s}' % rng.choice((b"null", b"3", b"[]", b"{}", b"true", b"[%s]" % quoted)),
-        b"{}",
-        b"[%s]" % line,
-        line + line,
-        line + b",",
-        quoted,
-        line[: rng.randint(1, len(line) - 1)],
-        line[:-1] + b",}",
-        b'{"text": "a \xff b"}',
-        b'{"text": "%s"}' % bytes([rng.randrange(1, 9)]),
-        b'{"text": %s, "x": "\\ud%x00"}' % (quoted, rng.randrange(0x800, 0xFFF) >> 4 & 0xFF | 0x80),
-        b"\xef\xbb\xbf" + line,
-        b"#" + rng.randbytes(rng.randint(0, 40)).replace(b"\n", b"").replace(b"\r", b""),
-        b"\0" * rng.randint(1, 9),
-    )
-    return rng.choice(forms), None
-
-
-def _mutated(rng: random.Random, text: str) -> tuple[bytes, str | None]:
-    """A good line with a byte that is not its own; Python's JSON tells what it is."""
-    line = bytearray(_good(rng, text))
-    line[rng.randrange(1, len(line))] = rng.choice(b'\x00\t "\\{}[],:0e-\x80\xc3\xf0au')
-    return bytes(line), text_of(bytes(line))
-
-
-_KINDS: tuple[Callable[[random.Random, str], tuple[bytes, str | None]], ...] = (
-    lambda rng, text: (_good(rng, text), text),
-    _odd,
-    _broken,
-    _mutated,
-)
-
-
-def text_of(line: bytes) -> str | None:
-    """The text of a line by Python's own JSON, in UTF-8, with one `text` that is a string, and no number beyond a float; None
-    for any other line."""
-
-    def record(pairs: list[tuple[str, object]]) -> object:
-        names = [name for name, _ in pairs]
-        if names.count("text") > 1:
-            raise ValueError("two texts")
-        return dict(pairs)
-
-    def number(digits: str) -> float:
-        if math.isinf(value := float(digits)):
-            raise ValueError("beyond a float")
-        return value
-
-    try:
-        value = json.loads(line.decode(), object_pairs_hook=record, parse_float=number)
-        json.dumps(value, ensure_ascii=False).encode()  # fails on lone surrogates
-    except (ValueError, RecursionError):
-        return None
-    text = value.get("text") if isinstance(value, dict) else None
-    return text if isinstance(text, str) else None
 
 
 class HostileArchives:
@@ -286,4 +161,4 @@ def _shown(texts: Counter[str]) -> str:
     return f"{texts.total():,} texts, such as {[text[:200] for text, _ in texts.most_common(3)]}"
 
 
-FAULTS = (HostileLines(), HostileArchives())
+FAULTS = (HostileArchives(),)

@@ -25,7 +25,7 @@ letters alone remains, and of a value without quotes what follows one of "<", ">
 **Copies** of a secret in its document are replaced with it, whatever stands around them, if it has 12 characters and does not
 read like a word.
 
-`python -m tests.benchmarks.secrets` prints the tables of `stages/README.md`: what is found of random values, and the speed.
+`python -m tests.benchmarks secrets` prints the tables of `stages/README.md`: what is found of random values, and the speed.
 """
 
 from __future__ import annotations

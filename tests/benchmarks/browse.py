@@ -1,20 +1,16 @@
 """`datapipe browse` on an output of many short documents: start, answers, memory, size of the look-up file.
 
-    python -m tests.benchmarks.browse FOLDER [DOCUMENTS]
-
-Writes FOLDER/part-*.jsonl and runs a mixture into FOLDER/out, unless it is there: a million documents take half a minute. The
-server runs in a process of its own. Each request is asked 100 times over HTTP, with other options each time; p50 and p95 are of
-warm answers, after the first few.
+The server runs in a process of its own. Each request is sent 100 times over HTTP, with other options each time; p50 and p95
+are of warm answers, after the first few.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -23,7 +19,7 @@ from urllib.request import urlopen
 
 import numpy as np
 
-from tests.benchmarks.tables import Settings, Table
+from tests.benchmarks.tables import Bound, Settings, Table
 
 _PARTS, _TIMES, _WARM = 10, 100, 5
 _MIXTURE = """
@@ -86,19 +82,26 @@ def measure(address: str, path: str, options: Callable[[int], dict[str, Any]]) -
     return taken[0], *np.percentile(taken[_WARM:], [50, 95]).tolist()
 
 
-def table(settings: Settings) -> Table:
-    """The table of a run of all benchmarks."""
-    return measured(settings.folder / "browse", 20_000 if settings.quick else 1_000_000)
+def tables(settings: Settings) -> Iterator[Table]:
+    yield _looking(settings.folder, 20_000 if settings.quick else settings.documents or 1_000_000)
 
 
-def measured(folder: Path, count: int) -> Table:
-    """The table of an output of `count` documents, which is made where there is none."""
-    if not (folder / "out/snapshot.json").exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        write_documents(folder, count)
-        (folder / "mixture.yaml").write_text(_MIXTURE.format(folder=folder))
-        subprocess.run([sys.executable, "-c", _PROGRAM, "run", str(folder / "mixture.yaml")], check=True)
-    shutil.rmtree(folder / "out/work/browse", ignore_errors=True)
+def bounds(folder: Path) -> Iterator[Bound]:
+    medians = []
+    for count in (5_000, 20_000):
+        (folder / str(count)).mkdir()
+        rows = _looking(folder / str(count), count).rows
+        medians.append({name: float(p50.replace(",", "")) for name, _, p50, _ in rows})
+    for name in ("look-up of an id", "a document with its path"):
+        yield Bound(name=f"browse, {name}, four times the documents", ratio=medians[1][name] / medians[0][name], most=3)
+
+
+def _looking(folder: Path, count: int) -> Table:
+    """An output of `count` documents."""
+    write_documents(folder, count)
+    (folder / "mixture.yaml").write_text(_MIXTURE.format(folder=folder))
+    command = [sys.executable, "-c", _PROGRAM, "run", str(folder / "mixture.yaml")]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     making_s = _stopped(*start(folder))
     process, address, start_s = start(folder)
     try:
@@ -108,13 +111,15 @@ def measured(folder: Path, count: int) -> Table:
     finally:
         _stopped(process, address, start_s)
     num_bytes = (folder / "out/work/browse/documents.lookup").stat().st_size
-    note = (
-        f"{count:,} documents of 24 words, {num_bytes / count:.0f} bytes a document of look-up file. The first start takes "
-        f"{making_s:.1f} s, later ones {start_s:.1f} s, up to the first answer. The server takes {_shown(before)} then, and "
-        f"{_shown(after)} after all requests of the table, each asked {_TIMES} times."
+    return Table(
+        title="Looking at documents",
+        note=f"{count:,} documents of 24 words, {num_bytes / count:.0f} bytes a document of look-up file. The first "
+        f"start takes {making_s:.1f} s, later ones {start_s:.1f} s, up to the first answer. The server takes "
+        f"{_shown(before)} then, and {_shown(after)} after all requests of the table, each sent {_TIMES} times.",
+        header=("answer of `datapipe browse`", "first, ms", "p50, ms", "p95, ms"),
+        rows=rows,
+        kept_in="datapipe/browse/README.md",
     )
-    header = ("answer of `datapipe browse`", "first, ms", "p50, ms", "p95, ms")
-    return Table(title="Looking at documents", note=note, header=header, rows=rows)
 
 
 def _stopped(process: subprocess.Popen[str], address: str, seconds: float) -> float:
@@ -151,7 +156,3 @@ def _url(rng: random.Random, count: int) -> str:
 
 def _shown(memory: dict[str, float]) -> str:
     return f"{memory['RssAnon']:.0f} MB and {memory['RssFile']:.0f} MB of mapped files"
-
-
-if __name__ == "__main__":
-    print(measured(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000).to_markdown())

@@ -1,23 +1,27 @@
-"""How well trained classifiers separate five labelled sets, each model on the documents of the fold that it was not trained on.
+"""Trained classifiers on labelled sets, each model on the documents of the fold that it was not trained on; and toxicity.
 
-    python -m tests.benchmarks.classifiers DATA [--fasttext FOLDER] [--sklearn FOLDER] [--only SET …]
+`--fasttext FOLDER --sklearn FOLDER`: folders that `pip install --target FOLDER fasttext-wheel`, or `scikit-learn`, filled,
+for the peers on the same folds (`classifier_peers.py`). AUC is the mean of the folds; the best F1, with its precision and
+recall, is over all documents together. The set `levels` has three classes, which are predicted as numbers, too.
 
-DATA is the folder of real corpora. FOLDER is one that `pip install --target FOLDER fasttext-wheel`, or `scikit-learn`, filled,
-for the peer on the same folds: fastText's own trainer with the same options; hashed TF-IDF with liblinear (`sklearn_peer.py`).
-AUC is the mean of the folds; the best F1, with its precision and recall, is over all documents together. The set `levels` has
-three classes, which are predicted as numbers, too.
+Toxicity: "list" is LDNOOBW's English list. A document counts as toxic by the list with one hit and a density above
+`max_density`, by the model with a score above 0.5, and by both where both say so.
+
+Scoring, beside fasttext-predict: the models have the words of the texts and random numbers, since training changes neither
+the size of a model nor which rows a text adds. `--only SET` measures one set.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
+import struct
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,10 +33,15 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.classifier.fasttext_training import FastTextTrainer
 from datapipe.classifier.linear_trainer import LinearTrainer
-from datapipe.classifier.metrics import agreement, confusion, ranking
+from datapipe.classifier.metrics import agreement, at_threshold, confusion, ranking
 from datapipe.classifier.training import Examples, Trainer
+from datapipe.kernels.filters.word_lists import count_listed
 from datapipe.stage.models.classifier import open_classifier
-from tests.benchmarks.tables import Settings, Table
+from datapipe.stage.models.fasttext import CompiledModel, open_model
+from stages.filter._lists.word_lists import read_lists
+from stages.filter.language import bundled_model
+from tests.benchmarks.tables import Bound, Settings, Table, both_best_s
+from tests.benchmarks.texts import made_up_texts, read_texts
 from tests.support.labelled_sets import LABELS, NUM_FOLDS, LabelledSet, Levels, labelled_sets, levels
 
 _CHARACTERS = {"min_char_ngram": 3, "max_char_ngram": 5}
@@ -44,6 +53,41 @@ _FASTTEXT: Mapping[str, dict[str, Any]] = {
     "web": {},
 }
 """Options that differ from those of `classifier train`, for short texts and small sets."""
+
+_DENSITY, _ALL_LISTS = 0.01, (1 << 64) - 1
+_SCORED_BYTES, _BUCKETS = 4_000_000, 100_000
+_RANDOM_MODELS = {
+    "50 dimensions, pairs of words": (50, (0, 0)),
+    "100 dimensions, pairs of words": (100, (0, 0)),
+    "50 dimensions, pairs of words, 3 to 5 characters": (50, (3, 5)),
+}
+
+
+def tables(settings: Settings) -> Iterator[Table]:
+    sets = labelled_sets(settings.data)
+    names = ["dclm"] if settings.quick else [name for name in sets if settings.only in name]
+    yield Table(
+        title="Trained classifiers on labelled sets",
+        note="Five folds; a document has its score from the model that was not trained on it. AUC is the mean of the folds.",
+        header=("set", "trainer", "AUC", "best F1", "precision", "recall", "CPU s of 5 trainings", "MB", "scores, MB/s"),
+        rows=[row for name in names for row in _rows(name, sets[name], settings)],
+        kept_in="stages/README.md",
+    )
+    if settings.only in "levels":
+        yield _three_levels(levels(settings.data), settings)
+        toxic = {"Wikipedia talk": sets["talk"], "HateCheck": sets["hatecheck"]}
+        yield _toxicity({} if settings.quick else toxic, settings)
+        yield _scoring(settings)
+
+
+def bounds(folder: Path) -> Iterator[Bound]:
+    texts = _on_one_line(made_up_texts(300))
+    path = _random_model(folder / "model.bin", texts, 50, (0, 0))
+    ours_s, library_s = _score_s(path, texts, 3)
+    yield Bound(name="fastText scores, times as fast as fasttext-predict", ratio=library_s / ours_s, least=1)
+
+
+# ------------------------------------------------------------------------------------------------ two classes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,61 +114,29 @@ class Outcome:
         size = f"{self.model_bytes / 1e6:.1f}" if self.model_bytes else ""
         num_bytes = sum(len(text.encode()) for text in documents.texts)
         rate = f"{num_bytes / 1e6 / self.score_s:.0f}" if self.score_s else ""
-        told = (f"{estimate.value:.3f}" for estimate in (best.f1, best.precision, best.recall))
-        return f"{np.mean(aucs):.4f}", *told, f"{self.train_s:.1f}", size, rate
+        figures = (f"{estimate.value:.3f}" for estimate in (best.f1, best.precision, best.recall))
+        return f"{np.mean(aucs):.4f}", *figures, f"{self.train_s:.1f}", size, rate
 
 
 def ours(trainer: Trainer, documents: LabelledSet) -> Outcome:
     """A trainer of datapipe on all folds."""
     scores, train_s, score_s, content = np.zeros(len(documents.texts)), 0.0, 0.0, b""
-    with tempfile.TemporaryDirectory() as folder:
-        for fold in range(NUM_FOLDS):
-            examples, rows = documents.examples(documents.train(fold)), documents.test(fold)
-            began = time.process_time()
-            content = trainer.train(examples)
-            train_s += time.process_time() - began
-            path = Path(folder) / f"{fold}.model"
-            path.write_bytes(content)
-            offsets, data = columns.text_buffers(documents.examples(rows).texts)
-            model = open_classifier(path)
-            stops = np.ascontiguousarray(offsets[1:])
-            model.scores(offsets[:1], stops[:1], data)  # tables are built, and kernels loaded
-            began = time.process_time()
-            answers = model.scores(offsets[:-1], stops, data)
-            score_s += time.process_time() - began
-            scores[rows] = answers[:, model.labels.index("1")]
-    return Outcome(scores=scores, train_s=train_s, model_bytes=len(content), score_s=score_s)
-
-
-def library(trainer: FastTextTrainer, documents: LabelledSet, installed: Path) -> Outcome:
-    """fastText's own trainer with the same options."""
-    options = {"lr": trainer.lr, "dim": trainer.dim, "epoch": trainer.epochs, "wordNgrams": trainer.word_ngrams}
-    options |= {"minn": trainer.min_char_ngram, "maxn": trainer.max_char_ngram, "bucket": trainer.buckets, "loss": trainer.loss}
-    scores, train_s = np.zeros(len(documents.texts)), 0.0
     for fold in range(NUM_FOLDS):
-        with tempfile.TemporaryDirectory() as name:
-            folder, rows = Path(name), documents.test(fold)
-            labelled = [(LABELS[int(documents.is_positive[row])], documents.texts[row]) for row in documents.train(fold)]
-            lines = "".join(f"__label__{label} {text}\n" for label, text in labelled)
-            (folder / "train.txt").write_text(lines, encoding="utf-8")
-            (folder / "test.txt").write_text("".join(f"{documents.texts[row]}\n" for row in rows), encoding="utf-8")
-            (folder / "options.json").write_text(json.dumps(options), encoding="utf-8")
-            script = Path(__file__).with_name("fasttext_peer.py")
-            subprocess.run([sys.executable, str(script), name], env={**os.environ, "PYTHONPATH": str(installed)}, check=True)
-            told = json.loads((folder / "scores.json").read_text(encoding="utf-8"))
-            scores[rows], train_s = told["scores"], train_s + told["seconds"]
-    return Outcome(scores=scores, train_s=train_s)
-
-
-def sklearn(texts: Sequence[str], targets: np.ndarray, folds: np.ndarray, asked: Mapping[str, Any], installed: Path) -> Outcome:
-    """scikit-learn's answers. `asked`: the task, and whether characters count."""
-    with tempfile.TemporaryDirectory() as name:
-        told = {"texts": list(texts), "targets": targets.tolist(), "folds": folds.tolist(), **asked}
-        (Path(name) / "documents.json").write_text(json.dumps(told), encoding="utf-8")
-        script = Path(__file__).with_name("sklearn_peer.py")
-        subprocess.run([sys.executable, str(script), name], env={**os.environ, "PYTHONPATH": str(installed)}, check=True)
-        answers = json.loads((Path(name) / "scores.json").read_text(encoding="utf-8"))
-    return Outcome(scores=np.array(answers["scores"], np.float64), train_s=answers["seconds"])
+        examples, rows = documents.examples(documents.train(fold)), documents.test(fold)
+        began = time.process_time()
+        content = trainer.train(examples)
+        train_s += time.process_time() - began
+        with tempfile.NamedTemporaryFile(suffix=".model") as file:
+            Path(file.name).write_bytes(content)
+            model = open_classifier(Path(file.name))
+        offsets, data = columns.text_buffers(documents.examples(rows).texts)
+        stops = np.ascontiguousarray(offsets[1:])
+        model.scores(offsets[:1], stops[:1], data)  # tables are built, and kernels loaded
+        began = time.process_time()
+        answers = model.scores(offsets[:-1], stops, data)
+        score_s += time.process_time() - began
+        scores[rows] = answers[:, model.labels.index("1")]
+    return Outcome(scores=scores, train_s=train_s, model_bytes=len(content), score_s=score_s)
 
 
 def fasttext_trainer(name: str) -> FastTextTrainer:
@@ -132,37 +144,76 @@ def fasttext_trainer(name: str) -> FastTextTrainer:
     return FastTextTrainer.model_validate(_FASTTEXT[name])
 
 
-def rows_of(name: str, documents: LabelledSet, installed: Path | None, sklearn_at: Path | None = None) -> list[tuple[str, ...]]:
-    """A row for each trainer. The time of scikit-learn is that of its features and trainings."""
+def _fasttext_wheel(trainer: FastTextTrainer, documents: LabelledSet, installed: str) -> Outcome:
+    """fastText's own trainer with the same options."""
+    options = {"lr": trainer.lr, "dim": trainer.dim, "epoch": trainer.epochs, "wordNgrams": trainer.word_ngrams}
+    options |= {"minn": trainer.min_char_ngram, "maxn": trainer.max_char_ngram, "bucket": trainer.buckets, "loss": trainer.loss}
+    scores, train_s = np.zeros(len(documents.texts)), 0.0
+    for fold in range(NUM_FOLDS):
+        labelled = [(LABELS[int(documents.is_positive[row])], documents.texts[row]) for row in documents.train(fold)]
+        files = {
+            "train.txt": "".join(f"__label__{label} {text}\n" for label, text in labelled),
+            "test.txt": "".join(f"{documents.texts[row]}\n" for row in documents.test(fold)),
+            "options.json": json.dumps(options),
+        }
+        outcome = _peer("fasttext", files, installed)
+        scores[documents.test(fold)], train_s = outcome.scores, train_s + outcome.train_s
+    return Outcome(scores=scores, train_s=train_s)
+
+
+def _scikit_learn(documents: LabelledSet | Levels, task: str, characters: bool, installed: str) -> Outcome:
+    targets = documents.targets if isinstance(documents, Levels) else documents.is_positive.astype(np.int64)
+    given = {"texts": list(documents.texts), "targets": targets.tolist(), "folds": documents.folds.tolist()}
+    files = {"documents.json": json.dumps({**given, "task": task, "characters": characters})}
+    return _peer("sklearn", files, installed)
+
+
+def _peer(name: str, files: Mapping[str, str], installed: str) -> Outcome:
+    with tempfile.TemporaryDirectory() as folder:
+        for file, content in files.items():
+            Path(folder, file).write_text(content, encoding="utf-8")
+        command = [sys.executable, str(Path(__file__).with_name("classifier_peers.py")), name, folder]
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": installed}, check=True)
+        answers = json.loads(Path(folder, "scores.json").read_text(encoding="utf-8"))
+    return Outcome(scores=np.array(answers["scores"], np.float64), train_s=answers["seconds"])
+
+
+def _rows(name: str, documents: LabelledSet, settings: Settings) -> list[tuple[str, ...]]:
+    """A row for each trainer. The time of a peer is that of its features, trainings and scores."""
     fasttext = fasttext_trainer(name)
     trainers: dict[str, Callable[[], Outcome]] = {
         "linear": lambda: ours(LinearTrainer(), documents),
         "linear, characters": lambda: ours(LinearTrainer(characters=True), documents),
         "fasttext": lambda: ours(fasttext, documents),
     }
-    if installed is not None:
-        trainers["fasttext-wheel"] = lambda: library(fasttext, documents, installed)
-    if sklearn_at is not None:
-        targets = documents.is_positive.astype(np.int64)
+    if settings.fasttext:
+        trainers["fasttext-wheel"] = lambda: _fasttext_wheel(fasttext, documents, settings.fasttext)
+    if settings.sklearn:
         for more, characters in (("", False), (", characters", True)):
-            asked = {"task": "two", "characters": characters}
-            trainers[f"scikit-learn{more}"] = partial(sklearn, documents.texts, targets, documents.folds, asked, sklearn_at)
+            trainers[f"scikit-learn{more}"] = partial(_scikit_learn, documents, "two", characters, settings.sklearn)
     return [(name, trainer, *measure().cells(documents)) for trainer, measure in trainers.items()]
 
 
-def rows_of_levels(documents: Levels, sklearn_at: Path | None) -> list[tuple[str, ...]]:
-    """A row for each trainer: accuracy and macro F1 of three classes, RMSE and Spearman of the number of the class."""
+# ------------------------------------------------------------------------------------------------ three levels
+
+
+def _three_levels(documents: Levels, settings: Settings) -> Table:
+    """Accuracy and macro F1 of three classes, RMSE and Spearman of the number of the class."""
     rows = []
     for characters in (False, True):
         answers = [_levels_ours(documents, characters, is_number) for is_number in (False, True)]
         rows.append((f"linear{', characters' * characters}", *_levels_cells(documents, *answers)))
-        if sklearn_at is not None:
-            several, number = ({"task": task, "characters": characters} for task in ("several", "number"))
-            of_sklearn = partial(sklearn, documents.texts, documents.targets, documents.folds, installed=sklearn_at)
-            answers = [of_sklearn(asked=several), of_sklearn(asked=number)]
-            found = [outcome.scores for outcome in answers]
-            rows.append((f"scikit-learn{', characters' * characters}", *_levels_cells(documents, *found)))
-    return rows
+        if settings.sklearn:
+            tasks = ("several", "number")
+            answers = [_scikit_learn(documents, task, characters, settings.sklearn).scores for task in tasks]
+            rows.append((f"scikit-learn{', characters' * characters}", *_levels_cells(documents, *answers)))
+    return Table(
+        title="Three levels",
+        note="OneStopEnglish.",
+        header=("three levels", "accuracy", "macro F1", "RMSE", "Spearman"),
+        rows=rows,
+        kept_in="datapipe/classifier/README.md",
+    )
 
 
 def _levels_ours(documents: Levels, characters: bool, is_number: bool) -> np.ndarray:
@@ -192,36 +243,102 @@ def _levels_cells(documents: Levels, labels: np.ndarray, numbers: np.ndarray) ->
     return tuple(f"{estimate.value:.3f}" for estimate in (found.accuracy, found.macro_f1, agreed.rmse, agreed.spearman))
 
 
-_HEADER = ("set", "trainer", "AUC", "best F1", "precision", "recall", "CPU s of 5 trainings", "MB", "scores, MB/s")
-_LEVELS_HEADER = ("three levels", "accuracy", "macro F1", "RMSE", "Spearman")
+# ------------------------------------------------------------------------------------------------ toxicity
 
 
-def table(settings: Settings) -> Table:
-    """The trainers of datapipe on all sets, or the smallest."""
-    sets = labelled_sets(settings.data)
-    names = ["dclm"] if settings.quick else list(sets)
+def _toxicity(sets: Mapping[str, LabelledSet], settings: Settings) -> Table:
+    with pa.input_stream(str(settings.data / "toxicity/ldnoobw.jsonl.zst"), compression="detect") as stream:
+        listed = [json.loads(line) for line in stream.read().decode().splitlines()]
+    path = settings.folder / "en.txt"
+    path.write_text("\n".join(row["word"] for row in listed if row["lang"] == "en"), encoding="utf-8")
+    rows = []
+    for name, documents in sets.items():
+        is_toxic, density = documents.is_positive, _densities(documents.texts, path)
+        scores = ours(LinearTrainer(characters=True), documents).scores
+        by_list, by_model = density > _DENSITY, scores > 0.5
+        ways = {
+            "list, any hit": (density > 0, density),
+            f"list, density above {_DENSITY}": (by_list, density),
+            "model": (by_model, scores),
+            "both": (by_list & by_model, None),
+            "either": (by_list | by_model, None),
+        }
+        for way, (decided, ordered) in ways.items():
+            found = at_threshold(is_toxic, decided.astype(float), 0.5)
+            area = "" if ordered is None else f"{ranking(is_toxic, ordered).auc.value:.3f}"
+            figures = (f"{estimate.value:.3f}" for estimate in (found.f1, found.precision, found.recall))
+            rows.append((f"{name}, {len(is_toxic):,}", way, area, *figures, f"{decided[~is_toxic].mean():.1%}"))
     return Table(
-        title="Trained classifiers on five labelled sets",
-        note="Five folds; a document has its score from the model that was not trained on it. AUC is the mean of the folds.",
-        header=_HEADER,
-        rows=[row for name in names for row in rows_of(name, sets[name], None)],
+        title="Toxicity",
+        note="LDNOOBW's English list; `linear` with characters, trained on the other folds; and both.",
+        header=("set", "by", "AUC", "F1", "precision", "recall", "of the others"),
+        rows=rows,
+        kept_in="stages/README.md",
     )
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("data", type=Path)
-    parser.add_argument("--fasttext", type=Path, metavar="FOLDER", help="where fasttext-wheel is installed")
-    parser.add_argument("--sklearn", type=Path, metavar="FOLDER", help="where scikit-learn is installed")
-    parser.add_argument("--only", nargs="*", metavar="SET")
-    given = parser.parse_args(arguments)
-    sets = {name: documents for name, documents in labelled_sets(given.data).items() if not given.only or name in given.only}
-    rows = [row for name, documents in sets.items() for row in rows_of(name, documents, given.fasttext, given.sklearn)]
-    print(Table(title="Two classes", note=(__doc__ or "").split("\n\n")[2], header=_HEADER, rows=rows).to_markdown())
-    if not given.only or "levels" in given.only:
-        rows = rows_of_levels(levels(given.data), given.sklearn)
-        print(Table(title="Three levels", note="OneStopEnglish.", header=_LEVELS_HEADER, rows=rows).to_markdown())
+def _densities(texts: Sequence[str], path: Path) -> np.ndarray:
+    """The share of words in hits of a list, for each text."""
+    column = pa.array(texts, pa.large_string())
+    masks = np.full(len(texts), _ALL_LISTS, np.uint64)
+    found = count_listed(*columns.text_buffers(column), read_lists({"en": path}).table, masks)
+    return found.listed / np.maximum(found.words, 1)
 
 
-if __name__ == "__main__":
-    main(sys.argv[1:])
+# ------------------------------------------------------------------------------------------------ scores of fastText models
+
+
+def _scoring(settings: Settings) -> Table:
+    texts = _on_one_line(read_texts(settings.web, most_bytes=_SCORED_BYTES))
+    models = {"lid.176.ftz": bundled_model()}
+    models |= {name: _random_model(settings.folder / name, texts, *kind) for name, kind in _RANDOM_MODELS.items()}
+    mb, rows = sum(map(len, texts)) / 1e6, []
+    for name, path in models.items():
+        ours_s, library_s = _score_s(path, texts, 1 if settings.quick else 3)
+        rows.append((name, f"{mb / ours_s:,.1f}", f"{mb / library_s:,.1f}", f"{library_s / ours_s:,.2f}"))
+    return Table(
+        title="fastText models, beside fasttext-predict",
+        note="English web text, the best label of each document; CPU time. Models apart from lid.176.ftz have the words of the "
+        f"text, {_BUCKETS:,} buckets and random numbers.",
+        header=("model", "datapipe MB/s", "fasttext-predict MB/s", "ratio"),
+        rows=rows,
+    )
+
+
+def _on_one_line(texts: pa.Array) -> list[bytes]:
+    return [b" ".join(text.encode().split()) for text in texts.to_pylist() if text.split()]
+
+
+def _random_model(path: Path, texts: list[bytes], dim: int, chars: tuple[int, int]) -> Path:
+    """A model of two labels with the words of the texts, the most frequent first, and random rows."""
+    words = [b"</s>", *(word for word, _ in Counter(word for text in texts for word in text.split()).most_common())]
+    rng = np.random.default_rng(0)
+    with path.open("wb") as file:
+        file.write(struct.pack("<2i12id", 793712314, 12, dim, 5, 5, 1, 5, 2, 3, 3, _BUCKETS, *chars, 100, 1e-4))
+        file.write(struct.pack("<3i2q", len(words) + 2, len(words), 2, 1000, -1))
+        for word in words:
+            file.write(word + b"\0" + struct.pack("<qb", 1, 0))
+        for label in (b"a", b"b"):
+            file.write(b"__label__" + label + b"\0" + struct.pack("<qb", 500, 1))
+        for num_rows in (len(words) + _BUCKETS, 2):
+            file.write(b"\0" + struct.pack("<2q", num_rows, dim))
+            file.write((rng.random((num_rows, dim), np.float32) - np.float32(0.5)).tobytes())
+    return path
+
+
+def _score_s(path: Path, texts: list[bytes], num_runs: int) -> tuple[float, float]:
+    """CPU seconds of the kernels and of the library; their labels are equal but for one text in a hundred."""
+    import fasttext
+
+    model, library = open_model(path), fasttext.load_model(str(path)).f
+    assert isinstance(model, CompiledModel)
+    stops = np.cumsum(list(map(len, texts)), dtype=np.int64)
+    starts, data = stops - list(map(len, texts)), np.frombuffer(b"".join(texts), np.uint8)
+
+    def predicted() -> list[str]:
+        return [library.predict(text + b"\n", 1, 0.0, "replace")[0][1] for text in texts]
+
+    labels, _ = model.best(starts, stops, data, 1)
+    equal = np.mean([f"__label__{model.labels[label]}" == other for label, other in zip(labels[:, 0], predicted())])
+    assert equal > 0.99, f"{equal:.1%} of the labels are equal"
+    return both_best_s(lambda: model.best(starts, stops, data, 1), predicted, num_runs)

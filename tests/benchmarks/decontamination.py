@@ -1,19 +1,16 @@
 """What decontamination finds and misses, and how fast it is.
 
-    python -m tests.benchmarks.decontamination [FOLDER] [--decon PYTHON]
+Items of the benchmarks of the real corpora are planted into its prose, each into a document of its own, in several forms: a
+document is found if the stage would drop or cut it. `--decon` is a command that runs a Python with AI2's decon (the package
+`decontaminate`, which needs Python 3.12). It gets the same documents and items as JSONL, question and answer as fields, and
+one thread.
 
-FOLDER holds the real corpora, by default `../shared/data`. Items of its benchmarks are planted into its prose, each into a
-document of its own, in several forms: a document is found if the stage would drop or cut it. PYTHON is a command that runs a
-Python with AI2's decon (the package `decontaminate`, which needs Python 3.12), by default not measured. It gets the same
-documents and items as JSONL, question and answer as fields, and one thread.
-
-The speed is that of one core against `SPEED_GRAMS` n-grams: those of the benchmarks and of random items of 40 words. Ours is
-the stage without reading, that of decon its detection time, with reading. Prints tables in Markdown.
+The speed is that of one core against `SPEED_GRAMS` n-grams: those of the benchmarks and of random items of 40 words. Ours
+is the stage without reading, that of decon its detection time, with reading.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import re
@@ -31,6 +28,8 @@ import zstandard
 from datapipe.stage.documents import DocumentBatch
 from stages.decontaminate._evaluation_files import Benchmark, EvaluationSet, Item, read_set
 from stages.decontaminate.ngram import Ngram
+from tests.benchmarks.tables import Bound, Settings, Table, best_s, both_best_s
+from tests.benchmarks.texts import made_up_texts
 from tests.support.evaluation_files import batch
 
 PROFILES = ("gpt3", "strict", "coverage")
@@ -151,17 +150,35 @@ def _write(path: Path, records: Iterator[dict[str, object]]) -> None:
 # ------------------------------------------------------------------------------------------------ tables
 
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def tables(settings: Settings) -> Iterator[Table]:
+    against = str(settings.data / "benchmarks" / "*")
+    sets = [read_set(benchmark) for benchmark in Benchmark(path=against).sets()]
+    texts = prose(settings.data)[: 200 if settings.quick else None]
+    stages = {profile: Ngram(against=(against,), profile=profile) for profile in PROFILES}
+    yield from _found(stages, sets, texts, settings.decon)
+    if not settings.quick:
+        yield _speed(settings, sets, texts)
+
+
+def bounds(folder: Path) -> Iterator[Bound]:
+    texts = made_up_texts(500).to_pylist()
+    items = [Item(name=str(n), question=text[n : n + 200], answer="", choices=()) for n, text in enumerate(texts[:100])]
+    paths = {name: folder / f"{name}.jsonl" for name in ("few", "many")}
+    _write(paths["few"], ({"question": item.question} for item in items))
+    _write(paths["many"], ({"question": f"{item.question} {number}"} for number in range(20) for item in items))
+    clean = [batch(made_up_texts(3_000).to_pylist()[500:])]
+    few, many = (Ngram(against=(str(path),), profile="strict") for path in paths.values())
+    few_s, many_s = both_best_s(lambda: _process(few, clean), lambda: _process(many, clean), 3)
+    yield Bound(name="decontaminate.ngram, twenty times the items", ratio=many_s / few_s, most=3)
+    yield Bound(name="decontaminate.ngram, planted items found", ratio=len(found_by(few, texts[:100])) / 100, least=1)
 
 
 def share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else ""
 
 
-def print_found(stages: Mapping[str, Ngram], sets: Sequence[EvaluationSet], texts: Sequence[str], decon: str) -> None:
-    """Prints what is found by form and by benchmark, and documents of clean prose that are taken for contaminated."""
+def _found(stages: Mapping[str, Ngram], sets: Sequence[EvaluationSet], texts: Sequence[str], decon: str) -> Iterator[Table]:
+    """What is found by form and by benchmark, and documents of clean prose that are taken for contaminated."""
     rows, of_forms = [], []
     for name, form in FORMS.items():
         plants = planted(sets, texts, form)
@@ -171,13 +188,16 @@ def print_found(stages: Mapping[str, Ngram], sets: Sequence[EvaluationSet], text
         rows.append([name, *(share(len(each), len(plants.texts)) for each in found.values())])
         of_forms.append((plants, found))
     plants, found = of_forms[0]
-    print(table([f"{len(plants.texts):,} items, planted as", *found], rows), "\n")
-    print(table(["benchmark", "items", "undetectable", *found], _by_set(stages, sets, plants, found)), "\n")
     clean = [text for text in texts if text.strip()]
-    wrong = {profile: len(found_by(stage, clean)) for profile, stage in stages.items()}
-    if decon:
-        wrong["decon"] = len(run_decon(decon, sets, clean).documents)
-    print(f"clean prose, {len(clean):,} documents: " + ", ".join(f"{name} {count}" for name, count in wrong.items()), "\n")
+    wrong = [str(len(found_by(stage, clean))) for stage in stages.values()]
+    wrong += [str(len(run_decon(decon, sets, clean).documents))] if decon else []
+    rows.append([f"found in clean prose, {len(clean):,} documents", *wrong])
+    header = (f"{len(plants.texts):,} items, planted as", *found)
+    note = "Shares of the planted items that are found."
+    yield Table(title="Decontamination by form", note=note, header=header, rows=rows, kept_in="stages/README.md")
+    header, rows = ("benchmark", "items", "undetectable", *found), _by_set(stages, sets, plants, found)
+    kept_in = "stages/decontaminate/README.md"
+    yield Table(title="Decontamination by benchmark", note=note, header=header, rows=rows, kept_in=kept_in)
 
 
 def _by_set(
@@ -192,24 +212,28 @@ def _by_set(
     return rows
 
 
-def print_speed(folder: Path, sets: Sequence[EvaluationSet], texts: Sequence[str], decon: str) -> None:
-    """Prints the speed against `SPEED_GRAMS` n-grams, the time to build the index and its memory."""
-    random_set = _random_set(texts)
-    batches = list(_batches(texts))
-    num_bytes, rows = sum(each.text_bytes for each in batches), []
-    with tempfile.TemporaryDirectory() as name:
-        _write(Path(name) / "random.jsonl", ({"question": item.question} for item in random_set.items))
-        against = (str(folder / "benchmarks" / "*"), f"{name}/random.jsonl")
-        for profile in PROFILES:
-            Ngram(against=against[:1], profile=profile).process(batches[0])
-            stage, started = Ngram(against=against, profile=profile), process_time()
-            size = re.sub(r" of .* items, ", ", ", stage.notes()[-1].partition(" in every")[0])
-            built, best = process_time() - started, min(_time(stage, batches) for _ in range(3))
-            rows.append([f"`{profile}`: {size}", f"{built:.1f} s", f"{num_bytes / best / 1e6:,.0f} MB/s"])
-    if decon:
-        done = run_decon(decon, [*sets, random_set], [text for each in batches for text in each.texts.to_pylist()])
-        rows.append(["decon", f"{done.index_s:.1f} s", f"{num_bytes / done.search_s / 1e6:,.0f} MB/s"])
-    print(table(["", "index built in", "speed"], rows))
+def _speed(settings: Settings, sets: Sequence[EvaluationSet], texts: Sequence[str]) -> Table:
+    """The speed against `SPEED_GRAMS` n-grams, the time to build the index and its memory."""
+    random_set, batches, rows = _random_set(texts), list(_batches(texts)), []
+    num_bytes = sum(each.text_bytes for each in batches)
+    _write(settings.folder / "random.jsonl", ({"question": item.question} for item in random_set.items))
+    against = (str(settings.data / "benchmarks" / "*"), str(settings.folder / "random.jsonl"))
+    for profile in PROFILES:
+        Ngram(against=against[:1], profile=profile).process(batches[0])
+        stage, started = Ngram(against=against, profile=profile), process_time()
+        size = re.sub(r" of .* items, ", ", ", stage.notes()[-1].partition(" in every")[0])
+        built, best = process_time() - started, best_s(lambda stage=stage: _process(stage, batches), 3)
+        rows.append([f"`{profile}`: {size}", f"{built:.1f} s", f"{num_bytes / best / 1e6:,.0f} MB/s"])
+    if settings.decon:
+        done = run_decon(settings.decon, [*sets, random_set], [text for each in batches for text in each.texts.to_pylist()])
+        rows.append(["decon, the same items", f"{done.index_s:.1f} s", f"{num_bytes / done.search_s / 1e6:,.0f} MB/s"])
+    return Table(
+        title="The speed of decontamination",
+        note="One core, against the items of the benchmarks and of random words.",
+        header=("", "index built in", "speed"),
+        rows=rows,
+        kept_in="stages/decontaminate/README.md",
+    )
 
 
 def _random_set(texts: Sequence[str]) -> EvaluationSet:
@@ -234,25 +258,6 @@ def _batches(texts: Sequence[str]) -> Iterator[DocumentBatch]:
             return
 
 
-def _time(stage: Ngram, batches: Sequence[DocumentBatch]) -> float:
-    started = process_time()
+def _process(stage: Ngram, batches: Sequence[DocumentBatch]) -> None:
     for each in batches:
         stage.process(each)
-    return process_time() - started
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path("../shared/data"))
-    parser.add_argument("--decon", default="", help="a command that runs a Python with the package decontaminate")
-    options = parser.parse_args()
-    against = str(options.folder / "benchmarks" / "*")
-    sets = [read_set(benchmark) for benchmark in Benchmark(path=against).sets()]
-    texts = prose(options.folder)
-    stages = {profile: Ngram(against=(against,), profile=profile) for profile in PROFILES}
-    print_found(stages, sets, texts, options.decon)
-    print_speed(options.folder, sets, texts, options.decon)
-
-
-if __name__ == "__main__":
-    main()

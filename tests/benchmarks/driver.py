@@ -1,35 +1,47 @@
-"""What the driver of a run costs: CPU of its process for each task, and how long a resumed run plans.
-
-    python -m tests.benchmarks.driver --tasks 1000 10000 100000 --engine none
-    python -m tests.benchmarks.driver --tasks 100000 --engine local          (ray: with Ray's own submission told apart)
+"""What the driver of a run costs: CPU for each task, and how long a resumed run plans; additions; and an object store.
 
 Tasks have next to no work: a range of 1 KiB of a file, with one document. Every task is planned, submitted, committed and,
 where the engine is not `none`, run. The engine `none` gives a record for each task at once, whose outputs do not exist. The
 mixture has two steps of as many tasks, before and after a global stage, so the plan is compiled several times.
+
+Additions are of so many documents each, alternately, to one output, with exact and MinHash deduplication, in this process,
+so that the start of workers does not count. The times are fitted by least squares: seconds = a + b * new + c * old.
+
+The object store is an S3 server on loopback (moto) behind a proxy that holds every answer back for 20 ms, each a process of
+its own. The server is Python and slower than a real one, so requests are also measured in CPU of the client, which no
+server changes.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import math
+import os
 import shutil
-import sys
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import obstore
+import pyarrow.fs as pafs
 import pytest
 
-from datapipe.api import engine_factory
-from datapipe.config import load_mixture
+from datapipe.api import engine_factory, execute
+from datapipe.card.whole import whole_report
+from datapipe.composing.additions import begin_addition
+from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Driver
-from datapipe.engine.prepare import prepare
+from datapipe.engine.prepare import Only, prepare
 from datapipe.engine.protocol import Attempt
+from datapipe.engine.run import Run
+from datapipe.following.additions import mixture_of, publish_addition
+from datapipe.ledger.commit_files import MOST_RECORDS
+from datapipe.ledger.conditional import _open
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
@@ -38,22 +50,43 @@ from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import weight
 from datapipe.plan.work import MapTask, Record, Task, WriteTask
+from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
-from tests.support import runs
+from tests.benchmarks.tables import Bound, Settings, Table
+from tests.support import corpora, runs
+from tests.support.object_store import CREDENTIALS
+from tests.support.slow_network import slow_object_store
 
 _BYTES = 1024
+_SIZES = (1_000, 10_000, 100_000)
+_ADDITIONS, _ADDED = 100, (1000, 4000)
+_STAGES = "stages:\n  - normalize.unicode\n  - filter.gopher_quality\n  - dedup.exact\n  - dedup.minhash: {}\n"
+_TAIL = "tokenizer: {train: {vocab_size: 4096}}\npack: {sequence_length: 512}\nexecution: {check_disk: false}\n"
+_DELAY_MS, _SMALL_BYTES, _LARGE_BYTES, _AT_ONCE = 20, 2_000, 64 << 20, 16
+_GROUPS = (50, MOST_RECORDS)
+"""Records of a commit: those that come in 0.1 s at 500 tasks a second, and the most."""
 
 
-def write_corpus(folder: Path, num_tasks: int) -> Path:
-    """A file with one document in each KiB, and the mixture that reads it in as many tasks."""
-    line = json.dumps({"text": ""})
-    with open(folder / "web.jsonl", "w", encoding="ascii") as stream:
-        for number in range(num_tasks):
-            text = f"{number} ".ljust(_BYTES - len(line) - 1, "x")
-            stream.write(json.dumps({"text": text}) + "\n")
-    tail = f"tokenizer: none\nexecution: {{split_bytes: {_BYTES}, check_disk: false}}"
-    stages = "stages: [filter.length: {min_chars: 1}, dedup.exact]"
-    return runs.write_mixture(folder, f"  web: {{path: {folder}/web.jsonl}}", stages, tail)
+def tables(settings: Settings) -> Iterator[Table]:
+    runs_of = [("none", size) for size in _SIZES] + [("local", _SIZES[-1] // 2), ("ray", _SIZES[1] // 2)]
+    runs_of = [("none", 500)] if settings.quick else [("none", settings.documents)] if settings.documents else runs_of
+    yield _driver(settings.folder / "driver", runs_of)
+    yield _additions(settings.folder / "additions", 6 if settings.quick else _ADDITIONS)
+    if find_spec("moto"):
+        yield _object_store(*((20, 2_000) if settings.quick else (200, 100_000)))
+
+
+def bounds(folder: Path) -> Iterator[Bound]:
+    few, many = (measure(folder / str(size), size, "none") for size in (1_000, 10_000))
+    for name in ("driver", "resumed"):
+        ratio = many[f"{name} ms a task"] / few[f"{name} ms a task"]
+        yield Bound(name=f"{name}, ms a task, ten times the tasks", ratio=ratio, most=2)
+    added = _added(folder / "additions", 8, (200, 800))
+    _, new_s, old_s = _fitted(added)
+    yield Bound(name="additions, an old document beside a new one", ratio=max(old_s, 0) / new_s, most=0.2)
+
+
+# ------------------------------------------------------------------------------------------------ the driver
 
 
 class NoEngine:
@@ -61,7 +94,7 @@ class NoEngine:
 
     slots = 1000
 
-    def __init__(self, *options: Any) -> None:
+    def __init__(self) -> None:
         self._tasks: deque[tuple[Task, str]] = deque()
 
     def submit(self, task: Task, attempt: str) -> None:
@@ -81,15 +114,9 @@ class NoEngine:
 
 def _record(task: Task, attempt: str) -> Record:
     """A record as the task would have it, of outputs that do not exist."""
-    metrics = TaskMetrics(seconds=0.001, peak_bytes=1 << 28)
-    outputs = {}
+    metrics, outputs = TaskMetrics(seconds=0.001, peak_bytes=1 << 28), {}
     if isinstance(task, MapTask):
-        metrics.document_counts = DocumentCounts(read=1, read_bytes=_BYTES, kept=1, kept_bytes=_BYTES)
-        for name in ("read", "filter.length", "write documents"):
-            metrics.spent(name, 0.0001, _BYTES, 1)
-        folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
-        file = {"rows": 1, "bytes": 1200, "checksum": f"xxh3:{task.fingerprint[:32]}", "row_bytes": _BYTES}
-        outputs = {"documents": (TableFile(path=f"{folder}/documents.arrow", **file),)}
+        metrics, outputs = _mapped(f"{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}", task.fingerprint)
     if isinstance(task, WriteTask):
         each = weight(_BYTES, 1)
         number = sum(task.start <= task.begin + each * place < task.stop for place in range(len(task.documents)))
@@ -97,43 +124,69 @@ def _record(task: Task, attempt: str) -> Record:
     return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
 
 
-def measure(num_tasks: int, engine: str) -> dict[str, float]:
+def _mapped(folder: str, fingerprint: str) -> tuple[TaskMetrics, dict[str, tuple[TableFile, ...]]]:
+    """Metrics and outputs as a map task has them."""
+    metrics = TaskMetrics(seconds=0.001, peak_bytes=1 << 28)
+    metrics.document_counts = DocumentCounts(read=1, read_bytes=_BYTES, kept=1, kept_bytes=_BYTES)
+    for name in ("read", "filter.length", "write documents"):
+        metrics.spent(name, 0.0001, _BYTES, 1)
+    path, checksum = f"{ATTEMPTS}/{folder}/documents.arrow", f"xxh3_128:{fingerprint[:32]}"
+    return metrics, {"documents": (TableFile(path=path, rows=1, bytes=1200, checksum=checksum, row_bytes=_BYTES),)}
+
+
+def _write_corpus(folder: Path, num_tasks: int) -> Path:
+    """A file with one document in each KiB, and the mixture that reads it in as many tasks."""
+    line = json.dumps({"text": ""})
+    folder.mkdir(parents=True)
+    with open(folder / "web.jsonl", "w", encoding="ascii") as stream:
+        for number in range(num_tasks):
+            stream.write(json.dumps({"text": f"{number} ".ljust(_BYTES - len(line) - 1, "x")}) + "\n")
+    tail = f"tokenizer: none\nexecution: {{split_bytes: {_BYTES}, check_disk: false}}"
+    stages = "stages: [filter.length: {min_chars: 1}, dedup.exact]"
+    return runs.write_mixture(folder, f"  web: {{path: {folder}/web.jsonl}}", stages, tail)
+
+
+def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
     """Seconds of one run and of the plan of the same run resumed."""
-    folder = Path(tempfile.mkdtemp(prefix="driver-"))
-    try:
-        mixture = load_mixture(write_corpus(folder, num_tasks))
-        root = Root(mixture.output)
-        request = prepare(mixture)
-        with exclusive(root) as hold:
-            started, cpu = time.perf_counter(), time.process_time()
-            ledger = _loaded(root, hold)
-            driver = Driver(request, ledger, runs.Watcher(), hold)
-            driver.compile()
-            run_cpu = time.process_time() - cpu
-            workers = NoEngine() if engine == "none" else engine_factory(engine, None, None)(root, request)
-            cpu = time.process_time()
-            try:
-                with _time_of_ray() if engine == "ray" else nullcontext([0.0]) as of_ray:
-                    plan = driver.run(workers)
-            finally:
-                run_cpu += time.process_time() - cpu
-                workers.close()
-            wall = time.perf_counter() - started
-            count = sum(len(step.tasks or ()) for step in plan.steps)
-            started = time.perf_counter()
-            resumed = Driver(request, _resumed(root, hold, engine), runs.Watcher(), hold).compile()
-            resumed_s = time.perf_counter() - started
-            assert resumed.is_committed
-        return {
-            "tasks": count,
-            "driver ms a task": 1e3 * (run_cpu - of_ray[0]) / count,
-            "ms of Ray a task": 1e3 * of_ray[0] / count,
-            "wall s": wall,
-            "resumed s": resumed_s,
-            "resumed ms a task": 1e3 * resumed_s / count,
-        }
-    finally:
-        shutil.rmtree(folder)
+    mixture = load_mixture(_write_corpus(folder, num_tasks))
+    root = Root(mixture.output)
+    request = prepare(mixture)
+    with exclusive(root) as hold:
+        cpu = time.process_time()
+        driver = Driver(request, _loaded(root, hold), runs.Watcher(), hold)
+        driver.compile()
+        run_cpu = time.process_time() - cpu
+        workers = NoEngine() if engine == "none" else engine_factory(engine, None, None)(root, request)
+        cpu = time.process_time()
+        try:
+            with _time_of_ray() if engine == "ray" else nullcontext([0.0]) as of_ray:
+                plan = driver.run(workers)
+        finally:
+            run_cpu += time.process_time() - cpu
+            workers.close()
+        count = sum(len(step.tasks or ()) for step in plan.steps)
+        started, cpu = time.perf_counter(), time.process_time()
+        ledger = _loaded(root, hold)
+        if engine == "none":
+            ledger._has_outputs = lambda record: True  # type: ignore[method-assign]  # they never existed
+        assert Driver(request, ledger, runs.Watcher(), hold).compile().is_committed
+        resumed_s, resumed_cpu = time.perf_counter() - started, time.process_time() - cpu
+    shutil.rmtree(folder)
+    return {
+        "tasks": count,
+        "driver ms a task": 1e3 * (run_cpu - of_ray[0]) / count,
+        "ray ms a task": 1e3 * of_ray[0] / count,
+        "resumed s": resumed_s,
+        "resumed ms a task": 1e3 * resumed_cpu / count,
+    }
+
+
+def _loaded(root: Root, hold: Hold) -> Ledger:
+    ledger = Ledger(root, hold.condemned)
+    ledger.load()
+    ledger.tidy()
+    ledger.sweep(hold)
+    return ledger
 
 
 @contextmanager
@@ -166,79 +219,170 @@ def _time_of_ray() -> Iterator[list[float]]:
     spent[0] += time.process_time() - time.thread_time() - others
 
 
-def _loaded(root: Root, hold: Hold) -> Ledger:
-    ledger = Ledger(root, hold.condemned)
-    ledger.load()
-    ledger.tidy()
-    ledger.sweep(hold)
-    return ledger
-
-
-def _resumed(root: Root, hold: Hold, engine: str) -> Ledger:
-    if engine != "none":
-        return _loaded(root, hold)
-    ledger = _loaded(root, hold)
-    ledger._has_outputs = lambda record: True  # type: ignore[method-assign]  # they never existed
-    return ledger
-
-
-_WIDTH, _HEIGHT, _LEFT, _TOP = 640, 300, 70, 30
-_COLOURS = {"driver ms a task": "#1f77b4", "resumed ms a task": "#d95f02"}
-
-
-def plot(measured: Sequence[dict[str, float]]) -> str:
-    """An SVG: milliseconds a task over the number of tasks, which has a logarithmic axis."""
-    decades = [math.log10(figures["tasks"]) for figures in measured]
-    first, last = math.floor(min(decades) + 0.1), math.ceil(max(decades) - 0.1)
-    highest = 0.1 * math.ceil(10 * max(figures[name] for figures in measured for name in _COLOURS))
-
-    def x(decade: float) -> float:
-        return _LEFT + (_WIDTH - 2 * _LEFT) * (decade - first) / max(1, last - first)
-
-    def y(value: float) -> float:
-        return _HEIGHT - 50 - (_HEIGHT - 50 - _TOP) * value / highest
-
-    def text(left: float, top: float, words: str, anchor: str = "middle") -> str:
-        return f'<text x="{left:.0f}" y="{top:.0f}" text-anchor="{anchor}">{words}</text>'
-
-    grid, values = [], [highest * number / 4 for number in range(5)]
-    for value in values:
-        grid.append(f'<path d="M{x(first)} {y(value):.1f}H{x(last)}" stroke="#ccc"/>')
-        grid.append(text(_LEFT - 8, y(value) + 4, f"{value:.2f}", "end"))
-    grid += [text(x(decade), _HEIGHT - 30, f"{10**decade:,}") for decade in range(first, last + 1)]
-    lines = []
-    for number, (name, colour) in enumerate(_COLOURS.items()):
-        points = [(x(decade), y(figures[name])) for decade, figures in zip(decades, measured)]
-        path = "L".join(f"{left:.1f} {top:.1f}" for left, top in points)
-        lines.append(f'<path d="M{path}" stroke="{colour}" fill="none" stroke-width="2"/>')
-        lines += [f'<circle cx="{left:.1f}" cy="{top:.1f}" r="4" fill="{colour}"/>' for left, top in points]
-        lines.append(f'<text x="{_LEFT + 200 * number}" y="18" fill="{colour}">{name}</text>')
-    axis = text(_WIDTH / 2, _HEIGHT - 8, "tasks of a run")
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" font-family="sans-serif" font-size="13">'
-        f'<rect width="{_WIDTH}" height="{_HEIGHT}" fill="white"/>{"".join([*grid, *lines, axis])}</svg>\n'
+def _driver(folder: Path, runs_of: Sequence[tuple[str, int]]) -> Table:
+    rows = []
+    for engine, size in runs_of:
+        figures = measure(folder / f"{engine}-{size}", size, engine)
+        of_ray = f"{figures['ray ms a task']:.3f}" if engine == "ray" else ""
+        rows.append(
+            (engine, f"{figures['tasks']:,}", f"{figures['driver ms a task']:.3f}", of_ray, f"{figures['resumed s']:.2f}")
+        )
+    return Table(
+        title="The driver",
+        note="Tasks with next to no work, from a mixture with two steps of as many tasks before and after a global "
+        "stage. CPU of the driver's process for planning after each step, submitting, checking and committing; and the "
+        "time in which the same run, resumed, reads its records and plans. Without an engine the records come at once, of "
+        "outputs that do not exist.",
+        header=("engine", "tasks", "driver, ms a task", "Ray in the driver, ms a task", "resumed, s"),
+        rows=rows,
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", type=int, nargs="+", default=[1000, 10_000, 100_000], help="of the first step")
-    parser.add_argument("--engine", choices=("none", "local", "ray"), default="none")
-    parser.add_argument("--plot", type=Path, help="an SVG of the figures")
-    arguments = parser.parse_args()
-    measured = []
-    for number in arguments.tasks:
-        figures = measure(number, arguments.engine)
-        measured.append(figures)
-        print(
-            "  ".join(
-                f"{name} {value:,.3f}" if isinstance(value, float) else f"{name} {value:,}" for name, value in figures.items()
-            )
-        )
-        sys.stdout.flush()
-    if arguments.plot:
-        arguments.plot.write_text(plot(measured), encoding="utf-8")
+# ------------------------------------------------------------------------------------------------ additions
 
 
-if __name__ == "__main__":
-    main()
+def _added(folder: Path, num_additions: int, counts: Sequence[int]) -> np.ndarray:
+    """(num_additions, 3): new documents, documents before, seconds of each addition."""
+    folder.mkdir()
+    path = runs.write_mixture(folder, f"  web:\n    path: {folder}/in/*.jsonl\n", _STAGES, _TAIL)
+    corpora.write_jsonl(folder / "in/000.jsonl", corpora.documents(0, counts[0]))
+    root, mixture, old, rows = Root(str(folder / "out")), load_mixture(path), counts[0], []
+    _run(mixture, None)
+    for number in range(1, num_additions + 1):
+        new = counts[number % len(counts)]
+        corpora.write_jsonl(folder / f"in/{number:03}.jsonl", corpora.documents(number, new))
+        snapshot = read_snapshot(root)
+        assert isinstance(snapshot, Snapshot)
+        started = time.perf_counter()
+        addition = begin_addition(root, snapshot.fingerprint, {"web": (f"{number:03}.jsonl",)})
+        _run(mixture_of(mixture, root, addition), addition.files)
+        publish_addition(root, mixture, addition, whole_report)
+        rows.append((new, old, time.perf_counter() - started))
+        old += new
+    return np.array(rows)
+
+
+def _run(mixture: Mixture, only: Only | None) -> None:
+    problem = execute(Run(mixture, runs.InProcess, runs.Watcher(), only=only))
+    if problem is not None:
+        raise problem
+
+
+def _fitted(added: np.ndarray) -> np.ndarray:
+    """Seconds of an addition, of a new document, of an old one."""
+    new, old, seconds = added.T
+    return np.linalg.lstsq(np.stack([np.ones_like(new), new, old], axis=1), seconds, rcond=None)[0]
+
+
+def _additions(folder: Path, num_additions: int) -> Table:
+    added = _added(folder, num_additions, _ADDED)
+    fixed_s, new_s, old_s = _fitted(added)
+    rows = [
+        (f"{number}", f"{added[number - 1, 0]:,.0f}", f"{added[number - 1, 1]:,.0f}", f"{added[number - 1, 2]:.2f}")
+        for number in (1, 10, 100)
+        if number <= num_additions
+    ]
+    return Table(
+        title="Additions",
+        note="Exact and MinHash deduplication, documents of 1.2 kB, one process. Fitted over "
+        f"{num_additions} additions: {fixed_s:.2f} s, {1e6 * new_s:.0f} µs for each new document, and {1e6 * old_s:.2f} "
+        "µs for each that is there already. Rows of this run are read first, and of the old rows only those with a "
+        "hash of theirs.",
+        header=("addition", "new documents", "documents before", "s"),
+        rows=rows,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ an object store
+
+
+class _Arrow:
+    """The file system of pyarrow, as `Root` calls it: a large object by several requests at once."""
+
+    name = "pyarrow"
+
+    def __init__(self, root: Root) -> None:
+        self._root, self._files = root, root.filesystem
+
+    def put(self, path: str, content: bytes) -> None:
+        with self._files.open_output_stream(self._root.path(path), compression=None) as stream:
+            stream.write(content)
+
+    def get(self, path: str) -> int:
+        return len(self._root.read_bytes(path))
+
+    def count(self, folder: str) -> int:
+        return len(self._files.get_file_info(pafs.FileSelector(self._root.path(folder))))
+
+
+class _Obstore:
+    name = "obstore"
+
+    def __init__(self, root: Root) -> None:
+        self._store = _open(root)
+
+    def put(self, path: str, content: bytes) -> None:
+        obstore.put(self._store, path, content)
+
+    def get(self, path: str) -> int:
+        return len(memoryview(obstore.get(self._store, path).bytes()))
+
+    def count(self, folder: str) -> int:
+        return sum(len(part) for part in obstore.list(self._store, folder))
+
+
+def _taken(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds by clock, and of CPU of this process."""
+    started, cpu = time.perf_counter(), time.process_time()
+    work()
+    return time.perf_counter() - started, time.process_time() - cpu
+
+
+def _requests(client: _Arrow | _Obstore, count: int) -> Iterator[tuple[str, str, str]]:
+    """What small and large objects take: name of the work, by clock, of CPU."""
+    small, large = b"x" * _SMALL_BYTES, os.urandom(_LARGE_BYTES)
+    paths = [f"{client.name}/small/{number}" for number in range(count)]
+    for name, work in (("put", lambda path: client.put(path, small)), ("get", client.get)):
+        for at_once in (1, _AT_ONCE):
+            with ThreadPoolExecutor(at_once) as pool:
+                wall, cpu = _taken(lambda pool=pool, work=work: list(pool.map(work, paths)))
+            suffix = f", {at_once} at once" if at_once > 1 else ""
+            yield f"{name} 2 kB{suffix}", f"{1e3 * wall / count:.1f} ms", f"{1e3 * cpu / count:.2f} ms"
+    wall, cpu = _taken(lambda: client.count(f"{client.name}/small"))
+    yield f"list {count} objects", f"{1e3 * wall:.0f} ms", f"{1e3 * cpu:.1f} ms"
+    for name, work in (("put 64 MiB", lambda path: client.put(path, large)), ("get 64 MiB", client.get)):
+        wall, cpu = min(_taken(lambda work=work: work(f"{client.name}/large")) for _ in range(3))
+        yield name, f"{wall:.2f} s", f"{cpu:.3f} s"
+
+
+def _commits(root: Root, count: int) -> Iterator[tuple[str, str, str]]:
+    """Commits a second by the size of their groups, and the time to read all of them back."""
+    for size in _GROUPS:
+        ledger, names = Ledger(root.within(f"group-{size}")), [f"{number:064x}" for number in range(count)]
+        records = []
+        for name in names if size == MOST_RECORDS else names[: count // 10]:
+            metrics, outputs = _mapped(f"web.read/{name[:16]}-0123456789ab", name)
+            records.append(Record(step="web/read", fingerprint=name, outputs=outputs, metrics=metrics))
+        groups = [records[start : start + size] for start in range(0, len(records), size)]
+        wall, cpu = _taken(lambda ledger=ledger, groups=groups: [ledger.commit(group) for group in groups])
+        yield f"commit {len(records):,} records, {size} at a time", f"{len(records) / wall:,.0f} a second", f"{cpu:.1f} s"
+    again = Ledger(root.within(f"group-{MOST_RECORDS}"))
+    wall, cpu = _taken(again.load)
+    assert len(again.fingerprints()) == count
+    yield f"read {count:,} records back", f"{wall:.1f} s", f"{cpu:.1f} s"
+
+
+def _object_store(count: int, num_records: int) -> Table:
+    os.environ.update(CREDENTIALS)
+    with slow_object_store("far", _DELAY_MS) as query:
+        root = Root(f"s3://far/benchmark{query}")
+        pairs = zip(*(_requests(client(root), count) for client in (_Arrow, _Obstore)))
+        rows = [(*ours, *theirs[1:]) for ours, theirs in pairs]
+        rows += [(*row, "", "") for row in _commits(root, num_records)]
+    return Table(
+        title="An object store 20 ms away",
+        note="An S3 server on loopback (moto) behind a proxy that holds every answer back for 20 ms. By clock, and CPU of the "
+        "client.",
+        header=("", "pyarrow", "CPU", "obstore", "CPU"),
+        rows=rows,
+    )

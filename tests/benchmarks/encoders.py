@@ -1,26 +1,27 @@
-"""Encoding against `tokenizers.encode_batch_fast` on one thread, in one run: MB/s, million tokens/s, and the ratio.
+"""Encoding beside `tokenizers.encode_batch_fast` on one thread: the speed on the same texts, in turn, and random hard strings.
 
-    taskset -c 0 python -m tests.benchmarks.encoders CORPUS.jsonl[.zst] TOKENIZER.json[.zst] … [--field text] [--bytes N]
-
-Both are timed by the process's CPU time on the same texts, in turn, the best of three; ids are compared.
+The random strings are weighted towards the hard parts of the patterns (`tests/oracles/pretokens.py`); a vocabulary is
+trained with each pattern on strings of the same kind. `--documents N` takes N strings.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
-import time
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as pj
+import pyarrow.compute as pc
 import zstandard
 from tokenizers import Tokenizer
 
 from datapipe.tokens import Encoder, tiktoken
-from tests.benchmarks.tables import Settings, Table
+from datapipe.tokens.patterns import PATTERNS
+from datapipe.tokens.training import train_tokenizer
+from tests.benchmarks.tables import Bound, Settings, Table, both_best_s
+from tests.benchmarks.texts import made_up_texts, read_texts
+from tests.oracles.pretokens import hard_texts
 
 _RUNS = 3
 _CORPORA = {
@@ -31,68 +32,48 @@ _CORPORA = {
 }
 _TOKENIZERS = {"GPT-2": "tokenizers/gpt2/tokenizer.json.zst", "cl100k": "tokenizers/cl100k_base.tiktoken.zst"}
 _MOST_BYTES = 3_000_000
+_STRINGS, _BATCH = 100_000, 20_000
 
 
-def _content(path: Path) -> bytes:
-    content = path.read_bytes()
-    return zstandard.ZstdDecompressor().stream_reader(content).read() if path.suffix == ".zst" else content
+def tables(settings: Settings) -> Iterator[Table]:
+    yield _speed(settings)
+    yield _random_strings(2_000 if settings.quick else settings.documents or _STRINGS)
 
 
-def _texts(path: Path, field: str, most_bytes: int) -> pa.Array:
-    """Whole documents up to `most_bytes` in all."""
-    with pa.input_stream(str(path), compression="detect") as stream:
-        texts = pj.read_json(stream, pj.ReadOptions(block_size=256 << 20))[field].combine_chunks().cast(pa.large_string())
-    sizes = np.cumsum(pa.compute.binary_length(texts).to_numpy())  # pyright: ignore[reportAttributeAccessIssue]
-    return pa.concat_arrays([texts.slice(0, max(1, int(np.searchsorted(sizes, most_bytes))))])
+def bounds(folder: Path) -> Iterator[Bound]:
+    texts = made_up_texts(300)
+    ours_s, library_s = measure(texts, train_tokenizer([texts], 3_000), 2)
+    yield Bound(name="encoding, times as fast as tokenizers", ratio=library_s / ours_s, least=6)
+    once, twice = Encoder(train_tokenizer([texts], 3_000)), pa.concat_arrays([texts, texts])
+    one_s, two_s = both_best_s(lambda: once.encode(texts), lambda: once.encode(twice), _RUNS)
+    yield Bound(name="encoding, twice the text", ratio=two_s / one_s, most=3)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Rates:
-    """CPU seconds of both on the same texts, the best of `num_runs`; the ids are equal."""
-
-    ours_s: float
-    library_s: float
-    num_tokens: int
-    fallback_reason: str
-
-    @property
-    def ratio(self) -> float:
-        return self.library_s / self.ours_s
-
-
-def measure(texts: pa.Array, content: bytes, num_runs: int = _RUNS) -> Rates:
-    """Encodes with both, in turn."""
+def measure(texts: pa.Array, content: bytes, num_runs: int) -> tuple[float, float]:
+    """CPU seconds of ours and of the library, in turn; the ids are equal."""
+    os.environ["RAYON_NUM_THREADS"] = "1"
     encoder, library = Encoder(content), Tokenizer.from_buffer(content)
     library.encode_special_tokens = True
     listed = texts.to_pylist()
     ids, _ = encoder.encode(texts)
     expected = library.encode_batch_fast(listed, add_special_tokens=False)
     assert ids.tolist() == [number for encoding in expected for number in encoding.ids]
-    ours_s, library_s = float("inf"), float("inf")
-    for _ in range(num_runs):
-        started = time.process_time()
-        encoder.encode(texts)
-        ours_s = min(ours_s, time.process_time() - started)
-        started = time.process_time()
-        library.encode_batch_fast(listed, add_special_tokens=False)
-        library_s = min(library_s, time.process_time() - started)
-    return Rates(ours_s=ours_s, library_s=library_s, num_tokens=len(ids), fallback_reason=str(encoder.fallback_reason or ""))
+    return both_best_s(
+        lambda: encoder.encode(texts), lambda: library.encode_batch_fast(listed, add_special_tokens=False), num_runs
+    )
 
 
-def table(settings: Settings) -> Table:
-    """Every corpus with every tokenizer."""
-    os.environ["RAYON_NUM_THREADS"] = "1"
+def _speed(settings: Settings) -> Table:
     contents = {name: _content(settings.data / path) for name, path in _TOKENIZERS.items()}
-    contents = {name: tiktoken.convert(one) if tiktoken.is_rank_file(one) else one for name, one in contents.items()}
     num_runs, most_bytes = (1, _MOST_BYTES // 40) if settings.quick else (_RUNS, _MOST_BYTES)
     rows = []
     for corpus, (path, field) in _CORPORA.items():
-        texts = _texts(settings.data / path, field, most_bytes)
-        mb = pa.compute.sum(pa.compute.binary_length(texts)).as_py() / 1e6  # pyright: ignore[reportAttributeAccessIssue]
+        texts = read_texts(settings.data / path, field, most_bytes)
+        mb = pc.sum(pc.binary_length(texts)).as_py() / 1e6  # pyright: ignore[reportAttributeAccessIssue]
         cells = [f"{corpus}, {mb:.1f} MB"]
         for content in contents.values():
-            rates = measure(texts, content, num_runs)
-            cells += [f"{mb / rates.ours_s:.1f}", f"{mb / rates.library_s:.2f}", f"{rates.ratio:.0f}"]
+            ours_s, library_s = measure(texts, content, num_runs)
+            cells += [f"{mb / ours_s:.1f}", f"{mb / library_s:.2f}", f"{library_s / ours_s:.0f}"]
         rows.append(cells)
     return Table(
         title="Encoding, beside `tokenizers`",
@@ -103,21 +84,31 @@ def table(settings: Settings) -> Table:
     )
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("tokenizers", type=Path, nargs="+")
-    parser.add_argument("--field", default="text")
-    parser.add_argument("--bytes", type=int, default=20_000_000)
-    given = parser.parse_args()
-    texts = _texts(given.corpus, given.field, given.bytes)
-    mb = sum(len(text.encode()) for text in texts.to_pylist()) / 1e6
-    for path in given.tokenizers:
-        found = measure(texts, _content(path))
-        ours = f"{mb / found.ours_s:.1f} MB/s ({found.num_tokens / found.ours_s / 1e6:.1f} M tokens/s)"
-        rates = f"{ours}, tokenizers {mb / found.library_s:.2f} MB/s: {found.ratio:.0f} times"
-        print(f"{given.corpus.name}, {path.name}, {mb:.1f} MB: {rates} {found.fallback_reason}", flush=True)
+def _content(path: Path) -> bytes:
+    content = path.read_bytes()
+    content = zstandard.ZstdDecompressor().stream_reader(content).read() if path.suffix == ".zst" else content
+    return tiktoken.convert(content) if tiktoken.is_rank_file(content) else content
 
 
-if __name__ == "__main__":
-    main()
+def _random_strings(count: int) -> Table:
+    rows = []
+    for pattern in PATTERNS:
+        texts = pa.array(hard_texts(np.random.default_rng(0), 20_000), pa.large_string())
+        content = train_tokenizer([texts], 3_000, pattern=pattern)
+        encoder, library = Encoder(content), Tokenizer.from_buffer(content)
+        library.encode_special_tokens = True
+        assert not encoder.fallback_reason, encoder.fallback_reason
+        generator, different = np.random.default_rng(1), list[str]()
+        for done in range(0, count, _BATCH):
+            different += _differing(encoder, library, hard_texts(generator, min(_BATCH, count - done)))
+        rows.append((pattern, f"{count:,}", str(len(different)), ", ".join(map(repr, different[:3]))))
+    header = ("pattern", "strings", "encoded differently", "the first")
+    return Table(title="Random strings", note="Kernels and library.", header=header, rows=rows, kept_in="print")
+
+
+def _differing(encoder: Encoder, library: Tokenizer, texts: list[str]) -> list[str]:
+    """The texts whose ids are not those of the library."""
+    ids, offsets = encoder.encode(pa.array(texts, pa.large_string()))
+    expected = library.encode_batch_fast(texts, add_special_tokens=False)
+    own = [ids[start:stop].tolist() for start, stop in zip(offsets[:-1], offsets[1:])]
+    return [text for text, ours, theirs in zip(texts, own, expected, strict=True) if ours != theirs.ids]

@@ -1,51 +1,56 @@
-"""MB/s of every kernel of the table on one batch of prose: `python -m tests.benchmarks.kernels [NAME …]`.
+"""MB/s of every kernel of the table on one batch of prose.
 
-MB are 10^6 bytes of the batch's text; a kernel that works on something else than text is measured on what its row makes of it,
-so compare a kernel with itself, in one run on one machine.
+MB are 10^6 bytes of the batch's text; a kernel that works on something else than text is measured on what its row makes of
+it, so compare a kernel with itself, in one run on one machine. The bound: twice the text takes at most about twice the
+time.
 """
 
 from __future__ import annotations
 
-import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
-from tests.benchmarks.tables import Settings, Table
+from tests.benchmarks.tables import Bound, Settings, Table
 from tests.support.kernel_table import Case, Row, all_rows, prose
 
-_TEXT = Case(texts=tuple(prose(seed, 2_000).encode() for seed in range(40)), seed=1)
+_TEXTS = tuple(prose(seed, 2_000).encode() for seed in range(40))
+_WHOLE, _HALF = Case(texts=_TEXTS, seed=1), Case(texts=_TEXTS[:20], seed=1)
 _RUNS = 5
+_LEAST_S = 0.002
+"""Kernels that take less are too fast for the clock."""
 
 
-def rate(row: Row, num_runs: int = _RUNS) -> float:
-    """MB of text a second, the best of `num_runs` after one to warm up."""
-    row.run(_TEXT)
+def seconds(row: Row, case: Case = _WHOLE, num_runs: int = _RUNS) -> float:
+    """The best of `num_runs` after one to warm up."""
+    row.run(case)
     best = float("inf")
     for _ in range(num_runs):
-        arguments = list(row.arguments(_TEXT))
+        arguments = list(row.arguments(case))
         started = time.perf_counter()
         row.kernel(*arguments)
         best = min(best, time.perf_counter() - started)
-    return len(_TEXT.data) / 1e6 / best
+    return best
 
 
-def table(settings: Settings) -> Table:
-    """The kernels by name."""
-    num_runs = 1 if settings.quick else _RUNS - 2
-    return Table(
+def tables(settings: Settings) -> Iterator[Table]:
+    mb, num_runs = len(_WHOLE.data) / 1e6, 1 if settings.quick else _RUNS
+    yield Table(
         title="Kernels",
-        note=f"Every kernel of the table on {len(_TEXT.data) / 1e6:.1f} MB of made-up prose, the best of {num_runs}. A kernel "
-        "that takes something else than text is measured on what its row of the table makes of it, so compare a kernel with "
-        "itself.",
+        note=f"Every kernel of the table on {mb:.1f} MB of made-up prose, the best of {num_runs}.",
         header=("kernel", "MB/s"),
-        rows=[(f"`{row.name}`", f"{rate(row, num_runs):,.0f}") for row in all_rows()],
+        rows=[
+            (f"`{row.name}`", f"{mb / seconds(row, num_runs=num_runs):,.0f}") for row in all_rows() if settings.only in row.name
+        ],
+        kept_in="print",
     )
 
 
-def main() -> None:
+def bounds(folder: Path) -> Iterator[Bound]:
+    growth = {}
     for row in all_rows():
-        if not sys.argv[1:] or any(name in row.name for name in sys.argv[1:]):
-            print(f"{row.name:<50}{rate(row):>12,.0f} MB/s")
-
-
-if __name__ == "__main__":
-    main()
+        whole_s = seconds(row, num_runs=3)
+        if whole_s > _LEAST_S:
+            growth[row.name] = whole_s / seconds(row, _HALF, num_runs=3)
+    worst = max(growth, key=growth.__getitem__)
+    yield Bound(name=f"kernels, twice the text; of {len(growth)} the worst, {worst}", ratio=growth[worst], most=3.5)

@@ -1,44 +1,269 @@
-"""Microseconds a batch by its size, sources, epoch and prefetch, beside a bare gather, torch and MosaicML streaming.
+"""Microseconds a batch by size and fields, beside a bare gather, torch and MosaicML streaming; and opening large outputs.
 
-    taskset -c 0 python -m tests.benchmarks.loader FOLDER [--quick] [--streaming PYTHON]
-
-FOLDER is scratch room for 2 GB. PYTHON is the interpreter of an environment with mosaicml-streaming and torch; without it
-that peer is left out. All are measured in turn, round after round, and a ratio is that of two neighbours in one round, so a
-machine with other work slows both; figures are medians over the rounds. About two minutes.
+All are measured in turn, round after round, and a ratio is that of two neighbours in one round, so a machine with other
+work slows both; figures are medians over the rounds. `--streaming` names the interpreter of an environment with
+mosaicml-streaming and torch.
 
     gather      rows of one warm memory map in a random order, as int64: no shuffle, no check, no state
     first       of the loader, from its first batch to the end of the epoch: shards are opened and blocks checked
     second      the epoch that follows
     torch       a DataLoader without workers over a dataset that returns a row of that map; RandomSampler, default collate
     streaming   StreamingDataset in a DataLoader without workers, shuffled
+
+The large snapshot has 10^9 sequences: every shard is another name of one sparse file of zeros, 250 MB apparent. The
+manifests of many shards have no shards at all: an order follows from the manifest alone. Both are opened in fresh
+processes.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import subprocess
+import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
+from datapipe import columns
 from datapipe.loader import Loader
-from tests.benchmarks.loader_rows import Rows, gather, us_a_batch, us_for, write_rows
-from tests.benchmarks.loader_timings import Timings
-from tests.benchmarks.tables import Settings, Table
+from datapipe.loader.field_table import FIELDS
+from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, TokenizerEntry
+from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.writer import ShardWriter, shard_schema
+from datapipe.storage import Root
+from tests.benchmarks.large_snapshot import TOKENIZER, sparse_snapshot
+from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table
 
-BATCH_SIZES, LENGTHS, SOURCES = (1, 16, 256), (512, 2048, 8192), (1, 5)
+_BATCH_SIZES, _LENGTHS, _SOURCES = (1, 16, 256), (512, 2048, 8192), (1, 5)
 _TOKENS, _ROUNDS = 1 << 26, 7
 _QUICK_TOKENS, _QUICK_ROUNDS = 1 << 22, 1
 _GATHER_S, _PEER_S = 0.02, 0.03
 """The time for the gather, at 2 * 10^9 ids a second, and for each peer in a round."""
 
-_LOADERS = ("first", "second", "first, prefetch 0", "second, prefetch 0")
-_PEERS = ("torch", "streaming")
+_VOCABULARY, _ROWS_AT_ONCE = 32_000, 1_000
+_VARIABLE_LENGTH = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_keys")
+_RUNS: dict[str, dict[str, Any]] = {
+    "input_ids": {"fields": ("input_ids",)},
+    "input_ids, prefetch 2": {"fields": ("input_ids",), "prefetch": 2},
+    "input_ids, prefetch 0": {"fields": ("input_ids",), "prefetch": 0},
+    "input_ids, int32": {"fields": ("input_ids",), "dtype": "int32"},
+    "input_ids and labels": {},
+    "input_ids and labels, prefetch 0": {"prefetch": 0},
+    "for variable-length attention": {"fields": _VARIABLE_LENGTH},
+    "every field": {"fields": tuple(FIELDS)},
+    "every field, int32": {"fields": tuple(FIELDS), "dtype": "int32"},
+}
+"""The options of a loader, by the name of its line."""
+
+
+def tables(settings: Settings) -> Iterator[Table]:
+    num_tokens, num_rounds = (_QUICK_TOKENS, _QUICK_ROUNDS) if settings.quick else (_TOKENS, _ROUNDS)
+    yield _by_size(settings, num_tokens, num_rounds)
+    yield _by_fields(settings.folder / "fields", num_tokens // 2048, num_rounds)
+    yield _large_snapshot(settings.folder / "large", 16 if settings.quick else 16_384)
+    yield _many_shards(settings.folder / "manifests", [(1_000, 1)] if settings.quick else _MANIFESTS)
+
+
+def bounds(folder: Path) -> Iterator[Bound]:
+    rows = write_rows(folder / "rows", 4_000, 2048)
+    timings = {name: Timings() for name in ("input_ids", "input_ids, prefetch 0", "every field")}
+    for _ in range(5):
+        for name, of_name in timings.items():
+            _measure(rows, 16, of_name, **_RUNS[name])
+    for name, least in zip(timings, (0.3, 0.15, 0.04)):
+        yield Bound(name=f"loader, {name}, beside a gather", ratio=median(timings[name].of_gather["second"]), least=least)
+    few, many = (write_manifest(folder / f"manifest-{count}", count, 5) for count in (2_000, 40_000))
+    opened = [min(_opened(few, output)[0] for _ in range(2)) for output in (few, many)]
+    yield Bound(name="opening twenty times the shards", ratio=opened[1] / opened[0], most=30)
+
+
+# ------------------------------------------------------------------------------------------------ rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """The same random rows in two forms.
+
+    Attributes:
+        snapshot: folder of a snapshot whose sources hold equally many rows, and are drawn equally often.
+        file: all ids, uint16.
+        num_rows, length: (num_rows, length) of the ids.
+    """
+
+    snapshot: Path
+    file: Path
+    num_rows: int
+    length: int
+
+    def mapped(self) -> np.ndarray:
+        """(num_rows, length) uint16."""
+        return np.memmap(self.file, np.uint16, "r").reshape(self.num_rows, self.length)
+
+
+def write_rows(folder: Path, num_rows: int, length: int, num_sources: int = 1) -> Rows:
+    """Random rows, as documents of a seventh of a row or more, in one shard for each source: a run makes shards of 256 MB."""
+    folder.mkdir(parents=True, exist_ok=True)
+    num_rows -= num_rows % num_sources
+    ids = np.random.default_rng(0).integers(1, _VOCABULARY, (num_rows, length), np.uint16)
+    ids.tofile(folder / "ids.bin")
+    root, names = Root(str(folder / "snapshot")), [f"source-{number}" for number in range(num_sources)]
+    shards = [
+        ShardEntry(**{field: getattr(shard, field) for field in shard.__slots__}, source=name, split="train")
+        for name, part in zip(names, np.split(ids, num_sources))
+        for shard in _written(root, name, part)
+    ]
+    _write_snapshot(root, names, shards, length)
+    return Rows(snapshot=folder / "snapshot", file=folder / "ids.bin", num_rows=num_rows, length=length)
+
+
+def _write_snapshot(root: Root, names: Sequence[str], shards: Sequence[ShardEntry], length: int) -> None:
+    snapshot = Snapshot(
+        name="benchmark",
+        seed=1,
+        sequence_length=length,
+        shard_format="arrow",
+        tokenizer=TokenizerEntry(path="tokenizer.json", fingerprint=TOKENIZER, vocab_size=_VOCABULARY, eos_id=0),
+        sources={name: SourceEntry(weight=1) for name in names},
+        phases=(Phase(until_tokens=None, weights=dict.fromkeys(names, 1)),),
+        shards=tuple(shards),
+    )
+    root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
+
+
+def _written(root: Root, source: str, ids: np.ndarray) -> list[Any]:
+    """The shard of one source."""
+    num_rows, length = ids.shape
+    generator = np.random.default_rng(2)
+    schema = shard_schema(pa.uint16(), length, TOKENIZER, source)
+    writer = ShardWriter(root, f"shards/{source}/train-0000", "arrow", schema, num_rows * length * 2)
+    for first in range(0, num_rows, _ROWS_AT_ONCE):
+        rows = ids[first : first + _ROWS_AT_ONCE]
+        cuts = [np.unique(generator.integers(1, 7, 4)) * (length // 7) for _ in rows]
+        lengths = np.concatenate([np.diff([0, *cut.tolist(), length]) for cut in cuts])
+        offsets = pa.array(np.cumsum([0, *(len(cut) + 1 for cut in cuts)]), pa.int32())
+        values = {
+            "lengths": pa.array(lengths, pa.int32()),
+            "keys": columns.make_keys(1, np.arange(len(lengths))),
+            "starts": pa.array(np.zeros(len(lengths)), pa.int64()),
+        }
+        lists = [pa.ListArray.from_arrays(offsets, value, type=schema.field(name).type) for name, value in values.items()]
+        flat = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), type=schema.field("tokens").type)
+        writer.append(pa.record_batch([flat, *lists], schema=schema))
+    return list(writer.finish())
+
+
+# ------------------------------------------------------------------------------------------------ rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timings:
+    """The figures of one line of a table, a list over the rounds by column.
+
+    Attributes:
+        us: microseconds a batch.
+        of_gather: speed beside the gather of the same round.
+    """
+
+    us: dict[str, list[float]] = field(default_factory=dict)
+    of_gather: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, name: str, us: float, gather_us: float) -> None:
+        self.us.setdefault(name, []).append(us)
+        self.of_gather.setdefault(name, []).append(gather_us / us)
+
+    def cell(self, name: str) -> str:
+        if name not in self.us:
+            return NOT_MEASURED
+        share = median(self.of_gather[name])
+        return f"{median(self.us[name]):,.1f} ({share:.2f})" if share > 0.095 else f"{median(self.us[name]):,.0f} ({share:.3f})"
+
+
+def _gather(rows: Rows, batch_size: int) -> Iterator[np.ndarray]:
+    """The baseline: batches of rows of one memory map in a random order, int64, without end."""
+    ids = rows.mapped()
+    order = np.random.default_rng(1).permutation(rows.num_rows)
+    starts = cycle(range(0, rows.num_rows - batch_size + 1, batch_size))
+    return (ids[order[start : start + batch_size]].astype(np.int64) for start in starts)
+
+
+def _us_a_batch(batches: Iterator[Any], num_batches: int) -> float:
+    """Microseconds to take each of the next batches, on average."""
+    started = time.perf_counter()
+    for _ in range(num_batches):
+        next(batches)
+    return (time.perf_counter() - started) / num_batches * 1e6
+
+
+def _measure(rows: Rows, batch_size: int, timings: Timings, suffix: str = "", **options: Any) -> None:
+    """Adds one round to `timings`: a gather, and both epochs of a loader."""
+    num_batches = rows.num_rows // batch_size
+    baseline = _gather(rows, batch_size)
+    few = max(4, min(num_batches, int(_GATHER_S * 2e9 / (batch_size * rows.length))))
+    _us_a_batch(baseline, few // 4)
+    gather_us = _us_a_batch(baseline, few)
+    timings.add("gather", gather_us, gather_us)
+    loader = Loader(rows.snapshot, global_batch_size=batch_size, **options)
+    batches = iter(loader)
+    for epoch in ("first", "second"):
+        timings.add(f"{epoch}{suffix}", _us_a_batch(batches, num_batches), gather_us)
+    del batches
+    loader.close()
+
+
+def _by_size(settings: Settings, num_tokens: int, num_rounds: int) -> Table:
+    every: dict[tuple[int, int, int], Timings] = {}
+    with ExitStack() as stack:
+        streaming = Streaming(settings.streaming, stack) if settings.streaming else None
+        for length in _LENGTHS:
+            folder = settings.folder / f"rows-{length}"
+            kinds = {count: write_rows(folder / str(count), num_tokens // length, length, count) for count in _SOURCES}
+            for batch_size in [size for _ in range(num_rounds) for size in _BATCH_SIZES]:
+                here = {number: every.setdefault((batch_size, length, number), Timings()) for number in _SOURCES}
+                for number, timings in here.items():
+                    for suffix, prefetch in (("", None), (", prefetch 0", 0)):
+                        _measure(kinds[number], batch_size, timings, suffix, fields=("input_ids",), prefetch=prefetch)
+                for name, us in _peers(kinds[1], batch_size, streaming):
+                    for timings in here.values():
+                        timings.add(name, us, timings.us["gather"][-1])
+    names = ("gather", "first", "second", "first, prefetch 0", "second, prefetch 0", "torch", "streaming")
+    return Table(
+        title="The loader, beside a bare gather, torch and MosaicML streaming",
+        note=f"Microseconds a batch of `input_ids`, int64, and in brackets the speed beside the gather of the same round. "
+        f"{num_tokens * 2 / 1e6:,.0f} MB of rows in memory. The gather copies rows of one warm memory map in a random order, "
+        f"and does nothing else; torch is a DataLoader without workers over that map. first, second: epochs of the loader, the "
+        f"first with opening its shards and checking their blocks. The medians of {num_rounds} rounds.",
+        header=("batch x length, sources", *names),
+        rows=[
+            (f"{batch_size} x {length:,}, {num_sources}", *map(timings.cell, names))
+            for (batch_size, length, num_sources), timings in sorted(every.items())
+        ],
+    )
+
+
+def _by_fields(folder: Path, num_rows: int, num_rounds: int) -> Table:
+    rows = write_rows(folder, num_rows, 2048)
+    every = {name: Timings() for name in _RUNS}
+    for name in list(_RUNS) * num_rounds:
+        _measure(rows, 16, every[name], **_RUNS[name])
+    return Table(
+        title="The fields of the loader",
+        note="Microseconds a batch of 16 rows of 2,048 tokens, int64 unless it says int32, and in brackets the speed beside a "
+        f"gather of the ids from one warm memory map in the same round. The medians of {num_rounds} rounds.",
+        header=("fields", "gather", "first epoch", "second epoch"),
+        rows=[(name, *map(timings.cell, ("gather", "first", "second"))) for name, timings in every.items()],
+    )
+
+
+# ------------------------------------------------------------------------------------------------ peers
 
 _STREAMING = """
 import json, os, sys, time
@@ -72,10 +297,8 @@ class Streaming:
     """MosaicML streaming in a process of its own, which measures when it is asked to."""
 
     def __init__(self, python: str, stack: ExitStack) -> None:
-        command = [python, "-c", _STREAMING]
-        self._process = stack.enter_context(
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        )
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._process = stack.enter_context(subprocess.Popen([python, "-c", _STREAMING], text=True, **pipes))
 
     def us_a_batch(self, rows: Rows, batch_size: int) -> float:
         assert self._process.stdin is not None
@@ -83,6 +306,20 @@ class Streaming:
         self._process.stdin.write(json.dumps([str(rows.file), rows.length, batch_size, _PEER_S]) + "\n")
         self._process.stdin.flush()
         return float(json.loads(self._process.stdout.readline()))
+
+
+def _peers(rows: Rows, batch_size: int, streaming: Streaming | None) -> Iterator[tuple[str, float]]:
+    """Microseconds a batch of each peer that is installed."""
+    if importlib.util.find_spec("torch"):
+        batches = _torch_batches(rows, batch_size)
+        next(batches)
+        started, taken = time.perf_counter(), 0
+        while not taken or time.perf_counter() - started < _PEER_S:
+            next(batches)
+            taken += 1
+        yield "torch", (time.perf_counter() - started) / taken * 1e6
+    if streaming is not None:
+        yield "streaming", streaming.us_a_batch(rows, batch_size)
 
 
 def _torch_batches(rows: Rows, batch_size: int) -> Iterator[Any]:
@@ -104,88 +341,109 @@ def _torch_batches(rows: Rows, batch_size: int) -> Iterator[Any]:
     return iter(DataLoader(dataset, batch_size=batch_size, sampler=order))
 
 
-def measure_loader(rows: Rows, batch_size: int, timings: Timings) -> None:
-    """Adds one round to `timings`: both epochs of a loader, and a gather before it."""
-    num_batches = rows.num_rows // batch_size
-    baseline = gather(rows, batch_size)
-    few = max(4, min(num_batches, int(_GATHER_S * 2e9 / (batch_size * rows.length))))
-    for name, prefetch in (("", None), (", prefetch 0", 0)):
-        us_a_batch(baseline, few // 4)
-        gather_us = us_a_batch(baseline, few)
-        timings.add("gather", gather_us, gather_us)
-        loader = Loader(rows.snapshot, global_batch_size=batch_size, fields=("input_ids",), prefetch=prefetch)
-        batches = iter(loader)
-        for epoch in ("first", "second"):
-            timings.add(f"{epoch}{name}", us_a_batch(batches, num_batches), gather_us)
-        del batches
-        loader.close()
+# ------------------------------------------------------------------------------------------------ opening
+
+_FIRST_BATCH = """
+import json, sys, time
+from pathlib import Path
+from datapipe.kernels import all_kernels
+from datapipe.loader import Loader
+from datapipe.loader.field_table import FIELDS
+
+def memory():
+    status = Path("/proc/self/status").read_text()
+    return sum(int(line.split()[1]) / 1e3 for line in status.splitlines() if line.startswith(("RssAnon", "RssFile")))
+
+before, started = memory(), time.perf_counter()
+loader = Loader(sys.argv[1], global_batch_size=16, fields=["input_ids"], prefetch=int(sys.argv[2]))
+opened = time.perf_counter()
+batches = iter(loader)
+next(batches)
+first = time.perf_counter()
+state = json.loads(json.dumps(loader.state_dict()))
+restoring = time.perf_counter()
+loader.load_state_dict(state)
+restored = time.perf_counter()
+for _ in range(50):
+    next(batches)
+batches.close()
+print(json.dumps([first - started, opened - started, 1e3 * (restored - restoring), memory() - before]))
+"""
+
+_OPEN = """
+import json, sys, time
+from datapipe.loader import Loader
+
+Loader(sys.argv[1], global_batch_size=64, prefetch=0)
+started = time.process_time()
+loader = Loader(sys.argv[2], global_batch_size=64, prefetch=0)
+opened = time.process_time() - started
+started = time.process_time()
+again = Loader(sys.argv[2], global_batch_size=64, prefetch=0)
+print(json.dumps([opened, time.process_time() - started, len(json.dumps(loader.state_dict()))]))
+"""
+
+_MANIFESTS = ((1_000, 1), (10_000, 1), (100_000, 1), (1_000, 500), (100_000, 500))
+"""(number of shards, of sources)"""
 
 
-def measure_peers(rows: Rows, batch_size: int, streaming: Streaming | None, every: Sequence[Timings]) -> None:
-    """Adds one round of the peers, for which the number of sources makes no difference, to each of `every`."""
-    us: dict[str, float] = {}
-    if importlib.util.find_spec("torch"):
-        batches = _torch_batches(rows, batch_size)
-        next(batches)
-        us["torch"] = us_for(batches, _PEER_S)
-    if streaming is not None:
-        us["streaming"] = streaming.us_a_batch(rows, batch_size)
-    for timings in every:
-        for name, figure in us.items():
-            timings.add(name, figure, timings.us["gather"][-1])
+def _fresh(program: str, *arguments: object) -> list[float]:
+    command = [sys.executable, "-c", program, *map(str, arguments)]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
 
-def measure(folder: Path, python: str, num_tokens: int, num_rounds: int) -> dict[tuple[int, int, int], Timings]:
-    """By (length, batch size, number of sources).
-
-    Args:
-        python: the interpreter that has streaming; "": it is left out.
-    """
-    every: dict[tuple[int, int, int], Timings] = {}
-    with ExitStack() as stack:
-        streaming = Streaming(python, stack) if python else None
-        for length in LENGTHS:
-            kinds = {
-                number: write_rows(folder / f"{length}-{number}", num_tokens // length, length, number) for number in SOURCES
-            }
-            for _ in range(num_rounds):
-                for batch_size in BATCH_SIZES:
-                    here = {number: every.setdefault((length, batch_size, number), Timings()) for number in SOURCES}
-                    for number, timings in here.items():
-                        measure_loader(kinds[number], batch_size, timings)
-                    measure_peers(kinds[1], batch_size, streaming, list(here.values()))
-    return dict(sorted(every.items(), key=lambda line: (line[0][1], line[0])))
-
-
-def table(settings: Settings) -> Table:
-    """The loader by size, beside a bare gather, torch and MosaicML streaming."""
-    num_tokens, num_rounds = (_QUICK_TOKENS, _QUICK_ROUNDS) if settings.quick else (_TOKENS, _ROUNDS)
-    every = measure(settings.folder / "loader", settings.streaming, num_tokens, num_rounds)
-    names = ("gather", *_LOADERS, *_PEERS)
-    rows = [
-        (f"{batch_size} x {length:,}, {num_sources}", *(timings.cell(name) for name in names))
-        for (length, batch_size, num_sources), timings in every.items()
-    ]
+def _large_snapshot(folder: Path, num_shards: int) -> Table:
+    rows = []
+    with sparse_snapshot(folder, num_shards) as num_rows:
+        for prefetch in (0, 2, 32):
+            first_s, open_s, restored_ms, mb = min(_fresh(_FIRST_BATCH, folder, prefetch) for _ in range(3))
+            rows.append((str(prefetch), f"{open_s:.2f}", f"{first_s:.2f}", f"{restored_ms:.1f}", f"{mb:.0f}"))
     return Table(
-        title="The loader, beside a bare gather, torch and MosaicML streaming",
-        note=f"Microseconds a batch of `input_ids`, int64, and in brackets the speed beside the gather of the same round. "
-        f"{num_tokens * 2 / 1e6:,.0f} MB of rows in memory. The gather copies rows of one warm memory map in a random order, "
-        f"and does nothing else; torch is a DataLoader without workers over that map. first, second: epochs of the loader, the "
-        f"first with opening its shards and checking their blocks. The medians of {num_rounds} rounds.",
-        header=("batch x length, sources", *names),
+        title="Opening a large snapshot",
+        note=f"{num_rows:,} sequences of 2,048 tokens in {num_shards:,} shards; a fresh process after its imports, the "
+        "best of 3. The shards are sparse files, so no disk is measured. A row of a block that was not used before costs "
+        "the check of 4 MiB.",
+        header=("prefetch", "open, s", "first batch, s", "restore a state, ms", "MB beyond the imports"),
         rows=rows,
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--quick", action="store_true", help="the smallest sizes and one round")
-    parser.add_argument("--streaming", default="", help="a Python with mosaicml-streaming and torch")
-    given = parser.parse_args(arguments)
-    settings = Settings(quick=given.quick, data=Path(), folder=given.folder, web=Path(), streaming=given.streaming)
-    print(table(settings).to_markdown())
+def write_manifest(folder: Path, num_shards: int, num_sources: int) -> Path:
+    """A manifest of shards that do not exist."""
+    names = [f"source-{number:03d}" for number in range(num_sources)]
+    shards = [
+        ShardEntry(
+            path=f"shards/{names[number % num_sources]}/part-{number:05d}-00000-{number:016x}.arrow",
+            source=names[number % num_sources],
+            split="train",
+            sequences=1000 + number % 7,
+            tokens=100_000 + number,
+            documents=number,
+            bytes=1 << 20,
+            checksum=f"xxh3_128:{number:032x}",
+            hashes=(number << 40, (number + 1) << 40),
+        )
+        for number in range(num_shards)
+    ]
+    _write_snapshot(Root(str(folder)), names, shards, 128)
+    return folder
 
 
-if __name__ == "__main__":
-    main()
+def _opened(small: Path, output: Path) -> tuple[float, ...]:
+    """CPU seconds to open, and to open again; bytes of a state."""
+    return tuple(_fresh(_OPEN, small, output))
+
+
+def _many_shards(folder: Path, manifests: Sequence[tuple[int, int]]) -> Table:
+    small, rows = write_manifest(folder / "small", 10, 1), []
+    for num_shards, num_sources in manifests:
+        output = write_manifest(folder / f"{num_shards}-{num_sources}", num_shards, num_sources)
+        opened, again, state_bytes = map(min, zip(*(_opened(small, output) for _ in range(3))))
+        rows.append((f"{num_shards:,}", str(num_sources), f"{opened:.3f}", f"{again:.3f}", f"{state_bytes:,.0f}"))
+    return Table(
+        title="Opening many shards",
+        note="CPU seconds in a fresh process, which opened another output before; the best of 3. A `DataLoader` worker that is "
+        "forked opens the output again.",
+        header=("shards", "sources", "open, s", "again, while it is open, s", "state, bytes"),
+        rows=rows,
+    )

@@ -1,7 +1,5 @@
 """MinHash on copies that differ in signs, spaces, case or normal form alone, and its error on real near duplicates.
 
-    python -m tests.benchmarks.write_readme --only near_copies
-
 Copies: each web document beside the same document changed in one way. The true similarity is 1.0, so every pair should be
 found by `dedup.minhash` with its defaults. Only documents that the change changes are counted.
 
@@ -22,8 +20,8 @@ from datasketch import MinHash
 
 from datapipe.kernels.dedup.minhash import permutations, signatures
 from stages.dedup.minhash import Minhash
-from tests.benchmarks.minhash import read_texts
-from tests.benchmarks.tables import Settings, Table
+from tests.benchmarks.tables import Bound, Settings, Table
+from tests.benchmarks.texts import made_up_texts, read_texts
 from tests.support import global_stages, labelled_duplicates
 
 NUM_PERM, _NGRAM = 112, 5
@@ -133,24 +131,34 @@ def rms(errors: np.ndarray) -> float:
     return float(np.sqrt((errors**2).mean()))
 
 
-def table(settings: Settings) -> Table:
-    """The shares found, and the errors."""
+def tables(settings: Settings) -> Iterator[Table]:
     texts = read_texts(settings.web).to_pylist()
     copies = {name: found_copies(texts, change, 40 if settings.quick else None) for name, change in CHANGES.items()}
     pairs = similar_pairs(settings.data, 20 if settings.quick else 250, seed=1)
     ours, peer = errors(pairs, range(20)), peer_errors(pairs, range(1 if settings.quick else 3))
-    return Table(
+    found = [(name, f"{count:,}", f"{of / max(count, 1):.1%}", "", "") for name, (of, count) in copies.items()]
+    yield Table(
         title="Near copies",
         note="Copies of web documents that differ in one way (true similarity 1.0), and the error of the estimated similarity "
         f"on {len(pairs)} pairs of real near duplicates: the root of its mean square over 20 seeds, its mean, with {NUM_PERM} "
         "permutations. datasketch: over the same 5-grams, 3 seeds. Least: as many independent coins.",
         header=("", "pairs", "datapipe", "datasketch", "least"),
         rows=[
-            *(
-                (name, f"{num_pairs:,}", f"{found / max(num_pairs, 1):.1%}", "", "")
-                for name, (found, num_pairs) in copies.items()
-            ),
+            *found,
             ("error", f"{len(pairs)}", f"{rms(ours):.4f}", f"{rms(peer):.4f}", f"{least_rms(pairs):.4f}"),
             ("mean error", f"{len(pairs)}", f"{ours.mean():+.4f}", f"{peer.mean():+.4f}", "0"),
         ],
+    )
+
+
+def bounds(folder: Path) -> Iterator[Bound]:
+    texts = made_up_texts(60).to_pylist()
+    for name in ("a tenth of the spaces no-break spaces", "upper case"):
+        found, num_pairs = found_copies(texts, CHANGES[name])
+        yield Bound(name=f"near copies found, {name}", ratio=found / num_pairs, least=1)
+    pairs = [
+        (text, " ".join([*text.split()[: -20 * (number % 15)], *texts[-1].split()])) for number, text in enumerate(texts[:-1])
+    ]
+    yield Bound(
+        name="error of MinHash, of the least possible", ratio=rms(errors(pairs, range(10))) / least_rms(pairs), most=1.15
     )

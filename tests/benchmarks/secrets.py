@@ -1,23 +1,20 @@
-"""`redact.secrets` on random values, and its speed: `python -m tests.benchmarks.secrets ../shared/data [--before COMMIT]`.
-
-Prints the tables of `stages/README.md`. `--before` measures the stage of an earlier commit on the same texts too.
-"""
+"""`redact.secrets` on random values, and its speed. `--before` measures the stage of an earlier commit, too."""
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
 import os
 import random
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import zstandard
 
+from tests.benchmarks.tables import Bound, Settings, Table
+from tests.benchmarks.texts import made_up_texts
 from tests.support.synthetic_secrets import ALPHABETS, FRAMES, LENGTHS, PLAIN, drawn_tokens
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -56,8 +53,12 @@ json.dump([found, corpora], sys.stdout)
 """
 
 
-def _measured(root: Path, given: Path) -> tuple[list[bool], dict[str, tuple[float, float, int]]]:
-    """Of the stage in a tree of sources: whether each value was replaced whole; of each corpus megabytes, seconds and hits."""
+Measured = tuple[list[bool], dict[str, tuple[float, float, int]]]
+"""Whether each value was replaced whole; of each corpus megabytes, seconds and hits."""
+
+
+def _measured(root: Path, given: Path) -> Measured:
+    """Of the stage in a tree of sources."""
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", _PROGRAM, str(given)], cwd=root, env=environment, stdout=subprocess.PIPE, text=True, check=True
@@ -101,52 +102,53 @@ def _corpus(folder: Path) -> list[str]:
     return texts
 
 
-def _shares(labels: Sequence[str], found: Mapping[str, list[bool]]) -> list[list[str]]:
+def tables(settings: Settings) -> Iterator[Table]:
+    drawn = list(_values(1 if settings.quick else 10))
+    corpora = {name: _corpus(settings.data / name)[: 50 if settings.quick else None] for name in ("prose", "code")}
+    measured = _by_version(settings.folder, drawn, corpora, settings.before)
+    header = ("drawn", *(f"found {version}" for version in measured))
+    found = [found for found, _ in measured.values()]
+    places = [f"{one[1]}{', without quotes' * (one[1] in PLAIN)}" if one[1] else "tokens of issuers" for one in drawn]
+    note = "Random values of 16 to 64 characters, and tokens of every rule of an issuer; found if no part of a value remains."
+    for title, labels in (("values", [one[0] for one in drawn]), ("place", places)):
+        rows = _shares(labels, found)
+        yield Table(title=f"Secrets by {title}", note=note, header=(title, *header), rows=rows, kept_in="stages/README.md")
+    rows = []
+    for name in corpora:
+        cells = [f"{mb / taken_s:,.0f} MB/s, {hits} found" for mb, taken_s, hits in (of[name] for _, of in measured.values())]
+        rows.append((name, f"{measured['now'][1][name][0]:.1f} MB", *cells))
+    title, header = "The speed of `redact.secrets`", ("corpus", "size", *measured)
+    yield Table(title=title, note="Real corpora.", header=header, rows=rows, kept_in="stages/README.md")
+
+
+def bounds(folder: Path) -> Iterator[Bound]:
+    drawn, texts = list(_values(1)), made_up_texts(1_000).to_pylist()
+    found, corpora = _by_version(folder, drawn, {"once": texts, "twice": texts * 2}, "")["now"]
+    yield Bound(name="redact.secrets, random values found", ratio=sum(found) / len(found), least=0.97)
+    yield Bound(name="redact.secrets, twice the text", ratio=corpora["twice"][1] / corpora["once"][1], most=3)
+    yield Bound(name="redact.secrets, hits in prose", ratio=corpora["once"][2], most=0)
+
+
+def _by_version(
+    folder: Path, drawn: Sequence[tuple[str, str, str, str]], corpora: Mapping[str, Sequence[str]], before: str
+) -> dict[str, Measured]:
+    """What the stage finds, of an earlier commit, if one is given, and now."""
+    given = folder / "given.json"
+    given.write_text(json.dumps({"values": [one[2:] for one in drawn], "corpora": corpora}))
+    if not before:
+        return {"now": _measured(_ROOT, given)}
+    subprocess.run(["git", "worktree", "add", "--detach", "-f", str(folder / "before"), before], check=True)
+    try:
+        return {"before": _measured(folder / "before", given), "now": _measured(_ROOT, given)}
+    finally:
+        subprocess.run(["git", "worktree", "remove", "--force", str(folder / "before")], check=True)
+
+
+def _shares(labels: Sequence[str], versions: Sequence[list[bool]]) -> list[list[str]]:
     """A row for each label: how many values, and the share found by each version."""
     rows = []
     for label in dict.fromkeys(labels):
         chosen = [number for number, other in enumerate(labels) if other == label]
-        shares = [f"{sum(one[number] for number in chosen) / len(chosen):.3f}" for one in found.values()]
+        shares = [f"{sum(found[number] for number in chosen) / len(chosen):.3f}" for found in versions]
         rows.append([label, f"{len(chosen):,}", *shares])
     return rows
-
-
-def _print(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    print(f"\n| {' | '.join(header)} |\n|---|{'---:|' * (len(header) - 1)}")
-    print("\n".join(f"| {' | '.join(row)} |" for row in rows))
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("data", type=Path, help="the folder of real corpora, with code/ and prose/")
-    parser.add_argument("--before", default="", help="a commit to compare with")
-    parser.add_argument("--values", type=int, default=10, help="values of each alphabet, place and length")
-    arguments = parser.parse_args()
-    drawn = list(_values(arguments.values))
-    with tempfile.TemporaryDirectory() as folder:
-        given = Path(folder) / "given.json"
-        corpora = {name: _corpus(arguments.data / name) for name in ("prose", "code")}
-        given.write_text(json.dumps({"values": [one[2:] for one in drawn], "corpora": corpora}))
-        roots = {}
-        if arguments.before:
-            roots["before"] = Path(folder) / "before"
-            subprocess.run(["git", "worktree", "add", "--detach", "-f", str(roots["before"]), arguments.before], check=True)
-        roots["now"] = _ROOT
-        try:
-            measured = {name: _measured(root, given) for name, root in roots.items()}
-        finally:
-            if arguments.before:
-                subprocess.run(["git", "worktree", "remove", "--force", str(roots["before"])], check=True)
-    found = {name: one[0] for name, one in measured.items()}
-    _print(["values", "drawn", *(f"found {name}" for name in found)], _shares([one[0] for one in drawn], found))
-    places = [f"{one[1]}{', without quotes' * (one[1] in PLAIN)}" if one[1] else "tokens of issuers" for one in drawn]
-    _print(["place", "drawn", *(f"found {name}" for name in found)], _shares(places, found))
-    rows = []
-    for name in corpora:
-        cells = [f"{one[name][0] / one[name][1]:,.0f} MB/s, {one[name][2]} found" for _, one in measured.values()]
-        rows.append([name, f"{measured['now'][1][name][0]:.1f} MB", *cells])
-    _print(["corpus", "size", *found], rows)
-
-
-if __name__ == "__main__":
-    main()

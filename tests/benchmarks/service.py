@@ -1,26 +1,33 @@
 """A service of batches on loopback: bytes per second of the server's CPU and of the clock, beside loaders of the files.
 
-    python -m tests.benchmarks.service FOLDER [--quick] [--streaming PYTHON that has mosaicml-streaming]
-
 Batches of 16 sequences of 2,048 tokens, `input_ids` in int64: 262 kB. Server and clients are processes of their own.
+
+Under load: two servers, four clients that compare every batch with a loader of the files, and beside them one client after
+another that comes for a few batches, every second one of which is killed while it reads. `DATAPIPE_SOAK_MINUTES=105` makes
+it last; memory, threads and descriptors should stay.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from tests.benchmarks.loader_start import write_snapshot as write_large
-from tests.benchmarks.tables import Settings, Table
+import numpy as np
+
+from tests.benchmarks.large_snapshot import sparse_snapshot
+from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table
 from tests.support.certificates import Authority
+from tests.support.cli_processes import DEADLINE_S
 from tests.support.object_store import CREDENTIALS, served_objects
-from tests.support.service import Server
+from tests.support.service import Server, served
 from tests.support.snapshots import make_snapshot
 
 _STEPS, _QUICK_STEPS = 6_000, 200
@@ -35,15 +42,13 @@ started = time.perf_counter()
 loader = Loader(url, global_batch_size=16 * world, rank=rank, world_size=world, fields=("input_ids",))
 next(loader)
 first_s = time.perf_counter() - started
-cpu_s, begun, num_bytes = time.process_time(), time.perf_counter(), 0
+begun, num_bytes = time.perf_counter(), 0
 for _ in range(steps):
     num_bytes += next(loader)["input_ids"].nbytes
     if step_s:
         time.sleep(step_s)
 wall_s = time.perf_counter() - begun
-stats = loader.stats()
-print(json.dumps({"first_s": first_s, "wall_s": wall_s, "cpu_s": time.process_time() - cpu_s, "bytes": num_bytes,
-                  "lost_share": stats.lost_share}))
+print(json.dumps({"first_s": first_s, "wall_s": wall_s, "bytes": num_bytes, "lost_share": loader.stats().lost_share}))
 loader.close()
 """
 
@@ -66,7 +71,7 @@ print(json.dumps({"wall_s": time.perf_counter() - begun, "bytes": num_bytes}))
 """
 
 _MOSAIC = """
-import json, os, sys, time, shutil
+import json, sys, time, shutil
 import numpy as np, torch
 from streaming import MDSWriter, StreamingDataset
 folder, remote, steps, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
@@ -86,58 +91,86 @@ for _ in range(min(steps, count // 16 - 8)):
 print(json.dumps({"first_s": first_s, "wall_s": time.perf_counter() - begun, "bytes": num_bytes}))
 """
 
+_BRIEF = """
+import sys, warnings
+warnings.simplefilter("ignore")
+from datapipe.loader import Loader
+loader = Loader(sys.argv[1], global_batch_size=16)
+for number in range(40):
+    next(loader)
+    print(number, flush=True)
+loader.close()
+"""
 
-def measure(settings: Settings) -> Table:
+
+def tables(settings: Settings) -> Iterator[Table]:
+    yield _speed(settings)
+    minutes = float(os.environ.get("DATAPIPE_SOAK_MINUTES", "0.3" if settings.quick else "10"))
+    yield _under_load(settings.folder / "load", minutes)
+
+
+def bounds(folder: Path) -> Iterator[Bound]:
+    output = _output(folder, 4_000)
+    direct = _client(str(output), 500)
+    with served(folder / "server", f"web={output}", "--no-files") as server:
+        remote = _client(f"{server.location}/web", 500)
+    ratio = (remote["bytes"] / remote["wall_s"]) / (direct["bytes"] / direct["wall_s"])
+    yield Bound(name="bytes/s from a service, beside the files", ratio=ratio, least=0.02)
+
+
+def _output(folder: Path, count: int) -> Path:
+    return make_snapshot(folder / "web", {"web": count}, sequence_length=2048, rows_per_shard=4_000, vocab_size=60_000)
+
+
+def _speed(settings: Settings) -> Table:
     steps = _QUICK_STEPS if settings.quick else _STEPS
     folder = settings.folder / "service"
-    folder.mkdir(parents=True, exist_ok=True)
-    output = make_snapshot(folder / "web", {"web": _SEQUENCES}, sequence_length=2048, rows_per_shard=4_000, vocab_size=60_000)
+    folder.mkdir()
+    log, output = folder / "server", _output(folder, _SEQUENCES)
+    web = f"web={output}"
     authority = Authority(folder)
     certificate, key = authority.issue("a server of a benchmark")
     rows: list[tuple[str, ...]] = []
-    for name, arguments in (("plain", []), ("TLS", ["--tls-cert", str(certificate), "--tls-key", str(key)])):
-        server = Server([f"web={output}", "--port", "0", "--no-files", *arguments], folder / "server.log")
-        try:
-            url = f"{server.location}/web" + ("" if name == "plain" else f"?ca={authority.ca}")
-            rows += [_row(f"service, {name}, 1 client", server, url, steps, 1)]
-            if name == "plain":
-                rows += [_row("service, plain, 4 clients", server, url, steps // 4, 4)]
-                rows += [_trainer(url, settings.quick)]
-        finally:
-            server.end()
-    server = Server([f"web={output}", "--port", "0"], folder / "server.log")
-    try:
+    with served(log, web, "--no-files") as server:
+        url = f"{server.location}/web"
+        rows += [_row("service, plain, 1 client", server, url, steps, 1)]
+        rows += [_row("service, plain, 4 clients", server, url, steps // 4, 4), _trainer(url, settings.quick)]
+    with served(log, web, "--no-files", "--tls-cert", str(certificate), "--tls-key", str(key)) as server:
+        rows += [_row("service, TLS, 1 client", server, f"{server.location}/web?ca={authority.ca}", steps, 1)]
+    with served(log, web) as server:
         rows.append(_row("service, files of the same machine", server, f"{server.location}/web", steps, 1))
-    finally:
-        server.end()
-    rows.append(_local("loader of the files", _client(str(output), steps, 0, 1)))
+    rows.append(_local("loader of the files", _client(str(output), steps)))
     tokens = folder / "tokens.bin"
     tokens.write_bytes(bytes(2 * 2048 * _SEQUENCES))
-    rows.append(_local("torch DataLoader over memmap, 2 workers", _run([_MEMMAP, str(tokens), str(steps)])))
-    if settings.streaming:
-        rows += _mosaic(folder / "mosaic", steps, settings.streaming)
-    rows.append(_first_batch(folder, 64 if settings.quick else 16_384))
+    rows += _peers(folder / "mosaic", tokens, steps, settings.streaming)
+    with sparse_snapshot(folder / "large", 64 if settings.quick else 16_384):  # noqa: SIM117
+        with served(log, f"web={folder / 'large'}", "--no-files") as server:
+            told = _client(f"{server.location}/web", 10)
+    rows.append(("service, plain, a snapshot of 10^9 sequences", "", "", f"{told['first_s']:.2f} s", ""))
     return Table(
         title="A service of batches",
-        note="Batches of 16 sequences of 2,048 tokens, int64. The time to the first batch counts from the call of `Loader`. "
-        "Four clients are four ranks; the slowest and the fastest are told.",
+        note="Server and clients on one machine, batches of 16 sequences of 2,048 tokens, `input_ids` in int64 (262 "
+        "kB). The time to the first batch counts from the call of `Loader`. Four clients are four ranks, with the "
+        "slowest and the fastest. The peers read files of the machine, two workers each.",
         header=("", "GB/s by clock", "GB per s of server CPU", "first batch", ""),
         rows=rows,
     )
 
 
-def _mosaic(folder: Path, steps: int, python: str) -> list[tuple[str, ...]]:
-    """Its shards in a folder, and at an S3 server of a process of its own, the only server that it reads from over HTTP."""
-    rows: list[tuple[str, ...]] = []
+def _peers(folder: Path, tokens: Path, steps: int, python: str) -> list[tuple[str, ...]]:
+    """torch over a memory map; and MosaicML's shards in a folder, and at an S3 server, the only one it reads from over HTTP."""
+    if not python:
+        return [("torch DataLoader over memmap; MosaicML streaming", NOT_MEASURED, "", "", "")]
+    rows = [_local("torch DataLoader over memmap", _run([_MEMMAP, str(tokens), str(steps)], python))]
     with served_objects("mosaic") as query:
         os.environ.update(CREDENTIALS | {"S3_ENDPOINT_URL": dict(parse_qsl(query.removeprefix("?")))["endpoint_override"]})
         for place, remote in (("from a folder", str(folder / "remote")), ("from S3 over HTTP", "s3://mosaic/rows")):
             told = _run([_MOSAIC, str(folder), remote, str(steps), str(_SEQUENCES)], python)
-            rows.append(_local(f"MosaicML streaming {place}, 2 workers, uint16 counted as int64", told))
+            rows.append(_local(f"MosaicML streaming {place}, uint16 counted as int64", told))
     return rows
 
 
-def _run(program: list[str], python: str = sys.executable) -> dict[str, Any]:
+def _run(program: list[str], python: str) -> dict[str, Any]:
     done = subprocess.run([python, "-c", *program], check=True, stdout=subprocess.PIPE, text=True)
     return json.loads(done.stdout.strip().splitlines()[-1])
 
@@ -147,13 +180,12 @@ def _start(url: str, steps: int, rank: int, world: int, step_s: float = 0.0) -> 
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def _client(url: str, steps: int, rank: int, world: int, step_s: float = 0.0) -> dict[str, Any]:
-    said, _ = _start(url, steps, rank, world, step_s).communicate()
-    return json.loads(said)
+def _client(url: str, steps: int, step_s: float = 0.0) -> dict[str, Any]:
+    return json.loads(_start(url, steps, 0, 1, step_s).communicate()[0])
 
 
 def _row(name: str, server: Server, url: str, steps: int, clients: int) -> tuple[str, ...]:
-    _client(url, 10, 0, 1)  # opens files
+    _client(url, 10)  # opens files
     before, built = server.figure("datapipe_service_cpu_seconds_total"), server.figure("datapipe_service_bytes_total")
     running = [_start(url, steps, rank, clients) for rank in range(clients)]
     told = [json.loads(client.communicate()[0]) for client in running]
@@ -171,26 +203,70 @@ def _local(name: str, told: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _trainer(url: str, quick: bool) -> tuple[str, ...]:
-    told = _client(url, 10 if quick else 250, 0, 1, _STEP_S)
+    told = _client(url, 10 if quick else 250, _STEP_S)
     return "service, plain, steps of 80 ms", "", "", f"{told['first_s']:.2f} s", f"{told['lost_share']:.3%} of the time lost"
 
 
-def _first_batch(folder: Path, shards: int) -> tuple[str, ...]:
-    large = folder / "large"
-    write_large(large, shards)
-    server = Server([f"web={large}", "--port", "0", "--no-files"], folder / "server.log")
-    try:
-        told = _client(f"{server.location}/web", 10, 0, 1)
-    finally:
-        server.end()
-    return "service, plain, a snapshot of 10^9 sequences", "", "", f"{told['first_s']:.2f} s", ""
+# ------------------------------------------------------------------------------------------------ under load
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="scratch space, about 1 GB")
-    parser.add_argument("--quick", action="store_true", help="the smallest sizes")
-    parser.add_argument("--streaming", default="", metavar="PYTHON", help="the Python that has mosaicml-streaming and torch")
-    given = parser.parse_args()
-    chosen = Settings(quick=given.quick, data=Path(), folder=given.folder, web=Path(), streaming=given.streaming)
-    print(measure(chosen).to_markdown())
+def _under_load(folder: Path, minutes: float) -> Table:
+    folder.mkdir()
+    output = make_snapshot(folder / "output", {"code": 310, "web": 830}, sequence_length=2048)
+    readings: dict[str, list[tuple[float, int, int]]] = {}
+    num_brief = 0
+    with ExitStack() as stack:
+        servers = [
+            stack.enter_context(served(folder / name, f"web={output}", "--no-files")) for name in ("server a", "server b")
+        ]
+        url = f"grpc://{','.join(f'127.0.0.1:{server.port}' for server in servers)}/web"
+        command = [sys.executable, "-m", "tests.support.service_client", url, str(output)]
+        stop, logs = folder / "stop", [folder / f"client-{rank}.log" for rank in range(4)]
+        clients = [
+            subprocess.Popen([*command, str(rank), "4", str(stop), "0.02"], stdout=log.open("w"))
+            for rank, log in enumerate(logs)
+        ]
+        for client in clients:
+            stack.callback(client.kill)
+        processes = {f"server {name}": server.process.pid for name, server in zip("ab", servers)}
+        processes |= {f"client {rank}": client.pid for rank, client in enumerate(clients)}
+        end_s = time.monotonic() + 60 * minutes
+        while time.monotonic() < end_s:
+            _brief_client(url, is_killed=num_brief % 2 == 1)
+            num_brief += 1
+            assert all(client.poll() is None for client in clients), "a client has ended"
+            for name, process in processes.items():
+                readings.setdefault(name, []).append(_reading(process))
+        stop.touch()
+        assert [client.wait(DEADLINE_S) for client in clients] == [0] * 4
+    num_steps = sum(int(log.read_text().splitlines()[-1].split()[1]) for log in logs)
+    rows = []
+    for name, each in readings.items():
+        figures = np.array(each)
+        memory = ", ".join(f"{part[:, 0].mean():.0f}" for part in np.array_split(figures, min(6, len(figures))))
+        extremes = (f"{int(figures[:, column].min())} to {int(figures[:, column].max())}" for column in (1, 2))
+        rows.append((name, memory, *extremes))
+    return Table(
+        title="A service under load",
+        note=f"{minutes:g} minutes, {num_steps:,} steps of four clients that compare every batch with a loader of the "
+        f"files, and {num_brief:,} clients that came and went, every second one killed while it read. Means over the "
+        "sixths of the time; the clients hold both loaders. All batches were equal.",
+        header=("process", "MB", "threads", "descriptors"),
+        rows=rows,
+    )
+
+
+def _reading(process: int) -> tuple[float, int, int]:
+    """Resident megabytes, threads and open descriptors of a process."""
+    lines = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
+    return int(lines["VmRSS"].split()[0]) / 1000, int(lines["Threads"]), len(list(Path(f"/proc/{process}/fd").iterdir()))
+
+
+def _brief_client(url: str, is_killed: bool) -> None:
+    client = subprocess.Popen([sys.executable, "-c", _BRIEF, url], stdout=subprocess.PIPE, text=True)
+    assert client.stdout is not None
+    if is_killed:
+        client.stdout.readline()
+        client.kill()
+    client.communicate(timeout=DEADLINE_S)
+    assert is_killed or client.returncode == 0

@@ -1,52 +1,106 @@
-"""What a benchmark gives: a table for `tests/benchmarks/README.md`, and the settings that all of them share."""
+"""What a benchmark gives: tables of figures and bounds of ratios; and the settings that all of them share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 NOT_MEASURED = "not installed"
-"""Stands in the cells of a peer that this environment has not."""
+"""Stands in the cells of a peer that this environment does not have."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What a run of all benchmarks is told.
+    """The options of a run of benchmarks.
 
     Attributes:
         quick: the smallest sizes: to see that every benchmark runs, not to read its figures.
         data: the folder of real corpora.
-        folder: scratch space, about 1 GB.
+        folder: scratch space, about 2 GB.
         web: JSON lines of English web text inside `folder`, field `text`.
+        only: measure what has this in its name.
+        documents: the size of what grows with documents; 0: the size that the README shows.
+        before: a commit that `secrets` measures, too.
         datatrove, datatrove_script: the Python that has datatrove, and the script that it runs; "": not measured.
-        streaming: the Python that has mosaicml-streaming and torch; "": not measured.
+        streaming: the Python that has mosaicml-streaming and torch.
+        decon: the command that runs a Python with the package decontaminate.
+        fasttext, sklearn: folders where fasttext-wheel and scikit-learn are installed.
     """
 
     quick: bool
     data: Path
     folder: Path
     web: Path
+    only: str = ""
+    documents: int = 0
+    before: str = ""
     datatrove: str = ""
     datatrove_script: str = ""
     streaming: str = ""
+    decon: str = ""
+    fasttext: str = ""
+    sklearn: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """One table: its title, one paragraph on what was measured, and its cells as text. The first column is left-aligned."""
+    """One table: its title, one paragraph on what was measured, and its cells as text. The first column is left-aligned.
+
+    `kept_in` names the document that holds a copy, where it is not `tests/benchmarks/README.md`; "print" is none.
+    """
 
     title: str
     note: str
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    kept_in: str = ""
 
-    def to_markdown(self) -> str:
+    def to_markdown(self, measured: str = "") -> str:
+        """The section of a README. `measured`: when and on what."""
         lines = [f"| {' | '.join(self.header)} |", "|---|" + "---:|" * (len(self.header) - 1)]
         lines += [f"| {' | '.join(row)} |" for row in self.rows]
-        return "\n".join([f"## {self.title}", "", self.note, "", *lines, ""])
+        note = f"{self.note}\n\n{measured}" if measured else self.note
+        return "\n".join([f"## {self.title}", "", note, "", *lines, ""])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """A ratio of two figures of one run, and the range that it keeps on any machine."""
+
+    name: str
+    ratio: float
+    least: float = 0.0
+    most: float = float("inf")
+
+    @property
+    def holds(self) -> bool:
+        return self.least <= self.ratio <= self.most
+
+    def __str__(self) -> str:
+        limit = f"at least {self.least:g}" if self.most == float("inf") else f"at most {self.most:g}"
+        return f"{'ok' if self.holds else 'BROKEN':<7}{self.name}: {self.ratio:.3g}, {limit}"
 
 
 def ratio_cells(ours: float, peer: float | None) -> tuple[str, str]:
     """The cells of a peer: its rate, and how many times as fast we are."""
     return (NOT_MEASURED, "") if peer is None else (f"{peer:,.2f}", f"{ours / peer:,.0f}")
+
+
+def best_s(work: Callable[[], object], num_runs: int) -> float:
+    """CPU seconds of this process for the fastest of `num_runs` calls, after one to warm up."""
+    work()
+    taken = []
+    for _ in range(num_runs):
+        started = time.process_time()
+        work()
+        taken.append(time.process_time() - started)
+    return max(min(taken), 1e-9)
+
+
+def both_best_s(work: Callable[[], object], other: Callable[[], object], num_runs: int) -> tuple[float, float]:
+    """CPU seconds of the fastest calls of two, called in turn."""
+    pairs = [(best_s(work, 1), best_s(other, 1)) for _ in range(num_runs)]
+    first, second = zip(*pairs)
+    return min(first), min(second)

@@ -1,0 +1,232 @@
+"""`dedup.minhash`: the speed of signatures beside datatrove, and how the whole grows with documents.
+
+Near duplicates by the document: made-up documents (`tests/support/scale_corpus.py`) of 504 bytes, three in ten of which
+belong to families of near duplicates, in two sizes. Every task is a task of a run, in a process of its own.
+
+Band rows alone: 14 band hashes and a key for each document, generated, written in sorted runs of 1 MiB and reduced. More
+than 256 runs, at some 10^6 documents, are reduced both directly and merged. `--documents 10000000` makes 2,000 runs.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import columns
+from datapipe.config import load_mixture
+from datapipe.engine.prepare import prepare
+from datapipe.exchange.files import ExchangeWriter
+from datapipe.plan import runs
+from datapipe.plan.expand import Expander
+from datapipe.plan.outputs import ExchangeFile
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.global_stage import Global
+from datapipe.storage import Root
+from stages.dedup._verified import BANDS
+from stages.dedup.minhash import Minhash
+from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table, best_s
+from tests.benchmarks.texts import batches, megabytes, read_texts
+from tests.support import global_stages, scale_corpus
+from tests.support.task_processes import Measured, fresh_tasks, run_to_decisions
+
+_RUNS = 6
+_DOCUMENTS = 100_000
+_EXECUTION = {"split_bytes": "32MiB", "bucket_bytes": "64MiB"}
+_BANDS, _CHUNK_DOCS, _DOCS_PER_TASK, _RUN_BYTES = 14, 5_000, 1_000_000, 1 << 20
+_PEER_BYTES = 2_000_000
+_PEER = """
+import json, sys, time
+from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
+texts = json.load(sys.stdin)
+step = MinhashDedupSignature(output_folder=sys.argv[1], config=MinhashConfig(n_grams=5, num_buckets=14, hashes_per_bucket=8))
+step.get_signature(step.get_shingles("some words to load the tokenizer with before the clock starts"))
+best = float("inf")
+for _ in range(2):
+    started = time.process_time()
+    for text in texts:
+        shingles = step.get_shingles(text)
+        if shingles.size:
+            step.get_signature(shingles)
+    best = min(best, time.process_time() - started)
+print(json.dumps(best))
+"""
+
+
+def tables(settings: Settings) -> Iterator[Table]:
+    yield _minhash(settings)
+    num_docs = 10_000 if settings.quick else settings.documents or _DOCUMENTS
+    yield _by_the_document(settings.folder, num_docs)
+    yield _band_rows(settings.folder, num_docs)
+
+
+def bounds(folder: Path) -> Iterator[Bound]:
+    small, large = (near_duplicates(folder / str(count), count) for count in (10_000, 40_000))
+    for step in ("compare", "cluster"):
+        ratio = large.us(step) / small.us(step)
+        yield Bound(name=f"dedup.minhash, {step}: µs a document, four times the documents", ratio=ratio, most=2)
+    ratio = sum(large.seconds.values()) / large.num_docs / (sum(small.seconds.values()) / small.num_docs)
+    yield Bound(name="dedup.minhash: µs a document, four times the documents", ratio=ratio, most=1.5)
+    yield Bound(name="dedup.minhash, signatures of the time to read", ratio=large.us("signatures") / large.us("read"), most=0.6)
+
+
+# ------------------------------------------------------------------------------------------------ speed
+
+
+def _minhash(settings: Settings) -> Table:
+    texts = read_texts(settings.web)
+    corpus = list(batches(texts))
+
+    def fresh() -> list[DocumentBatch]:
+        return [DocumentBatch(batch.record) for batch in corpus]
+
+    stages = {name: global_stages.opened(Minhash(shingle=name), "dedup.minhash") for name in ("word", "char")}
+    seconds = {
+        "signatures, words": best_s(lambda: [stages["word"].emit(batch) for batch in fresh()], _RUNS),
+        "signatures, characters": best_s(lambda: [stages["char"].emit(batch) for batch in fresh()], _RUNS),
+        "words, all exchanges in memory": best_s(lambda: global_stages.reduce_all(stages["word"], fresh()), _RUNS),
+    }
+    peer = f"{_peer_rate(settings, texts):.2f}" if settings.datatrove else NOT_MEASURED
+    return Table(
+        title="MinHash, beside datatrove",
+        note=f"14 bands of 8 rows over 5-grams, {megabytes(corpus):.1f} MB of English web text in {len(texts):,} "
+        f"documents; CPU time, the best of {_RUNS}.",
+        header=("work", "MB/s"),
+        rows=[
+            *((name, f"{megabytes(corpus) / taken_s:,.1f}") for name, taken_s in seconds.items()),
+            ("signatures, words, by datatrove", peer),
+        ],
+    )
+
+
+def _peer_rate(settings: Settings, texts: pa.Array) -> float:
+    """MB/s of datatrove (its words, shingles and permutations; nothing is written) over the first texts."""
+    some, size = [], 0
+    for text in texts.to_pylist():
+        some.append(text)
+        size += len(text.encode())
+        if size >= _PEER_BYTES:
+            break
+    command = [settings.datatrove, "-c", _PEER, str(settings.folder)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, input=json.dumps(some))
+    return size / 1e6 / json.loads(done.stdout.splitlines()[-1])
+
+
+# ------------------------------------------------------------------------------------------------ growth
+
+
+@dataclass
+class Grown:
+    """The cost of one size over all tasks, by step: seconds, bytes of rows written, and bytes of them stored."""
+
+    num_docs: int
+    seconds: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    rows_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+    stored_bytes: dict[str, int] = field(default_factory=lambda: defaultdict(int))
+
+    def add(self, measured: Measured) -> None:
+        kind, record = measured.kind, measured.record
+        self.seconds[kind] += record.metrics.seconds
+        if kind == "read":
+            self.seconds["signatures"] += record.metrics.work["dedup.minhash"].seconds
+        for table, files in record.outputs.items():
+            if table.startswith("emitted.") or not kind.startswith(("read", "apply")):
+                name = table if kind == "read" else kind
+                self.rows_bytes[name] += sum(file.row_bytes for file in files)
+                self.stored_bytes[name] += sum(file.bytes for file in files)
+
+    def us(self, step: str) -> float:
+        """Microseconds a document."""
+        return self.seconds[step] / self.num_docs * 1e6
+
+
+def near_duplicates(folder: Path, num_docs: int) -> Grown:
+    """A whole `dedup.minhash` over documents."""
+    corpus = scale_corpus.write(folder / "corpus", num_docs)
+    mixture = scale_corpus.write_mixture(folder, corpus, "dedup.minhash", {"components_bytes": 0}, _EXECUTION)
+    grown = Grown(num_docs)
+    with fresh_tasks() as tasks:
+        for measured in run_to_decisions(mixture, tasks):
+            grown.add(measured)
+    shutil.rmtree(folder)
+    return grown
+
+
+def _by_the_document(folder: Path, num_docs: int) -> Table:
+    small, large = (near_duplicates(folder / f"documents-{count}", count) for count in (num_docs // 10, num_docs))
+    rows = []
+    for step in dict.fromkeys([*large.seconds, *large.rows_bytes]):
+        times = [f"{grown.us(step):.2f}" if step in grown.seconds else "" for grown in (small, large)]
+        rows.append((step, *times, *(f"{each[step] / num_docs:.0f}" for each in (large.rows_bytes, large.stored_bytes))))
+    return Table(
+        title="Near duplicates, by the document",
+        note=f"`dedup.minhash` over {num_docs // 10:,} and {num_docs:,} made-up documents of 504 bytes, three in ten of "
+        "them near duplicates; the time of every task summed, one run. `--documents` measures other sizes.",
+        header=("step", f"µs, {num_docs // 10:,}", f"µs, {num_docs:,}", "bytes of rows", "as stored"),
+        rows=rows,
+    )
+
+
+# ------------------------------------------------------------------------------------------------ band rows alone
+
+
+def _band_rows(folder: Path, num_docs: int) -> Table:
+    grown = Grown(num_docs)
+    root = Root(str(folder / "rows/out"))
+    started = time.perf_counter()
+    starts = range(0, num_docs, _DOCS_PER_TASK)
+    files = [_written(root, start, min(num_docs, start + _DOCS_PER_TASK), num_docs) for start in starts]
+    grown.seconds["written"] = time.perf_counter() - started
+    mixture = load_mixture(
+        scale_corpus.write_mixture(
+            folder / "rows", scale_corpus.write(folder / "rows/corpus", 1), "dedup.minhash", {}, _EXECUTION
+        )
+    )
+    (stage,) = prepare(mixture).sources["web"].stages
+    assert isinstance(stage.stage, Global)
+    exchange = stage.stage.exchanges()[0]
+    expander = Expander(mixture)
+    with fresh_tasks() as tasks:
+        for task in expander.reduce_tasks("reduced", stage, exchange, {"bands": tuple(files)}):
+            grown.add(tasks.run(task, mixture.output))
+        if runs.fan_in(files) > runs.MOST_RUNS:
+            groups, left = runs.merge_groups(runs.with_group_keys(files))
+            merged = [each.file for each in left]
+            for task in [task for group in groups for task in expander.merge_tasks("merge", stage, "bands", group.files)]:
+                measured = tasks.run(task, mixture.output)
+                grown.add(measured)
+                merged += measured.record.of("bands", ExchangeFile)
+            for task in expander.reduce_tasks("reduced after merging", stage, exchange, {"bands": tuple(merged)}):
+                grown.add(tasks.run(task, mixture.output))
+    shutil.rmtree(folder / "rows")
+    return Table(
+        title="Band rows alone",
+        note=f"The band rows of {num_docs:,} documents in {runs.fan_in(files):,} sorted runs of 1 MiB.",
+        header=("step", "µs a document"),
+        rows=[(step, f"{grown.us(step):.2f}") for step in grown.seconds],
+        kept_in="datapipe/DECISIONS.md",
+    )
+
+
+def _written(root: Root, start: int, stop: int, num_docs: int) -> ExchangeFile:
+    """The band rows of the documents [start, stop): a family has every second band in common."""
+    writer = ExchangeWriter(root, f"rows/{start}.exchange", BANDS, _RUN_BYTES)
+    multipliers = np.arange(1, _BANDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    is_shared = np.arange(_BANDS) % 2 == 0
+    for first in range(start, stop, _CHUNK_DOCS):
+        last = min(stop, first + _CHUNK_DOCS)
+        numbers = scale_corpus.numbers_at(first, last, num_docs)
+        base, _ = scale_corpus.families(numbers)
+        values = np.where(is_shared, base[:, None], numbers[:, None])  # (num_docs, bands)
+        hashes = scale_corpus.mixed(values * np.uint64(_BANDS) + multipliers)
+        keys = columns.make_keys(1, np.repeat(np.arange(first, last, dtype=np.uint64), _BANDS))
+        writer.add(pa.RecordBatch.from_arrays([pa.array(hashes.reshape(-1)), keys], schema=BANDS))
+    return writer.finish()

@@ -1,0 +1,52 @@
+"""Benchmarks: the sections of their README, and that each gives tables, and bounds that it can keep."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import __main__ as benchmarks
+from tests.benchmarks.tables import Bound, Settings, Table
+from tests.benchmarks.texts import write_web
+
+SPEED = Table(title="Speed", note="Of nothing.", header=("work", "MB/s"), rows=[("read", "1.0")])
+
+
+def test_written_readme_replaces_the_sections_of_its_tables_alone() -> None:
+    readme = "# Benchmarks\n\n## Speed\n\nold\n\n## Memory\n\nkept\n"
+    section = "## Speed\n\nOf nothing.\n\ntoday\n\n| work | MB/s |\n|---|---:|\n| read | 1.0 |\n\n"
+    expected = f"# Benchmarks\n\n{section}## Memory\n\nkept\n"
+    assert benchmarks.rewritten(readme, [SPEED], "today") == expected
+    assert benchmarks.rewritten(expected, [SPEED], "today") == expected
+    assert benchmarks.rewritten("# New\n", [SPEED], "today") == f"# New\n{section}".rstrip() + "\n"
+
+
+@pytest.mark.parametrize(("ratio", "holds"), [(0.9, False), (1.0, True), (2.0, True), (2.1, False)])
+def test_bound_holds_between_its_limits(ratio: float, holds: bool) -> None:
+    assert Bound(name="a", ratio=ratio, least=1, most=2).holds is holds
+
+
+@pytest.mark.parametrize("name", benchmarks.BENCHMARKS)
+def test_benchmark_imports_names_that_exist(name: str) -> None:
+    assert callable(importlib.import_module(f"tests.benchmarks.{name}").tables)
+
+
+def test_documents_name_benchmarks_that_exist() -> None:
+    named = set()
+    for path in benchmarks.ROOT.rglob("*.md"):
+        named |= set(re.findall(r"python -m tests\.benchmarks ([a-z_]+)", path.read_text(encoding="utf-8")))
+    assert named
+    assert named <= set(benchmarks.BENCHMARKS)
+
+
+@pytest.mark.slow
+@pytest.mark.real
+@pytest.mark.parametrize("name", [name for name in benchmarks.BENCHMARKS if name != "kernels"])
+def test_benchmark_gives_tables(name: str, tmp_path: Path, real_data: Path) -> None:
+    settings = Settings(quick=True, data=real_data, folder=tmp_path, web=write_web(real_data, tmp_path, 20))
+    for table in benchmarks.measured(name, settings):
+        assert table.rows or table.title == "Toxicity"
+        assert all(len(row) == len(table.header) for row in table.rows)

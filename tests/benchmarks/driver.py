@@ -1,4 +1,4 @@
-"""What the driver of a run costs: CPU for each task, and how long a resumed run plans; additions; and an object store.
+"""What the driver of a run costs: CPU of its process for each task, and how long a resumed run plans; and additions.
 
 Tasks have next to no work: a range of 1 KiB of a file, with one document. Every task is planned, submitted, committed and,
 where the engine is not `none`, run. The engine `none` gives a record for each task at once, whose outputs do not exist. The
@@ -6,29 +6,20 @@ mixture has two steps of as many tasks, before and after a global stage, so the 
 
 Additions are of so many documents each, alternately, to one output, with exact and MinHash deduplication, in this process,
 so that the start of workers does not count. The times are fitted by least squares: seconds = a + b * new + c * old.
-
-The object store is an S3 server on loopback (moto) behind a proxy that holds every answer back for 20 ms, each a process of
-its own. The server is Python and slower than a real one, so requests are also measured in CPU of the client, which no
-server changes.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import obstore
-import pyarrow.fs as pafs
 import pytest
 
 from datapipe.api import engine_factory, execute
@@ -40,8 +31,6 @@ from datapipe.engine.prepare import Only, prepare
 from datapipe.engine.protocol import Attempt
 from datapipe.engine.run import Run
 from datapipe.following.additions import mixture_of, publish_addition
-from datapipe.ledger.commit_files import MOST_RECORDS
-from datapipe.ledger.conditional import _open
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
@@ -54,17 +43,12 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 from tests.benchmarks.tables import Bound, Settings, Table
 from tests.support import corpora, runs
-from tests.support.object_store import CREDENTIALS
-from tests.support.slow_network import slow_object_store
 
 _BYTES = 1024
 _SIZES = (1_000, 10_000, 100_000)
 _ADDITIONS, _ADDED = 100, (1000, 4000)
 _STAGES = "stages:\n  - normalize.unicode\n  - filter.gopher_quality\n  - dedup.exact\n  - dedup.minhash: {}\n"
 _TAIL = "tokenizer: {train: {vocab_size: 4096}}\npack: {sequence_length: 512}\nexecution: {check_disk: false}\n"
-_DELAY_MS, _SMALL_BYTES, _LARGE_BYTES, _AT_ONCE = 20, 2_000, 64 << 20, 16
-_GROUPS = (50, MOST_RECORDS)
-"""Records of a commit: those that come in 0.1 s at 500 tasks a second, and the most."""
 
 
 def tables(settings: Settings) -> Iterator[Table]:
@@ -72,8 +56,6 @@ def tables(settings: Settings) -> Iterator[Table]:
     runs_of = [("none", 500)] if settings.quick else [("none", settings.documents)] if settings.documents else runs_of
     yield _driver(settings.folder / "driver", runs_of)
     yield _additions(settings.folder / "additions", 6 if settings.quick else _ADDITIONS)
-    if find_spec("moto"):
-        yield _object_store(*((20, 2_000) if settings.quick else (200, 100_000)))
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -116,22 +98,17 @@ def _record(task: Task, attempt: str) -> Record:
     """A record as the task would have it, of outputs that do not exist."""
     metrics, outputs = TaskMetrics(seconds=0.001, peak_bytes=1 << 28), {}
     if isinstance(task, MapTask):
-        metrics, outputs = _mapped(f"{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}", task.fingerprint)
+        metrics.document_counts = DocumentCounts(read=1, read_bytes=_BYTES, kept=1, kept_bytes=_BYTES)
+        for name in ("read", "filter.length", "write documents"):
+            metrics.spent(name, 0.0001, _BYTES, 1)
+        path = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}/documents.arrow"
+        checksum = f"xxh3:{task.fingerprint[:32]}"
+        outputs = {"documents": (TableFile(path=path, rows=1, bytes=1200, checksum=checksum, row_bytes=_BYTES),)}
     if isinstance(task, WriteTask):
         each = weight(_BYTES, 1)
         number = sum(task.start <= task.begin + each * place < task.stop for place in range(len(task.documents)))
         metrics.document_counts = DocumentCounts(read=number, kept=number)
     return Record(step=task.step, fingerprint=task.fingerprint, outputs=outputs, metrics=metrics)
-
-
-def _mapped(folder: str, fingerprint: str) -> tuple[TaskMetrics, dict[str, tuple[TableFile, ...]]]:
-    """Metrics and outputs as a map task has them."""
-    metrics = TaskMetrics(seconds=0.001, peak_bytes=1 << 28)
-    metrics.document_counts = DocumentCounts(read=1, read_bytes=_BYTES, kept=1, kept_bytes=_BYTES)
-    for name in ("read", "filter.length", "write documents"):
-        metrics.spent(name, 0.0001, _BYTES, 1)
-    path, checksum = f"{ATTEMPTS}/{folder}/documents.arrow", f"xxh3_128:{fingerprint[:32]}"
-    return metrics, {"documents": (TableFile(path=path, rows=1, bytes=1200, checksum=checksum, row_bytes=_BYTES),)}
 
 
 def _write_corpus(folder: Path, num_tasks: int) -> Path:
@@ -289,100 +266,5 @@ def _additions(folder: Path, num_additions: int) -> Table:
         "µs for each that is there already. Rows of this run are read first, and of the old rows only those with a "
         "hash of theirs.",
         header=("addition", "new documents", "documents before", "s"),
-        rows=rows,
-    )
-
-
-# ------------------------------------------------------------------------------------------------ an object store
-
-
-class _Arrow:
-    """The file system of pyarrow, as `Root` calls it: a large object by several requests at once."""
-
-    name = "pyarrow"
-
-    def __init__(self, root: Root) -> None:
-        self._root, self._files = root, root.filesystem
-
-    def put(self, path: str, content: bytes) -> None:
-        with self._files.open_output_stream(self._root.path(path), compression=None) as stream:
-            stream.write(content)
-
-    def get(self, path: str) -> int:
-        return len(self._root.read_bytes(path))
-
-    def count(self, folder: str) -> int:
-        return len(self._files.get_file_info(pafs.FileSelector(self._root.path(folder))))
-
-
-class _Obstore:
-    name = "obstore"
-
-    def __init__(self, root: Root) -> None:
-        self._store = _open(root)
-
-    def put(self, path: str, content: bytes) -> None:
-        obstore.put(self._store, path, content)
-
-    def get(self, path: str) -> int:
-        return len(memoryview(obstore.get(self._store, path).bytes()))
-
-    def count(self, folder: str) -> int:
-        return sum(len(part) for part in obstore.list(self._store, folder))
-
-
-def _taken(work: Callable[[], object]) -> tuple[float, float]:
-    """Seconds by clock, and of CPU of this process."""
-    started, cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - started, time.process_time() - cpu
-
-
-def _requests(client: _Arrow | _Obstore, count: int) -> Iterator[tuple[str, str, str]]:
-    """What small and large objects take: name of the work, by clock, of CPU."""
-    small, large = b"x" * _SMALL_BYTES, os.urandom(_LARGE_BYTES)
-    paths = [f"{client.name}/small/{number}" for number in range(count)]
-    for name, work in (("put", lambda path: client.put(path, small)), ("get", client.get)):
-        for at_once in (1, _AT_ONCE):
-            with ThreadPoolExecutor(at_once) as pool:
-                wall, cpu = _taken(lambda pool=pool, work=work: list(pool.map(work, paths)))
-            suffix = f", {at_once} at once" if at_once > 1 else ""
-            yield f"{name} 2 kB{suffix}", f"{1e3 * wall / count:.1f} ms", f"{1e3 * cpu / count:.2f} ms"
-    wall, cpu = _taken(lambda: client.count(f"{client.name}/small"))
-    yield f"list {count} objects", f"{1e3 * wall:.0f} ms", f"{1e3 * cpu:.1f} ms"
-    for name, work in (("put 64 MiB", lambda path: client.put(path, large)), ("get 64 MiB", client.get)):
-        wall, cpu = min(_taken(lambda work=work: work(f"{client.name}/large")) for _ in range(3))
-        yield name, f"{wall:.2f} s", f"{cpu:.3f} s"
-
-
-def _commits(root: Root, count: int) -> Iterator[tuple[str, str, str]]:
-    """Commits a second by the size of their groups, and the time to read all of them back."""
-    for size in _GROUPS:
-        ledger, names = Ledger(root.within(f"group-{size}")), [f"{number:064x}" for number in range(count)]
-        records = []
-        for name in names if size == MOST_RECORDS else names[: count // 10]:
-            metrics, outputs = _mapped(f"web.read/{name[:16]}-0123456789ab", name)
-            records.append(Record(step="web/read", fingerprint=name, outputs=outputs, metrics=metrics))
-        groups = [records[start : start + size] for start in range(0, len(records), size)]
-        wall, cpu = _taken(lambda ledger=ledger, groups=groups: [ledger.commit(group) for group in groups])
-        yield f"commit {len(records):,} records, {size} at a time", f"{len(records) / wall:,.0f} a second", f"{cpu:.1f} s"
-    again = Ledger(root.within(f"group-{MOST_RECORDS}"))
-    wall, cpu = _taken(again.load)
-    assert len(again.fingerprints()) == count
-    yield f"read {count:,} records back", f"{wall:.1f} s", f"{cpu:.1f} s"
-
-
-def _object_store(count: int, num_records: int) -> Table:
-    os.environ.update(CREDENTIALS)
-    with slow_object_store("far", _DELAY_MS) as query:
-        root = Root(f"s3://far/benchmark{query}")
-        pairs = zip(*(_requests(client(root), count) for client in (_Arrow, _Obstore)))
-        rows = [(*ours, *theirs[1:]) for ours, theirs in pairs]
-        rows += [(*row, "", "") for row in _commits(root, num_records)]
-    return Table(
-        title="An object store 20 ms away",
-        note="An S3 server on loopback (moto) behind a proxy that holds every answer back for 20 ms. By clock, and CPU of the "
-        "client.",
-        header=("", "pyarrow", "CPU", "obstore", "CPU"),
         rows=rows,
     )

@@ -1,10 +1,6 @@
 """A service of batches on loopback: bytes per second of the server's CPU and of the clock, beside loaders of the files.
 
 Batches of 16 sequences of 2,048 tokens, `input_ids` in int64: 262 kB. Server and clients are processes of their own.
-
-Under load: two servers, four clients that compare every batch with a loader of the files, and beside them one client after
-another that comes for a few batches, every second one of which is killed while it reads. `DATAPIPE_SOAK_MINUTES=105` makes
-it last; memory, threads and descriptors should stay.
 """
 
 from __future__ import annotations
@@ -13,19 +9,14 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-import numpy as np
-
 from tests.benchmarks.large_snapshot import sparse_snapshot
 from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table
 from tests.support.certificates import Authority
-from tests.support.cli_processes import DEADLINE_S
 from tests.support.object_store import CREDENTIALS, served_objects
 from tests.support.service import Server, served
 from tests.support.snapshots import make_snapshot
@@ -91,22 +82,9 @@ for _ in range(min(steps, count // 16 - 8)):
 print(json.dumps({"first_s": first_s, "wall_s": time.perf_counter() - begun, "bytes": num_bytes}))
 """
 
-_BRIEF = """
-import sys, warnings
-warnings.simplefilter("ignore")
-from datapipe.loader import Loader
-loader = Loader(sys.argv[1], global_batch_size=16)
-for number in range(40):
-    next(loader)
-    print(number, flush=True)
-loader.close()
-"""
-
 
 def tables(settings: Settings) -> Iterator[Table]:
     yield _speed(settings)
-    minutes = float(os.environ.get("DATAPIPE_SOAK_MINUTES", "0.3" if settings.quick else "10"))
-    yield _under_load(settings.folder / "load", minutes)
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -205,68 +183,3 @@ def _local(name: str, told: dict[str, Any]) -> tuple[str, ...]:
 def _trainer(url: str, quick: bool) -> tuple[str, ...]:
     told = _client(url, 10 if quick else 250, _STEP_S)
     return "service, plain, steps of 80 ms", "", "", f"{told['first_s']:.2f} s", f"{told['lost_share']:.3%} of the time lost"
-
-
-# ------------------------------------------------------------------------------------------------ under load
-
-
-def _under_load(folder: Path, minutes: float) -> Table:
-    folder.mkdir()
-    output = make_snapshot(folder / "output", {"code": 310, "web": 830}, sequence_length=2048)
-    readings: dict[str, list[tuple[float, int, int]]] = {}
-    num_brief = 0
-    with ExitStack() as stack:
-        servers = [
-            stack.enter_context(served(folder / name, f"web={output}", "--no-files")) for name in ("server a", "server b")
-        ]
-        url = f"grpc://{','.join(f'127.0.0.1:{server.port}' for server in servers)}/web"
-        command = [sys.executable, "-m", "tests.support.service_client", url, str(output)]
-        stop, logs = folder / "stop", [folder / f"client-{rank}.log" for rank in range(4)]
-        clients = [
-            subprocess.Popen([*command, str(rank), "4", str(stop), "0.02"], stdout=log.open("w"))
-            for rank, log in enumerate(logs)
-        ]
-        for client in clients:
-            stack.callback(client.kill)
-        processes = {f"server {name}": server.process.pid for name, server in zip("ab", servers)}
-        processes |= {f"client {rank}": client.pid for rank, client in enumerate(clients)}
-        end_s = time.monotonic() + 60 * minutes
-        while time.monotonic() < end_s:
-            _brief_client(url, is_killed=num_brief % 2 == 1)
-            num_brief += 1
-            assert all(client.poll() is None for client in clients), "a client has ended"
-            for name, process in processes.items():
-                readings.setdefault(name, []).append(_reading(process))
-        stop.touch()
-        assert [client.wait(DEADLINE_S) for client in clients] == [0] * 4
-    num_steps = sum(int(log.read_text().splitlines()[-1].split()[1]) for log in logs)
-    rows = []
-    for name, each in readings.items():
-        figures = np.array(each)
-        memory = ", ".join(f"{part[:, 0].mean():.0f}" for part in np.array_split(figures, min(6, len(figures))))
-        extremes = (f"{int(figures[:, column].min())} to {int(figures[:, column].max())}" for column in (1, 2))
-        rows.append((name, memory, *extremes))
-    return Table(
-        title="A service under load",
-        note=f"{minutes:g} minutes, {num_steps:,} steps of four clients that compare every batch with a loader of the "
-        f"files, and {num_brief:,} clients that came and went, every second one killed while it read. Means over the "
-        "sixths of the time; the clients hold both loaders. All batches were equal.",
-        header=("process", "MB", "threads", "descriptors"),
-        rows=rows,
-    )
-
-
-def _reading(process: int) -> tuple[float, int, int]:
-    """Resident megabytes, threads and open descriptors of a process."""
-    lines = dict(line.split(":", 1) for line in Path(f"/proc/{process}/status").read_text().splitlines())
-    return int(lines["VmRSS"].split()[0]) / 1000, int(lines["Threads"]), len(list(Path(f"/proc/{process}/fd").iterdir()))
-
-
-def _brief_client(url: str, is_killed: bool) -> None:
-    client = subprocess.Popen([sys.executable, "-c", _BRIEF, url], stdout=subprocess.PIPE, text=True)
-    assert client.stdout is not None
-    if is_killed:
-        client.stdout.readline()
-        client.kill()
-    client.communicate(timeout=DEADLINE_S)
-    assert is_killed or client.returncode == 0

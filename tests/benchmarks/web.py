@@ -3,8 +3,8 @@
 Archives: those of the real corpora, repeated to a few ten million bytes and packed again. Peers read every record with its
 body, and parse the HTTP heads; they decode no body and make no columns.
 
-Crawl: from a gzip WARC to text, beside resiliparse called on decoded pages, warcio with resiliparse as DCLM calls it, and
-datatrove. Extraction: scores are means over pages of the words as a bag; the last column divides the time of resiliparse
+Crawl: from a gzip WARC to text, beside resiliparse called on decoded pages, and warcio with resiliparse as DCLM calls it.
+Extraction: scores are means over pages of the words as a bag; the last column divides the time of resiliparse
 called by itself on decoded pages by that of the engine. Peers that are not installed are left out; give their folder in
 PYTHONPATH.
 """
@@ -12,11 +12,11 @@ PYTHONPATH.
 from __future__ import annotations
 
 import gzip
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from time import process_time
 from typing import Any, cast
 
 import lz4.frame
@@ -181,13 +181,11 @@ def _crawl(settings: Settings, num_runs: int) -> Table:
         "`read.warc`, `extract.html: {engine: trafilatura}`": _extracted(file, "trafilatura"),
     }
     calls |= {"warcio and resiliparse, as DCLM": lambda: _dclm(file.url)} if find_spec("warcio") else {}
-    if find_spec("datatrove") and find_spec("magic"):
-        calls["datatrove: WarcReader, Trafilatura"] = lambda: _datatrove(file.url)
     best, kept = dict.fromkeys(calls, float("inf")), {}
     for name in list(calls) * num_runs:
-        started = _cpu_s()
+        started = process_time()
         kept[name] = calls[name]()
-        best[name] = min(best[name], _cpu_s() - started)
+        best[name] = min(best[name], process_time() - started)
     rows = [
         (name, f"{kept[name]:,}", f"{len(pages) / taken_s:,.0f}", f"{num_bytes / taken_s / 1e6:,.1f}", f"{least / taken_s:.2f}")
         for least in [best[f"{_BY_ITSELF}, on decoded pages"]]
@@ -240,21 +238,6 @@ def _dclm(path: str) -> int:
                 except UnicodeDecodeError:
                     continue
     return kept
-
-
-def _datatrove(path: str) -> int:
-    """datatrove's reader and extractor with their defaults."""
-    from datatrove.pipeline.extractors import Trafilatura  # type: ignore[import-not-found]
-    from datatrove.pipeline.readers import WarcReader  # type: ignore[import-not-found]
-
-    file = Path(path)
-    return sum(1 for _ in Trafilatura()(WarcReader(str(file.parent), glob_pattern=file.name)()))
-
-
-def _cpu_s() -> float:
-    """CPU seconds of this process and of those it has waited for: datatrove extracts in one of its own."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
 
 
 # ------------------------------------------------------------------------------------------------ extraction

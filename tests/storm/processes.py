@@ -8,6 +8,7 @@ A process that lost its parent keeps the mark, so orphans are found whoever adop
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import signal
@@ -17,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.cli_processes import COMMAND, is_running
+from tests.support.cli_processes import COMMAND, children, is_running
 
 MARK = "DATAPIPE_STORM"
 DEADLINE_S = 300.0
@@ -141,14 +142,10 @@ def marked(mark: str) -> dict[int, str]:
 def workers_of(command: Command) -> list[int]:
     """Processes that the driver started to do its tasks."""
     found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
-                if int(parent) == command.pid and b"datapipe.engine.workers" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
+    for process_id in children(command.pid):
+        with contextlib.suppress(OSError):  # it has just ended
+            if b"datapipe.engine.workers" in Path(f"/proc/{process_id}/cmdline").read_bytes():
+                found.append(process_id)
     return found
 
 
@@ -168,8 +165,6 @@ def without_orphans(mark: str, deadline_s: float = 30.0) -> None:
     except HangError:
         left = marked(mark)
         for process_id in left:
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process_id, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
         raise AssertionError(f"orphans: {left}") from None

@@ -9,6 +9,7 @@ A round depends on its seed, kind and number alone, so `--round kill:4` with the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -213,9 +214,7 @@ class Round:
     def close(self, *, keeps: bool) -> None:
         """Ends what is left of its processes, and deletes its folder."""
         for process_id in processes.marked(self.mark):
-            try:
+            with contextlib.suppress(ProcessLookupError):
                 os.kill(process_id, 9)
-            except ProcessLookupError:
-                continue
         if not keeps:
             shutil.rmtree(self.folder, ignore_errors=True)

@@ -13,26 +13,11 @@ import pyarrow.parquet as pq
 import zstandard
 
 _STOP = ["the", "be", "to", "of", "and", "that", "have", "with"]
+# fmt: off
 _SYLLABLES = [
-    "ba",
-    "con",
-    "der",
-    "est",
-    "fi",
-    "gra",
-    "hol",
-    "in",
-    "jor",
-    "ka",
-    "lum",
-    "men",
-    "nor",
-    "op",
-    "per",
-    "qua",
-    "ri",
-    "sta",
+    "ba", "con", "der", "est", "fi", "gra", "hol", "in", "jor", "ka", "lum", "men", "nor", "op", "per", "qua", "ri", "sta",
 ]
+# fmt: on
 
 
 def prose(rng: random.Random, num_words: int = 120) -> str:

@@ -38,14 +38,8 @@ def object_store(bucket: str, host: str = "127.0.0.1") -> Iterator[str]:
 @contextmanager
 def served_objects(bucket: str) -> Iterator[str]:
     """The same server in a process of its own, which ends with the context; yields the query."""
-    with serving("-c", _SERVER, bucket) as query:
-        yield query
-
-
-@contextmanager
-def serving(*arguments: str) -> Iterator[str]:
-    """Runs Python in a process that serves until its input ends; yields the first line that it prints."""
-    with subprocess.Popen([sys.executable, *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    command = [sys.executable, "-c", _SERVER, bucket]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         try:
             yield process.stdout.readline().strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -48,10 +49,8 @@ class Stop:
 def send(process_ids: list[int], number: int) -> None:
     """Sends a signal to all that still run."""
     for process_id in process_ids:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.kill(process_id, number)
-        except ProcessLookupError:
-            continue
 
 
 FAULTS = (Stop(),)

@@ -27,7 +27,7 @@ from datapipe.engine.prepare import prepare
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.plan import runs
 from datapipe.plan.expand import Expander
-from datapipe.plan.outputs import ExchangeFile
+from datapipe.plan.outputs import ExchangeFile, TableFile
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
@@ -140,8 +140,9 @@ class Grown:
         for table, files in record.outputs.items():
             if table.startswith("emitted.") or not kind.startswith(("read", "apply")):
                 name = table if kind == "read" else kind
-                self.rows_bytes[name] += sum(file.row_bytes for file in files)
-                self.stored_bytes[name] += sum(file.bytes for file in files)
+                written = [file for file in files if isinstance(file, ExchangeFile | TableFile)]
+                self.rows_bytes[name] += sum(file.row_bytes for file in written)
+                self.stored_bytes[name] += sum(file.bytes for file in written)
 
     def us(self, step: str) -> float:
         """Microseconds a document."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -27,6 +29,18 @@ def test_written_readme_replaces_the_sections_of_its_tables_alone() -> None:
 @pytest.mark.parametrize(("ratio", "holds"), [(0.9, False), (1.0, True), (2.0, True), (2.1, False)])
 def test_bound_holds_between_its_limits(ratio: float, holds: bool) -> None:
     assert Bound(name="a", ratio=ratio, least=1, most=2).holds is holds
+
+
+@pytest.mark.parametrize("ratios", [[1.5], [3.0, 1.5], [3.0, 3.0]])
+def test_check_fails_for_a_bound_that_is_broken_twice(
+    ratios: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = iter(ratios)
+    module = ModuleType("tests.benchmarks.made_up")
+    module.bounds = lambda folder: [Bound(name="a", ratio=next(left), most=2)]  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    assert benchmarks.check(["made_up"], tmp_path) is (ratios[-1] < 2)
+    assert list(left) == []
 
 
 @pytest.mark.parametrize("name", benchmarks.BENCHMARKS)

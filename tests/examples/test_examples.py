@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import os
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,6 +26,38 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, vocab_size=256)
 
 
+@pytest.fixture
+def master(monkeypatch: pytest.MonkeyPatch) -> None:
+    tell_master(monkeypatch)
+
+
+def tell_master(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sets what torchrun sets for all processes of a node."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}
+    for name, value in {**launched, "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}.items():
+        monkeypatch.setenv(name, value)
+
+
+def printed_by_ranks(example: str, output: Path, folder: Path, program: str, world_size: int) -> list[list[Any]]:
+    """What each rank prints behind "found", value by value. All run `program` with the example, the snapshot and a folder."""
+    paths = os.pathsep.join([str(EXAMPLES.parents[1]), *sys.path])
+    own = {"PYTHONPATH": paths, "WORLD_SIZE": str(world_size), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", program, str(EXAMPLES / example), str(output), str(folder)]
+    running = []
+    for rank in range(world_size):
+        environment = {**os.environ, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment))
+    found = []
+    for process in running:
+        printed, errors = process.communicate(timeout=280)
+        assert process.returncode == 0, errors
+        lines = [line.removeprefix("found ") for line in printed.splitlines() if line.startswith("found ")]
+        found.append([ast.literal_eval(line) for line in lines])
+    return found
+
+
 @pytest.mark.slow
 def test_plain_loop_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: Path) -> None:
     from tests.examples.plain_loop import train
@@ -36,54 +68,16 @@ def test_plain_loop_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp
     assert train(str(output), STEPS, tmp_path / "parts.pt") == whole[STOPPED_AT:]
 
 
-def start(example: str, output: Path, folder: Path, program: list[str], world_size: int) -> list[subprocess.Popen[str]]:
-    """One process for each rank, which runs `program` with the example, the snapshot and a folder as arguments."""
-    paths = os.pathsep.join([str(EXAMPLES.parents[1]), *sys.path])
-    own = {"PYTHONPATH": paths, "WORLD_SIZE": str(world_size), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    return [
-        subprocess.Popen(
-            [sys.executable, *program, str(EXAMPLES / example), str(output), str(folder)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**os.environ, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-        )
-        for rank in range(world_size)
-    ]
-
-
-RANK = """
-import runpy, sys
-example, output, folder = sys.argv[1:]
-for name, steps in (("whole", 15), ("parts", 5), ("parts", 15)):
-    here = f"{folder}/{name}"
-    sys.argv = [example, output, "--steps", str(steps), "--checkpoint", f"{here}.pt", "--init", f"file://{here}-{steps}"]
-    runpy.run_path(example, run_name="__main__")
-"""
-"""Three runs of the example in one process, which has to import torch once."""
-
-
-@pytest.mark.slow
-def test_ddp_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: Path) -> None:
-    running = start("ddp.py", output, tmp_path, ["-c", RANK], world_size=2)
-    wholes = []
-    for process in running:
-        printed, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
-        whole, first, second = (ast.literal_eval(line) for line in printed.splitlines())
-        assert (len(set(whole)), len(first)) == (STEPS, STOPPED_AT)
-        assert first + second == whole
-        wholes.append(whole)
-    assert wholes[0] != wholes[1]  # each rank has its own rows
-
-
 TWO_RUNS = """
-import runpy, sys
+import contextlib, io, runpy, sys
 example, output, folder = sys.argv[1:]
 for steps in ("2", "4"):
     sys.argv = [example, output, "--steps", steps, "--checkpoint", f"{folder}/model.pt", "--init", f"file://{folder}/{steps}"]
-    runpy.run_path(example, run_name="__main__")
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        runpy.run_path(example, run_name="__main__")
+    print("found", printed.getvalue().strip(), flush=True)
 """
+"""Two runs of the example in one process, which has to import torch once."""
 
 
 @pytest.mark.slow
@@ -97,13 +91,9 @@ def test_any_number_of_processes_has_the_parameters_and_losses_of_one(
     for size in (1, world_size):  # three data-parallel processes have 2, 3 and 3 of 8 rows
         folder = tmp_path / str(size)
         folder.mkdir()
-        printed = []
-        for process in start(example, output, folder, ["-c", TWO_RUNS], size):
-            text, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors
-            printed.append([loss for line in text.splitlines() for loss in ast.literal_eval(line)])
+        of_ranks = printed_by_ranks(example, output, folder, TWO_RUNS, size)
         parameters.append(torch.load(folder / "model.pt")["model"])
-        losses.append(torch.tensor(printed).sum(dim=0))
+        losses.append(torch.tensor([[*first, *resumed] for first, resumed in of_ranks]).sum(dim=0))
     assert losses[0].shape == (4,)
     torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
@@ -118,20 +108,21 @@ example, output, folder = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("example", example)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-if Path(example).stem in ("distributed_checkpoint", "megatron_loop", "torchtitan_loop"):
+if Path(example).stem in ("ddp", "distributed_checkpoint", "megatron_loop", "torchtitan_loop"):
     dist.init_process_group("gloo")
 for name, steps in (("whole", 15), ("parts", 5), ("parts", 15)):
-    losses = module.train(output, steps, Path(folder, name))
-    print("losses", losses, flush=True)
+    print("found", module.train(output, steps, Path(folder, name)), flush=True)
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("master")
 @pytest.mark.parametrize(
     ("example", "is_cumulative"),
     [
         pytest.param("accelerate_loop.py", False, marks=pytest.mark.needs("accelerate")),
+        ("ddp.py", False),
         pytest.param("deepspeed_loop.py", False, marks=pytest.mark.needs("deepspeed")),
         ("distributed_checkpoint.py", False),
         pytest.param("hf_trainer.py", True, marks=pytest.mark.needs("transformers", "accelerate")),
@@ -141,16 +132,11 @@ dist.destroy_process_group()
     ],
 )
 def test_trainer_on_two_processes_resumed_has_the_losses_of_one_that_was_not(
-    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, example: str, is_cumulative: bool
+    output: Path, tmp_path: Path, example: str, is_cumulative: bool
 ) -> None:
     """Started as torchrun starts processes. `is_cumulative`: the example returns the losses before the checkpoint, too."""
-    tell_master(monkeypatch)
     wholes = []
-    for process in start(example, output, tmp_path, ["-c", THREE_RUNS], world_size=2):
-        printed, errors = process.communicate(timeout=280)
-        assert process.returncode == 0, errors
-        lines = [line.removeprefix("losses ") for line in printed.splitlines() if line.startswith("losses ")]
-        whole, first, second = (ast.literal_eval(line) for line in lines)
+    for whole, first, second in printed_by_ranks(example, output, tmp_path, THREE_RUNS, world_size=2):
         assert len(set(whole)) == len(whole) >= STEPS
         assert len(whole) == 3 * len(first)
         assert whole == (second if is_cumulative else first + second)
@@ -158,15 +144,6 @@ def test_trainer_on_two_processes_resumed_has_the_losses_of_one_that_was_not(
         wholes.append(whole)
     are_equal = wholes[0] == wholes[1]
     assert are_equal == (example in ("hf_trainer.py", "megatron_loop.py"))  # whose losses are those of all processes
-
-
-def tell_master(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets what torchrun sets for all processes of a node."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}
-    for name, value in {**launched, "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}.items():
-        monkeypatch.setenv(name, value)
 
 
 TWO_SPLITS = """
@@ -179,24 +156,19 @@ module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 dist.init_process_group("gloo")
 for tensor_parallel in (1, 2):
-    print(module.train(output, 6, Path(folder, str(tensor_parallel)), tensor_parallel), flush=True)
+    print("found", module.train(output, 6, Path(folder, str(tensor_parallel)), tensor_parallel), flush=True)
 dist.destroy_process_group()
 """
 
 
 @pytest.mark.slow
-def test_megatron_has_the_same_losses_with_data_parallel_and_with_tensor_parallel_ranks(
-    output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("master")
+def test_megatron_has_the_same_losses_with_data_parallel_and_with_tensor_parallel_ranks(output: Path, tmp_path: Path) -> None:
     import torch
 
-    tell_master(monkeypatch)
-    for process in start("megatron_loop.py", output, tmp_path, ["-c", TWO_SPLITS], world_size=2):
-        printed, errors = process.communicate(timeout=240)
-        assert process.returncode == 0, errors
-        by_data, by_tensor = (torch.tensor(ast.literal_eval(line)) for line in printed.splitlines())
-        assert by_data.shape == (6,)
-        torch.testing.assert_close(by_tensor, by_data, rtol=1e-5, atol=1e-6)
+    for by_data, by_tensor in printed_by_ranks("megatron_loop.py", output, tmp_path, TWO_SPLITS, world_size=2):
+        assert len(by_data) == 6
+        assert by_tensor == pytest.approx(by_data, rel=1e-5, abs=1e-6)
     following = []
     for split in ("1", "2"):
         saved = torch.load(tmp_path / split / "mp_rank_00.pt")
@@ -205,25 +177,3 @@ def test_megatron_has_the_same_losses_with_data_parallel_and_with_tensor_paralle
         loader.load_state_dict(saved["loader"])
         following.append(next(loader)["input_ids"].tolist())
     assert following[0] == following[1] == Loader(output, global_batch_size=8).batch(6)["input_ids"].tolist()
-
-
-@pytest.mark.slow
-@pytest.mark.needs("transformers", "accelerate")
-@pytest.mark.filterwarnings("ignore")  # those of a library that is not ours
-def test_hugging_face_trainer_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: Path) -> None:
-    train = importlib.import_module("tests.examples.hf_trainer").train
-    whole = train(str(output), STEPS, tmp_path / "whole")
-    assert len(set(whole)) == STEPS
-    assert train(str(output), STOPPED_AT, tmp_path / "parts") == whole[:STOPPED_AT]
-    assert train(str(output), STEPS, tmp_path / "parts") == whole
-
-
-@pytest.mark.slow
-@pytest.mark.needs("lightning")
-@pytest.mark.filterwarnings("ignore")  # those of a library that is not ours
-def test_lightning_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: Path) -> None:
-    train = importlib.import_module("tests.examples.lightning_module").train
-    whole = train(str(output), STEPS, tmp_path / "whole.ckpt")
-    assert len(set(whole)) == STEPS
-    assert train(str(output), STOPPED_AT, tmp_path / "parts.ckpt") == whole[:STOPPED_AT]
-    assert train(str(output), STEPS, tmp_path / "parts.ckpt") == whole[STOPPED_AT:]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.examples.test_examples import start, tell_master
+from tests.examples.test_examples import printed_by_ranks, tell_master
 from tests.support.snapshots import make_snapshot
 
 pytestmark = [pytest.mark.needs("jax"), pytest.mark.slow]
@@ -47,16 +47,10 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_jax_loop_of_two_processes_has_the_losses_of_one_and_is_restored_there(
     output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    printed: dict[int, list[list[object]]] = {}
+    printed: dict[int, list[list[Any]]] = {}
     for world_size in (2, 1):
         tell_master(monkeypatch)
-        running = start("jax_loop.py", output, tmp_path, ["-c", PROGRAM], world_size)
-        for process in running:
-            text, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors
-            assert "Traceback" not in errors
-            lines = [ast.literal_eval(line.removeprefix("found ")) for line in text.splitlines() if line.startswith("found ")]
-            printed.setdefault(world_size, []).append(lines)
+        printed[world_size] = printed_by_ranks("jax_loop.py", output, tmp_path, PROGRAM, world_size)
     (first, second), (alone,) = printed[2], printed[1]
     for (whole, begun, resumed), expected in ((first[:3], alone[0]), (second[:3], alone[0]), (alone[:3], first[0])):
         assert whole == pytest.approx(expected, rel=1e-4)

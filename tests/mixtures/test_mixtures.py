@@ -93,12 +93,18 @@ def test_example_of_the_readme_loads(tmp_path: Path) -> None:
     assert {name: float(share) for name, share in mixture.average_shares().items()} == {"web": 0.7, "code": 0.3}
 
 
+def report_of(name: str, output: Path, *overrides: str) -> dict[str, Any]:
+    """The report of a run of an example, in which every document that was read has one fate."""
+    done = runs.run_mixture(MIXTURES / f"{name}.yaml", output=output, overrides=overrides, make_engine=runs.InProcess).report
+    for entry in done["sources"].values():
+        documents = entry["documents"]
+        assert documents["read"] == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
+    return done
+
+
 @pytest.mark.slow
 def test_fineweb_drops_by_url_and_length_and_keeps_prose(corpora: Path) -> None:
-    done = runs.run_mixture(
-        MIXTURES / "fineweb.yaml", output=corpora / "out", overrides=SMALL, make_engine=runs.InProcess
-    ).report
-    documents = done["sources"]["web"]["documents"]
+    documents = report_of("fineweb", corpora / "out", *SMALL)["sources"]["web"]["documents"]
     assert documents["read"] == 62
     assert documents["dropped"]["filter.url:soft_words"] == 1
     assert documents["kept"] > 10  # made-up words are not always English to the model
@@ -108,19 +114,13 @@ def test_fineweb_drops_by_url_and_length_and_keeps_prose(corpora: Path) -> None:
 @pytest.mark.needs("fastwarc", "isal", "resiliparse", "trafilatura")
 @pytest.mark.parametrize("name", ["wet", "commoncrawl", "extractors"])
 def test_archives_become_batches(name: str, corpora: Path) -> None:
-    made_up = ["validation=0%"]  # invented words pass no filter for English
-    mixture = load_mixture(MIXTURES / f"{name}.yaml", [*SMALL, *made_up], str(corpora / "out"))
-    done = runs.run_mixture(MIXTURES / f"{name}.yaml", output=corpora / "out", overrides=[*SMALL, *made_up]).report
-    for source in mixture.sources:
-        documents = done["sources"][source]["documents"]
-        assert documents["read"] == 40
-        assert documents["read"] == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
+    done = report_of(name, corpora / "out", *SMALL, "validation=0%")  # invented words pass no filter for English
+    assert {entry["documents"]["read"] for entry in done["sources"].values()} == {40}
 
 
 @pytest.mark.slow
 def test_code_drops_data_and_keeps_code(corpora: Path) -> None:
-    done = runs.run_mixture(MIXTURES / "code.yaml", output=corpora / "out", overrides=SMALL, make_engine=runs.InProcess).report
-    documents = done["sources"]["code"]["documents"]
+    documents = report_of("code", corpora / "out", *SMALL)["sources"]["code"]["documents"]
     assert documents["read"] == 32
     assert documents["dropped"]["filter.code_quality:mean_line_length"] == 1
     assert documents["kept"] > 20
@@ -138,59 +138,53 @@ def _write_with_urls(folder: Path, target: Path) -> None:
 
 
 @pytest.mark.real
-def test_fineweb_of_real_pages_balances(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fineweb_of_real_pages_keeps_half(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _write_with_urls(real_data / "prose", tmp_path / "crawl")
     monkeypatch.setenv("CRAWL", str(tmp_path / "crawl"))
-    done = runs.run_mixture(MIXTURES / "fineweb.yaml", output=tmp_path / "run", overrides=SMALL).report
-    documents = done["sources"]["web"]["documents"]
-    assert documents["read"] == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
+    documents = report_of("fineweb", tmp_path / "run", *SMALL)["sources"]["web"]["documents"]
     assert documents["read"] > 2_000
     assert documents["quarantined"] == 0
     assert 0.4 < documents["kept"] / documents["read"] < 0.7
 
 
-@pytest.mark.real
-@pytest.mark.needs("fastwarc", "isal")
-def test_wet_of_a_real_crawl_balances(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("WET", str(real_data / "warc"))
-    overrides = ["tokenizer.train.vocab_size=300", "pack.sequence_length=128"]
-    done = runs.run_mixture(MIXTURES / "wet.yaml", output=tmp_path / "run", overrides=overrides).report
-    documents = done["sources"]["web"]["documents"]
-    assert documents["read"] == 51
-    assert documents["dropped"]["dedup.exact:duplicate"] == 10  # one file holds the pages of another, packed otherwise
-    assert documents["read"] == documents["kept"] + sum(documents["dropped"].values())
-    assert next(iter(Loader(tmp_path / "run", global_batch_size=8)))["input_ids"].shape == (8, 128)
+@pytest.fixture
+def archives(real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Archives of Common Crawl and of wget."""
+    for name in ("WET", "WARC"):
+        monkeypatch.setenv(name, str(real_data / "warc"))
 
 
+TINY = ["tokenizer.train.vocab_size=400", "pack.sequence_length=128"]
 WITHOUT_DAMAGE = "['**/resiliparse_clipped*']"
 
 
 @pytest.mark.real
-@pytest.mark.needs("fastwarc", "isal", "resiliparse", "trafilatura")
-def test_commoncrawl_of_real_archives_is_extracted_cleaned_and_streamed(
-    tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Archives of Common Crawl and of wget."""
-    monkeypatch.setenv("WARC", str(real_data / "warc"))
-    overrides = ["tokenizer.train.vocab_size=400", "pack.sequence_length=128", f"sources.web.exclude={WITHOUT_DAMAGE}"]
-    done = runs.run_mixture(MIXTURES / "commoncrawl.yaml", output=tmp_path / "run", overrides=overrides).report
-    entry = done["sources"]["web"]
-    assert entry["documents"]["read"] == 54
-    assert entry["counts"]["read:request"] == 55
-    assert 20 <= entry["documents"]["kept"] <= 35
-    assert entry["documents"]["quarantined"] == 0
+@pytest.mark.needs("fastwarc", "isal")
+@pytest.mark.usefixtures("archives")
+def test_wet_of_a_real_crawl_drops_the_pages_of_another_file(tmp_path: Path) -> None:
+    documents = report_of("wet", tmp_path / "run", *TINY)["sources"]["web"]["documents"]
+    assert (documents["read"], documents["quarantined"]) == (51, 0)
+    assert documents["dropped"]["dedup.exact:duplicate"] == 10  # one file holds the pages of another, packed otherwise
     assert next(iter(Loader(tmp_path / "run", global_batch_size=8)))["input_ids"].shape == (8, 128)
 
 
 @pytest.mark.real
 @pytest.mark.needs("fastwarc", "isal", "resiliparse", "trafilatura")
-def test_extractors_of_real_archives_keep_more_together_than_the_first_alone(
-    tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WARC", str(real_data / "warc"))
-    overrides = [f"sources.{name}.exclude={WITHOUT_DAMAGE}" for name in ("resiliparse", "trafilatura")]
-    overrides += ["tokenizer.train.vocab_size=400", "pack.sequence_length=128"]
-    done = runs.run_mixture(MIXTURES / "extractors.yaml", output=tmp_path / "run", overrides=overrides).report
+@pytest.mark.usefixtures("archives")
+def test_commoncrawl_of_real_archives_is_extracted_cleaned_and_streamed(tmp_path: Path) -> None:
+    entry = report_of("commoncrawl", tmp_path / "run", *TINY, f"sources.web.exclude={WITHOUT_DAMAGE}")["sources"]["web"]
+    assert (entry["documents"]["read"], entry["documents"]["quarantined"]) == (54, 0)
+    assert entry["counts"]["read:request"] == 55
+    assert 20 <= entry["documents"]["kept"] <= 35
+    assert next(iter(Loader(tmp_path / "run", global_batch_size=8)))["input_ids"].shape == (8, 128)
+
+
+@pytest.mark.real
+@pytest.mark.needs("fastwarc", "isal", "resiliparse", "trafilatura")
+@pytest.mark.usefixtures("archives")
+def test_extractors_of_real_archives_keep_more_together_than_the_first_alone(tmp_path: Path) -> None:
+    excluded = [f"sources.{name}.exclude={WITHOUT_DAMAGE}" for name in ("resiliparse", "trafilatura")]
+    done = report_of("extractors", tmp_path / "run", *TINY, *excluded)
     first, second = (done["sources"][name]["documents"] for name in ("resiliparse", "trafilatura"))
     assert first["read"] == second["read"] == 54
     assert second["dropped"]["dedup.url:duplicate"] > 20  # pages that both keep
@@ -198,12 +192,10 @@ def test_extractors_of_real_archives_keep_more_together_than_the_first_alone(
 
 
 @pytest.mark.real
-def test_code_of_real_functions_balances(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_of_real_functions_keeps_more_than_half(tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CODE", str(real_data / "code" / "humaneval_x_*.jsonl.gz"))
-    overrides = [*SMALL, "sources.code.path=${CODE}", "sources.code.text=prompt"]
-    done = runs.run_mixture(MIXTURES / "code.yaml", output=tmp_path, overrides=overrides).report
+    done = report_of("code", tmp_path, *SMALL, "sources.code.path=${CODE}", "sources.code.text=prompt")
     documents = done["sources"]["code"]["documents"]
-    assert documents["read"] == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
     assert documents["kept"] / documents["read"] > 0.5
 
 
@@ -213,7 +205,7 @@ def deduplicated(tmp_path_factory: pytest.TempPathFactory, real_data: Path) -> d
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(MIXTURES.parent)
         assert Path("../shared/data").resolve() == real_data.resolve()
-        return runs.run_mixture(MIXTURES / "dedup.yaml", output=tmp_path_factory.mktemp("dedup")).report
+        return report_of("dedup", tmp_path_factory.mktemp("dedup"))
 
 
 STEPS = ("dedup.url", "dedup.exact", "dedup.minhash", "dedup.lines", "dedup.substring")
@@ -250,9 +242,6 @@ def test_dedup_of_real_documents_is_the_funnel_in_its_comments(deduplicated: dic
     told = (MIXTURES / "dedup.yaml").read_text(encoding="utf-8")
     start = told.index(_line("", {heading: heading for heading in HEADINGS}))
     assert told[start:].partition("\n#\n")[0] == _funnel(deduplicated)  # where it changed, this is the table to put there
-    for entry in deduplicated["sources"].values():
-        documents = entry["documents"]
-        assert documents["read"] == documents["kept"] + sum(documents["dropped"].values())
 
 
 @pytest.mark.real

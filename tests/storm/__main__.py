@@ -26,7 +26,7 @@ from tests.storm.table import Table
 MOST_FAILURES = 5
 """Rounds of a kind that may go wrong until no more are played."""
 
-MODULES = ("kills", "stops", "flips", "disks", "stores", "inputs", "drivers", "clocks", "memory", "hostile", "nodes", "growth")
+MODULES = ("kills", "stops", "flips", "disks", "stores", "inputs", "drivers", "clocks", "memory", "nodes")
 
 
 def all_faults() -> list[Faults]:

@@ -22,7 +22,6 @@ class Settings:
         web: JSON lines of English web text inside `folder`, field `text`.
         only: measure what has this in its name.
         documents: the size of what grows with documents; 0: the size that the README shows.
-        before: a commit that `secrets` measures, too.
         datatrove, datatrove_script: the Python that has datatrove, and the script that it runs; "": not measured.
         streaming: the Python that has mosaicml-streaming and torch.
         decon: the command that runs a Python with the package decontaminate.
@@ -35,7 +34,6 @@ class Settings:
     web: Path
     only: str = ""
     documents: int = 0
-    before: str = ""
     datatrove: str = ""
     datatrove_script: str = ""
     streaming: str = ""

@@ -1,28 +1,12 @@
-"""Memory that does not suffice: a limit on the address space of all processes, and a stage that takes what it can get."""
+"""Memory that does not suffice: a limit on the address space of all processes."""
 
 from __future__ import annotations
 
-import os
 import resource
-import textwrap
 
-from tests.storm import checks
 from tests.storm.rounds import Round
-from tests.support import corpora, runs
 
 _WORDS = ("memory", "cannot allocate", "resource temporarily unavailable", "no sign of work", "did not respond", "silent")
-_GREEDY = '''
-    """A stage that takes memory for one document, more than there is."""
-    import numpy as np
-    from datapipe.stage import Map
-
-    class Greedy(Map):
-        """Keeps what it took."""
-        def process(self, batch):
-            if any("GREEDY" in text for text in batch.texts.to_pylist()):
-                self.__dict__.setdefault("held", []).append(np.ones(BYTES, np.uint8))
-            return {"text": batch.texts}
-'''
 
 
 class LittleMemory:
@@ -49,34 +33,4 @@ class LittleMemory:
         round.refused(line) if line else round.same()
 
 
-class GreedyStage:
-    """A stage that takes more memory than its process may have, on one document."""
-
-    name = "memory-greedy"
-    aim = 5
-    is_short = False
-
-    def play(self, round: Round) -> None:
-        size = round.rng.randrange(6, 12) << 30
-        (round.folder / "greedy.py").write_text(textwrap.dedent(_GREEDY).replace("BYTES", str(size)))
-        rows = corpora.documents(round.number, 60, exact=0, near=0, short=0)
-        marked = round.rng.randrange(60)
-        rows[marked]["text"] += " GREEDY"
-        corpora.write_jsonl(round.folder / "web.jsonl", rows)
-        mixture = runs.write_mixture(
-            round.folder, f"  web: {{path: {round.folder}/web.jsonl}}\n", "stages: ['greedy:Greedy']", runs.TAIL
-        )
-        environment = {"PYTHONPATH": f"{round.folder}:{os.environ.get('PYTHONPATH', os.getcwd())}"}
-        round.fault(f"a stage takes more than it may have on document {marked}")
-
-        def limited() -> None:
-            resource.setrlimit(resource.RLIMIT_AS, (5 << 30, 5 << 30))
-
-        ended = round.run("--set", "execution.max_retries=1", mixture=mixture, environment=environment, before=limited).wait()
-        round.check_processes()
-        line = round.check_refusal(ended, _WORDS)
-        checks.check_residue(round.output)
-        round.refused(line)
-
-
-FAULTS = (LittleMemory(), GreedyStage())
+FAULTS = (LittleMemory(),)

@@ -22,10 +22,10 @@ _COST = 10.0
 
 
 def fasttext(folder: Path) -> list[float]:
-    import fasttext  # pyright: ignore[reportMissingImports]
+    from fasttext import train_supervised  # pyright: ignore
 
     options = json.loads((folder / "options.json").read_text(encoding="utf-8"))
-    model = fasttext.train_supervised(str(folder / "train.txt"), thread=1, verbose=0, **options)
+    model = train_supervised(str(folder / "train.txt"), thread=1, verbose=0, **options)
     texts = (folder / "test.txt").read_text(encoding="utf-8").split("\n")[:-1]
     predicted = [{label: score for score, label in model.f.predict(f"{text}\n", 2, 0.0, "strict")} for text in texts]
     return [labels.get("__label__1", 0.0) for labels in predicted]

@@ -22,9 +22,13 @@ class ReadResult:
 
     documents: list[tuple[int, str, str | None]] = field(default_factory=list)
     rejected: list[tuple[int, str]] = field(default_factory=list)
+    is_damage: list[bool] = field(default_factory=list)
+    """Of each reject, whether it is damage of the file."""
+
     extra: dict[str, list[Any]] = field(default_factory=dict)
     excerpts: list[bytes] = field(default_factory=list)
     batch_sizes: list[int] = field(default_factory=list)
+    batch_bytes: list[int] = field(default_factory=list)
     input_bytes: int = 0
     passed_over: Counter[str] = field(default_factory=Counter)
 
@@ -37,8 +41,17 @@ class ReadResult:
         return [one for _, _, one in self.documents]
 
     @property
+    def places(self) -> list[int]:
+        return [place for place, _, _ in self.documents]
+
+    @property
     def rejected_places(self) -> list[int]:
         return [place for place, _ in self.rejected]
+
+    @property
+    def told(self) -> tuple[object, ...]:
+        """All but how the documents come in batches."""
+        return self.documents, self.rejected, self.is_damage, self.excerpts, self.extra, self.input_bytes, self.passed_over
 
 
 def input_file(path: Path, content: bytes | None = None, reader: Reader | None = None) -> InputFile:
@@ -60,18 +73,23 @@ def input_file(path: Path, content: bytes | None = None, reader: Reader | None =
 def read_splits(
     reader: Reader, splits: Sequence[Split], fields: FieldNames | None = None, opened: OpenInput | None = None
 ) -> ReadResult:
-    """All that a reader finds in some splits, one after the other."""
+    """All that a reader finds in some splits, one after the other. A page is decoded as UTF-8."""
     found = ReadResult()
     for split in splits:
         for batch in reader.read(split, fields or FieldNames(), opened or open_input):
-            assert len(batch.positions) == len(batch.texts) == len(batch.ids)
-            assert batch.texts.type == batch.ids.type == pa.large_string()
-            batch.texts.validate(full=True)
-            batch.ids.validate(full=True)
-            found.documents += zip(batch.positions.tolist(), batch.texts.to_pylist(), batch.ids.to_pylist())
+            assert len(batch.positions) == len(batch.content) == len(batch.ids)
+            assert batch.ids.type == pa.large_string()
+            assert batch.content.type == (pa.large_string() if reader.gives == "text" else pa.large_binary())
+            for column in (batch.content, batch.ids, *batch.extra.values()):
+                column.validate(full=True)
+                assert len(column) == len(batch.positions)
+            contents = [text if isinstance(text, str) else text.decode(errors="replace") for text in batch.content.to_pylist()]
+            found.documents += zip(batch.positions.tolist(), contents, batch.ids.to_pylist())
             found.rejected += [(one.position, one.error) for one in batch.rejected]
+            found.is_damage += [one.is_file_damage for one in batch.rejected]
             found.excerpts += [one.excerpt for one in batch.rejected]
             found.batch_sizes.append(len(batch.positions))
+            found.batch_bytes.append(batch.content.nbytes)
             found.input_bytes += batch.input_bytes
             found.passed_over.update(batch.passed_over)
             for name, column in batch.extra.items():

@@ -109,10 +109,8 @@ def test_list_may_be_compressed_and_a_cut_one_is_refused(folder: Path, ending: s
 
 def test_list_missing_file_is_named_with_its_line(folder: Path) -> None:
     (folder / "list.txt").write_text("# files\na.txt\nnone/x.txt\nnone/y.txt\ndeep\n")
-    assert _refused(f"@{folder}/list.txt") == (
-        f"'@{folder}/list.txt', line 3: {folder}/none/x.txt: there is no such file, and 2 other lines like it. Correct the "
-        f"list or `prefix`, or `exclude` what is missing."
-    )
+    error = _refused(f"@{folder}/list.txt")
+    assert f"'@{folder}/list.txt', line 3: {folder}/none/x.txt" in error and "2 other lines" in error
     assert "line 5" in _refused(f"@{folder}/list.txt", exclude=(f"{folder}/none/*",))
     assert [file.path for file in _discover(f"@{folder}/list.txt", exclude=(f"{folder}/none/*", f"{folder}/deep"))] == ["a.txt"]
     assert "leaves out all" in _refused(f"@{folder}/list.txt", exclude=(f"{folder}/**",))
@@ -137,12 +135,12 @@ def test_list_file_named_again_is_told_and_read_once(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "error"),
     [
-        (b"", "names no file. Expected one path a line"),
-        (b"# nothing\n\n", "names no file. Expected one path a line"),
-        (b"a.txt\nb\0.txt\n", "line 2: found a NUL byte. Expected a list of one path a line"),
-        (b"a.txt\n\xff.txt\n", "line 2: not UTF-8. Expected a list of one path a line"),
-        (b"x" * 20_000, "line 1: found a line of 20,000 bytes. Expected a list of one path a line"),
-        (gzip.compress(b"a.txt\n", mtime=0), "is a gzip archive, and its name is that of a plain file"),
+        (b"", "names no file"),
+        (b"# nothing\n\n", "names no file"),
+        (b"a.txt\nb\0.txt\n", "line 2: found a NUL byte"),
+        (b"a.txt\n\xff.txt\n", "line 2: not UTF-8"),
+        (b"x" * 20_000, "line 1: found a line of 20,000 bytes"),
+        (gzip.compress(b"a.txt\n", mtime=0), "gzip archive"),
     ],
 )
 def test_list_that_is_none_is_refused(folder: Path, content: bytes, error: str) -> None:
@@ -190,18 +188,16 @@ def test_list_of_a_store_names_no_file_of_this_machine(folder: Path, line: str) 
 
 @pytest.mark.slow
 def test_list_keys_of_documents_are_the_same_by_any_prefix(folder: Path) -> None:
+    (folder / "list.txt").write_text("a.txt\ndeep/c.txt\n")
     with object_store("crawl") as query, web_server() as server:
         store = pafs.FileSystem.from_uri(f"s3://crawl{query}")[0]
         for name in ("a.txt", "deep/c.txt", "list.txt"):
-            content = b"a.txt\ndeep/c.txt\n" if name == "list.txt" else (folder / name).read_bytes()
-            (folder / name).write_bytes(content)
-            server.files[f"/{name}"] = content
+            server.files[f"/{name}"] = (folder / name).read_bytes()
             with store.open_output_stream(f"crawl/{name}") as stream:
-                stream.write(content)
+                stream.write(server.files[f"/{name}"])
         prefixes = [str(folder), server.url("/"), f"s3://crawl{query}", f"s3://crawl/{query}"]
         found = [_discover(f"@{folder}/list.txt", prefix=prefix) for prefix in prefixes]
-        found.append(_discover(f"@s3://crawl/list.txt{query}"))
-        for files in found:
+        for files in (*found, _discover(f"@s3://crawl/list.txt{query}")):
             assert [(file.path, file.num_bytes) for file in files] == [("a.txt", 5), ("deep/c.txt", 10)]
         assert "there is no such file" in _refused(f"@{folder}/list.txt", prefix=f"s3://crawl/elsewhere{query}")
 

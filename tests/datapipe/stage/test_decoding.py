@@ -6,9 +6,11 @@ import bz2
 import gzip
 import lzma
 import random
+import re
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lz4.frame
 import pytest
@@ -57,45 +59,34 @@ _STORED = {
 
 
 @pytest.mark.parametrize(
-    ("found", "compression", "error"),
+    ("found", "compression", "ending"),
     [
-        ("gzip", "zstd", "the file is a gzip archive, and its name is that of a zstd archive. Expected a name ending in .gz"),
-        ("zstd", "gzip", "the file is a zstd archive, and its name is that of a gzip archive. Expected a name ending in .zst"),
-        ("gzip", None, "the file is a gzip archive, and its name is that of a plain file. Expected a name ending in .gz"),
-        ("zstd", None, "the file is a zstd archive, and its name is that of a plain file. Expected a name ending in .zst"),
-        ("xz", None, "the file is a xz archive, and its name is that of a plain file. Expected a name ending in .xz"),
-        (
-            "bzip2",
-            "gzip",
-            "the file is a bzip2 archive, and its name is that of a gzip archive. Expected a name ending in .bz2",
-        ),
-        ("gzip", "xz", "the file is a gzip archive, and its name is that of a xz archive. Expected a name ending in .gz"),
-        (
-            "zip",
-            "zstd",
-            "the file is a zip archive, and its name is that of a zstd archive. Expected plain text, .gz or .zst",
-        ),
-        ("plain text", "bzip2", "the file is plain text, and its name is that of a bzip2 archive. Expected a name without an"),
-        ("plain text", "xz", "the file is plain text, and its name is that of a xz archive. Expected a name without an"),
-        ("plain text", "gzip", "the file is plain text, and its name is that of a gzip archive. Expected a name without an"),
-        ("plain text", "zstd", "the file is plain text, and its name is that of a zstd archive. Expected a name without an"),
+        ("gzip", "zstd", ".gz"),
+        ("zstd", "gzip", ".zst"),
+        ("gzip", None, ".gz"),
+        ("zstd", None, ".zst"),
+        ("xz", None, ".xz"),
+        ("bzip2", "gzip", ".bz2"),
+        ("gzip", "xz", ".gz"),
+        ("zip", "zstd", "plain text, .gz or .zst"),
+        *(("plain text", compression, "without an") for compression in ("bzip2", "xz", "gzip", "zstd")),
     ],
 )
 def test_decoded_file_of_another_format_than_its_name_tells_is_told_as_what_it_is(
-    tmp_path: Path, found: str, compression: str | None, error: str
+    tmp_path: Path, found: str, compression: str | None, ending: str
 ) -> None:
     (tmp_path / "a").write_bytes(_STORED[found])
     with pytest.raises(BrokenStreamError) as raised:
         list(decoded(open_input, str(tmp_path / "a"), compression))
-    assert str(raised.value).startswith(error)
+    assert re.search(rf"is (a )?{found}.* name is that of a {compression or 'plain'}.* {ending}", str(raised.value))
 
 
-@pytest.mark.parametrize("size", range(12))
 @pytest.mark.parametrize("compression", _PACKED)
-def test_decoded_beginning_of_an_archive_is_cut_off_and_no_other_format(tmp_path: Path, compression: str, size: int) -> None:
-    (tmp_path / "a").write_bytes(_STORED[compression][:size])
-    with pytest.raises(BrokenStreamError, match="is empty" if size == 0 else f"the {compression} archive is cut off"):
-        list(decoded(open_input, str(tmp_path / "a"), compression))
+def test_decoded_beginning_of_an_archive_is_cut_off_and_no_other_format(tmp_path: Path, compression: str) -> None:
+    for size in range(12):
+        (tmp_path / "a").write_bytes(_STORED[compression][:size])
+        with pytest.raises(BrokenStreamError, match="is empty" if size == 0 else f"the {compression} archive is cut off"):
+            list(decoded(open_input, str(tmp_path / "a"), compression))
 
 
 @pytest.mark.parametrize(("compression", "pack"), _PACKED.items())
@@ -104,7 +95,7 @@ def test_decoded_bytes_behind_an_archive_are_told_from_damage_in_it(
     tmp_path: Path, compression: str, pack: Callable[[bytes], bytes], behind: bytes
 ) -> None:
     (tmp_path / "a").write_bytes(pack(b"content") + behind)
-    with pytest.raises(BrokenStreamError, match=f"bytes that are no {compression} archive follow the end of the archive"):
+    with pytest.raises(BrokenStreamError, match=f"no {compression} archive follow"):
         list(decoded(open_input, str(tmp_path / "a"), compression))
 
 
@@ -114,15 +105,19 @@ def test_decoded_plain_file_is_its_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.medium
-def test_decoded_gzip_cut_anywhere_gives_what_zlib_gives(tmp_path: Path) -> None:
-    content = bytes(range(256)) * 3
-    first, second = gzip.compress(content), gzip.compress(b"second")
+@pytest.mark.parametrize(
+    ("compression", "library"),
+    [("gzip", lambda: zlib.decompressobj(31)), ("bzip2", bz2.BZ2Decompressor), ("xz", lzma.LZMADecompressor)],
+)
+def test_decoded_archive_cut_anywhere_gives_what_the_library_gives(
+    tmp_path: Path, compression: str, library: Callable[[], Any]
+) -> None:
+    first, second = (_PACKED[compression](content) for content in (bytes(range(256)) * 3, b"second"))
     stored = first + second
-    for size in range(len(stored)):
-        there = zlib.decompressobj(31).decompress(stored[:size])
-        if size > len(first):
-            there += zlib.decompressobj(31).decompress(stored[len(first) : size])
-        assert _decoded(tmp_path / "a", stored[:size], "gzip") == (there, size == len(first))
+    for size in range(1, len(stored)):
+        there = library().decompress(stored[: min(size, len(first))])
+        there += library().decompress(stored[len(first) : size]) if size > len(first) else b""
+        assert _decoded(tmp_path / "a", stored[:size], compression) == (there, size == len(first))
 
 
 def test_decoded_zstd_damage_costs_the_block_it_is_in_and_what_follows(tmp_path: Path) -> None:
@@ -177,24 +172,19 @@ def test_decoded_zeros_between_members_are_padding_up_to_a_block_and_a_hole_othe
     assert _decoded(tmp_path / "a", padded + b"\0" + second, compression) == (b"one", False)
 
 
-@pytest.mark.parametrize("num_zeros", range(9))
+@pytest.mark.parametrize("num_zeros", [*range(9), 300_000])
 def test_decoded_xz_padding_between_streams_is_zeros_in_groups_of_four(tmp_path: Path, num_zeros: int) -> None:
-    first, second = lzma.compress(b"one"), lzma.compress(b"two")
+    stored = lzma.compress(b"one") + bytes(num_zeros) + lzma.compress(b"two")
     expected = (b"onetwo", True) if num_zeros % 4 == 0 else (b"one", False)
-    assert _decoded(tmp_path / "a", first + bytes(num_zeros) + second, "xz") == expected
+    assert _decoded(tmp_path / "a", stored, "xz") == expected
 
 
-def test_decoded_xz_padding_may_be_longer_than_a_read(tmp_path: Path) -> None:
-    stored = lzma.compress(b"one") + bytes(300_000) + lzma.compress(b"two") + bytes(200_000)
-    assert _decoded(tmp_path / "a", stored, "xz") == (b"onetwo", True)
-
-
-@pytest.mark.parametrize("level", range(1, 10))
 @pytest.mark.parametrize("content", [b"", b"content"])
-def test_decoded_bzip2_is_known_at_every_level(tmp_path: Path, level: int, content: bytes) -> None:
-    stored = bz2.compress(content, level)
-    assert _decoded(tmp_path / "a", stored, "bzip2") == (content, True)
-    assert _decoded(tmp_path / "a", stored, None) == (b"", False)
+def test_decoded_bzip2_is_known_at_every_level(tmp_path: Path, content: bytes) -> None:
+    for level in range(1, 10):
+        stored = bz2.compress(content, level)
+        assert _decoded(tmp_path / "a", stored, "bzip2") == (content, True)
+        assert _decoded(tmp_path / "a", stored, None) == (b"", False)
     assert _decoded(tmp_path / "a", b"BZh9 is how bzip2 begins", None) == (b"BZh9 is how bzip2 begins", True)
 
 
@@ -205,23 +195,8 @@ def test_decoded_xz_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None
     header[4] = 36  # a dictionary of 1 GiB: (2 | 36 & 1) << (36 // 2 + 11)
     header[8:12] = zlib.crc32(header[:8]).to_bytes(4, "little")
     (tmp_path / "a").write_bytes(small[:12] + bytes(header) + small[24:])
-    with pytest.raises(BrokenStreamError, match="asks for more than 256 MiB of memory; expected what `xz -9` writes"):
+    with pytest.raises(BrokenStreamError, match="more than 256 MiB"):
         list(decoded(open_input, str(tmp_path / "a"), "xz"))
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("compression", "pack"), [("bzip2", bz2.compress), ("xz", lzma.compress)])
-def test_decoded_bzip2_and_xz_cut_anywhere_give_what_the_library_gives(
-    tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]
-) -> None:
-    content = bytes(range(256)) * 3
-    stored = pack(content) + pack(b"second")
-    library = {"bzip2": bz2.BZ2Decompressor, "xz": lzma.LZMADecompressor}[compression]
-    first_bytes = len(pack(content))
-    for size in range(1, len(stored)):
-        there = library().decompress(stored[: min(size, first_bytes)])
-        there += library().decompress(stored[first_bytes:size]) if size > first_bytes else b""
-        assert _decoded(tmp_path / "a", stored[:size], compression) == (there, size == first_bytes)
 
 
 @pytest.mark.medium

@@ -83,20 +83,21 @@ def _batch(texts: list[str], **more: pa.Array) -> DocumentBatch:
 
 
 def _process(function: Any, batch: DocumentBatch) -> Any:
-    return checked_filter(function_stage("own_module", function.__name__, function)(), batch)
+    return checked_filter(function_stage("own_module", "own", function)(), batch)
 
 
 # ------------------------------------------------------------------------------------------------ what it gets and returns
 
 
-def test_function_gets_text_id_and_columns_as_python_values():
+def test_function_gets_text_id_and_columns_as_python_values_and_only_decides():
     seen: list[dict[str, Any]] = []
 
     def look(record):
         seen.append(dict(record))
         return True
 
-    _process(look, _batch(["a", ""], url=pa.array(["u", None]), tags=pa.array([["x"], []])))
+    result = _process(look, _batch(["a", ""], url=pa.array(["u", None]), tags=pa.array([["x"], []])))
+    assert result.columns == {}
     assert seen == [
         {"id": "id-0", "text": "a", "url": "u", "tags": ["x"]},
         {"id": "id-1", "text": "", "url": None, "tags": []},
@@ -111,16 +112,8 @@ def test_function_drops_by_the_rule_false_and_replaces_texts():
 
     result = _process(mixed, _batch(["keep", "drop", "other"]))
     assert result.keep.tolist() == [True, False, True]
-    assert result.rule.tolist() == [-1, 0, -1]
-    assert result.value.tolist() == [1.0, 0.0, 1.0]
+    assert (result.rule.tolist(), result.value.tolist()) == ([-1, 0, -1], [1.0, 0.0, 1.0])
     assert result.columns["text"].to_pylist() == ["keep", "drop", "OTHER"]
-
-
-def test_function_that_only_decides_returns_no_columns():
-    def keep(record):
-        return True
-
-    assert _process(keep, _batch(["a", "b"])).columns == {}
 
 
 def test_function_columns_are_typed_and_null_where_nothing_was_returned():
@@ -147,42 +140,9 @@ def test_function_of_each_document_is_the_function_of_the_batch(documents: list[
     assert texts == [text if flag else text[::-1] for text, flag in documents]
 
 
-def _nothing(record):
-    len(record["text"])
-
-
-def _a_number(record):
-    return len(record["text"])
-
-
-def _a_list(record):
-    return [record["text"]]
-
-
-def _no_text(record):
-    return {"text": None}
-
-
-def _another_id(record):
-    return {**record, "id": "other"}
-
-
-def _undeclared(record):
-    return {"score": 1.0}
-
-
-def _wrong_type(record):
-    return {"score": "high"}
-
-
-_wrong_type.columns = {"score": float}  # type: ignore[attr-defined]
-
-
-def _true_as_number(record):
-    return {"score": True}
-
-
-_true_as_number.columns = {"score": int}  # type: ignore[attr-defined]
+def _declaring(function: Any, columns: dict[str, type]) -> Any:
+    function.columns = columns
+    return function
 
 
 def _changes_the_record(record):
@@ -190,40 +150,28 @@ def _changes_the_record(record):
     return True
 
 
-def _updates_the_record(record):
-    record.update(text="")
-    return True
-
-
-def _attribute(record):
-    return record.text
-
-
-def _no_such_column(record):
-    return record["url"] != ""
-
-
 @pytest.mark.parametrize(
     ("function", "expected"),
     [
-        (_nothing, "it returned None for a document, expected True or False, a text, or a dict of columns. A `return` may be"),
-        (_a_number, "it returned int for a document, expected True or False"),
-        (_a_list, "it returned list for a document"),
-        (_no_text, "column 'text': found None, expected str"),
-        (_another_id, "it returned another 'id', which belongs to the engine"),
-        (_undeclared, "it returned the column 'score', which it does not declare. Declare the columns"),
-        (_wrong_type, "column 'score': found str, expected float, as the stage declares it"),
-        (_true_as_number, "column 'score': found bool, expected int"),
-        (_changes_the_record, "it changes the record that it got, which has no effect. Return the new text"),
-        (_updates_the_record, "it changes the record that it got, which has no effect"),
-        (_attribute, 'it reads record.text, and a record is a dict. Write record["text"]'),
-        (_no_such_column, "it reads record['url'], and documents have no column 'url'. They have id, text. Name the field"),
+        (lambda record: None, "None for a document"),
+        (lambda record: len(record["text"]), "int for a document"),
+        (lambda record: [record["text"]], "list for a document"),
+        (lambda record: {"text": None}, "'text': found None"),
+        (lambda record: {**record, "id": "other"}, "another 'id'"),
+        (lambda record: {"score": 1.0}, "the column 'score', which it does not declare"),
+        (_declaring(lambda record: {"score": "high"}, {"score": float}), "'score': found str, expected float"),
+        (_declaring(lambda record: {"score": True}, {"score": int}), "'score': found bool, expected int"),
+        (_changes_the_record, "changes the record"),
+        (lambda record: record.update(text=""), "changes the record"),
+        (lambda record: record.text, 'Write record["text"]'),
+        (lambda record: record["url"] != "", "no column 'url'. They have id, text"),
     ],
+    ids=range(12),
 )
 def test_function_that_returns_or_does_the_wrong_thing_breaks_the_contract(function, expected):
     with pytest.raises(StageError) as caught:
         _process(function, _batch(["a"]))
-    assert str(caught.value).startswith(expected)
+    assert expected in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------ options
@@ -251,14 +199,14 @@ def test_function_parameters_are_options(own: Path):
     assert isinstance(stage, Filter)
     assert stage.model_dump() == {"mode": "drop", "least": 1, "words": ("a", "b"), "unit": "word", "anything": None}
     assert stage.process(_batch(["xa", "x"])).keep.tolist() == [True, False]
-    where = "own_functions:matches"
-    assert _refusal({where: {}}) == f"{where}.least: missing. Expected: fewest words."
-    assert _refusal({where: {"least": -1}}) == f"{where}.least: found -1, expected at least 0."
-    assert _refusal({where: {"least": "1"}}) == f"{where}.least: found '1', expected a whole number."
-    assert _refusal({where: {"least": 1, "unit": "words"}}).startswith(
-        f"{where}.unit: found 'words', expected one of: word, line"
-    )
-    assert _refusal({where: {"least": 1, "lest": 1}}).startswith(f"{where}.lest: unknown key. Did you mean 'least'?")
+    for options, said in (
+        ({}, "least: missing"),
+        ({"least": -1}, "least: found -1"),
+        ({"least": "1"}, "least: found '1'"),
+        ({"least": 1, "unit": "words"}, "unit: found 'words', expected one of: word, line"),
+        ({"least": 1, "lest": 1}, "lest: unknown key. Did you mean 'least'?"),
+    ):
+        assert _refusal({"own_functions:matches": options}).startswith(f"own_functions:matches.{said}")
 
 
 def test_function_is_described_with_its_options_and_cost(own: Path):
@@ -287,31 +235,32 @@ def test_function_stage_makes_a_round_trip_through_pickle(own: Path):
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("def f(): return True", "found def f(), expected the document as the first parameter"),
-        ("def f(*, record): return True", "found def f(*, record), expected the document as the first parameter"),
-        ("def f(record, *rest): return True", "found the parameter *rest, expected parameters by name after the document"),
-        ("def f(record, **options): return True", "found the parameter **options, expected parameters by name"),
-        ("def f(record, mode='x'): return True", "an option cannot be named 'mode'. Choose another name"),
-        ("def f(record, process=1): return True", "an option cannot be named 'process'"),
-        ("def f(record, function=1): return True", "an option cannot be named 'function'"),
-        ("def f(record, _n=1): return True", "an option cannot be named '_n'"),
-        ("def f(record, n: missing = 1): return True", "its annotations cannot be read: NameError: name 'missing'"),
-        ("class A: pass\ndef f(record, n: A = None): return True", "its options cannot be checked: Unable to generate"),
-        ("async def f(record): return True", "found a coroutine or a generator, expected a plain function"),
-        ("def f(record): yield True", "found a coroutine or a generator"),
-        ("def f(record): return True\nf.columns = ['a']", "f.columns: found list, expected a dict such as"),
-        ("def f(record): return True\nf.columns = {'id': str}", "f.columns: 'id' cannot be declared"),
-        ("def f(record): return True\nf.columns = {'a': list}", "f.columns: a: found <class 'list'>, expected str, int, float"),
-        ("f = len", "found a builtin_function_or_method, expected a function of a document, or a class derived from"),
+        ("def f(): return True", "def f()"),
+        ("def f(*, record): return True", "def f(*, record)"),
+        ("def f(record, *rest): return True", "the parameter *rest"),
+        ("def f(record, **options): return True", "the parameter **options"),
+        ("def f(record, mode='x'): return True", "'mode'"),
+        ("def f(record, process=1): return True", "'process'"),
+        ("def f(record, function=1): return True", "'function'"),
+        ("def f(record, _n=1): return True", "'_n'"),
+        ("def f(record, n: missing = 1): return True", "name 'missing'"),
+        ("class A: pass\ndef f(record, n: A = None): return True", "its options cannot be checked"),
+        ("async def f(record): return True", "a coroutine or a generator"),
+        ("def f(record): yield True", "a coroutine or a generator"),
+        ("def f(record): return True\nf.columns = ['a']", "f.columns: found list"),
+        ("def f(record): return True\nf.columns = {'id': str}", "f.columns: 'id'"),
+        ("def f(record): return True\nf.columns = {'a': list}", "f.columns: a: found <class 'list'>"),
+        ("f = len", "a builtin_function_or_method"),
     ],
 )
 def test_function_that_cannot_be_a_stage_is_refused_with_its_name(code: str, expected: str, own: Path):
     _write(own, code)
-    assert _refusal("own_functions:f").startswith(f"own_functions:f: {expected}")
+    refusal = _refusal("own_functions:f")
+    assert refusal.startswith("own_functions:f: ") and expected in refusal
 
 
 def test_function_of_the_program_itself_is_refused():
-    assert _refusal("__main__:f").startswith("__main__:f: no worker can import __main__, which is the program or notebook")
+    assert _refusal("__main__:f").startswith("__main__:f: no worker can import __main__")
 
 
 # ------------------------------------------------------------------------------------------------ the code that counts
@@ -386,9 +335,9 @@ def web(own: Path) -> str:
 
 
 @pytest.mark.medium
-def test_function_stages_run_in_workers_and_one_document_that_raises_is_quarantined(own: Path, web: str):
+def test_function_stages_run_and_one_document_that_raises_is_quarantined(own: Path, web: str):
     stages = "stages:\n  - own_functions:longer: {least: 15, as: long}\n  - own_functions:scored\n"
-    total = runs.run_mixture(runs.write_mixture(own, web, stages), workers=1).report["total"]
+    total = runs.run_mixture(runs.write_mixture(own, web, stages), make_engine=runs.InProcess).report["total"]
     reasons = total["documents"].pop("quarantine_reasons")
     assert total["documents"] == {"read": 20, "kept": 16, "dropped": {"long:false": 3}, "quarantined": 1}
     assert total["kept_bytes"] == sum(5 * number + len(" indeed") for number in range(3, 20) if number != 5)
@@ -417,7 +366,5 @@ def test_function_that_forgets_to_return_ends_the_run_with_its_line(own: Path, w
     with pytest.raises(DatapipeError) as caught:
         runs.run_mixture(runs.write_mixture(own, web, "stages: ['own_functions:forgets']"), workers=1)
     line = (own / "own_functions.py").read_text().splitlines().index("def forgets(record):") + 1
-    message = str(caught.value)
-    assert message.startswith("stage own_functions:forgets breaks its contract: it returned None for a document")
-    assert f"The code is {own}/own_functions.py:{line}, forgets. Found with the document web/a.jsonl:0." in message
-    assert "`datapipe/stage/function.py` says what it gets and must return." in message
+    assert "own_functions:forgets" in str(caught.value)
+    assert f"{own}/own_functions.py:{line}, forgets. Found with the document web/a.jsonl:0." in str(caught.value)

@@ -89,8 +89,7 @@ def test_http_connections_are_used_again(server: WebServer) -> None:
     for _ in range(3):
         assert _read(server.url("/one")) == b"1"
     pool = http._pool(http.os.getpid(), "http", "127.0.0.1")
-    connections = pool.connection_from_url(server.url("/")).num_connections
-    assert connections == 1
+    assert pool.connection_from_url(server.url("/")).num_connections == 1
 
 
 # ------------------------------------------------------------------------------------------------ redirects and credentials
@@ -101,17 +100,14 @@ def test_http_redirects_are_followed(server: WebServer) -> None:
     assert _read(server.url("/old")) == b"1"
 
 
-def test_http_redirects_without_end_are_refused(server: WebServer) -> None:
-    server.redirects = {"/round": "/round"}
-    with pytest.raises(OSError, match="more than 5 redirects") as raised:
+@pytest.mark.parametrize(("target", "number"), [("/round", errno.ELOOP), ("file:///etc/passwd", None)])
+def test_http_redirects_without_end_or_to_another_kind_of_url_are_refused(
+    server: WebServer, target: str, number: int | None
+) -> None:
+    server.redirects = {"/round": target}
+    with pytest.raises(OSError, match="redirects") as raised:
         _read(server.url("/round"))
-    assert raised.value.errno == errno.ELOOP
-
-
-def test_http_redirect_to_another_kind_of_url_is_refused(server: WebServer) -> None:
-    server.redirects = {"/away": "file:///etc/passwd"}
-    with pytest.raises(OSError, match="redirects to file:///etc/passwd"):
-        _read(server.url("/away"))
+    assert number in (None, raised.value.errno)
 
 
 def test_http_credentials_go_to_their_host_alone(server: WebServer) -> None:
@@ -139,35 +135,29 @@ def test_http_errors_hold_no_credentials(server: WebServer, pauses: list[float],
 # ------------------------------------------------------------------------------------------------ refusals
 
 
-@pytest.mark.parametrize("status", [404, 410])
-def test_http_missing_file_is_not_found(server: WebServer, pauses: list[float], status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [(404, FileNotFoundError), (410, FileNotFoundError), (401, PermissionError), (403, PermissionError)],
+)
+def test_http_file_that_is_missing_or_refused_is_told_at_once(
+    server: WebServer, pauses: list[float], status: int, error: type[OSError]
+) -> None:
     server.fail("status", status=status)
-    with pytest.raises(FileNotFoundError, match=f"HTTP {status}"):
+    with pytest.raises(error, match=f"HTTP {status}") as raised:
         _read(server.url("/one"))
+    assert bool(refusal_of(raised.value)) == (error is PermissionError)
     assert pauses == []
 
 
-@pytest.mark.parametrize("status", [401, 403])
-def test_http_refused_file_is_a_refusal(server: WebServer, pauses: list[float], status: int) -> None:
-    server.fail("status", status=status)
-    with pytest.raises(PermissionError, match=f"HTTP {status}") as raised:
-        _read(server.url("/one"))
-    assert refusal_of(raised.value)
-    assert pauses == []
-
-
-def test_http_server_without_ranges_is_told(server: WebServer) -> None:
-    server.gives_ranges = False
-    with pytest.raises(OSError, match=r"the server gives no byte ranges\. Expected a server that takes the header Range"):
-        _read(server.url("/a.bin"))
-    server.gives_size = False
-    with pytest.raises(OSError, match="no byte ranges, and tells no size"):
-        _read(server.url("/a.bin"))
-
-
-def test_http_server_that_tells_no_size_is_told(server: WebServer) -> None:
-    server.gives_size = False
-    with pytest.raises(OSError, match=r"the server tells no size: Content-Range bytes 0-0/\*\. Expected"):
+@pytest.mark.parametrize(
+    ("gives_ranges", "gives_size", "error"),
+    [(False, True, "no byte ranges"), (False, False, "no byte ranges, and tells no size"), (True, False, "tells no size")],
+)
+def test_http_server_without_ranges_or_size_is_told(
+    server: WebServer, gives_ranges: bool, gives_size: bool, error: str
+) -> None:
+    server.gives_ranges, server.gives_size = gives_ranges, gives_size
+    with pytest.raises(OSError, match=error):
         _read(server.url("/a.bin"))
 
 
@@ -179,14 +169,6 @@ def test_http_busy_server_is_asked_again_with_growing_pauses(server: WebServer, 
     server.fail("status", status=status, times=7)
     assert _read(server.url("/one")) == b"1"
     assert pauses == [0.5, 1, 2, 4, 8, 8, 8]
-
-
-def test_http_server_that_stays_busy_is_an_outage(server: WebServer, pauses: list[float]) -> None:
-    server.fail("status", status=503, times=None)
-    with pytest.raises(ConnectionError, match="HTTP 503") as raised:
-        _read(server.url("/one"))
-    assert len(server.requests) == 8
-    assert outage_of(raised.value, "") is not None
 
 
 @pytest.mark.parametrize(
@@ -222,11 +204,16 @@ def test_http_dropped_connection_goes_on_where_it_was(server: WebServer, pauses:
     assert starts[3] > 1_000_000
 
 
-def test_http_server_that_drops_every_connection_is_an_outage(server: WebServer, pauses: list[float]) -> None:
-    server.fail("refuse", times=None)
+@pytest.mark.parametrize(
+    ("kind", "num_requests", "asked"), [("refuse", 4, [0.5, 1, 2]), ("status", 8, [0.5, 1, 2, 4, 8, 8, 8])]
+)
+def test_http_server_that_never_answers_is_an_outage(
+    server: WebServer, pauses: list[float], kind: str, num_requests: int, asked: list[float]
+) -> None:
+    server.fail(kind, times=None)
     with pytest.raises(ConnectionError) as raised:
         _read(server.url("/one"))
-    assert pauses == [0.5, 1, 2]
+    assert (len(server.requests), pauses) == (num_requests, asked)
     assert outage_of(raised.value, "") is not None
 
 
@@ -235,7 +222,7 @@ def test_http_no_server_is_an_outage(pauses: list[float]) -> None:
         url = gone.url("/one")
     with pytest.raises(ConnectionError) as raised:
         _read(url)
-    assert str(outage_of(raised.value, "")).startswith(f"{url}: no answer: ")
+    assert url in str(outage_of(raised.value, ""))
 
 
 def test_http_stall_is_noticed_and_goes_on(server: WebServer, pauses: list[float], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,25 +70,20 @@ def test_http_run_by_a_list_writes_what_a_local_run_writes(
 
 def test_http_pattern_is_refused_with_the_way_out(server: WebServer) -> None:
     for pattern in ("/web/*.jsonl", "/web/part-[0-9].jsonl", "/**"):
-        with pytest.raises(UserError, match=r"Expected the URL of a file, or a list of paths: '@files\.txt'"):
+        with pytest.raises(UserError, match=r"@files\.txt"):
             discover("web", [server.url(pattern)], lambda path: Jsonl(), "stat", "here")
 
 
-@pytest.mark.parametrize(
-    ("path", "error"),
-    [("/none.jsonl", "cannot list .*/none.jsonl: HTTP 404 Not"), ("/closed.jsonl", "cannot list .*/closed.jsonl: HTTP 403")],
-)
-def test_http_file_that_cannot_be_read_is_told_when_planning(server: WebServer, path: str, error: str) -> None:
+@pytest.mark.parametrize(("path", "status"), [("/none.jsonl", 404), ("/closed.jsonl", 403)])
+def test_http_file_that_cannot_be_read_is_told_when_planning(server: WebServer, path: str, status: int) -> None:
     server.fail("status", path="closed", status=403)
-    with pytest.raises(UserError, match=f"^here: {error}"):
+    with pytest.raises(UserError, match=f"^here: .*{path}: HTTP {status}"):
         discover("web", [server.url(path)], lambda path: Jsonl(), "stat", "here")
 
 
 def test_http_output_is_refused(tmp_path: Path, server: WebServer) -> None:
     _write_corpus(tmp_path, server)
-    with pytest.raises(
-        UserError, match=r"web servers give single files to read\. Expected a local path or a URL such as s3://"
-    ):
+    with pytest.raises(UserError, match="web servers"):
         runs.run_mixture(_mixture(tmp_path, f"    path: {tmp_path}/web/*.jsonl", "a.yaml"), output=server.url("/out"))
 
 
@@ -117,7 +112,7 @@ def test_http_file_that_changes_while_it_is_read_is_told(server: WebServer, chan
             planned.open(file.url).read()
             edit()
 
-    with pytest.raises(ChangedInputError, match=r"changed while the run read it|cannot be opened"):
+    with pytest.raises(ChangedInputError, match=r"changed|cannot be opened"):
         read_and_edit()
     if change != "etag":  # the time is the same, and the ETag of a file with a time is not stored with the plan
         with pytest.raises(ChangedInputError), PlannedInput(file) as planned:
@@ -129,10 +124,10 @@ def test_http_server_that_stays_busy_is_waited_for_by_the_run(server: WebServer,
     server.files = {"/a.jsonl": b'{"text": "one"}\n'}
     file = _planned(server, "/a.jsonl")
     server.fail("status", status=503, times=None)
-    with pytest.raises(OutageError, match=r"no answer: .*HTTP 503"), PlannedInput(file) as planned:
+    with pytest.raises(OutageError, match="HTTP 503"), PlannedInput(file) as planned:
         planned.open(file.url)
 
 
 def test_http_credentials_of_a_masked_url_are_asked_for() -> None:
-    with pytest.raises(DatapipeError, match="its credentials are not stored with the output"):
+    with pytest.raises(DatapipeError, match="credentials"):
         open_input("https://***@host/a.jsonl")

@@ -97,7 +97,7 @@ def test_hub_token_is_sent_and_never_printed_or_written(hub: FakeHub, tmp_path: 
 
 def test_hub_that_may_not_be_asked_is_told_with_the_way_out(hub: FakeHub, tmp_path: Path) -> None:
     printed = _run(hub, tmp_path, "{path: 'hf://datasets/me/data/*.jsonl'}", 2, HF_HUB_OFFLINE="1")
-    assert "HF_HUB_OFFLINE is set, so the Hub is not asked. Unset it; or download the files" in printed
+    assert "HF_HUB_OFFLINE" in printed
     assert printed.count("\n") == 1
     assert hub.requests == []
 

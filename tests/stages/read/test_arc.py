@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
-from datapipe.stage import FieldNames
 from stages.read.arc import Arc
 from tests.support.web_archives import (
     PACKINGS,
@@ -30,24 +28,19 @@ PAGES = [b"<p>first\n\npage</p>", b"", b"<p>http://e.org/7 192.0.2.7 20080509190
 RECORDS = [arc_record(http(page), number) for number, page in enumerate(PAGES)]
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
 @pytest.mark.parametrize("version", [1, 2])
-def test_arc_every_packing_has_the_same_pages_each_found_again(tmp_path: Path, packing: str, version: int) -> None:
+def test_arc_columns_are_those_of_the_record_and_the_response(tmp_path: Path, version: int) -> None:
     more = "" if version == 1 else "200 sha1:A - 99 a.arc.gz "
     parts = [filedesc(version), *(arc_record(http(page), number, more=more) for number, page in enumerate(PAGES))]
-    file = file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0], "a.arc")
     keep = ("url", "date", "mime", "status", "charset", "WARC-IP-Address", "Content-Type", "absent")
-    batches = read(Arc(), file, keep)
-    found = documents(batches)
-    assert list(found.values()) == PAGES and sorted(found) == list(found) and rejected(batches) == []
+    batches = read(Arc(), file_of(tmp_path, packed(parts), name="a.arc"), keep)
+    assert list(documents(batches).values()) == PAGES and rejected(batches) == []
     assert passed_over(batches) == {"filedesc": 1}
     assert [batch.ids.null_count for batch in batches] == [len(PAGES)]
     assert column(batches, "url") == [f"http://e.org/{number}" for number in range(len(PAGES))]
     assert column(batches, "date")[1] == "2008-05-09T19:02:01Z" and column(batches, "status") == [200] * len(PAGES)
     assert set(column(batches, "mime")) == {"text/html"} and set(column(batches, "WARC-IP-Address")) == {"192.0.2.7"}
     assert set(column(batches, "Content-Type")) == {"text/html"} and set(column(batches, "absent")) == {None}
-    again = [Arc().read_document(file, position, FieldNames(), pa.OSFile) for position in found]
-    assert again == [page.decode("utf-8", "replace") for page in PAGES]
 
 
 def test_arc_addresses_and_types_may_hold_spaces(tmp_path: Path) -> None:
@@ -74,11 +67,11 @@ def test_arc_counts_what_it_passes_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("length", "error"),
     [
-        ("-1", "the record has the length '-1'; expected a number of bytes"),
-        ("abc", "the record has the length 'abc'; expected a number of bytes"),
-        ("9999", "the record is cut off: "),
-        ("10", "bytes are no record; expected a line of address, IP, date, type and length"),
-        ("999999999", "a record of 999,999,999 bytes, the most that this reader takes is"),
+        ("-1", "'-1'"),
+        ("abc", "'abc'"),
+        ("9999", "cut off"),
+        ("10", "no record"),
+        ("999999999", "999,999,999 bytes"),
     ],
 )
 @pytest.mark.parametrize("packing", ["plain", "gzip, a member a record", "gzip, one member"])
@@ -94,69 +87,30 @@ def test_arc_wrong_length_is_told_and_reading_goes_on(tmp_path: Path, length: st
     assert len(set(positions)) == len(positions)
 
 
-@pytest.mark.medium
-def test_arc_flipped_and_missing_bytes_are_told(tmp_path: Path) -> None:
-    parts = [filedesc(), *RECORDS]
-    content = packed(parts)
-    for stop in range(len(packed(parts[:1])) + 1, len(content)):
-        batches = read(Arc(), file_of(tmp_path, content[:stop], name="a.arc"))
-        num_whole = sum(len(packed(parts[: number + 1])) <= stop for number in range(1, 5))
-        found = list(documents(batches).values())
-        assert found == PAGES[: len(found)] and num_whole <= len(found) <= num_whole + 1  # a member may lack its checksum alone
-        assert rejected(batches) or stop in {len(packed(parts[:number])) for number in range(6)}
-    damaged = bytearray(content)
-    damaged[len(packed(parts[:2])) + 30] ^= 4
-    batches = read(Arc(), file_of(tmp_path, bytes(damaged), name="a.arc"))
-    assert PAGES[0] in documents(batches).values() and PAGES[3] in documents(batches).values() and rejected(batches)
-
-
-def test_arc_file_of_another_format_is_told(tmp_path: Path) -> None:
-    for content, ending, error in (
-        (b"<html>no archive</html>\n" * 99, "", "bytes are no record"),
-        (b"\0" * 100_000, "", "bytes are no record"),
-        (b"plain text", ".gz", "the file is plain text"),
-        (packed([b"no record"]), ".gz", "bytes are no record"),
-    ):
-        batches = read(Arc(), file_of(tmp_path, content, ending, "a.arc"))
-        [told] = rejected(batches)
-        assert documents(batches) == {} and error in told.error and told.is_file_damage
+@pytest.mark.parametrize("content", [b"<html>no archive</html>\n" * 99, b"\0" * 100_000])
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_arc_file_without_records_is_damage(tmp_path: Path, content: bytes, ending: str) -> None:
+    batches = read(Arc(), file_of(tmp_path, packed([content]) if ending else content, ending, "a.arc"))
+    assert documents(batches) == {} and [told.is_file_damage for told in rejected(batches)] == [True]
 
 
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("name", "num_pages", "page_bytes", "others", "told"),
     [
-        ("cc-2008_sample.arc.gz", 125, 2_888_099, {"filedesc": 1, "other_mime": 6, "other_status": 14}, []),
-        (
-            "warcio/bad.arc",
-            0,
-            0,
-            {"other_mime": 1},
-            [
-                (0, "the record has the length '-1'"),
-                (134, "the record has the length '-1'"),
-                (262, "the record has the length 'abc'"),
-            ],
-        ),
-        ("warcio/example.arc", 1, 1270, {"filedesc": 1}, []),
-        ("warcio/example.arc.gz", 1, 1270, {"filedesc": 1}, []),
-        ("warcio/example-space-in-url.arc", 0, 0, {"filedesc": 1}, [(151, "the record is cut off: 1,579 bytes")]),
+        ("cc-2008_sample.arc.gz", 125, 2_888_099, "filedesc 1, other_mime 6, other_status 14", []),
+        ("warcio/bad.arc", 0, 0, "other_mime 1", [0, 134, 262]),
+        ("warcio/example.arc", 1, 1270, "filedesc 1", []),
+        ("warcio/example.arc.gz", 1, 1270, "filedesc 1", []),
+        ("warcio/example-space-in-url.arc", 0, 0, "filedesc 1", [151]),
     ],
 )
 def test_arc_files_of_others_have_their_expected_books(
-    real_data: Path,
-    tmp_path: Path,
-    name: str,
-    num_pages: int,
-    page_bytes: int,
-    others: dict[str, int],
-    told: list[tuple[int, str]],
+    real_data: Path, tmp_path: Path, name: str, num_pages: int, page_bytes: int, others: str, told: list[int]
 ) -> None:
     content = (real_data / "warc" / name).read_bytes()
     batches = read(Arc(), file_of(tmp_path, content, ".gz" if name.endswith(".gz") else "", "a.arc"))
     pages = documents(batches)
     assert (len(pages), sum(map(len, pages.values()))) == (num_pages, page_bytes)
-    assert passed_over(batches) == others
-    assert [(item.position, item.error.partition(";")[0].partition(",")[0]) for item in rejected(batches)] == [
-        (position, error.partition(",")[0]) for position, error in told
-    ]
+    assert ", ".join(f"{kind} {count}" for kind, count in sorted(passed_over(batches).items())) == others
+    assert [item.position for item in rejected(batches)] == told

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 import subprocess
 import sys
 import zlib
@@ -16,13 +15,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.stage import FieldNames, ReadBatch, Split
+from datapipe.stage import FieldNames, Split
 from datapipe.storage import open_input
 from stages.read.jsonl import Jsonl
-from tests.support.reader_results import ReadResult, broken_storage, input_file, read_file, read_splits
-
-NOT_OBJECT = "not a JSON object: expected '{' to '}' on one line; `jq -c .` writes objects so"
-MISSING = "field 'text' is missing or null; expected a string"
+from tests.support.reader_results import ReadResult, input_file, read_file, read_splits
 
 
 def _read(folder: Path, content: bytes, fields: FieldNames | None = None, name: str = "a.jsonl", **options: int) -> ReadResult:
@@ -38,8 +34,7 @@ def _rejected(folder: Path, line: bytes) -> str:
     before, after = b'{"text": "before"}\n', b'\n{"text": "after"}\n'
     found = _read(folder, before + line + after)
     assert found.texts == ["before", "after"]
-    assert found.rejected_places == [len(before)]
-    assert found.excerpts == [line[:4096]]
+    assert (found.rejected_places, found.excerpts, found.is_damage) == ([len(before)], [line[:4096]], [False])
     return found.rejected[0][1]
 
 
@@ -65,77 +60,58 @@ def test_jsonl_blank_lines_crlf_and_a_missing_last_newline_change_nothing(tmp_pa
 
 def test_jsonl_byte_order_mark_is_skipped_at_the_start_of_a_file_only(tmp_path: Path) -> None:
     line = b'\xef\xbb\xbf{"text": "a"}\n'
-    found = _read(tmp_path, line + line)
-    assert (found.documents, found.rejected) == ([(3, "a", None)], [(17, NOT_OBJECT)])
-    packed = _read(tmp_path, gzip.compress(line + line), name="a.jsonl.gz")
-    assert (packed.documents, packed.rejected) == (found.documents, found.rejected)
+    for name in ("a.jsonl", "a.jsonl.gz"):
+        found = _read(tmp_path, _stored(name, line + line), name=name)
+        assert (found.documents, found.rejected_places) == ([(3, "a", None)], [17])
 
 
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        (b"[1]", NOT_OBJECT),
-        (b'"text"', NOT_OBJECT),
-        (b"null", NOT_OBJECT),
-        (b"text", NOT_OBJECT),
-        (b'{"text": "a"', NOT_OBJECT),
-        (b'{"text": "a"},', NOT_OBJECT),
-        (b'{"text": "a"}\x0c', NOT_OBJECT),
-        (b'{"text": "a"}\x00', NOT_OBJECT),
-        (b"\x00\x00\x00", NOT_OBJECT),
-        (b"{}", MISSING),
-        (b'{"Text": "a"}', MISSING),
-        (b'{"text": null}', MISSING),
-        (b'{"text": 3}', "field 'text' is of type number; expected string"),
-        (b'{"text": true}', "field 'text' is of type boolean; expected string"),
-        (b'{"text": ["a"]}', "field 'text' is of type array; expected string"),
-        (b'{"text": {"a": "b"}}', "field 'text' is of type object; expected string"),
-        (b'{"text": "a", "text": "b"}', "field 'text' occurs twice in one object"),
-        (b'{"text": "a"}{"text": "b"}', "2 JSON objects on one line; expected one"),
-        (b'{"text": "a"} {"text": "b"} {}', "3 JSON objects on one line; expected one"),
-        (b'{"text": "a\x00b"}', "not valid JSON: a NUL byte; expected it as \\u0000 in a string"),
-        (b'{"text": "a"}\x00{"text": "b"}', "not valid JSON: a NUL byte; expected it as \\u0000 in a string"),
-        (b'{"text": "\xff"}', "invalid UTF-8; expected a line of UTF-8 text"),
-        (b'{"text": "a", "x": "\xc3"}', "invalid UTF-8; expected a line of UTF-8 text"),
-        (b'{"text": "\xed\xa0\x80"}', "invalid UTF-8; expected a line of UTF-8 text"),
-        (b'{"text": "a", "\xff": 1}', "invalid UTF-8; expected a line of UTF-8 text"),
-        (b'{"text": "a\tb"}', "not valid JSON: a raw control character in a string; expected it escaped"),
-        (b'{"text": "a"}}', "not valid JSON: text after the object; expected one object on the line"),
-        (
-            b'{"text": "a", "x": "\\ud800"}',
-            "not valid JSON: half a surrogate pair (\\ud800 to \\udfff); expected both halves, or "
-            "`lone_surrogates: replace` of the source",
-        ),
-        (b'{"text": "a", "x": 1e999}', "not valid JSON: a number beyond the range of a 64-bit float"),
+        (b"[1]", "not a JSON object"),
+        (b'"text"', "not a JSON object"),
+        (b"null", "not a JSON object"),
+        (b"text", "not a JSON object"),
+        (b'{"text": "a"', "not a JSON object"),
+        (b'{"text": "a"},', "not a JSON object"),
+        (b'{"text": "a"}\x0c', "not a JSON object"),
+        (b'{"text": "a"}\x00', "not a JSON object"),
+        (b"\x00\x00\x00", "not a JSON object"),
+        (b"{}", "field 'text' is missing or null"),
+        (b'{"Text": "a"}', "field 'text' is missing or null"),
+        (b'{"text": null}', "field 'text' is missing or null"),
+        (b'{"text": 3}', "type number; expected string"),
+        (b'{"text": true}', "type boolean; expected string"),
+        (b'{"text": ["a"]}', "type array; expected string"),
+        (b'{"text": {"a": "b"}}', "type object; expected string"),
+        (b'{"text": "a", "text": "b"}', "field 'text' occurs twice"),
+        (b'{"text": "a"}{"text": "b"}', "2 JSON objects"),
+        (b'{"text": "a"} {"text": "b"} {}', "3 JSON objects"),
+        (b'{"text": "a\x00b"}', "a NUL byte"),
+        (b'{"text": "a"}\x00{"text": "b"}', "a NUL byte"),
+        (b'{"text": "\xff"}', "invalid UTF-8"),
+        (b'{"text": "a", "x": "\xc3"}', "invalid UTF-8"),
+        (b'{"text": "\xed\xa0\x80"}', "invalid UTF-8"),
+        (b'{"text": "a", "\xff": 1}', "invalid UTF-8"),
+        (b'{"text": "a\tb"}', "a raw control character"),
+        (b'{"text": "a"}}', "text after the object"),
+        (b'{"text": "a", "x": "\\ud800"}', "`lone_surrogates: replace`"),
+        (b'{"text": "\\udc00a"}', "half a surrogate pair"),
+        (b'{"text": "a", "x": "\\ud800\\u0041"}', "half a surrogate pair"),
+        (b'{"text": "a", "x": 1e999}', "beyond the range of a 64-bit float"),
+        (b'{"text": "a",}', "not valid JSON"),
+        (b'{"text" "a"}', "not valid JSON"),
+        (b"{'text': 'a'}", "not valid JSON"),
+        (b'{"text": "\\x"}', "not valid JSON"),
+        (b'{"text": "a", "x": 01}', "not valid JSON"),
+        (b'{"text": "a", "x": [1,,2]}', "not valid JSON"),
+        (b'{"text": "a", "x": [{}', "not valid JSON"),
+        (b'{"text": "a"} x {}', "not valid JSON"),
+        (b'{"text": "a" /* why */}', "not valid JSON"),
     ],
 )
-def test_jsonl_bad_line_is_rejected_with_the_reason(tmp_path: Path, line: bytes, error: str) -> None:
-    assert _rejected(tmp_path, line) == error
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        b'{"text": "a",}',
-        b'{"text" "a"}',
-        b"{'text': 'a'}",
-        b'{"text": "a\tb"}',
-        b'{"text": "\\x"}',
-        b'{"text": "\\ud800"}',
-        b'{"text": "\\udc00a"}',
-        b'{"text": "a", "x": "\\ud800\\u0041"}',
-        b'{"text": "a", "x": 01}',
-        b'{"text": "a", "x": [1,,2]}',
-        b'{"text": "a", "x": [{}',
-        b'{"text": "a"}}',
-        b'{"text": "a"} x {}',
-        b'{"text": "a" /* why */}',
-    ],
-)
-def test_jsonl_what_is_no_json_is_rejected(tmp_path: Path, line: bytes) -> None:
-    error = _rejected(tmp_path, line)
-    assert error.startswith("not valid JSON: ") or error == NOT_OBJECT
-    assert " in row" not in error
+def test_jsonl_bad_line_is_rejected_alone_with_the_reason(tmp_path: Path, line: bytes, error: str) -> None:
+    assert error in _rejected(tmp_path, line)
 
 
 @pytest.mark.medium
@@ -144,10 +120,9 @@ def test_jsonl_file_that_ends_anywhere_within_an_object_is_cut_off(tmp_path: Pat
     record = {"a": {"b": [{"c": 1}, -2.5e-3, None, "x"]}, "text": 'é } ] \\ " 𝄞', "z": {"k": {}, "u": "\t{", "t": True}}
     before, line = b'{"text": "whole"}\n', json.dumps(record, ensure_ascii=ascii_only).encode()
     for size in range(1, len(line)):
-        file = input_file(tmp_path / "a.jsonl", before + line[:size])
-        rejected = [reject for split in Jsonl().cut(file, 40) for batch in _batches(split) for reject in batch.rejected]
-        assert [(reject.position, reject.is_file_damage) for reject in rejected] == [(len(before), True)]
-        assert rejected[0].error == "the file is cut off: it ends within the object on its last line"
+        found = read_splits(Jsonl(), Jsonl().cut(input_file(tmp_path / "a.jsonl", before + line[:size]), 40))
+        assert (found.rejected_places, found.is_damage) == ([len(before)], [True])
+        assert "cut off" in found.rejected[0][1]
 
 
 @pytest.mark.parametrize(
@@ -167,13 +142,8 @@ def test_jsonl_file_that_ends_anywhere_within_an_object_is_cut_off(tmp_path: Pat
     ],
 )
 def test_jsonl_bad_last_line_is_one_bad_record_of_a_whole_file(tmp_path: Path, last: bytes) -> None:
-    file = input_file(tmp_path / "a.jsonl", b'{"text": "a"}\n' + last)
-    rejected = [reject for batch in _batches(Split(file=file)) for reject in batch.rejected]
-    assert [(reject.position, reject.is_file_damage) for reject in rejected] == [(14, False)]
-
-
-def _batches(split: Split) -> list[ReadBatch]:
-    return list(Jsonl().read(split, FieldNames(), open_input))
+    found = _read(tmp_path, b'{"text": "a"}\n' + last)
+    assert (found.rejected_places, found.is_damage) == ([14], [False])
 
 
 def test_jsonl_document_over_several_lines_is_rejected_line_by_line(tmp_path: Path) -> None:
@@ -223,15 +193,17 @@ def test_jsonl_dots_reach_into_objects(tmp_path: Path) -> None:
 {"content.text": "c"}
 {"content": {"text": 3}}
 {"c\\u006fntent": {"te\\u0078t": "d"}}
+{"content.text": 7}
 """
     found = _read(tmp_path, content, FieldNames(text="content.text", id="content.id"))
-    missing = "field 'content.text' is missing or null; expected a string"
     assert [(text, one) for _, text, one in found.documents] == [("a", "1"), ("c", None), ("d", None)]
-    assert [error for _, error in found.rejected] == [
-        missing,
-        missing,
-        "field 'content' is of type string; expected object",
-        "field 'content.text' is of type number; expected string",
+    errors = [error.partition(";")[0] for _, error in found.rejected]
+    assert errors == [
+        "field 'content.text' is missing or null",
+        "field 'content.text' is missing or null",
+        "field 'content' is of type string",
+        "field 'content.text' is of type number",
+        "field 'content.text' is of type number",
     ]
 
 
@@ -240,18 +212,15 @@ def test_jsonl_deep_nesting_and_long_numbers_beside_the_text_do_no_harm(tmp_path
     long = b'{"x": ' + b"7" * 10_000 + b', "text": "long", "id": 2}\n'
     found = _read(tmp_path, deep + b"bad\n" + long)
     assert list(zip(found.texts, found.ids)) == [("deep", "1"), ("long", "2")]
-    assert found.rejected == [(len(deep), NOT_OBJECT)]
+    assert found.rejected_places == [len(deep)]
 
 
-def test_jsonl_line_too_long_is_rejected_wherever_it_falls(tmp_path: Path) -> None:
+def test_jsonl_line_of_the_most_bytes_is_a_document_and_one_byte_more_is_none(tmp_path: Path) -> None:
     fits, long = b'{"text": "%s"}\n' % (b"a" * 1012), b'{"text": "%s"}\n' % (b"b" * 1013)
-    assert len(fits) == 1025
-    error = "a line of more than 1024 bytes, the most this reader takes (max_line_bytes)"
-    for content in (fits + long + fits, fits + long + fits[:-1]):
+    for content, places in ((fits + long + fits, [1025]), (fits + long + fits[:-1], [1025]), (long[:-1], [0])):
         found = _read(tmp_path, content, max_line_bytes=1024)
-        assert [len(text) for text in found.texts] == [1012, 1012]
-        assert found.rejected == [(1025, error)]
-    assert _read(tmp_path, long[:-1], max_line_bytes=1024).rejected == [(0, error)]
+        assert found.rejected_places == places
+        assert set(found.texts) <= {"a" * 1012} and len(found.texts) == 2 * places[0] // 1025
 
 
 @pytest.mark.medium
@@ -277,17 +246,10 @@ def test_jsonl_line_too_long_to_hold_is_passed_over(tmp_path: Path, name: str) -
     assert found.excerpts == [content[len(good) :][:4096], b"y" * 4096]
 
 
-def test_jsonl_batches_are_of_bounded_documents(tmp_path: Path) -> None:
-    found = _read(tmp_path, b'{"text": "a"}\n' * 20_000)
-    assert found.batch_sizes == [8192, 8192, 3616]
-    assert [place for place, _, _ in found.documents] == [14 * number for number in range(20_000)]
-
-
 def test_jsonl_rejects_come_with_the_batch_they_stand_in(tmp_path: Path) -> None:
     bad = {0, 5, 9000, 9001, 19_999}
     content = b"".join(b'{"text": 3  }\n' if number in bad else b'{"text": "a"}\n' for number in range(20_000))
-    file = input_file(tmp_path / "a.jsonl", content)
-    batches = list(Jsonl().read(Split(file=file), FieldNames(), open_input))
+    batches = list(Jsonl().read(Split(file=input_file(tmp_path / "a.jsonl", content)), FieldNames(), open_input))
     assert [[one.position // 14 for one in batch.rejected] for batch in batches] == [[0, 5], [9000, 9001], [19_999]]
 
 
@@ -347,7 +309,7 @@ _ANY_LINE = (
 
 
 @pytest.mark.medium
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(lines=st.lists(_ANY_LINE, max_size=30))
 def test_jsonl_a_line_among_others_reads_as_it_does_alone(tmp_path_factory: pytest.TempPathFactory, lines: list[bytes]) -> None:
     folder = tmp_path_factory.mktemp("lines")
@@ -363,31 +325,13 @@ def test_jsonl_a_line_among_others_reads_as_it_does_alone(tmp_path_factory: pyte
     assert (together.documents, together.rejected, together.extra.get("k", [])) == (documents, rejected, kept)
 
 
-def test_jsonl_many_bad_lines_among_good_lines_are_rejected_alone(tmp_path: Path) -> None:
-    rng = random.Random(1)
-    good = [rng.random() < 0.9 for _ in range(3000)]
-    lines = [b'{"text": "%d"}\n' % k if one else rng.choice([b'{"text": 1}\n', b"{]}\n", b"x\n"]) for k, one in enumerate(good)]
-    found = _read(tmp_path, b"".join(lines))
-    assert found.texts == [str(number) for number, one in enumerate(good) if one]
-    assert len(found.rejected) == good.count(False)
-    assert found.rejected_places == sorted(found.rejected_places)
-
-
 # ------------------------------------------------------------------------------------------------ splits
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 def test_jsonl_byte_ranges_of_every_size_read_the_same_documents(tmp_path: Path, bom: bytes) -> None:
-    lines = [
-        b'{"text": "a"}',
-        b"",
-        b'{"text": "bcd", "id": 7}\r',
-        b"bad",
-        b'{"text": "\xc3\xa9\xe4\xb8\xad"}',
-        b" ",
-        b'{"text": "e"}',
-    ]
+    lines = [b'{"text": "a"}', b"", b'{"text": "bcd"}\r', b"bad", b'{"text": "\xc3\xa9\xe4\xb8\xad"}', b" ", b'{"text": "e"}']
     for content in (bom + b"\n".join(lines), bom + b"\n".join(lines) + b"\n\n"):
         file = input_file(tmp_path / "a.jsonl", content)
         whole = read_file(Jsonl(), file)
@@ -395,16 +339,7 @@ def test_jsonl_byte_ranges_of_every_size_read_the_same_documents(tmp_path: Path,
         for size in range(1, len(content) + 1):
             borders = [*range(0, len(content), size), len(content)]
             found = read_splits(Jsonl(), [Split(file=file, start=start, stop=stop) for start, stop in pairwise(borders)])
-            assert (found.documents, found.rejected, found.input_bytes) == (whole.documents, whole.rejected, whole.input_bytes)
-
-
-def test_jsonl_cut_covers_a_plain_file_and_leaves_an_archive_whole(tmp_path: Path) -> None:
-    plain = input_file(tmp_path / "a.jsonl", b"x" * 1001)
-    splits = Jsonl().cut(plain, 300)
-    assert [(split.start, split.stop) for split in splits] == [(0, 250), (250, 500), (500, 750), (750, 1001)]
-    assert Jsonl().cut(plain, 1001) == [Split(file=plain)]
-    packed = input_file(tmp_path / "a.jsonl.gz", b"x" * 1001)
-    assert Jsonl().cut(packed, 300) == [Split(file=packed)]
+            assert found.told == whole.told
 
 
 def test_jsonl_lines_longer_than_a_block_are_read_by_the_range_they_begin_in(tmp_path: Path) -> None:
@@ -414,102 +349,19 @@ def test_jsonl_lines_longer_than_a_block_are_read_by_the_range_they_begin_in(tmp
     assert found.texts == texts
 
 
-# ------------------------------------------------------------------------------------------------ archives
-
-
-def _content(num_lines: int) -> bytes:
-    rng = random.Random(num_lines)
-    return b"".join(b'{"text": "%s", "id": %d}\n' % (rng.randbytes(60).hex().encode(), number) for number in range(num_lines))
-
-
-def test_jsonl_archives_of_several_members_read_as_one_file(tmp_path: Path) -> None:
-    content = _content(3000)
-    whole = _read(tmp_path, content)
-    thirds = content[:1001], content[1001:200_000], content[200_000:]
-    members = b"".join(map(gzip.compress, thirds))
-    frames = b"".join(map(zstandard.compress, thirds))
-    for name, stored in (("a.jsonl.gz", members), ("a.jsonl.zst", frames)):
-        found = _read(tmp_path, stored, name=name)
-        assert (found.texts, found.ids, found.rejected) == (whole.texts, whole.ids, [])
-        assert found.documents[:8] == whole.documents[:8]  # of the first member
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("share", [0.03, 0.5, 0.97, 0.9999])
-def test_jsonl_truncated_gzip_yields_every_line_that_can_be_unpacked(tmp_path: Path, share: float) -> None:
-    content = _content(5000)
-    stored = gzip.compress(content)
-    stored = stored[: int(len(stored) * share)]
+def test_jsonl_truncated_archive_yields_every_line_that_can_be_unpacked(tmp_path: Path) -> None:
+    content = b"".join(b'{"text": "%d", "id": %d}\n' % (number**9, number) for number in range(5000))
+    stored = gzip.compress(content)[:-2000]
     there = zlib.decompressobj(31).decompress(stored)
-    found = _read(tmp_path, stored, name="a.jsonl.gz")
-    assert len(found.documents) == there.count(b"\n")
-    assert found.documents == _read(tmp_path, content).documents[: len(found.documents)]
     broke = there.rindex(b"\n") + 1
-    assert found.rejected_places == [broke]
-    assert found.rejected[0][1] == "the gzip archive is cut off: the file ends before the archive does"
-    assert found.excerpts == [there[broke:]]
+    found = _read(tmp_path, stored, name="a.jsonl.gz")
+    assert found.documents == _read(tmp_path, content[:broke]).documents
+    assert (found.rejected_places, found.excerpts, found.is_damage) == ([broke], [there[broke:]], [True])
 
 
-def test_jsonl_truncated_zstd_yields_every_whole_block(tmp_path: Path) -> None:
-    content = _content(5000)
-    stored = zstandard.compress(content)[:-2000]
-    there = zstandard.ZstdDecompressor().decompressobj().decompress(stored)
-    assert len(there) >= 4 * (128 << 10)
-    found = _read(tmp_path, stored, name="a.jsonl.zst")
-    assert len(found.documents) == there.count(b"\n")
-    assert found.rejected_places == [there.rindex(b"\n") + 1]
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
-def test_jsonl_archive_with_flipped_bytes_never_raises(tmp_path: Path, name: str) -> None:
-    content = _content(400)
-    pack = gzip.compress if name.endswith("gz") else zstandard.ZstdCompressor(write_checksum=True).compress
-    stored = pack(content)
-    whole = _read(tmp_path, content)
-    for seed in range(12):
-        rng = random.Random(seed)
-        broken = bytearray(stored)
-        broken[rng.randrange(len(broken))] ^= rng.randrange(1, 256)
-        found = _read(tmp_path, bytes(broken), name=name)
-        assert found.documents == whole.documents or found.rejected
-
-
-def test_jsonl_gzip_of_wrong_checksum_is_read_to_its_end_and_reported(tmp_path: Path) -> None:
-    content = _content(50)
-    stored = bytearray(gzip.compress(content))
-    stored[-6] ^= 1
-    found = _read(tmp_path, bytes(stored), name="a.jsonl.gz")
-    assert len(found.documents) == 50
-    assert found.rejected_places == [len(content)]
-
-
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.jsonl.zst"])
-@pytest.mark.parametrize("stored", [b"", b"\x1f", b"no archive at all", b'{"text": "plain"}\n'])
-def test_jsonl_what_is_no_archive_is_one_reject(tmp_path: Path, name: str, stored: bytes) -> None:
-    found = _read(tmp_path, stored, name=name)
-    assert found.documents == []
-    assert found.rejected_places == [0]
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
-def test_jsonl_what_storage_raises_is_no_fault_of_the_file(tmp_path: Path, name: str) -> None:
-    content = _content(100_000)
-    stored = _stored(name, content)
-    file = input_file(tmp_path / name, stored)
-    with pytest.raises(OSError, match="the disk is gone"):
-        read_splits(Jsonl(), [Split(file=file)], opened=broken_storage(fails_at=5 << 20))
-
-
-# ------------------------------------------------------------------------------------------------ one document again
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
-def test_jsonl_read_one_returns_each_document_by_its_byte_offset(tmp_path: Path, name: str) -> None:
+def test_jsonl_read_document_returns_each_document_by_its_byte_offset_and_no_other(tmp_path: Path) -> None:
     content = b'\xef\xbb\xbf{"text": "a"}\n\nbad\n{"text": "b"}\r\n{"x": {"text": "no"}}\n{"text": "c"}'
-    stored = _stored(name, content)
-    file = input_file(tmp_path / name, stored)
+    file = input_file(tmp_path / "a.jsonl", content)
     places = {place: text for place, text, _ in read_file(Jsonl(), file).documents}
     assert list(places.values()) == ["a", "b", "c"]
     found = {at: Jsonl().read_document(file, at, FieldNames(), open_input) for at in range(len(content) + 2)}
@@ -585,15 +437,6 @@ def test_jsonl_key_with_a_dot_is_the_field_where_its_path_has_no_value(tmp_path_
     assert len(by_text.rejected) == len(records) - len(by_text.texts)
     kept = _read(folder, content, FieldNames(text="t", keep=("a.b",)))
     assert kept.extra.get("a.b", []) == [_named(record, texts_only=False) for record in records if "t" in record]
-
-
-def test_jsonl_key_with_a_dot_that_holds_no_string_is_told_so(tmp_path: Path) -> None:
-    found = _read(tmp_path, b'{"a.b": 7}\n{"a.b": "x", "a": "y"}\n{"a": "y"}\n', FieldNames(text="a.b"))
-    assert found.texts == ["x"]
-    assert [error for _, error in found.rejected] == [
-        "field 'a.b' is of type number; expected string",
-        "field 'a' is of type string; expected object",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -53,18 +53,6 @@ def test_members_of_any_size_are_one_stream_with_positions_of_their_own(tmp_path
     assert found == line_positions(packing, contents)
 
 
-@pytest.mark.medium
-@pytest.mark.parametrize("packing", PACKERS)
-def test_ranges_cut_anywhere_give_the_books_of_one_reading(tmp_path: Path, packing: str) -> None:
-    for bom, size in ((b"", 1), (b"\xef\xbb\xbf", 1), (b"", 29), (b"", 150)):
-        contents = [b"", *_pieces(bom + CONTENT, size), b""]
-        file = write(tmp_path, packing, contents)
-        expected = books(Jsonl(), [Split(file=file)])
-        for range_bytes in (1, 7, 61, 500, file.num_bytes // 2):
-            if file.num_bytes // range_bytes < 600:
-                assert in_ranges(Jsonl(), file, range(range_bytes, file.num_bytes, range_bytes)) == expected
-
-
 @pytest.mark.parametrize("packing", PACKERS)
 def test_ranges_of_large_members_end_at_them(tmp_path: Path, packing: str) -> None:
     rng = random.Random(3)
@@ -89,25 +77,6 @@ def test_ranges_smaller_than_a_line_leave_it_to_the_one_before(tmp_path: Path, p
     assert [text[:1] for _, text, _ in expected[0]] == (["a", "x", "b"] if max_line_bytes > 20_000 else ["a", "b"])
     for range_bytes in (19, 100, 333, 1000):
         assert in_ranges(reader, file, range(range_bytes, file.num_bytes, range_bytes)) == expected
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("packing", ["gzip", "zstd", "lz4"])
-def test_ranges_of_a_file_damaged_anywhere_give_the_books_of_one_reading(tmp_path: Path, packing: str) -> None:
-    contents = _pieces(CONTENT, 60)
-    whole = write(tmp_path, packing, contents)
-    texts = {text for _, text, _ in books(Jsonl(), [Split(file=whole)])[0]}
-    stored = Path(whole.url).read_bytes()
-    rng = random.Random(7)
-    for place in range(0, len(stored), 3):
-        damaged = bytearray(stored)
-        damaged[place] ^= 1 << rng.randrange(8)
-        file = input_file(Path(whole.url), bytes(damaged))
-        expected = books(Jsonl(), [Split(file=file)])
-        is_told = [reject for reject in expected[1] if reject.is_file_damage]
-        assert len(is_told) == 1 or (texts == {text for _, text, _ in expected[0]} and not is_told)
-        for borders in ([place or 1], sorted(rng.sample(range(1, len(stored)), 3)), range(31, len(stored), 31)):
-            assert in_ranges(Jsonl(), file, borders) == expected
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd", "zstd, streamed", "lz4", "lz4, streamed"])
@@ -147,7 +116,7 @@ def test_ranges_at_a_member_within_a_member_are_right_or_refused(tmp_path: Path,
     contents = [b'{"text": "a"}\n' * 4, inner + b'\n{"text": "b"}\n', b'{"text": "c"}\n' * 4]
     file = write(tmp_path, packing, contents)
     expected = books(Jsonl(), [Split(file=file)])
-    found = [in_ranges(Jsonl(), file, [border]) for border in range(1, file.num_bytes)]
+    found = [in_ranges(Jsonl(), file, [border]) for border in range(1, file.num_bytes, 3)]
     assert None in found and all(each in (None, expected) for each in found)
     assert [text for _, text, _ in expected[0]] == [*"aaaabcccc"]
     for position, text, _ in expected[0]:
@@ -173,14 +142,15 @@ def test_frames_without_content_belong_to_no_member(tmp_path: Path) -> None:
 @pytest.mark.medium
 @settings(max_examples=60, deadline=None)
 @given(
+    bom=st.sampled_from([b"", b"\xef\xbb\xbf"]),
     lines=st.lists(st.sampled_from([*LINES, b"x" * 1500 + b"\n"]), min_size=1, max_size=8),
     sizes=st.lists(st.integers(0, 400), min_size=1, max_size=12),
     packing=st.sampled_from([*PACKERS]),
     flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 7)), max_size=2),
     borders=st.lists(st.floats(0, 1, exclude_max=True), max_size=5),
 )
-def test_ranges_of_any_file_give_the_books_of_one_reading(tmp_path_factory, lines, sizes, packing, flips, borders) -> None:
-    content = b"".join(lines)
+def test_ranges_of_any_file_give_the_books_of_one_reading(tmp_path_factory, bom, lines, sizes, packing, flips, borders) -> None:
+    content = bom + b"".join(lines)
     cuts = [0, *accumulate(sizes)]
     contents = [content[start:stop] for start, stop in pairwise(cuts)] + [content[cuts[-1] :]]
     file = write(tmp_path_factory.mktemp("members"), packing, contents)

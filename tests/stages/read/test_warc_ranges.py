@@ -14,11 +14,9 @@ from datapipe.errors import UnsplittableInputError
 from datapipe.ledger import pending
 from datapipe.stage import FieldNames, InputFile, Reader
 from datapipe.stage.reader import ReadBatch
-from stages.read.arc import Arc
 from stages.read.warc import Warc
-from stages.read.wet import Wet
 from tests.support import runs, web_archives
-from tests.support.web_archives import PACKINGS, arc_record, documents, filedesc, packed, read, response, warc_record
+from tests.support.web_archives import PACKINGS, documents, packed, read, response, warc_record
 
 pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "zstandard", "brotli")]
 
@@ -37,36 +35,11 @@ def books(batches: Sequence[ReadBatch]) -> tuple[object, ...]:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_ranges_every_byte_as_a_cut_gives_the_books_of_one_reading(tmp_path: Path, packing: str) -> None:
-    parts = [warc_record("warcinfo", b"ours"), *PAGES[:3]]
-    file = web_archives.file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0])
-    expected = books(read(Warc(), file))
-    for cut in range(1, file.num_bytes):
-        assert books(in_ranges(Warc(), file, [cut])) == expected, cut
-
-
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_ranges_smaller_than_members_give_the_books_of_one_reading(tmp_path: Path, packing: str) -> None:
-    texts = [f"page {number} {random.Random(number).randbytes(300).hex()}" for number in range(12)]
-    parts = [warc_record("conversion", text.encode(), number) for number, text in enumerate(texts)]
-    file = web_archives.file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0], "a.warc.wet")
-    expected = books(read(Wet(), file))
-    for target_bytes in (40, 400, 1000, 3000, 10**6):
-        splits = Wet().cut(file, target_bytes)
-        found = [batch for split in splits for batch in read(Wet(), file, start=split.start, stop=split.stop)]
-        assert books(found) == expected
-        assert [(split.start, split.stop) for split in splits][1:] == [
-            (before.stop, split.stop) for before, split in zip(splits, splits[1:])
-        ]
-
-
-@pytest.mark.medium
 def test_ranges_of_a_damaged_file_give_the_books_of_one_reading(tmp_path: Path) -> None:
     rng = random.Random(5)
     for packing in ("plain", "gzip, a member a record", "gzip, two records a member", "zstd, a frame a record", "lz4"):
         content = packed(PAGES, packing)
-        for _ in range(40):
+        for _ in range(15):
             damaged = bytearray(content)
             for _ in range(rng.randrange(1, 4)):
                 damaged[rng.randrange(20, len(damaged))] ^= 1 << rng.randrange(8)
@@ -80,23 +53,12 @@ def test_ranges_of_a_damaged_file_give_the_books_of_one_reading(tmp_path: Path) 
                 assert books(in_ranges(Warc(), file, cuts)) == expected
 
 
-@pytest.mark.medium
-def test_ranges_of_arc_give_the_books_of_one_reading(tmp_path: Path) -> None:
-    parts = [filedesc(), *(arc_record(web_archives.http(f"<p>page {number}".encode()), number) for number in range(4))]
-    for packing in ("gzip, a member a record", "gzip, one member", "lz4", "zstd, a frame a record"):
-        file = web_archives.file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0], "a.arc")
-        expected = books(read(Arc(), file))
-        assert len(expected[0]) == 4  # type: ignore[arg-type]
-        for cut in range(1, file.num_bytes):
-            assert books(in_ranges(Arc(), file, [cut])) == expected, cut
-
-
 def _cut_anywhere(content: bytes, size: int) -> bytes:
     return b"".join(gzip.compress(content[start : start + size]) for start in range(0, len(content), size))
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("size", [37, 100, 411, 5000])
+@pytest.mark.parametrize("size", [37, 411])
 def test_members_that_end_within_records_are_read_as_one_stream(tmp_path: Path, size: int) -> None:
     parts = [warc_record("warcinfo", b"ours"), *PAGES]
     pages = list(documents(read(Warc(), web_archives.file_of(tmp_path, packed(parts)))).values())
@@ -105,7 +67,7 @@ def test_members_that_end_within_records_are_read_as_one_stream(tmp_path: Path, 
     assert list(documents(read(Warc(), file)).values()) == pages and expected[2] == []
     for position, page in documents(read(Warc(), file)).items():
         assert Warc().read_document(file, position, FieldNames(), pa.OSFile) == page.decode()
-    for cut in range(1, file.num_bytes, 7):
+    for cut in range(1, file.num_bytes, 29):
         assert books(in_ranges(Warc(), file, [cut])) == expected
 
 
@@ -114,7 +76,7 @@ def test_members_that_end_within_records_and_are_damaged_are_told(tmp_path: Path
     rng = random.Random(19)
     content = _cut_anywhere(b"".join(PAGES), 150)
     pages = list(documents(read(Warc(), web_archives.file_of(tmp_path, content))).values())
-    for _ in range(100):
+    for _ in range(40):
         damaged = bytearray(content)
         damaged[rng.randrange(12, len(damaged))] ^= 1 << rng.randrange(8)
         file = web_archives.file_of(tmp_path, bytes(damaged[: rng.randrange(len(damaged) // 2, len(damaged))]))
@@ -147,33 +109,32 @@ def _archive_in_a_record() -> list[bytes]:
     ]
 
 
-def test_ranges_of_an_archive_in_an_archive_are_right_or_refused(tmp_path: Path) -> None:
-    parts = _archive_in_a_record()
-    file = web_archives.file_of(tmp_path, b"".join(parts))
-    expected = books(read(Warc(), file))
-    refused = []
-    for cut in range(1, file.num_bytes):
+def _refused_cuts(file: InputFile) -> list[int]:
+    """The places at which the file cannot be cut. Cut at any other, it gives the books of one reading."""
+    expected, refused = books(read(Warc(), file)), []
+    for cut in range(1, file.num_bytes, 2):
         try:
             assert books(in_ranges(Warc(), file, [cut])) == expected, cut
         except UnsplittableInputError:
             refused.append(cut)
+    return refused
+
+
+def test_ranges_of_an_archive_in_an_archive_are_right_or_refused(tmp_path: Path) -> None:
+    parts = _archive_in_a_record()
+    file = web_archives.file_of(tmp_path, b"".join(parts))
+    assert len(documents(read(Warc(), file))) == 3
+    refused = _refused_cuts(file)
     first, last = len(parts[0]) + 1, len(parts[0]) + len(parts[1])
-    assert refused and refused == [cut for cut in refused if first <= cut < last]
-    assert len(refused) > len(parts[1]) // 2
+    assert refused == [cut for cut in refused if first <= cut < last]
+    assert len(refused) > len(parts[1]) // 4
 
 
 def test_ranges_of_a_plain_archive_in_a_record_are_right_or_refused(tmp_path: Path) -> None:
     inner = b"".join(PAGES[:2])
     content = b"".join([PAGES[2], warc_record("resource", inner, 7, "application/warc"), PAGES[3]])
-    file = web_archives.file_of(tmp_path, content, "")
-    expected = books(read(Warc(), file))
-    refused = 0
-    for cut in range(1, file.num_bytes):
-        try:
-            assert books(in_ranges(Warc(), file, [cut])) == expected, cut
-        except UnsplittableInputError:
-            refused += 1
-    assert 0 < refused < len(inner) + 500
+    refused = _refused_cuts(web_archives.file_of(tmp_path, content, ""))
+    assert 0 < len(refused) < (len(inner) + 500) // 2
 
 
 def _documents_of(done: runs.Finished) -> dict[str, str]:
@@ -199,7 +160,6 @@ def test_run_reads_a_file_whole_that_cannot_be_cut_and_says_so(tmp_path: Path) -
 
 
 @pytest.mark.slow
-@pytest.mark.medium
 def test_run_that_is_stopped_knows_which_file_cannot_be_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pending, "LONGEST_WAIT_S", 0.0)  # each task is committed by itself
     mixture = web_archives.write_unsplittable(tmp_path)

@@ -56,7 +56,7 @@ def _random_record(rng: random.Random) -> bytes:
 def test_regular_records_are_those_of_fastwarc_or_left_to_others() -> None:
     rng = random.Random(17)
     num_regular = 0
-    for _ in range(4000):
+    for _ in range(2000):
         content = b"".join(_random_record(rng) for _ in range(rng.randrange(1, 4)))
         found = regular_records(content, 7 << 24, 1 << 20)
         if found is None:
@@ -65,7 +65,7 @@ def test_regular_records_are_those_of_fastwarc_or_left_to_others() -> None:
         assert [record.position for record in found] == [(7 << 24) + number for number in range(len(found))]
         ours = [(record.kind, {name: record.headers.get(name) for name in NAMES}, record.body) for record in found]
         assert ours == _by_fastwarc(content)
-    assert num_regular > 1000
+    assert num_regular > 450
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.loader import Loader
-from datapipe.stage import FieldNames, InputFile, ReadBatch, Split
+from datapipe.stage import FieldNames, InputFile, ReadBatch
 from stages.read.wet import Wet
 from tests.support import runs, web_archives
 from tests.support.web_archives import PACKINGS, passed_over, rejected, warc_record
@@ -48,74 +47,28 @@ def documents(batches: Sequence[ReadBatch]) -> dict[int, str]:
     return {position: text.decode() for position, text in web_archives.documents(batches).items()}
 
 
-@pytest.mark.parametrize("packing", PACKINGS)
-def test_wet_every_packing_has_the_same_documents_each_at_a_position_of_its_own(tmp_path: Path, packing: str) -> None:
-    ending, pack = PACKINGS[packing]
-    file = file_of(tmp_path, pack(wet()), ending)
-    batches = read(file, keep=["url", "date", "mime", "WARC-Type", "x-absent"])
-    found = documents(batches)
-    assert list(found.values()) == TEXTS and rejected(batches) == [] and sorted(found) == list(found)
-    assert passed_over(batches) == {"warcinfo": 1}
+def test_wet_columns_are_those_of_the_record(tmp_path: Path) -> None:
+    batches = read(
+        file_of(tmp_path, PACKINGS["gzip, a member a record"][1](wet()), ".gz"), ["url", "date", "mime", "WARC-Type", "x"]
+    )
     [batch] = [batch for batch in batches if len(batch.positions)]
     assert batch.ids.to_pylist() == [f"urn:uuid:00000000-0000-0000-0000-{number:012d}" for number in range(len(TEXTS))]
     assert batch.extra["url"].to_pylist() == [f"http://e.org/{number}" for number in range(len(TEXTS))]
     assert batch.extra["date"][1].as_py() == "2024-05-18T01:58:01Z" and batch.extra["mime"][0].as_py() == "text/plain"
-    assert set(batch.extra["WARC-Type"].to_pylist()) == {"conversion"} and batch.extra["x-absent"].null_count == len(TEXTS)
+    assert set(batch.extra["WARC-Type"].to_pylist()) == {"conversion"} and batch.extra["x"].null_count == len(TEXTS)
     assert batch.input_bytes == sum(len(text.encode()) for text in TEXTS)
-    reader = Wet()
-    assert [reader.read_document(file, position, FieldNames(), pa.OSFile) for position in found] == TEXTS
-    assert reader.read_document(file, max(found) + 1, FieldNames(), pa.OSFile) is None
-    assert reader.read_document(file, 0, FieldNames(), pa.OSFile) is None  # the file's own description
+    assert passed_over(batches) == {"warcinfo": 1}
 
 
 def test_wet_positions_are_offsets_of_members_and_numbers_in_them(tmp_path: Path) -> None:
-    parts = [gzip.compress(part) for part in wet()]
+    parts, plain = [gzip.compress(part) for part in wet()], wet()
     offsets = [sum(map(len, parts[:number])) for number in range(1, len(parts))]
     assert list(documents(read(file_of(tmp_path, b"".join(parts), ".gz")))) == [offset << 24 for offset in offsets]
-    one = file_of(tmp_path, gzip.compress(b"".join(wet())), ".gz")
+    one = file_of(tmp_path, gzip.compress(b"".join(plain)), ".gz")
     assert list(documents(read(one))) == [1, 2, 3, 4, 5]
-    plain = b"".join(wet())
-    assert list(documents(read(file_of(tmp_path, plain)))) == [
-        len(b"".join(wet()[: number + 1])) for number in range(len(TEXTS))
-    ]
-
-
-@pytest.mark.parametrize("packing", ["plain", "gzip, a member a record", "gzip, one member", "zstd, a frame a record", "lz4"])
-def test_wet_cut_at_any_byte_keeps_what_is_whole_and_tells_the_rest(tmp_path: Path, packing: str) -> None:
-    ending, pack = PACKINGS[packing]
-    content = pack(wet(TEXTS[:3]))
-    ends = {len(pack(wet(TEXTS[:number]))) - cut for number in range(4) for cut in range(5 if packing == "plain" else 1)}
-    for stop in range(12, len(content)):
-        batches = read(file_of(tmp_path, content[:stop], ending))
-        texts, told = list(documents(batches).values()), rejected(batches)
-        assert texts == TEXTS[: len(texts)]
-        if len(texts) < 3 and stop not in ends:
-            assert told and (packing == "plain" or all(item.is_file_damage for item in told)), stop
-
-
-def test_wet_flipped_byte_costs_its_member_alone_and_is_told(tmp_path: Path) -> None:
-    rng = random.Random(1)
-    parts = [gzip.compress(part) for part in wet(["page " * 50 + str(number) for number in range(6)])]
-    whole = set(documents(read(file_of(tmp_path, b"".join(parts), ".gz"))).values())
-    num_lost = 0
-    for _ in range(150):
-        damaged, number = [bytearray(part) for part in parts], rng.randrange(1, 7)
-        at = rng.choice([*range(10, len(parts[number]))])  # behind the header of the member
-        damaged[number][at] ^= 1 << rng.randrange(8)
-        batches = read(file_of(tmp_path, b"".join(damaged), ".gz"))
-        texts = set(documents(batches).values())
-        told = [item.is_file_damage for item in rejected(batches)]
-        assert texts <= whole and (len(texts), told) in ((5, [True]), (6, []))  # some bits of gzip mean nothing
-        num_lost += 6 - len(texts)
-    assert num_lost > 100
-
-
-def test_wet_archive_inside_a_record_is_the_body_of_that_record(tmp_path: Path) -> None:
-    inner = b"".join(gzip.compress(part, 0) for part in wet(["inside"]))
-    parts = [*wet(["before"]), warc_record("resource", inner, 7), warc_record("conversion", b"behind", 8)]
-    for level in (0, 9):  # stored as it is, its magic bytes stand in the file
-        content = b"".join(gzip.compress(part, level) for part in parts)
-        assert list(documents(read(file_of(tmp_path, content, ".gz"))).values()) == ["before", "behind"]
+    begins = [len(b"".join(plain[:number])) for number in range(1, len(plain))]
+    assert list(documents(read(file_of(tmp_path, b"".join(plain))))) == begins
+    assert Wet().read_document(one, 0, FieldNames(), pa.OSFile) is None  # the file's own description
 
 
 @pytest.mark.parametrize(
@@ -152,11 +105,12 @@ def test_wet_wrong_content_length_never_takes_from_the_next_record_in_silence(
     assert rejected(batches)
 
 
-def test_wet_larger_record_than_allowed_is_told_and_the_others_are_read(tmp_path: Path) -> None:
-    batches = read(file_of(tmp_path, PACKINGS["gzip, one member"][1](wet()), ".gz"), max_record_bytes=1000)
-    assert list(documents(batches).values()) == TEXTS[:-1]
-    [item] = rejected(batches)
-    assert "a record of 3,000 bytes" in item.error and not item.is_file_damage and item.position == 5
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_wet_file_without_records_is_damage(tmp_path: Path, ending: str) -> None:
+    content = b"<html>no archive</html>" * 99
+    batches = read(file_of(tmp_path, gzip.compress(content) if ending else content, ending))
+    assert documents(batches) == {}
+    assert rejected(batches) and all(item.is_file_damage for item in rejected(batches))
 
 
 def test_wet_text_that_is_not_utf8_is_told_at_its_byte(tmp_path: Path) -> None:
@@ -167,45 +121,19 @@ def test_wet_text_that_is_not_utf8_is_told_at_its_byte(tmp_path: Path) -> None:
     assert item.error.startswith("invalid UTF-8 at byte 3") and item.excerpt == b"caf\xe9"
 
 
-@pytest.mark.parametrize(
-    ("content", "ending", "error"),
-    [
-        (b"plain text, no archive", ".gz", "the file is plain text, and its name is that of a gzip archive"),
-        (gzip.compress(b"".join(wet())), "", "the file is a gzip archive, and its name is that of a plain file"),
-        (gzip.compress(b"".join(wet())), ".zst", "the file is a gzip archive, and its name is that of a zstd archive"),
-        (b"<html>no archive</html>" * 99, "", "expected a record that begins with WARC/1"),
-        (gzip.compress(b"no record in it"), ".gz", "expected a record that begins with WARC/1"),
-    ],
-    ids=range(5),
-)
-def test_wet_file_of_another_format_is_told(tmp_path: Path, content: bytes, ending: str, error: str) -> None:
-    batches = read(file_of(tmp_path, content, ending))
-    assert documents(batches) == {}
-    assert any(error in item.error and item.is_file_damage for item in rejected(batches))
-
-
 def test_wet_dictionary_without_bounds_is_told(tmp_path: Path) -> None:
     import zstandard
 
     bomb = zstandard.ZstdCompressor().compress(b"\0" * (32 << 20))
     for content, error in (
-        (bomb, "the file begins with a dictionary of more than 16,777,216 bytes"),
-        (bomb[:-9], "the file begins with a dictionary of more than 16,777,216 bytes"),
-        (b"\x28\xb5\x2f\xfd" + b"\xff" * 40, "the dictionary at the beginning of the zstd archive is damaged"),
+        (bomb, "a dictionary of more than 16,777,216 bytes"),
+        (bomb[:-9], "a dictionary of more than 16,777,216 bytes"),
+        (b"\x28\xb5\x2f\xfd" + b"\xff" * 40, "the dictionary"),
     ):
         head = b"\x5d\x2a\x4d\x18" + len(content).to_bytes(4, "little")
         batches = read(file_of(tmp_path, head + content + PACKINGS["zstd, a frame a record"][1](wet()), ".zst"))
         [item] = rejected(batches)
         assert error in item.error and item.is_file_damage and documents(batches) == {}
-
-
-def test_wet_many_members_and_a_large_one_are_read_in_batches(tmp_path: Path) -> None:
-    texts = [f"page {number} " + "word " * (number % 700) for number in range(6000)]
-    for pack in (PACKINGS["gzip, a member a record"][1], PACKINGS["gzip, one member"][1]):
-        batches = read(file_of(tmp_path, pack(wet(texts)), ".gz"))
-        assert list(documents(batches).values()) == texts and not rejected(batches)
-        assert max(len(batch.positions) for batch in batches) <= 4096 and len(batches) > 2
-        assert max(batch.input_bytes for batch in batches) < 5 << 20
 
 
 @pytest.mark.medium
@@ -223,9 +151,7 @@ def test_wet_files_become_training_rows_and_damage_stops_the_run(tmp_path: Path)
     assert {document.text for document in kept} == {page + name for page in pages for name in "ab"}
     content = (tmp_path / "a.warc.wet.gz").read_bytes()
     (tmp_path / "a.warc.wet.gz").write_bytes(content[:-20])
-    with pytest.raises(
-        UserError, match=r"1 input file cannot be read whole: a\.warc\.wet\.gz from .* on: the record is cut off"
-    ):
+    with pytest.raises(UserError, match=r"1 input file .* a\.warc\.wet\.gz"):
         runs.run_mixture(mixture, make_engine=runs.InProcess)
 
 
@@ -240,35 +166,3 @@ def test_wet_files_of_common_crawl_have_their_expected_books(real_data: Path) ->
         found[name] = list(documents(batches).values())
     one, each, escopete = found.values()
     assert one == each and len(one) == 25 and len(escopete) == 1 and "Escopete" in escopete[0]
-
-
-class _Failing:
-    """A file of which reading fails behind some bytes, as a store that goes away."""
-
-    def __init__(self, path: str, good_bytes: int) -> None:
-        self._file, self._good_bytes = pa.OSFile(path), good_bytes
-
-    def __enter__(self) -> _Failing:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def read_at(self, num_bytes: int, offset: int) -> bytes:
-        if offset >= self._good_bytes:
-            raise OSError(5, "the store went away")
-        return self._file.read_at(min(num_bytes, self._good_bytes - offset), offset)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("packing", ["plain", "gzip, a member a record", "gzip, one member"])
-def test_wet_failure_of_the_storage_is_no_damage_of_the_file(tmp_path: Path, packing: str) -> None:
-    ending, pack = PACKINGS[packing]
-    rng = random.Random(2)
-    pages = ["".join(map(chr, rng.choices(range(97, 123), k=50_000))) for _ in range(300)]
-    file = file_of(tmp_path, pack(wet(pages)), ending)
-    with pytest.raises(OSError, match="the store went away"):
-        list(Wet().read(Split(file=file), FieldNames(), lambda url: _Failing(url, 5 << 20)))  # type: ignore[arg-type]

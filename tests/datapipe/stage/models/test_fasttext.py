@@ -21,23 +21,8 @@ from datapipe.stage.models.fasttext_file import read_labels, read_model
 from stages.filter.language import bundled_model
 from tests.support.fasttext_files import NEGATIVES, ONE_VS_ALL, TREE, Recipe
 
-_PIECES = (
-    " ",
-    "\n",
-    "\t\v\f\r",
-    "\0",
-    "</s>",
-    "__label__en",
-    "__label__",
-    "the",
-    "and",
-    "ça",
-    "der",
-    "<",
-    ">",
-    "x" * 20,
-    "日本",
-)
+_PIECES = [" ", "\n", "\t\v\f\r", "\0", "</s>", "__label__en", "__label__"]
+_PIECES += ["the", "and", "ça", "der", "<", ">", "x" * 20, "日本"]
 
 RECIPES = {
     "softmax": Recipe(),
@@ -96,10 +81,9 @@ def _assert_alike(path: Path, texts: Sequence[bytes], k: int) -> None:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("k", [1, 3])
 @pytest.mark.parametrize("name", RECIPES)
-def test_model_of_any_kind_answers_as_the_library(name: str, k: int, tmp_path: Path) -> None:
-    for seed in range(3):
+def test_model_of_any_kind_answers_as_the_library(name: str, tmp_path: Path) -> None:
+    for seed, k in enumerate((1, 3, 3)):
         path = replace(RECIPES[name], seed=seed).write(tmp_path / f"{seed}.bin")
         _assert_alike(path, _texts(seed, 150), k)
 
@@ -138,15 +122,10 @@ def test_labels_are_read_without_the_matrices(tmp_path: Path) -> None:
     path.write_bytes(content[: len(content) // 2])
     assert read_labels(path) == ("en", "de", "fr", "zh", "ga")
     assert len(read_labels(bundled_model())) == 176
-    with pytest.raises(UserError, match=r"lid\.bin is no fastText model \(its [\d,]+ bytes end early\)"):
+    with pytest.raises(UserError, match=r"lid\.bin is no fastText model"):
         open_model(path)
-
-
-def test_labels_are_read_again_when_the_file_changed(tmp_path: Path) -> None:
-    path = Recipe().write(tmp_path / "lid.bin")
-    assert "ga" in read_labels(path)
     Recipe(labels=("en", "de")).write(path)
-    assert read_labels(path) == ("en", "de")
+    assert read_labels(path) == ("en", "de")  # the file changed
 
 
 @pytest.mark.parametrize(
@@ -154,18 +133,15 @@ def test_labels_are_read_again_when_the_file_changed(tmp_path: Path) -> None:
     [
         (b"", "it is empty"),
         (b"no model", "its first bytes differ"),
-        (Recipe(version=13).content(), "version 13 of the format, expected 11 or 12"),
-        (Recipe(kind=1).content(), "it holds vectors of words and no labels"),
-        (Recipe(loss=5).content(), "loss 5, expected 1 to 4"),
-        (Recipe(loss=0).content(), "loss 0, expected 1 to 4"),
-        (Recipe(labels=()).content(), "6 words and 0 labels in 6 entries"),
-        (Recipe().content()[:100], "it ends within its dictionary"),
-        (Recipe(pruned=30).content(), "its dictionary is pruned and its matrix is dense"),
-        (Recipe(num_buckets=0).content(), "6 dimensions and 0 buckets"),
-        (
-            Recipe(chars=(0, 0)).content().replace(Recipe(chars=(0, 0))._options(), Recipe(dim=7)._options()),
-            "an output of 5 x 6",
-        ),
+        (Recipe(version=13).content(), "version 13"),
+        (Recipe(kind=1).content(), "no labels"),
+        (Recipe(loss=5).content(), "loss 5"),
+        (Recipe(loss=0).content(), "loss 0"),
+        (Recipe(labels=()).content(), "6 words and 0 labels"),
+        (Recipe().content()[:100], "within its dictionary"),
+        (Recipe(pruned=30).content(), "pruned"),
+        (Recipe(num_buckets=0).content(), "0 buckets"),
+        (Recipe(chars=(0, 0)).content().replace(Recipe(chars=(0, 0))._options(), Recipe(dim=7)._options()), "5 x 6"),
     ],
 )
 def test_model_that_cannot_be_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
@@ -173,15 +149,16 @@ def test_model_that_cannot_be_is_refused(content: bytes, reason: str, tmp_path: 
     path.write_bytes(content)
     with pytest.raises(UserError) as caught:
         open_model(path)
-    assert f"{path} is no fastText model ({reason})" in str(caught.value)
+    assert f"{path} is no fastText model" in str(caught.value) and reason in str(caught.value)
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("name", ["tree", "quantised in and out", "words alone"])
 def test_model_with_any_number_changed_is_refused_or_read(name: str, tmp_path: Path) -> None:
     content, path = RECIPES[name].content(), tmp_path / "lid.bin"
-    for offset in range(len(content) // 2):
-        for value in (-1, (1 << 31) - 1) if offset % 3 == 0 else ():
+    offsets = range(0, len(content) // 2, 3)
+    for offset in random.Random(1).sample(offsets, min(400, len(offsets))):
+        for value in (-1, (1 << 31) - 1):
             path.write_bytes(content[:offset] + struct.pack("<i", value) + content[offset + 4 :])
             with suppress(UserError):
                 read_model(path)
@@ -246,13 +223,12 @@ def test_model_that_is_absent_is_refused(tmp_path: Path) -> None:
                 read(path)
 
 
-@pytest.mark.parametrize("cut", range(0, 1000, 37))
-def test_model_cut_anywhere_is_refused(cut: int, tmp_path: Path) -> None:
-    content = Recipe(quantised=True, quantised_output=True, pruned=20).content()
-    path = tmp_path / "lid.ftz"
-    path.write_bytes(content[: len(content) * cut // 1000])
-    with pytest.raises(UserError, match="is no fastText model"):
-        open_model(path)
+def test_model_cut_anywhere_is_refused(tmp_path: Path) -> None:
+    content, path = Recipe(quantised=True, quantised_output=True, pruned=20).content(), tmp_path / "lid.ftz"
+    for cut in range(0, 1000, 37):
+        path.write_bytes(content[: len(content) * cut // 1000])
+        with pytest.raises(UserError, match="is no fastText model"):
+            open_model(path)
 
 
 def test_model_that_no_kernel_takes_names_the_library_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,309 @@
+"""Files of every format that a reader takes, made of texts, for the conformance suite of readers."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+import tarfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from datapipe.stage import InputFile, Reader
+from stages.read.arc import Arc
+from stages.read.arrow import Arrow
+from stages.read.csv import Csv
+from stages.read.jsonl import Jsonl
+from stages.read.mds import Mds
+from stages.read.parquet import Parquet
+from stages.read.text import Text
+from stages.read.warc import Warc
+from stages.read.webdataset import Webdataset
+from stages.read.wet import Wet
+from tests.support.many_members import PACKERS
+from tests.support.reader_results import input_file
+from tests.support.web_archives import PACKINGS, arc_record, filedesc, response, warc_record
+
+Texts = Sequence[str]
+
+
+LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"
+"""What Git leaves in the place of a file whose content it did not fetch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """Files of a format, as one program writes them.
+
+    Attributes:
+        ending: of the names of files.
+        write: the content of a file of these texts.
+        borders: where a file may be cut: at any byte, between the units that planning finds, or not at all.
+        slack: a file that ends at most so many bytes before the end of a document is whole; None where every file that is cut
+            short is known to be.
+        has_checksums: whether content that is changed is known to be.
+        hides_damage: whether a text may be cut short in silence where the file ends, or be joined with the next one.
+        empty_bytes: a file that ends within so many bytes is read as one that holds nothing.
+        is_one_document: whether all texts of a file are one document.
+        limit: the option for the size of a document.
+    """
+
+    reader: Callable[..., Reader]
+    ending: str
+    write: Callable[[Texts], bytes]
+    borders: Literal["bytes", "units", "none"] = "none"
+    slack: int | None = None
+    has_checksums: bool = False
+    hides_damage: bool = False
+    empty_bytes: int = -1
+    is_one_document: bool = False
+    limit: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def make_reader(self, **options: Any) -> Reader:
+        return self.reader(**self.options, **options)
+
+    def file(self, folder: Path, content: bytes) -> InputFile:
+        """The file as planning sees it."""
+        return input_file(folder / f"a{self.ending}", content, reader=self.make_reader())
+
+    def texts(self, texts: Texts) -> list[str]:
+        """The texts of the documents of a file."""
+        return ["".join(texts)] if self.is_one_document else list(texts)
+
+
+def jsonl(texts: Texts) -> list[bytes]:
+    """A line of each text, in ASCII and in UTF-8 by turns."""
+    lines = [json.dumps({"text": text, "url": "u"}, ensure_ascii=bool(number % 2)) for number, text in enumerate(texts)]
+    return [line.encode() + b"\n" for line in lines]
+
+
+def json_array(texts: Texts) -> bytes:
+    return json.dumps([{"text": text} for text in texts], indent=1).encode()
+
+
+def delimited(texts: Texts, delimiter: str, has_quotes: bool) -> bytes:
+    written = io.StringIO(newline="")
+    quoting: Any = {"quoting": csv.QUOTE_ALL} if has_quotes else {"quoting": csv.QUOTE_NONE, "quotechar": None}
+    writer = csv.writer(written, delimiter=delimiter, lineterminator="\n", **quoting)
+    writer.writerows([("text", "url"), *((text, "u") for text in texts)])
+    return written.getvalue().encode()
+
+
+def parquet(texts: Texts, **options: Any) -> bytes:
+    out = io.BytesIO()
+    table = pa.table({"text": pa.array(texts, pa.string()), "url": ["u"] * len(texts)})
+    pq.write_table(table, out, row_group_size=2, write_page_checksum=True, **options)
+    return out.getvalue()
+
+
+def arrow(texts: Texts, make_writer: Callable[..., Any], compression: str | None = None) -> bytes:
+    """A record batch of each text."""
+    out = io.BytesIO()
+    table = pa.table({"text": pa.array(texts, pa.string()), "url": ["u"] * len(texts)})
+    with make_writer(out, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table, max_chunksize=1)
+    return out.getvalue()
+
+
+_MDS_TYPES = {"int": np.int64, "int32": np.int32, "uint8": np.uint8, "float32": np.float32, "float64": np.float64}
+
+
+def _mds_value(encoding: str, value: Any) -> bytes:
+    if encoding in _MDS_TYPES:
+        return _MDS_TYPES[encoding](value).tobytes()
+    return value if isinstance(value, bytes) else json.dumps(value).encode() if encoding == "json" else str(value).encode()
+
+
+def mds(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """A shard by the published layout."""
+    names = sorted(columns)
+    encodings = [columns[name] for name in names]
+    sizes = [np.dtype(_MDS_TYPES[kind]).itemsize if kind in _MDS_TYPES else None for kind in encodings]
+    config = {"version": 2, "format": "mds", "compression": None, "hashes": [], "size_limit": None}
+    config |= {"column_names": names, "column_encodings": encodings, "column_sizes": sizes}
+    described = json.dumps(config, sort_keys=True).encode()
+    samples = []
+    for row in rows:
+        values = [_mds_value(columns[name], row[name]) for name in names]
+        lengths = [len(value) for value, kind in zip(values, encodings) if kind not in _MDS_TYPES]
+        samples.append(np.array(lengths, "<u4").tobytes() + b"".join(values))
+    offsets = np.cumsum([4 + 4 * (len(samples) + 1) + len(described), *map(len, samples)]).astype("<u4")
+    return np.uint32(len(samples)).tobytes() + offsets.tobytes() + described + b"".join(samples)
+
+
+def tar(members: Iterable[tuple[str, str | bytes]], format: int = tarfile.PAX_FORMAT) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=format) as archive:
+        for name, content in members:
+            add_member(archive, name, content)
+    return out.getvalue()
+
+
+def add_member(archive: tarfile.TarFile, name: str, content: str | bytes) -> None:
+    data = content.encode() if isinstance(content, str) else content
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    archive.addfile(info, io.BytesIO(data))
+
+
+def _tar_of(texts: Texts) -> bytes:
+    """Members, and one block of zeros."""
+    content = tar((f"{number}.txt", text) for number, text in enumerate(texts)).rstrip(b"\0")
+    return content + bytes(-len(content) % 512 + 512)
+
+
+def wet(texts: Texts) -> list[bytes]:
+    """The description of a file, and a record of each text."""
+    pages = [warc_record("conversion", text.encode(), number) for number, text in enumerate(texts)]
+    return [warc_record("warcinfo", b"software: ours\r\n"), *pages]
+
+
+def warc(texts: Texts) -> list[bytes]:
+    return [warc_record("warcinfo", b"ours"), *(response(text.encode(), number) for number, text in enumerate(texts))]
+
+
+def arc(texts: Texts) -> list[bytes]:
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"
+    return [filedesc(), *(arc_record(head + text.encode(), number) for number, text in enumerate(texts))]
+
+
+def _jsonl_in(packing: str, is_one: bool) -> Format:
+    """JSON lines in one member, or in a member a line."""
+    ending, pack = PACKERS[packing]
+    if is_one:
+        return Format(
+            reader=Jsonl,
+            ending=f".jsonl{ending}",
+            write=lambda texts: pack(b"".join(jsonl(texts))),
+            has_checksums=True,
+            limit="max_line_bytes",
+        )
+    return Format(
+        reader=Jsonl,
+        ending=f".jsonl{ending}",
+        write=lambda texts: b"".join(map(pack, jsonl(texts))) or pack(b""),
+        borders="bytes",
+        slack=0,
+        has_checksums=True,
+        limit="max_line_bytes",
+    )
+
+
+def _archive_in(reader: Callable[..., Reader], ending: str, records: Callable[[Texts], list[bytes]], packing: str) -> Format:
+    compression, pack = PACKINGS[packing]
+    is_plain, is_one = packing == "plain", "one" in packing
+    return Format(
+        reader=reader,
+        ending=f"{ending}{compression}",
+        write=lambda texts: pack(records(texts)),
+        borders="none" if is_plain and reader is Arc else "bytes",
+        slack=None if is_one else 4 if is_plain else 0,
+        has_checksums="gzip" in packing,
+        empty_bytes=len(pack([])) if "dictionary" in packing or not is_plain else -1,
+        limit="max_record_bytes",
+    )
+
+
+FORMATS: dict[str, Format] = {
+    "jsonl": Format(
+        reader=Jsonl,
+        ending=".jsonl",
+        write=lambda texts: b"".join(jsonl(texts)),
+        borders="bytes",
+        slack=1,
+        limit="max_line_bytes",
+    ),
+    **{f"jsonl, {packing}": _jsonl_in(packing, is_one=True) for packing in ("gzip", "zstd", "lz4")},
+    **{f"jsonl, {packing}, a member a line": _jsonl_in(packing, is_one=False) for packing in PACKERS},
+    "jsonl, bzip2": Format(
+        reader=Jsonl, ending=".jsonl.bz2", write=lambda texts: bz2.compress(b"".join(jsonl(texts))), has_checksums=True
+    ),
+    "jsonl, xz": Format(
+        reader=Jsonl, ending=".jsonl.xz", write=lambda texts: lzma.compress(b"".join(jsonl(texts))), has_checksums=True
+    ),
+    "json": Format(reader=Jsonl, ending=".json", write=json_array),
+    "csv": Format(
+        reader=Csv,
+        ending=".csv",
+        write=lambda texts: delimited(texts, ",", has_quotes=True),
+        hides_damage=True,
+        limit="max_row_bytes",
+    ),
+    "csv, gzip": Format(
+        reader=Csv,
+        ending=".csv.gz",
+        write=lambda texts: gzip.compress(delimited(texts, ",", has_quotes=True)),
+        has_checksums=True,
+        limit="max_row_bytes",
+    ),
+    "tsv without quotes": Format(
+        reader=Csv,
+        ending=".tsv",
+        write=lambda texts: delimited(texts, "\t", has_quotes=False),
+        borders="bytes",
+        hides_damage=True,
+        limit="max_row_bytes",
+        options={"quote": "none"},
+    ),
+    "text": Format(
+        reader=Text, ending=".txt", write=lambda texts: "".join(texts).encode(), hides_damage=True, is_one_document=True
+    ),
+    "text, zstd": Format(
+        reader=Text,
+        ending=".txt.zst",
+        write=lambda texts: zstandard.ZstdCompressor(write_checksum=True).compress("".join(texts).encode()),
+        has_checksums=True,
+        is_one_document=True,
+    ),
+    "parquet": Format(reader=Parquet, ending=".parquet", write=parquet, borders="units"),
+    "parquet, zstd": Format(
+        reader=Parquet, ending=".parquet", write=lambda texts: parquet(texts, compression="zstd"), borders="units"
+    ),
+    "arrow": Format(
+        reader=Arrow,
+        ending=".arrow",
+        write=lambda texts: arrow(texts, pa.ipc.new_file),
+        borders="units",
+        limit="max_batch_bytes",
+    ),
+    "arrow, stream of lz4": Format(
+        reader=Arrow,
+        ending=".arrow",
+        write=lambda texts: arrow(texts, pa.ipc.new_stream, "lz4"),
+        borders="units",
+        limit="max_batch_bytes",
+    ),
+    "mds": Format(
+        reader=Mds,
+        ending=".mds",
+        write=lambda texts: mds({"text": "str", "url": "json"}, [{"text": text, "url": "u"} for text in texts]),
+        limit="max_sample_bytes",
+    ),
+    "mds, zstd": Format(
+        reader=Mds,
+        ending=".mds.zstd",
+        write=lambda texts: zstandard.compress(mds({"text": "str"}, [{"text": text} for text in texts])),
+        limit="max_sample_bytes",
+    ),
+    "tar": Format(reader=Webdataset, ending=".tar", write=_tar_of, limit="max_member_bytes"),
+    "tar, gzip": Format(
+        reader=Webdataset, ending=".tar.gz", write=lambda texts: gzip.compress(_tar_of(texts)), limit="max_member_bytes"
+    ),
+    **{f"wet, {packing}": _archive_in(Wet, ".warc.wet", wet, packing) for packing in PACKINGS},
+    **{f"warc, {packing}": _archive_in(Warc, ".warc", warc, packing) for packing in PACKINGS},
+    **{
+        f"arc, {packing}": _archive_in(Arc, ".arc", arc, packing)
+        for packing in ("plain", "gzip, a member a record", "gzip, one member", "zstd, a frame a record", "lz4")
+    },
+}

@@ -56,25 +56,28 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_list_lines_are_relative_to_the_list(folder: Path) -> None:
-    (folder / "list.txt").write_text("deep/c.txt\na.txt\n")
+@pytest.mark.parametrize(
+    ("content", "paths"),
+    [
+        (b"deep/c.txt\na.txt\n", ["a.txt", "deep/c.txt"]),
+        (b"\xef\xbb\xbf# files\r\n\r\n  a.txt \r\n\t\r\n#b.txt\r\ndeep/c.txt", ["a.txt", "deep/c.txt"]),
+        (b"x[1]*?.txt\n", ["x[1]*?.txt"]),
+    ],
+    ids=["relative", "comments and blank lines", "names and no patterns"],
+)
+def test_list_lines_name_files_below_the_list(folder: Path, content: bytes, paths: list[str]) -> None:
+    (folder / "x[1]*?.txt").write_text("odd")
+    (folder / "list.txt").write_bytes(content)
     files = _discover(f"@{folder}/list.txt")
     assert [(file.path, file.url, file.num_bytes) for file in files] == [
-        ("a.txt", f"{folder}/a.txt", 5),
-        ("deep/c.txt", f"{folder}/deep/c.txt", 10),
+        (name, f"{folder}/{name}", (folder / name).stat().st_size) for name in paths
     ]
-    assert files == _discover(f"{folder}/**/[ac].txt")
 
 
 def test_list_lines_are_relative_to_the_prefix(folder: Path) -> None:
     (folder / "deep" / "list.txt").write_text("./a.txt\ndeep/c.txt")
     for prefix in (str(folder), f"{folder}/", f"file://{folder}"):
         assert [file.path for file in _discover(f"@{folder}/deep/list.txt", prefix=prefix)] == ["a.txt", "deep/c.txt"]
-
-
-def test_list_comments_blank_lines_and_line_ends_are_no_paths(folder: Path) -> None:
-    (folder / "list.txt").write_bytes(b"\xef\xbb\xbf# files\r\n\r\n  a.txt \r\n\t\r\n#b.txt\r\ndeep/c.txt")
-    assert [file.path for file in _discover(f"@{folder}/list.txt")] == ["a.txt", "deep/c.txt"]
 
 
 def test_list_local_lines_may_be_absolute_or_above(folder: Path) -> None:
@@ -86,12 +89,6 @@ def test_list_local_lines_may_be_absolute_or_above(folder: Path) -> None:
         f"{below}/b.txt": f"{folder}/b.txt",
         "c.txt": f"{folder}/deep/c.txt",
     }
-
-
-def test_list_lines_are_names_and_no_patterns(folder: Path) -> None:
-    (folder / "x[1]*?.txt").write_text("odd")
-    (folder / "list.txt").write_text("x[1]*?.txt\n")
-    assert [file.path for file in _discover(f"@{folder}/list.txt")] == ["x[1]*?.txt"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from datapipe import catalogue, columns
 from datapipe.config.stage_use import parse_stage
@@ -128,18 +125,6 @@ def test_function_columns_are_typed_and_null_where_nothing_was_returned():
     assert _process(scored, _batch([], url=pa.array([], pa.string()))).columns["score"].type == pa.float64()
 
 
-@given(st.lists(st.tuples(st.text(alphabet=st.characters(exclude_categories=["Cs"])), st.booleans()), max_size=20))
-def test_function_of_each_document_is_the_function_of_the_batch(documents: list[tuple[str, bool]]):
-    def decide(record):
-        return False if record["flag"] else record["text"][::-1]
-
-    batch = _batch([text for text, _ in documents], flag=pa.array([flag for _, flag in documents], pa.bool_()))
-    result = _process(decide, batch)
-    assert result.keep.tolist() == [not flag for _, flag in documents]
-    texts = result.columns.get("text", batch.texts).to_pylist()
-    assert texts == [text if flag else text[::-1] for text, flag in documents]
-
-
 def _declaring(function: Any, columns: dict[str, type]) -> Any:
     function.columns = columns
     return function
@@ -221,15 +206,6 @@ def test_function_is_described_with_its_options_and_cost(own: Path):
         ("anything", "anything", "null"),
     ]
     assert _built({"own_functions:matches": {"least": 1}}).notes() == ("a Python call for each document",)
-
-
-def test_function_stage_makes_a_round_trip_through_pickle(own: Path):
-    _write(own, OPTIONS)
-    stage = _built({"own_functions:matches": {"least": 1, "words": ["a"]}})
-    again = pickle.loads(pickle.dumps(stage))
-    assert again == stage
-    assert type(again) is type(stage)
-    assert again.process(_batch(["a", "b"])).keep.tolist() == [True, False]
 
 
 @pytest.mark.parametrize(
@@ -346,19 +322,6 @@ def test_function_stages_run_and_one_document_that_raises_is_quarantined(own: Pa
     assert seen.error.endswith(f"ValueError: I do not like it ({own}/own_functions.py:{line}, in scored)")
     [(reason, count)] = reasons.items()
     assert reason.startswith("own_functions:scored: ValueError: I do not like it (") and count == 1
-
-
-@pytest.mark.medium
-def test_function_in_tag_mode_keeps_every_document(own: Path, web: str):
-    stages = "stages:\n  - own_functions:longer: {least: 15, mode: tag}\n"
-    done = runs.run_mixture(runs.write_mixture(own, web, stages), make_engine=runs.InProcess)
-    assert done.report["total"]["documents"]["dropped"] == {} and done.report["total"]["documents"]["kept"] == 20
-    (output,) = [
-        output for record in done.watcher.records if record.step == "web/read" for output in record.outputs["documents"]
-    ]
-    with pa.ipc.open_stream(str(own / "out" / output.path)) as stored:
-        rules = stored.read_all().column("own_functions:longer.rule").to_pylist()
-    assert sorted(rule or "" for rule in rules) == [""] * 17 + ["false"] * 3
 
 
 @pytest.mark.medium

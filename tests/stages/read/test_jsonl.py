@@ -54,8 +54,7 @@ def test_jsonl_empty_and_blank_files_hold_nothing(tmp_path: Path, content: bytes
 
 def test_jsonl_blank_lines_crlf_and_a_missing_last_newline_change_nothing(tmp_path: Path) -> None:
     found = _read(tmp_path, b'\n{"text": "a"}\r\n\r\n  \n \t{"text": "b"} \t\r\n\n{"text": "c"}')
-    assert [(place, text) for place, text, _ in found.documents] == [(1, "a"), (21, "b"), (41, "c")]
-    assert found.rejected == []
+    assert (found.documents, found.rejected) == ([(1, "a", None), (21, "b", None), (41, "c", None)], [])
 
 
 def test_jsonl_byte_order_mark_is_skipped_at_the_start_of_a_file_only(tmp_path: Path) -> None:
@@ -65,51 +64,52 @@ def test_jsonl_byte_order_mark_is_skipped_at_the_start_of_a_file_only(tmp_path: 
         assert (found.documents, found.rejected_places) == ([(3, "a", None)], [17])
 
 
-@pytest.mark.parametrize(
-    ("line", "error"),
-    [
-        (b"[1]", "not a JSON object"),
-        (b'"text"', "not a JSON object"),
-        (b"null", "not a JSON object"),
-        (b"text", "not a JSON object"),
-        (b'{"text": "a"', "not a JSON object"),
-        (b'{"text": "a"},', "not a JSON object"),
-        (b'{"text": "a"}\x0c', "not a JSON object"),
-        (b'{"text": "a"}\x00', "not a JSON object"),
-        (b"\x00\x00\x00", "not a JSON object"),
-        (b"{}", "field 'text' is missing or null"),
-        (b'{"Text": "a"}', "field 'text' is missing or null"),
-        (b'{"text": null}', "field 'text' is missing or null"),
-        (b'{"text": 3}', "type number; expected string"),
-        (b'{"text": true}', "type boolean; expected string"),
-        (b'{"text": ["a"]}', "type array; expected string"),
-        (b'{"text": {"a": "b"}}', "type object; expected string"),
-        (b'{"text": "a", "text": "b"}', "field 'text' occurs twice"),
-        (b'{"text": "a"}{"text": "b"}', "2 JSON objects"),
-        (b'{"text": "a"} {"text": "b"} {}', "3 JSON objects"),
-        (b'{"text": "a\x00b"}', "a NUL byte"),
-        (b'{"text": "a"}\x00{"text": "b"}', "a NUL byte"),
-        (b'{"text": "\xff"}', "invalid UTF-8"),
-        (b'{"text": "a", "x": "\xc3"}', "invalid UTF-8"),
-        (b'{"text": "\xed\xa0\x80"}', "invalid UTF-8"),
-        (b'{"text": "a", "\xff": 1}', "invalid UTF-8"),
-        (b'{"text": "a\tb"}', "a raw control character"),
-        (b'{"text": "a"}}', "text after the object"),
-        (b'{"text": "a", "x": "\\ud800"}', "`lone_surrogates: replace`"),
-        (b'{"text": "\\udc00a"}', "half a surrogate pair"),
-        (b'{"text": "a", "x": "\\ud800\\u0041"}', "half a surrogate pair"),
-        (b'{"text": "a", "x": 1e999}', "beyond the range of a 64-bit float"),
-        (b'{"text": "a",}', "not valid JSON"),
-        (b'{"text" "a"}', "not valid JSON"),
-        (b"{'text': 'a'}", "not valid JSON"),
-        (b'{"text": "\\x"}', "not valid JSON"),
-        (b'{"text": "a", "x": 01}', "not valid JSON"),
-        (b'{"text": "a", "x": [1,,2]}', "not valid JSON"),
-        (b'{"text": "a", "x": [{}', "not valid JSON"),
-        (b'{"text": "a"} x {}', "not valid JSON"),
-        (b'{"text": "a" /* why */}', "not valid JSON"),
-    ],
-)
+BAD_LINES = [
+    (b"[1]", "not a JSON object"),
+    (b'"text"', "not a JSON object"),
+    (b"null", "not a JSON object"),
+    (b"text", "not a JSON object"),
+    (b'{"text": "a"', "not a JSON object"),
+    (b'{"text": "a"},', "not a JSON object"),
+    (b'{"text": "a"}\x0c', "not a JSON object"),
+    (b'{"text": "a"}\x00', "not a JSON object"),
+    (b"\x00\x00\x00", "not a JSON object"),
+    (b"{}", "field 'text' is missing or null"),
+    (b'{"Text": "a"}', "field 'text' is missing or null"),
+    (b'{"text": null}', "field 'text' is missing or null"),
+    (b'{"text": 3}', "type number; expected string"),
+    (b'{"text": true}', "type boolean; expected string"),
+    (b'{"text": ["a"]}', "type array; expected string"),
+    (b'{"text": {"a": "b"}}', "type object; expected string"),
+    (b'{"text": "a", "text": "b"}', "field 'text' occurs twice"),
+    (b'{"text": "a"}{"text": "b"}', "2 JSON objects"),
+    (b'{"text": "a"} {"text": "b"} {}', "3 JSON objects"),
+    (b'{"text": "a\x00b"}', "a NUL byte"),
+    (b'{"text": "a"}\x00{"text": "b"}', "a NUL byte"),
+    (b'{"text": "\xff"}', "invalid UTF-8"),
+    (b'{"text": "a", "x": "\xc3"}', "invalid UTF-8"),
+    (b'{"text": "\xed\xa0\x80"}', "invalid UTF-8"),
+    (b'{"text": "a", "\xff": 1}', "invalid UTF-8"),
+    (b'{"text": "a\tb"}', "a raw control character"),
+    (b'{"text": "a"}}', "text after the object"),
+    (b'{"text": "a", "x": "\\ud800"}', "`lone_surrogates: replace`"),
+    (b'{"text": "\\udc00a"}', "half a surrogate pair"),
+    (b'{"text": "a", "x": "\\ud800\\u0041"}', "half a surrogate pair"),
+    (b'{"text": "a", "x": 1e999}', "beyond the range of a 64-bit float"),
+    (b'{"text": "a",}', "not valid JSON"),
+    (b'{"text" "a"}', "not valid JSON"),
+    (b"{'text': 'a'}", "not valid JSON"),
+    (b'{"text": "\\x"}', "not valid JSON"),
+    (b'{"text": "a", "x": 01}', "not valid JSON"),
+    (b'{"text": "a", "x": [1,,2]}', "not valid JSON"),
+    (b'{"text": "a", "x": [{}', "not valid JSON"),
+    (b'{"text": "a"} x {}', "not valid JSON"),
+    (b'{"text": "a" /* why */}', "not valid JSON"),
+]
+"""Lines that are no documents, and what is said of each."""
+
+
+@pytest.mark.parametrize(("line", "error"), BAD_LINES)
 def test_jsonl_bad_line_is_rejected_alone_with_the_reason(tmp_path: Path, line: bytes, error: str) -> None:
     assert error in _rejected(tmp_path, line)
 
@@ -152,15 +152,11 @@ def test_jsonl_document_over_several_lines_is_rejected_line_by_line(tmp_path: Pa
     assert found.rejected_places == [0, 9, 14, 36, 38, 65, 75]
 
 
-def test_jsonl_escaped_nul_is_text(tmp_path: Path) -> None:
-    assert _read(tmp_path, b'{"text": "a\\u0000b", "id": "\\u0000"}\n').documents == [(0, "a\0b", "\0")]
-
-
 def test_jsonl_ids_of_any_type_are_kept_as_they_are_written(tmp_path: Path) -> None:
     written = ["1", "-0", "1.0", "1.10", "1e3", "9007199254740993", "123456789012345678901234567890", "true", '{"a": [1, "b"]}']
-    strings = ['"1"', '"2024-01-01"', '"2024-01-01T00:00:00Z"', '""', '"\\u00e9\\"\\\\"', "null"]
+    strings = ['"\\u0000"', '"1"', '"2024-01-01"', '"2024-01-01T00:00:00Z"', '""', '"\\u00e9\\"\\\\"', "null"]
     lines = [f'{{"id": {value}, "text": "t"}}\n'.encode() for value in written + strings]
-    expected = [*written, "1", "2024-01-01", "2024-01-01T00:00:00Z", "", 'é"\\', None]
+    expected = [*written, "\0", "1", "2024-01-01", "2024-01-01T00:00:00Z", "", 'é"\\', None]
     assert _read(tmp_path, b"".join(lines)).ids == expected
     assert [_read(tmp_path, line).ids[0] for line in lines] == expected
 
@@ -179,10 +175,6 @@ def test_jsonl_kept_fields_are_strings_or_json_text(tmp_path: Path) -> None:
         "meta": ['{"lang": "en", "tags": [1, "}"]}', '{"lang": 7}', "none"],
         "meta.lang": ["en", "7", None],
     }
-
-
-def test_jsonl_first_of_two_equal_keys_counts_for_ids(tmp_path: Path) -> None:
-    assert _read(tmp_path, b'{"id": "a", "text": "t", "id": "b"}\n').ids == ["a"]
 
 
 def test_jsonl_dots_reach_into_objects(tmp_path: Path) -> None:
@@ -257,44 +249,29 @@ def test_jsonl_rejects_come_with_the_batch_they_stand_in(tmp_path: Path) -> None
 
 
 _LINES = [
+    *(line for line, _ in BAD_LINES),
     b'{"text": "a", "id": 1}',
-    b'{"text": "b", "id": "x"}',
     b'{"id": 1.0, "text": "\xc3\xa9"}',
     b'{"text": "c", "id": {"a": [null]}, "k": 9007199254740993}',
     b'{"text": "d", "k": {"z": "}{"}}',
     b' {"text": ""}\r',
-    b'{"text": 5}',
-    b'{"text": "a"}{"text": "b"}',
     b'{"text":',
     b'"e"}',
     b'{"text": "f", "x": {}',
     b"}",
-    b'{"text": "\xff"}',
-    b'{"text": "\\ud800"}',
-    b'{"text": "a\x00"}',
     b'{"x": [{}',
     b"{}]}",
     b"\xef\xbb\xbf{}",
     b"",
     b" \t",
-    b"\x00",
     b"{{}}",
-    b'{"text": ["nested"]}',
     b'{"text": {"a": "nested"}}',
-    b'{"text": "a", "text": "b"}',
     b'{"text": "a", "id": 1, "id": 2}',
-    b'{"text": "g", "id": 123456789012345678901234567890}',
     b'{"text": "h", "id": -1.50e-3, "k": NaN}',
     b'{"text": "i", "id": null, "k": [1, "\xe4\xb8\xad"]}',
-    b'{"text": "j", "id": false, "k": "2024-01-01"}',
     b'{"text": "k", "k": "\xc3("}',
-    b'{"text": "l", "\xff": 1}',
-    b'{"text": "m\tn"}',
     b'\t{\t"text"\t:\t"o"\t}\t',
     b'{"text": "p\\u0000"}',
-    b'{"text": "q",}',
-    b"{'text': 'r'}",
-    b'{"text": "s"}}',
     b'{"text": "' + b"long " * 20_000 + b'"}',
     b'{"text": "deep", "k": ' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     b'{"text": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001,

@@ -13,10 +13,8 @@ import pyarrow as pa
 import pytest
 
 from datapipe.errors import UserError
-from datapipe.loader import Loader
 from datapipe.stage import ReadBatch
 from stages.read.warc import Warc
-from tests.support import runs
 from tests.support.web_archives import (
     column,
     documents,
@@ -322,41 +320,3 @@ def test_warc_files_of_others_have_their_expected_books(
     for cut in range(1, file.num_bytes, 1 + file.num_bytes // 40):
         halves = [*read(Warc(), file, stop=cut), *read(Warc(), file, start=cut, stop=file.num_bytes)]
         assert documents(halves) == pages and rejected(halves) == rejected(batches)
-
-
-EXTRACT = """
-from typing import ClassVar
-
-import numpy as np
-import pyarrow as pa
-from datapipe.stage import Filter, FilterResult, Rule
-
-
-class Extract(Filter):
-    extracts: ClassVar[bool] = True
-
-    def rules(self):
-        return [Rule(name="never", limit=0)]
-
-    def process(self, batch):
-        never = np.zeros(batch.num_docs), np.zeros(batch.num_docs, bool)
-        return FilterResult.first_failing(batch.num_docs, [never], {"text": batch.html.cast(pa.large_string())})
-"""
-
-
-@pytest.mark.medium
-def test_warc_files_become_training_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_extraction.py").write_text(EXTRACT)
-    pages = [f"<p>Page {number} of the crawl has words, and a few more of them.</p>".encode() * 5 for number in range(40)]
-    request = warc_record("request", b"GET /", 0, "application/http")
-    records = [response(page, number) for number, page in enumerate(pages)]
-    (tmp_path / "a.warc.gz").write_bytes(packed([request, *records]))
-    source = f"  crawl: {{path: {tmp_path}/*.warc.gz, format: {{warc: {{status: [200, 203]}}}}, keep: [url, status]}}"
-    tail = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\nexecution: {split_bytes: 4KiB}\n"
-    stages = "stages: [filter.url: {domains: [other.org]}, own_extraction:Extract]"
-    monkeypatch.chdir(tmp_path)
-    done = runs.run_mixture(runs.write_mixture(tmp_path, source, stages, tail), make_engine=runs.InProcess)
-    assert done.report["total"]["documents"]["kept"] == 40
-    assert "read:request" in str(done.report)
-    assert len(done.plan.of_kind("map")[0].tasks or ()) > 1
-    assert next(iter(Loader(done.mixture.output, batch_size=2)))["input_ids"].shape == (2, 64)

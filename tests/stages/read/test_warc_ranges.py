@@ -34,25 +34,6 @@ def books(batches: Sequence[ReadBatch]) -> tuple[object, ...]:
     return list(documents(batches).items()), web_archives.passed_over(batches), web_archives.rejected(batches)
 
 
-@pytest.mark.medium
-def test_ranges_of_a_damaged_file_give_the_books_of_one_reading(tmp_path: Path) -> None:
-    rng = random.Random(5)
-    for packing in ("plain", "gzip, a member a record", "gzip, two records a member", "zstd, a frame a record", "lz4"):
-        content = packed(PAGES, packing)
-        for _ in range(15):
-            damaged = bytearray(content)
-            for _ in range(rng.randrange(1, 4)):
-                damaged[rng.randrange(20, len(damaged))] ^= 1 << rng.randrange(8)
-            if rng.random() < 0.3:
-                start = rng.randrange(len(damaged))
-                damaged[start : start + rng.randrange(60)] = rng.randbytes(rng.randrange(60))
-            file = web_archives.file_of(tmp_path, bytes(damaged), PACKINGS[packing][0])
-            expected = books(read(Warc(), file))
-            for _ in range(5):
-                cuts = sorted(rng.sample(range(1, file.num_bytes), 2))
-                assert books(in_ranges(Warc(), file, cuts)) == expected
-
-
 def _cut_anywhere(content: bytes, size: int) -> bytes:
     return b"".join(gzip.compress(content[start : start + size]) for start in range(0, len(content), size))
 
@@ -72,19 +53,29 @@ def test_members_that_end_within_records_are_read_as_one_stream(tmp_path: Path, 
 
 
 @pytest.mark.medium
-def test_members_that_end_within_records_and_are_damaged_are_told(tmp_path: Path) -> None:
-    rng = random.Random(19)
-    content = _cut_anywhere(b"".join(PAGES), 150)
-    pages = list(documents(read(Warc(), web_archives.file_of(tmp_path, content))).values())
-    for _ in range(40):
+@pytest.mark.parametrize(
+    "packing", ["plain", "gzip, a member a record", "gzip, two records a member", "zstd, a frame a record", "lz4", "anywhere"]
+)
+def test_ranges_of_a_damaged_file_give_the_books_of_one_reading(tmp_path: Path, packing: str) -> None:
+    rng = random.Random(5)
+    content = _cut_anywhere(b"".join(PAGES), 150) if packing == "anywhere" else packed(PAGES, packing)
+    ending = ".gz" if packing == "anywhere" else PACKINGS[packing][0]
+    pages = list(documents(read(Warc(), web_archives.file_of(tmp_path, content, ending))).values())
+    for _ in range(15):
         damaged = bytearray(content)
-        damaged[rng.randrange(12, len(damaged))] ^= 1 << rng.randrange(8)
-        file = web_archives.file_of(tmp_path, bytes(damaged[: rng.randrange(len(damaged) // 2, len(damaged))]))
+        for _ in range(rng.randrange(1, 4)):
+            damaged[rng.randrange(20, len(damaged))] ^= 1 << rng.randrange(8)
+        if rng.random() < 0.3:
+            start = rng.randrange(len(damaged))
+            damaged[start : start + rng.randrange(60)] = rng.randbytes(rng.randrange(60))
+        file = web_archives.file_of(tmp_path, bytes(damaged), ending)
         batches = read(Warc(), file)
         found = list(documents(batches).values())
-        assert set(found) <= set(pages) and (web_archives.rejected(batches) or found == pages[: len(found)])
-        cuts = sorted(rng.sample(range(1, file.num_bytes), 3))
-        assert books(in_ranges(Warc(), file, cuts)) == books(batches)
+        assert set(found) <= set(pages) or packing not in ("anywhere", "gzip, a member a record")
+        assert len(found) == len(pages) or web_archives.rejected(batches) or web_archives.passed_over(batches)
+        for _ in range(4):
+            cuts = sorted(rng.sample(range(1, file.num_bytes), 2))
+            assert books(in_ranges(Warc(), file, cuts)) == books(batches)
 
 
 def test_ranges_of_frames_with_large_blocks_begin_at_them(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import json
 import lzma
 import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" 
 """What Git leaves in the place of a file whose content it did not fetch."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Format:
     """Files of a format, as one program writes them.
 
@@ -68,14 +69,10 @@ class Format:
     empty_bytes: int = -1
     is_one_document: bool = False
     limit: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-
-    def make_reader(self, **options: Any) -> Reader:
-        return self.reader(**self.options, **options)
 
     def file(self, folder: Path, content: bytes) -> InputFile:
         """The file as planning sees it."""
-        return input_file(folder / f"a{self.ending}", content, reader=self.make_reader())
+        return input_file(folder / f"a{self.ending}", content, reader=self.reader())
 
     def texts(self, texts: Texts) -> list[str]:
         """The texts of the documents of a file."""
@@ -92,9 +89,10 @@ def json_array(texts: Texts) -> bytes:
     return json.dumps([{"text": text} for text in texts], indent=1).encode()
 
 
-def delimited(texts: Texts, delimiter: str, has_quotes: bool) -> bytes:
+def delimited(texts: Texts, delimiter: str) -> bytes:
+    """Rows of two columns: all values in quotes, or between tabs without quotes."""
     written = io.StringIO(newline="")
-    quoting: Any = {"quoting": csv.QUOTE_ALL} if has_quotes else {"quoting": csv.QUOTE_NONE, "quotechar": None}
+    quoting: Any = {"quoting": csv.QUOTE_NONE, "quotechar": None} if delimiter == "\t" else {"quoting": csv.QUOTE_ALL}
     writer = csv.writer(written, delimiter=delimiter, lineterminator="\n", **quoting)
     writer.writerows([("text", "url"), *((text, "u") for text in texts)])
     return written.getvalue().encode()
@@ -142,6 +140,10 @@ def mds(columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> bytes:
     return np.uint32(len(samples)).tobytes() + offsets.tobytes() + described + b"".join(samples)
 
 
+def _mds_of(texts: Texts) -> bytes:
+    return mds({"text": "str", "url": "json"}, [{"text": text, "url": "u"} for text in texts])
+
+
 def tar(members: Iterable[tuple[str, str | bytes]], format: int = tarfile.PAX_FORMAT) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=format) as archive:
@@ -178,132 +180,67 @@ def arc(texts: Texts) -> list[bytes]:
     return [filedesc(), *(arc_record(head + text.encode(), number) for number, text in enumerate(texts))]
 
 
-def _jsonl_in(packing: str, is_one: bool) -> Format:
-    """JSON lines in one member, or in a member a line."""
+def _of_lines(texts: Texts) -> bytes:
+    return b"".join(jsonl(texts))
+
+
+def _in_members(packing: str) -> Format:
+    """JSON lines, a member a line."""
     ending, pack = PACKERS[packing]
-    if is_one:
-        return Format(
-            reader=Jsonl,
-            ending=f".jsonl{ending}",
-            write=lambda texts: pack(b"".join(jsonl(texts))),
-            has_checksums=True,
-            limit="max_line_bytes",
-        )
-    return Format(
-        reader=Jsonl,
-        ending=f".jsonl{ending}",
-        write=lambda texts: b"".join(map(pack, jsonl(texts))) or pack(b""),
-        borders="bytes",
-        slack=0,
-        has_checksums=True,
-        limit="max_line_bytes",
-    )
+    options: Any = {"borders": "bytes", "slack": 0, "has_checksums": True, "limit": "max_line_bytes"}
+    return Format(Jsonl, f".jsonl{ending}", lambda texts: b"".join(map(pack, jsonl(texts))) or pack(b""), **options)
 
 
-def _archive_in(reader: Callable[..., Reader], ending: str, records: Callable[[Texts], list[bytes]], packing: str) -> Format:
+def _packed(ending: str, pack: Callable[[bytes], bytes]) -> Format:
+    """JSON lines in one piece."""
+    return Format(Jsonl, f".jsonl{ending}", lambda texts: pack(_of_lines(texts)), has_checksums=True, limit="max_line_bytes")
+
+
+def _archive(reader: Callable[..., Reader], ending: str, records: Callable[[Texts], list[bytes]], packing: str) -> Format:
     compression, pack = PACKINGS[packing]
-    is_plain, is_one = packing == "plain", "one" in packing
+    is_plain = packing == "plain"
     return Format(
-        reader=reader,
-        ending=f"{ending}{compression}",
-        write=lambda texts: pack(records(texts)),
+        reader,
+        f"{ending}{compression}",
+        lambda texts: pack(records(texts)),
         borders="none" if is_plain and reader is Arc else "bytes",
-        slack=None if is_one else 4 if is_plain else 0,
+        slack=None if "one" in packing else 4 if is_plain else 0,
         has_checksums="gzip" in packing,
-        empty_bytes=len(pack([])) if "dictionary" in packing or not is_plain else -1,
+        empty_bytes=-1 if is_plain else len(pack([])),
         limit="max_record_bytes",
     )
 
 
+_CHECKED = zstandard.ZstdCompressor(write_checksum=True).compress
+_ROW: Any = {"limit": "max_row_bytes"}
+_BATCH: Any = {"borders": "units", "limit": "max_batch_bytes"}
+_ARC_PACKINGS = ("plain", "gzip, a member a record", "gzip, one member", "zstd, a frame a record", "lz4")
+
 FORMATS: dict[str, Format] = {
-    "jsonl": Format(
-        reader=Jsonl,
-        ending=".jsonl",
-        write=lambda texts: b"".join(jsonl(texts)),
-        borders="bytes",
-        slack=1,
-        limit="max_line_bytes",
-    ),
-    **{f"jsonl, {packing}": _jsonl_in(packing, is_one=True) for packing in ("gzip", "zstd", "lz4")},
-    **{f"jsonl, {packing}, a member a line": _jsonl_in(packing, is_one=False) for packing in PACKERS},
-    "jsonl, bzip2": Format(
-        reader=Jsonl, ending=".jsonl.bz2", write=lambda texts: bz2.compress(b"".join(jsonl(texts))), has_checksums=True
-    ),
-    "jsonl, xz": Format(
-        reader=Jsonl, ending=".jsonl.xz", write=lambda texts: lzma.compress(b"".join(jsonl(texts))), has_checksums=True
-    ),
-    "json": Format(reader=Jsonl, ending=".json", write=json_array),
-    "csv": Format(
-        reader=Csv,
-        ending=".csv",
-        write=lambda texts: delimited(texts, ",", has_quotes=True),
-        hides_damage=True,
-        limit="max_row_bytes",
-    ),
-    "csv, gzip": Format(
-        reader=Csv,
-        ending=".csv.gz",
-        write=lambda texts: gzip.compress(delimited(texts, ",", has_quotes=True)),
-        has_checksums=True,
-        limit="max_row_bytes",
-    ),
+    "jsonl": Format(Jsonl, ".jsonl", _of_lines, borders="bytes", slack=1, limit="max_line_bytes"),
+    **{f"jsonl, {packing}": _packed(*PACKERS[packing]) for packing in ("gzip", "zstd", "lz4")},
+    "jsonl, bzip2": _packed(".bz2", bz2.compress),
+    "jsonl, xz": _packed(".xz", lzma.compress),
+    **{f"jsonl, {packing}, a member a line": _in_members(packing) for packing in PACKERS},
+    "json": Format(Jsonl, ".json", json_array),
+    "csv": Format(Csv, ".csv", lambda texts: delimited(texts, ","), hides_damage=True, **_ROW),
+    "csv, gzip": Format(Csv, ".csv.gz", lambda texts: gzip.compress(delimited(texts, ",")), has_checksums=True, **_ROW),
     "tsv without quotes": Format(
-        reader=Csv,
-        ending=".tsv",
-        write=lambda texts: delimited(texts, "\t", has_quotes=False),
-        borders="bytes",
-        hides_damage=True,
-        limit="max_row_bytes",
-        options={"quote": "none"},
+        partial(Csv, quote="none"), ".tsv", lambda texts: delimited(texts, "\t"), borders="bytes", hides_damage=True, **_ROW
     ),
-    "text": Format(
-        reader=Text, ending=".txt", write=lambda texts: "".join(texts).encode(), hides_damage=True, is_one_document=True
-    ),
+    "text": Format(Text, ".txt", lambda texts: "".join(texts).encode(), hides_damage=True, is_one_document=True),
     "text, zstd": Format(
-        reader=Text,
-        ending=".txt.zst",
-        write=lambda texts: zstandard.ZstdCompressor(write_checksum=True).compress("".join(texts).encode()),
-        has_checksums=True,
-        is_one_document=True,
+        Text, ".txt.zst", lambda texts: _CHECKED("".join(texts).encode()), has_checksums=True, is_one_document=True
     ),
-    "parquet": Format(reader=Parquet, ending=".parquet", write=parquet, borders="units"),
-    "parquet, zstd": Format(
-        reader=Parquet, ending=".parquet", write=lambda texts: parquet(texts, compression="zstd"), borders="units"
-    ),
-    "arrow": Format(
-        reader=Arrow,
-        ending=".arrow",
-        write=lambda texts: arrow(texts, pa.ipc.new_file),
-        borders="units",
-        limit="max_batch_bytes",
-    ),
-    "arrow, stream of lz4": Format(
-        reader=Arrow,
-        ending=".arrow",
-        write=lambda texts: arrow(texts, pa.ipc.new_stream, "lz4"),
-        borders="units",
-        limit="max_batch_bytes",
-    ),
-    "mds": Format(
-        reader=Mds,
-        ending=".mds",
-        write=lambda texts: mds({"text": "str", "url": "json"}, [{"text": text, "url": "u"} for text in texts]),
-        limit="max_sample_bytes",
-    ),
-    "mds, zstd": Format(
-        reader=Mds,
-        ending=".mds.zstd",
-        write=lambda texts: zstandard.compress(mds({"text": "str"}, [{"text": text} for text in texts])),
-        limit="max_sample_bytes",
-    ),
-    "tar": Format(reader=Webdataset, ending=".tar", write=_tar_of, limit="max_member_bytes"),
-    "tar, gzip": Format(
-        reader=Webdataset, ending=".tar.gz", write=lambda texts: gzip.compress(_tar_of(texts)), limit="max_member_bytes"
-    ),
-    **{f"wet, {packing}": _archive_in(Wet, ".warc.wet", wet, packing) for packing in PACKINGS},
-    **{f"warc, {packing}": _archive_in(Warc, ".warc", warc, packing) for packing in PACKINGS},
-    **{
-        f"arc, {packing}": _archive_in(Arc, ".arc", arc, packing)
-        for packing in ("plain", "gzip, a member a record", "gzip, one member", "zstd, a frame a record", "lz4")
-    },
+    "parquet": Format(Parquet, ".parquet", parquet, borders="units"),
+    "parquet, zstd": Format(Parquet, ".parquet", lambda texts: parquet(texts, compression="zstd"), borders="units"),
+    "arrow": Format(Arrow, ".arrow", lambda texts: arrow(texts, pa.ipc.new_file), **_BATCH),
+    "arrow, stream of lz4": Format(Arrow, ".arrow", lambda texts: arrow(texts, pa.ipc.new_stream, "lz4"), **_BATCH),
+    "mds": Format(Mds, ".mds", _mds_of, limit="max_sample_bytes"),
+    "mds, zstd": Format(Mds, ".mds.zstd", lambda texts: zstandard.compress(_mds_of(texts)), limit="max_sample_bytes"),
+    "tar": Format(Webdataset, ".tar", _tar_of, limit="max_member_bytes"),
+    "tar, gzip": Format(Webdataset, ".tar.gz", lambda texts: gzip.compress(_tar_of(texts)), limit="max_member_bytes"),
+    **{f"wet, {packing}": _archive(Wet, ".warc.wet", wet, packing) for packing in PACKINGS},
+    **{f"warc, {packing}": _archive(Warc, ".warc", warc, packing) for packing in PACKINGS},
+    **{f"arc, {packing}": _archive(Arc, ".arc", arc, packing) for packing in _ARC_PACKINGS},
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +101,7 @@ def read_file(reader: Reader, file: InputFile, fields: FieldNames | None = None)
     return read_splits(reader, [Split(file=file)], fields)
 
 
-def broken_storage(fails_at: int) -> Callable[[str], pa.NativeFile]:
+def broken_storage(fails_at: int) -> OpenInput:
     """Opens files on a disk that gives nothing from byte `fails_at` on."""
 
     class Failing:
@@ -119,4 +119,7 @@ def broken_storage(fails_at: int) -> Callable[[str], pa.NativeFile]:
         def __getattr__(self, name: str) -> Any:
             return getattr(self.stream, name)
 
-    return lambda url: pa.PythonFile(Failing(url), mode="r")
+    def opened(url: str) -> pa.NativeFile:
+        return pa.PythonFile(Failing(url), mode="r")
+
+    return opened

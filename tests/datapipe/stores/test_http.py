@@ -6,6 +6,7 @@ import base64
 import errno
 import random
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -208,7 +209,7 @@ def test_http_dropped_connection_goes_on_where_it_was(server: WebServer, pauses:
     ("kind", "num_requests", "asked"), [("refuse", 4, [0.5, 1, 2]), ("status", 8, [0.5, 1, 2, 4, 8, 8, 8])]
 )
 def test_http_server_that_never_answers_is_an_outage(
-    server: WebServer, pauses: list[float], kind: str, num_requests: int, asked: list[float]
+    server: WebServer, pauses: list[float], kind: Literal["refuse", "status"], num_requests: int, asked: list[float]
 ) -> None:
     server.fail(kind, times=None)
     with pytest.raises(ConnectionError) as raised:

@@ -147,9 +147,10 @@ def test_reader_of_a_flipped_byte_loses_nothing_in_silence(tmp_path: Path, name:
 def test_reader_of_a_file_of_another_format_tells_it_once(tmp_path: Path, name: str) -> None:
     form = FORMATS[name]
     is_plain = form.file(tmp_path, b"").compression is None
-    for content in (gzip.compress(form.write(TEXTS)) if is_plain else b"plain text, which is no archive", LFS_POINTER):
+    other = gzip.compress(form.write(TEXTS)) if is_plain else b"plain text, which is no archive"
+    for content, target_bytes in ((other, 10), (LFS_POINTER, 1 << 30)):
         file = form.file(tmp_path, content)
-        found = read_splits(form.reader(), form.reader().cut(file, 1 << 30), FIELDS)
+        found = read_splits(form.reader(), form.reader().cut(file, target_bytes), FIELDS)
         assert (found.documents, found.rejected_places, found.is_damage) == ([], [0], [True])
         assert not file.damage or file.damage == found.rejected[0][1]
     assert "Git LFS" in found.rejected[0][1]

@@ -89,10 +89,10 @@ def json_array(texts: Texts) -> bytes:
     return json.dumps([{"text": text} for text in texts], indent=1).encode()
 
 
-def delimited(texts: Texts, delimiter: str) -> bytes:
-    """Rows of two columns: all values in quotes, or between tabs without quotes."""
+def delimited(texts: Texts, delimiter: str, has_quotes: bool = True) -> bytes:
+    """Rows of two columns, all values in quotes or none."""
     written = io.StringIO(newline="")
-    quoting: Any = {"quoting": csv.QUOTE_NONE, "quotechar": None} if delimiter == "\t" else {"quoting": csv.QUOTE_ALL}
+    quoting: Any = {"quoting": csv.QUOTE_ALL} if has_quotes else {"quoting": csv.QUOTE_NONE, "quotechar": None}
     writer = csv.writer(written, delimiter=delimiter, lineterminator="\n", **quoting)
     writer.writerows([("text", "url"), *((text, "u") for text in texts)])
     return written.getvalue().encode()
@@ -224,9 +224,14 @@ FORMATS: dict[str, Format] = {
     **{f"jsonl, {packing}, a member a line": _in_members(packing) for packing in PACKERS},
     "json": Format(Jsonl, ".json", json_array),
     "csv": Format(Csv, ".csv", lambda texts: delimited(texts, ","), hides_damage=True, **_ROW),
-    "csv, gzip": Format(Csv, ".csv.gz", lambda texts: gzip.compress(delimited(texts, ",")), has_checksums=True, **_ROW),
+    "tsv, gzip": Format(Csv, ".tsv.gz", lambda texts: gzip.compress(delimited(texts, "\t")), has_checksums=True, **_ROW),
     "tsv without quotes": Format(
-        partial(Csv, quote="none"), ".tsv", lambda texts: delimited(texts, "\t"), borders="bytes", hides_damage=True, **_ROW
+        partial(Csv, quote="none"),
+        ".tsv",
+        lambda texts: delimited(texts, "\t", False),
+        borders="bytes",
+        hides_damage=True,
+        **_ROW,
     ),
     "text": Format(Text, ".txt", lambda texts: "".join(texts).encode(), hides_damage=True, is_one_document=True),
     "text, zstd": Format(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import random
 import subprocess
 import sys
 import zlib
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from datapipe.stage import FieldNames, Split
 from datapipe.storage import open_input
 from stages.read.jsonl import Jsonl
-from tests.support.reader_results import ReadResult, input_file, read_file, read_splits
+from tests.support.reader_results import ReadResult, broken_storage, input_file, read_file, read_splits
 
 
 def _read(folder: Path, content: bytes, fields: FieldNames | None = None, name: str = "a.jsonl", **options: int) -> ReadResult:
@@ -334,6 +335,17 @@ def test_jsonl_truncated_archive_yields_every_line_that_can_be_unpacked(tmp_path
     found = _read(tmp_path, stored, name="a.jsonl.gz")
     assert found.documents == _read(tmp_path, content[:broke]).documents
     assert (found.rejected_places, found.excerpts, found.is_damage) == ([broke], [there[broke:]], [True])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
+def test_jsonl_storage_that_fails_far_within_a_file_is_no_damage_of_it(tmp_path: Path, name: str) -> None:
+    rng = random.Random(1)
+    content = b"".join(b'{"text": "%s"}\n' % rng.randbytes(50_000).hex().encode() for _ in range(120))
+    stored = gzip.compress(content, 1) if name.endswith(".gz") else _stored(name, content)
+    file = input_file(tmp_path / name, stored)
+    with pytest.raises(OSError, match="the disk is gone"):
+        read_splits(Jsonl(), [Split(file=file)], opened=broken_storage(fails_at=5 << 20))
 
 
 def test_jsonl_read_document_returns_each_document_by_its_byte_offset_and_no_other(tmp_path: Path) -> None:

@@ -114,6 +114,11 @@ def test_mds_sample_whose_columns_do_not_fill_it_costs_itself(tmp_path: Path) ->
         assert (found.rejected_places, found.is_damage) == ([1], [False])
 
 
+def test_mds_shard_that_says_it_has_too_many_samples_is_damage(tmp_path: Path) -> None:
+    found = read_file(Mds(), _file(tmp_path, b"\xff" * 100))
+    assert (found.documents, found.rejected_places, found.is_damage) == ([], [0], [True])
+
+
 def test_mds_bytes_behind_the_last_sample_are_damage(tmp_path: Path) -> None:
     found = read_file(Mds(), _file(tmp_path, mds(TEXTS, [{"text": "a"}]) + b"x"))
     assert (found.texts, found.rejected_places, found.is_damage) == (["a"], [1], [True])

@@ -206,7 +206,7 @@ def _archive(reader: Callable[..., Reader], ending: str, records: Callable[[Text
         borders="none" if is_plain and reader is Arc else "bytes",
         slack=None if "one" in packing else 4 if is_plain else 0,
         has_checksums="gzip" in packing,
-        empty_bytes=-1 if is_plain else len(pack([])),
+        empty_bytes=len(pack([])) if "dictionary" in packing else 0,
         limit="max_record_bytes",
     )
 
@@ -222,13 +222,13 @@ FORMATS: dict[str, Format] = {
     "jsonl, bzip2": _packed(".bz2", bz2.compress),
     "jsonl, xz": _packed(".xz", lzma.compress),
     **{f"jsonl, {packing}, a member a line": _in_members(packing) for packing in PACKERS},
-    "json": Format(Jsonl, ".json", json_array),
+    "json": Format(Jsonl, ".json", json_array, empty_bytes=0),
     "csv": Format(Csv, ".csv", lambda texts: delimited(texts, ","), hides_damage=True, **_ROW),
     "tsv, gzip": Format(Csv, ".tsv.gz", lambda texts: gzip.compress(delimited(texts, "\t")), has_checksums=True, **_ROW),
     "tsv without quotes": Format(
         partial(Csv, quote="none"),
         ".tsv",
-        lambda texts: delimited(texts, "\t", False),
+        lambda texts: delimited(texts, "\t", has_quotes=False),
         borders="bytes",
         hides_damage=True,
         **_ROW,

@@ -107,14 +107,10 @@ WRITTEN = [
 ]
 
 
-@pytest.mark.parametrize("written", WRITTEN)
-def test_keep_is_written_as_it_was_read(written: Any) -> None:
-    assert KEEP.dump_python(KEEP.validate_python(written)) == written
-
-
-def test_keep_source_order_is_the_list_or_the_mixtures_own() -> None:
-    orders = [source_order(KEEP.validate_python(written)) for written in WRITTEN]
-    assert orders == [None, (), ("web", "code"), None]
+def test_keep_is_written_as_it_was_read_with_the_order_of_its_list_or_the_mixture() -> None:
+    read = [KEEP.validate_python(written) for written in WRITTEN]
+    assert [KEEP.dump_python(keep) for keep in read] == WRITTEN
+    assert [source_order(keep) for keep in read] == [None, (), ("web", "code"), None]
 
 
 @pytest.mark.parametrize(

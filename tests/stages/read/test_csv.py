@@ -95,21 +95,9 @@ def test_csv_what_pythons_csv_module_writes_is_read_back_value_by_value(
 # ------------------------------------------------------------------------------------------------ plain facts
 
 
-def test_csv_values_are_text_as_it_is_written(tmp_path: Path) -> None:
-    values = ["007", "NA", "", "null", "1e5", "2024-01-02", " a ", "true", "-", "nan", "\\N"]
-    found = _read(tmp_path, "\n".join(["text,n", *(f"{value},1" for value in values)]).encode())
-    assert found.texts == values
-
-
 def test_csv_positions_are_the_bytes_where_rows_begin(tmp_path: Path) -> None:
     found = _read(tmp_path, b'\xef\xbb\xbfid,text\r\n1,"a\r\nb"\r\n\r\n2,c\n,""\n')
     assert found.documents == [(12, "a\r\nb", "1"), (24, "c", "2"), (28, "", None)]
-
-
-@pytest.mark.parametrize("content", [b"", b"\n", b"\r\n\r\n", b"\xef\xbb\xbf", b"id,text", b"id,text\n", b"\n\nid,text\r\n\n"])
-def test_csv_files_without_rows_hold_nothing(tmp_path: Path, content: bytes) -> None:
-    found = _read(tmp_path, content)
-    assert (found.documents, found.rejected) == ([], [])
 
 
 @pytest.mark.parametrize(

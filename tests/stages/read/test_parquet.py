@@ -16,6 +16,7 @@ from stages.read.parquet import Parquet
 from tests.support.reader_results import input_file, read_file, read_splits
 
 
+@pytest.mark.medium
 def test_parquet_text_that_all_rows_share_is_read_in_parts_of_bounded_memory(tmp_path: Path) -> None:
     long, num_rows = "x" * 800_000, 20_000  # 8 GB of text in a file of some kB
     texts = pa.DictionaryArray.from_arrays(pa.array([0, 1] * (num_rows // 2), pa.int32()), pa.array([long, "short"]))

@@ -10,13 +10,11 @@ from datapipe import columns
 from datapipe.columns import make_keys
 from datapipe.errors import DatapipeError, StageError
 from datapipe.stage.documents import DocumentBatch, only_covered, segmentation
+from tests.support.global_stages import batch_of
 
 
 def _batch() -> DocumentBatch:
-    texts = pa.array(["a b", "c\nd"], pa.large_string())
-    return DocumentBatch(
-        pa.record_batch([make_keys(1, np.arange(2, dtype=np.uint64)), texts, texts], names=["key", "id", "text"])
-    )
+    return batch_of(["a b", "c\nd"])
 
 
 def test_segmentation_is_found_once_and_its_time_noted_under_its_name():
@@ -63,7 +61,7 @@ def _columns(found) -> list[list[int]]:
 def test_segmentation_of_a_filtered_batch_is_as_found_anew(name: str):
     texts = pa.array(["a b.", "c\n\nd e", "", "don't stop\n", "x"], pa.large_string()).slice(1)
     keys = make_keys(1, np.arange(4, dtype=np.uint64))
-    batch = DocumentBatch(pa.record_batch([keys, texts, texts], names=["key", "id", "text"]))
+    batch = DocumentBatch(pa.record_batch([keys, texts, texts], names=["key", "id", "text"]))  # of a slice
     _ = batch.words, batch.lines, batch.english_words, batch.unicode_words
     once = batch.filter(np.array([True, True, False, True]))
     twice = once.filter(np.array([True, False, True]))  # before and after `once` was asked

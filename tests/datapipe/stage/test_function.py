@@ -11,15 +11,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datapipe import catalogue, columns
+from datapipe import catalogue
 from datapipe.config.stage_use import parse_stage
 from datapipe.errors import DatapipeError, StageError, UserError
 from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.stage import Filter
-from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
+from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.function import FunctionStage, function_stage
 from datapipe.tasks.contract.results import checked_filter
 from tests.support import corpora, runs
+from tests.support.global_stages import batch_of
 
 HEAD = '''
 """Functions of a user."""
@@ -68,13 +69,7 @@ def _refusal(entry: Any) -> str:
 
 
 def _batch(texts: list[str], **more: pa.Array) -> DocumentBatch:
-    arrays = [
-        columns.make_keys(7, np.arange(len(texts), dtype=np.uint64)),
-        pa.array([f"id-{number}" for number in range(len(texts))], pa.large_string()),
-        pa.array(texts, pa.large_string()),
-    ]
-    fields = [*BASE_FIELDS, *(pa.field(name, column.type) for name, column in more.items())]
-    batch = DocumentBatch(pa.RecordBatch.from_arrays([*arrays, *more.values()], schema=pa.schema(fields)))
+    batch = batch_of(texts, **more)
     batch.make_read_only()
     return batch
 
@@ -96,8 +91,8 @@ def test_function_gets_text_id_and_columns_as_python_values_and_only_decides():
     result = _process(look, _batch(["a", ""], url=pa.array(["u", None]), tags=pa.array([["x"], []])))
     assert result.columns == {}
     assert seen == [
-        {"id": "id-0", "text": "a", "url": "u", "tags": ["x"]},
-        {"id": "id-1", "text": "", "url": None, "tags": []},
+        {"id": "0", "text": "a", "url": "u", "tags": ["x"]},
+        {"id": "1", "text": "", "url": None, "tags": []},
     ]
 
 

@@ -62,10 +62,14 @@ def _texts(seed: int, number: int) -> list[bytes]:
     return [b"".join(rng.choice(picks)() for _ in range(rng.randint(0, 25))) for _ in range(number)]
 
 
-def _best(model: CompiledModel | LibraryModel, texts: Sequence[bytes], k: int) -> tuple[np.ndarray, np.ndarray]:
+def _spans(texts: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Where texts start and stop in their bytes, which go on behind them."""
     stops = np.cumsum(list(map(len, texts)), dtype=np.int64)
-    starts = stops - list(map(len, texts))
-    return model.best(starts, stops, np.frombuffer(b"".join(texts) + b"#", np.uint8), k)
+    return stops - list(map(len, texts)), stops, np.frombuffer(b"".join(texts) + b"#", np.uint8)
+
+
+def _best(model: CompiledModel | LibraryModel, texts: Sequence[bytes], k: int) -> tuple[np.ndarray, np.ndarray]:
+    return model.best(*_spans(texts), k)
 
 
 def _assert_alike(path: Path, texts: Sequence[bytes], k: int) -> None:
@@ -192,10 +196,8 @@ def test_model_of_values_that_are_no_numbers_is_refused(tmp_path: Path) -> None:
 def test_scores_are_those_of_the_library_in_the_order_of_labels(name: str, tmp_path: Path) -> None:
     path = RECIPES[name].write(tmp_path / "lid.bin")
     model, texts = open_classifier(path), [*_texts(5, 40), b"", b"</s>"]
-    stops = np.cumsum(list(map(len, texts)), dtype=np.int64)
-    starts, data = stops - list(map(len, texts)), np.frombuffer(b"".join(texts), np.uint8)
-    scores = model.scores(starts, stops, data)
-    expected = LibraryModel(path, model.labels, "as the oracle").scores(starts, stops, data)
+    scores = model.scores(*_spans(texts))
+    expected = LibraryModel(path, model.labels, "as the oracle").scores(*_spans(texts))
     assert (scores.shape, scores.dtype) == ((42, len(model.labels)), np.float32)
     of_table = 0.008 if name == "one against all" else 0.0  # the library looks sigmoids up in steps of 1/32
     np.testing.assert_allclose(scores, expected, atol=2e-5 + of_table)  # it adds 1e-5 to each chance
@@ -205,9 +207,7 @@ def test_scores_are_those_of_the_library_in_the_order_of_labels(name: str, tmp_p
 def test_scores_of_different_texts_are_rarely_equal(tmp_path: Path) -> None:
     model = open_classifier(Recipe(loss=ONE_VS_ALL, labels=("bad", "good"), num_buckets=5000).write(tmp_path / "quality.bin"))
     texts = [f"page number {number} of the corpus".encode() for number in range(2000)]
-    stops = np.cumsum(list(map(len, texts)), dtype=np.int64)
-    starts, data = stops - list(map(len, texts)), np.frombuffer(b"".join(texts), np.uint8)
-    assert len(np.unique(model.scores(starts, stops, data)[:, 1])) > 1950
+    assert len(np.unique(model.scores(*_spans(texts))[:, 1])) > 1950
 
 
 def test_scores_that_are_no_numbers_are_refused(tmp_path: Path) -> None:

@@ -49,6 +49,12 @@ def test_arrow_dictionaries_that_change_in_a_stream_hold_in_every_split(tmp_path
     assert Arrow().read_document(file, len(expected) - 1, FieldNames(), open_input) == expected[-1]
 
 
+def test_arrow_text_that_is_run_end_encoded_is_read(tmp_path: Path) -> None:
+    column = pa.RunEndEncodedArray.from_arrays([1, 2, 3], ["a", "b", None])
+    found = read_file(Arrow(), _file(tmp_path, _write(tmp_path / "a.arrow", "file", pa.table({"text": column, "id": column}))))
+    assert (found.documents, found.rejected_places) == ([(0, "a", "a"), (1, "b", "b")], [2])
+
+
 def test_arrow_saved_dataset_has_features_in_the_schema(tmp_path: Path) -> None:
     table = pa.table({"text": ["a", "b"], "url": ["u", "v"]})
     features = {"huggingface": '{"info": {"features": {"text": {"_type": "Value"}}}}'}

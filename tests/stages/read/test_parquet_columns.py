@@ -54,13 +54,10 @@ def _read(folder: Path, kind: str, columns: Any, fields: FieldNames | None = Non
         pa.array([b"a", b"b", b"\xff"], pa.binary_view()),
         pa.array([b"a", b"b", b"\xff"], pa.binary(1)),
         pa.array([b"a", b"b", b"\xff"]).dictionary_encode(),
-        pa.RunEndEncodedArray.from_arrays([1, 2, 3], ["a", "b", None]),
     ],
     ids=lambda column: str(column.type),
 )
 def test_columns_text_of_every_string_type_is_read_and_the_rest_rejected(tmp_path: Path, kind: str, column: pa.Array) -> None:
-    if kind == "parquet" and pa.types.is_run_end_encoded(column.type):
-        pytest.skip("Parquet has no such type")
     found = _read(tmp_path, kind, {"text": column, "id": column})
     assert found.documents == [(0, "a", "a"), (1, "b", "b")]
     assert (found.rejected_places, found.is_damage) == ([2], [False])

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 
 from datapipe.loader import Loader
+from datapipe.loader.trace import trace_document
+from tests.support.loader_rows import assert_joined, assert_no_row_early, rows_by_source
 from tests.support.object_store import object_store
 from tests.support.snapshots import make_snapshot, upload
 
@@ -28,7 +30,7 @@ SIZES = {"code": 31, "web": 83, "zeta": 10}
 NUM_STEPS = 12
 GLOBAL_BATCH = 7
 FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys", "sources", "step")
-PER_ROW = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys", "sources")
+PER_ROW = FIELDS[:-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,120 +60,130 @@ ORDERS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], str]]:
-    """The snapshot of each case, as a folder and as a URL."""
-    found: dict[tuple[str, str], str] = {}
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The snapshot of each case."""
+    options = {name: {"exhausted": case.exhausted, "max_epochs": case.max_epochs} for name, case in CASES.items()}
+    return {
+        name: make_snapshot(tmp_path_factory.mktemp(name), SIZES, phases=case.phases, **options[name])
+        for name, case in CASES.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def urls(folders: dict[str, Path]) -> Iterator[dict[str, str]]:
+    """The same on an object store."""
     with ExitStack() as stack:
         query = stack.enter_context(object_store("snapshots"))
-        for name, case in CASES.items():
-            folder = make_snapshot(
-                tmp_path_factory.mktemp(name),
-                SIZES,
-                phases=case.phases,
-                exhausted=case.exhausted,
-                max_epochs=case.max_epochs,
-            )
-            found[name, "local"] = str(folder)
-            found[name, "remote"] = found[name, "cached"] = upload(folder, f"s3://snapshots/{name}{query}")
-        yield found
+        yield {name: upload(folder, f"s3://snapshots/{name}{query}") for name, folder in folders.items()}
 
 
-HISTORIES = [
-    *product(CASES, SKIPS, ORDERS, ["local"]),
-    *product(CASES, SKIPS, ["window-0", "window-2"], ["remote", "cached"]),  # an order knows nothing of storage
-]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("case", "skip", "order", "storage"), HISTORIES)
-def test_loader_restored_at_every_step_in_any_world_continues_exactly(
-    outputs: dict[tuple[str, str], str], tmp_path: Path, storage: str, case: str, skip: str, order: str
-) -> None:
-    options: dict[str, Any] = {"global_batch_size": GLOBAL_BATCH, "fields": FIELDS, "skip": SKIPS[skip], **ORDERS[order]}
-    reference = Loader(outputs[case, "local"], **options)
-    if storage != "local":
-        options |= {"cache_bytes": 0} if storage == "remote" else {"cache_bytes": 1 << 20, "cache_folder": tmp_path}
+def check_restored_at_every_step(folder: Path, output: Path | str, worlds: Sequence[int], **options: Any) -> None:
+    """The ranks of every world hand out the batches of one process that reads `folder`, from any of its states."""
+    storage = {name: options.pop(name) for name in ("cache_bytes", "cache_folder") if name in options}
+    options |= {"global_batch_size": GLOBAL_BATCH, "fields": FIELDS}
+    reference = Loader(folder, **options)
     states, batches = [reference.state_dict()], []
     for batch in islice(reference, NUM_STEPS):
         states.append(json.loads(json.dumps(reference.state_dict())))
         batches.append(batch)
-    for world_size in (1, 5, 9) if storage == "remote" else range(1, 10):  # each of its batches fetches blocks anew
-        ranks = [
-            Loader(outputs[case, storage], rank=rank, world_size=world_size, prefetch=0, **options)
-            for rank in range(world_size)
-        ]
+    for size in worlds:
+        ranks = [Loader(output, rank=rank, world_size=size, prefetch=0, **storage, **options) for rank in range(size)]
         for at, expected in enumerate(batches):
             for rank in ranks:
                 rank.load_state_dict(states[at])
             parts = [next(iter(rank)) for rank in ranks]
             assert {part["step"] for part in parts} == {expected["step"]}
-            for field in PER_ROW:
-                np.testing.assert_array_equal(np.concatenate([part[field] for part in parts]), expected[field])
-            assert {rank.state_dict()["step"] for rank in ranks} == {states[at + 1]["step"]}
+            assert_joined(parts, expected, PER_ROW)
+            assert all(rank.state_dict() == states[at + 1] for rank in ranks)
         for rank in ranks:
             rank.close()
 
 
-@pytest.mark.medium
-def test_states_do_not_depend_on_the_rank_that_saved_them(tmp_path: Path) -> None:
-    folder = make_snapshot(tmp_path, SIZES)
-    ranks = [Loader(folder, global_batch_size=7, rank=rank, world_size=4) for rank in range(4)]
-    for rank in ranks:
-        list(islice(rank, 3))
-    assert len({json.dumps(rank.state_dict(), sort_keys=True) for rank in ranks}) == 1
+BY_DEFAULT = set(zip([*CASES, *CASES], ["ranges", "none"] * 3, ORDERS))
+"""One history of each order, in one world: the others are slow together."""
+
+
+@pytest.mark.parametrize(
+    ("case", "skip", "order"),
+    [
+        pytest.param(*history, marks=pytest.mark.medium if history in BY_DEFAULT else pytest.mark.slow)
+        for history in product(CASES, SKIPS, ORDERS)
+    ],
+)
+def test_loader_restored_at_every_step_in_any_world_continues_exactly(
+    folders: dict[str, Path], case: str, skip: str, order: str
+) -> None:
+    worlds = (4,) if (case, skip, order) in BY_DEFAULT else range(1, 10)
+    check_restored_at_every_step(folders[case], folders[case], worlds, skip=SKIPS[skip], **ORDERS[order])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("case", "skip", "window"), [*product(CASES, SKIPS, [0, 2])])
+def test_loader_of_an_object_store_continues_with_a_cache_and_without(
+    folders: dict[str, Path], urls: dict[str, str], tmp_path: Path, case: str, skip: str, window: int
+) -> None:
+    options: dict[str, Any] = {"skip": SKIPS[skip], "window": window}
+    check_restored_at_every_step(folders[case], urls[case], (1, 5, 9), cache_bytes=0, **options)
+    check_restored_at_every_step(folders[case], urls[case], range(1, 10), cache_bytes=1 << 20, cache_folder=tmp_path, **options)
 
 
 def random_options(generator: np.random.Generator) -> dict[str, Any]:
-    """The options of a part of a run: batch size, groups, weights of any digits, and steps to leave out."""
+    """The options of a part of a run: batch size, groups, phases, weights of any digits, and steps to leave out."""
     size = int(generator.integers(2, 13))
     groups = [rows for rows in range(1, 3 * size) if size % rows == 0 or rows % size == 0]
-    powers = np.exp(2 * generator.standard_normal(len(SIZES)))
+    weights = [dict(zip(SIZES, np.exp(2 * generator.standard_normal(len(SIZES))))) for _ in range(2)]
+    until = S * int(generator.integers(1, 300))
     starts = generator.integers(0, 90, 3).tolist()
     return {
         "global_batch_size": size,
         "group_rows": int(generator.choice(groups)) if generator.integers(2) else 1,
-        "mixture": dict(zip(SIZES, powers / powers.sum())) if generator.integers(2) else None,
+        "mixture": (None, weights[0], [(until, weights[0]), (None, weights[1])])[generator.integers(3)],
         "skip": [(start, start + int(generator.integers(1, 6))) for start in starts],
     }
 
 
+def own_orders(folder: Path, count: int, **order: Any) -> list[list[int]]:
+    """The first tokens of each source's own rows, of a run that draws from it alone."""
+    fields = ("input_ids", "sources")
+    alone = [Loader(folder, global_batch_size=count, fields=fields, mixture={name: 1}, **order) for name in SIZES]
+    return [loader.batch(0)["input_ids"][:, 0].tolist() for loader in alone]
+
+
 @pytest.mark.medium
 @pytest.mark.parametrize("seed", range(6))
-def test_any_history_is_restored_at_every_step_and_repeats_no_row_early(tmp_path: Path, seed: int) -> None:
+def test_any_history_is_restored_traced_and_draws_each_source_in_its_own_order(tmp_path: Path, seed: int) -> None:
+    """Whatever changes during a run, each source goes on in its own order, without a gap and without a repeat."""
     generator = np.random.default_rng(seed)
     folder = make_snapshot(tmp_path, SIZES, rows_per_shard=5)
     order: dict[str, Any] = {"shuffle": bool(seed % 3), "window": int(generator.integers(0, 4))}
-    state, batches = None, dict[int, dict[str, Any]]()
+    state, options, batches = None, dict[str, Any](), dict[int, dict[str, Any]]()
     for _ in range(5):
         options = {"fields": FIELDS, "migrate": True, **order, **random_options(generator)}
-        loader = Loader(folder, **options)
+        loader, size = Loader(folder, **options), int(generator.integers(1, 5))
+        ranks = [Loader(folder, rank=rank, world_size=size, prefetch=0, **options) for rank in range(size)]
         if state is not None:
             loader.load_state_dict(state)
         for _ in range(int(generator.integers(1, 16))):
             state = json.loads(json.dumps(loader.state_dict()))
-            world_size = int(generator.integers(1, 5))
-            ranks = [Loader(folder, rank=rank, world_size=world_size, prefetch=0, **options) for rank in range(world_size)]
             for rank in ranks:
                 rank.load_state_dict(state)
-            batch, parts = next(loader), [next(rank) for rank in ranks]
+            batch = next(loader)
             batches[batch["step"]] = batch
-            for field in PER_ROW:
-                np.testing.assert_array_equal(np.concatenate([part[field] for part in parts]), batch[field])
-            rows = min(options["group_rows"], options["global_batch_size"])
-            groups = batch["sources"].reshape(-1, rows)
+            assert_joined([next(rank) for rank in ranks], batch, PER_ROW)
+            groups = batch["sources"].reshape(-1, min(options["group_rows"], options["global_batch_size"]))
             assert (groups == groups[:, :1]).all()
         state = loader.state_dict()
     assert state is not None
     last = Loader(folder, **options)
     last.load_state_dict(state)
-    rows_of: dict[int, list[int]] = {}
-    for step in range(state["step"]):  # the skipped steps, too, have drawn their rows
-        batch = last.batch(step)
-        for source, row in zip(batch["sources"].tolist(), batch["input_ids"][:, 0].tolist()):
-            rows_of.setdefault(source, []).append(row)
-        if step in batches:
-            np.testing.assert_array_equal(batch["input_ids"], batches[step]["input_ids"])
-    for source, size in enumerate(SIZES.values()):
-        found = rows_of.get(source, [])
-        epochs = [found[start : start + size] for start in range(0, len(found), size)]
-        assert all(len(set(epoch)) == len(epoch) for epoch in epochs)
+    again = [last.batch(step) for step in range(state["step"])]  # the skipped steps, too, have drawn their rows
+    for step, batch in batches.items():
+        np.testing.assert_array_equal(again[step]["input_ids"], batch["input_ids"])
+    own = own_orders(folder, 2500, **order)
+    for source, rows in rows_by_source(again).items():
+        assert_no_row_early(own[source], [*SIZES.values()][source])
+        assert rows == own[source][: len(rows)]
+    for key in {batch["document_keys"][0].tobytes() for batch in list(batches.values())[::9]}:
+        expected = [step for step in sorted(batches) if key in {each.tobytes() for each in batches[step]["document_keys"]}]
+        found = trace_document(folder, key.hex(), state=state)
+        assert sorted({appearance.step for appearance in found}) == expected

@@ -48,22 +48,19 @@ def test_addresses_of_any_sources_and_epochs_are_those_of_single_samples() -> No
     assert make_finder().find(sources, ordinals).tolist() == expected
 
 
+@pytest.mark.parametrize("most_bytes", [address_finder.MOST_BYTES, 1])
 @pytest.mark.parametrize("window", [0, 1, 2])
 @pytest.mark.parametrize("attempt", [0, 2])
-def test_addresses_do_not_depend_on_the_samples_before(window: int, attempt: int) -> None:
+def test_addresses_do_not_depend_on_the_samples_before(
+    window: int, attempt: int, most_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sources, ordinals = draw(400, num_epochs=3)
     expected = make_finder(window).find(sources, ordinals, attempt)
+    monkeypatch.setattr(address_finder, "MOST_BYTES", most_bytes)
     finder = make_finder(window)
-    for first in (300, 0, 100, 200):
+    for first in (300, 0, 100, 200, 400):
         part = slice(first, first + 100)
         assert finder.find(sources[part], ordinals[part], attempt).tolist() == expected[part].tolist()
-
-
-def test_addresses_past_the_limit_of_bytes_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    sources, ordinals = draw(200, num_epochs=3)
-    expected = make_finder(1).find(sources, ordinals)
-    monkeypatch.setattr(address_finder, "MOST_BYTES", 1)
-    assert make_finder(1).find(sources, ordinals).tolist() == expected.tolist()
 
 
 def test_several_threads_may_find_at_once() -> None:
@@ -93,8 +90,3 @@ def test_copy_reads_no_memory_of_the_original() -> None:
     overwritten = [np.full(num_items, -7) for num_items in range(1, 9) for _ in range(200)]  # the sizes of a window's entries
     assert copied.find(sources, ordinals).tolist() == expected.tolist()
     assert len(overwritten) == 1600
-
-
-def test_no_samples_have_no_addresses() -> None:
-    empty = np.zeros(0, np.int64)
-    assert make_finder().find(empty, empty).tolist() == make_finder().find(empty, empty, 1).tolist() == []

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.errors import SnapshotError, UserError
+from datapipe.errors import SnapshotError
 from datapipe.loader import Loader
 from datapipe.loader.order.groups import GroupedMixture
 from datapipe.loader.order.mixing import Mixture
 from datapipe.loader.order.recipe import Recipe
-from datapipe.loader.trace import trace_document
 from datapipe.shards.manifest import Phase
+from tests.support.loader_rows import resumed
 from tests.support.snapshots import make_snapshot
 
 S = 16
 SIZES = {"code": 31, "web": 83, "zeta": 9}
-FIELDS = ("input_ids", "sources", "document_keys", "step")
+FIELDS = ("input_ids", "sources")
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +101,16 @@ def test_groups_of_one_row_are_the_rows_of_a_mixture() -> None:
         np.testing.assert_array_equal(mine, theirs)
 
 
-@pytest.mark.parametrize(("exhausted", "end"), [("stop", 41), ("refuse", None), ("redistribute", None)])
+@pytest.mark.parametrize(("exhausted", "end"), [("stop", 41), ("redistribute", None)])
 def test_caps_count_rows(exhausted: Any, end: int | None) -> None:
-    options: dict[str, Any] = {"exhausted": exhausted, "max_epochs": {"a": 2.1}, "sizes": {"a": 10, "b": 50}}
-    if exhausted == "refuse":
-        with pytest.raises(SnapshotError, match=r"source .a. would pass its max_epochs, 2\.1, at token 656"):
-            make_mixture([(None, {"a": 1, "b": 1})], 4, **options)
-        return
-    mixture = make_mixture([(None, {"a": 1, "b": 1})], 4, **options)
+    options: dict[str, Any] = {"max_epochs": {"a": 2.1}, "sizes": {"a": 10, "b": 50}}
+    mixture = make_mixture([(None, {"a": 1, "b": 1})], 4, exhausted=exhausted, **options)
     sources, ordinals = mixture.assign(np.arange(400))
     assert mixture.end is None if end is None else (sources[mixture.end or 0], ordinals[mixture.end or 0]) == (0, 21)
     if exhausted == "redistribute":
         assert Counter(sources.tolist())[0] == 20  # five groups of four, of 21 rows
+    with pytest.raises(SnapshotError, match="source 'a' would pass its max_epochs"):
+        make_mixture([(None, {"a": 1, "b": 1})], 4, exhausted="refuse", **options)
 
 
 def test_run_ends_where_every_capped_source_has_given_its_groups() -> None:
@@ -120,12 +118,6 @@ def test_run_ends_where_every_capped_source_has_given_its_groups() -> None:
     mixture = make_mixture([(None, {"a": 1, "b": 1})], 4, start=7, num_drawn=[3, 4], **options)
     assert mixture.end == 7 + 4 + 44
     assert mixture.counts(mixture.end) == [3 + 4, 4 + 44]
-
-
-def resumed(loader: Loader, output: Path, **options: Any) -> Loader:
-    other = Loader(output, **{"global_batch_size": 6, "fields": FIELDS, "prefetch": 0, **options})
-    other.load_state_dict(json.loads(json.dumps(loader.state_dict())))
-    return other
 
 
 @pytest.mark.parametrize(("group_rows", "world_size"), [(6, 1), (6, 3), (2, 3), (12, 1)])
@@ -146,63 +138,11 @@ def test_batches_or_the_parts_of_ranks_are_of_one_source(output: Path, group_row
             assert abs(drawn[source] - share * 6 * (number + 1)) <= 3 * group_rows
 
 
-@pytest.mark.medium
-def test_run_with_groups_is_restored_migrated_and_traced(output: Path) -> None:
-    """Rows in no groups, then batches of one source, then other batch sizes: no row early, every step as it was."""
-    loader = Loader(output, global_batch_size=6, fields=FIELDS, prefetch=0)
-    batches: list[dict[str, Any]] = []
-    changes: list[dict[str, Any]] = [
-        {},
-        {"group_rows": 6, "migrate": True},
-        {"group_rows": 6, "global_batch_size": 3},  # half a group a batch
-        {"group_rows": 6, "global_batch_size": 12},  # begins within a group
-        {"group_rows": 12, "global_batch_size": 12, "migrate": True, "mixture": {"code": 1, "web": 1}},
-        {"group_rows": 1, "global_batch_size": 5, "migrate": True},
-    ]
-    for number, options in enumerate(changes):
-        loader = resumed(loader, output, **options)
-        for _ in range(7):  # an odd number, so that groups are cut
-            again = resumed(loader, output, **options)
-            batch = next(loader)
-            np.testing.assert_array_equal(next(again)["input_ids"], batch["input_ids"])
-            assert again.state_dict() == loader.state_dict()
-            batches.append(batch)
-            size, rows = options.get("global_batch_size", 6), options.get("group_rows", 1)
-            parts = batch["sources"].reshape(-1, min(size, rows))
-            assert (parts == parts[:, :1]).all(), number
-    for step, batch in enumerate(batches):
-        np.testing.assert_array_equal(loader.batch(step)["input_ids"], batch["input_ids"])
-    by_source: dict[int, list[int]] = {}
-    for batch in batches:
-        for source, row in zip(batch["sources"].tolist(), batch["input_ids"][:, 0].tolist()):
-            by_source.setdefault(source, []).append(row)
-    for source, size in enumerate(SIZES.values()):
-        found = by_source[source]
-        assert all(len(set(found[at : at + size])) == len(found[at : at + size]) for at in range(0, len(found), size))
-    key = batches[10]["document_keys"][0].tobytes()
-    expected = [step for step, batch in enumerate(batches) if key in {one.tobytes() for one in batch["document_keys"]}]
-    assert [one.step for one in trace_document(output, key.hex(), state=loader.state_dict())] == expected
-
-
 def test_state_of_other_groups_is_refused_without_migrate(output: Path) -> None:
-    loader = Loader(output, global_batch_size=6, prefetch=0, group_rows=6)
-    assert json.loads(loader.state_dict()["lineage"])["mixtures"][0]["group_rows"] == 6
-    with pytest.raises(SnapshotError, match=r"another mixture: group_rows 6 -> 1.*migrate=True"):
-        resumed(loader, output)
+    plain, grouped = (Loader(output, global_batch_size=6, prefetch=0, group_rows=rows) for rows in (1, 6))
+    assert json.loads(grouped.state_dict()["lineage"])["mixtures"][0]["group_rows"] == 6
+    assert "group_rows" not in plain.state_dict()["lineage"]
+    with pytest.raises(SnapshotError, match=r"group_rows 6 -> 1.*migrate=True"):
+        resumed(grouped, output)
     with pytest.raises(SnapshotError, match="group_rows 1 -> 3"):
-        resumed(Loader(output, global_batch_size=6), output, group_rows=3)
-    assert "group_rows" not in Loader(output, global_batch_size=6).state_dict()["lineage"]
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"group_rows": 4}, "group_rows=4 with a global batch of 6 rows: expected a number that divides it"),
-        ({"group_rows": 0}, "group_rows=0"),
-        ({"group_rows": 6.0}, "expected an int"),
-        ({"group_rows": 6, "split": "validation"}, "only the training split"),
-    ],
-)
-def test_wrong_groups_are_refused(output: Path, options: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UserError, match=reason):
-        Loader(output, global_batch_size=6, **options)
+        resumed(plain, output, group_rows=3)

@@ -62,10 +62,9 @@ def test_split_tree_any_weights_stay_within_two_of_quota(weights: list[int]) -> 
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("weights", [[1] * 1000, [600_000] + [400] * 1000, list(range(1, 1001))])
+@pytest.mark.parametrize("weights", [[600_000] + [400] * 1000, list(range(1, 1001))])
 def test_split_tree_thousand_tiny_weights_none_starves(weights: list[int]) -> None:
-    leaves, _ = drawn(weights, np.arange(4000))
-    assert worst_error(weights, leaves) < 2
+    assert worst_error(weights, drawn(weights, np.arange(4000))[0]) < 2
     rounds = -(-3 * sum(weights) // min(weights))  # the smallest weight has had two samples' share
     assert min(SplitTree(weights).counts(rounds)) >= 1
 
@@ -83,25 +82,6 @@ def test_split_tree_assign_counts_and_nth_agree(weights: list[int], start: int) 
     assert before == after
 
 
-def test_mixture_phases_continue_the_ordinals_of_each_source() -> None:
-    mixture = make_mixture([(400, {"a": 1, "b": 1}), (800, {"a": 0, "b": 3, "c": 1}), (None, {"a": 1, "b": 0, "c": 1})])
-    sources, ordinals = mixture.assign(np.arange(120))
-    for source in range(3):
-        assert ordinals[sources == source].tolist() == list(range(int((sources == source).sum())))
-    assert np.bincount(sources[:40], minlength=3).tolist() == [20, 20, 0]
-    assert np.bincount(sources[40:80], minlength=3).tolist() == [0, 30, 10]
-    assert np.bincount(sources[80:], minlength=3).tolist() == [20, 0, 20]
-    for sample in range(120):
-        assert mixture.sample_of(int(sources[sample]), int(ordinals[sample])) == sample
-        assert mixture.counts(sample) == np.bincount(sources[:sample], minlength=3).tolist()
-
-
-def test_mixture_sample_of_source_that_ends_is_none() -> None:
-    mixture = make_mixture([(400, {"a": 1, "b": 1}), (None, {"b": 1})])
-    assert mixture.sample_of(0, 19) is not None
-    assert mixture.sample_of(0, 20) is None
-
-
 def test_mixture_boundary_between_sequences_goes_to_the_nearest() -> None:
     mixture = make_mixture([(14, {"a": 1}), (26, {"b": 1}), (25, {"c": 1}), (None, {"d": 1})])
     sources, _ = mixture.assign(np.arange(5))
@@ -115,16 +95,9 @@ def test_mixture_last_phase_holds_after_its_end() -> None:
     assert ordinals.tolist() == [500_000, 500_000]
 
 
-@pytest.mark.parametrize(
-    ("weights", "reason"),
-    [
-        ({"a": 0}, "every weight is 0"),
-        ({"a": -1}, "negative"),
-        ({"a": 2**62, "b": 2**62 + 1}, "2\\^62"),
-    ],
-)
-def test_mixture_impossible_weights_are_refused(weights: dict[str, int], reason: str) -> None:
-    with pytest.raises(SnapshotError, match=reason):
+@pytest.mark.parametrize("weights", [{"a": 0}, {"a": -1}, {"a": 2**62, "b": 2**62 + 1}])
+def test_mixture_impossible_weights_are_refused(weights: dict[str, int]) -> None:
+    with pytest.raises(SnapshotError):
         make_mixture([(None, weights)])
 
 
@@ -146,8 +119,9 @@ def schedules(draw: st.DrawFn) -> list[tuple[int | None, dict[str, int]]]:
 @pytest.mark.medium
 @settings(deadline=None, max_examples=60)
 @given(schedules())
-def test_mixture_any_phases_stay_within_three_of_quota_and_draw_nothing_of_weight_zero(phases) -> None:
-    sources, ordinals = make_mixture(phases).assign(np.arange(300))
+def test_mixture_any_phases_stay_within_three_of_quota_and_are_inverted(phases) -> None:
+    mixture = make_mixture(phases)
+    sources, ordinals = mixture.assign(np.arange(300))
     names = sorted(phases[0][1])
     shares, counts = [Fraction(0)] * len(names), [0] * len(names)
     number = 0
@@ -156,31 +130,28 @@ def test_mixture_any_phases_stay_within_three_of_quota_and_draw_nothing_of_weigh
             number += 1
         weights = phases[number][1]
         assert weights[names[source]] > 0
+        assert mixture.counts(sample) == counts
         assert ordinal == counts[source]
+        assert mixture.sample_of(source, ordinal) == sample
         counts[source] += 1
         total = sum(weights.values())
         shares = [share + Fraction(weights[name], total) for share, name in zip(shares, names)]
         assert max(abs(share - count) for share, count in zip(shares, counts)) < 3
+    for source, name in enumerate(names):
+        has_ended = mixture.sample_of(source, counts[source]) is None
+        assert has_ended == (phases[-1][1][name] == 0)
 
 
-def test_mixture_at_the_end_of_each_phase_is_within_one_of_quota() -> None:
-    stairs = [((stair + 1) * 101 * S, {"a": 64 - stair, "b": 1 + stair, "c": 7, "d": 1}) for stair in range(64)]
-    mixture = make_mixture([*stairs, (None, {"d": 1})])
-    shares = np.zeros(4)
+@pytest.mark.parametrize("num_small", [1, 300])
+def test_mixture_at_the_end_of_each_phase_is_within_one_of_quota(num_small: int) -> None:
+    small = {f"s{number}": 1 + number % 97 for number in range(num_small)}
+    stairs = [((stair + 1) * 101 * S, {"a": 64 - stair, "b": 1 + stair, "c": 7, **small}) for stair in range(64)]
+    mixture = make_mixture([*stairs, (None, {"a": 1})])
+    shares = np.zeros(3 + num_small)
     for until, weights in stairs:
-        shares += 101 * np.array(list(weights.values())) / sum(weights.values())
+        listed = np.array([weights[name] for name in sorted(weights)])
+        shares += 101 * listed / listed.sum()
         assert np.abs(np.array(mixture.counts(until // S)) - shares).max() < 1 + 1e-9
-
-
-@pytest.mark.medium
-def test_mixture_thousand_sources_in_stairs_is_planned_exactly() -> None:
-    names = [f"s{number:04d}" for number in range(1000)]
-    phases = [(stair * 500 * S, {name: 1 + (at * stair) % 97 for at, name in enumerate(names)}) for stair in range(1, 9)]
-    mixture = make_mixture([*phases, (None, dict.fromkeys(names, 1))])
-    counts = np.array([mixture.counts(stair * 500) for stair in range(9)])
-    assert (np.diff(counts, axis=0).sum(axis=1) == 500).all()
-    assert (np.diff(counts, axis=0) >= 0).all()
-    assert min(mixture.counts(4000 + 2000)) >= 1  # none starves
 
 
 def test_mixture_capped_source_stops_is_refused_or_is_redistributed() -> None:
@@ -199,36 +170,22 @@ def test_mixture_capped_source_stops_is_refused_or_is_redistributed() -> None:
     assert spread.counts(80) == [60, 20]
 
 
-def test_mixture_of_capped_sources_ends_when_all_are_exhausted() -> None:
-    recipe = Recipe(
-        sequence_length=S,
-        phases=make_recipe([(None, {"a": 1, "b": 2, "c": 1})]).phases,
-        max_epochs={"a": 1, "b": 1.5, "c": 3},
-        exhausted="redistribute",
-    )
-    mixture = Mixture(recipe, ("a", "b", "c"), [10, 20, 5])
-    assert mixture.end == 10 + 30 + 15
-    sources, ordinals = mixture.assign(np.arange(55))
-    assert np.bincount(sources).tolist() == [10, 30, 15]
-    for sample in range(55):
-        assert mixture.sample_of(int(sources[sample]), int(ordinals[sample])) == sample
-
-
 @settings(deadline=None, max_examples=60)
-@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), min_size=1, max_size=8), st.integers(0, 300))
-def test_mixture_redistributing_never_passes_a_cap(sources: list[tuple[int, int]], stop: int) -> None:
-    names = tuple(f"s{number}" for number in range(len(sources)))
-    recipe = Recipe(
-        sequence_length=S,
-        phases=(Phase(until_tokens=None, weights={name: weight for name, (weight, _) in zip(names, sources)}),),
-        max_epochs=dict.fromkeys(names, 1.0),
-        exhausted="redistribute",
-    )
-    mixture = Mixture(recipe, names, [cap for _, cap in sources])
+@given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), min_size=1, max_size=8))
+def test_mixture_redistributing_never_passes_a_cap_and_ends_when_all_are_exhausted(sources: list[tuple[int, int]]) -> None:
+    weights = {f"s{number}": weight for number, (weight, _) in enumerate(sources)}
+    phases = make_recipe([(None, weights)]).phases
+    recipe = Recipe(sequence_length=S, phases=phases, max_epochs=dict.fromkeys(weights, 1.0), exhausted="redistribute")
+    caps = [cap for _, cap in sources]
+    mixture = Mixture(recipe, tuple(weights), caps)
     assert mixture.end is not None
-    assert sum(cap for _, cap in sources) - len(sources) < mixture.end <= sum(cap for _, cap in sources)
-    counts = mixture.counts(min(stop, mixture.end))
-    assert all(count <= cap for count, (_, cap) in zip(counts, sources))
+    assert sum(caps) - len(sources) < mixture.end <= sum(caps)
+    assigned = zip(*(column.tolist() for column in mixture.assign(np.arange(mixture.end))))
+    counts = [0] * len(sources)
+    for sample, (source, ordinal) in enumerate(assigned):
+        assert ordinal == counts[source] < caps[source]
+        assert mixture.sample_of(source, ordinal) == sample
+        counts[source] += 1
 
 
 def test_mixture_that_begins_later_continues_from_the_given_counts() -> None:

@@ -27,37 +27,15 @@ def open_order(folder: Path, split: Split = "train", seed: int = 17) -> SampleOr
     return open_run(folder, split, seed).sample_order
 
 
-def test_order_each_epoch_has_every_sequence_once_in_another_order(tmp_path: Path) -> None:
-    order = open_order(make_snapshot(tmp_path, {"code": 30, "web": 60}, weights={"code": 1, "web": 2}))
-    addresses = order.locate(np.arange(3 * 90)).reshape(3, 90)
-    for epoch in addresses:
-        assert sorted(epoch.tolist()) == list(range(90))
-    assert len({tuple(epoch.tolist()) for epoch in addresses}) == 3
+def test_order_new_source_disturbs_no_permutation_and_another_seed_does(tmp_path: Path) -> None:
+    alone = make_snapshot(tmp_path / "a", {"web": 40})
+    joined = open_order(make_snapshot(tmp_path / "b", {"code": 20, "web": 40})).locate(np.arange(80))
+    expected = open_order(alone).locate(np.arange(40)).tolist()
+    assert (joined[joined >= 20] - 20).tolist() == expected
+    assert open_order(alone, seed=1).locate(np.arange(40)).tolist() != expected
 
 
-def test_order_sources_of_unlike_size_keep_epochs_of_their_own(tmp_path: Path) -> None:
-    order = open_order(make_snapshot(tmp_path, {"large": 70, "small": 10}))
-    addresses = order.locate(np.arange(140))
-    small = addresses[addresses >= 70] - 70
-    assert sorted(small[:10].tolist()) == sorted(small[10:20].tolist()) == list(range(10))
-    assert sorted(addresses[addresses < 70].tolist()) == list(range(70))
-
-
-def test_order_new_source_disturbs_no_permutation(tmp_path: Path) -> None:
-    alone = open_order(make_snapshot(tmp_path / "a", {"web": 40}))
-    joined = open_order(make_snapshot(tmp_path / "b", {"code": 20, "web": 40}))
-    addresses = joined.locate(np.arange(80))
-    assert (addresses[addresses >= 20] - 20).tolist() == alone.locate(np.arange(40)).tolist()
-
-
-def test_order_seeds_give_different_orders(tmp_path: Path) -> None:
-    folder = make_snapshot(tmp_path, {"web": 40})
-    assert (
-        open_order(folder, seed=1).locate(np.arange(40)).tolist() != open_order(folder, seed=2).locate(np.arange(40)).tolist()
-    )
-
-
-def test_order_validation_is_every_sequence_in_order(tmp_path: Path) -> None:
+def test_order_validation_is_every_sequence_in_order_whatever_the_mixture(tmp_path: Path) -> None:
     order = open_order(make_snapshot(tmp_path, {"web": 5}, validation={"web": 9}, weights={"web": 3}), "validation")
     assert order.num_samples == 9
     assert order.locate(np.arange(9)).tolist() == list(range(9))
@@ -75,14 +53,24 @@ def test_order_samples_of_finds_every_appearance(tmp_path: Path) -> None:
         assert [sample for _, sample in found if sample < 400] == expected
 
 
-@pytest.mark.parametrize(("batch_size", "expected"), [(1, 62), (4, 15), (62, 1), (63, 0)])
-def test_num_steps_total_tokens_end_after_whole_batches(tmp_path: Path, batch_size: int, expected: int) -> None:
-    folder = make_snapshot(tmp_path, {"web": 40}, total_tokens=1000)
-    assert open_run(folder, batch_size=batch_size).num_steps == expected
+@pytest.mark.parametrize(
+    ("total_tokens", "batch_size", "expected"), [(1000, 1, 62), (1000, 4, 15), (1000, 62, 1), (1000, 63, 0), (None, 1, None)]
+)
+def test_num_steps_are_the_whole_batches_before_the_end(
+    tmp_path: Path, total_tokens: int | None, batch_size: int, expected: int | None
+) -> None:
+    assert (
+        open_run(make_snapshot(tmp_path, {"web": 40}, total_tokens=total_tokens), batch_size=batch_size).num_steps == expected
+    )
 
 
-def test_num_steps_without_an_end_is_none(tmp_path: Path) -> None:
-    assert open_run(make_snapshot(tmp_path, {"web": 40})).num_steps is None
+def test_order_of_nothing_is_refused_unless_nothing_is_drawn(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match="source 'empty' has weight"):
+        open_order(make_snapshot(tmp_path / "a", {"empty": 0, "web": 5}))
+    folder = make_snapshot(tmp_path / "b", {"empty": 0, "web": 5}, weights={"empty": 0, "web": 1})
+    assert sorted(open_order(folder).locate(np.arange(5)).tolist()) == list(range(5))
+    with pytest.raises(SnapshotError, match="no validation sequences"):
+        open_order(folder, "validation")
 
 
 @pytest.mark.parametrize(("limit", "repeats"), [(1, 10), (2.5, 25), (0.7, 7)])
@@ -93,23 +81,6 @@ def test_num_samples_max_epochs_end_before_the_first_repeat_too_many(tmp_path: P
     addresses = order.locate(np.arange(order.num_samples + 1))
     assert int((addresses >= 90).sum()) == repeats + 1
     assert addresses[-1] >= 90
-
-
-def test_order_source_without_sequences_is_refused(tmp_path: Path) -> None:
-    folder = make_snapshot(tmp_path, {"empty": 0, "web": 5})
-    with pytest.raises(SnapshotError, match="source 'empty' has weight"):
-        open_order(folder)
-
-
-def test_order_source_without_sequences_or_weight_is_never_drawn(tmp_path: Path) -> None:
-    order = open_order(make_snapshot(tmp_path, {"empty": 0, "web": 5}, weights={"empty": 0, "web": 1}))
-    assert sorted(order.locate(np.arange(5)).tolist()) == list(range(5))
-
-
-def test_order_no_validation_sequences_are_refused(tmp_path: Path) -> None:
-    folder = make_snapshot(tmp_path, {"web": 5})
-    with pytest.raises(SnapshotError, match="no validation sequences"):
-        open_order(folder, "validation")
 
 
 @pytest.mark.parametrize("stratum", [None, 2])
@@ -127,12 +98,9 @@ def test_shard_outside_the_strata_of_its_source_is_refused(tmp_path: Path, strat
 def test_a_source_whose_strata_are_all_left_out_is_refused(tmp_path: Path) -> None:
     snapshot = read_snapshot(Root(str(make_snapshot(tmp_path, {"web": 9}))))
     strata = Strata(column="score", bounds=(1.0,), repeats=(0, 3))
-    snapshot = snapshot.model_copy(
-        update={
-            "sources": {"web": snapshot.sources["web"].model_copy(update={"strata": strata})},
-            "shards": tuple(shard.model_copy(update={"stratum": 0}) for shard in snapshot.shards),
-        }
-    )
-    Root(str(tmp_path)).write_atomic(SNAPSHOT, snapshot.sealed().to_json())
-    with pytest.raises(SnapshotError, match="'web' has weight in the mixture, but all its strata"):
+    sources = {"web": snapshot.sources["web"].model_copy(update={"strata": strata})}
+    shards = tuple(shard.model_copy(update={"stratum": 0}) for shard in snapshot.shards)
+    changed = snapshot.model_copy(update={"sources": sources, "shards": shards})
+    Root(str(tmp_path)).write_atomic(SNAPSHOT, changed.sealed().to_json())
+    with pytest.raises(SnapshotError, match="all its strata"):
         open_order(tmp_path)

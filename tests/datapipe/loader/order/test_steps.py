@@ -13,27 +13,37 @@ FIRST = BatchEra(step=0, sample=0, size=3)
 ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)).map(lambda one: (one[0], one[0] + one[1])), max_size=5)
 
 
-def test_samples_follow_the_batch_size_of_each_era() -> None:
-    steps = Steps([FIRST, BatchEra(step=4, sample=12, size=5)], (), 40, drop_last=True)
-    assert [steps.samples(step) for step in (0, 3, 4, 5)] == [(0, 3), (9, 12), (12, 17), (17, 22)]
-    assert steps.num_steps == 4 + 5
-    assert [steps.step_of(sample) for sample in (0, 11, 12, 16, 17, 36, 37)] == [0, 3, 4, 4, 5, 8, None]
-
-
-def test_last_batch_is_dropped_or_smaller() -> None:
-    assert Steps([FIRST], (), 10, drop_last=True).num_steps == 3
-    validation = Steps([FIRST], (), 10, drop_last=False)
-    assert (validation.num_steps, validation.samples(3)) == (4, (9, 10))
-    assert [validation.step_of(sample) for sample in (9, 10, 11)] == [3, None, None]
-    assert Steps([FIRST], (), None, drop_last=True).num_steps is None
-    assert [Steps([FIRST], (), 10, drop_last=dropped).num_dropped for dropped in (True, False)] == [1, 0]
-
-
-def test_run_that_went_on_after_a_smaller_step_keeps_that_step() -> None:
-    steps = Steps([FIRST, BatchEra(step=4, sample=10, size=5)], (), 23, drop_last=True)
-    assert [steps.samples(step) for step in (2, 3, 4, 5)] == [(6, 9), (9, 10), (10, 15), (15, 20)]
-    assert [steps.step_of(sample) for sample in (8, 9, 10, 19, 20)] == [2, 3, 4, 5, None]
-    assert (steps.num_steps, steps.num_dropped) == (6, 3)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.booleans()), max_size=3),
+    st.integers(0, 90) | st.none(),
+    st.booleans(),
+)
+def test_samples_and_steps_are_those_of_a_simulation(
+    changes: list[tuple[int, int, bool]], num_samples: int | None, drop_last: bool
+) -> None:
+    """Each change: after so many steps, batches of another size; perhaps after a smaller step, the last of a run that went on."""
+    eras, batches, sample = [FIRST], list[tuple[int, int]](), 0
+    for count, size, is_smaller in changes:
+        batches += [(sample + at * eras[-1].size, sample + (at + 1) * eras[-1].size) for at in range(count)]
+        if is_smaller and eras[-1].size > 1:
+            batches[-1] = (batches[-1][0], batches[-1][1] - 1)
+        sample = batches[-1][1]
+        eras.append(BatchEra(step=len(batches), sample=sample, size=size))
+    end = sample + 40 if num_samples is None else sample + num_samples
+    size = eras[-1].size
+    batches += [(start, min(start + size, end)) for start in range(sample, end, size)]
+    if num_samples is None or drop_last:
+        batches = [batch for batch in batches if batch[0] < sample or batch[1] - batch[0] == size]
+    steps = Steps(eras, (), None if num_samples is None else end, drop_last=drop_last)
+    assert [steps.samples(step) for step in range(len(batches))] == batches
+    step_of = {sample: step for step, batch in enumerate(batches) for sample in range(*batch)}
+    assert all(steps.step_of(sample) == step for sample, step in step_of.items())
+    if num_samples is not None:
+        assert steps.num_steps == len(batches)
+        assert steps.num_dropped == end - len(step_of)
+        assert [steps.step_of(sample) for sample in range(len(step_of), end + 2)] == [None] * (end + 2 - len(step_of))
+    else:
+        assert (steps.num_steps, steps.num_dropped) == (None, 0)
 
 
 @given(ranges, st.integers(0, 40), st.integers(0, 12))
@@ -52,6 +62,6 @@ def test_skipped_steps_are_left_out_and_all_others_kept(skip: list[tuple[int, in
 
 def test_ranges_are_merged_and_wrong_ones_refused() -> None:
     assert merged([(7, 9), (1, 3), (3, 4), (8, 12)]) == ((1, 4), (7, 12))
-    for wrong in ((3, 3), (5, 2), (-1, 2)):
-        with pytest.raises(UserError, match="not a range of steps"):
-            merged([wrong])
+    for wrong in ((3, 3), (5, 2), (-1, 2), (1.5, 3), (1, 2, 3), (3, 1 << 60), 4):
+        with pytest.raises(UserError):
+            merged([wrong])  # type: ignore[list-item]

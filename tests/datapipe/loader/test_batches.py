@@ -30,26 +30,25 @@ def lengths_of(batch: dict[str, np.ndarray]) -> list[list[int]]:
     return [row.tolist() for row in np.split(batch["piece_lengths"], batch["piece_offsets"][1:-1])]
 
 
-def test_fields_per_token_equal_their_oracles(output: Path) -> None:
-    fields = ("input_ids", "labels", "position_ids", "segment_ids", *PIECES)
-    loader, unshifted = (Loader(output, global_batch_size=9, fields=fields, labels=kind) for kind in ("shifted", "unshifted"))
+@pytest.mark.parametrize("dtype", ["int64", "int32"])
+def test_fields_equal_their_oracles(output: Path, dtype: str) -> None:
+    options: dict[str, Any] = {"global_batch_size": 9, "fields": tuple(FIELDS), "dtype": dtype}
+    loader, unshifted = (Loader(output, labels=kind, **options) for kind in ("shifted", "unshifted"))
+    assert loader.sources == ("code", "web")
     for step in range(12):
         batch = loader.batch(step)
+        assert (batch["step"], batch["input_ids"].dtype, batch["labels"].dtype) == (step, dtype, dtype)
+        assert batch["sources"].tolist() == (batch["input_ids"][:, 0] // S >= 31).tolist()
         for row, lengths in enumerate(lengths_of(batch)):
             tokens = batch["input_ids"][row].tolist()
             assert batch["labels"][row].tolist() == oracle.shifted_labels(tokens, lengths)
             assert unshifted.batch(step)["labels"][row].tolist() == oracle.unshifted_labels(tokens, lengths)
             assert batch["position_ids"][row].tolist() == oracle.positions(lengths, S)
             assert batch["segment_ids"][row].tolist() == oracle.segments(lengths, S)
-
-
-def test_cu_seqlens_are_the_borders_of_segments(output: Path) -> None:
-    batch = Loader(output, global_batch_size=9, fields=("segment_ids", "cu_seqlens")).batch(2)
-    segments = batch["segment_ids"].reshape(-1)
-    rows = np.arange(len(segments)) // S
-    changes = np.flatnonzero((np.diff(segments) != 0) | (np.diff(rows) != 0)) + 1
-    assert batch["cu_seqlens"].tolist() == [0, *changes.tolist(), 9 * S]
-    assert batch["cu_seqlens"].dtype == np.int32
+        expected = oracle.borders(lengths_of(batch), S)
+        assert (batch["cu_seqlens"].tolist(), batch["cu_seqlens"].dtype) == (expected, np.int32)
+        assert batch["max_seqlen"] == max(np.diff(expected))
+        assert type(batch["max_seqlen"]) is int
 
 
 def test_pieces_name_the_documents_of_their_rows(output: Path) -> None:
@@ -64,75 +63,37 @@ def test_pieces_name_the_documents_of_their_rows(output: Path) -> None:
             at += batch["piece_lengths"][piece]
 
 
-def test_sources_and_step_say_where_rows_come_from(output: Path) -> None:
-    loader = Loader(output, global_batch_size=9, fields=("input_ids", "sources", "step"))
-    assert loader.sources == ("code", "web")
-    batch = loader.batch(6)
-    assert batch["step"] == 6
-    assert batch["sources"].tolist() == (batch["input_ids"][:, 0] // S >= 31).tolist()
-
-
-def test_dtype_int32_changes_nothing_but_the_width(output: Path) -> None:
-    wide, narrow = (Loader(output, global_batch_size=4, dtype=dtype).batch(1) for dtype in (np.int64, "int32"))
-    for field in ("input_ids", "labels"):
-        assert (wide[field].dtype, narrow[field].dtype) == (np.int64, np.int32)
-        np.testing.assert_array_equal(wide[field], narrow[field])
-
-
 def test_rank_without_rows_gets_empty_arrays(output: Path) -> None:
-    fields = ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens", "sources", *PIECES)
-    batch = Loader(output, global_batch_size=2, rank=0, world_size=3, fields=fields).batch(0)
+    batch = Loader(output, global_batch_size=2, rank=0, world_size=3, fields=tuple(FIELDS)).batch(0)
     assert batch["input_ids"].shape == batch["labels"].shape == batch["position_ids"].shape == (0, S)
     assert batch["cu_seqlens"].tolist() == batch["piece_offsets"].tolist() == [0]
     assert batch["document_keys"].shape == (0, 16)
+    assert batch["max_seqlen"] == 0
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
 def test_ranks_of_a_context_group_share_the_tokens_of_identical_rows(output: Path, layout: Any) -> None:
     fields = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys")
     whole = Loader(output, global_batch_size=9, rank=1, world_size=2, fields=fields).batch(3)
-    parts = [
-        Loader(
-            output,
-            global_batch_size=9,
-            mesh=Mesh(data_rank=1, data_size=2, context_rank=rank, context_size=2, layout=layout),
-            fields=fields,
-        )
-        for rank in range(2)
-    ]
+    meshes = [Mesh(data_rank=1, data_size=2, context_rank=rank, context_size=2, layout=layout) for rank in range(2)]
+    parts = [Loader(output, global_batch_size=9, mesh=mesh, fields=fields).batch(3) for mesh in meshes]
     for field in fields[:-1]:
         joined = np.empty_like(whole[field])
-        for part in parts:
-            joined[:, part.mesh.columns(16)] = part.batch(3)[field]
+        for mesh, part in zip(meshes, parts):
+            joined[:, mesh.columns(16)] = part[field]
         np.testing.assert_array_equal(joined, whole[field])
-    assert all((part.batch(3)["document_keys"] == whole["document_keys"]).all() for part in parts)
+    assert all((part["document_keys"] == whole["document_keys"]).all() for part in parts)
 
 
-EVERY_FIELD = tuple(FIELDS)
-
-
-@pytest.mark.parametrize("dtype", ["int64", "int32"])
-def test_build_many_equals_building_one_by_one_and_nothing_overlaps(output: Path, dtype: str) -> None:
-    loader = Loader(output, global_batch_size=9, fields=EVERY_FIELD, dtype=dtype)
-    steps = [3, 4, 11, 0, 4]
-    together = loader._builder.build_many(steps)
-    for step, batch in zip(steps, together, strict=True):
+def test_batches_built_ahead_equal_those_built_alone_and_nothing_overlaps(output: Path) -> None:
+    loader = Loader(output, global_batch_size=9, fields=tuple(FIELDS), prefetch=16)
+    together = [batch for _, batch in zip(range(20), loader)]
+    for step, batch in enumerate(together):
         alone = loader.batch(step)
-        for field in EVERY_FIELD:
-            np.testing.assert_array_equal(batch[field], alone[field], err_msg=field)
-            assert np.asarray(batch[field]).dtype == np.asarray(alone[field]).dtype
+        for field, value in batch.items():
+            np.testing.assert_array_equal(value, alone[field], err_msg=field)
     arrays = [value for batch in together for value in batch.values() if isinstance(value, np.ndarray)]
     assert not any(np.shares_memory(one, other) for at, one in enumerate(arrays) for other in arrays[:at])
-
-
-def test_max_seqlen_is_the_longest_run_of_cu_seqlens(output: Path) -> None:
-    loader = Loader(output, global_batch_size=9, fields=("cu_seqlens", "max_seqlen"))
-    for step in range(12):
-        batch = loader.batch(step)
-        assert batch["max_seqlen"] == np.diff(batch["cu_seqlens"]).max()
-        assert type(batch["max_seqlen"]) is int
-    empty = Loader(output, global_batch_size=2, rank=0, world_size=3, fields=("cu_seqlens", "max_seqlen")).batch(0)
-    assert empty["max_seqlen"] == 0
 
 
 def test_batches_that_are_kept_are_never_written_to_again(output: Path) -> None:

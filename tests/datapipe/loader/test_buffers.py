@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +78,14 @@ def test_empty_other_sizes_and_more_than_the_limit_are_not_kept() -> None:
     del large
 
 
-@pytest.mark.parametrize("shape", [(64,), (13, 5), (64, 2048), (33, 1024)])
-@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.int64])
-def test_arrays_are_aligned_to_64_bytes_new_and_reused(shape: tuple[int, ...], dtype: type) -> None:
+def test_arrays_are_aligned_to_64_bytes_new_and_reused() -> None:
     pool = BufferPool()
-    for _ in range(3):
-        array = pool.empty(shape, dtype)
-        array[...] = 1
-        assert (array.ctypes.data % 64, array.shape, array.dtype) == (0, shape, dtype)
-        del array
+    for shape, dtype in product([(64,), (13, 5), (64, 2048), (33, 1024)], [np.uint8, np.int32, np.int64]):
+        for _ in range(3):
+            array = pool.empty(shape, dtype)
+            array[...] = 1
+            assert (array.ctypes.data % 64, array.shape, array.dtype) == (0, shape, dtype)
+            del array
 
 
 @pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")

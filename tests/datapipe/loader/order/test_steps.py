@@ -21,7 +21,7 @@ ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)).map(lambda on
 def test_samples_and_steps_are_those_of_a_simulation(
     changes: list[tuple[int, int, bool]], num_samples: int | None, drop_last: bool
 ) -> None:
-    """Each change: after so many steps, batches of another size; perhaps after a smaller step, the last of a run that went on."""
+    """Each change: after so many steps, batches of another size; the last step before may be smaller."""
     eras, batches, sample = [FIRST], list[tuple[int, int]](), 0
     for count, size, is_smaller in changes:
         batches += [(sample + at * eras[-1].size, sample + (at + 1) * eras[-1].size) for at in range(count)]

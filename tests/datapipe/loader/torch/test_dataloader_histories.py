@@ -1,14 +1,17 @@
-"""What trainers do to a DataLoader in its life: they save and load at odd times, change workers and ranks, and lose processes.
+"""What trainers do to a loader in its life: they save and load at odd times, copy it, change workers and ranks, lose processes.
 
 Grain, litData, MosaicML's streaming and torchdata promise the same of their loaders.
 """
 
 from __future__ import annotations
 
+import copy
 import gc
 import json
 import multiprocessing
 import os
+import pickle
+import random
 import signal
 import threading
 import weakref
@@ -23,15 +26,15 @@ import pytest
 from datapipe.loader import Loader
 from datapipe.loader.order.state import sealed
 from tests.support.late_import import late_import
+from tests.support.loader_rows import first_tokens, steps_of
 from tests.support.snapshots import make_snapshot
 
-torch = late_import("torch")
 loader_torch = late_import("datapipe.loader.torch")
 device = late_import("datapipe.loader.device")
 
 pytestmark = [
     pytest.mark.needs("torch"),
-    pytest.mark.slow,
+    pytest.mark.medium,
     pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than this machine has cores
     pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning"),
 ]
@@ -46,26 +49,85 @@ WORKERS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, total_tokens=S * 60)
+def counting(output: Path, **workers: Any) -> Any:
+    return loader_torch.dataloader(output, **OPTIONS, **workers)
 
 
-@pytest.fixture
-def no_collector() -> Iterator[None]:
-    """The garbage collector is off, so that only reference counts free anything."""
-    gc.collect()
-    gc.disable()
-    yield
-    gc.enable()
+def on_device(output: Path, **workers: Any) -> Any:
+    return device.prefetch_to_device(counting(output, **workers), "cpu", depth=2)
 
 
-def steps_of(batches: Any, count: int = 99) -> list[int]:
-    return [batch["step"] for batch in islice(batches, count)]
+KINDS: dict[str, Callable[[Path], Any]] = {
+    "Loader": lambda output: Loader(output, **OPTIONS),
+    "dataset": lambda output: loader_torch.StreamingDataset(output, **OPTIONS),
+    "workers none": lambda output: counting(output, **WORKERS["none"]),
+    "workers two": lambda output: counting(output, **WORKERS["two"]),
+    "workers three": lambda output: counting(output, num_workers=3),
+    "workers persistent": lambda output: counting(output, **WORKERS["persistent"]),
+    "device, workers none": lambda output: on_device(output, **WORKERS["none"]),
+    "device, workers persistent": lambda output: on_device(output, **WORKERS["persistent"]),
+}
+OPERATIONS = ("loop", "loop", "loops", "nothing", "load", "move", "copy")
 
 
-def first_tokens(batch: Any) -> list[int]:
-    return batch["input_ids"][:, 0].tolist()
+class History:
+    """A loader, and the step that it must hand out next."""
+
+    def __init__(self, output: Path, kind: str) -> None:
+        self.output, self.kind, self.position = output, kind, 0
+        reference = Loader(output, **OPTIONS)
+        self.states, self.tokens = [reference.state_dict()], list[list[int]]()
+        for batch in reference:
+            self.states.append(reference.state_dict())
+            self.tokens.append(first_tokens([batch]))
+        self.loader = KINDS[kind](output)
+
+    def take(self, batches: Iterator[Any], count: int) -> None:
+        """The next batches are those of a loader in one process, up to the end of the run."""
+        found = [(batch["step"], first_tokens([batch])) for batch in islice(batches, count)]
+        stop = min(self.position + count, NUM_STEPS)
+        assert found == [(step, self.tokens[step]) for step in range(self.position, stop)]
+        self.position = stop
+
+    def do(self, operation: str, draw: random.Random) -> None:
+        if operation == "loop":
+            self.take(iter(self.loader), draw.choice([1, 2, 3, 5, 99]))
+        elif operation == "loops" and self.kind.startswith("workers"):
+            streams = [iter(self.loader), iter(self.loader)]
+            for stream in draw.choices(streams, k=4):
+                self.take(stream, 1)
+        elif operation == "nothing":
+            iter(self.loader)
+        elif operation == "load":
+            self.position = draw.randrange(NUM_STEPS + 1)
+            self.loader.load_state_dict(json.loads(json.dumps(self.states[self.position])))
+        elif operation == "move":
+            state = json.loads(json.dumps(self.loader.state_dict()))
+            self.close()
+            self.kind = draw.choice([*KINDS])
+            self.loader = KINDS[self.kind](self.output)
+            for given in (self.states[3], state, state):
+                self.loader.load_state_dict(given)
+        elif operation == "copy" and not self.kind.startswith("device"):
+            copied = draw.choice([copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
+            self.loader = copied(self.loader)
+        assert self.loader.state_dict() == self.states[self.position], operation
+
+    def close(self) -> None:
+        if self.kind.startswith("device"):
+            self.loader.close()
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 9))])
+@pytest.mark.parametrize("kind", KINDS)
+def test_any_use_of_a_loader_hands_out_each_step_once_in_order(output: Path, kind: str, seed: int) -> None:
+    """Loops that break, iterators at the same time, states loaded at any time, and copies and other kinds of loader."""
+    draw, history = random.Random(f"{kind} {seed}"), History(output, kind)
+    for operation in [*draw.sample(OPERATIONS, len(OPERATIONS)), *draw.choices(OPERATIONS, k=5), "loop"]:
+        history.do(operation, draw)
+    history.take(iter(history.loader), 99)
+    history.take(iter(history.loader), 99)
+    history.close()
 
 
 def threads_and_workers() -> tuple[set[str], set[Any]]:
@@ -74,89 +136,37 @@ def threads_and_workers() -> tuple[set[str], set[Any]]:
     return threads, set(multiprocessing.active_children())
 
 
-def plain_loader(output: Path, **_: Any) -> Any:
-    return Loader(output, **OPTIONS)
-
-
-def counting(output: Path, **workers: Any) -> Any:
-    return loader_torch.dataloader(output, **OPTIONS, **workers)
-
-
-def on_device(output: Path, **workers: Any) -> Any:
-    return device.prefetch_to_device(loader_torch.dataloader(output, **OPTIONS, **workers), "cpu", depth=2)
-
-
-KINDS = {"Loader": plain_loader, "dataloader": counting, "prefetch_to_device": on_device}
-CASES = [("Loader", "none"), *((kind, workers) for kind in ("dataloader", "prefetch_to_device") for workers in WORKERS)]
-
-
-@pytest.mark.parametrize(("kind", "workers"), CASES)
-def test_saving_a_state_starts_no_thread_and_no_process(output: Path, kind: str, workers: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_saving_and_loading_a_state_starts_no_thread_and_no_process(output: Path, kind: str) -> None:
     before = threads_and_workers()
-    loader = KINDS[kind](output, **WORKERS[workers])
-    state = loader.state_dict()
-    loader.load_state_dict(state)
-    assert loader.state_dict() == state
+    loader = KINDS[kind](output)
+    loader.load_state_dict(loader.state_dict())
+    assert loader.state_dict() == Loader(output, **OPTIONS).state_dict()
     assert threads_and_workers() == before
 
 
-@pytest.mark.parametrize(("kind", "workers"), CASES)
-def test_states_loaded_twice_and_after_the_end_go_on_where_they_say(output: Path, kind: str, workers: str) -> None:
-    loader = KINDS[kind](output, **WORKERS[workers])
-    start = json.loads(json.dumps(loader.state_dict()))
-    assert steps_of(loader, 5) == [0, 1, 2, 3, 4]
-    middle = json.loads(json.dumps(loader.state_dict()))
-    assert steps_of(loader) == list(range(5, NUM_STEPS))
-    for state, step in ((middle, 5), (start, 0)):
-        loader.load_state_dict(start)
-        loader.load_state_dict(state)
-        loader.load_state_dict(state)
-        assert loader.state_dict() == state
-        assert steps_of(loader) == list(range(step, NUM_STEPS))
-    if kind == "prefetch_to_device":
-        loader.close()
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "workers"), [case for case in CASES if case[1] != "persistent"])
-def test_states_neither_drift_nor_grow_when_each_batch_is_trained_by_another_process(
-    output: Path, kind: str, workers: str
-) -> None:
-    state, found, sizes = None, [], set()
-    for _ in range(NUM_STEPS):
-        loader = KINDS[kind](output, **WORKERS[workers])
-        if state is not None:
-            loader.load_state_dict(state)
-        found += steps_of(loader, 1)
-        state = json.loads(json.dumps(loader.state_dict()))
-        sizes.add(len(json.dumps({**state, "step": 0})))
-        if kind == "prefetch_to_device":
-            loader.close()
-    assert found == list(range(NUM_STEPS))
-    assert len(sizes) == 1
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_any_history_of_ranks_workers_and_batch_sizes_hands_out_each_row_once_in_order(tmp_path: Path, seed: int) -> None:
     """Elastic training: all of them change at each restart. Between restarts, ranks take turns as they like."""
     generator = np.random.default_rng(seed)
     folder = make_snapshot(tmp_path, {"code": 31, "web": 83})
-    expected = [token for batch in islice(Loader(folder, global_batch_size=1), 400) for token in first_tokens(batch)]
+    expected = first_tokens(islice(Loader(folder, global_batch_size=1), 400))
     found, state = list[int](), None
     for _ in range(5):
         world, size, num_steps = (int(generator.integers(1, stop)) for stop in (4, 9, 7))
         ranks = []
         for rank in range(world):
             workers = {"num_workers": int(generator.integers(0, 4))}
-            options = {"global_batch_size": size, "fields": OPTIONS["fields"], "rank": rank, "world_size": world}
+            options = {**OPTIONS, "global_batch_size": size, "rank": rank, "world_size": world}
             ranks.append(loader_torch.dataloader(folder, **options, **workers))
             if state is not None:
                 ranks[-1].load_state_dict(state)
-        parts = [[first_tokens(batch) for batch in islice(rank, num_steps)] for rank in ranks]
-        found += [token for step in zip(*parts, strict=True) for part in step for token in part]
+        parts = [list(islice(rank, num_steps)) for rank in ranks]
+        found += first_tokens(part for step in zip(*parts, strict=True) for part in step)
         states = [json.dumps(rank.state_dict(), sort_keys=True) for rank in ranks]
         assert len(set(states)) == 1
-        state = json.loads(states[int(generator.integers(world))])
+        state = json.loads(states[0])
     assert found == expected[: len(found)]
 
 
@@ -172,12 +182,11 @@ def test_worker_that_is_killed_is_told_and_costs_no_batch(output: Path, workers:
         process.join()
     with pytest.raises(RuntimeError, match="worker"):
         found.extend(batch["step"] for batch in batches)
-    assert loader.step == len(found)
-    assert loader.state_dict()["step"] == len(found)
+    assert loader.step == loader.state_dict()["step"] == len(found)
     assert found + steps_of(loader) == list(range(NUM_STEPS))
 
 
-@pytest.mark.parametrize("num_workers", [1, 16, 20])
+@pytest.mark.parametrize("num_workers", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_more_workers_than_batches_hand_out_each_batch_once(output: Path, num_workers: int) -> None:
     loader = counting(output, num_workers=num_workers)
     loader.load_state_dict(sealed({**loader.state_dict(), "step": NUM_STEPS - 2}))
@@ -185,6 +194,7 @@ def test_more_workers_than_batches_hand_out_each_batch_once(output: Path, num_wo
     assert steps_of(loader) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world_size", [1, 4])
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_source_of_one_row_fills_the_batches_of_any_world(tmp_path: Path, world_size: int, num_workers: int) -> None:
@@ -193,19 +203,19 @@ def test_source_of_one_row_fills_the_batches_of_any_world(tmp_path: Path, world_
     for rank in range(world_size):
         batches = list(islice(loader_torch.dataloader(folder, **options, rank=rank), 3))
         assert [batch["input_ids"].shape for batch in batches] == [(8 // world_size, S)] * 3
-        assert len({token for batch in batches for token in first_tokens(batch)}) == 1
+        assert len(set(first_tokens(batches))) == 1
 
 
-def test_part_of_an_epoch_is_the_beginning_of_the_whole(tmp_path: Path) -> None:
-    """`max_epochs` below 1 reads a subset of a source, which is the same whatever follows."""
-    whole = make_snapshot(tmp_path / "whole", {"web": 80}, max_epochs={"web": 1})
-    half = make_snapshot(tmp_path / "half", {"web": 80}, max_epochs={"web": 0.5})
-    found = [first_tokens(batch) for batch in loader_torch.dataloader(half, **OPTIONS, num_workers=2)]
-    assert len(found) == 10
-    assert found == [first_tokens(batch) for batch in islice(Loader(whole, **OPTIONS), 10)]
-    assert len({token for batch in found for token in batch}) == 40
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """The garbage collector is off, so that only reference counts free anything."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", WORKERS)
 @pytest.mark.parametrize("take", [next, list])
 def test_threads_and_workers_end_with_the_last_reference(
@@ -219,35 +229,3 @@ def test_threads_and_workers_end_with_the_last_reference(
     del loader, batches
     assert asked() is None
     assert threads_and_workers() == before
-
-
-def test_function_of_the_user_begins_each_worker(output: Path, tmp_path: Path) -> None:
-    dataset = loader_torch.StreamingDataset(output, **OPTIONS)
-    begin = _Beginning(tmp_path)
-    loader = loader_torch.StreamingDataLoader(dataset, num_workers=3, worker_init_fn=begin)
-    assert steps_of(loader) == list(range(NUM_STEPS))
-    assert sorted(file.name for file in tmp_path.iterdir()) == ["0", "1", "2"]
-
-
-class _Beginning:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __call__(self, worker: int) -> None:
-        (self._folder / str(worker)).touch()
-
-
-@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
-def test_changes_of_a_history_pass_through_a_distributed_checkpoint(output: Path, tmp_path: Path) -> None:
-    """A fresh loader has a shorter history than the saved one, and torch loads into what it has."""
-    checkpoint = pytest.importorskip("torch.distributed.checkpoint")
-    first = Loader(output, global_batch_size=2)
-    steps = [next(first), next(first), next(first)]
-    saved = loader_torch.dataloader(output, **OPTIONS, skip=[(5, 7)])
-    saved.load_state_dict(first.state_dict())
-    assert steps_of(saved, 4) == [3, 4, 7, 8]
-    checkpoint.save({"loader": saved}, checkpoint_id=tmp_path, no_dist=True)
-    restored = loader_torch.dataloader(output, **OPTIONS)
-    checkpoint.load({"loader": restored}, checkpoint_id=tmp_path, no_dist=True)
-    assert restored.state_dict() == saved.state_dict()
-    np.testing.assert_array_equal(restored.dataset.loader.batch(1)["input_ids"], steps[1]["input_ids"])

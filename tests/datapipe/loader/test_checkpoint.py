@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from datapipe.errors import SnapshotError
 from datapipe.loader import Loader
 from tests.support.late_import import late_import
+from tests.support.loader_rows import first_tokens, steps_of
 from tests.support.snapshots import make_snapshot
 
 torch = late_import("torch")
@@ -39,32 +39,38 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83})
 
 
-@pytest.mark.slow
-def test_checkpoint_of_torch_round_trips(output: Path, tmp_path: Path) -> None:
-    loader, weights = Loader(output, global_batch_size=6), torch.arange(3.0)
+KINDS: dict[str, Callable[..., Any]] = {
+    "Loader": Loader,
+    "dataloader": lambda *output, **options: loader_torch.dataloader(*output, num_workers=0, **options),
+    "workers": lambda *output, **options: loader_torch.dataloader(*output, **options, num_workers=2),
+    "device": lambda *output, **options: device.prefetch_to_device(Loader(*output, **options), "cpu", 4),
+}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoint_of_torch_restores_the_position_and_the_changes_of_a_history(
+    output: Path, tmp_path: Path, kind: str
+) -> None:
+    """A fresh loader has a shorter history than the saved one, and torch loads into what it has."""
+    before = Loader(output, global_batch_size=4, fields=("input_ids", "step"))
+    steps_of(before, 2)
+    options: dict[str, Any] = {"global_batch_size": 6, "fields": ("input_ids", "step")}
+    loader, weights = KINDS[kind](output, **options, skip=[(4, 6)]), torch.arange(3.0)
     assert isinstance(loader, dcp.stateful.Stateful)
-    for _ in islice(loader, 5):
-        pass
+    loader.load_state_dict(before.state_dict())
+    assert steps_of(loader, 4) == [2, 3, 6, 7]
     dcp.save({"loader": loader, "weights": weights}, checkpoint_id=tmp_path, no_dist=True)
-    restored = Loader(output, global_batch_size=6, rank=1, world_size=2)
-    dcp.load({"loader": restored, "weights": torch.zeros(3)}, checkpoint_id=tmp_path, no_dist=True)
-    assert restored.state_dict() == loader.state_dict()
-    np.testing.assert_array_equal(next(iter(restored))["input_ids"], loader.batch(5)["input_ids"][3:])
-
-
-@pytest.mark.slow
-def test_checkpoint_of_torch_counts_batches_handed_out_on_the_device(output: Path, tmp_path: Path) -> None:
-    batches = device.prefetch_to_device(Loader(output, global_batch_size=6), "cpu", 4)
-    for _ in islice(batches, 5):
-        pass
-    dcp.save({"batches": batches}, checkpoint_id=tmp_path, no_dist=True)
-    restored = device.prefetch_to_device(Loader(output, global_batch_size=6, fields=("step",)), "cpu", 4)
-    dcp.load({"batches": restored}, checkpoint_id=tmp_path, no_dist=True)
-    assert next(restored)["step"] == 5
-
-
-def test_checkpoint_of_other_data_is_refused(output: Path, tmp_path: Path) -> None:
-    dcp.save({"loader": Loader(output, global_batch_size=6)}, checkpoint_id=tmp_path, no_dist=True)
+    for other in ("Loader", kind):
+        restored = KINDS[other](output, **options)
+        dcp.load({"loader": restored, "weights": torch.zeros(3)}, checkpoint_id=tmp_path, no_dist=True)
+        assert restored.state_dict() == loader.state_dict()
+        assert steps_of(restored, 2) == [8, 9]
+    whole, rank = Loader(output, **options), Loader(output, rank=1, world_size=2, **options)
+    for each in (whole, rank):
+        dcp.load({"loader": each}, checkpoint_id=tmp_path, no_dist=True)
+    assert first_tokens([rank.batch(1)]) == first_tokens([before.batch(1)])[2:]
+    assert first_tokens([next(rank)]) == first_tokens([next(whole)])[3:]
     with pytest.raises(SnapshotError, match="another seed"):
         dcp.load({"loader": Loader(output, global_batch_size=6, seed=3)}, checkpoint_id=tmp_path, no_dist=True)
 
@@ -124,27 +130,12 @@ def test_checkpoint_of_two_processes_serves_a_world_of_another_size(output: Path
 
 
 @pytest.mark.needs("torchdata")
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_stateful_data_loader_continues_after_the_saved_batch(output: Path, num_workers: int) -> None:
-    def open_loader() -> Any:
-        dataset = loader_torch.StreamingDataset(output, global_batch_size=6, fields=("step", "input_ids"))
-        return stateful_dataloader.StatefulDataLoader(dataset, batch_size=None, num_workers=num_workers)
-
-    loader = open_loader()
-    assert [batch["step"] for batch in islice(loader, 5)] == [0, 1, 2, 3, 4]
-    state = loader.state_dict()
-    restored = open_loader()
-    restored.load_state_dict(state)
-    assert [batch["step"] for batch in islice(restored, 4)] == [5, 6, 7, 8]
-
-
-@pytest.mark.needs("torchdata")
 def test_stateful_data_loader_behind_prefetch_to_device_counts_batches_handed_out(output: Path) -> None:
     def open_batches() -> Any:
         dataset = loader_torch.StreamingDataset(output, global_batch_size=6, fields=("step",))
         return device.prefetch_to_device(stateful_dataloader.StatefulDataLoader(dataset, batch_size=None), "cpu", 3)
 
     batches, restored = open_batches(), open_batches()
-    assert [batch["step"] for batch in islice(batches, 5)] == [0, 1, 2, 3, 4]
+    assert steps_of(batches, 5) == [0, 1, 2, 3, 4]
     restored.load_state_dict(batches.state_dict())
     assert next(restored)["step"] == 5

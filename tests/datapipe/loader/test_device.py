@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.loader import Loader
 from tests.support.late_import import late_import
+from tests.support.loader_rows import first_tokens, steps_of
 from tests.support.snapshots import make_snapshot
 
 torch = late_import("torch")
@@ -51,17 +51,17 @@ class Counted:
             self.closed = True
 
 
-@pytest.mark.parametrize("depth", [1, 2, 5, 40])
-@pytest.mark.parametrize("kind", ["loader", "dataset", "dataloader", "workers"])
+@pytest.mark.parametrize("depth", [1, 40])
+@pytest.mark.parametrize("kind", ["loader", pytest.param("workers", marks=pytest.mark.medium)])
 def test_batches_come_unchanged_and_in_order(output: Path, depth: int, kind: str) -> None:
     options: dict[str, Any] = {"global_batch_size": 4, "fields": ALL_FIELDS}
-    source: Any = Loader(output, **options) if kind == "loader" else loader_torch.StreamingDataset(output, **options)
-    if kind in ("dataloader", "workers"):
-        source = torch_data.DataLoader(source, batch_size=None, num_workers=1 if kind == "workers" else 0)
+    source: Any = Loader(output, **options)
+    if kind == "workers":
+        source = torch_data.DataLoader(loader_torch.StreamingDataset(output, **options), batch_size=None, num_workers=1)
     found = list(device.prefetch_to_device(source, "cpu", depth))
-    assert [batch["step"] for batch in found] == list(range(15))
-    for batch, expected in zip(found, Loader(output, **options)):
+    for batch, expected in zip(found, Loader(output, **options), strict=True):
         assert list(batch) == list(expected)
+        assert batch["step"] == expected["step"]
         for name in ALL_FIELDS[:-1]:
             assert batch[name].numpy().dtype == expected[name].dtype
             np.testing.assert_array_equal(batch[name].numpy(), expected[name])
@@ -88,37 +88,16 @@ def test_error_is_raised_in_the_turn_of_its_batch() -> None:
         next(batches)
 
 
-def test_loop_after_a_break_continues_without_losing_a_batch(output: Path) -> None:
-    batches = device.prefetch_to_device(Loader(output, global_batch_size=4, fields=("step",)), "cpu", 3)
-    parts = [[batch["step"] for batch in islice(batches, count)] for count in (4, 1, 99)]
-    assert parts == [[0, 1, 2, 3], [4], list(range(5, 15))]
-
-
 def test_validation_passes_are_all_the_same(output: Path) -> None:
     batches = device.prefetch_to_device(Loader(output, global_batch_size=4, split="validation"), "cpu")
     for _ in range(2):
         assert [len(batch["input_ids"]) for batch in batches] == [4, 4, 1]
 
 
-@pytest.mark.parametrize("wrap", [lambda dataset: dataset, lambda dataset: torch_data.DataLoader(dataset, batch_size=None)])
-def test_state_counts_what_was_handed_out(output: Path, wrap: Any) -> None:
-    options: dict[str, Any] = {"global_batch_size": 4, "fields": ("step", "input_ids")}
-    batches = device.prefetch_to_device(wrap(loader_torch.StreamingDataset(output, **options)), "cpu", 4)
-    for step, _ in zip(range(1, 9), batches):
-        assert batches.state_dict()["step"] == step
-    other = device.prefetch_to_device(Loader(output, **options), "cpu", 4)
-    assert other.state_dict()["step"] == 0
-    next(other)
-    other.load_state_dict(batches.state_dict())
-    assert other.state_dict()["step"] == 8
-    assert [batch["step"] for batch in other] == list(range(8, 15))
-
-
 def test_close_ends_the_source_and_moves_it_back(output: Path) -> None:
-    loader = Loader(output, global_batch_size=4)
+    loader = Loader(output, global_batch_size=4, fields=("step",))
     with device.prefetch_to_device(loader, "cpu", 4) as batches:
-        for _ in islice(batches, 3):
-            pass
+        assert steps_of(batches, 3) == [0, 1, 2]
         assert loader.step > 3
     assert loader.step == 3
     source = Counted(9)
@@ -138,14 +117,12 @@ def test_state_of_a_source_without_one_is_refused_with_advice(output: Path) -> N
 def test_batches_on_a_gpu_are_the_same_while_it_is_busy(output: Path) -> None:
     if not torch.cuda.is_available():
         pytest.skip("needs a GPU")
-    expected = [batch["input_ids"] for batch in Loader(output, global_batch_size=4)]
     sums = []
     for batch in device.prefetch_to_device(Loader(output, global_batch_size=4), "cuda", 3):
         assert batch["input_ids"].is_cuda
         busy = torch.ones(2048, 2048, device="cuda")
         for _ in range(20):
             busy = busy @ busy / 2048
-        sums.append(batch["input_ids"] + 0)
+        sums.append({"input_ids": batch["input_ids"] + 0})
         del batch
-    for found, one in zip(sums, expected, strict=True):
-        np.testing.assert_array_equal(found.cpu().numpy(), one)
+    assert first_tokens(sums) == first_tokens(Loader(output, global_batch_size=4))

@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datapipe.errors import CorruptionError
 from datapipe.loader import Loader, prefetch
@@ -39,10 +41,6 @@ def _frozen_heap() -> Iterator[None]:
     gc.unfreeze()
 
 
-def every(stride: int = 1, stop: int = 1 << 40) -> Callable[[int], int | None]:
-    return lambda step: step + stride if step + stride < stop else None
-
-
 def each(build: Callable[[int], Any]) -> Callable[[Sequence[int]], list[Any]]:
     return lambda steps: [build(step) for step in steps]
 
@@ -51,80 +49,73 @@ def prefetch_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name.startswith("datapipe-prefetch")}
 
 
-@pytest.mark.parametrize(("depth", "num_threads", "stride"), [(0, 1, 1), (1, 1, 1), (2, 1, 3), (5, 4, 2), (40, 40, 1)])
-def test_take_any_depth_gives_each_step_in_order(depth: int, num_threads: int, stride: int) -> None:
-    ahead = Prefetcher(each(lambda step: step * 10), depth, num_threads=num_threads, successor=every(stride, 100))
-    steps = range(2, 100, stride)
-    assert [ahead.take(step) for step in steps] == [step * 10 for step in steps]
+@pytest.mark.parametrize(("num_bytes", "most"), [(10, 16), (2_000, 5)])
+def test_chunks_begin_with_one_step_and_grow_to_half_of_the_depth_or_the_bytes(
+    num_bytes: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefetch, "CHUNK_BYTES", 10_000)
+    found: list[int] = []
+
+    def build_many(steps: Sequence[int]) -> list[Any]:
+        found.append(len(steps))
+        return [{"x": np.zeros(num_bytes, np.uint8), "step": step} for step in steps]
+
+    ahead = Prefetcher(build_many, 32, successor=lambda step: step + 1 if step < 199 else None)
+    assert [ahead.take(step)["step"] for step in range(200)] == list(range(200))
+    ahead.close()
+    assert (found[0], max(found), sum(found)) == (1, most, 200)
+
+
+STOP = 60
+
+
+@settings(deadline=None)
+@given(
+    depth=st.integers(0, 40),
+    num_threads=st.integers(1, 5),
+    stride=st.integers(1, 3),
+    jumps=st.dictionaries(st.integers(0, STOP), st.integers(0, STOP - 1), max_size=3),
+    failing=st.sets(st.integers(0, STOP), max_size=3),
+)
+def test_take_gives_each_step_in_its_turn_and_builds_no_other(
+    depth: int, num_threads: int, stride: int, jumps: dict[int, int], failing: set[int]
+) -> None:
+    """Steps to the end with jumps to others, of which some fail the first time: as if each was built when it is asked for."""
+    failures, built, position, most = set(failing), list[int](), [0], [0]
+
+    def build_many(steps: Sequence[int]) -> list[Any]:
+        most.append(len(range(position[0], steps[-1] + 1, stride)) if steps[-1] >= position[0] else 0)
+        for step in steps:
+            built.append(step)
+            if step in failures:
+                failures.discard(step)
+                raise OSError(f"step {step}")
+        return [np.full(3, step) for step in steps]
+
+    ahead = Prefetcher(
+        build_many, depth, num_threads=num_threads, successor=lambda step: step + stride if step + stride < STOP else None
+    )
+    step, taken, jumps = 0, list[int](), dict(jumps)
+    while step < STOP:
+        position[0] = step
+        try:
+            batch = ahead.take(step)
+        except OSError:
+            batch = ahead.take(step)
+        assert batch.tolist() == [step] * 3
+        held = weakref.ref(batch)
+        del batch
+        assert held() is None  # nothing but the trainer holds it
+        taken.append(step)
+        assert 0 <= ahead.num_ready <= depth
+        step = jumps.pop(step) if step in jumps else step + stride
     ahead.close()
     assert not prefetch_threads()
-
-
-def test_take_never_builds_past_the_stop_or_further_than_its_depth() -> None:
-    built: list[int] = []
-
-    def build(step: int) -> int:
-        built.append(step)
-        return step
-
-    ahead = Prefetcher(each(build), 3, successor=every(stop=7))
-    assert ahead.take(0) == 0
-    ahead.close()
-    assert max(built) <= 3
-    assert [ahead.take(step) for step in range(1, 7)] == list(range(1, 7))
-    ahead.close()
-    assert max(built) == 6
-
-
-def test_take_unexpected_step_starts_there() -> None:
-    ahead = Prefetcher(each(lambda step: step), 4, num_threads=2, successor=every())
-    assert [ahead.take(step) for step in (0, 1, 50, 51, 3, 3)] == [0, 1, 50, 51, 3, 3]
-    ahead.close()
-
-
-def test_take_steps_that_are_skipped_are_never_built() -> None:
-    after = {0: 1, 1: 7, 7: 8, 8: 20, 20: 21}
-    built: list[int] = []
-    ahead = Prefetcher(each(lambda step: built.append(step) or step), 16, successor=after.get)
-    assert [ahead.take(step) for step in (0, 1, 7, 8, 20, 21)] == [0, 1, 7, 8, 20, 21]
-    assert sorted(built) == [0, 1, 7, 8, 20, 21]
-    ahead.close()
-
-
-def test_chunks_begin_with_one_step_and_grow_to_half_of_the_depth_or_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def sizes(num_bytes: int) -> list[int]:
-        found: list[int] = []
-
-        def build_many(steps: Sequence[int]) -> list[Any]:
-            found.append(len(steps))
-            return [{"x": np.zeros(num_bytes, np.uint8), "step": step} for step in steps]
-
-        ahead = Prefetcher(build_many, 32, successor=every(stop=200))
-        assert [ahead.take(step)["step"] for step in range(200)] == list(range(200))
-        ahead.close()
-        assert sum(found) == 200
-        return found
-
-    monkeypatch.setattr(prefetch, "CHUNK_BYTES", 10_000)
-    small, large = sizes(10), sizes(2_000)
-    assert small[0] == large[0] == 1
-    assert (max(small), max(large)) == (16, 5)
-
-
-def test_take_never_holds_more_than_its_depth() -> None:
-    taken = [0]
-    most: list[int] = []
-
-    def build_many(steps: Sequence[int]) -> list[int]:
-        most.append(steps[-1] + 1 - taken[0])
-        return list(steps)
-
-    ahead = Prefetcher(build_many, 10, successor=every(stop=500))
-    for step in range(500):
-        ahead.take(step)
-        taken[0] = step + 1
-    ahead.close()
-    assert max(most) <= 11  # the step in `take` is not counted yet
+    assert set(taken) <= set(built)
+    assert max(built) < STOP
+    if not jumps and len(taken) == len(range(0, STOP, stride)):
+        assert max(most) <= depth + 1  # the step in `take` is not counted yet
+        assert set(built) == set(taken)
 
 
 def test_take_error_within_a_chunk_comes_in_its_turn() -> None:
@@ -133,10 +124,10 @@ def test_take_error_within_a_chunk_comes_in_its_turn() -> None:
             raise OSError("the disk is broken")
         return step
 
-    ahead = Prefetcher(each(build), 16, successor=every())
+    ahead = Prefetcher(each(build), 16, successor=lambda step: step + 1)
     assert [ahead.take(step) for step in range(21)] == list(range(21))
     for _ in range(2):
-        with pytest.raises(OSError, match="the disk is broken"):
+        with pytest.raises(OSError, match="broken"):
             ahead.take(21)
     assert ahead.take(22) == 22
     ahead.close()
@@ -150,7 +141,7 @@ def test_counts_tell_batches_bytes_and_seconds(depth: int) -> None:
         gate.wait(0.02)
         return [{"x": np.zeros(5, np.int64), "step": step} for step in steps]
 
-    ahead = Prefetcher(build_many, depth, successor=every(stop=30))
+    ahead = Prefetcher(build_many, depth, successor=lambda step: step + 1 if step < 29 else None)
     for step in range(30):
         ahead.take(step)
     counts = ahead.counts
@@ -161,33 +152,8 @@ def test_counts_tell_batches_bytes_and_seconds(depth: int) -> None:
     assert (counts.ready_sum > 0) == (depth > 0)
 
 
-def test_taken_batch_is_freed() -> None:
-    ahead = Prefetcher(each(lambda step: np.zeros(step + 1)), 8, successor=every())
-    for step in range(40):
-        taken = weakref.ref(ahead.take(step))
-        assert taken() is None
-    ahead.close()
-
-
-def test_take_error_is_raised_and_taking_again_builds_again() -> None:
-    failures = iter([OSError("the disk stalled")])
-
-    def build(step: int) -> int:
-        if step == 2:
-            for error in failures:
-                raise error
-        return step
-
-    ahead = Prefetcher(each(build), 2, successor=every())
-    assert [ahead.take(0), ahead.take(1)] == [0, 1]
-    with pytest.raises(OSError, match="the disk stalled"):
-        ahead.take(2)
-    assert [ahead.take(2), ahead.take(3)] == [2, 3]
-    ahead.close()
-
-
-def test_threads_start_at_the_first_batch_and_end_with_the_iterator(tmp_path: Path) -> None:
-    loader = Loader(make_snapshot(tmp_path, {"web": 40}), global_batch_size=4, prefetch=3)
+def test_threads_start_at_the_first_batch_and_end_with_the_iterator_or_the_data(tmp_path: Path) -> None:
+    loader = Loader(make_snapshot(tmp_path, {"web": 40}, total_tokens=16 * 40), global_batch_size=4, prefetch=3)
     batches = iter(loader)
     assert not prefetch_threads()
     next(batches)
@@ -195,38 +161,16 @@ def test_threads_start_at_the_first_batch_and_end_with_the_iterator(tmp_path: Pa
     del batches
     gc.collect()
     assert not prefetch_threads()
-
-
-def test_threads_end_when_the_data_does_or_the_loop_breaks(tmp_path: Path) -> None:
-    loader = Loader(make_snapshot(tmp_path, {"web": 40}, total_tokens=16 * 40), global_batch_size=4)
-    for _ in loader:
-        break
-    gc.collect()
-    assert not prefetch_threads()
     assert len(list(loader)) == 9
     assert not prefetch_threads()
 
 
-def test_threads_end_with_the_last_reference_to_the_prefetcher() -> None:
-    ahead = Prefetcher(each(np.zeros), 8, num_threads=8, successor=every())
-    ahead.take(3)
-    del ahead
-    gc.collect()
-    assert not prefetch_threads()
-
-
-@pytest.mark.slow
-def test_interpreter_with_an_open_iterator_exits(tmp_path: Path) -> None:
-    make_snapshot(tmp_path, {"web": 40})
-    program = f"from datapipe.loader import Loader\nbatches = iter(Loader({str(tmp_path)!r}, batch_size=4))\nnext(batches)\n"
-    run_program(program)
-
-
-def run_program(program: str) -> None:
-    """Runs a program in a fresh interpreter that imports this checkout. It must exit with 0 and print nothing."""
+def run_program(folder: Path, *lines: str) -> None:
+    """Runs a program over an output in a fresh interpreter. It must exit with 0 and print nothing."""
+    opened = f"import os, warnings\nfrom datapipe.loader import Loader\nloader = Loader({str(folder)!r}, global_batch_size=4)\n"
     paths = os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])
     done = subprocess.run(
-        [sys.executable, "-W", "ignore::RuntimeWarning", "-c", program],  # kernels that run as Python overflow on purpose
+        [sys.executable, "-W", "ignore::RuntimeWarning", "-c", opened + "\n".join(lines)],  # kernels overflow on purpose
         check=False,
         timeout=120,
         capture_output=True,
@@ -237,23 +181,24 @@ def run_program(program: str) -> None:
 
 
 @pytest.mark.slow
+def test_interpreter_with_an_open_iterator_exits(tmp_path: Path) -> None:
+    run_program(make_snapshot(tmp_path, {"web": 40}), "batches = iter(loader)", "next(batches)")
+
+
+@pytest.mark.slow
 def test_iterator_copied_by_a_fork_is_refused(tmp_path: Path) -> None:
-    make_snapshot(tmp_path, {"web": 40})
-    program = (
-        "import os, warnings\n"
-        "from datapipe.errors import UserError\n"
-        "from datapipe.loader import Loader\n"
-        f"batches = iter(Loader({str(tmp_path)!r}, batch_size=4))\n"
-        "next(batches)\n"
-        "warnings.simplefilter('ignore')\n"
-        "if os.fork() == 0:\n"
-        "    try:\n"
-        "        next(batches)\n"
-        "    except UserError as error:\n"
-        "        os._exit(7 if 'before a fork' in str(error) else 1)\n"
-        "assert os.waitstatus_to_exitcode(os.wait()[1]) == 7\n"
+    run_program(
+        make_snapshot(tmp_path, {"web": 40}),
+        "batches = iter(loader)",
+        "next(batches)",
+        "warnings.simplefilter('ignore')",
+        "if os.fork() == 0:",
+        "    try:",
+        "        next(batches)",
+        "    except Exception as error:",
+        "        os._exit(7 if 'before a fork' in str(error) else 1)",
+        "assert os.waitstatus_to_exitcode(os.wait()[1]) == 7",
     )
-    run_program(program)
 
 
 def test_error_in_a_thread_names_the_shard(tmp_path: Path) -> None:
@@ -284,31 +229,17 @@ def test_several_threads_may_ask_one_loader(tmp_path: Path) -> None:
     assert len(list(islice(loader, 3))) == 3
 
 
-def test_num_ready_is_what_can_be_taken_at_once() -> None:
-    ahead = Prefetcher(list, 6, successor=lambda step: step + 1 if step < 9 else None)
-    assert ahead.num_ready == 0
-    for step in range(10):
-        assert ahead.take(step) == step
-        assert 0 <= ahead.num_ready <= 6
-        assert ahead.chunk_steps <= 3
-    assert ahead.num_ready == 0
-    ahead.close()
-
-
 @pytest.mark.slow
 def test_child_of_a_fork_waits_for_no_lock_of_the_parents_threads(tmp_path: Path) -> None:
-    make_snapshot(tmp_path, {"web": 20}, sequence_length=4096, shard_format="parquet")
-    program = (
-        "import os, signal\n"
-        "from datapipe.loader import Loader\n"
-        "from datapipe.shards import reader\n"
-        f"loader = Loader({str(tmp_path)!r}, global_batch_size=4)\n"
-        "expected = loader.batch(3)['labels'].tolist()\n"
-        "with reader._CACHE._lock, loader._builder._pool._lock, loader._reader._lock:\n"  # as if threads were at work
-        "    child = os.fork()\n"
-        "    if child == 0:\n"
-        "        signal.alarm(30)\n"
-        "        os._exit(7 if loader.batch(3)['labels'].tolist() == expected else 1)\n"
-        "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7\n"
+    run_program(
+        make_snapshot(tmp_path, {"web": 20}, sequence_length=4096, shard_format="parquet"),
+        "import signal",
+        "from datapipe.shards import reader",
+        "expected = loader.batch(3)['labels'].tolist()",
+        "with reader._CACHE._lock, loader._builder._pool._lock, loader._reader._lock:",  # as if threads were at work
+        "    child = os.fork()",
+        "    if child == 0:",
+        "        signal.alarm(30)",
+        "        os._exit(7 if loader.batch(3)['labels'].tolist() == expected else 1)",
+        "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7",
     )
-    run_program(program)

@@ -13,7 +13,6 @@ import pytest
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from tests.support.late_import import late_import
-from tests.support.snapshots import make_snapshot
 
 torch_data = late_import("torch.utils.data")
 stateful = late_import("torchdata.stateful_dataloader")
@@ -28,11 +27,6 @@ pytestmark = [
 S = 16
 NUM_ROWS = 60
 FIELDS = ("input_ids", "labels", "sources", "step")
-
-
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, total_tokens=S * NUM_ROWS)
 
 
 def samples(output: Path, **options: Any) -> Any:
@@ -56,21 +50,18 @@ def test_samples_are_the_rows_of_the_batches_in_order(output: Path) -> None:
     for field in ("input_ids", "sources"):
         np.testing.assert_array_equal(rows(found, field), expected_rows(output, field))
     assert [row["step"] for row in found] == [step for step in range(15) for _ in range(4)]
+    for batch_size in (3, 64):
+        collated = torch_data.DataLoader(samples(output), batch_size=batch_size)
+        np.testing.assert_array_equal(rows(collated), expected_rows(output))
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("num_workers", [0, 1, 3])
+@pytest.mark.parametrize("num_workers", [0, 3])
 def test_samples_under_a_dataloader_of_the_same_batch_size_are_the_batches(output: Path, num_workers: int) -> None:
-    loader = torch_data.DataLoader(samples(output), batch_size=4, num_workers=num_workers)
-    batches = list(loader)
+    batches = list(torch_data.DataLoader(samples(output), batch_size=4, num_workers=num_workers))
     assert [tuple(batch["input_ids"].shape) for batch in batches] == [(4, S)] * 15
     assert [batch["step"].tolist() for batch in batches] == [[step] * 4 for step in range(15)]
     np.testing.assert_array_equal(rows(batches), expected_rows(output))
-
-
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 64])
-def test_samples_under_a_dataloader_of_another_batch_size_keep_their_order(output: Path, batch_size: int) -> None:
-    np.testing.assert_array_equal(rows(torch_data.DataLoader(samples(output), batch_size=batch_size)), expected_rows(output))
 
 
 @pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
@@ -84,7 +75,7 @@ def test_samples_of_a_rank_are_its_rows_where_it_has_some(output: Path, rank: in
         np.testing.assert_array_equal(rows(found), expected_rows(output, **options))
 
 
-@pytest.mark.parametrize("count", [1, 3, 4, 5, 8, 59, 60])
+@pytest.mark.parametrize("count", [1, 4, 5, 59, 60])
 def test_samples_go_on_inside_a_batch_here_and_from_a_state(output: Path, count: int) -> None:
     dataset, expected = samples(output), expected_rows(output)
     np.testing.assert_array_equal(rows(islice(dataset, count)), expected[:count])
@@ -93,10 +84,7 @@ def test_samples_go_on_inside_a_batch_here_and_from_a_state(output: Path, count:
     resumed = samples(output)
     resumed.load_state_dict(state)
     for each in (dataset, resumed):
-        rest = list(each)
-        assert len(rest) == NUM_ROWS - count
-        if rest:
-            np.testing.assert_array_equal(rows(rest), expected[count:])
+        assert [row["input_ids"].tolist() for row in each] == expected[count:].tolist()
 
 
 @pytest.mark.medium

@@ -1,0 +1,223 @@
+"""A dataset of batches under a DataLoader of the user's own: the batches of one process, with any number of workers."""
+
+from __future__ import annotations
+
+import math
+import pickle
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from datapipe.errors import DroppedRowsWarning, SnapshotError, UserError
+from datapipe.loader import Loader
+from datapipe.loader.field_table import FIELDS
+from datapipe.loader.share import Mesh
+from tests.support.late_import import late_import
+from tests.support.loader_rows import first_tokens, steps_of
+from tests.support.snapshots import make_snapshot
+
+torch = late_import("torch")
+device_mesh = late_import("torch.distributed.device_mesh")
+torch_data = late_import("torch.utils.data")
+loader_torch = late_import("datapipe.loader.torch")
+
+pytestmark = [
+    pytest.mark.needs("torch"),
+    pytest.mark.filterwarnings("ignore:This DataLoader will create"),  # more workers than this machine has cores
+]
+
+S = 16
+OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "labels", "step")}
+
+
+@pytest.fixture
+def in_worker(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Makes this process look like a DataLoader worker, as torch itself does."""
+
+    from torch.utils.data._utils import worker as torch_worker
+
+    def enter(worker: int, num_workers: int) -> None:
+        info = torch_worker.WorkerInfo(id=worker, num_workers=num_workers, seed=0, dataset=None)
+        monkeypatch.setattr(torch_worker, "_worker_info", info)
+
+    return enter
+
+
+def dataset_of(output: Path, **options: Any) -> Any:
+    return loader_torch.StreamingDataset(output, **{**OPTIONS, **options})
+
+
+def first_of(loader: Any) -> Any:
+    """The first batch. Ends the workers at once: torch waits 5 s for each where an error keeps its iterator in a cycle."""
+    iterator = iter(loader)
+    try:
+        return next(iterator)
+    finally:
+        if loader.num_workers:
+            iterator._shutdown_workers()
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(3, marks=pytest.mark.medium)])
+def test_dataset_under_any_workers_gives_what_one_process_gives(output: Path, num_workers: int) -> None:
+    loader = torch_data.DataLoader(dataset_of(output), batch_size=None, num_workers=num_workers)
+    batches = list(loader)
+    assert [batch["step"] for batch in batches] == list(range(15))
+    assert all(batch[field].dtype == torch.int64 for batch in batches for field in ("input_ids", "labels"))
+    for field in ("input_ids", "labels"):
+        for batch, expected in zip(batches, Loader(output, **OPTIONS), strict=True):
+            np.testing.assert_array_equal(batch[field].numpy(), expected[field])
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("options", [{}, {"batch_size": 4}, {"batch_size": 4, "drop_last": True}, {"collate_fn": 0}])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_dataset_under_a_dataloader_that_makes_batches_of_batches_is_refused(
+    output: Path, num_workers: int, options: dict[str, Any]
+) -> None:
+    if "collate_fn" in options:
+        options = {"batch_size": 4, "collate_fn": _stacked}
+    loader = torch_data.DataLoader(dataset_of(output), num_workers=num_workers, **options)
+    with pytest.raises(UserError, match=r"batch_size=None|whole batches already"):
+        first_of(loader)
+
+
+def _stacked(batches: list[Any]) -> Any:
+    return {"input_ids": torch.stack([batch["input_ids"] for batch in batches])}
+
+
+def test_batches_are_dicts_that_tree_map_and_pickle_take(output: Path) -> None:
+    from torch.utils._pytree import tree_map
+
+    batch = next(iter(dataset_of(output)))
+    doubled = tree_map(lambda leaf: leaf * 2, batch)
+    assert list(doubled) == list(batch)
+    assert torch.equal(doubled["input_ids"], batch["input_ids"] * 2)
+    assert isinstance(pickle.loads(pickle.dumps(batch)), dict)
+    assert {**batch}.keys() == batch.keys()
+
+
+@pytest.mark.medium
+def test_state_with_workers_needs_the_trainers_count(output: Path) -> None:
+    dataset = dataset_of(output)
+    steps = steps_of(torch_data.DataLoader(dataset, batch_size=None, num_workers=2), 5)
+    with pytest.raises(UserError, match="steps_done"):
+        dataset.state_dict()
+    state = dataset.state_dict(steps[-1] + 1)
+    dataset.load_state_dict(state)
+    loader = Loader(output, **OPTIONS)
+    loader.load_state_dict(state)
+    assert loader.step == 5
+    assert first_tokens(torch_data.DataLoader(dataset, batch_size=None, num_workers=3)) == first_tokens(loader)
+
+
+def test_state_of_each_worker_restores_that_worker(output: Path, in_worker: Any) -> None:
+    def of_worker(worker: int, num_workers: int, state: Any = None) -> Any:
+        in_worker(worker, num_workers)
+        dataset = dataset_of(output)
+        if state is not None:
+            dataset.load_state_dict(pickle.loads(pickle.dumps(state)))
+            assert dataset.state_dict() == state
+        return dataset
+
+    states = []
+    for worker, steps in ((0, [0, 2, 4]), (1, [1, 3])):
+        dataset = of_worker(worker, 2)
+        stream = iter(dataset)
+        assert [next(stream)["step"] for _ in steps] == steps
+        states.append(dataset.state_dict())
+        stream.close()
+    for worker, expected in ((0, 6), (1, 5)):
+        stream = iter(of_worker(worker, 2, states[worker]))
+        assert next(stream)["step"] == expected
+        stream.close()
+    fresh = of_worker(2, 4).state_dict()
+    assert fresh["step"] == 2
+    assert steps_of(of_worker(2, 4, fresh), 1) == [2]
+    in_worker(0, 3)
+    dataset = dataset_of(output)
+    dataset.load_state_dict(states[1])
+    with pytest.raises(SnapshotError, match="worker 1 of 2"):
+        next(iter(dataset))
+
+
+@pytest.mark.parametrize("kind", ["torch", "name", "numpy"])
+def test_dataset_gives_int32_where_asked(output: Path, kind: str) -> None:
+    dtype = {"torch": torch.int32, "name": "int32", "numpy": np.int32}[kind]
+    batch = next(iter(dataset_of(output, fields=("input_ids", "labels", "position_ids"), dtype=dtype)))
+    assert {value.dtype for value in batch.values()} == {torch.int32}
+    with pytest.raises(UserError, match="int64 or int32"):
+        dataset_of(output, dtype=torch.float32)
+
+
+CONTEXT = Mesh(data_rank=1, data_size=2, context_rank=1, context_size=2, layout="zigzag")
+
+
+@pytest.mark.parametrize(
+    "options", [{"fields": tuple(FIELDS)}, {"rank": 1, "world_size": 2}, {"mesh": CONTEXT}, {"fields": ("step", "sources")}]
+)
+def test_dataset_gives_every_field_as_the_loader_does(output: Path, options: dict[str, Any]) -> None:
+    dataset = dataset_of(output, pin_memory=True, **options)
+    expected, found = next(Loader(output, **{**OPTIONS, **options})), next(iter(dataset))
+    assert list(found) == list(expected)
+    for name, value in expected.items():
+        if isinstance(value, int):
+            assert found[name] == value
+        else:
+            assert found[name].numpy().dtype == value.dtype
+            np.testing.assert_array_equal(found[name].numpy(), value)
+    assert dataset.stats().steps == 1
+
+
+def test_mesh_tells_data_and_context_ranks_and_nothing_else(begin_world: Any) -> None:
+    def mesh_of(rank: int, shape: tuple[int, ...], names: tuple[str, ...] | None, *layout: Any) -> Any:
+        begin_world(rank, math.prod(shape))
+        return loader_torch.mesh_of(device_mesh.init_device_mesh("cpu", shape, mesh_dim_names=names), *layout)
+
+    meshes = [mesh_of(rank, (2, 3, 2, 2), ("dp_replicate", "dp_shard", "cp", "tp"), "zigzag") for rank in range(24)]
+    found = [(mesh.data_rank, mesh.data_size, mesh.context_rank, mesh.context_size, mesh.layout) for mesh in meshes]
+    assert found == [(data, 6, context, 2, "zigzag") for data in range(6) for context in range(2) for _ in range(2)]
+    assert mesh_of(3, (8,), ("tp",)) == Mesh(data_rank=0, data_size=1)
+    with pytest.raises(UserError, match="'dp_shard_cp'"):
+        mesh_of(3, (4, 2), ("dp_shard_cp", "tp"))
+    with pytest.raises(UserError, match="mesh_dim_names"):
+        mesh_of(3, (8,), None)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("num_workers", [0, 3])
+def test_dataset_leaves_out_skipped_steps_and_keeps_the_lineage_of_a_state(output: Path, num_workers: int) -> None:
+    first = Loader(output, **OPTIONS, skip=[(2, 5)])
+    steps_of(first, 3)
+    options: dict[str, Any] = {"global_batch_size": 2, "skip": [(12, 15)]}
+    dataset, expected = dataset_of(output, **options), Loader(output, **{**OPTIONS, **options})
+    for each in (dataset, expected):
+        each.load_state_dict(first.state_dict())  # in which the batches before had twice as many rows
+    assert first_tokens(torch_data.DataLoader(dataset, batch_size=None, num_workers=num_workers)) == first_tokens(expected)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_dataset_hands_out_a_smaller_last_batch_or_says_that_it_does_not(tmp_path: Path, num_workers: int) -> None:
+    folder = make_snapshot(tmp_path, {"web": 20}, total_tokens=16 * 10)
+    loader = torch_data.DataLoader(dataset_of(folder, drop_last=False), batch_size=None, num_workers=num_workers)
+    assert [len(batch["input_ids"]) for batch in loader] == [4, 4, 2]
+    with pytest.warns(DroppedRowsWarning, match="2 rows"):
+        assert len(list(torch_data.DataLoader(dataset_of(folder), batch_size=None))) == 2
+
+
+@pytest.mark.parametrize("num_workers", [0, pytest.param(1, marks=pytest.mark.medium)])
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_default_device_of_the_program_does_not_become_that_of_batches(output: Path, num_workers: int, dtype: str) -> None:
+    """The device "meta" stands for any: a tensor that is made there has no numbers."""
+    options = {**OPTIONS, "dtype": getattr(torch, dtype)}
+    torch.set_default_device("meta")
+    try:
+        batch = next(iter(loader_torch.dataloader(output, num_workers=num_workers, **options)))
+        row = next(iter(loader_torch.StreamingDataset(output, samples=True, **options)))
+        ahead = next(late_import("datapipe.loader.device").prefetch_to_device(Loader(output, **OPTIONS), "cpu"))
+        assert [each["input_ids"].device.type for each in (batch, row, ahead)] == ["cpu"] * 3
+    finally:
+        torch.set_default_device(None)
+    assert first_tokens([batch]) == first_tokens([next(Loader(output, **OPTIONS))])

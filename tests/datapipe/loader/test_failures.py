@@ -146,34 +146,24 @@ def test_loader_bit_flipped_in_transit_gives_the_right_batch_or_names_the_shard(
         assert failing.hits == 1
 
 
-def test_loader_bit_flipped_at_rest_is_corruption_that_names_the_shard(stored: StoredSnapshot) -> None:
-    shard = stored.shards[2]
+@pytest.mark.parametrize("kept", [None, 0, 7, 400, -1, "flipped"])
+def test_shard_that_is_damaged_at_rest_is_an_error_that_names_it(stored: StoredSnapshot, tmp_path: Path, kept: Any) -> None:
+    shard = stored.shards[0]
     content = bytearray((stored.local / shard.path).read_bytes())
-    at = content.index(token_bytes(stored, shard))
-    content[at] ^= 2
-    with stored.replaced(shard, bytes(content)):
+    if kept == "flipped":
+        content[content.index((np.arange(3, dtype=np.uint32) + 1).tobytes())] ^= 2  # a token of the first row
+    with stored.replaced(shard, None if kept is None else bytes(content if kept == "flipped" else content[:kept])):
         error = error_of(stored.url())
-        assert isinstance(error, CorruptionError)
         assert shard.path in everything_said(error)
-
-
-@pytest.mark.parametrize("kept", [0, 7, 400, -1])
-def test_loader_truncated_shard_is_an_error_that_names_it(stored: StoredSnapshot, kept: int) -> None:
-    shard = stored.shards[0]
-    with stored.replaced(shard, (stored.local / shard.path).read_bytes()[:kept]):
-        assert shard.path in everything_said(error_of(stored.url()))
-
-
-def test_loader_missing_shard_is_an_error_that_names_it(stored: StoredSnapshot) -> None:
-    shard = stored.shards[0]
-    with stored.replaced(shard, None):
-        assert shard.path in everything_said(error_of(stored.url()))
-
-
-def token_bytes(stored: StoredSnapshot, shard: ShardEntry) -> bytes:
-    """The stored bytes of the tokens of a row, taken from a batch."""
-    number = sum(other.sequences for other in stored.shards[: stored.shards.index(shard)])
-    return (np.arange(number * S, number * S + 3, dtype=np.uint32) + 1).tobytes()
+        assert kept != "flipped" or isinstance(error, CorruptionError)
+        with cache_of(stored, tmp_path) as cache:
+            cache.expect(range(3))
+            wait_until(lambda: cache.error(0) is not None, "the error")
+            assert shard.path in str(cache.error(0))
+            assert isinstance(cache.error(0), DownloadError if kept is None else CorruptionError)
+            assert kept != "flipped" or shard.checksum in str(cache.error(0))
+            wait_for(cache, 1, 2)
+            wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "the damaged one's room")
 
 
 @contextlib.contextmanager
@@ -218,7 +208,7 @@ def test_cache_failure_that_lasts_is_told_and_tried_again(stored: StoredSnapshot
         wait_until(lambda: cache.error(1) is not None, "the error")
         error = cache.error(1)
         assert isinstance(error, DownloadError)
-        assert shard.path in str(error) and "the store has failed for" in str(error) and "tried again later" in str(error)
+        assert shard.path in str(error) and "tried again later" in str(error)
         assert cache.path_of(1) is None
         stored.store.heal()
         wait_for(cache, 1)
@@ -235,39 +225,11 @@ def test_cache_bit_flipped_in_transit_is_fetched_again(stored: StoredSnapshot, t
         assert (failing.hits, cache.counts().refetches, cache.error(0)) == (1, 1, None)
 
 
-def test_cache_bit_flipped_at_rest_is_corruption_that_names_both_checksums(stored: StoredSnapshot, tmp_path: Path) -> None:
+@pytest.mark.parametrize("status", [403, 404])
+def test_cache_object_without_access_is_an_error_at_once(stored: StoredSnapshot, tmp_path: Path, status: int) -> None:
     shard = stored.shards[0]
-    stored.store.fail("flip", path=shard.path, after=300, times=None)
+    stored.store.fail("status", path=shard.path, status=status, times=None)
     with cache_of(stored, tmp_path) as cache:
-        cache.expect(range(3))
-        wait_until(lambda: cache.error(0) is not None, "the error")
-        error = cache.error(0)
-        assert isinstance(error, CorruptionError)
-        assert shard.path in str(error) and shard.checksum in str(error) and "Restore it" in str(error)
-        wait_for(cache, 1, 2)
-        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "the damaged one's room")
-
-
-@pytest.mark.parametrize("kept", [0, 7, -1])
-def test_cache_truncated_shard_is_corruption_that_names_it(stored: StoredSnapshot, tmp_path: Path, kept: int) -> None:
-    shard = stored.shards[0]
-    content = (stored.local / shard.path).read_bytes()[:kept]
-    with stored.replaced(shard, content), cache_of(stored, tmp_path) as cache:
-        cache.expect([0])
-        wait_until(lambda: cache.error(0) is not None, "the error")
-        assert isinstance(cache.error(0), CorruptionError)
-        assert f"{shard.path} of " in str(cache.error(0)) and f"{len(content)} bytes" in str(cache.error(0))
-
-
-@pytest.mark.parametrize("answer", ["missing", 403, 404])
-def test_cache_object_without_access_is_an_error_at_once(stored: StoredSnapshot, tmp_path: Path, answer: str | int) -> None:
-    shard = stored.shards[0]
-    with contextlib.ExitStack() as until_the_end:
-        if isinstance(answer, int):
-            stored.store.fail("status", path=shard.path, status=answer, times=None)
-        else:
-            until_the_end.enter_context(stored.replaced(shard, None))
-        cache = until_the_end.enter_context(cache_of(stored, tmp_path))
         cache.expect(range(3))
         wait_until(lambda: cache.error(0) is not None, "the error")
         assert isinstance(cache.error(0), DownloadError)
@@ -298,22 +260,24 @@ def test_copies_are_read_when_the_store_is_gone(stored: StoredSnapshot, tmp_path
     np.testing.assert_array_equal(batches(tmp_path / "out"), batches(stored.local))
 
 
+PROGRAM = """
+import sys
+from pathlib import Path
+from datapipe.loader.cache.cache import ShardCache
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage import Root
+root = Root(sys.argv[1])
+cache = ShardCache(root, read_snapshot(root).shards, Path(sys.argv[2]), 1 << 30)
+cache.expect([0])
+sys.stdin.read()
+"""
+
+
 def test_process_that_ends_in_a_stall_is_not_held_for_long(stored: StoredSnapshot, tmp_path: Path) -> None:
     failing = stored.store.fail("stall", path=stored.shards[0].path, after=10, times=None)
-    program = (
-        "import sys\n"
-        "from pathlib import Path\n"
-        "from datapipe.loader.cache.cache import ShardCache\n"
-        "from datapipe.shards.manifest import read_snapshot\n"
-        "from datapipe.storage import Root\n"
-        f"root, folder = Root({stored.url()!r}), Path({str(tmp_path)!r})\n"
-        "cache = ShardCache(root, read_snapshot(root).shards, folder, 1 << 30)\n"
-        "cache.expect([0])\n"
-        "sys.stdin.read()\n"
-    )
-    paths = os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])
-    environment = {**os.environ, "PYTHONPATH": paths}
-    with subprocess.Popen([sys.executable, "-c", program], env=environment, stdin=subprocess.PIPE) as process:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])}
+    command = [sys.executable, "-c", PROGRAM, stored.url(), str(tmp_path)]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as process:
         try:
             wait_until(lambda: failing.hits == 1, "the stall")
             process.communicate(timeout=40)

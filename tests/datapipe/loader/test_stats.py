@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import timeit
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -69,29 +67,36 @@ def test_clock_tells_waiting_from_computing_and_the_first_wait_from_both() -> No
 
 
 @pytest.mark.parametrize(
-    ("steps", "build_s", "depth", "diagnosis", "reason"),
+    ("steps", "build_s", "depth", "diagnosis", "facts"),
     [
-        (
-            [(1.0, 0.1)] * 9,
-            1.0,
-            2,
-            "data-bound",
-            "1.0 batches/s and the trainer would take 10.0/s: more prefetch will not help",
-        ),
-        ([(0.0, 1.0), (0.0, 1.0), (2.0, 1.0)], 0.5, 2, "data-bound", r"uneven \(longest wait 2 s\). Raise prefetch"),
-        ([(0.5, 1.0)] * 9, 0.5, 0, "data-bound", "Set prefetch=2"),
-        ([(0.001, 1.0)] * 9, 0.5, 2, "compute-bound", "0.10% of the time was spent waiting; the loader builds 2.0 batches/s"),
-        ([(1.0, 1.0)], 0.5, 2, "unknown", "fewer than two"),
-        ([], 0.5, 2, "unknown", "fewer than two"),
+        ([(1.0, 0.1)] * 9, 1.0, 2, "data-bound", ["1.0 batches/s", "10.0/s", "more prefetch will not help"]),
+        ([(0.0, 1.0), (0.0, 1.0), (2.0, 1.0)], 0.5, 2, "data-bound", ["longest wait 2 s", "Raise prefetch"]),
+        ([(0.5, 1.0)] * 9, 0.5, 0, "data-bound", ["Set prefetch=2"]),
+        ([(0.001, 1.0)] * 9, 0.5, 2, "compute-bound", ["0.10% of the time", "2.0 batches/s"]),
+        ([(1.0, 1.0)], 0.5, 2, "unknown", ["fewer than two"]),
+        ([], 0.5, 2, "unknown", ["fewer than two"]),
     ],
 )
 def test_diagnosis_and_its_reason(
-    steps: list[tuple[float, float]], build_s: float, depth: int, diagnosis: str, reason: str
+    steps: list[tuple[float, float]], build_s: float, depth: int, diagnosis: str, facts: list[str]
 ) -> None:
     stats = clocked(steps, build_s=build_s, depth=depth)
     assert stats.diagnosis == diagnosis
-    assert re.search(reason, stats.reason)
+    assert all(fact in stats.reason for fact in facts)
     assert f"{diagnosis}: {stats.reason}" in str(stats)
+
+
+@pytest.mark.parametrize(
+    ("steps", "facts"),
+    [([(1.0, 0.1)] * 9, ["10.0/s", "num_workers=3 are too few"]), ([(0.001, 1.0)] * 9, ["0.10% of the time", "1.0/s"])],
+)
+def test_reason_where_workers_build_tells_no_speed_that_was_not_measured(
+    steps: list[tuple[float, float]], facts: list[str]
+) -> None:
+    stats = replace(clocked(steps, build_s=0.0), num_workers=3, built=0, num_threads=0)
+    assert all(fact in stats.reason for fact in facts)
+    assert "the loader builds" not in stats.reason
+    assert "buffer " not in str(stats)
 
 
 @pytest.mark.parametrize(
@@ -108,11 +113,11 @@ def test_host_memory_is_the_batches_that_exist_at_a_time(
 
 
 def test_loader_counts_over_its_iterations(tmp_path: Path) -> None:
-    loader = Loader(make_snapshot(tmp_path, {"web": 40}), global_batch_size=8, rank=1, world_size=2, prefetch=3)
+    output = make_snapshot(tmp_path, {"web": 40})
+    loader = Loader(output, global_batch_size=8, rank=1, world_size=2, prefetch=3)
     assert loader.stats().diagnosis == "unknown"
     for _ in range(2):
-        for _ in islice(loader, 5):
-            pass
+        list(islice(loader, 5))
     stats = loader.stats()
     assert (stats.rank, stats.split, stats.steps, stats.num_waits, stats.built) == (1, "train", 10, 8, 8)
     assert stats.tokens == 10 * 4 * S
@@ -120,50 +125,15 @@ def test_loader_counts_over_its_iterations(tmp_path: Path) -> None:
     assert stats.host_memory.batch_bytes == 4 * S * 8 * 2
     assert stats.pipeline_rate > 0
     assert 0 <= stats.buffer_mean <= 3
-
-
-def test_loader_that_builds_nothing_ahead_waits_for_all_it_builds(tmp_path: Path) -> None:
-    loader = Loader(make_snapshot(tmp_path, {"web": 40}), global_batch_size=8, prefetch=0)
-    for _ in islice(loader, 9):
-        pass
-    stats = loader.stats()
+    without_tokens = Loader(output, global_batch_size=8, fields=("step", "sources"), prefetch=0)
+    list(islice(without_tokens, 3))
+    stats = without_tokens.stats()
+    assert (stats.steps, stats.tokens, stats.bytes) == (3, 0, 3 * 8 * 4)
     assert 0 < stats.build_s <= stats.wait_s
     assert (stats.buffer_mean, stats.host_memory.prefetch, stats.host_memory.in_work) == (0.0, 0, 1)
-
-
-def test_loader_without_a_field_per_token_counts_steps(tmp_path: Path) -> None:
-    loader = Loader(make_snapshot(tmp_path, {"web": 40}), global_batch_size=8, fields=("step", "sources"))
-    for _ in islice(loader, 3):
-        pass
-    assert (loader.stats().steps, loader.stats().tokens, loader.stats().bytes) == (3, 0, 3 * 8 * 4)
 
 
 @pytest.mark.parametrize(("depth", "expected"), [(0, (2 * 3, 2, 1)), (4, (2 * (3 + 4), 0, 1))])
 def test_memory_of_workers_is_what_each_has_ready_and_builds_ahead(depth: int, expected: tuple[int, int, int]) -> None:
     memory = worker_memory(num_workers=2, prefetch_factor=3, depth=depth, batch_bytes=100)
     assert (memory.prefetch, memory.in_work, memory.in_transfer) == expected
-
-
-@pytest.mark.parametrize(
-    ("steps", "reason"),
-    [
-        (
-            [(1.0, 0.1)] * 9,
-            "spent waiting; the workers build and the trainer would take 10.0/s: num_workers=3 are too few",
-        ),
-        ([(0.001, 1.0)] * 9, "0.10% of the time was spent waiting; the workers build and the trainer would take 1.0/s"),
-    ],
-)
-def test_reason_where_workers_build_tells_no_speed_that_was_not_measured(steps: list[tuple[float, float]], reason: str) -> None:
-    stats = replace(clocked(steps, build_s=0.0), num_workers=3, built=0, num_threads=0)
-    assert reason in stats.reason
-    assert "3, whose builds and buffers are not measured" in str(stats)
-    assert "buffer " not in str(stats)
-
-
-def test_clock_costs_a_step_next_to_nothing() -> None:
-    clock = StepClock("input_ids")
-    clock.start(FakeBuilder())
-    batch = {"input_ids": BATCH["input_ids"], "labels": BATCH["input_ids"]}
-    seconds = min(timeit.repeat(lambda: clock.takes(clock.asks(), clock.count_tokens(batch)), number=1000, repeat=20)) / 1000
-    assert seconds < 5e-6  # 0.4 µs on a shared 2-core AMD EPYC

@@ -12,7 +12,7 @@ import pytest
 
 from datapipe.errors import SnapshotError
 from datapipe.loader import Loader
-from tests.support.service import served
+from datapipe.service.serve import Running, ServeOptions
 from tests.support.snapshots import make_growing_snapshots
 
 
@@ -50,8 +50,9 @@ def test_error_has_the_call_that_opens_the_snapshot_of_the_state(output: tuple[P
 def test_error_of_a_service_has_the_call_that_opens_the_snapshot_of_the_state(
     output: tuple[Path, list[str]], tmp_path: Path
 ) -> None:
-    with served(tmp_path / "server", f"web={output[0]}", "--no-files") as server:
-        check(f"{server.location}/web", output[1][0])
+    server = Running([f"web={output[0]}"], ServeOptions(port=0, tells_files=False, cache_folder=str(tmp_path)))
+    check(f"{server.location}/web", output[1][0])
+    server.close()
 
 
 def test_error_says_that_the_snapshot_of_the_state_is_gone(output: tuple[Path, list[str]]) -> None:

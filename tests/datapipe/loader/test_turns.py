@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from datapipe.loader import Loader
-from tests.support.service import served
+from datapipe.service.serve import Running, ServeOptions
 from tests.support.snapshots import make_snapshot
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "step"), "drop_last": True}
@@ -54,11 +54,15 @@ def expected(output: Path, num_steps: int = NUM_STEPS, **options: Any) -> list[t
     return [(batch["step"], batch["input_ids"][:, 0].tolist()) for batch in batches]
 
 
+WAYS: list[Callable[[Loader], Iterator[Any]]] = [iter, lambda loader: iter(loader.__next__, None)]
+
+
 @pytest.mark.parametrize("prefetch", [0, 1, 16])
-def test_next_from_several_threads_gives_each_batch_once(output: Path, prefetch: int) -> None:
-    loader = Loader(output, prefetch=prefetch, **OPTIONS)
-    assert taken(lambda _: iter(loader.__next__, None)) == expected(output, 10_000)
-    assert loader.state_dict()["step"] == loader.num_steps
+def test_iterators_and_next_in_several_threads_give_each_batch_once(output: Path, prefetch: int) -> None:
+    for ways in ([WAYS[1]], WAYS):
+        loader = Loader(output, prefetch=prefetch, **OPTIONS)
+        assert taken(lambda number, ways=ways, loader=loader: ways[number % len(ways)](loader)) == expected(output, 10_000)
+        assert loader.state_dict()["step"] == loader.num_steps
 
 
 @pytest.mark.parametrize("split", ["train", "validation"])
@@ -66,13 +70,6 @@ def test_one_iterator_in_several_threads_gives_each_batch_once(output: Path, spl
     options = {"split": split, "drop_last": None}
     batches = iter(Loader(output, **OPTIONS | options))
     assert taken(lambda _: batches) == expected(output, 10_000, **options)
-
-
-def test_iterators_and_next_in_several_threads_share_the_position(output: Path) -> None:
-    loader = Loader(output, prefetch=2, **OPTIONS)
-    ways = [lambda: iter(loader), lambda: iter(loader.__next__, None)]
-    found = taken(lambda number: ways[number % 2]())
-    assert found == expected(output, 10_000)
 
 
 def test_states_and_seeks_beside_a_thread_that_takes_lose_no_batch(output: Path) -> None:
@@ -93,31 +90,27 @@ def test_states_and_seeks_beside_a_thread_that_takes_lose_no_batch(output: Path)
 
 @pytest.mark.medium
 def test_next_of_a_service_from_several_threads_gives_each_batch_once(output: Path, tmp_path: Path) -> None:
-    with served(tmp_path, f"web={output}", "--no-files") as server:
-        for prefetch in (0, 8):
-            loader = Loader(f"{server.location}/web", prefetch=prefetch, **OPTIONS)
-            found = taken(lambda _, take=loader.__next__: islice(iter(take, None), NUM_STEPS // NUM_THREADS))
-            loader.close()
-            assert found == expected(output, len(found))
+    server = Running([f"web={output}"], ServeOptions(port=0, tells_files=False, cache_folder=str(tmp_path)))
+    for prefetch in (0, 8):
+        loader = Loader(f"{server.location}/web", prefetch=prefetch, **OPTIONS)
+        found = taken(lambda _, take=loader.__next__: islice(iter(take, None), NUM_STEPS // NUM_THREADS))
+        loader.close()
+        assert found == expected(output, len(found))
+    server.close()
 
 
 @pytest.mark.needs("torch")
-@pytest.mark.parametrize("num_workers", [0, pytest.param(2, marks=pytest.mark.medium)])
-def test_torch_iterators_in_several_threads_give_each_batch_once(output: Path, num_workers: int) -> None:
+@pytest.mark.parametrize("num_workers", [None, 0, pytest.param(2, marks=pytest.mark.medium)])
+def test_torch_iterators_in_several_threads_give_each_batch_once(output: Path, num_workers: int | None) -> None:
+    from datapipe.loader.device import prefetch_to_device
     from datapipe.loader.torch import dataloader
 
-    batches = iter(dataloader(output, num_workers=num_workers, **OPTIONS))
-    assert taken(lambda _: batches) == expected(output, 10_000)
-
-
-@pytest.mark.needs("torch")
-def test_batches_for_a_device_in_several_threads_are_given_once(output: Path) -> None:
-    from datapipe.loader.device import prefetch_to_device
-
-    batches = prefetch_to_device(Loader(output, **OPTIONS), "cpu", depth=3)
-    assert taken(lambda _: islice(batches, NUM_STEPS // NUM_THREADS)) == expected(
-        output, NUM_STEPS // NUM_THREADS * NUM_THREADS
-    )
+    if num_workers is None:
+        batches = prefetch_to_device(Loader(output, **OPTIONS), "cpu", depth=3)
+    else:
+        batches = iter(dataloader(output, num_workers=num_workers, **OPTIONS))
+    count = NUM_STEPS // NUM_THREADS
+    assert taken(lambda _: islice(batches, count)) == expected(output, count * NUM_THREADS)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

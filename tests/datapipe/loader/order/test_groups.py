@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -118,24 +117,6 @@ def test_run_ends_where_every_capped_source_has_given_its_groups() -> None:
     mixture = make_mixture([(None, {"a": 1, "b": 1})], 4, start=7, num_drawn=[3, 4], **options)
     assert mixture.end == 7 + 4 + 44
     assert mixture.counts(mixture.end) == [3 + 4, 4 + 44]
-
-
-@pytest.mark.parametrize(("group_rows", "world_size"), [(6, 1), (6, 3), (2, 3), (12, 1)])
-def test_batches_or_the_parts_of_ranks_are_of_one_source(output: Path, group_rows: int, world_size: int) -> None:
-    ranks = [
-        Loader(output, global_batch_size=6, fields=FIELDS, group_rows=group_rows, rank=rank, world_size=world_size)
-        for rank in range(world_size)
-    ]
-    batches = list(zip(*(islice(rank, 60) for rank in ranks)))
-    drawn: Counter[int] = Counter()
-    for number, parts in enumerate(batches):
-        sources = [set(part["sources"].tolist()) for part in parts]
-        assert {len(one) for one in sources} == {1}
-        assert group_rows < 6 or len(set().union(*sources)) == 1
-        assert group_rows < 12 or sources[0] == set(batches[number - number % 2][0]["sources"].tolist())
-        drawn.update(source for part in parts for source in part["sources"].tolist())
-        for source, share in enumerate((0.2, 0.6, 0.2)):
-            assert abs(drawn[source] - share * 6 * (number + 1)) <= 3 * group_rows
 
 
 def test_state_of_other_groups_is_refused_without_migrate(output: Path) -> None:

@@ -48,12 +48,6 @@ def worst_error(weights: list[int], leaves: np.ndarray) -> float:
     return float(np.abs(counts - np.arange(1, len(leaves) + 1)[:, None] * shares).max())
 
 
-def test_split_tree_three_to_one_alternates_evenly() -> None:
-    leaves, ordinals = drawn([3, 1], np.arange(8))
-    assert leaves.tolist() == [0, 1, 0, 0, 0, 1, 0, 0]
-    assert ordinals.tolist() == [0, 0, 1, 2, 3, 1, 4, 5]
-
-
 @settings(deadline=None, max_examples=60)
 @given(weight_lists)
 def test_split_tree_any_weights_stay_within_two_of_quota(weights: list[int]) -> None:
@@ -186,14 +180,6 @@ def test_mixture_redistributing_never_passes_a_cap_and_ends_when_all_are_exhaust
         assert ordinal == counts[source] < caps[source]
         assert mixture.sample_of(source, ordinal) == sample
         counts[source] += 1
-
-
-def test_mixture_that_begins_later_continues_from_the_given_counts() -> None:
-    mixture = Mixture(make_recipe([(None, {"a": 1, "b": 1})]), ("a", "b"), [10, 10], start=100, num_drawn=[70, 30])
-    sources, ordinals = mixture.assign(np.arange(100, 120))
-    assert sorted(ordinals[sources == 0].tolist()) == list(range(70, 80))
-    assert sorted(ordinals[sources == 1].tolist()) == list(range(30, 40))
-    assert mixture.sample_of(0, 69) is None
 
 
 def test_mixture_cap_of_a_tiny_weight_is_reached_in_one_segment() -> None:

@@ -112,6 +112,8 @@ class History:
             copied = draw.choice([copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))])
             self.loader = copied(self.loader)
         assert self.loader.state_dict() == self.states[self.position], operation
+        before = draw.randrange(self.position + 1)  # for trainers that take batches ahead
+        assert self.loader.state_dict(before) == self.states[before]
 
     def close(self) -> None:
         if self.kind.startswith("device"):

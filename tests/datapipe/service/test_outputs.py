@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,22 +41,6 @@ def test_lineages_are_kept_by_digest_and_the_oldest_forgotten() -> None:
         lineages.add(bytes(1 << 21))
 
 
-class _Cache:
-    def __init__(self) -> None:
-        self.expected: list[list[int]] = []
-
-    def expect(self, shards: list[int]) -> None:
-        self.expected.append(shards)
-
-
-class _Reader:
-    def __init__(self) -> None:
-        self.forgotten: list[int] = []
-
-    def forget(self, shard: int) -> None:
-        self.forgotten.append(shard)
-
-
 class _Order:
     """An order whose windows are told."""
 
@@ -71,20 +56,20 @@ class _Order:
 
 
 def test_the_cache_expects_what_all_streams_read_next_in_turn() -> None:
-    cache, reader = _Cache(), _Reader()
-    shared: Any = SharedReadAhead(cache, reader)  # type: ignore[arg-type]
+    expected, forgotten = list[list[int]](), list[int]()
+    shared: Any = SharedReadAhead(SimpleNamespace(expect=expected.append), SimpleNamespace(forget=forgotten.append))  # type: ignore[arg-type]
     shared.announce("a", _Order([1, 2, 3]), 0)
     shared.announce("b", _Order([7, 2, 9]), 0)
-    assert cache.expected == [[1, 2, 3], [1, 7, 2, 3, 9]]
+    assert expected == [[1, 2, 3], [1, 7, 2, 3, 9]]
     shared.announce("a", _Order([1, 2, 3]), 0)  # nothing new
     shared.announce("a", _Order([1, 2, 3]), 1)
-    assert cache.expected[2:] == [[2, 7, 3, 9]]
-    assert reader.forgotten == [1]
+    assert expected[2:] == [[2, 7, 3, 9]]
+    assert forgotten == [1]
     shared.leave("b")
     shared.leave("b")
-    assert cache.expected[3:] == [[2, 3]]
+    assert expected[3:] == [[2, 3]]
     shared.leave("a")  # nobody reads: the last shards stay
-    assert len(cache.expected) == 4
+    assert len(expected) == 4
 
 
 @pytest.fixture
@@ -111,12 +96,13 @@ def test_an_order_is_made_once_and_is_that_of_a_loader(output: ServedOutput) -> 
 
 
 def test_a_lineage_that_does_not_fit_is_refused(output: ServedOutput) -> None:
-    for change in (('"code":1', '"code":2'), ("[[0,0,6]]", "[[0,5,6]]"), ("[[0,0,6]]", "[[0,0,60000000]]"), ("{", "[")):
-        ticket = _ticket(output)
-        text = ticket.lineage.replace(" ", "").replace(*change)
-        if text != ticket.lineage.replace(" ", ""):
-            with pytest.raises((SnapshotError, UserError)):
-                output.order(ticket, text, digest_of(text))
+    ticket = _ticket(output)
+    lineage = ticket.lineage.replace(" ", "")
+    for change in (("[[0,0,6]]", "[[0,5,6]]"), ("[[0,0,6]]", "[[0,0,60000000]]"), ("{", "[")):
+        text = lineage.replace(*change)
+        assert text != lineage
+        with pytest.raises((SnapshotError, UserError)):
+            output.order(ticket, text, digest_of(text))
     with pytest.raises(SnapshotError):
         output.order(_ticket(output, snapshot="0" * 32), "", "")
 
@@ -128,9 +114,10 @@ def test_the_memory_of_a_batch_is_known_before_it_is_built(output: ServedOutput)
 
 
 def test_a_request_opens_what_a_loader_opens(output: ServedOutput) -> None:
-    request = OpenRequest(output="web", global_batch_size=6, mixture={"web": 0.3, "code": "0.7"}, skip=[(2, 4)])
+    options: dict[str, Any] = {"global_batch_size": 6, "mixture": {"web": 0.3, "code": "0.7"}, "skip": [(2, 4)]}
+    request = OpenRequest(output="web", **options)
     order, step = output.open(request)
-    loader = Loader(str(output.root.local), global_batch_size=6, mixture={"web": 0.3, "code": "0.7"}, skip=[(2, 4)])
+    loader = Loader(str(output.root.local), **options)
     assert (order.lineage_json, step) == (loader.batch_order.lineage_json, 0)
     next(loader)
     next(loader)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 
 import pytest
 
@@ -23,15 +23,19 @@ from datapipe.service.sockets import (
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket, int]]:
+def listening() -> Iterator[socket.socket]:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        yield listening
+
+
+@pytest.fixture
+def pair(listening: socket.socket) -> Iterator[tuple[socket.socket, socket.socket, int]]:
     """A client, its connection in the server, and the port of the server."""
-    with ExitStack() as stack:
-        listening = stack.enter_context(closing(socket.socket()))
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        client = stack.enter_context(closing(socket.create_connection(listening.getsockname(), timeout=10)))
-        accepted = stack.enter_context(closing(listening.accept()[0]))
-        yield client, accepted, listening.getsockname()[1]
+    with (
+        closing(socket.create_connection(listening.getsockname(), timeout=10)) as client,
+        closing(listening.accept()[0]) as served,
+    ):
+        yield client, served, listening.getsockname()[1]
 
 
 def test_a_connection_is_found_with_what_it_has_sent(pair: tuple[socket.socket, socket.socket, int]) -> None:
@@ -46,22 +50,18 @@ def test_a_connection_is_found_with_what_it_has_sent(pair: tuple[socket.socket, 
     assert list(connections(port + 1 if port < 65_535 else port - 1)) == []
 
 
-def test_a_flood_waits_for_its_reader_from_the_first_byte() -> None:
-    with closing(socket.socket()) as listening:
-        listening.bind(("127.0.0.1", 0))
-        listening.listen()
-        receive_slowly(listening.getsockname()[1])
-        with closing(socket.create_connection(listening.getsockname())) as client:
-            client.setblocking(False)
-            accepted = listening.accept()[0]
-            with closing(accepted):
-                size = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
-                assert size <= 2 * RECEIVE_BYTES  # the kernel doubles what it is told
-                with contextlib.suppress(BlockingIOError):
-                    while True:
-                        client.send(bytes(1 << 20))
-                [found] = connections(listening.getsockname()[1])
-                assert 0 < found.received <= size
+def test_a_flood_waits_for_its_reader_from_the_first_byte(listening: socket.socket) -> None:
+    port = listening.getsockname()[1]
+    receive_slowly(port)
+    with closing(socket.create_connection(listening.getsockname())) as client, closing(listening.accept()[0]) as accepted:
+        client.setblocking(False)
+        size = accepted.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
+        assert size <= 2 * RECEIVE_BYTES  # the kernel doubles what it is told
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                client.send(bytes(1 << 20))
+        [found] = connections(port)
+        assert 0 < found.received <= size
 
 
 def test_a_connection_that_is_cut_ends_for_its_client(pair: tuple[socket.socket, socket.socket, int]) -> None:

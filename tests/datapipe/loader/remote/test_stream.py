@@ -135,40 +135,32 @@ def test_where_both_are_slow_the_first_answer_wins(setting: Setting, monkeypatch
     assert [len(server.asked) for server in setting.servers] == [1, 1]
 
 
-def test_a_server_that_drains_ends_at_a_step_and_the_next_comes_from_the_other(setting: Setting) -> None:
-    draining = Refusal.of("draining", "the server is about to stop.")
-    setting.servers[0].before = lambda step: draining if step == 2 else None
+@pytest.mark.parametrize("ends", [Refusal.of("draining", "the server is about to stop."), OSError("a disk")])
+def test_a_server_that_drains_or_fails_in_a_stream_is_left_for_the_other(setting: Setting, ends: Any) -> None:
+    def end(step: int) -> Refusal | None:
+        if step < 2:
+            return None
+        if isinstance(ends, OSError):
+            raise ends
+        return ends
+
+    setting.servers[0].before = end
     setting.read(0, 6)
     assert setting.servers[0].asked == [0]
     assert setting.servers[1].asked[0] == 2
 
 
-def test_a_server_that_fails_in_a_stream_is_left_for_the_other(setting: Setting) -> None:
-    def fail(step: int) -> None:
-        if step == 3:
-            raise OSError("a disk")
-
-    setting.servers[0].before = fail
-    setting.read(0, 8)
-    assert setting.servers[1].asked[0] == 3
-
-
-def test_what_all_would_refuse_is_raised_and_what_others_may_do_is_not(setting: Setting) -> None:
-    setting.servers[0].refuses = [Refusal.of("busy", "too many streams."), Refusal.of("user", "no such field.")]
+@pytest.mark.parametrize("kind", ["busy", "snapshot"])
+def test_what_another_server_may_do_is_asked_of_it(setting: Setting, kind: Any) -> None:
+    setting.servers[0].refuses = [Refusal.of(kind, "not here.")]
     setting.read(0, 4)
     assert setting.servers[1].asked == [0]
-    setting.servers[1].refuses = [Refusal.of("user", "no such field.")]
+
+
+def test_what_all_would_refuse_is_raised_and_so_is_damage_that_a_server_finds(setting: Setting) -> None:
+    setting.servers[0].refuses = [Refusal.of("user", "no such field.")]
     with pytest.raises(UserError, match=r"no such field\."):
         setting.read(50, 1)
-
-
-def test_a_server_that_lacks_the_snapshot_is_left_for_one_that_has_it(setting: Setting) -> None:
-    setting.servers[0].refuses = [Refusal.of("snapshot", "no snapshot begins with 'ab'.")]
-    setting.read(0, 3)
-    assert setting.servers[1].asked == [0]
-
-
-def test_damage_that_a_server_finds_is_raised(setting: Setting) -> None:
     setting.servers[0].before = lambda step: Refusal.of("corruption", "part-0.arrow: rows differ.") if step else None
     setting.read(0, 1)
     with pytest.raises(DatapipeError, match="rows differ"):

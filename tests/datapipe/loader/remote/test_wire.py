@@ -47,9 +47,7 @@ def there_and_back(batches: dict[int, dict[str, Any]], most_bytes: int) -> dict[
 def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
     assert list(one) == list(other)
     for name, value in one.items():
-        np.testing.assert_array_equal(value, other[name])
-        assert getattr(value, "shape", None) == getattr(other[name], "shape", None)
-        assert getattr(value, "dtype", None) == getattr(other[name], "dtype", None)
+        np.testing.assert_array_equal(value, other[name], strict=True)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=6))

@@ -126,23 +126,6 @@ def test_any_runs_are_split_completely_and_fit_the_fixed_shape(rows: Any, size: 
             assert part.cu_seqlens[-1] * size == len(rows) * S + most
 
 
-@pytest.mark.parametrize(
-    ("layout", "rank", "places", "positions", "borders"),
-    [
-        ("document_zigzag", 0, [0, 1, -1, -1, 5, -1, 8, -1], [0, 1, 6, 7, 0, 3, 0, 3], [0, 4, 6, 8]),
-        ("document_zigzag", 1, [2, 3, 4, -1, 6, 7, 9, -1], [2, 3, 4, 5, 1, 2, 1, 2], [0, 4, 6, 8]),
-        ("document_contiguous", 0, [0, 1, 2, 5, 6, 8], [0, 1, 2, 0, 1, 0], [0, 3, 5, 6]),
-        ("document_contiguous", 1, [3, 4, -1, 7, -1, 9], [3, 4, 5, 2, 3, 1], [0, 3, 5, 6]),
-    ],
-)
-def test_parts_of_runs_of_five_three_and_two_tokens(
-    layout: Any, rank: int, places: list[int], positions: list[int], borders: list[int]
-) -> None:
-    part = split_documents(np.array([0, 5, 8, 10], np.int32), meshes(layout, 2)[rank], S, None)
-    assert [-1 if t in part.filled else place for t, place in enumerate(part.places.tolist())] == places
-    assert (part.positions.tolist(), part.cu_seqlens.tolist()) == (positions, borders)
-
-
 @pytest.mark.parametrize(("layout", "size"), [("contiguous", 1), *((layout, size) for layout in LAYOUTS for size in (1, 4))])
 def test_padded_borders_give_every_batch_the_same_shapes(output: Path, layout: Any, size: int) -> None:
     mesh = meshes(layout, size)[-1]

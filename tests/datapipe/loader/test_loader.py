@@ -10,7 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from itertools import islice
+from itertools import islice, pairwise
 from operator import length_hint
 from pathlib import Path
 from typing import Any
@@ -303,6 +303,37 @@ def test_position_never_passes_the_end(ending: Path) -> None:
     next(loader)
     assert loader.state_dict()["step"] == 6
     loader.load_state_dict(loader.state_dict())
+
+
+@pytest.mark.parametrize("skip", [[], [(1, 3), (5, 6)]])
+def test_state_of_a_step_is_the_one_that_was_taken_there(ending: Path, skip: list[tuple[int, int]]) -> None:
+    """For trainers that take batches ahead."""
+    loader = Loader(ending, global_batch_size=8, fields=("step",), drop_last=False, skip=skip)
+    start = loader.state_dict()
+    states = [(batch["step"], loader.state_dict()) for batch in loader]
+    assert all(loader.state_dict(np.int64(step + 1)) == state for step, state in states)
+    assert loader.state_dict(step=0) == start
+    for (_, state), (following, _) in pairwise(states):
+        loader.load_state_dict(state)
+        assert next(loader)["step"] == following
+
+
+def test_state_of_a_step_before_a_change_of_the_run_restores_the_change(output: Path) -> None:
+    before = Loader(output, global_batch_size=6)
+    before.seek(4)
+    changed = resumed(before, output, global_batch_size=4)
+    expected = first_tokens(islice(changed, 3))
+    again = Loader(output, global_batch_size=4)
+    again.load_state_dict(changed.state_dict(step=5))
+    assert first_tokens(islice(again, 2)) == expected[4:]
+
+
+@pytest.mark.parametrize("step", [-1, 4, 1.0, True, "2"])
+def test_state_of_a_step_that_was_not_handed_out_is_refused(output: Path, step: Any) -> None:
+    loader = Loader(output, global_batch_size=4)
+    list(islice(loader, 3))
+    with pytest.raises(UserError, match="from 0 to 3"):
+        loader.state_dict(step=step)
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, copy.copy, lambda loader: pickle.loads(pickle.dumps(loader))])

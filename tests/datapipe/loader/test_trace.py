@@ -53,19 +53,11 @@ def test_trace_document_finds_every_step_it_appears_at(output: Path) -> None:
     for step in range(28):
         for row in trace_step(output, step, global_batch_size=7, world_size=3):
             appeared.setdefault(row.key, []).append((step, row.rank, row.row, row.piece))
-    for key in sorted(appeared)[::7]:
+    for key in sorted(appeared)[::5]:
         found = trace_document(output, key, global_batch_size=7, world_size=3, num_epochs=20)
         assert [(one.step, one.rank, one.row, one.piece) for one in found] == appeared[key]
     with pytest.raises(UserError, match="step 28 is not in this run"):
         trace_step(output, 28, global_batch_size=7)
-
-
-def test_trace_document_split_over_rows_has_all_its_pieces(output: Path) -> None:
-    rows = [row for step in range(6) for row in trace_step(output, step, global_batch_size=7)]
-    goes_on = next(row for row in rows if row.token_start > 0)
-    found = trace_document(output, goes_on.key, global_batch_size=7, num_epochs=1)
-    assert sorted(one.token_start for one in found) == [0, goes_on.token_start]
-    assert {one.epoch for one in found} == {0}
 
 
 def test_trace_document_finds_documents_of_the_validation_split(output: Path) -> None:

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from datapipe.errors import UserError
 from datapipe.loader import Loader
 from datapipe.loader.order.state import sealed
 from tests.support.late_import import late_import
@@ -114,6 +115,9 @@ class History:
         assert self.loader.state_dict() == self.states[self.position], operation
         before = draw.randrange(self.position + 1)  # for trainers that take batches ahead
         assert self.loader.state_dict(before) == self.states[before]
+        if self.kind != "dataset":  # which believes the trainer's count
+            with pytest.raises(UserError):
+                self.loader.state_dict(self.position + 1)
 
     def close(self) -> None:
         if self.kind.startswith("device"):

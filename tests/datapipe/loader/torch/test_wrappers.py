@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -334,42 +332,6 @@ def test_samplers_that_other_trainers_put_in_are_refused(output: Path, endless: 
                 sample(dataset)
 
 
-def test_a_loader_that_is_repeated_forever_ends_with_its_run(output: Path) -> None:
-    """As DeepSpeed's RepeatingLoader does: at the end it asks for another iterator, and for the first batch of it."""
-
-    def repeated(loader: Any) -> Iterator[Any]:
-        batches = iter(loader)
-        while True:
-            batch = next(batches, None)
-            if batch is None:
-                batches = iter(loader)
-                batch = next(batches, None)
-            if batch is None:
-                return
-            yield batch
-
-    assert [batch["step"] for batch in repeated(loader_torch.dataloader(output, **OPTIONS))] == list(range(NUM_STEPS))
-
-
-@pytest.mark.needs("torchdata")
-@pytest.mark.parametrize("workers", [0, 2])
-def test_states_that_are_pickled_for_each_data_rank_restore_rows(output: Path, workers: int) -> None:
-    """As torchtitan does: a StatefulDataLoader that collates rows, with its state pickled under the name of the data rank."""
-
-    def loader(rank: int) -> Any:
-        dataset = loader_torch.StreamingDataset(output, **OPTIONS, rank=rank, world_size=2, samples=True)
-        return stateful.StatefulDataLoader(dataset, batch_size=2, num_workers=workers)
-
-    first = [loader(rank) for rank in range(2)]
-    before = [steps_of(each, 6) for each in first]
-    saved = {f"dp_rank_{rank}": pickle.dumps(each.state_dict()) for rank, each in enumerate(first)}
-    second = [loader(rank) for rank in range(2)]
-    for rank, each in enumerate(second):
-        each.load_state_dict(pickle.loads(saved[f"dp_rank_{rank}"]))
-    found = [[step.tolist() for step in (*steps, *steps_of(each))] for steps, each in zip(before, second)]
-    assert found == [[[step, step] for step in range(NUM_STEPS)]] * 2
-
-
 @pytest.mark.parametrize("workers", [0, 1])
 def test_dataset_that_was_made_before_the_process_group_is_refused(output: Path, begin_world: Any, workers: int) -> None:
     early = [loader_torch.dataloader(output, **OPTIONS, num_workers=workers), loader_torch.StreamingDataset(output, **OPTIONS)]
@@ -380,15 +342,6 @@ def test_dataset_that_was_made_before_the_process_group_is_refused(output: Path,
             next(iter(each))
     assert next(iter(told))["input_ids"].shape == (4, S)
     assert next(iter(loader_torch.dataloader(output, **OPTIONS)))["input_ids"].shape == (2, S)
-
-
-def test_world_without_a_rank_is_refused(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lightning's own launcher tells WORLD_SIZE and LOCAL_RANK before its process group begins."""
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.delenv("RANK", raising=False)
-    with pytest.raises(UserError, match="WORLD_SIZE=2 and no RANK"):
-        loader_torch.dataloader(output, **OPTIONS)
-    assert steps_of(loader_torch.dataloader(output, **OPTIONS, rank=1, world_size=2), 1) == [0]
 
 
 @pytest.mark.parametrize("kind", ["dataloader", "StreamingDataset"])

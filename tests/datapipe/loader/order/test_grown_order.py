@@ -91,16 +91,6 @@ def test_samples_are_those_of_a_simulation_and_each_row_comes_once_an_epoch(step
     assert sorted(rows[last.origin : last.origin + last.size]) == list(range(last.size))
 
 
-def check_inverse(steps: Sequence[tuple[int, int]], attempt: int, count: int = 450) -> None:
-    order = grown(steps)
-    rows = rows_of(order, np.arange(count), attempt)
-    epochs = range(order.epochs_until(count))
-    for row in range(0, order.num_rows, 3):
-        found = [ordinal for epoch in epochs for ordinal in order.ordinals_of(row, epoch, attempt)]
-        assert [ordinal for ordinal in sorted(found) if ordinal < count] == np.flatnonzero(rows == row).tolist()
-        assert len(set(found)) == len(found)
-
-
 @pytest.mark.parametrize("steps", CASES)
 @pytest.mark.parametrize("attempt", [0, 1, 5])
 def test_replacements_are_rows_of_the_same_epoch_that_no_move_changes_and_are_inverted(steps, attempt):
@@ -112,7 +102,11 @@ def test_replacements_are_rows_of_the_same_epoch_that_no_move_changes_and_are_in
     rows, replaced = rows_of(order, epoch), rows_of(order, epoch, attempt)
     assert sorted(replaced.tolist()) == sorted(rows.tolist())
     assert (replaced != rows).any() or last.size < 3 or attempt == 0
-    check_inverse(steps, attempt)
+    rows, epochs = rows_of(order, np.arange(450), attempt), range(order.epochs_until(450))
+    for row in range(0, order.num_rows, 3):
+        found = sorted(ordinal for number in epochs for ordinal in order.ordinals_of(row, number, attempt))
+        assert [ordinal for ordinal in found if ordinal < 450] == np.flatnonzero(rows == row).tolist()
+        assert len(set(found)) == len(found)
 
 
 @pytest.mark.parametrize("steps", CASES)

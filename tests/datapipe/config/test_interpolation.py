@@ -43,37 +43,18 @@ def test_escaped_text_is_read_back_as_it_was(text: str):
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "told"),
     [
-        (
-            "${DATAPIPE_NOT_SET}/x",
-            "m.yaml:4: sources.web.path: the environment variable DATAPIPE_NOT_SET is not set. "
-            "Set it, or write $${DATAPIPE_NOT_SET} for the text itself.",
-        ),
-        (
-            "${python:stdlob}",
-            "m.yaml:4: sources.web.path: found ${python:stdlob}. Did you mean 'python:stdlib'? Expected the name of an "
-            "environment variable, or one of: ${python:site-packages}, ${python:stdlib}. Write $${ for the text itself.",
-        ),
-        (
-            "${a b}",
-            "m.yaml:4: sources.web.path: found ${a b}. Expected the name of an environment variable, or one of: "
-            "${python:site-packages}, ${python:stdlib}. Write $${ for the text itself.",
-        ),
-        (
-            "${CORPUS/x",
-            "m.yaml:4: sources.web.path: found '${' without '}'. Expected ${NAME}. Write $${ for the text itself.",
-        ),
+        ("${DATAPIPE_NOT_SET}/x", "DATAPIPE_NOT_SET is not set"),
+        ("${python:stdlob}", "Did you mean 'python:stdlib'?"),
+        ("${a b}", "one of: ${python:site-packages}, ${python:stdlib}"),
+        ("${CORPUS/x", "without '}'"),
     ],
 )
-def test_bad_reference_is_refused_with_its_line(text: str, expected: str):
+def test_bad_reference_is_refused_with_its_line(text: str, told: str):
     with pytest.raises(UserError) as caught:
         interpolated({"sources": {"web": {"path": text}}}, ORIGINS)
-    assert str(caught.value) == expected
-
-
-def test_bad_reference_in_a_list_names_its_place():
-    with pytest.raises(
-        UserError, match=r"^m.yaml:9: stages\[1\].filter.length.words\[0\]: the environment variable NOT_SET_X "
-    ):
-        interpolated({"stages": ["a", {"filter.length": {"words": ["${NOT_SET_X}"]}}]}, ORIGINS)
+    assert str(caught.value).startswith("m.yaml:4: sources.web.path: ")
+    assert told in str(caught.value)
+    with pytest.raises(UserError, match=r"^m.yaml:9: stages\[1\].filter.length.words\[0\]: "):
+        interpolated({"stages": ["a", {"filter.length": {"words": [text]}}]}, ORIGINS)

@@ -107,12 +107,3 @@ def test_max_epochs_of_a_source_is_its_own_or_the_mixtures():
     sources = {"web": {"path": "a", "max_epochs": 2}, "code": {"path": "b"}}
     mixture = Mixture.model_validate({"name": "m", "output": "o", "sources": sources, "mixture": {"max_epochs": 4}})
     assert (mixture.max_epochs_of("web"), mixture.max_epochs_of("code")) == (2, 4)
-
-
-def test_strata_come_up_once_each_where_nothing_is_said():
-    strata = {"by": "score", "bounds": [0.5, 2]}
-    source = Mixture.model_validate({"name": "m", "output": "o", "sources": {"web": {"path": "a", "strata": strata}}}).sources[
-        "web"
-    ]
-    assert source.strata is not None
-    assert (source.strata.bounds, source.strata.repeats, source.strata.order) == ((0.5, 2.0), (1, 1, 1), "shuffled")

@@ -1,5 +1,3 @@
-import pickle
-
 from datapipe.config.origins import Origins
 from datapipe.config.yaml import parse_yaml
 
@@ -21,16 +19,8 @@ def test_where_of_a_default_names_the_nearest_written_key():
     assert origins().where(()) == "m.yaml"
 
 
-def test_where_without_a_file_is_the_path():
-    assert Origins().where(("pack", "method")) == "pack.method"
-
-
 def test_replaced_values_come_from_the_option():
     changed = origins().replaced(("stages",), ["x.y", {"z.w": {"k": 1}}], "--set")
     assert changed.where(("stages", 1, "z.w", "k")) == "--set: stages[1].z.w.k"
     assert changed.where(("stages", 1, "c.d", "e")) == "--set: stages[1].c.d.e"
     assert changed.where(("name",)) == "m.yaml:1: name"
-
-
-def test_origins_survive_pickling():
-    assert pickle.loads(pickle.dumps(origins())) == origins()

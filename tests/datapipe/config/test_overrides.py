@@ -73,34 +73,21 @@ def test_replaced_values_say_they_come_from_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("override", "expected"),
+    ("override", "place", "told"),
     [
-        ("seed", "--set: found 'seed', expected KEY=VALUE such as pack.sequence_length=1024."),
-        ("=3", "--set: found '=3', expected KEY=VALUE such as pack.sequence_length=1024."),
-        ("a..b=3", "--set: found 'a..b', expected a path of keys such as sources.web.weight."),
-        ("seed.x=1", "--set: seed.x: seed is 17, which has no keys. Expected a path such as sources.web.weight."),
-        (
-            "sources.wbe.weight=2",
-            "--set: sources.wbe: unknown source. Did you mean 'web'? Expected one of: web, web.v1.",
-        ),
-        (
-            "stages.9.x=1",
-            "--set: stages.9.x: no such item. Expected an index from 0 to 2, or one of: dedup.exact, short, filter.language.",
-        ),
-        (
-            "stages.filter.lenguage.x=1",
-            "--set: stages.filter.lenguage.x: no such item. Did you mean 'filter.language'? "
-            "Expected an index from 0 to 2, or one of: dedup.exact, short, filter.language.",
-        ),
-        ("mixture.phases.1.until=1", "--set: mixture.phases.1.until: no such item. Expected an index from 0 to 0."),
-        (
-            "seed=[1",
-            "--set seed:1: invalid YAML: while parsing a flow sequence expected ',' or ']', but got "
-            "'<stream end>', at column 3.",
-        ),
+        ("seed", "--set", "'seed', expected KEY=VALUE"),
+        ("=3", "--set", "'=3', expected KEY=VALUE"),
+        ("a..b=3", "--set", "'a..b'"),
+        ("seed.x=1", "--set: seed.x", "17, which has no keys"),
+        ("sources.wbe.weight=2", "--set: sources.wbe", "'web'? Expected one of: web, web.v1."),
+        ("stages.9.x=1", "--set: stages.9.x", "an index from 0 to 2, or one of: dedup.exact, short, filter.language."),
+        ("stages.filter.lenguage.x=1", "--set: stages.filter.lenguage.x", "Did you mean 'filter.language'?"),
+        ("mixture.phases.1.until=1", "--set: mixture.phases.1.until", "an index from 0 to 0."),
+        ("seed=[1", "--set seed:1", "invalid YAML"),
     ],
 )
-def test_bad_override_is_refused(override: str, expected: str):
+def test_bad_override_is_refused(override: str, place: str, told: str):
     with pytest.raises(UserError) as caught:
         apply_override(base(), ORIGINS, override)
-    assert str(caught.value) == expected
+    assert str(caught.value).startswith(f"{place}: ")
+    assert told in str(caught.value)

@@ -64,37 +64,27 @@ def test_anchor_name_used_again_names_the_later_value():
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "place", "told"),
     [
-        ("a: 1\nb:\n  c: 1\n  c: 2\n", "m.yaml:4: b.c: found twice, first in line 3. Remove one."),
-        ("a: 1\n b: 2\n", "m.yaml:2: invalid YAML: mapping values are not allowed here, at column 3."),
-        (
-            "a:\n\tb: 1\n",
-            "m.yaml:2: invalid YAML: while scanning for the next token found character '\\t' that cannot start any token "
-            "(indent with spaces), at column 1.",
-        ),
-        (
-            "a: [1,\n",
-            "m.yaml:2: invalid YAML: while parsing a flow node expected the node content, "
-            "but found '<stream end>', at column 1.",
-        ),
-        ("a: *x\n", "m.yaml:1: invalid YAML: found undefined alias 'x', at column 4."),
-        (
-            "a: 1\n---\nb: 2\n",
-            "m.yaml:2: invalid YAML: expected a single document in the stream but found another document, at column 1.",
-        ),
-        ("a: \x01", "m.yaml: invalid YAML: unacceptable character #x0001: special characters are not allowed."),
-        ("\na: !!python/object:os.system x", "m.yaml:2: the tag tag:yaml.org,2002:python/object:os.system is not supported."),
-        ("a: !mine {b: 1}", "m.yaml:1: the tag !mine is not supported."),
-        ("a: !!int x", "m.yaml:1: 'x' is not a valid value of its tag tag:yaml.org,2002:int."),
-        ("a: 1\n? [1, 2]\n: 3", "m.yaml:2: a key is a list or a mapping, expected text."),
-        ("a: 1\n<<: 3", "m.yaml:2: the merge key << takes a mapping or a list of mappings."),
-        ("a: &x\n  - *x\n", "m.yaml:1: an alias refers to a value that contains it."),
-        ("[" * 1200, "m.yaml: invalid YAML: nested too deeply."),
+        ("a: 1\nb:\n  c: 1\n  c: 2\n", "m.yaml:4: b.c", "first in line 3"),
+        ("a: 1\n b: 2\n", "m.yaml:2", "at column 3"),
+        ("a:\n\tb: 1\n", "m.yaml:2", "indent with spaces"),
+        ("a: [1,\n", "m.yaml:2", "at column 1"),
+        ("a: *x\n", "m.yaml:1", "undefined alias 'x'"),
+        ("a: 1\n---\nb: 2\n", "m.yaml:2", "single document"),
+        ("a: \x01", "m.yaml", "#x0001"),
+        ("\na: !!python/object:os.system x", "m.yaml:2", "os.system is not supported"),
+        ("a: !mine {b: 1}", "m.yaml:1", "!mine is not supported"),
+        ("a: !!int x", "m.yaml:1", "'x' is not a valid value"),
+        ("a: 1\n? [1, 2]\n: 3", "m.yaml:2", "expected text"),
+        ("a: 1\n<<: 3", "m.yaml:2", "<<"),
+        ("a: &x\n  - *x\n", "m.yaml:1", "a value that contains it"),
+        ("[" * 1200, "m.yaml", "nested too deeply"),
     ],
 )
-def test_bad_yaml_is_refused_with_its_line(text: str, expected: str):
-    assert refusal(text) == expected
+def test_bad_yaml_is_refused_with_its_line(text: str, place: str, told: str):
+    assert refusal(text).startswith(f"{place}: ")
+    assert told in refusal(text) and "\n" not in refusal(text)
 
 
 def test_aliases_that_multiply_are_refused_before_they_fill_memory():
@@ -102,32 +92,25 @@ def test_aliases_that_multiply_are_refused_before_they_fill_memory():
     assert "more than 100000 values" in refusal("\n".join(["a0: &a0 [x]", *levels]))
 
 
-def test_missing_file_names_the_command_that_writes_one(tmp_path: Path):
-    expected = "m.yaml: no such file. Expected a mixture file; `datapipe init m.yaml` writes one to start from."
-    assert file_refusal(tmp_path / "none.yaml") == expected
-
-
-def test_folder_is_refused(tmp_path: Path):
-    assert file_refusal(tmp_path) == "m.yaml: found a folder, expected a mixture file."
-
-
-def test_path_below_a_file_is_refused(tmp_path: Path):
+def test_file_that_cannot_be_read_is_refused(tmp_path: Path):
     (tmp_path / "file").touch()
-    assert file_refusal(tmp_path / "file" / "x.yaml") == "m.yaml: cannot be read: Not a directory."
+    assert "`datapipe init m.yaml`" in file_refusal(tmp_path / "none.yaml")
+    assert "folder" in file_refusal(tmp_path)
+    assert "Not a directory" in file_refusal(tmp_path / "file" / "x.yaml")
 
 
 @pytest.mark.parametrize(
-    ("content", "expected"),
+    ("content", "told"),
     [
-        (b"", "m.yaml:1: the file is empty. Expected a mixture; `datapipe init FILE` writes one to start from."),
-        (b"# only\n", "m.yaml:1: the file is empty. Expected a mixture; `datapipe init FILE` writes one to start from."),
-        (b"\n- a\n- b\n", "m.yaml:2: found a list, expected a mapping with keys such as name, output and sources."),
-        (b"name", "m.yaml:1: found a single value, expected a mapping with keys such as name, output and sources."),
-        (b"a: 1\nb: caf\xe9\n", "m.yaml:2: found the byte 0xe9, expected text in UTF-8."),
+        (b"", "m.yaml:1: the file is empty."),
+        (b"# only\n", "m.yaml:1: the file is empty."),
+        (b"\n- a\n- b\n", "m.yaml:2: found a list, expected a mapping"),
+        (b"name", "m.yaml:1: found a single value, expected a mapping"),
+        (b"a: 1\nb: caf\xe9\n", "m.yaml:2: found the byte 0xe9,"),
     ],
 )
-def test_file_that_is_no_mapping_is_refused_with_its_line(tmp_path: Path, content: bytes, expected: str):
-    assert file_refusal(tmp_path / "m.yaml", content) == expected
+def test_file_that_is_no_mapping_is_refused_with_its_line(tmp_path: Path, content: bytes, told: str):
+    assert file_refusal(tmp_path / "m.yaml", content).startswith(told)
 
 
 def test_byte_order_mark_is_no_part_of_the_text(tmp_path: Path):

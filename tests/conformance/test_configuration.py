@@ -1,0 +1,422 @@
+"""Every field of every model of a mixture: what it takes, and that anything else is refused in one line of its own.
+
+SECTIONS: model ─▶ where it stands in a file, and for each of its keys the values at the edges of what it takes
+a wrong value  ─▶  mixture.yaml:LINE: dotted.path: found …, expected …
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from datapipe.config import Mixture, StageUse, load_mixture
+from datapipe.config.yaml import dotted
+from datapipe.errors import UserError
+
+Key = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Values:
+    """Values that a key takes, and values that it refuses."""
+
+    right: list[Any]
+    wrong: list[Any]
+    needed: bool = False
+    beside: Mapping[str, Any] = field(default_factory=dict)
+    """Other keys of the section that the right values need."""
+
+
+def whole(least: int, most: int | None = None, **more: Any) -> Values:
+    edges = [] if most is None else [most]
+    return Values(
+        [least, *edges], [least - 1, *[edge + 1 for edge in edges], least + 0.5, True, str(least), None, [least]], **more
+    )
+
+
+def number(least: float = 0, *, above: float | None = None, none: bool = True) -> Values:
+    right, wrong = ([least, 1.5], [least - 1]) if above is None else ([above + 1e-9], [above])
+    return Values([*right, *([None] if none else [])], [*wrong, "1", True, [1], {"a": 1}, float("inf")])
+
+
+def text(*right: str, needed: bool = False, none: bool = False) -> Values:
+    return Values([*right, *([None] if none else [])], ["", 3, True, ["a"], {"a": "b"}, *([] if none else [None])], needed)
+
+
+def choice(*right: str, none: bool = False, **more: Any) -> Values:
+    return Values([*right, *([None] if none else [])], [f"{right[0]}x", "", 3, True, [right[0]], {right[0]: 1}], **more)
+
+
+def size(least: int = 1, none: bool = False) -> Values:
+    wrong = [least - 1, "256M", "", True, ["1GiB"], {"a": 1}]
+    return Values([least, "1GiB", *([None] if none else [])], [*wrong, *([] if none else [None])])
+
+
+def quantity(*right: Any, wrong: tuple[Any, ...]) -> Values:
+    return Values([*right, None], [0, "", "x", True, [1], *wrong])
+
+
+def share(*, below_one: bool = False, above_zero: bool = False, **more: Any) -> Values:
+    right = ["0.1%", 0.25, *([] if below_one else [1]), *([] if above_zero else [0])]
+    return Values(
+        right, [80, "101%", -0.1, "a%", True, [0.5], *([1] if below_one else []), *([0] if above_zero else [])], **more
+    )
+
+
+def flag() -> Values:
+    return Values([True, False], ["yes", 1, None, [True]])
+
+
+def section() -> Values:
+    return Values([{}], [3, "x", [1], True])
+
+
+WEIGHT = Values([0, 0.7, "70%", "1/3"], ["abc", True, -0.7, 1.5e300, None, [1]])
+STAGES = Values([[], ["dedup.exact", {"a.b:C": {"k": 1}}]], ["a.b", 3, [3], [{}], ["a b"], [{"a.b": 3}], ["a.b", "a.b"]])
+
+
+@dataclass(frozen=True)
+class Section:
+    """A model in a mixture."""
+
+    at: Key
+    keys: Mapping[str, Values]
+    mixture: Mapping[str, Any] = field(default_factory=dict)
+    """What the mixture has beside a name, an output and the source `web`."""
+
+
+WEB = {"path": "a"}
+TOKENIZER = {"tokenizer": {"path": "t.json"}}
+PHASES = {"mixture": {"tokens": 100, "phases": [{"until": 1, "weights": {"web": 1}}]}}
+SECTIONS = {
+    "Mixture": Section(
+        (),
+        {
+            "name": text("m", needed=True),
+            "seed": whole(0),
+            "output": text("s3://bucket/a", needed=True),
+            "max_quarantined": share(),
+            "max_unreadable_files": whole(0),
+            "validation": share(below_one=True),
+            "sources": Values([{"web": WEB}], [{}, ["a"], 3, {"web": 3}, {"we b": WEB}, {"-a": WEB}], needed=True),
+            "licenses": Values([[], "unknown", ["MIT", "unknown"]], [3, ["no licence"], [3]]),
+            "stages": STAGES,
+            "tokenizer": Values(["none", {"train": {}}], ["None", False, {}, {"train": {}, "path": "a"}]),
+            "pack": section(),
+            "shards": section(),
+            "documents": section(),
+            "mixture": section(),
+            "takedown": text("a.txt", none=True),
+            "publish": section(),
+            "execution": section(),
+        },
+    ),
+    "Source": Section(
+        ("sources", "web"),
+        {
+            "path": Values(["a", ["a", "b/*"]], ["", [], 3, None, [3], [""], {"a": "b"}], needed=True),
+            "prefix": text("https://a.org", none=True),
+            "exclude": Values([[], "a", ["a", "b"]], ["", 3, [""], None]),
+            "format": Values(["auto", "jsonl", {"csv": {"delimiter": ";"}}], ["", 3, ["csv"], {"csv": 3}, {}]),
+            "text": text("content.text"),
+            "id": text("key"),
+            "keep": Values([[], ["url"], {"a": "url"}], ["url", None, [3], ["text"], ["url", "url"], {"a": "u", "b": "u"}]),
+            "types": Values([{}, {"url": "date"}], [3, ["a"], {"url": "dates"}, {"urls": "date"}], beside={"keep": ["url"]}),
+            "check_fields": flag(),
+            "lone_surrogates": choice("quarantine", "replace"),
+            "weight": WEIGHT,
+            "max_epochs": number(above=0),
+            "strata": Values([None, {"by": "score", "bounds": [1]}], [3, "x", {"by": "text", "bounds": [1]}]),
+            "license": Values(["cc-by-4.0", "LicenseRef-mine", None], [3, "cc-by4.0", ["MIT"]]),
+            "license_field": Values(["terms", None], ["", 3, "text"]),
+            "homepage": Values(["http://a.org", None], ["a.org", "https://", "javascript:alert(1)", "https://a b", 3]),
+            "collected": Values(
+                ["2024-05-17", "2024-02", 2024, {"from": 2023, "to": "2024-05"}, None],
+                ["2024-13", "2023-02-29", True, 24, "", {"from": "2024"}, {"from": "2024-06", "to": "2024-05"}, ["2024"]],
+            ),
+            "synthetic": Values([True, False, {"model": "m"}], ["no", 3, None, []]),
+            "cost": Values([None, {"usd": 0}], [3, "x", {}, {"usd": 1, "usd_per_million_tokens": 1}]),
+            "stages": Values([None, *STAGES.right], STAGES.wrong),
+            "fingerprint": choice("stat", "content"),
+        },
+        {"sources": {"web": WEB, "code": WEB}},
+    ),
+    "SnapshotSource": Section(
+        ("sources", "old"),
+        {
+            "snapshot": text("runs/old", needed=True),
+            "version": text("1f2e", none=True),
+            "sources": Values([[], ["web"]], ["web", 3, [3]]),
+            "weight": WEIGHT,
+            "max_epochs": number(above=0),
+        },
+        {"sources": {"web": WEB, "old": {"snapshot": "runs/old"}}, **TOKENIZER},
+    ),
+    "StrataSpec": Section(
+        ("sources", "web", "strata"),
+        {
+            "by": Values(["score"], ["", 3, "text", None], needed=True),
+            "bounds": Values([[0], [-1.5, 2, 10]], [[], 3, [10, 2], [1, 1]], needed=True),
+            "repeat": Values([[], [1, 2]], [3, [1], [1, 2, 3], [1, 0], [1, 1.5]]),
+            "order": choice("shuffled", "ascending", "descending"),
+        },
+        {"sources": {"web": WEB | {"strata": {"by": "score", "bounds": [1]}}}},
+    ),
+    "SyntheticSpec": Section(
+        ("sources", "web", "synthetic"),
+        {"model": text("m", needed=True), "prompt": text("p", none=True)},
+        {"sources": {"web": WEB | {"synthetic": {"model": "m"}}}},
+    ),
+    "CostSpec": Section(
+        ("sources", "web", "cost"),
+        {"usd": number(none=False), "usd_per_million_tokens": number(none=False)},
+        {"sources": {"web": WEB | {"cost": {}}}},
+    ),
+    "TokenizerSpec": Section(
+        ("tokenizer",),
+        {
+            "train": Values([None], [3, "x", []]),
+            "path": Values(["t.json"], ["", 3, True, ["a"]]),
+            "eos": text("</s>", none=True),
+            "bos": text("<s>", none=True),
+            "pattern": choice("gpt2", "cl100k", "o200k", "llama3", "qwen2", none=True),
+            "special_tokens": Values([{"</s>": 7}, None], [3, {}, ["a"], {"a": "b"}, {"a": 1.5}]),
+        },
+        TOKENIZER,
+    ),
+    "TokenizerTraining": Section(
+        ("tokenizer", "train"),
+        {
+            "vocab_size": whole(257),
+            "sample_bytes": size(),
+            "pattern": choice("gpt2", "cl100k", "o200k", "llama3", "qwen2"),
+            "eos": text("</s>"),
+        },
+        {"tokenizer": {"train": {}}},
+    ),
+    "PackSpec": Section(
+        ("pack",),
+        {
+            "sequence_length": Values([2, 1 << 24, [8, 4]], [1, (1 << 24) + 1, "8", True, [], [8, 1], [8, 8], None, 2.5]),
+            "method": choice("best_fit", "concat", "buckets"),
+            "pool_documents": whole(1),
+            "max_padding": share(),
+            "min_piece": whole(1, 2048, beside={"method": "buckets"}),
+        },
+    ),
+    "ShardsSpec": Section(("shards",), {"format": choice("arrow", "parquet"), "target_bytes": size(4096)}),
+    "DocumentsSpec": Section(("documents",), {"format": choice("parquet", "jsonl.zst"), "target_bytes": size(4096)}),
+    "PublishSpec": Section(
+        ("publish",),
+        {
+            "min_tokens": quantity(1, "1.5k", "100B", wrong=("1.5", -1)),
+            "or_every": quantity(1, "1m", "30min", "6h", "2d", wrong=("0.5s", "1w", -1)),
+        },
+    ),
+    "MixtureSpec": Section(
+        ("mixture",),
+        {
+            "tokens": quantity(1, "100B", 1e9, wrong=("1.5", -5, "100 billion")),
+            "phases": Values([[]], [3, "x", [3], [{"until": 1}]]),
+            "weighting": Values(["given"], ["givn", "", 3, True]),
+            "temperature": Values([1, 2.5], [0.99, "x", True], beside={"weighting": "temperature"}),
+            "max_epochs": number(above=0),
+            "exhausted": choice("stop", "refuse", "redistribute", beside={"tokens": 9}),
+            "max_synthetic": share(),
+            "replay": Values([None, {"from": "o", "share": "5%"}], [3, "x", {"from": "o", "share": 1}]),
+            "window": whole(0),
+        },
+        TOKENIZER,
+    ),
+    "PhaseSpec": Section(
+        ("mixture", "phases", 0),
+        {
+            "until": Values([1, "100%"], [80, "a%", True, None, [1]], needed=True),
+            "weights": Values([{"web": 0.5}], [3, ["web"], {}, {"web": 0}, {"web": -1}, {"wbe": 1}], needed=True),
+            "schedule": choice("step", "linear"),
+            "stairs": whole(2, 1024, beside={"schedule": "linear"}),
+        },
+        PHASES,
+    ),
+    "ReplaySpec": Section(
+        ("mixture", "replay"),
+        {
+            "from": text("runs/old", needed=True),
+            "version": text("1f2e", none=True),
+            "share": share(below_one=True, above_zero=True, needed=True),
+        },
+        {"mixture": {"replay": {"from": "runs/old", "share": "5%"}}, **TOKENIZER},
+    ),
+    "ExecutionSpec": Section(
+        ("execution",),
+        {
+            "split_bytes": size(1024),
+            "bucket_bytes": size(1024),
+            "max_retries": whole(0),
+            "max_infrastructure_retries": whole(0),
+            "on_crash": choice("fail", "quarantine"),
+            "stall_s": number(above=0, none=False),
+            "memory": size(64 << 20, none=True),
+            "check_disk": flag(),
+            "cost_per_core_hour": number(),
+            "cost_per_node_hour": number(),
+            "resources": Values([{}], [3, ["a"], {"a": 3}]),
+        },
+    ),
+    "Resources": Section(
+        ("execution", "resources", "a.b"),
+        {"num_cpus": number(none=False), "num_gpus": number(none=False), "memory": size(none=True)},
+        {"execution": {"resources": {"a.b": {}}}},
+    ),
+}
+UNITED = {"SyntheticSpec"}
+"""Models in the place of which a plain value may stand, too. Their problems are told at the key that has either."""
+
+FIELDS = [(model, key) for model, section in SECTIONS.items() for key in section.keys]
+
+
+def _changed(section: Section, keys: Mapping[str, Any], leave_out: str = "") -> dict[str, Any]:
+    """The mixture of a section with some of its keys changed."""
+    whole_mixture = json.loads(json.dumps({"name": "m", "output": "o", "sources": {"web": WEB}, **section.mixture}))
+    inner: Any = whole_mixture
+    for part in section.at:
+        inner = inner[part] if isinstance(part, int) else inner.setdefault(part, {})
+    inner.update(keys)
+    inner.pop(leave_out, None)
+    return whole_mixture
+
+
+def _lines(mixture: Mapping[str, Any], inner: Key, above: Key = ()) -> Iterator[tuple[Key, str]]:
+    """The lines of a mixture: a key each down to the keys of `inner`, and whole values in a line below and beside it."""
+    for key, value in mixture.items():
+        path = (*above, key)
+        is_block = isinstance(value, dict) and bool(value) and path == inner[: len(path)]
+        written = "" if is_block else json.dumps(value).replace("Infinity", ".inf")
+        yield path, f"{'  ' * len(above)}{json.dumps(key)}: {written}"
+        if is_block:
+            yield from _lines(value, inner, path)
+
+
+def _written(folder: Path, section: Section, mixture: Mapping[str, Any]) -> tuple[Path, dict[Key, int]]:
+    """The file of a mixture, and the line of each of its keys."""
+    lines = list(_lines(mixture, section.at))
+    path = folder / "mixture.yaml"
+    path.write_text("\n".join(line for _, line in lines) + "\n")
+    return path, {key: index + 1 for index, (key, _) in enumerate(lines)}
+
+
+def _nearest(lines: Mapping[Key, int], key: Key) -> str:
+    """`:LINE` of a key, or of what stands above it."""
+    while key and key not in lines:
+        key = key[:-1]
+    return f":{lines[key]}" if key else ""
+
+
+def _refusal(path: Path) -> str:
+    with pytest.raises(UserError) as caught:
+        load_mixture(path)
+    return str(caught.value)
+
+
+def _shown(value: Any) -> str:
+    """How a message shows the value that it found, if that is no list or mapping."""
+    names = {None: "nothing", True: "true", False: "false"}
+    return names[value] if value is None or isinstance(value, bool) else repr(value)
+
+
+def _models(model: Any) -> dict[str, type[BaseModel]]:
+    """All models that a mixture is made of, by name. Stages have a spelling of their own."""
+    if isinstance(model, type) and issubclass(model, BaseModel) and model is not StageUse:
+        inner = [_models(info.annotation) for info in model.model_fields.values()]
+        return {model.__name__: model} | {name: found for models in inner for name, found in models.items()}
+    return {name: found for member in get_args(model) for name, found in _models(member).items()}
+
+
+def test_table_has_every_key_of_every_model() -> None:
+    models = _models(Mixture)
+    found = {name: {info.alias or key for key, info in model.model_fields.items()} for name, model in models.items()}
+    assert found == {name: set(section.keys) for name, section in SECTIONS.items()}
+    fields = [(name, key, info) for name, model in models.items() for key, info in model.model_fields.items()]
+    assert {(name, info.alias or key) for name, key, info in fields if info.is_required()} == {
+        (name, key) for name, key in FIELDS if SECTIONS[name].keys[key].needed
+    }
+
+
+@pytest.mark.parametrize(("model", "key"), FIELDS)
+def test_values_at_the_edges_are_read_and_read_back(tmp_path: Path, model: str, key: str) -> None:
+    section = SECTIONS[model]
+    for value in section.keys[key].right:
+        path, _ = _written(tmp_path, section, _changed(section, {**section.keys[key].beside, key: value}))
+        mixture = load_mixture(path)
+        assert Mixture.model_validate(mixture.model_dump(exclude_none=True)) == mixture
+
+
+@pytest.mark.parametrize(("model", "key"), FIELDS)
+def test_wrong_value_is_refused_in_one_line_with_file_line_path_found_and_expected(
+    tmp_path: Path, model: str, key: str
+) -> None:
+    section = SECTIONS[model]
+    for value in section.keys[key].wrong:
+        path, lines = _written(tmp_path, section, _changed(section, {**section.keys[key].beside, key: value}))
+        (line,) = _refusal(path).splitlines()
+        place = re.fullmatch(rf"{re.escape(str(path))}((?::\d+)?): (\S+?|sources\.we b): (.*)", line)
+        assert place is not None, line
+        own = dotted(section.at if model in UNITED else (*section.at, key))
+        assert place[2].startswith(own) and place[1] == _nearest(
+            lines, section.at if model in UNITED else (*section.at, key)
+        ), line
+        if not isinstance(value, list | dict) and place[2] == own and model not in UNITED:
+            assert f"found {_shown(value)}, expected " in line or f"'{value}' is " in line, line
+        assert re.search(r"expected|'.*' is |is 0|cannot be kept", line, re.I), line
+
+
+@pytest.mark.parametrize(("model", "key"), FIELDS)
+def test_mistyped_key_is_told_with_the_one_that_was_meant_and_a_needed_one_with_what_it_is(
+    tmp_path: Path, model: str, key: str
+) -> None:
+    section = SECTIONS[model]
+    wrong = f"{key[:-1]}_{key[-1]}" if len(key) > 2 else f"{key}{key}"
+    path, lines = _written(tmp_path, section, _changed(section, {wrong: 1}))
+    line = _refusal(path).splitlines()[0]
+    at = (*section.at, wrong)
+    assert ": unknown key." in line
+    if model not in UNITED:
+        assert line.startswith(f"{path}{_nearest(lines, at)}: {dotted(at)}: ")
+        assert f"'{key}'" in line and line.endswith(f": {', '.join(section.keys)}.")
+    if section.keys[key].needed and model not in UNITED and key != "snapshot":
+        path, lines = _written(tmp_path, section, _changed(section, {}, leave_out=key))
+        told = _refusal(path)
+        assert told.startswith(f"{path}{_nearest(lines, section.at)}: {dotted((*section.at, key))}: missing. Expected: ")
+        assert "\n" not in told
+
+
+_ANY = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text("ab./% 10"),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text("ab", min_size=1), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@pytest.mark.medium
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(FIELDS), _ANY)
+def test_any_value_anywhere_is_read_or_refused_in_lines_that_name_their_place(
+    tmp_path: Path, model_and_key: tuple[str, str], value: Any
+) -> None:
+    model, key = model_and_key
+    section = SECTIONS[model]
+    path, _ = _written(tmp_path, section, _changed(section, {key: value}))
+    try:
+        load_mixture(path)
+    except UserError as error:
+        for line in str(error).splitlines():
+            assert re.match(rf"{re.escape(str(path))}(:\d+)?: [^:]+: \S|… and \d+ more", line), line

@@ -46,7 +46,6 @@ def _rows(found: dict, source: str = "web") -> dict[str, dict]:
     return {row["name"]: row for row in found["sources"][source]["rows"]}
 
 
-@pytest.mark.slow
 def test_bench_of_a_whole_source_counts_the_documents_of_a_run(measured):
     found, report = measured
     rows, documents = _rows(found), report["sources"]["web"]["documents"]
@@ -60,6 +59,7 @@ def test_bench_of_a_whole_source_counts_the_documents_of_a_run(measured):
         assert rows[step]["documents_in"] - rows[step]["documents_out"] == dropped, name
     assert documents["dropped"]["dedup.minhash:duplicate"] > 0
     assert rows["redact.pii"]["documents_out"] == documents["kept"] == rows["tokenize"]["documents_in"]
+    assert rows["words"]["documents_in"] >= rows["filter.gopher_quality"]["documents_in"] > 0 == len(rows["words"]["uses"])
 
 
 def test_bench_rows_are_the_work_of_a_run_in_data_flow_order(measured):
@@ -73,22 +73,12 @@ def test_bench_rows_are_the_work_of_a_run_in_data_flow_order(measured):
     assert {name: rows[name]["kind"] for name in kinds} == kinds
 
 
-def test_bench_words_that_stages_share_belong_to_no_stage(measured):
-    rows = _rows(measured[0])
-    assert rows["words"]["documents_in"] >= rows["filter.gopher_quality"]["documents_in"] > 0
-    assert rows["words"]["uses"] == ""
-
-
 def test_bench_json_has_the_documented_keys_and_survives_a_round_trip(measured):
     found, _ = measured
     assert json.loads(json.dumps(found)) == found
     assert set(found) == {"version", "name", "core", "cores", "sources", "total", "peak_bytes", "scratch_bytes"}
-    documented = "documents text_bytes is_whole passes cpu_share seconds mb_per_s tokens quarantined source_bytes "
-    documented += "estimated_text_bytes estimated_core_hours bottleneck advice rows"
-    assert set(found["sources"]["web"]) == set(documented.split())
     keys = "name kind uses seconds share bytes mb_per_s documents_in documents_out"
     assert all(set(row) == set(keys.split()) for row in found["sources"]["web"]["rows"])
-    assert set(found["total"]) == {"text_bytes", "estimated_text_bytes", "estimated_core_hours", "mb_per_s"}
 
 
 def test_bench_shares_add_up_without_training(measured):
@@ -136,16 +126,6 @@ def test_bench_leaves_out_earlier_runs_that_stages_compare_against(tmp_path):
         {name: (row["bytes"], row["documents_out"]) for name, row in _rows(result, "new").items()} for result in benches
     )
     assert alone == compared
-
-
-@pytest.mark.slow
-def test_bench_with_the_users_tokenizer_trains_none(tmp_path, corpus, measured):
-    web = corpus[: corpus.index("  books:")]
-    runs.run_mixture(runs.write_mixture(tmp_path, web), make_engine=runs.InProcess)
-    tail = runs.TAIL.replace("train: {vocab_size: 600, sample_bytes: 1MiB}", f"path: {tmp_path}/out/tokenizer.json")
-    found = _bench(runs.write_mixture(tmp_path, web, tail=tail), sample_bytes=64 * MB)
-    assert found["sources"]["web"]["tokens"] == measured[0]["sources"]["web"]["tokens"]
-    assert "sample" not in _rows(found)
 
 
 def _allowed_cores() -> set[int] | None:
@@ -202,17 +182,6 @@ def test_sample_fills_its_budget_and_estimates_the_size_of_the_source(many, glob
     assert budget <= some.text_bytes < budget + 2000 and not some.is_whole
     assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.1)
     assert some == choose_sample(planned, FieldNames(), budget, seed=1)
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("name", ["c4_theguardian.jsonl.gz", "govuk_news.jsonl.zst", "cleaneval_web.jsonl.zst"])
-def test_sample_of_a_real_archive_estimates_its_size(tmp_path, real_data, name):
-    text = f"name: s\noutput: {tmp_path}/out\nsources:\n  web: {{path: '{real_data}/prose/{name}'}}\n"
-    (tmp_path / "real.yaml").write_text(text)
-    planned = prepare(load_mixture(tmp_path / "real.yaml")).sources["web"]
-    whole = choose_sample(planned, FieldNames(), 100 * MB, seed=1)
-    some = choose_sample(planned, FieldNames(), whole.text_bytes // 3, seed=1)
-    assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.2)
 
 
 def test_sample_comes_from_many_files_and_depends_on_the_seed(many):
@@ -274,16 +243,12 @@ def test_bench_of_a_wrong_mixture_is_the_users_error_as_in_a_run(tmp_path, stage
         _bench(mixture, source=source)
 
 
-def test_bench_of_a_source_without_documents_is_the_users_error(tmp_path):
-    (tmp_path / "a.jsonl").write_text("{broken\n")
-    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n")
-    with pytest.raises(UserError, match="source 'web': nothing to measure"):
-        _bench(mixture)
-
-
-def test_bench_of_stages_that_keep_nothing_still_measures_them(tmp_path):
+def test_bench_of_a_source_without_documents_is_refused_and_of_stages_that_keep_none_measured(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
     stages = "stages:\n  - filter.length: {min_words: 100000}\n  - dedup.minhash\n"
-    found = _bench(runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages))
-    assert _rows(found)["filter.length"]["documents_out"] == 0
-    assert found["sources"]["web"]["tokens"] == 0
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages)
+    found = _bench(mixture)
+    assert _rows(found)["filter.length"]["documents_out"] == found["sources"]["web"]["tokens"] == 0
+    (tmp_path / "a.jsonl").write_text("{broken\n")
+    with pytest.raises(UserError, match="source 'web': nothing to measure"):
+        _bench(mixture)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
+from shutil import copytree
 
 import pytest
 
 from tests.support import browsed
 from tests.support.browsed import Browsed
+from tests.support.finished import deduplicated  # noqa: F401
 
 
 @pytest.fixture(scope="session")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsed]:
-    """Endpoints about an output with tokens. The functions of its mixture stay importable."""
-    folder = tmp_path_factory.mktemp("browsed")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(folder))
-        yield browsed.browse(browsed.make(folder, "{train: {vocab_size: 400, sample_bytes: 64KiB}}"))
+def finished(deduplicated: Path) -> Browsed:  # noqa: F811
+    """Endpoints about an output with tokens, which no test changes."""
+    return browsed.browse(deduplicated / "out")
+
+
+@pytest.fixture
+def copied(deduplicated: Path, tmp_path: Path) -> Browsed:  # noqa: F811
+    """Endpoints about a copy of that output, over the same inputs."""
+    copytree(deduplicated / "out", tmp_path / "out")
+    return browsed.browse(tmp_path / "out")

@@ -8,20 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from datapipe import api
 from datapipe.browse.lookup import making
 from datapipe.browse.output import BrowsedOutput
-from datapipe.config import load_mixture
-from datapipe.engine.run import Run
-from tests.support import browsed, corpora, runs
+from tests.support import browsed, corpora
 from tests.support.browsed import EMAIL, Browsed
+from tests.support.finished import finish
 from tests.support.object_store import object_store
 
 
 @pytest.mark.medium
-def test_what_is_missing_of_a_whole_run_is_said_without_the_message_of_its_error(finished: Browsed, tmp_path: Path) -> None:
-    copy = tmp_path / "out"
-    shutil.copytree(finished.folder / "out", copy)
+def test_what_is_missing_of_a_whole_run_is_said_without_the_message_of_its_error(copied: Browsed) -> None:
+    copy = copied.folder / "out"
     report = json.loads((copy / "report.json").read_bytes())
     (copy / "report.json").write_text(json.dumps({**report, "status": "failed", "problem": f"cannot take {EMAIL}"}))
     notes = browsed.browse(copy).get("output")["notes"]
@@ -55,11 +52,7 @@ def test_an_output_on_an_object_store_is_browsed_through_the_cache_of_the_machin
         stages = "[filter.length: {min_words: 5}]"
         sources = f"sources:\n  web: {{path: '{tmp_path}/a.jsonl', stages: {stages}}}"
         path.write_text(f"name: test\noutput: 's3://bucket/out{query}'\n{sources}\ntokenizer: none\n")
-        run = Run(load_mixture(path), runs.InProcess, runs.Watcher())
-        problem = api.execute(run)
-        api.keep_report(run, problem)
-        assert problem is None
-        output = BrowsedOutput.open(run.root.url)
+        output = BrowsedOutput.open(finish(path).mixture.output)
         opened = Browsed(tmp_path, browsed.Api(output, making.look_up(output, lambda *told: None)))
         assert [row["id"] for row in opened.listed(fate="dropped")] == [f"doc-{n}" for n in range(1, 5)]
         [kept] = opened.get("lookup", q="doc-7")["documents"]

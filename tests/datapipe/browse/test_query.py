@@ -1,56 +1,11 @@
-"""Lists of documents against brute force over all rows."""
+"""Values of tags, and requests that make no sense. Filters, orders and pages: tests/conformance/test_looking.py."""
 
 from __future__ import annotations
 
-import math
-from itertools import product
-from typing import Any
-
 import pytest
 
-from datapipe.browse import query
 from datapipe.browse.server import RequestError
 from tests.support.browsed import Browsed
-
-
-def brute_force(rows: list[dict[str, Any]], options: dict[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a list in its order; `rows` in the order of the tables."""
-    low, high = options.get("min", -math.inf), options.get("max", math.inf)
-    is_bounded = "min" in options or "max" in options
-    chosen = [
-        row
-        for row in rows
-        if all(options.get(name, "") in ("", row[name]) for name in ("source", "fate", "stage", "rule"))
-        and (not is_bounded or (row["value"] is not None and low <= row["value"] <= high))
-    ]
-    sort = options.get("sort", "key")
-    kind, sign = sort.removeprefix("-"), -1 if sort.startswith("-") else 1
-    if kind == "key":
-        return sorted(chosen, key=lambda row: row["key"])
-    return sorted(chosen, key=lambda row: (row[kind] is None, sign * (row[kind] or 0)))
-
-
-@pytest.mark.medium
-def test_filters_orders_and_pages_equal_brute_force(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(query, "CHUNK_ROWS", 13)
-    monkeypatch.setattr(query, "_KEY_ROWS", 7)
-    api = finished.api
-    rows = api.rows.of(range(api.lookup.num_docs))
-    filters: list[dict[str, Any]] = [
-        {},
-        {"source": "web"},
-        {"fate": "dropped"},
-        {"fate": "quarantined"},
-        {"stage": "filter.length", "rule": "too_few_words"},
-        {"fate": "dropped", "min": 3},
-        {"min": 0.5, "max": 8},
-        {"source": "plain", "fate": "kept"},
-    ]
-    for chosen, sort, (offset, limit) in product(filters, query.SORTS, [(0, 500), (3, 5), (40, 30)]):
-        options = {**chosen, "sort": sort}
-        answer, expected = finished.get("documents", **options, offset=offset, limit=limit), brute_force(rows, options)
-        assert answer["total"] == len(expected), options
-        assert answer["documents"] == expected[offset : offset + limit], options
 
 
 @pytest.mark.medium

@@ -52,16 +52,9 @@ def test_planted_data_is_in_no_answer_of_any_endpoint(finished: Browsed) -> None
         assert everything.count(replacement) > 50, "the documents are shown, with their replacements"
     fates = {row["fate"] for answer in told for row in (answer["documents"] if "offset" in answer else ())}
     assert fates == {"kept", "dropped", "quarantined"}
-
-
-@pytest.mark.medium
-def test_the_planted_data_is_in_the_files_that_the_endpoints_read(finished: Browsed) -> None:
-    """The test above proves something: the texts as read hold the data, and a source without redactions shows it."""
-    row = finished.listed(source="web", fate="dropped")[0]
+    row = finished.listed(source="web", fate="dropped")[0]  # the text as it was read holds the data
     original = finished.api.view.originals.read(bytes.fromhex(row["key"]))
-    assert original.batch is not None
-    assert "planted.person@" in original.batch.texts[0].as_py()
-    assert not finished.api.redactor.redacts("plain")
+    assert original.batch is not None and "planted.person@" in original.batch.texts[0].as_py()
     assert finished.api.redactor.one("plain", EMAIL) == EMAIL
 
 

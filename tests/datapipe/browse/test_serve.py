@@ -11,6 +11,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.support.browsed import Browsed
+from tests.support.cli_processes import COMMAND
+from tests.support.command_line import datapipe
 
 _LOADED = """
 import sys
@@ -34,14 +36,7 @@ def test_the_page_starts_and_lists_without_the_compiler_and_other_large_packages
 
 @pytest.mark.medium
 def test_the_command_prints_the_address_first_and_ends_with_ctrl_c(finished: Browsed) -> None:
-    command = [
-        sys.executable,
-        "-c",
-        "from datapipe.cli.main import main; main()",
-        "browse",
-        str(finished.folder / "out"),
-        "--no-open",
-    ]
+    command = [*COMMAND, "browse", str(finished.folder / "out"), "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         address = process.stdout.readline().strip()
@@ -54,8 +49,6 @@ def test_the_command_prints_the_address_first_and_ends_with_ctrl_c(finished: Bro
 
 
 def test_a_folder_without_a_run_ends_in_one_sentence(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", "from datapipe.cli.main import main; main()", "browse", str(tmp_path), "--no-open"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
+    done = datapipe(["browse", str(tmp_path), "--no-open"])
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "no run has left anything here" in done.stderr

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
-from datapipe import api, catalogue
-from datapipe.config import load_mixture
+from datapipe import catalogue
 from datapipe.config.stage_use import StageUse, parse_stage
-from datapipe.engine.run import Run
 from datapipe.stage.base import Filter
 from datapipe.stage.ranking import BELOW_SHARE
 from tests.support import browsed, corpora, runs
 from tests.support.browsed import Browsed
 from tests.support.fasttext_files import Recipe
+from tests.support.finished import finish
 from tests.support.global_stages import batch_of
 
 pytestmark = pytest.mark.medium
@@ -69,10 +68,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Browsed:
         + "".join(f"      - {stage}\n" for stage in listed)
         for name, listed in stages.items()
     )
-    run = Run(load_mixture(runs.write_mixture(folder, sources, "", "tokenizer: none")), runs.InProcess, runs.Watcher())
-    problem = api.execute(run)
-    api.keep_report(run, problem)
-    assert problem is None
+    finish(runs.write_mixture(folder, sources, "", "tokenizer: none"))
     return browsed.browse(folder / "out")
 
 
@@ -159,9 +155,6 @@ def test_just_kept_are_those_that_the_run_kept(shown: Browsed) -> None:
     assert {row["fate"] for row in sides["kept"]} == {"kept"}
     assert {row["fate"] for row in sides["dropped"]} == {"dropped"}
     assert sides["dropped_later"] > 0
-
-
-def test_sides_of_a_tagged_rule_are_told_as_tagged(shown: Browsed) -> None:
     sides = shown.get("borderline", source="plain-0-tag", stage="filter.length", rule="too_few_words")
     assert sides["mode"] == "tag"
     assert {row["fate"] for row in [*sides["kept"], *sides["dropped"]]} == {"kept"}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
 import pyarrow as pa
@@ -15,48 +17,40 @@ import pytest
 from datapipe.card.card import card_files
 from datapipe.card.data_files import data_files, exported_files
 from datapipe.card.front_matter import front_matter, hub_license, size_category
-from datapipe.card.provenance import of_manifest, provenance
+from datapipe.card.provenance import of_manifest
 from datapipe.card.write import is_unedited, signed, write_card
 from datapipe.shards.datasets.write import WrittenSplit
-from datapipe.shards.manifest import Manifest, read_manifest, snapshot_folder
+from datapipe.shards.manifest import Manifest, read_manifest, read_snapshot, snapshot_folder
 from datapipe.storage import Root
-from tests.support import corpora, runs
+from tests.support import runs
+from tests.support.finished import finish, write_licensed
 
-HOSTILE = "m|`x`\n---\n<script>"
-SOURCES = """
-  web: {{path: {folder}/web.jsonl, license_field: terms, license: CC-BY-4.0, homepage: https://example.org, collected: 2024-05}}
-  made: {{path: {folder}/made.jsonl, license: LicenseRef-our-terms, synthetic: {{model: {model}}}}}
-"""
-STAGES = "stages: [normalize.unicode, filter.gopher_quality, dedup.exact, redact.pii]"
+
+@dataclass(frozen=True)
+class _Carded:
+    """An output, with the report and the card that its run wrote."""
+
+    folder: Path
+
+    @property
+    def report(self) -> dict[str, Any]:
+        return json.loads((self.folder / "report.json").read_bytes())
+
+    @property
+    def root(self) -> Root:
+        return Root(str(self.folder))
+
+    def read(self, name: str) -> str:
+        return (self.folder / name).read_text()
 
 
 @pytest.fixture(scope="module")
-def outputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, runs.Finished]:
-    """A run with tokens and one with documents."""
+def outputs(documents: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, _Carded]:
+    """A run with tokens and one with documents, over the same sources."""
     folder = tmp_path_factory.mktemp("card")
-    for seed, name in enumerate(("web", "made")):
-        rows: list[dict[str, Any]] = list(corpora.documents(seed, 60))
-        for number, row in enumerate(rows):
-            row["text"] += f"\nWrite to joe{number}@example.org." if number % 5 == 0 else ""
-            row["terms"] = ["mit", None][number % 2]
-        corpora.write_jsonl(folder / f"{name}.jsonl", rows)
-    sources = SOURCES.format(folder=folder, model=json.dumps(HOSTILE))
-    tails = {"tokens": f"{runs.TAIL}\nmixture: {{tokens: 50000}}", "documents": "tokenizer: none"}
-    return {
-        name: runs.run_mixture(
-            runs.write_mixture(folder, sources, STAGES, tail), output=folder / name, make_engine=runs.InProcess
-        )
-        for name, tail in tails.items()
-    }
-
-
-def _card(finished: runs.Finished) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The report of a run, and its card."""
-    report = finished.report
-    report["provenance"] = provenance(finished.mixture, finished.plan, report)
-    root = Root(finished.mixture.output)
-    mixture = root.read_bytes("mixture.yaml").decode()
-    return report, card_files(report, finished.snapshot, mixture, data_files(root, finished.snapshot))
+    stages = "stages: [normalize.unicode, filter.gopher_quality, dedup.exact, redact.pii]"
+    finish(runs.write_mixture(folder, write_licensed(folder), stages, f"{runs.TAIL}\nmixture: {{tokens: 50000}}"))
+    return {"tokens": _Carded(folder / "out"), "documents": _Carded(documents / "out")}
 
 
 def _tables(text: str) -> Iterator[list[list[str]]]:
@@ -77,9 +71,9 @@ def _number(cell: str) -> int:
 
 @pytest.mark.medium
 @pytest.mark.parametrize("kind", ["tokens", "documents"])
-def test_totals_of_the_card_are_those_of_the_report(outputs: dict[str, runs.Finished], kind: str) -> None:
-    report, files = _card(outputs[kind])
-    text, total = files["README.md"].decode(), report["total"]
+def test_totals_of_the_card_are_those_of_the_report(outputs: dict[str, _Carded], kind: str) -> None:
+    report = outputs[kind].report
+    text, total = outputs[kind].read("README.md"), report["total"]
     documents = total["documents"]
     removed = {row[0].strip("`*"): _number(row[2]) for row in _table(text, "stage and rule")[1:]}
     assert removed == {"read": documents["read"], "kept": documents["kept"], **documents["dropped"]}
@@ -95,21 +89,20 @@ def test_totals_of_the_card_are_those_of_the_report(outputs: dict[str, runs.Fini
     replaced = {name: count for name, count in total["counts"].items() if "_regions_by_" not in name}
     assert {f"redact.pii:{name}": count for name, count in spans.items()} == replaced
     assert spans["email"] > 0
-    assert _card(outputs[kind])[1] == files
 
 
 @pytest.mark.medium
 @pytest.mark.parametrize("kind", ["tokens", "documents"])
 @pytest.mark.needs("huggingface_hub")
-def test_the_hub_reads_the_front_matter(outputs: dict[str, runs.Finished], kind: str) -> None:
+def test_the_hub_reads_the_front_matter(outputs: dict[str, _Carded], kind: str) -> None:
     from huggingface_hub import DatasetCard
 
-    report, files = _card(outputs[kind])
-    data = DatasetCard(files["README.md"].decode()).data.to_dict()
+    report = outputs[kind].report
+    data = DatasetCard(outputs[kind].read("README.md")).data.to_dict()
     assert sorted(data["license"]) == ["cc-by-4.0", "mit", "other"]
     assert data["license_name"] == "licenseref-our-terms"
     assert (data["task_categories"], data["size_categories"]) == (["text-generation"], ["n<1K"])
-    folder = Path(outputs[kind].mixture.output)
+    folder = outputs[kind].folder
     infos = data["dataset_info"] if isinstance(data["dataset_info"], list) else [data["dataset_info"]]
     for config, info in zip(data["configs"], infos, strict=True):
         for split, counts in zip(config["data_files"], info["splits"], strict=True):
@@ -126,14 +119,13 @@ def test_the_hub_reads_the_front_matter(outputs: dict[str, runs.Finished], kind:
 
 
 @pytest.mark.medium
-def test_text_of_users_stays_text(outputs: dict[str, runs.Finished]) -> None:
-    _, files = _card(outputs["tokens"])
-    front, text = files["README.md"].decode().removeprefix("---\n").split("---\n", 1)
+def test_text_of_users_stays_text(outputs: dict[str, _Carded]) -> None:
+    front, text = outputs["tokens"].read("README.md").removeprefix("---\n").split("---\n", 1)
     assert "<script>" not in text
     assert all(len(row) == 9 for row in _table(text, "source"))
-    assert str(Path(outputs["tokens"].mixture.sources["web"].path[0]).parent) not in text
+    assert str(outputs["tokens"].folder.parent / "web.jsonl") not in text
     assert "script" not in front
-    described = json.loads(files["croissant.json"])
+    described = json.loads(outputs["tokens"].read("croissant.json"))
     (agent,) = [each["prov:wasAttributedTo"] for each in described["prov:wasDerivedFrom"] if "prov:wasAttributedTo" in each]
     assert agent["name"] == "m|`x` --- <script>"
 
@@ -142,13 +134,11 @@ def test_text_of_users_stays_text(outputs: dict[str, runs.Finished]) -> None:
 @pytest.mark.needs("mlcroissant")
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("kind", ["tokens", "documents"])
-def test_mlcroissant_validates_and_reads_the_documents(outputs: dict[str, runs.Finished], kind: str) -> None:
+def test_mlcroissant_validates_and_reads_the_documents(outputs: dict[str, _Carded], kind: str) -> None:
     import mlcroissant
 
-    report, files = _card(outputs[kind])
-    path = Path(outputs[kind].mixture.output) / "croissant.json"
-    path.write_bytes(files["croissant.json"])
-    dataset = mlcroissant.Dataset(str(path))
+    report = outputs[kind].report
+    dataset = mlcroissant.Dataset(str(outputs[kind].folder / "croissant.json"))
     assert not dataset.metadata.ctx.issues.errors
     assert str(dataset.metadata.ctx.conforms_to.value).endswith("1.1")
     if kind == "documents":
@@ -159,29 +149,27 @@ def test_mlcroissant_validates_and_reads_the_documents(outputs: dict[str, runs.F
 
 
 @pytest.mark.medium
-def test_a_report_without_provenance_has_the_licences_of_the_manifest(outputs: dict[str, runs.Finished]) -> None:
-    finished = outputs["tokens"]
-    report = finished.report
-    entry = of_manifest(finished.snapshot, report)
+def test_a_report_without_provenance_has_the_licences_of_the_manifest(outputs: dict[str, _Carded]) -> None:
+    report, manifest = outputs["tokens"].report, read_snapshot(outputs["tokens"].root)
+    entry = of_manifest(manifest, report)
     assert {name: numbers["documents"] for name, numbers in entry["licenses"].items()} == {
         "CC-BY-4.0": report["sources"]["web"]["documents"]["kept"],
         "LicenseRef-our-terms": report["sources"]["made"]["documents"]["kept"],
     }
     assert entry["synthetic"]["synthetic"]["tokens"] == report["sources"]["made"]["tokens"]
     older = {"license": "Our own terms!", "synthetic": True}
-    made = finished.snapshot.sources["made"].model_copy(update=older)
-    snapshot = finished.snapshot.model_copy(update={"sources": {**finished.snapshot.sources, "made": made}})
+    made = manifest.sources["made"].model_copy(update=older)
+    snapshot = manifest.model_copy(update={"sources": {**manifest.sources, "made": made}})
     assert "LicenseRef-our-own-terms" in of_manifest(snapshot, report)["licenses"]
     text = card_files(report | {"provenance": of_manifest(snapshot, report)}, snapshot, "", data_files(Root("."), snapshot))
     assert b"`LicenseRef-our-own-terms`" in text["README.md"]
 
 
 @pytest.mark.medium
-def test_a_card_that_somebody_edited_stays(outputs: dict[str, runs.Finished]) -> None:
-    finished = outputs["documents"]
-    root, report = Root(finished.mixture.output), _card(finished)[0]
+def test_a_card_that_somebody_edited_stays(outputs: dict[str, _Carded], tmp_path: Path) -> None:
+    copytree(outputs["documents"].folder, tmp_path / "out")
+    root, report = Root(str(tmp_path / "out")), outputs["documents"].report
     snapshot: Manifest = read_manifest(root)
-    assert write_card(root, snapshot, report) is None
     first = root.read_bytes("README.md")
     assert is_unedited(first)
     assert root.read_bytes(f"{snapshot_folder(snapshot.fingerprint)}/README.md") == first
@@ -204,31 +192,9 @@ def test_packed_rows_in_json_lines_tell_their_types() -> None:
     assert "license" not in found
 
 
-@pytest.mark.parametrize(
-    ("rows", "category"),
-    [
-        (0, "n<1K"),
-        (999, "n<1K"),
-        (1000, "1K<n<10K"),
-        (99_999, "10K<n<100K"),
-        (10**6, "1M<n<10M"),
-        (10**11, "100B<n<1T"),
-        (10**12, "n>1T"),
-    ],
-)
-def test_sizes_are_in_the_categories_of_the_hub(rows: int, category: str) -> None:
-    assert size_category(rows) == category
-
-
-@pytest.mark.parametrize(
-    ("license", "name"),
-    [
-        ("CC-BY-4.0", "cc-by-4.0"),
-        ("GPL-3.0-or-later", "gpl-3.0"),
-        ("ODC-By-1.0", "odc-by"),
-        ("PSF-2.0", "other"),
-        ("EUPL-1.2+", "eupl-1.2"),
-    ],
-)
-def test_licences_have_the_names_of_the_hub(license: str, name: str) -> None:
-    assert hub_license(license) == name
+def test_sizes_and_licences_have_the_names_of_the_hub() -> None:
+    sizes = {0: "n<1K", 999: "n<1K", 1000: "1K<n<10K", 99_999: "10K<n<100K", 10**6: "1M<n<10M", 10**12: "n>1T"}
+    assert {rows: size_category(rows) for rows in sizes} == sizes
+    names = {"CC-BY-4.0": "cc-by-4.0", "GPL-3.0-or-later": "gpl-3.0", "ODC-By-1.0": "odc-by", "PSF-2.0": "other"}
+    names["EUPL-1.2+"] = "eupl-1.2"
+    assert {license: hub_license(license) for license in names} == names

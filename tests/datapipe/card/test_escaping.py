@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from html.parser import HTMLParser
 
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -36,41 +35,15 @@ def _read_back(cell: str) -> tuple[list[str], set[str]]:
     return [text.strip() for text in page.cells], page.tags - {"table", "thead", "tbody", "tr", "th", "td"}
 
 
-HOSTILE = [
-    "a|b",
-    "`|`",
-    "a\\|b`",
-    "``",
-    "<script>alert(1)</script>",
-    "![x](https://e.org/p.png)",
-    "[a](b)",
-    "&amp;",
-    "**b** __c__ ~~d~~",
-    "a\nb\n\n# c",
-    "a\u202eb\u0000c",
-    "<!-- x -->",
-    "\\",
-    "$x$",
-    "---",
-    "",
-]
-
-
 @given(st.text(max_size=60) | st.text(alphabet="`|\\<>&*_[]()!#~$ \n-a", max_size=30))
 @example("\\|")
+@example("![x](https://e.org/p.png) <!-- x --> &amp; **b** ~~d~~ $x$")
+@example("a\nb\n\n# c \u202e\u0000 `|` a\\|b`")
 def test_text_in_a_table_is_read_back_as_it_is(text: str) -> None:
-    for written, allowed in ((code(text), {"code"}), (prose(text), set())):
+    for written, allowed in ((code(text), {"code"}), (prose(text), set()), (shown(text), {"code"})):
         cells, tags = _read_back(written)
         assert cells == ["a", "b", plain(text).strip(), "end"]
         assert tags <= allowed
-
-
-@pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_stays_text(text: str) -> None:
-    for written in (code(text), prose(text), shown(text)):
-        cells, tags = _read_back(written)
-        assert cells[2] == plain(text).strip()
-        assert tags <= {"code"}
     assert "\n" not in plain(text)
 
 

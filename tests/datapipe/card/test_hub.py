@@ -15,6 +15,7 @@ from datapipe.card.hub import hub_target
 from datapipe.errors import UserError
 from tests.support import cli_processes, corpora, runs
 from tests.support.fake_hub import REPOSITORY, FakeHub, fake_hub
+from tests.support.finished import finish
 
 pytestmark = pytest.mark.needs("huggingface_hub")
 TOKEN = "hf_" + "Secret" * 5
@@ -34,9 +35,7 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("hub")
     corpora.write_jsonl(folder / "web.jsonl", corpora.documents(1, 200))
     source = f"  web: {{path: {folder}/web.jsonl, license: cc-by-4.0}}"
-    runs.run_mixture(runs.write_mixture(folder, source), make_engine=runs.InProcess)
-    done = cli_processes.run(["run", str(folder / "mixture.yaml")], cwd=folder)
-    assert done.returncode == 0, done.stderr
+    finish(runs.write_mixture(folder, source))
     return folder / "out"
 
 

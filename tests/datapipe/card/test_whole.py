@@ -3,90 +3,39 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from datapipe.api import execute, keep_report
-from datapipe.card.whole import whole_report, write_about
-from datapipe.config import load_mixture
-from datapipe.engine.run import Run
-from datapipe.following.follow import Follower
 from datapipe.report.html.page import report_html
 from datapipe.report.joined import _bins
 from datapipe.shards.manifest import read_snapshot, snapshot_folder
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
-from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium
 
-STAGES = "stages:\n  - filter.gopher_quality\n  - dedup.exact: {keep: first}\n"
-TAIL = (
-    "tokenizer: {path: %s}\npack: {sequence_length: 64}\nmixture: {tokens: 40000}\n"
-    "execution: {split_bytes: 16KiB, check_disk: false, cost_per_core_hour: 2.0}\n"
-)
-"""Texts are dropped in the order of their files, which is that of the additions; documents of one file have one licence."""
 
-
+@dataclass(frozen=True)
 class _Grown:
     """A corpus in three additions, and one run over all of it."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        first = _mixture(folder / "of-tokenizer", folder / "of-tokenizer/in", "{train: {vocab_size: 400}}", names=("web",))
-        corpora.write_jsonl(folder / "of-tokenizer/in/web/0.jsonl", corpora.documents(0, 60))
-        self._run(first)
-        tokenizer = f"{{path: {folder}/of-tokenizer/out/tokenizer.json, eos: <|endoftext|>}}"
-        self.path = _mixture(folder / "grown", folder / "in", tokenizer)
-        self.whole_path = _mixture(folder / "whole", folder / "in", tokenizer)
-        self.grown = Root(str(folder / "grown/out"))
-        self.lines: list[str] = []
-        for number, names in enumerate([("web", "code"), ("web",), ("web", "code")]):
-            for name in names:
-                file = f"{name}/{number}.jsonl"
-                documents = corpora.documents(number, 40) + corpora.documents(max(0, number - 1), 12)
-                licensed = [{**document, "license": ["MIT", "0BSD"][row % 2]} for row, document in enumerate(documents)]
-                corpora.write_jsonl(folder / "in" / file, licensed)
-            Follower(
-                load_mixture(self.path),
-                1.0,
-                self._run_one,
-                self.lines.append,
-                whole_report,
-                lambda root, snapshot: print(write_about(root, snapshot)),
-                wait=lambda seconds: None,
-            ).follow(num_looks=2)
-        self._run(self.whole_path)
+    folder: Path
 
-    def _run(self, path: Path) -> None:
-        self._run_one(load_mixture(path), None)
-
-    def _run_one(self, mixture, only) -> None:
-        run = Run(mixture, runs.InProcess, runs.Watcher(), only=only)
-        problem = execute(run)
-        if problem is not None:
-            raise problem
-        keep_report(run, None)
+    @property
+    def grown(self) -> Root:
+        return Root(str(self.folder / "out"))
 
     def report(self, name: str) -> dict[str, Any]:
-        return json.loads((self.folder / name / "out/report.json").read_text())
+        path = "out" if name == "grown" else "whole/out"
+        return json.loads((self.folder / path / "report.json").read_text())
 
 
-def _mixture(folder: Path, texts: Path, tokenizer: str, names: tuple[str, ...] = ("web", "code")) -> Path:
-    folder.mkdir(parents=True)
-    extras = {
-        "web": "license_field: license, homepage: https://web.example",
-        "code": "license: MIT, synthetic: true, cost: {usd: 5}",
-    }
-    sources = "".join(f"  {name}: {{path: {texts}/{name}/*.jsonl, {extras[name]}}}\n" for name in names)
-    return runs.write_mixture(folder, sources, STAGES, TAIL.replace("{path: %s}", tokenizer))
-
-
-@pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> _Grown:
-    return _Grown(tmp_path_factory.mktemp("whole"))
+@pytest.fixture
+def made(grown: Path) -> _Grown:
+    return _Grown(grown)
 
 
 def test_numbers_are_those_of_one_run_over_everything(made):
@@ -155,17 +104,17 @@ def test_licences_and_costs_are_of_the_whole(made):
     cost = grown["cost"]
     assert (cost["sources_usd"], whole["cost"]["sources_usd"]) == (5, 5)
     names = [f"additions/0000{number}" for number in (1, 2)]
-    parts = [json.loads((made.folder / "grown/out" / name / "report.json").read_text())["provenance"]["cost"] for name in names]
+    parts = [json.loads((made.folder / "out" / name / "report.json").read_text())["provenance"]["cost"] for name in names]
     assert cost["core_hours"] > sum(part["core_hours"] for part in parts)
     assert cost["total_usd"] == pytest.approx(5 + cost["compute_usd"], abs=1e-5)
 
 
 def test_every_snapshot_has_a_report_a_page_and_a_card_of_its_own(made):
     snapshot, report = read_snapshot(made.grown), made.report("grown")
-    card = (made.folder / "grown/out/README.md").read_text()
+    card = (made.folder / "out/README.md").read_text()
     assert snapshot.fingerprint[:12] in card
     assert f"{report['total']['documents']['kept']:,}" in card
-    page = (made.folder / "grown/out/report.html").read_text()
+    page = (made.folder / "out/report.html").read_text()
     assert snapshot.fingerprint[:12] in page
     before = report["shards"]["before"]
     folder = snapshot_folder(before)
@@ -181,4 +130,3 @@ def test_bins_inside_of_joined_bins_add_to_them():
     expected = [[0.0, 4.0, 14, 11], [4.0, 5.0, 1, 1], [6.0, 7.0, 1, 1]]
     assert _bins(fine, coarse) == expected
     assert _bins(coarse, fine) == expected
-    assert _bins([[2, 2, 5, 10]], [[2, 2, 1, 2], [3, 3, 1, 3]]) == [[2, 2, 6, 12], [3, 3, 1, 3]]

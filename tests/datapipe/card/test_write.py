@@ -4,28 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe import run
-from tests.support import corpora
 from tests.support.command_line import datapipe
 
 pytestmark = pytest.mark.medium
 
 
-@pytest.fixture(scope="module")
-def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("write")
-    for seed, name in enumerate(("web", "code")):
-        corpora.write_jsonl(folder / f"{name}.jsonl", corpora.documents(seed, 40))
-    sources = {name: {"path": str(folder / f"{name}.jsonl"), "license": "mit"} for name in ("web", "code")}
-    run(
-        {"name": "m", "output": str(folder / "out"), "sources": sources, "stages": ["dedup.exact"], "tokenizer": "none"},
-        workers=1,
-    )
-    return folder / "out"
+@pytest.fixture
+def output(documents: Path, tmp_path: Path) -> Path:
+    copytree(documents / "out", tmp_path / "out")
+    return tmp_path / "out"
 
 
 def test_an_output_that_lost_its_card_gets_the_same_one(output: Path) -> None:
@@ -49,7 +41,7 @@ def test_an_export_has_the_card_of_what_it_holds(output: Path, tmp_path: Path) -
     report = json.loads((output / "report.json").read_bytes())["sources"]["web"]["documents"]
     text = (tmp_path / "web-only/README.md").read_text()
     assert f"{report['kept']:,} of {report['read']:,} documents kept" in text
-    assert "`code`" not in text
+    assert "`made`" not in text
     assert str(tmp_path) not in text
     assert 'load_dataset("web-only"' in text
     assert sum(pq.read_table(path).num_rows for path in (tmp_path / "web-only/data").iterdir()) == report["kept"]

@@ -54,12 +54,6 @@ def test_tasks_of_a_run_that_was_killed_stay(root: Root, tmp_path: Path, monkeyp
     assert cleaned.tasks
 
 
-def test_nothing_is_cleaned_before_a_first_snapshot(root: Root) -> None:
-    (Path(root.path()) / "snapshot.json").unlink()
-    done = CliRunner().invoke(app, ["clean", root.url])
-    assert "nothing to clean" in str(done.exception)
-
-
 def test_a_cleaning_beside_a_run_says_so_and_nothing_else(root: Root) -> None:
     with exclusive(root):
         done = CliRunner().invoke(app, ["clean", root.url])

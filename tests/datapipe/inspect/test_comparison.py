@@ -67,14 +67,6 @@ def test_documents_of_one_output_alone_have_the_reason_of_the_other(
     assert membership(strict, loose).only == (found.only[1], found.only[0])
 
 
-def test_two_outputs_of_one_mixture_keep_the_same(tmp_path: Path) -> None:
-    _write(tmp_path)
-
-    found = membership(_run(tmp_path, "one", 100), _run(tmp_path, "other", 100))
-
-    assert [side.documents for side in found.only] == [0, 0]
-
-
 def test_comparison_with_a_run_that_failed_says_so(tmp_path: Path) -> None:
     _write(tmp_path)
     for name in ("one", "other"):
@@ -107,18 +99,3 @@ def test_the_rule_that_moved_most_comes_first() -> None:
     assert changes[2].failed == (0.1, 0.4)
     assert changes[2].medians == (1 + 4 / 9, 1 + 1 / 6)
     assert rule_changes(first, {}) and not rule_changes({}, {})
-
-
-def test_the_command_shows_both_outputs(tmp_path: Path) -> None:
-    _write(tmp_path)
-    _run(tmp_path, "loose", 50)
-    _run(tmp_path, "strict", 200)
-    outputs = [str(tmp_path / "loose"), str(tmp_path / "strict")]
-
-    shown = datapipe(["report", *outputs]).stdout
-    assert "min_chars" in shown
-    assert "kept by A alone; in B:" in shown
-    assert "no document kept by B alone" in shown
-    told = json.loads(datapipe(["report", *outputs, "--json"]).stdout)
-    assert told["comparison"]["documents"]["only_second"]["documents"] == 0
-    assert datapipe(["report", outputs[0], str(tmp_path / "nothing")]).returncode == 2

@@ -8,16 +8,12 @@ from typing import Any
 
 import pytest
 
-from datapipe.api import execute, keep_report
 from datapipe.cli.inspect import inspect
-from datapipe.config import load_mixture
-from datapipe.engine.run import Run
 from datapipe.errors import UserError
 from datapipe.inspect.contamination import contamination
 from datapipe.inspect.documents import Inspector
 from datapipe.report.funnel import wide_console
 from datapipe.report.inspecting.contamination import print_contamination
-from datapipe.report.screen import print_full
 from datapipe.stage.findings import MOST_OF_DOCUMENT
 from tests.support import corpora, runs
 from tests.support.evaluation_files import FILLER, SHORT, TINY, WINDMILL, write
@@ -105,19 +101,6 @@ def test_findings_of_a_document_are_bounded_and_no_item_is_lost(tmp_path: Path) 
     assert shown["lists"][0]["contaminated"] == 90
     sizes = sorted(len(document["findings"]) for document in shown["documents"])
     assert sizes in ([MOST_OF_DOCUMENT, 90], [90, 90])  # in one task, or in two
-
-
-def test_report_of_a_run_has_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    stages = f"decontaminate.ngram: {{against: [{_against(tmp_path)}]}}"
-    mixture = load_mixture(Path(_run(tmp_path, stages).mixture.output).parent / "mixture.yaml")
-    run = Run(mixture, runs.InProcess, runs.Watcher(), None)
-    assert execute(run) is None
-    report = keep_report(run, None)
-    assert report is not None
-    [counts] = report["contamination"]
-    assert (counts["name"], counts["contaminated"], counts["clean"], counts["undetectable"]) == ("village", 2, 1, 1)
-    print_full(report, wide_console())
-    assert "evaluation sets" in capsys.readouterr().out
 
 
 def test_command_prints_json_and_names_what_belongs_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

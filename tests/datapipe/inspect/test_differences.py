@@ -65,11 +65,6 @@ def test_difference_words_are_those_that_signatures_are_made_of():
     assert [parts[0] for parts in folded if parts] == oracle.words(text.encode())
 
 
-def test_difference_by_characters_has_n_grams_across_words():
-    assert difference("ab cd", "abcd", (3, "char")).in_common == 1.0
-    assert difference("ab cd", "abcd", (3, "word")).in_common == 0.0
-
-
 def test_difference_of_short_and_empty_texts():
     assert difference("one two", "one two!").in_common == 1.0
     assert difference("one two", "one three").in_common == 0.0

@@ -88,15 +88,3 @@ def test_distributions_do_not_depend_on_splits(tmp_path: Path) -> None:
     _write(tmp_path)
 
     assert _distributions(tmp_path, "4KiB") == _distributions(tmp_path, "1MiB")
-
-
-def test_tags_are_measured_like_drops(tmp_path: Path) -> None:
-    _write(tmp_path)
-    dropping = _distributions(tmp_path)["measured"]["web"]["filter.length"]
-
-    tagging = _distributions(tmp_path, mode=", mode: tag")["measured"]["web"]["filter.length"]
-
-    for name, rule in tagging.items():
-        assert rule["mode"] == "tag"
-        assert rule["dropped"] == 0
-        assert {**rule, "mode": "drop", "dropped": dropping[name]["dropped"]} == dropping[name]

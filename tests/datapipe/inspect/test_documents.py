@@ -44,25 +44,6 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Inspector:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize(
-    ("own_id", "outcome", "reason"),
-    [
-        ("kept-2", "kept", ""),
-        ("short", "dropped", "filter.length:too_few_words"),
-        ("copy", "dropped", "dedup.exact:duplicate"),
-        ("hates", "quarantined", "picky_functions:picky"),
-    ],
-)
-def test_documents_are_found_by_their_own_id_whatever_became_of_them(
-    output: Inspector, own_id: str, outcome: str, reason: str
-) -> None:
-    [found] = output.find_document(own_id)
-    assert (found.own_id, found.outcome, found.reason) == (own_id, outcome, reason)
-    assert output.find_document(found.name) == [found]
-    assert found.text == next(row["text"] for row in ROWS if row["id"] == own_id)
-
-
-@pytest.mark.medium
 def test_an_id_of_several_documents_names_them_and_one_of_none_says_so(output: Inspector) -> None:
     with pytest.raises(UserError, match=r"'twice': 2 documents have this id: web/web\.jsonl:\d+, web/web\.jsonl:\d+\."):
         output.find_document("twice")

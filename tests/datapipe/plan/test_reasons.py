@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 
@@ -23,17 +24,30 @@ STAGES = "stages:\n  - filter.length: {min_chars: 20}\n  - dedup.exact\n"
 TAIL = "tokenizer: {train: {vocab_size: 300, sample_bytes: 16KiB}}\npack: {sequence_length: 64}\n"
 
 
-@pytest.fixture
-def mixture(tmp_path: Path) -> Path:
+def run_two_sources(folder: Path) -> Path:
     """The mixture of a finished run over two sources."""
     source = ""
     for number, name in enumerate(("web", "books")):
-        corpora.write_jsonl(tmp_path / name / "a.jsonl", corpora.documents(number, 30))
-        corpora.write_jsonl(tmp_path / name / "b.jsonl", corpora.documents(number + 7, 30))
-        source += f"  {name}: {{path: {tmp_path}/{name}/*.jsonl}}\n"
-    file = runs.write_mixture(tmp_path, source, STAGES, TAIL)
+        corpora.write_jsonl(folder / name / "a.jsonl", corpora.documents(number, 30))
+        corpora.write_jsonl(folder / name / "b.jsonl", corpora.documents(number + 7, 30))
+        source += f"  {name}: {{path: {folder}/{name}/*.jsonl}}\n"
+    file = runs.write_mixture(folder, source, STAGES, TAIL)
     runs.run_mixture(file, make_engine=runs.InProcess)
     return file
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return run_two_sources(tmp_path_factory.mktemp("reasons"))
+
+
+@pytest.fixture
+def mixture(ran: Path, tmp_path: Path) -> Path:
+    """The mixture of a finished run, with a copy of its output."""
+    copytree(ran.parent / "out", tmp_path / "out")
+    copy = tmp_path / "mixture.yaml"
+    copy.write_text(ran.read_text().replace(f"output: {ran.parent}/out", f"output: {tmp_path}/out"))
+    return copy
 
 
 def reasons(file: Path, *overrides: str) -> dict[str, list[str]]:
@@ -42,11 +56,8 @@ def reasons(file: Path, *overrides: str) -> dict[str, list[str]]:
     return why(Root(mixture.output), request, plan)
 
 
-def test_reasons_of_an_unchanged_mixture_are_none(mixture: Path) -> None:
+def test_reasons_of_an_unchanged_mixture_are_none_and_of_a_new_output_that_all_is_new(mixture: Path, tmp_path: Path) -> None:
     assert reasons(mixture) == {}
-
-
-def test_reasons_of_an_output_without_a_run_are_that_every_step_is_new(mixture: Path, tmp_path: Path) -> None:
     found = reasons(mixture, f"output={tmp_path}/elsewhere")
     assert "web/read" in found and set(map(tuple, found.values())) == {("new",)}
 
@@ -59,7 +70,8 @@ def test_reasons_of_another_sequence_length_are_the_option_before_and_now(mixtur
     assert reasons(mixture, "pack.sequence_length=[64, 32]") == {"web/pack-32": ["new"], "books/pack-32": ["new"]}
 
 
-def test_reasons_of_changed_inputs_count_files_of_that_source_alone(mixture: Path, tmp_path: Path) -> None:
+def test_reasons_of_changed_inputs_count_files_of_that_source_alone(tmp_path: Path) -> None:
+    mixture = run_two_sources(tmp_path)
     (tmp_path / "web/a.jsonl").unlink()
     corpora.write_jsonl(tmp_path / "web/b.jsonl", corpora.documents(9, 31))
     for name in ("c", "d"):
@@ -78,6 +90,9 @@ def test_reasons_of_a_stage_are_its_options_that_it_is_added_or_left_out(mixture
     assert reasons(mixture)["books/read"] == ["added normalize.unicode"]
     mixture.write_text(text.replace("  - filter.length: {min_chars: 20}\n", ""))
     assert reasons(mixture)["books/read"] == ["left out filter.length"]
+    mixture.write_text(text.replace("min_chars: 20", "min_chars: 20, min_words: 3"))
+    default = catalogue.stage_class("filter.length").model_fields["min_words"].default
+    assert reasons(mixture)["web/read"] == [f"options changed: filter.length.min_words {flat(default)['']} → 3"]
 
 
 def test_reasons_of_changed_code_name_the_stage_or_datapipe(mixture: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +128,6 @@ def test_reasons_of_tasks_that_were_planned_and_not_committed(mixture: Path) -> 
     (pack,) = [step for step in run["steps"] if step["id"] == "web/pack"]
     drop_record(root, pack["tasks"][0])
     assert reasons(mixture) == {"web/pack": ["the last run did not commit it"]}
-
-
-def test_reasons_of_an_option_that_was_not_given_name_its_default(mixture: Path) -> None:
-    mixture.write_text(mixture.read_text().replace("min_chars: 20", "min_chars: 20, min_words: 3"))
-    default = catalogue.stage_class("filter.length").model_fields["min_words"].default
-    assert reasons(mixture)["web/read"] == [f"options changed: filter.length.min_words {flat(default)['']} → 3"]
 
 
 def test_flat_options_are_by_dotted_key_without_stages() -> None:

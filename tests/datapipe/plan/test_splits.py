@@ -40,12 +40,9 @@ def test_file_hash_is_pinned_and_tells_source_and_path_apart() -> None:
     assert len({file_hash("a", "b"), file_hash("b", "a"), file_hash("ab", ""), file_hash("", "ab")}) == 4
 
 
-def test_check_hashes_equal_paths_in_two_sources_pass() -> None:
+def test_check_hashes_one_hash_twice_is_refused_and_equal_paths_of_two_sources_are_not() -> None:
     check_hashes({"a": ["x", "y"], "b": ["x", "y"]})
-
-
-def test_check_hashes_one_hash_twice_is_refused() -> None:
-    with pytest.raises(UserError, match="have the same 64-bit hash"):
+    with pytest.raises(UserError):
         check_hashes({"a": ["b\0c"], "a\0b": ["c"]})
 
 
@@ -97,8 +94,8 @@ def test_group_splits_tiny_target_never_groups_past_the_cap_of_files() -> None:
     assert max(map(len, group_splits(files, 1 << 40))) == MAX_GROUP_FILES
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.medium
+@pytest.mark.parametrize("seed", range(4))
 def test_group_splits_adding_or_removing_a_file_changes_few_groups(seed: int) -> None:
     files = _corpus(5000)
     rng = random.Random(seed)
@@ -110,12 +107,7 @@ def test_group_splits_adding_or_removing_a_file_changes_few_groups(seed: int) ->
     )
     assert len(removed - before) <= 2
     assert len(added - before) <= 2
-
-
-def test_group_splits_changed_size_changes_few_groups() -> None:
-    files = _corpus(5000)
-    before = set(group_splits(files, TARGET))
-    grown = [*files[:2500], (_file(files[2500][0].path, 50_000), Text()), *files[2501:]]
+    grown = [*files[:index], (_file(files[index][0].path, 50_000), Text()), *files[index + 1 :]]
     assert 1 <= len(set(group_splits(grown, TARGET)) - before) <= 2
 
 

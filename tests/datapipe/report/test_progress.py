@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -80,29 +79,6 @@ def test_work_of_workers_that_start_rest_or_are_not_long_silent():
     resting = Message(attempt="b", task="web/read", activity=Activity(), silent_s=9.0)
     assert at_work([starting, resting, fresh]) == ["workers: 1 starting"]
     assert at_work([resting]) == at_work([]) == []
-
-
-def test_display_of_long_names_takes_one_line_each_on_a_small_terminal():
-    stream = io.StringIO()
-    with Progress(Console(file=stream, force_terminal=True, width=80)) as progress:
-        progress.tick([_message("filter." + "x" * 200, "long/" * 60, 60.0)])
-        assert len(progress.console.render_lines(progress._display(), progress.console.options.update(width=80))) == 3
-
-
-@pytest.mark.parametrize(("width", "shown"), [(120, "MB/s kept left ━"), (80, "kept left"), (60, "left"), (30, "")])
-def test_display_of_a_step_is_one_line_at_any_width(width: int, shown: str) -> None:
-    stream = io.StringIO()
-    plan = _plan(2000)
-    plan.steps[0] = replace(plan.steps[0], label="apply dedup.exact → redact.pii → filter.gopher_quality")
-    with Progress(Console(file=stream, force_terminal=True, width=width)) as progress:
-        progress.planned(plan)
-        progress.committed(_record(0))
-        lines = ["".join(part.text for part in line) for line in progress.console.render_lines(progress._display())]
-    assert [line.strip() for line in lines[:1]] == ["0 of 2 steps done"]
-    assert len(lines) == 2
-    assert lines[1].startswith("  web: apply")
-    assert "1/2000" in lines[1]
-    assert all(word in lines[1] for word in shown.split())
 
 
 def _shown_training(terminal: bool, monkeypatch: pytest.MonkeyPatch, width: int = 120) -> str:

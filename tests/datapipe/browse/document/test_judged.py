@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from datapipe import api
-from datapipe.config import load_mixture
-from datapipe.engine.run import Run
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe
+from tests.support.finished import finish
 from tests.support.pages import article
 from tests.support.web_archives import response
 
@@ -25,10 +23,7 @@ _ENGLISH = "The train does not run today, because it snowed too much in the nigh
 def _shown(folder: Path, source: str, stages: str, *options: str) -> tuple[str, dict[str, dict]]:
     """What is printed of the documents of a run, and the same as JSON by reason."""
     mixture = runs.write_mixture(folder, f"  web:\n    path: {folder}/{source}\n", f"stages:\n{stages}", "tokenizer: none")
-    run = Run(load_mixture(mixture), runs.InProcess, runs.Watcher())
-    problem = api.execute(run)
-    api.keep_report(run, problem)
-    assert problem is None
+    finish(mixture)
     printed = datapipe(["inspect", str(folder / "out"), *options]).stdout
     told = json.loads(datapipe(["inspect", str(folder / "out"), *options, "--json"]).stdout)["documents"]
     return printed, {each["reason"]: each for each in told}

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.support import browsed
+from datapipe.browse.output import BrowsedOutput
+from datapipe.errors import UserError
+from datapipe.loader.trace import trace_step
+from tests.support import browsed, corpora, runs
 from tests.support.browsed import Browsed
+from tests.support.finished import finish
 
 
 @pytest.mark.medium
@@ -67,8 +70,6 @@ def test_duplicates_name_their_cluster_and_its_survivor(finished: Browsed) -> No
 
 @pytest.mark.medium
 def test_shards_and_steps_are_those_of_the_loader(finished: Browsed) -> None:
-    from datapipe.loader.trace import trace_step
-
     output = str(finished.folder / "out")
     pieces = trace_step(output, 0, global_batch_size=4)
     assert pieces
@@ -82,31 +83,30 @@ def test_shards_and_steps_are_those_of_the_loader(finished: Browsed) -> None:
 
 
 @pytest.mark.medium
-def test_an_input_that_changed_or_is_gone_is_told_and_no_other_text_is_shown(
-    finished: Browsed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plain = finished.folder / "plain.jsonl"
-    content, times = plain.read_bytes(), (plain.stat().st_atime_ns, plain.stat().st_mtime_ns)
-    [dropped, *_] = finished.listed(source="plain", fate="dropped")
-    kept = finished.listed(source="plain", fate="kept")[0]
-    text = "".join(part["text"] for part in finished.get("document", kept["key"])["parts"])
-    assert finished.get("document", dropped["key"])["note"] == ""
-    try:
-        plain.write_bytes(content.replace(b"word", b"evil"))
-        for expected in ("has changed since the run", "is gone since the run"):
-            document = finished.get("document", dropped["key"])
-            assert document["parts"] == []
-            assert expected in document["note"]
-            shown = finished.get("document", kept["key"])
-            assert "".join(part["text"] for part in shown["parts"]) == text
-            problems = finished.get("search", q="evil", source="plain")["lines"][-1]["done"]
-            assert problems["hits"] == 0
-            assert expected in problems["problems"][0]
-            plain.unlink(missing_ok=True)
-    finally:
-        plain.write_bytes(content)
-        os.utime(plain, ns=times)
-    assert finished.get("document", dropped["key"])["parts"] != []
+def test_an_input_that_changed_or_is_gone_is_told_and_no_other_text_is_shown(tmp_path: Path) -> None:
+    corpora.write_jsonl(tmp_path / "plain.jsonl", [{"id": f"plain-{n}", "text": "word " * n} for n in range(1, 12)])
+    path = tmp_path / "plain.jsonl"
+    stages = "stages: [filter.length: {min_words: 5}]"
+    opened = browsed.browse(run(runs.write_mixture(tmp_path, f"  plain: {{path: {path}}}\n", stages, "tokenizer: none")))
+    [dropped, *_], [kept, *_] = opened.listed(fate="dropped"), opened.listed(fate="kept")
+    text = "".join(part["text"] for part in opened.get("document", kept["key"])["parts"])
+    assert opened.get("document", dropped["key"])["note"] == ""
+    path.write_bytes(path.read_bytes().replace(b"word", b"evil"))
+    for expected in ("has changed since the run", "is gone since the run"):
+        document = opened.get("document", dropped["key"])
+        assert document["parts"] == []
+        assert expected in document["note"]
+        shown = opened.get("document", kept["key"])
+        assert "".join(part["text"] for part in shown["parts"]) == text
+        problems = opened.get("search", q="evil")["lines"][-1]["done"]
+        assert problems["hits"] == 0
+        assert expected in problems["problems"][0]
+        path.unlink(missing_ok=True)
+
+
+def run(mixture: Path) -> Path:
+    """The output of a mixture that is run in this process."""
+    return Path(finish(mixture).mixture.output)
 
 
 @pytest.mark.medium
@@ -125,15 +125,9 @@ def test_a_stage_that_raises_now_is_told_without_what_it_says(finished: Browsed,
 
 
 @pytest.mark.medium
-def test_without_its_files_under_work_an_output_says_so(finished: Browsed, tmp_path: Path) -> None:
-    from datapipe.browse.output import BrowsedOutput
-    from datapipe.errors import UserError
-
-    copy = tmp_path / "out"
-    shutil.copytree(finished.folder / "out", copy)
-    shutil.rmtree(copy / "work/attempts")
-    with pytest.raises(UserError, match="has committed no document yet, or its files under work/ were deleted"):
-        BrowsedOutput.open(str(copy))
-    shutil.rmtree(copy / "work")
-    with pytest.raises(UserError, match="no run has left anything here"):
-        BrowsedOutput.open(str(copy))
+def test_without_its_files_under_work_an_output_says_so(copied: Browsed) -> None:
+    output = copied.folder / "out"
+    for gone, told in (("work/attempts", "files under work/ were deleted"), ("work", "no run has left anything here")):
+        shutil.rmtree(output / gone)
+        with pytest.raises(UserError, match=told):
+            BrowsedOutput.open(str(output))

@@ -1,43 +1,22 @@
-"""The look-up file: what it holds, when it is made, and what a killed making leaves."""
+"""The look-up file: when it is made, and what a killed making leaves."""
 
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from datapipe.browse.lookup import file, making
 from datapipe.browse.lookup.file import LookUp
-from datapipe.browse.output import FATES, BrowsedOutput
-from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.browse.output import BrowsedOutput
 from tests.support.browsed import Browsed
 
 
 @pytest.mark.medium
-def test_every_document_is_found_by_key_name_id_and_url_with_what_inspect_says_of_it(finished: Browsed) -> None:
-    inspector = Inspector.open(str(finished.folder / "out"))
-    listed = {row["key"]: row for fate in FATES for row in finished.listed(fate=fate)}
-    expected = [document for fate in FATES for document in inspector.find(DocumentQuery(outcome=fate, count=999))]
-    assert listed.keys() == {document.key for document in expected}
-    for document in expected:
-        row = listed[document.key]
-        reason = ":".join(filter(None, (row["stage"], row["rule"])))
-        assert (row["name"], row["fate"], reason) == (document.name, document.outcome, document.reason)
-        for name in filter(None, (document.key, document.name, document.own_id)):
-            assert document.key in [found["key"] for found in finished.get("lookup", q=name)["documents"]]
-    kept = finished.listed(fate="kept", source="web")[0]
-    stored = finished.api.stored.row(finished.api.lookup.rows_of_key(bytes.fromhex(kept["key"]))[0])
-    assert kept["key"] in [found["key"] for found in finished.get("lookup", q=stored["url"])["documents"]]
-    assert kept["bytes"] == len(str(stored["text"]).encode())
-    assert finished.get("lookup", q="nobody")["documents"] == []
-
-
-@pytest.mark.medium
-def test_the_file_is_small_and_stays_until_the_tables_change(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = finished.api.output
-    path = finished.folder / "out/work/browse/documents.lookup"
+def test_the_file_is_small_and_stays_until_the_tables_change(copied: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = copied.api.output
+    path = copied.folder / "out/work/browse/documents.lookup"
     header_bytes = 4096 + 500 * len(output.tables)
     assert path.stat().st_size <= 64 * output.num_documents + header_bytes
     told: list[int] = []
@@ -63,8 +42,8 @@ def test_the_file_is_small_and_stays_until_the_tables_change(finished: Browsed, 
 
 
 @pytest.mark.medium
-def test_a_killed_making_leaves_nothing_that_is_taken_for_whole(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
-    output, folder = finished.api.output, finished.folder / "out/work/browse"
+def test_a_killed_making_leaves_nothing_that_is_taken_for_whole(copied: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
+    output, folder = copied.api.output, copied.folder / "out/work/browse"
     path = folder / "documents.lookup"
     whole = path.read_bytes()
     path.unlink()
@@ -84,10 +63,3 @@ def test_a_killed_making_leaves_nothing_that_is_taken_for_whole(finished: Browse
         opened = making.look_up(output, lambda *told: None)
         assert opened.num_docs == output.num_documents
         assert path.read_bytes() == whole
-
-
-def test_an_output_without_a_run_says_so(tmp_path: Path) -> None:
-    from datapipe.errors import UserError
-
-    with pytest.raises(UserError, match="no run has left anything here"):
-        BrowsedOutput.open(str(tmp_path))

@@ -14,7 +14,7 @@ import pytest
 from datapipe.browse.serve import open_server
 from tests.support import runs
 from tests.support.browser import NARROW, WIDE, Window, chromium, window
-from tests.support.command_line import datapipe
+from tests.support.finished import finish
 
 pytestmark = pytest.mark.browser
 
@@ -77,8 +77,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     ]
     (folder / "web" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
     path = runs.write_mixture(folder, f"  web: {{path: {folder}/web/*.jsonl, keep: [url]}}\n", _STAGES, _TAIL)
-    done = datapipe(["run", str(path), "--workers", "1"])
-    assert done.returncode == 0, done.stderr
+    finish(path)
     server = open_server(str(folder / "out"), 0, lambda *told: None)
     thread = Thread(target=server.serve_forever)
     thread.start()
@@ -107,20 +106,16 @@ _VIEWS = ["overview", "documents", "documents?fate=dropped&sort=distance", "bord
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [NARROW, WIDE])
-def test_every_view_is_whole_in_any_window(browser: Any, address: str, width: int, scheme: str) -> None:
+def test_every_view_is_whole_and_without_a_serious_barrier_in_any_window(
+    browser: Any, address: str, width: int, scheme: str
+) -> None:
     for view in _VIEWS:
         with window(browser, f"{address}#/{view}", width, scheme) as seen:
             seen.page.locator("main[data-view]").wait_for(state="attached")
             seen.check()
             assert seen.page.locator("main h2").count() >= 1
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_view_has_a_serious_barrier(browser: Any, address: str, scheme: str) -> None:
-    for view in _VIEWS:
-        with window(browser, f"{address}#/{view}", WIDE, scheme) as seen:
-            seen.page.locator("main[data-view]").wait_for(state="attached")
-            seen.check_accessibility()
+            if width == WIDE:
+                seen.check_accessibility()
 
 
 def test_clicks_lead_from_the_overview_to_a_document_and_back(browser: Any, address: str) -> None:
@@ -176,36 +171,6 @@ def test_the_keyboard_alone_is_enough(browser: Any, address: str) -> None:
         seen.check()
 
 
-def test_focus_stays_where_the_keyboard_left_it(browser: Any, address: str) -> None:
-    with _view(browser, address, "documents") as seen:
-        keys, active = seen.page.keyboard, "[document.activeElement.name, document.activeElement.value]"
-        seen.page.locator("select[name=fate]").focus()
-        for fate in ("kept", "dropped"):
-            keys.press("ArrowDown")
-            seen.page.wait_for_function(f"location.hash.includes('fate={fate}')")
-            _drawn(seen, "documents")
-            assert seen.page.evaluate(active) == ["fate", fate]
-        seen.page.locator("main h2").click()
-        for key in "jjj":
-            keys.press(key)
-        opened = seen.page.evaluate("document.activeElement.hash")
-        keys.press("Enter")
-        _drawn(seen, "document")
-        assert seen.page.evaluate("document.activeElement.id") == "main"
-        keys.press("Escape")
-        _drawn(seen, "documents")
-        assert seen.page.evaluate("document.activeElement.hash") == opened
-        seen.check()
-
-
-@pytest.mark.parametrize("view", ["constructor", "%"])
-def test_an_address_of_no_view_shows_the_overview(browser: Any, address: str, view: str) -> None:
-    with window(browser, f"{address}#/{view}") as seen:
-        _drawn(seen, "overview")
-        assert seen.page.locator("main h2").count() == 2
-        seen.check()
-
-
 def test_what_an_output_lacks_and_a_search_misses_is_told(browser: Any, address: str) -> None:
     def lacking(route: Any) -> None:
         answer = route.fetch()
@@ -223,6 +188,9 @@ def test_what_an_output_lacks_and_a_search_misses_is_told(browser: Any, address:
         seen.page.goto(f"{address}#/documents?q=river")
         seen.page.get_by_text("web/a.jsonl is gone.").wait_for()
         seen.check()
+        seen.page.route("**/api/**", lambda route: route.abort())
+        seen.page.locator("nav a", has_text="Overview").click()
+        seen.page.get_by_text("The server does not answer").wait_for()
 
 
 def test_filters_and_search_find_documents(browser: Any, address: str) -> None:
@@ -281,16 +249,6 @@ def test_hostile_documents_stay_text(browser: Any, address: str) -> None:
         seen.check()
 
 
-def test_a_line_of_two_megabytes_does_not_stop_the_page(browser: Any, address: str) -> None:
-    with _view(browser, address, "documents?sort=-bytes") as seen:
-        seen.page.locator("main .row-list a").first.click()
-        _drawn(seen, "document")
-        seen.page.get_by_text("Only the beginning is shown").wait_for()
-        seen.page.keyboard.press("Escape")
-        _drawn(seen, "documents")
-        seen.check()
-
-
 def test_redacted_text_is_in_no_view(browser: Any, address: str) -> None:
     for view in ("documents?q=write", "documents?fate=dropped", "borderline?source=web&stage=filter.length&rule=too_few_chars"):
         with _view(browser, address, view) as seen:
@@ -304,7 +262,10 @@ def test_redacted_text_is_in_no_view(browser: Any, address: str) -> None:
 
 
 def test_training_steps_of_a_document_are_told(browser: Any, address: str) -> None:
-    with _view(browser, address, "documents?fate=kept&sort=-bytes&max=1") as seen:
+    with _view(browser, address, "documents?fate=kept&sort=-bytes") as seen:
+        seen.page.locator("main .row-list a").first.click()
+        _drawn(seen, "document")
+        seen.page.get_by_text("Only the beginning is shown").wait_for()  # a line of two megabytes
         seen.page.goto(f"{address}#/documents?fate=kept")
         _drawn(seen, "documents")
         seen.page.locator("main .row-list a").first.click()
@@ -315,10 +276,3 @@ def test_training_steps_of_a_document_are_told(browser: Any, address: str) -> No
         form.locator("textarea").fill("no JSON")
         form.get_by_role("button").click()
         seen.page.get_by_text("The state is no JSON").wait_for()
-
-
-def test_a_server_that_is_gone_is_told(browser: Any, address: str) -> None:
-    with _view(browser, address, "overview") as seen:
-        seen.page.route("**/api/**", lambda route: route.abort())
-        seen.page.locator("nav a", has_text="Documents").click()
-        seen.page.get_by_text("The server does not answer").wait_for()

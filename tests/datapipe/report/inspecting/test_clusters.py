@@ -95,30 +95,6 @@ def test_clusters_report_equal_and_missing_texts_in_a_line():
     assert "2 clusters, 4 removals shown; 1 with the same text; 1 with n-grams in common from 1 to 1, median 1" in printed
 
 
-def test_clusters_print_no_control_characters_and_no_markup():
-    printed = _printed(
-        _cluster("\x1b[31mred [bold]text\x07[/bold] one", "\x1b[31mred [bold]text\x07[/bold] two"), terminal=False
-    )
-    assert "\x1b" not in printed
-    assert "\x07" not in printed
-    assert "[bold]text [/bold] {+two+}" in printed
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("terminal", [False, True])
-def test_clusters_shorten_long_passages_to_about_twelve_lines_a_member(terminal: bool):
-    added = " ".join(f"new{number}" for number in range(500))
-    others = " ".join(f"{'x' * (number % 7)} old{number} {_SHARED if number % 9 == 0 else ''}" for number in range(300))
-    for stays, dropped in (
-        (f"{_SHARED} {others}", f"{_SHARED} {added}"),
-        (added, others),
-        (others, others.replace("old", "w")),
-    ):
-        for text in (dropped, dropped.replace(" ", "\n")):
-            single, double = (_printed(_cluster(stays, *[text] * num), width=100, terminal=terminal) for num in (1, 2))
-            assert len(double.splitlines()) - len(single.splitlines()) <= (15 if terminal else 13)
-
-
 def test_clusters_report_how_many_words_of_the_middle_are_cut():
     added = " ".join(f"new{number}" for number in range(500))
     printed = " ".join(_printed(_cluster(_SHARED, f"{_SHARED} {added}")).split())

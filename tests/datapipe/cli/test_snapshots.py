@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from rich.console import Console
@@ -26,13 +27,20 @@ pytestmark = pytest.mark.medium
 _TAIL = "tokenizer: {train: {vocab_size: 300, sample_bytes: 1MiB}}\npack: {sequence_length: [16, 32]}\n"
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Root:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An output with three snapshots of two sequence lengths."""
-    corpora.write_jsonl(tmp_path / "web" / "a.jsonl", corpora.documents(1, 20))
+    folder = tmp_path_factory.mktemp("snapshots")
+    corpora.write_jsonl(folder / "web" / "a.jsonl", corpora.documents(1, 20))
     for seed in range(3):
-        file = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}\n", "", _TAIL)
+        file = runs.write_mixture(folder, f"  web: {{path: {folder}/web/*.jsonl}}\n", "", _TAIL)
         runs.run_mixture(file, overrides=[f"seed={seed}"], make_engine=runs.InProcess)
+    return folder
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Root:
+    copytree(made / "out", tmp_path / "out")
     return Root(str(tmp_path / "out"))
 
 
@@ -40,8 +48,8 @@ def _killed(*given, **options):
     raise KeyboardInterrupt
 
 
-def test_tasks_of_a_run_that_was_killed_stay(root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}\n", "", _TAIL)
+def test_tasks_of_a_run_that_was_killed_stay(made: Path, root: Root, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = runs.write_mixture(tmp_path, f"  web: {{path: {made}/web/*.jsonl}}\n", "", _TAIL)
     with monkeypatch.context() as patch:
         patch.setattr("datapipe.engine.run.write_run", _killed)
         with pytest.raises(KeyboardInterrupt):
@@ -114,10 +122,9 @@ def test_pins_are_listed_and_wrong_ones_are_refused(root: Root, tmp_path: Path) 
     lines = stream.getvalue().splitlines()
     assert lines[1] == "  pinned on 2020-09-13: the run of May"
     assert lines[2] == f"  length-32 {further[:12]} pinned on 2020-09-13"
-    with pytest.raises(SnapshotError, match="no snapshot begins with 'x'"):
-        pin_snapshot(root, "x", "", 1.6e9)
-    with pytest.raises(SnapshotError, match="no snapshot begins with ''"):
-        pin_snapshot(root, "", "", 1.6e9)
+    for name in ("x", ""):
+        with pytest.raises(SnapshotError, match=f"no snapshot begins with '{name}'"):
+            pin_snapshot(root, name, "", 1.6e9)
     with pytest.raises(SnapshotError, match="is not pinned"):
         unpin_snapshot(root, publications(root)[1].fingerprint)
     (tmp_path / "out" / "snapshots" / first.fingerprint / "pin.json").write_text("{")

@@ -11,30 +11,22 @@ from datapipe.errors import UserError
 ORIGINS = Origins(file="m.yaml", locations={("sources", "web", "path"): "m.yaml:4", ("stages", 1): "m.yaml:9"})
 
 
-def test_environment_variables_are_filled_in_everywhere(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CORPUS", "/data")
-    monkeypatch.setenv("PART", "a")
-    data = {"path": ["${CORPUS}/${PART}.jsonl", "plain"], "deep": [{"k": "x${PART}"}], "n": 3, "none": None}
-    assert interpolated(data, ORIGINS) == {"path": ["/data/a.jsonl", "plain"], "deep": [{"k": "xa"}], "n": 3, "none": None}
-
-
-def test_what_is_filled_in_is_not_looked_through_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("CORPUS", "${PART}")
-    assert interpolated("${CORPUS}", ORIGINS) == "${PART}"
-
-
-def test_keys_are_left_alone():
-    assert interpolated({"${X}": 1}, ORIGINS) == {"${X}": 1}
-
-
-def test_python_folders_are_those_of_this_python():
-    assert interpolated("${python:stdlib}/*.py", ORIGINS) == f"{sysconfig.get_path('stdlib')}/*.py"
-    assert interpolated("${python:site-packages}", ORIGINS) == sysconfig.get_path("purelib")
-
-
-def test_escaped_reference_is_text(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("X", "1")
-    assert interpolated("$${X} ${X} $X $$ {X}", ORIGINS) == "${X} 1 $X $$ {X}"
+@pytest.mark.parametrize(
+    ("data", "filled"),
+    [
+        ({"path": ["${CORPUS}/${PART}.jsonl", "plain"], "n": 3}, {"path": ["/data/a.jsonl", "plain"], "n": 3}),
+        ([{"k": "x${PART}"}, None], [{"k": "xa"}, None]),
+        ("${ITSELF}", "${PART}"),  # what is filled in is not looked through again
+        ({"${X}": 1}, {"${X}": 1}),
+        ("$${PART} ${PART} $PART $$ {X}", "${PART} a $PART $$ {X}"),
+        ("${python:stdlib}/*.py", f"{sysconfig.get_path('stdlib')}/*.py"),
+        ("${python:site-packages}", sysconfig.get_path("purelib")),
+    ],
+)
+def test_references_are_filled_in_everywhere(data: object, filled: object, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"CORPUS": "/data", "PART": "a", "ITSELF": "${PART}"}.items():
+        monkeypatch.setenv(name, value)
+    assert interpolated(data, ORIGINS) == filled
 
 
 @given(st.text(alphabet="${}aX:"))

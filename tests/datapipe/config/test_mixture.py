@@ -82,10 +82,6 @@ def test_equality_ignores_where_values_were_written(tmp_path: Path):
     assert load_mixture(first) != load_mixture(second, ["seed=1"])
 
 
-def test_mixture_built_in_python_names_the_path_alone():
-    assert Mixture.model_validate(DATA).where("sources", "web", "path") == "sources.web.path"
-
-
 def test_stages_of_a_source_are_its_own_or_the_mixtures():
     mixture = Mixture.model_validate(DATA)
     assert [use.alias for use in mixture.stages_of("web")] == ["normalize.unicode", "english"]
@@ -103,14 +99,6 @@ def test_weight_phases_are_exact_and_name_every_source():
         WeightPhase(until_tokens=33_333_333_333, weights={"web": 2, "code": 1}),
         WeightPhase(until_tokens=None, weights={"web": 0, "code": 1}),
     )
-
-
-def test_source_weights_may_all_be_zero_where_phases_decide():
-    data = DATA | {
-        "sources": {"web": {"path": "a", "weight": 0}},
-        "mixture": {"tokens": 10, "phases": [{"until": 1, "weights": {"web": 1}}]},
-    }
-    assert Mixture.model_validate(data).sources["web"].weight == Fraction(0)
 
 
 def test_resources_of_a_task_are_the_most_any_of_its_stages_asks_for():

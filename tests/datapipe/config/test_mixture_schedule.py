@@ -101,9 +101,3 @@ def test_example_of_the_mixtures_readme_is_a_mixture(tmp_path: Path):
     mixture = load_mixture(tmp_path / "m.yaml")
     assert len(mixture.weight_phases()) == 65
     assert mixture.average_shares()["web"] == Fraction(8, 10) * Fraction(8, 10) + Fraction(2, 10) * Fraction(6, 10)
-
-
-def test_max_epochs_of_a_source_is_its_own_or_the_mixtures():
-    sources = {"web": {"path": "a", "max_epochs": 2}, "code": {"path": "b"}}
-    mixture = Mixture.model_validate({"name": "m", "output": "o", "sources": sources, "mixture": {"max_epochs": 4}})
-    assert (mixture.max_epochs_of("web"), mixture.max_epochs_of("code")) == (2, 4)

@@ -23,41 +23,35 @@ def overridden(override: str) -> dict[str, Any]:
     return apply_override(base(), ORIGINS, override)[0]
 
 
-def test_value_is_yaml():
-    assert overridden("seed=18")["seed"] == 18
-    assert overridden("seed='18'")["seed"] == "18"
-    assert overridden("mixture.tokens=1e9")["mixture"]["tokens"] == 1e9
-    assert overridden("sources.web.path=[a=1, b]")["sources"]["web"]["path"] == ["a=1", "b"]
+SHORT = {"filter.length": {"min_words": 5, "as": "short"}}
 
 
-def test_value_of_an_absent_or_empty_section_makes_the_section():
-    assert overridden("pack.sequence_length=512")["pack"] == {"sequence_length": 512}
-    assert overridden("shards.format=parquet")["shards"] == {"format": "parquet"}
-
-
-def test_source_name_with_a_dot_is_the_longest_that_fits():
-    changed = overridden("sources.web.v1.weight=0.2")
-    assert changed["sources"] == {"web": {"path": "a", "weight": 1}, "web.v1": {"path": "b", "weight": 0.2}}
-
-
-def test_whole_source_can_be_added():
-    assert overridden("sources.code={path: c}")["sources"]["code"] == {"path": "c"}
-
-
-@pytest.mark.parametrize("key", ["stages.1.min_words", "stages[1].min_words", "stages.short.min_words"])
-def test_stage_option_is_reached_by_index_and_by_name(key: str):
-    assert overridden(f"{key}=5")["stages"][1] == {"filter.length": {"min_words": 5, "as": "short"}}
-
-
-def test_stage_without_options_gets_them():
-    assert overridden("stages.dedup.exact.scope=source")["stages"][0] == {"dedup.exact": {"scope": "source"}}
-    assert overridden("stages.filter.language.keep=[en]")["stages"][2] == {"filter.language": {"keep": ["en"]}}
-
-
-def test_list_is_replaced_as_a_whole_or_by_item():
-    assert overridden("stages=[a.b]")["stages"] == ["a.b"]
-    assert overridden("stages.0=a.b")["stages"][0] == "a.b"
-    assert overridden("mixture.phases.0.until=80%")["mixture"]["phases"] == [{"until": "80%"}]
+@pytest.mark.parametrize(
+    ("override", "section", "changed"),
+    [
+        ("seed=18", "seed", 18),
+        ("seed='18'", "seed", "18"),
+        ("mixture.tokens=1e9", "mixture", {"phases": [{"until": 0.5}], "tokens": 1e9}),
+        ("mixture.phases.0.until=80%", "mixture", {"phases": [{"until": "80%"}]}),
+        ("pack.sequence_length=512", "pack", {"sequence_length": 512}),  # an absent section
+        ("shards.format=parquet", "shards", {"format": "parquet"}),  # an empty one
+        ("sources.web.path=[a=1, b]", "sources.web", {"path": ["a=1", "b"], "weight": 1}),
+        ("sources.web.v1.weight=0.2", "sources.web.v1", {"path": "b", "weight": 0.2}),  # the longest name that fits
+        ("sources.code={path: c}", "sources.code", {"path": "c"}),
+        ("stages.1.min_words=5", "stages.1", SHORT),
+        ("stages[1].min_words=5", "stages.1", SHORT),
+        ("stages.short.min_words=5", "stages.1", SHORT),
+        ("stages.dedup.exact.scope=source", "stages.0", {"dedup.exact": {"scope": "source"}}),
+        ("stages.filter.language.keep=[en]", "stages.2", {"filter.language": {"keep": ["en"]}}),
+        ("stages=[a.b]", "stages", ["a.b"]),
+        ("stages.0=a.b", "stages.0", "a.b"),
+    ],
+)
+def test_value_is_yaml_at_a_path(override: str, section: str, changed: object):
+    found = overridden(override)
+    name, _, part = section.partition(".")
+    assert (found[name] if not part else found[name][int(part) if name == "stages" else part]) == changed
+    assert {key: value for key, value in found.items() if key != name} == {k: v for k, v in base().items() if k != name}
 
 
 def test_data_given_is_left_as_it_was():

@@ -28,14 +28,7 @@ def test_scalars_follow_yaml_1_2():
 def test_lines_of_keys_and_items_count_from_one():
     parsed = parse_yaml("# head\na: 1\nb:\n  c:\n    - x\n    - y: 2\n", "m.yaml")
     assert parsed.data == {"a": 1, "b": {"c": ["x", {"y": 2}]}}
-    assert parsed.lines == {
-        ("a",): 2,
-        ("b",): 3,
-        ("b", "c"): 4,
-        ("b", "c", 0): 5,
-        ("b", "c", 1): 6,
-        ("b", "c", 1, "y"): 6,
-    }
+    assert parsed.lines == {("a",): 2, ("b",): 3, ("b", "c"): 4, ("b", "c", 0): 5, ("b", "c", 1): 6, ("b", "c", 1, "y"): 6}
 
 
 def test_keys_are_text_as_written():

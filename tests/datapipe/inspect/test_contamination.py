@@ -12,8 +12,6 @@ from datapipe.cli.inspect import inspect
 from datapipe.errors import UserError
 from datapipe.inspect.contamination import contamination
 from datapipe.inspect.documents import Inspector
-from datapipe.report.funnel import wide_console
-from datapipe.report.inspecting.contamination import print_contamination
 from datapipe.stage.findings import MOST_OF_DOCUMENT
 from tests.support import corpora, runs
 from tests.support.evaluation_files import FILLER, SHORT, TINY, WINDMILL, write
@@ -67,18 +65,16 @@ def test_contamination_of_a_run_is_told_by_benchmark_item_and_document(tmp_path:
 
 def test_contamination_survives_the_evaluation_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = _against(tmp_path)
-    finished = _run(tmp_path, f"decontaminate.ngram: {{against: [{path}], profile: strict, mode: tag}}")
+    output = _run(tmp_path, f"decontaminate.ngram: {{against: [{path}], profile: strict, mode: tag}}").mixture.output
     Path(path).unlink()
-    shown = contamination(Inspector.open(finished.mixture.output), "web", 1, ())
-    assert (shown.lists[0].contaminated, shown.undetectable) == (2, None)
-    write(Path(path), [WINDMILL, SHORT])
-    assert contamination(Inspector.open(finished.mixture.output), "web", 1, ()).undetectable is None
-    assert [document.outcome for document in shown.documents] == ["tagged"]
-    print_contamination(shown, wide_console())
+    inspect(output, contaminated=True, source="web", count=1)
     printed = capsys.readouterr().out
-    assert "village" in printed
     assert "contaminated: village:short, village:windmill" in printed
     assert "the evaluation files are gone or have changed" in printed
+    write(Path(path), [WINDMILL, SHORT])
+    shown = _shown(output)
+    assert (shown["lists"][0]["contaminated"], shown["undetectable"]) == (2, None)
+    assert {document["outcome"] for document in shown["documents"]} == {"tagged"}
 
 
 def test_output_of_any_run_can_be_scanned_for_evaluation_files(tmp_path: Path) -> None:

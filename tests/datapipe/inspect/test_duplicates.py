@@ -1,4 +1,4 @@
-"""Clusters of duplicates in a finished output: which ones, complete, in the same order each time."""
+"""Clusters where something is missing: texts, similarities, stages. Which there are: tests/conformance/test_looking.py."""
 
 from __future__ import annotations
 
@@ -63,22 +63,19 @@ def _positions(clusters: list[Cluster]) -> list[tuple[str, int]]:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "told"),
     [
-        (
-            {"stage": "dedup.minhsh"},
-            r"no stage 'dedup.minhsh'.* Did you mean 'dedup.minhash'\?.* dedup.exact, dedup.minhash, same_id",
-        ),
-        ({"stage": "same_id"}, r"no document was dropped in favour of another\. "),
-        ({"stage": "same_id", "source": "web"}, r"no document of source 'web' was dropped in favour of another\. "),
-        ({"stage": "dedup.exact:repeated"}, r"no document was dropped in favour of another\. "),
-        ({"stage": "dedup.lines"}, r"dedup.lines cuts spans out of texts.*has no clusters.*--dropped dedup.lines"),
-        ({"stage": "filter.length"}, r"filter.length examines each document by itself.*has no clusters"),
-        ({"stage": "all", "source": "boks"}, r"no source 'boks'.* Did you mean 'books'\?"),
+        ({"stage": "dedup.minhsh"}, "Did you mean 'dedup.minhash'"),
+        ({"stage": "same_id"}, "no document was dropped in favour of another"),
+        ({"stage": "same_id", "source": "web"}, "no document of source 'web' was dropped in favour of another"),
+        ({"stage": "dedup.exact:repeated"}, "no document was dropped in favour of another"),
+        ({"stage": "dedup.lines"}, "--dropped dedup.lines"),
+        ({"stage": "filter.length"}, "has no clusters"),
+        ({"stage": "all", "source": "boks"}, "Did you mean 'books'"),
     ],
 )
-def test_clusters_that_do_not_exist_are_the_users_error(output: Path, options: dict[str, str], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_clusters_that_do_not_exist_are_the_users_error(output: Path, options: dict[str, str], told: str) -> None:
+    with pytest.raises(UserError, match=told):
         find_clusters(Inspector.open(str(output)), ClusterQuery(**options))
 
 

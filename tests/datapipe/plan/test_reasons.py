@@ -160,10 +160,7 @@ _BEFORE = ["normalize.unicode", {"filter.length": {"min_chars": 20}}, _REPETITIO
         ([*_BEFORE, {"dedup.exact": {"as": "again"}}], ["added again (dedup.exact)"]),
         (_BEFORE[:3], ["left out dedup.exact"]),
         ([_BEFORE[1], _BEFORE[0], *_BEFORE[2:]], ["order of stages changed"]),
-        (
-            [_BEFORE[0], {"filter.url": {"as": "filter.length"}}, *_BEFORE[2:]],
-            ["filter.length: filter.length → filter.url"],
-        ),
+        ([_BEFORE[0], {"filter.url": {"as": "filter.length"}}, *_BEFORE[2:]], ["filter.length: filter.length → filter.url"]),
         (
             [_BEFORE[0], {"filter.length": {"min_chars": 20, "unknown_option": 1}}, *_BEFORE[2:]],
             ["filter.length.unknown_option not given → 1"],

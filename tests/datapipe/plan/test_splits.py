@@ -9,15 +9,7 @@ import pytest
 from datapipe.errors import UserError
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.outputs import TableFile
-from datapipe.plan.splits import (
-    MAX_GROUP_FILES,
-    check_hashes,
-    documents_by_part,
-    file_hash,
-    group_splits,
-    text_bytes,
-    weight,
-)
+from datapipe.plan.splits import MAX_GROUP_FILES, check_hashes, documents_by_part, file_hash, group_splits, text_bytes, weight
 from datapipe.plan.work import Record
 from datapipe.stage import InputFile, Reader, Split
 from stages.read.jsonl import Jsonl

@@ -12,15 +12,7 @@ from hypothesis import strategies as st
 
 from datapipe.config import Mixture, WeightPhase
 from datapipe.errors import DatapipeError
-from datapipe.plan.weighting import (
-    bounded,
-    by_temperature,
-    sample_fractions,
-    sample_quotas,
-    shares_of,
-    unimax,
-    weight_phases,
-)
+from datapipe.plan.weighting import bounded, by_temperature, sample_fractions, sample_quotas, shares_of, unimax, weight_phases
 from datapipe.weights import MAX_WEIGHT_SUM
 
 Tokens = st.dictionaries(st.sampled_from("abcdefgh"), st.integers(1, 10**13), min_size=1)

@@ -40,10 +40,6 @@ def test_wrapped_text_breaks_no_command_that_fits_a_line(parts: list[str]) -> No
         assert len(line) + 1 + len(following[0]) > 40  # no line ends early
 
 
-def test_wrapped_text_is_not_broken_at_a_space_that_holds() -> None:
-    assert wrapped(f"dropped: one{NO_BREAK}12, two{NO_BREAK}345", 22) == ["dropped: one 12,", "  two 345"]
-
-
 def test_wrapped_command_is_not_broken_inside_a_quoted_argument() -> None:
     lines = wrapped("look with `datapipe report 'a folder with spaces' --full`", 20)
     assert [line for line in lines if "'a folder with spaces'" in line]

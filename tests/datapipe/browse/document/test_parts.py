@@ -5,15 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.browse.document.parts import (
-    Part,
-    after_redaction,
-    after_stage,
-    display_of,
-    edits,
-    text_of,
-    with_cuts,
-)
+from datapipe.browse.document.parts import Part, after_redaction, after_stage, display_of, edits, text_of, with_cuts
 
 TEXTS = st.text(st.sampled_from("ab@. \né\u202e"), max_size=40)
 

@@ -26,13 +26,6 @@ def test_waits_of_the_worked_example(depth: int, num_threads: int, expected: lis
     assert simulate_waits(BUILD_S, step_s=2, depth=depth, num_threads=num_threads) == expected
 
 
-def test_waits_a_slow_builder_costs_its_difference_at_any_depth() -> None:
-    for depth in (1, 2, 8):
-        waits = simulate_waits([5.0] * 100, step_s=2, depth=depth)
-        assert waits[-1] == 3.0
-    assert sum(simulate_waits([5.0] * 100, step_s=2, depth=8, num_threads=3)[1:]) == 0.0
-
-
 def test_waits_deeper_and_wider_is_never_slower() -> None:
     draw = random.Random(5)
     for _ in range(200):
@@ -46,7 +39,3 @@ def test_waits_deeper_and_wider_is_never_slower() -> None:
             assert row == sorted(row, reverse=True)
         for narrow, wide in zip(totals, totals[1:]):
             assert all(more <= less for less, more in zip(narrow, wide))
-
-
-def test_waits_of_no_batch() -> None:
-    assert simulate_waits([], step_s=1, depth=2) == []

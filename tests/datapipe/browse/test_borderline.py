@@ -37,15 +37,3 @@ def test_a_sweep_over_tags_counts_exactly_what_each_threshold_keeps(finished: Br
     for point in swept["points"]:
         kept = [row for row in rows if row["value"] <= point["threshold"]]
         assert (point["documents"], point["bytes"]) == (len(kept), sum(row["bytes"] for row in kept))
-
-
-@pytest.mark.medium
-def test_a_sweep_over_a_histogram_is_right_at_the_threshold_in_force_and_at_whole_bins(finished: Browsed) -> None:
-    swept = finished.get("sweep", source="plain", stage="filter.length", rule="too_few_words")
-    assert not swept["exact"]
-    assert swept["total"]["documents"] == 11
-    counts = {point["threshold"]: point["documents"] for point in swept["points"]}
-    assert counts[5.0] == 7
-    assert counts == {threshold: sum(words >= threshold for words in range(1, 12)) for threshold in counts}
-    with pytest.raises(RequestError, match="nothing to sweep"):
-        finished.get("sweep", stage="dedup.minhash", rule="duplicate")

@@ -3,7 +3,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from datapipe.config.problems import ProblemsError, described, problems_error
+from datapipe.config.problems import ProblemsError, problems_error
 from datapipe.config.yaml import dotted
 
 
@@ -71,21 +71,3 @@ def test_more_than_ten_problems_are_counted():
     found = lines({"needed": "x"} | {f"k{index}": 1 for index in range(14)})
     assert len(found) == 11
     assert found[-1] == "… and 4 more."
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (None, "nothing"),
-        (True, "true"),
-        ("a", "'a'"),
-        ("x" * 100, f"'{'x' * 57}…'"),
-        ([], "an empty list"),
-        ([1], "a list"),
-        ({}, "an empty mapping"),
-        ({"a": 1}, "a mapping"),
-        (1.5, "1.5"),
-    ],
-)
-def test_described_points_at_a_value(value: object, words: str):
-    assert described(value) == words

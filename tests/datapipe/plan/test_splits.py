@@ -69,7 +69,8 @@ def test_group_splits_come_in_the_order_of_the_input_however_it_is_cut(target: i
 
 def test_group_splits_large_archive_is_a_group_of_its_own() -> None:
     packed = _file("a.jsonl.gz", TARGET // 4, "gzip")
-    assert group_splits([(packed, Jsonl())], TARGET) == [(Split(file=packed),)]
+    between = [(_file("0.jsonl", 10), Jsonl()), (packed, Jsonl()), (_file("b.jsonl", 10), Jsonl())]
+    assert group_splits(between, TARGET)[1] == (Split(file=packed),)
     assert text_bytes(packed) == TARGET
 
 

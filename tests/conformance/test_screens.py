@@ -32,7 +32,9 @@ from tests.support.finished import composed, deduplicated, documents, grown, len
 from tests.support.reports import report
 
 WIDTHS = (40, 53, 60, 80, 97, 120)
-_COMMANDS = [[command.name or str(command.callback.__name__).replace("_", "-")] for command in app.registered_commands]
+_COMMANDS = [
+    [command.name or getattr(command.callback, "__name__", "").replace("_", "-")] for command in app.registered_commands
+]
 _GROUPS = [["tokenizer"], ["tokenizer", "train"], ["classifier"], *(["classifier", name] for name in CLASSIFIER_COMMANDS)]
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -64,6 +66,7 @@ def check(printed: str, columns: int) -> str:
 
 @pytest.mark.parametrize("command", [[], *_COMMANDS, *_GROUPS], ids=" ".join)
 def test_help_fits_and_is_not_cut(command: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = ""
     for columns in WIDTHS[1:]:  # click's own lines need 50
         shown = check(_on_terminal(monkeypatch, columns, [*command, "--help"]), columns)
         assert columns < 60 or not any(line.endswith("...") for line in shown.partition("\n\n")[2].splitlines())

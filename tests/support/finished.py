@@ -49,7 +49,7 @@ def finish(mixture: Path | Mixture, only: Any = None, output: Path | None = None
     if problem is not None:
         raise problem
     assert run.plan is not None and run.snapshot is not None
-    return runs.Finished(mixture=loaded, snapshot=run.snapshot, watcher=runs.Watcher(), plan=run.plan)
+    return runs.Finished(mixture=loaded, snapshot=run.snapshot, watcher=runs.Watcher(), plan=run.plan)  # type: ignore[arg-type]
 
 
 def _plain(folder: Path, others: Callable[[str], Path], tail: str = runs.TAIL) -> None:

@@ -1,0 +1,267 @@
+"""What every kind of step must do: run twice, stopped anywhere, retried, over damaged files, and in bounded memory.
+
+Kinds are found as the subclasses of `Task`; a new kind fails the first test until a run here has it.
+"""
+
+from __future__ import annotations
+
+import errno
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datapipe.engine.protocol import Attempt, failure_of
+from datapipe.errors import DatapipeError
+from datapipe.ledger.names import ATTEMPTS
+from datapipe.outages import OutageError
+from datapipe.plan.outputs import OutputFile
+from datapipe.plan.work import Record, Task
+from datapipe.storage import Root
+from datapipe.tasks.run_task import run_task
+from tests.support import corpora, runs, scale_corpus
+from tests.support.fasttext_files import Recipe
+from tests.support.ledger_files import stored_records
+from tests.support.task_processes import FreshTasks, fresh_tasks
+
+pytestmark = pytest.mark.medium
+
+KINDS = sorted({kind.kind for kind in Task.__subclasses__()})
+OF_DOCUMENTS, OF_SHARDS = ("tokenizer=none",), ()
+_TAIL = """
+validation: 5%
+tokenizer: {train: {vocab_size: 300, sample_bytes: 64KiB}}
+pack: {sequence_length: 64}
+documents: {target_bytes: 8KiB}
+execution: {split_bytes: 16KiB, bucket_bytes: 32KiB, check_disk: false}
+"""
+
+
+class Recorded(runs.LastFirst):
+    """Remembers every task with its record."""
+
+    def __init__(self, root: Root, request: Any, done: list[tuple[Task, Record]]) -> None:
+        super().__init__(root, request)
+        self.done = done
+
+    def next_attempt(self, timeout_s: float) -> Any:
+        attempt = super().next_attempt(timeout_s)
+        self.done.append((attempt.task, attempt.record))
+        return attempt
+
+
+@pytest.fixture(scope="module")
+def _merges() -> Iterator[None]:
+    """Exchanges of three files and more are merged."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datapipe.plan.runs.MOST_RUNS", 2)
+        yield
+
+
+@pytest.fixture(scope="module")
+def mixture(tmp_path_factory: pytest.TempPathFactory, _merges: None) -> Path:
+    folder = tmp_path_factory.mktemp("steps")
+    for number in range(4):
+        corpora.write_jsonl(folder / f"web/{number}.jsonl", corpora.documents(number, 25, exact=0.2))
+    model = Recipe(labels=("0", "hq")).write(folder / "quality.bin")
+    stages = (
+        f"stages:\n  - filter.classifier: {{model: {model}, keep_share: 80%}}\n  - dedup.minhash: {{components_bytes: 0}}\n"
+    )
+    return runs.write_mixture(folder, f"  web: {{path: {folder}/web/*.jsonl}}\n", stages, _TAIL)
+
+
+@pytest.fixture(scope="module")
+def ran(mixture: Path) -> tuple[Path, dict[str, tuple[Task, Record]]]:
+    """The output of two runs, and of each kind the task with the most input files."""
+    done: list[tuple[Task, Record]] = []
+    for overrides in (OF_SHARDS, OF_DOCUMENTS):
+        runs.run_mixture(mixture, overrides=overrides, make_engine=lambda root, request: Recorded(root, request, done))
+    found: dict[str, tuple[Task, Record]] = {}
+    for task, record in sorted(done, key=lambda each: len(_input_files(each[0]))):
+        found[task.kind] = task, record
+    return mixture.parent / "out", found
+
+
+@pytest.fixture
+def root(ran: tuple[Path, Any]) -> Root:
+    """The output. Tests add attempts to it, and put back what they damage."""
+    return Root(str(ran[0]))
+
+
+def _input_files(part: Any) -> list[OutputFile]:
+    """The committed files that a task, or a part of one, names."""
+    if isinstance(part, OutputFile):
+        return [part]
+    if is_dataclass(part):
+        return [file for each in fields(part) for file in _input_files(getattr(part, each.name))]
+    if isinstance(part, Mapping):
+        return _input_files(tuple(part.values()))
+    return [file for each in part for file in _input_files(each)] if isinstance(part, tuple) else []
+
+
+def _made(record: Record) -> dict[str, Any]:
+    """What two attempts at a task must agree on: all but the folder, the time and the memory."""
+    metrics = record.metrics.to_json()
+    for name in ("seconds", "peak_bytes", "work"):
+        metrics.pop(name, None)
+    named = {kind: [replace(file, path=Path(file.path).name) for file in files] for kind, files in record.outputs.items()}
+    return {"outputs": named, "metrics": metrics, "fingerprint": record.fingerprint}
+
+
+def test_steps_of_every_kind_are_in_the_runs(ran: tuple[Path, Any]) -> None:
+    assert sorted(ran[1]) == KINDS
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_again_pickled_makes_the_same_in_a_folder_of_its_own(ran: tuple[Path, Any], root: Root, kind: str) -> None:
+    task, record = ran[1][kind]
+    copy = pickle.loads(pickle.dumps(task))
+    assert copy == task
+    before = dict(root.list_files(""))
+    for attempt in ("second", "third"):
+        again = run_task(copy, root, attempt)
+        assert _made(again) == _made(record)
+        paths = {file.path for files in again.outputs.values() for file in files}
+        assert {path for path, _ in root.list_files("")} - set(before) == paths
+        assert all(root.checksum(file.path) == (file.checksum, file.bytes) for file in again.of("documents"))
+        before = dict(root.list_files(""))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_that_fails_at_its_end_leaves_nothing_and_the_next_attempt_makes_the_same(
+    ran: tuple[Path, Any], root: Root, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task, record = ran[1][kind]
+    before = root.list_files(ATTEMPTS)
+
+    def full(path: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("datapipe.tasks.run_task.sync_file", full)
+        if any(record.outputs.values()):
+            with pytest.raises(OutageError, match="the disk is full"):
+                run_task(task, root, "failed")
+    assert root.list_files(ATTEMPTS) == before
+    assert _made(run_task(task, root, "second")) == _made(record)
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_step_over_damaged_input_names_the_file_or_does_not_need_the_damaged_part(
+    ran: tuple[Path, Any], root: Root, kind: str, damage: str
+) -> None:
+    task, record = ran[1][kind]
+    num_found = 0
+    files = list({file.path: file for file in _input_files(task)}.values())[:3]
+    for number, file in enumerate(files):
+        path = Path(root.path(file.path))
+        content = path.read_bytes()
+        _damage(path, content, damage, number)
+        try:
+            again, error = run_task(task, root, f"over-{number}"), None
+        except (DatapipeError, OSError) as raised:
+            again, error = None, raised
+        path.unlink(missing_ok=True)
+        path.write_bytes(content)
+        if again is not None:
+            assert _made(again) == _made(record)
+        else:
+            assert error is not None
+            assert Path(file.path).name in str(error)
+            assert damage == "gone" or failure_of(error).kind == "damage"
+            num_found += 1
+    assert num_found or not files
+
+
+def _damage(path: Path, content: bytes, damage: str, number: int) -> None:
+    path.unlink()  # a published file may be a link to it
+    if damage == "flipped":
+        place = len(content) * (1 + number % 3) // 4
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+    elif damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+
+
+class Stopping(runs.InProcess):
+    """Stops the run after some tasks."""
+
+    left = 0
+
+    def next_attempt(self, timeout_s: float) -> Any:
+        if type(self).left == 0:
+            raise KeyboardInterrupt
+        type(self).left -= 1
+        return super().next_attempt(timeout_s)
+
+
+@pytest.mark.parametrize(
+    "overrides", [OF_SHARDS, pytest.param(OF_DOCUMENTS, marks=pytest.mark.slow)], ids=["shards", "documents"]
+)
+def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_same_output(
+    mixture: Path, tmp_path: Path, overrides: tuple[str, ...]
+) -> None:
+    expected = runs.run_mixture(mixture, output=tmp_path / "at-once", overrides=overrides, make_engine=runs.InProcess)
+    ran: list[str] = []
+    finished, num_stops = None, 0
+    while finished is None:
+        watcher = runs.Watcher()
+        Stopping.left = len(expected.watcher.records) // 6
+        try:
+            finished = runs.run_mixture(
+                mixture, output=tmp_path / "stopped", overrides=overrides, make_engine=Stopping, watcher=watcher
+            )
+        except KeyboardInterrupt:
+            num_stops += 1
+            assert num_stops < 20
+        ran += [record.fingerprint for record in watcher.records]
+    assert num_stops > 4
+    assert finished.snapshot == expected.snapshot
+    assert len(ran) == len(set(ran))
+    assert stored_records(tmp_path / "stopped").keys() == stored_records(tmp_path / "at-once").keys()
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[FreshTasks]:
+    with fresh_tasks() as found:
+        yield found
+
+
+class InFreshProcesses(runs.InProcess):
+    """Runs each task in a process of its own, and keeps the greatest peak of each kind."""
+
+    def __init__(self, root: Root, request: Any, processes: FreshTasks, peaks: dict[str, int]) -> None:
+        super().__init__(root, request)
+        self.processes, self.peaks = processes, peaks
+
+    def next_attempt(self, timeout_s: float) -> Any:
+        task, attempt = self.tasks.pop(0)
+        measured = self.processes.run(task, self.root.url)
+        self.peaks[task.kind] = max(self.peaks.get(task.kind, 0), measured.peak_bytes)
+        return Attempt(task=task, attempt=attempt, record=measured.record)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path, processes: FreshTasks) -> None:
+    """Eight times the documents; what a task may hold is about its split, its bucket or its sample."""
+    peaks: list[dict[str, int]] = []
+    for num_docs in (3_000, 24_000):
+        folder = tmp_path / str(num_docs)
+        corpus = scale_corpus.write(folder / "corpus", num_docs, docs_per_file=3_000)
+        execution = {"split_bytes": "1MiB", "bucket_bytes": "1MiB"}
+        mixture = scale_corpus.write_mixture(folder, corpus, "dedup.exact", {}, execution)
+        of_size: dict[str, int] = {}
+        for overrides in ((), ("tokenizer=none", "documents.target_bytes=1MiB")):
+            runs.run_mixture(
+                mixture,
+                overrides=overrides,
+                make_engine=lambda root, request, peaks=of_size: InFreshProcesses(root, request, processes, peaks),
+            )
+        peaks.append(of_size)
+    small, large = peaks
+    assert set(large) == set(KINDS) - {"merge", "rank", "narrow"}  # tests/datapipe/tasks has these
+    assert {kind: peak for kind, peak in large.items() if peak > small[kind] + (64 << 20)} == {}, f"small: {small}"

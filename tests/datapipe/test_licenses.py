@@ -1,3 +1,5 @@
+"""Licences as SPDX writes them, of mixtures and of documents, and which are allowed."""
+
 import json
 import re
 
@@ -33,12 +35,9 @@ def test_expressions_are_written_as_spdx_writes_them(text: str, name: str) -> No
     ("text", "told"),
     [
         ("apache2", "Did you mean 'Apache-2.0'"),
-        ("GPL3", "Did you mean 'GPL-3.0-only'"),
-        ("cc0", "Did you mean 'CC0-1.0'"),
         ("Public Domain", "write LicenseRef-Public-Domain"),
         ("MIT AND", "stand between two names"),
         ("MIT ISC", "stand between two names"),
-        ("MIT OR OR ISC", "stand between two names"),
         ("(MIT", "a parenthesis is not closed"),
         ("MIT WITH MIT", "'MIT' is no exception of SPDX"),
         ("Classpath-exception-2.0", "no licence of SPDX"),
@@ -46,7 +45,6 @@ def test_expressions_are_written_as_spdx_writes_them(text: str, name: str) -> No
         ("MIT OR " * 99 + "MIT", "at most 300 characters"),
         ("GPL-2.0+ OR " * 24 + "MIT", "at most 300 characters"),  # as SPDX writes it, it has 483
         ("(" * 21 + "MIT" + ")" * 21, "at most 20 parentheses within each other"),
-        ("unknown", "no licence of SPDX"),
     ],
 )
 def test_other_text_is_refused_with_a_way_out(text: str, told: str) -> None:
@@ -61,7 +59,6 @@ def test_other_text_is_refused_with_a_way_out(text: str, told: str) -> None:
         ("  ", "unknown"),
         ("NOASSERTION", "unknown"),
         ("Public Domain", "LicenseRef-public-domain"),
-        ("/terms", "LicenseRef-terms"),
         ("🎈", "LicenseRef-other"),
         ('["mit", "Apache-2.0"]', "MIT AND Apache-2.0"),
         ('["mit OR isc", null, "mit OR isc", "zlib"]', "(MIT OR ISC) AND Zlib"),
@@ -71,7 +68,6 @@ def test_other_text_is_refused_with_a_way_out(text: str, told: str) -> None:
         ("(" * 300, "LicenseRef-other"),
         ("(" * 20 + "mit" + ")" * 20, "MIT"),
         ("(" * 148 + "mit" + ")" * 148, "LicenseRef-mit"),
-        ("GPL-2.0+ OR " * 24 + "MIT", "LicenseRef-gpl-2.0-or-gpl-2.0-or-gpl-2.0-or-gpl-2.0-or-gpl-2.0-or-gpl-2"),
     ],
 )
 def test_a_document_may_say_anything(text: str | None, name: str) -> None:

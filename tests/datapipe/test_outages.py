@@ -22,14 +22,19 @@ def test_full_disk_names_the_folder_and_its_free_bytes(tmp_path, number):
     assert outage is not None
     assert outage.where == str(tmp_path / "not/yet")
     assert outage.free_bytes is not None
-    assert f"{tmp_path}/not/yet: the disk " in str(outage)
-    assert str(outage).endswith(" free")
+    assert str(outage).startswith(f"{tmp_path}/not/yet: the disk ")
 
 
-def test_full_disk_without_a_file_name_is_that_of_the_output_or_of_temporary_files(tmp_path):
+def test_full_disk_without_a_file_name_is_that_of_the_output_or_of_temporary_files(tmp_path, monkeypatch):
     outage = outage_of(_error(errno.ENOSPC), str(tmp_path))
     assert outage is not None
     assert outage.free_bytes == pytest.approx(free_bytes(outage.where), rel=0.5)
+
+    def no_folder():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
+
+    monkeypatch.setattr("tempfile.gettempdir", no_folder)
+    assert "the disk is full" in str(outage_of(_error(errno.ENOSPC), "s3://bucket/out"))
 
 
 @pytest.mark.parametrize(
@@ -57,47 +62,31 @@ def test_hub_that_does_not_answer_is_an_outage_at_the_address_that_was_asked():
     assert str(outage_of(httpx.ConnectError("refused"), "")) == "no answer: ConnectError: refused"
 
 
+_BAD_REQUEST = "AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: No response body."
+
+
 @pytest.mark.parametrize(
-    "error",
+    ("error", "fact"),
     [
-        OSError("AWS Error ACCESS_DENIED during PutObject operation: no"),
-        OSError("AWS Error UNKNOWN (HTTP status 400) during GetObject operation: Unable to parse ExceptionName: ExpiredToken"),
-        OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation: none"),
-        _error(errno.EACCES, "/data/out/work"),
-        _error(errno.EROFS),
+        (OSError("AWS Error ACCESS_DENIED during PutObject operation: no"), "ACCESS_DENIED"),
+        (OSError("AWS Error UNKNOWN (HTTP status 400) during GetObject operation: ExpiredToken"), "ExpiredToken"),
+        (OSError(f"When reading information for key 'a' in bucket 'b': {_BAD_REQUEST}"), "Renew the credentials"),
+        (OSError("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation: none"), "NO_SUCH_BUCKET"),
+        (_error(errno.EACCES, "/data/out/work"), "/data/out/work"),
+        (_error(errno.EROFS), "/data/out: Read-only file system"),  # fsync and write raise errors without a name
+        (_error(errno.EMFILE), f"now {resource.getrlimit(resource.RLIMIT_NOFILE)[1]} (`ulimit -n`)"),
     ],
 )
-def test_refusal_is_no_outage(error):
+def test_refusal_is_no_outage_and_says_what_to_change(error, fact):
     assert outage_of(error, "/data/out") is None
-    assert refusal_of(error)
-
-
-def test_bad_request_without_a_body_is_told_as_expired_credentials():
-    """S3 answers HEAD without a body, so that the error has no name."""
-    text = (
-        "When reading information for key 'a' in bucket 'b': AWS Error UNKNOWN (HTTP status 400) during HeadObject operation: "
-    )
-    error = OSError(f"{text}No response body.")
-    assert outage_of(error, "s3://b/out") is None
-    assert str(refusal_of(error)).endswith("Renew the credentials: a store answers so once they have expired")
-
-
-def test_refusal_of_a_disk_that_names_no_file_names_the_output():
-    """fsync and write raise such errors."""
-    assert refusal_of(_error(errno.EROFS), "/data/out") == (
-        "/data/out: Read-only file system: OSError: [Errno 30] Read-only file system. Give this user access"
-    )
-    assert str(refusal_of(_error(errno.EROFS, "/data/out/a"), "/data/out")).startswith("Read-only file system: OSError: ")
+    assert fact in str(refusal_of(error, "/data/out"))
 
 
 def test_url_that_the_hub_cannot_have_is_a_refusal_that_shows_a_right_one():
     utils = pytest.importorskip("huggingface_hub.utils")
     error = utils.HFValidationError("Repo id must be 'namespace/name', got 'me'.")
     assert outage_of(error, "") is None
-    assert refusal_of(error) == (
-        "HFValidationError: Repo id must be 'namespace/name', got 'me'. "
-        "Expected a URL such as hf://datasets/OWNER/NAME/folder/*.parquet"
-    )
+    assert "hf://datasets/OWNER/NAME" in str(refusal_of(error))
 
 
 @pytest.mark.parametrize(
@@ -114,18 +103,3 @@ def test_outage_error_travels_between_processes():
     copy = pickle.loads(pickle.dumps(error))
     assert copy.outage == error.outage
     assert str(copy) == "/data/out: the disk is full, 12 B free"
-
-
-def test_too_few_open_files_are_refused_with_their_limit():
-    told = refusal_of(_error(errno.EMFILE))
-    assert told is not None
-    assert f"now {resource.getrlimit(resource.RLIMIT_NOFILE)[1]} (`ulimit -n`), or run fewer --workers" in told
-
-
-def test_full_disk_is_told_where_there_is_no_folder_for_temporary_files(monkeypatch):
-    def no_folder():
-        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found")
-
-    monkeypatch.setattr("tempfile.gettempdir", no_folder)
-    outage = outage_of(_error(errno.ENOSPC), "s3://bucket/out")
-    assert outage is not None and "the disk is full" in str(outage)

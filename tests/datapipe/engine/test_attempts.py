@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.activity import Activity
-from datapipe.engine import attempts as module
 from datapipe.engine.attempts import LEAST_S, SILENCE_S, Attempts, input_bytes, largest_first
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.metrics import TaskMetrics
@@ -18,20 +17,11 @@ from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record, SampleTask
 from datapipe.report.summary import second_attempts_text
 from tests.support import hostile_stages, runs
+from tests.support.empty_tasks import sample
 
 
 def _task(number: int, num_bytes: int = 1000) -> SampleTask:
-    files = (TableFile(path=f"{number}", rows=1, bytes=num_bytes, checksum="", row_bytes=num_bytes),)
-    return SampleTask(
-        step="web/sample",
-        fingerprint=f"{number:064x}",
-        seed=0,
-        before="",
-        documents=files,
-        fraction=1.0,
-        validation=0.0,
-        pattern="gpt2",
-    )
+    return sample(number, (TableFile(path=f"{number}", rows=1, bytes=num_bytes, checksum="", row_bytes=num_bytes),))
 
 
 class _Engine:
@@ -46,13 +36,6 @@ class _Engine:
 
     def cancel(self, attempt: str) -> None:
         self.cancelled.append(attempt)
-
-    def next_attempt(self, timeout_s: float) -> None: ...
-
-    def messages(self) -> tuple[()]:
-        return ()
-
-    def close(self) -> None: ...
 
 
 class _Case:
@@ -86,7 +69,7 @@ def _doubled(case: _Case, task: Any) -> tuple[str, str]:
     """Two attempts at a task, the second of which has just started."""
     first = case.attempts.submit(task)
     case.wait(LEAST_S, first)
-    assert "a second attempt starts" in case.attempts.start_second()
+    assert case.attempts.start_second()
     return first, case.engine.submitted[-1][1]
 
 
@@ -111,7 +94,7 @@ def test_a_silent_attempt_gets_a_second_one_where_nothing_is_known_of_its_step()
     case.now += 1e6
     assert alone.start_second() == ""
     alone.look([Message(attempt=attempt, task="", silent_s=SILENCE_S)])
-    assert "has said nothing for 45 s" in alone.start_second()
+    assert alone.start_second()
 
 
 def test_an_attempt_that_waits_gets_no_second_one_and_no_task_gets_a_third(case):
@@ -161,11 +144,6 @@ def test_a_failure_that_any_attempt_meets_counts_at_once(case, kind):
     assert case.engine.cancelled == [first]
 
 
-def test_a_task_without_a_second_attempt_says_nothing_of_one(case):
-    assert case.record.metrics.second_attempt == ""
-    assert "second_attempt" not in case.record.metrics.to_json()
-
-
 @given(st.lists(st.integers(0, 40), max_size=30))
 def test_largest_first_puts_the_large_ones_first_and_leaves_the_others_in_order(sizes):
     tasks = [_task(number, 2**size) for number, size in enumerate(sizes)]
@@ -181,7 +159,7 @@ def test_largest_first_puts_the_large_ones_first_and_leaves_the_others_in_order(
 
 @pytest.mark.slow
 def test_a_worker_that_stands_still_is_overtaken_by_a_second_attempt_to_the_same_bytes(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "LEAST_S", 1.0)
+    monkeypatch.setattr("datapipe.engine.attempts.LEAST_S", 1.0)
     monkeypatch.syspath_prepend(tmp_path)
     hostile_stages.write_module(tmp_path)
     mixture, options = hostile_stages.write_mixture(tmp_path, {17: "STOPPED"}), ["execution.split_bytes=16KiB"]
@@ -191,9 +169,7 @@ def test_a_worker_that_stands_still_is_overtaken_by_a_second_attempt_to_the_same
     assert (overtaken.checksums, overtaken.snapshot) == (plain.checksums, plain.snapshot)
     assert overtaken.report["second_attempts"]["web/read"]["tasks"] >= 1  # whichever of its attempts stands still
     assert plain.report["second_attempts"] == {}
-    only = {"second_attempts": {"web/read": {"tasks": 1, "won": 1}}}
-    assert second_attempts_text(only).startswith("1 task of web/read took much longer than others and had a second attempt")
-    assert [line for line in watcher.lines if "a second attempt starts" in line]
+    assert "had a second attempt" in second_attempts_text(overtaken.report)
     assert watcher.retries == []
     folders = {path.parts[-2] for path in (tmp_path / "overtaken/work/attempts").glob("*/*/*")}
     committed = {Path(file.path).parts[-2] for record in watcher.records for files in record.outputs.values() for file in files}

@@ -1,161 +1,78 @@
-"""Global stages in whole runs: the same documents are dropped for the same reasons, however the run went."""
+"""Global stages in whole runs: who survives across sources, what a task gets of the decisions, and what stops a run."""
 
 from __future__ import annotations
 
-import random
+import io
+import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from rich.console import Console
 
 from datapipe.columns import key_halves
-from datapipe.errors import DatapipeError
-from datapipe.exchange.partitions import read_table
-from datapipe.plan.runs import MOST_RUNS
+from datapipe.errors import DatapipeError, UserError
+from datapipe.exchange.partitions import read_documents, read_table
+from datapipe.metrics import TaskMetrics
 from datapipe.plan.work import MapTask
+from datapipe.report.screen import print_full
 from datapipe.storage import Root
-from tests.support import corpora, runs
+from tests.support import corpora, dedup_runs, runs
 
 pytestmark = pytest.mark.medium
 
-TAIL = """
-tokenizer:
-  train: {vocab_size: 300, sample_bytes: 16KiB}
-pack: {sequence_length: 64}
-shards: {target_bytes: 64KiB}
-execution: {split_bytes: 16KiB, bucket_bytes: 64KiB}
-"""
-MINHASH = "dedup.minhash: {size_column: copies}"
-IN_ROUNDS = "stages=[dedup.exact, dedup.minhash: {size_column: copies, components_bytes: 0}]"
+_TAIL = "tokenizer: none\n"
 
 
-def _chains(seed: int) -> list[dict[str, str]]:
-    """Families in which each document is like the one before it, copies, and documents that are like no other."""
-    rng = random.Random(seed)
-    texts = []
-    for _ in range(3):
-        words = corpora.prose(rng, 200).split()
-        for _ in range(8):
-            words[rng.randrange(len(words))] = f"word{rng.randrange(10**6)}"
-            words[rng.randrange(len(words))] = f"word{rng.randrange(10**6)}"
-            texts.append(" ".join(words))
-    texts += texts[::7] + [corpora.prose(rng, 150) for _ in range(5)]
-    rng.shuffle(texts)
-    return [{"id": f"{seed}-{number}", "text": text} for number, text in enumerate(texts)]
+def _mixture(folder: Path, options: str, sources: tuple[str, str] = ("web", "books"), name: str = "mixture.yaml") -> Path:
+    """Sources of 40 documents of which 30 are in both; those of books end in spaces."""
+    for source, own in (("web", 60), ("books", 50)):
+        padded = "  " if source == "books" else ""
+        documents = [f"the shared text number {n}, said in many words{padded}" for n in range(30)]
+        documents += [f"a text number {own + n} of its own" for n in range(10)]
+        if not (folder / f"{source}.jsonl").exists():
+            corpora.write_jsonl(folder / f"{source}.jsonl", [{"text": text} for text in documents])
+    listed = "".join(f"  {source}: {{path: {folder}/{source}.jsonl}}\n" for source in sources)
+    return runs.write_mixture(
+        folder, listed, f"stages:\n  - dedup.exact: {{normalize: whitespace_case, {options}}}\n", _TAIL, name
+    )
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("chains")
-    for number in range(3):
-        corpora.write_jsonl(folder / f"{number}.jsonl", _chains(number // 2))  # two files are equal
-    return folder
+def _run(path: Path, **options) -> runs.Finished:
+    return runs.run_mixture(path, make_engine=runs.InProcess, **options)
 
 
-def _run(folder: Path, output: Path, *overrides: str, paths: str = "[0, 1, 2]", **options: Any) -> runs.Finished:
-    listed = ", ".join(f"{folder}/{number}.jsonl" for number in paths.strip("[]").split(", "))
-    stages = f"stages:\n  - dedup.exact\n  - {MINHASH}\n"
-    output.mkdir(exist_ok=True)
-    mixture = runs.write_mixture(output, f"  web:\n    path: [{listed}]\n", stages, TAIL)
-    return runs.run_mixture(mixture, overrides=overrides, **{"make_engine": runs.InProcess, **options})
+def _dropped(finished: runs.Finished) -> dict[str, int]:
+    report = finished.report["sources"]
+    return {name: sum(entry["documents"]["dropped"].values()) for name, entry in report.items()}
 
 
-def _drops(done: runs.Finished) -> list[tuple[Any, ...]]:
-    root = Root(done.mixture.output)
-    outputs = [one for step in done.plan.of_kind("map") for one in step.outputs("drops")]
-    rows = [row for output in outputs for batch in read_table(root, output) for row in batch.to_pylist()]
-    return sorted((row["key"], row["stage"], row["rule"], row["value"], row["survivor"]) for row in rows)
-
-
-@pytest.fixture(scope="module")
-def reference(folder, tmp_path_factory) -> runs.Finished:
-    return _run(folder, tmp_path_factory.mktemp("reference"))
-
-
-def test_global_stages_reference_drops_copies_and_chains(reference):
-    by_stage = reference.report["sources"]["web"]["documents"]["dropped"]
-    assert set(by_stage) == {"dedup.exact:duplicate", "dedup.minhash:duplicate"}
-    assert by_stage["dedup.minhash:duplicate"] >= 30
-    assert all(0.719 <= value <= 1 for _, stage, _, value, _ in _drops(reference) if stage == "dedup.minhash")
-
-
-class Stopping(runs.InProcess):
-    """Stops the run after so many tasks."""
-
-    left = 0
-
-    def next_attempt(self, timeout_s):
-        if type(self).left == 0:
-            raise KeyboardInterrupt
-        type(self).left -= 1
-        return super().next_attempt(timeout_s)
-
-
-@pytest.mark.parametrize("most_runs", [MOST_RUNS, pytest.param(2, marks=pytest.mark.slow)], ids=["", "merged"])
-def test_global_stages_stopped_anywhere_go_on_and_nothing_runs_twice(tmp_path, folder, reference, monkeypatch, most_runs):
-    monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", most_runs)
-    size = "execution.bucket_bytes=" + ("16KiB" if most_runs == MOST_RUNS else "2KiB")
-    ran: list[str] = []
-    for number in range(40):
-        watcher = runs.Watcher()
-        Stopping.left = 7 if most_runs == MOST_RUNS else 29
-        try:
-            done = _run(folder, tmp_path / "run", IN_ROUNDS, size, make_engine=Stopping, watcher=watcher)
-        except KeyboardInterrupt:
-            ran += [record.fingerprint for record in watcher.records]
-            continue
-        ran += [record.fingerprint for record in watcher.records]
-        assert number > 3
-        assert bool(done.plan.of_kind("merge")) == (most_runs == 2)
-        assert _drops(done) == _drops(reference)
-        assert len(set(ran)) == len(ran)
-        return
-    pytest.fail("never finished")
-
-
-@pytest.mark.slow
-def test_global_stages_give_a_map_task_the_decisions_on_its_own_files(tmp_path, folder):
-    done = _run(folder, tmp_path / "run", "execution.bucket_bytes=1KiB")
-    root = Root(done.mixture.output)
-    step = next(one for one in done.plan.steps if one.id == "web/apply-dedup.minhash")
-    decisions = next(one for one in done.plan.steps if one.id == "dedup.minhash/decisions").outputs("drops")
-    given = set()
-    for task in step.tasks or ():
+def test_map_task_gets_the_decisions_on_its_own_files(tmp_path: Path) -> None:
+    corpus = dedup_runs.write_corpus(tmp_path / "corpus", 100)
+    stages = "stages: [dedup.minhash]\n"
+    done = _run(dedup_runs.write_mixture(tmp_path, corpus, stages), overrides=["tokenizer=none", "execution.bucket_bytes=1KiB"])
+    root, given = Root(done.mixture.output), set()
+    steps = {step.id: step for step in done.plan.steps}
+    decisions = steps["dedup.minhash/decisions"].outputs("drops")
+    assert len(decisions) > 1
+    tasks = [task for name in dedup_runs.FILES for task in steps[f"{name}/apply-dedup.minhash"].tasks or ()]
+    for task in tasks:
         assert isinstance(task, MapTask)
         assert task.decisions is not None
         batches = [batch for output in task.documents for batch in read_table(root, output)]
-        own = {one for batch in batches for one in key_halves(batch.column("key"))[0].tolist()}
+        own = {half for batch in batches for half in key_halves(batch.column("key"))[0].tolist()}
         for output in task.decisions.tables["drops"]:
-            assert any(output.first <= one <= output.last for one in own)
+            assert any(output.first <= half <= output.last for half in own)
             given.add(output.path)
     assert given == {output.path for output in decisions}
-    assert len(decisions) > 1
-    assert any(len(task.decisions.tables["drops"]) < len(decisions) for task in step.tasks or ())  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("scope", ["run", "source"])
-def test_global_stages_scope_source_compares_no_documents_of_other_sources(tmp_path, folder, scope):
-    sources = "".join(f"  {name}:\n    path: {folder}/0.jsonl\n" for name in ("one", "two"))
-    stages = f"stages: [dedup.minhash: {{scope: {scope}}}]\n"
-    done = runs.run_mixture(runs.write_mixture(tmp_path, sources, stages, TAIL), make_engine=runs.InProcess)
-    kept = {name: entry["documents"]["kept"] for name, entry in done.report["sources"].items()}
-    assert (kept["one"] == kept["two"]) == (scope == "source")
-    assert min(kept.values()) == (0 if scope == "run" else kept["one"])
-
-
-@pytest.mark.slow
-def test_global_stages_report_rows_bytes_and_seconds_of_each_round(tmp_path, folder):
-    done = _run(folder, tmp_path / "run", IN_ROUNDS)
-    tasks, dropped = done.report["tasks"], done.report["sources"]["web"]["documents"]["dropped"]
-    rounds = [name for name in tasks if name.startswith("dedup.minhash/components-")]
-    assert rounds == [f"dedup.minhash/components-{number}" for number in range(1, len(rounds) + 1)]
-    assert all({"rows", "bytes", "seconds"} <= set(tasks[name]) for name in rounds)
-    assert tasks["dedup.minhash/decisions"]["rows"] >= dropped["dedup.minhash:duplicate"]
-    assert "rows" not in tasks["web/read"]
+def test_scope_source_compares_no_documents_of_other_sources(tmp_path: Path, scope: str) -> None:
+    dropped = _dropped(_run(_mixture(tmp_path, f"scope: {scope}")))
+    assert sum(dropped.values()) == (30 if scope == "run" else 0)
 
 
 ENDLESS = """
-from collections.abc import Mapping
 from datapipe.stage.tables import DROP_SCHEMA, OPEN, OPEN_SCHEMA, Exchange
 from datapipe.stage.global_stage import Global
 import pyarrow as pa
@@ -177,10 +94,113 @@ class Endless(Global):
 """
 
 
-def test_global_stages_that_never_come_to_an_end_are_told_of(tmp_path, folder, monkeypatch):
+def test_stage_that_never_comes_to_an_end_is_told_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "endless_stage.py").write_text(ENDLESS)
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {folder}/0.jsonl\n", "stages: ['endless_stage:Endless']\n", TAIL)
-    with pytest.raises(DatapipeError, match=r"turn: not finished after 3 rounds"):
-        runs.run_mixture(mixture, make_engine=runs.InProcess)
+    corpora.write_jsonl(tmp_path / "web.jsonl", corpora.documents(1, 10))
+    path = runs.write_mixture(
+        tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}\n", "stages: ['endless_stage:Endless']\n", _TAIL
+    )
+    with pytest.raises(DatapipeError, match="turn: not finished after 3 rounds"):
+        _run(path)
+
+
+# ------------------------------------------------------------------------------------------------ who survives
+
+
+@pytest.mark.parametrize(
+    ("keep", "sources", "expected"),
+    [
+        ("longest", ("web", "books"), {"web": 30, "books": 0}),
+        ("[source_order, longest]", ("web", "books"), {"web": 0, "books": 30}),
+        ("[{source_order: [books]}, shortest]", ("web", "books"), {"web": 30, "books": 0}),
+        ("source_order", ("books", "web"), {"books": 0, "web": 30}),
+    ],
+)
+def test_run_keeps_the_document_that_the_policy_prefers(tmp_path: Path, keep: str, sources, expected: dict[str, int]) -> None:
+    assert _dropped(_run(_mixture(tmp_path, f"keep: {keep}", sources))) == expected
+
+
+def test_run_with_sources_in_another_order_keeps_those_of_the_first_now(tmp_path: Path) -> None:
+    first = _run(_mixture(tmp_path, "keep: source_order"))
+    second = _run(_mixture(tmp_path, "keep: source_order", ("books", "web"), "turned.yaml"))
+    assert (_dropped(first), _dropped(second)) == ({"web": 0, "books": 30}, {"books": 0, "web": 30})
+
+
+@pytest.mark.parametrize("share", ["50", "x%", "150%", "-1%"])
+def test_run_share_that_is_none_is_refused(tmp_path: Path, share: str) -> None:
+    with pytest.raises(UserError, match="max_dropped"):
+        _run(_mixture(tmp_path, f"max_dropped: {share}"))
+
+
+def test_run_with_an_unknown_source_in_the_order_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"source_order names 'book'.*'books'"):
+        _run(_mixture(tmp_path, "keep: {source_order: [book]}"))
+
+
+def test_run_goes_by_fields_that_the_source_keeps(tmp_path: Path) -> None:
+    rows = [
+        {"text": "one page", "url": "http://www.a.org/x/", "score": 1, "date": "2024-01-01"},
+        {"text": "as it was later", "url": "https://a.org/x?utm_source=y", "score": 0.5, "date": "2024-05"},
+        {"text": "no address", "url": None, "score": None},
+        {"text": "none either"},
+        {"text": "another page that stays", "url": "b.org", "score": 7, "date": ""},
+    ]
+    corpora.write_jsonl(tmp_path / "web.jsonl", rows * 3)
+    sources = f"  web: {{path: {tmp_path}/web.jsonl, keep: [url, score, date]}}\n"
+    for keep, kept in (("{highest: score}", "one page"), ("[{latest: date}, {highest: score}]", "as it was later")):
+        stages = f"stages:\n  - dedup.exact: {{by: field, field: url, normalize: url, keep: {keep}}}\n"
+        finished = _run(runs.write_mixture(tmp_path, sources, stages, _TAIL))
+        outputs = finished.plan.of_kind("map", "web")[-1].outputs("documents")
+        batches = read_documents(Root(finished.mixture.output), outputs, TaskMetrics())
+        texts = [text for batch in batches for text in batch.texts.to_pylist()]
+        assert sorted(texts) == sorted([kept, rows[4]["text"], *["no address", "none either"] * 3])
+
+
+# ------------------------------------------------------------------------------------------------ limits of what is dropped
+
+
+def test_run_that_drops_too_much_of_a_source_stops_and_goes_on_when_it_may(tmp_path: Path) -> None:
+    with pytest.raises(DatapipeError, match=r"source 'books': dedup.exact dropped 30 of 40 .*--clusters dedup.exact"):
+        _run(_mixture(tmp_path, "max_dropped: 70%"))
+    allowed = _run(_mixture(tmp_path, "max_dropped: 75%"))
+    assert not [step for step in allowed.watcher.steps if "/read" in step or "dedup" in step]
+    assert allowed.report["excesses"] == []
+
+
+def test_run_that_drops_exactly_what_it_may_goes_on(tmp_path: Path) -> None:
+    """29 of 100 documents, where 0.29 * 100 is below 29."""
+    texts = [f"the text number {number}" for number in range(71)]
+    corpora.write_jsonl(tmp_path / "web.jsonl", [{"text": text} for text in texts + texts[:29]])
+    stages = "stages:\n  - dedup.exact: {max_dropped: 29%}\n"
+    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}\n", stages, _TAIL)
+    assert _dropped(_run(path)) == {"web": 29}
+
+
+def test_run_that_drops_too_much_warns_once_for_each_source_where_it_is_told_to(tmp_path: Path) -> None:
+    report = json.loads(json.dumps(_run(_mixture(tmp_path, "max_dropped: 0.1, on_excess: warn")).report))
+    [warning] = [warning for warning in report["warnings"] if warning["kind"] == "excess_drops"]
+    [excess] = report["excesses"]
+    for entry in (warning, excess):
+        assert (entry["source"], entry["stage"], entry["dropped"], entry["read"]) == ("books", "dedup.exact", 30, 40)
+    printed = io.StringIO()
+    print_full(report, Console(file=printed, width=200))
+    assert " ".join(printed.getvalue().split()).count("warning: source 'books': dedup.exact dropped 30 of 40") == 1
+
+
+def test_run_that_cuts_too_much_names_the_cuts(tmp_path: Path) -> None:
+    path = _mixture(tmp_path, "max_dropped: 1%")
+    path.write_text(path.read_text().replace("dedup.exact: {normalize: whitespace_case, ", "dedup.lines: {"))
+    with pytest.raises(DatapipeError, match=r"max_dropped allows 1.00%. .*--dropped dedup.lines"):
+        _run(path)
+
+
+def test_run_sources_with_limits_of_their_own_are_still_compared(tmp_path: Path) -> None:
+    path = _mixture(tmp_path, "keep: source_order")
+    own = "stages: [dedup.exact: {normalize: whitespace_case, keep: source_order, max_dropped: 80%}]"
+    path.write_text(path.read_text().replace("books.jsonl}", f"books.jsonl, {own}}}"))
+    assert _dropped(_run(path)) == {"web": 0, "books": 30}
+    path.write_text(path.read_text().replace("80%", "70%"))
+    with pytest.raises(DatapipeError, match="source 'books'"):
+        _run(path)

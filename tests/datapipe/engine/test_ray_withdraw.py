@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from datapipe.config import load_mixture
@@ -13,6 +11,7 @@ from datapipe.storage import Root
 from tests.support import corpora, hostile_stages, runs
 from tests.support.cli_processes import wait_until
 from tests.support.late_import import late_import
+from tests.support.ray_workers import ray_workers
 
 ray_engine = late_import("datapipe.engine.ray")
 
@@ -51,18 +50,7 @@ def endless(tmp_path, monkeypatch, _connected):
     yield engine, tasks["a"], tasks["b"], tasks["c"]
     if engine._running:
         engine.close()
-    wait_until(lambda: not _supervisors(), "the end of the supervisors")
-
-
-def _supervisors() -> list[str]:
-    """The tasks that worker processes of Ray are at: Ray names a process after its task."""
-    names = []
-    for entry in Path("/proc").iterdir():
-        try:
-            names.append((entry / "cmdline").read_bytes().split(b"\0")[0].decode() if entry.name.isdigit() else "")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    return [name for name in names if name.startswith("ray::web/")]
+    wait_until(lambda: not ray_workers(), "the end of the supervisors")
 
 
 def test_ray_running_attempt_that_is_cancelled_gives_its_place_to_the_next(endless):
@@ -93,9 +81,9 @@ def test_ray_engine_that_is_closed_leaves_nothing_running_in_a_cluster_of_others
     engine.submit(forever, "one")
     wait_until(lambda: engine.next_attempt(0.1) is None and engine.messages(), "a report of the first")
     engine.submit(short, "two")
-    assert _supervisors()
+    assert ray_workers()
     engine.close()
-    wait_until(lambda: not _supervisors(), "the end of both")
+    wait_until(lambda: not ray_workers(), "the end of both")
 
 
 def _all_of(engine) -> list:

@@ -12,47 +12,36 @@ from datapipe.errors import DatapipeError
 from datapipe.inspect.documents import DocumentQuery, Inspector
 from tests.support import hostile_stages, runs
 
-pytestmark = pytest.mark.medium
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
 def _stage(tmp_path, monkeypatch):
     hostile_stages.write_module(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-
-
-@pytest.mark.slow
-def test_crash_of_a_document_is_named_with_its_stage_and_a_traceback(tmp_path):
-    mixture = hostile_stages.write_mixture(tmp_path, {17: "SEGFAULT"})
-    watcher = runs.Watcher()
-    with pytest.raises(
-        DatapipeError, match=r"document doc-5-17 \(\w+/web\.jsonl:\d+\) crashes hostile_\w+:Hostile: SIGSEGV.*failure\.txt"
-    ):
-        runs.run_mixture(mixture, watcher=watcher)
-    assert [failure.cause for _, failure in watcher.retries] == ["SIGSEGV"] * 2
-    failure = (tmp_path / "out/work/failure.txt").read_text()
-    assert "doc-5-17" in failure
-    assert "in process" in failure
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("word", "cause"), [("KILLS-ITSELF", "SIGKILL"), ("TERMINATES", "SIGTERM")])
-def test_document_on_which_a_stage_kills_its_own_process_is_named(word, cause, tmp_path, monkeypatch):
     monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
-    mixture = hostile_stages.write_mixture(tmp_path, {17: word})
-    watcher = runs.Watcher()
-    with pytest.raises(DatapipeError, match=rf"document doc-5-17 \(\w+/web\.jsonl:\d+\) crashes hostile_\w+:Hostile: {cause}"):
+
+
+@pytest.mark.parametrize(
+    ("word", "causes"), [("SEGFAULT", ["SIGSEGV"] * 2), ("KILLS-ITSELF", ["SIGKILL"] * 3), ("TERMINATES", ["SIGTERM"] * 3)]
+)
+def test_document_that_ends_its_worker_is_named_with_its_stage_and_a_traceback(tmp_path, word, causes):
+    """After the batch of a crash, or after two kills on a batch, the document comes alone; one kill of it may be by chance."""
+    mixture, watcher = hostile_stages.write_mixture(tmp_path, {17: word}), runs.Watcher()
+    with pytest.raises(DatapipeError, match=rf"doc-5-17 \(\w+/web\.jsonl:\d+\) crashes hostile_\w+:Hostile: {causes[0]}"):
         runs.run_mixture(mixture, watcher=watcher)
-    assert [failure.cause for _, failure in watcher.retries] == [cause] * 3  # the batch twice, the document alone once
+    assert [failure.cause for _, failure in watcher.retries] == causes
+    if word == "SEGFAULT":
+        failure = (tmp_path / "out/work/failure.txt").read_text()
+        assert "doc-5-17" in failure and "in process" in failure
 
 
-@pytest.mark.slow
 def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raised(tmp_path):
     marks = {3: "SEGFAULT", 18: "RAISE-IT", 59: "SEGFAULT"}  # of one length, so that all positions are the same
     mixture, option = hostile_stages.write_mixture(tmp_path, marks), "execution.on_crash=quarantine"
     crashed = [runs.run_mixture(mixture, output=tmp_path / name, overrides=[option]) for name in ("one", "two")]
     raising = hostile_stages.write_mixture(tmp_path, dict.fromkeys(marks, "RAISE-IT"))
-    raised = runs.run_mixture(raising, output=tmp_path / "raised")
+    raised = runs.run_mixture(raising, output=tmp_path / "raised", make_engine=runs.InProcess)
     assert crashed[0].snapshot == crashed[1].snapshot
     assert crashed[0].checksums == raised.checksums
     assert crashed[0].report["total"]["documents"]["quarantined"] == len(marks)
@@ -60,26 +49,18 @@ def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raise
     assert sorted("SIGSEGV" in document.error for document in found) == [False, True, True]
 
 
-@pytest.mark.slow
 def test_task_that_takes_more_memory_than_it_may_runs_with_less_in_hand_to_the_same_bytes(tmp_path, monkeypatch):
-    mixture, options = (
-        hostile_stages.write_mixture(tmp_path, {17: "GREEDY"}),
-        ["execution.memory=700MB", "execution.max_retries=0"],
-    )
+    mixture = hostile_stages.write_mixture(tmp_path, {17: "GREEDY"})
     plain = runs.run_mixture(mixture, output=tmp_path / "plain", make_engine=runs.InProcess)
     monkeypatch.setenv("GREEDY", "1")
-    watcher = runs.Watcher()
+    options, watcher = ["execution.memory=700MB", "execution.max_retries=0"], runs.Watcher()
     halved = runs.run_mixture(mixture, output=tmp_path / "halved", overrides=options, watcher=watcher)
     told = [failure.message for _, failure in watcher.retries]
-    assert [text.partition(" of memory, and ")[2].partition(", from")[0] for text in told] == [
-        f"execution.memory allows 700.0 MB. It was at: {hostile_stages.stage_name(tmp_path)} on {num_docs} documents"
-        for num_docs in (30, 15)
-    ]
-    assert halved.checksums == plain.checksums
-    assert halved.snapshot == plain.snapshot
+    assert [f"Hostile on {num_docs} documents" in text for text, num_docs in zip(told, (30, 15), strict=True)] == [True, True]
+    assert all("execution.memory allows 700.0 MB" in text for text in told)
+    assert (halved.checksums, halved.snapshot) == (plain.checksums, plain.snapshot)
 
 
-@pytest.mark.slow
 def test_crash_that_one_document_alone_does_not_cause_is_survived(tmp_path):
     plain = runs.run_mixture(hostile_stages.write_mixture(tmp_path, {17: "TOGETHER"}))
     assert plain.report["total"]["documents"]["kept"] == 60
@@ -92,28 +73,21 @@ def _is_in_the_stage(message: Message, stall_s: float) -> bool:
     return activity is not None and activity.work.endswith(":Hostile") and message.silent_s >= stall_s
 
 
-@pytest.mark.slow
 def test_stage_that_never_returns_is_told_and_ended_and_its_document_named(tmp_path, monkeypatch):
     monkeypatch.setattr(driver_module, "SILENCE_S", 0.5)
     monkeypatch.setattr(process_module, "is_stalled", _is_in_the_stage)
-    mixture = hostile_stages.write_mixture(tmp_path, {17: "FOREVER"})
-    watcher = runs.Watcher()
-    with pytest.raises(
-        DatapipeError,
-        match=r"hostile_\w+:Hostile on the document doc-5-17.*document is doc-5-17 \(\w+/web\.jsonl:\d+\).*stall_s, now 2",
-    ):
+    mixture, watcher = hostile_stages.write_mixture(tmp_path, {17: "FOREVER"}), runs.Watcher()
+    with pytest.raises(DatapipeError, match=r"document is doc-5-17 \(\w+/web\.jsonl:\d+\).*stall_s, now 2"):
         runs.run_mixture(mixture, watcher=watcher, overrides=["execution.stall_s=2"])
     assert len(watcher.retries) == 1
-    assert any("no word for" in line and ":Hostile on" in line and "it computes" in line for line in watcher.lines)
+    assert any("no word for" in line and ":Hostile on" in line for line in watcher.lines)
     assert "in process" in (tmp_path / "out/work/failure.txt").read_text()
 
 
-@pytest.mark.slow
 def test_stage_that_is_stopped_costs_one_attempt(tmp_path, monkeypatch):
     monkeypatch.setattr(process_module, "is_stalled", lambda message, stall_s: message.is_stopped)
-    mixture = hostile_stages.write_mixture(tmp_path, {17: "STOPPED"})
-    done = runs.run_mixture(mixture)
+    done = runs.run_mixture(hostile_stages.write_mixture(tmp_path, {17: "STOPPED"}))
     assert (tmp_path / "was-stopped").exists()
-    assert [failure.kind for _, failure in done.watcher.retries] == ["infrastructure"]
-    assert "stopped (SIGSTOP)" in done.watcher.retries[0][1].message
+    [failure] = [failure for _, failure in done.watcher.retries]
+    assert (failure.kind, "SIGSTOP" in failure.message) == ("infrastructure", True)
     assert done.report["total"]["documents"]["kept"] == 60

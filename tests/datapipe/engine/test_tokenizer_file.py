@@ -7,7 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs as pafs
 import pytest
 from rich.console import Console
 
@@ -17,6 +16,7 @@ from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
 from datapipe.errors import UserError
 from datapipe.plan.compile import compile_plan
 from datapipe.report.plan_view import plan_view
+from datapipe.storage import Root
 from tests.support import tokenizer_files
 from tests.support.cli_processes import run as run_process
 from tests.support.fake_hub import REPOSITORY, fake_hub
@@ -40,95 +40,77 @@ def read(folder: Path, content: bytes, config: bytes | None = None, **options: A
     return users_tokenizer(mixture_of(folder, path=str(folder), **options))
 
 
-@pytest.mark.parametrize("make", [tokenizer_files.unigram, tokenizer_files.byte_level])
-def test_tokenizer_that_adds_a_begin_of_text_is_told(make, tmp_path):
-    found = read(tmp_path, make(added="<s> $A"))
-    assert told(found).startswith(
-        "the post-processor of the tokenizer puts '<s>' before a text, and documents begin with their text."
-    )
-    assert told(found).endswith('To write it, add `bos: "<s>"`.')
-    assert "documents end with '</s>'" in found.notes
-    found = read(tmp_path, make(added="<s> $A"), bos="<s>")
-    assert told(found) == ""
-    assert "documents begin with '<s>' and end with '</s>'" in found.notes
+UNIGRAM, BYTE_LEVEL = tokenizer_files.unigram, tokenizer_files.byte_level
+ENDS_OTHERWISE = tokenizer_files.config(bos_token={"content": "<s>"}, eos_token="<unk>", add_bos_token=True)
+BOTH = {"bos": "<s>", "eos": "</s>"}
 
 
-def test_tokenizer_that_adds_other_tokens_is_told(tmp_path):
-    found = read(tmp_path, tokenizer_files.unigram(added="<s> $A </s>"))
-    assert "puts '<s>' before a text" in told(found)
-    assert "behind" not in told(found)  # documents end with it
-    assert "the post-processor of the tokenizer, which does not run, adds '<s>' before and '</s>' behind a text" in found.notes
-    found = read(tmp_path, tokenizer_files.unigram(added="<s> <unk> $A <s>"), bos="<s>")
-    assert "puts '<s>' '<unk>' before a text, and documents begin with '<s>'. A model" in told(found)
-    assert "puts '<s>' behind a text, and documents end with '</s>'. `eos` names another token." in told(found)
-    assert told(read(tmp_path, tokenizer_files.unigram())) == ""
+@pytest.mark.parametrize(
+    ("content", "config", "options", "warned", "noted"),
+    [
+        (UNIGRAM(), None, {}, [], ["documents end with '</s>'"]),
+        (UNIGRAM(added="<s> $A"), None, {}, ["'<s>' before a text", '`bos: "<s>"`'], ["documents end with '</s>'"]),
+        (BYTE_LEVEL(added="<s> $A"), None, {}, ["'<s>' before a text", '`bos: "<s>"`'], ["documents end with '</s>'"]),
+        (UNIGRAM(added="<s> $A"), None, {"bos": "<s>"}, [], ["begin with '<s>' and end with '</s>'"]),
+        (UNIGRAM(added="<s> $A </s>"), None, {}, ["'<s>' before a text"], ["adds '<s>' before and '</s>' behind a text"]),
+        (UNIGRAM(added="<s> <unk> $A <s>"), None, {"bos": "<s>"}, ["'<s>' '<unk>' before", "'<s>' behind a text", "`eos`"], []),
+        (UNIGRAM(), ENDS_OTHERWISE, {}, ["(add_bos_token)", "'<unk>' as eos_token"], ["bos_token '<s>' and eos_token '<unk>'"]),
+        (UNIGRAM(), ENDS_OTHERWISE, BOTH, [], []),
+        (UNIGRAM(), tokenizer_files.config(bos_token="<s>", eos_token="</s>"), {}, [], []),
+        *((UNIGRAM(), config, {}, [], []) for config in (b"{", b"[]", b'{"bos_token": 3, "eos_token": null}', b"[" * 100_000)),
+        (tokenizer_files.words(), None, {"eos": "[SEP]"}, [], []),
+    ],
+)
+def test_tokenizer_that_would_begin_or_end_documents_otherwise_is_told(tmp_path, content, config, options, warned, noted):
+    found = read(tmp_path, content, config, **options)
+    assert [fact for fact in warned if fact not in told(found)] == []
+    assert bool(told(found)) == bool(warned)
+    notes = " | ".join(found.notes)
+    assert [fact for fact in noted if fact not in notes] == []
 
 
-def test_tokenizer_whose_folder_names_other_tokens_is_told(tmp_path):
-    config = tokenizer_files.config(bos_token={"content": "<s>"}, eos_token="<unk>", add_bos_token=True)
-    found = read(tmp_path, tokenizer_files.unigram(), config)
-    assert "tokenizer_config.json puts '<s>' before a text (add_bos_token), and documents begin with their text." in told(found)
-    assert "tokenizer_config.json names '<unk>' as eos_token, and documents end with '</s>'." in told(found)
-    assert "tokenizer_config.json names bos_token '<s>' and eos_token '<unk>'" in found.notes
-    found = read(tmp_path, tokenizer_files.unigram(), config, bos="<s>", eos="</s>")
-    assert told(found) == ""
-    found = read(tmp_path, tokenizer_files.unigram(), tokenizer_files.config(bos_token="<s>", eos_token="</s>"))
-    assert told(found) == ""
+def test_tokenizer_that_ends_as_the_post_processor_ends_texts_is_not_told_of_the_end(tmp_path):
+    assert "behind" not in told(read(tmp_path, UNIGRAM(added="<s> $A </s>")))
 
 
-@pytest.mark.parametrize("config", [b"{", b"[]", b'{"bos_token": 3, "eos_token": null}', b"[" * 100_000])
-def test_tokenizer_with_a_configuration_that_says_nothing_is_taken(config, tmp_path):
-    assert told(read(tmp_path, tokenizer_files.unigram(), config)) == ""
+ENDS_IN_SEP = {"tokenizer.json": tokenizer_files.words(), "tokenizer_config.json": tokenizer_files.config(eos_token="[SEP]")}
 
 
-def test_tokenizer_without_a_known_end_names_that_of_its_folder(tmp_path):
-    with pytest.raises(UserError, match=r"cannot infer the end.*tokenizer_config\.json names '\[SEP\]' as eos_token"):
-        read(tmp_path, tokenizer_files.words(), tokenizer_files.config(eos_token="[SEP]"))
-    assert read(tmp_path, tokenizer_files.words(), eos="[SEP]").content
-
-
-def test_tokenizer_that_lacks_bytes_is_refused_where_it_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"tokenizer\.path: .*: 2 bytes have no token: 0x71 'q', 0x7a 'z', and"):
-        prepare(mixture_of(tmp_path, path=str(written(tmp_path, tokenizer_files.byte_level(without="qz")))))
-
-
-def written(folder: Path, content: bytes) -> Path:
-    path = folder / "lossy.json"
-    path.write_bytes(content)
-    return path
-
-
-def test_tokenizer_folder_without_a_file_says_how_to_make_one(tmp_path):
-    (tmp_path / "spiece.model").write_bytes(b"")
-    with pytest.raises(UserError, match=r"found a folder without tokenizer\.json.*save_pretrained"):
-        users_tokenizer(mixture_of(tmp_path, path=str(tmp_path)))
-    with pytest.raises(UserError, match=r"cannot read the tokenizer .*none: "):
-        users_tokenizer(mixture_of(tmp_path, path=str(tmp_path / "none")))
+@pytest.mark.parametrize(
+    ("files", "path", "cause"),
+    [
+        (ENDS_IN_SEP, "", r"\[SEP\]"),
+        ({"tokenizer.json": BYTE_LEVEL(without="qz")}, "", "2 bytes have no token: 0x71 'q', 0x7a 'z'"),
+        ({"spiece.model": b""}, "", "save_pretrained"),
+        ({}, "none", "none"),
+    ],
+    ids=["no known end", "bytes without tokens", "a folder without the file", "no file"],
+)
+def test_tokenizer_that_cannot_be_used_is_refused_where_it_is_named(tmp_path, files, path, cause):
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=cause):
+        prepare(mixture_of(tmp_path, path=f"{tmp_path}/{path}"))
 
 
 def test_plan_shows_the_tokens_around_documents(tmp_path):
-    (tmp_path / "tokenizer.json").write_bytes(tokenizer_files.unigram(added="<s> $A"))
+    (tmp_path / "tokenizer.json").write_bytes(UNIGRAM(added="<s> $A"))
     mixture = mixture_of(tmp_path, path=f"{tmp_path}/", bos="<s>")
     request = prepare(mixture)
-    console = Console(file=io.StringIO(), width=200)
-    console.print(plan_view(mixture, request, compile_plan(request, lambda fingerprint: None)))
-    shown = console.file.getvalue()
-    assert "documents begin with '<s>' and end with '</s>'" in shown
-    assert "adds '<s>' before a text" in shown
+    shown = io.StringIO()
+    Console(file=shown, width=200).print(plan_view(mixture, request, compile_plan(request, lambda fingerprint: None)))
+    assert "documents begin with '<s>' and end with '</s>'" in shown.getvalue()
 
 
 @pytest.mark.slow
 def test_tokenizer_folder_in_a_store_is_read(tmp_path):
     with object_store("models") as query:
-        filesystem, _ = pafs.FileSystem.from_uri(f"s3://models/{query}")
-        files = {"tokenizer.json": tokenizer_files.unigram(), "tokenizer_config.json": tokenizer_files.config(eos_token="<s>")}
-        for name, content in files.items():
-            with filesystem.open_output_stream(f"models/mine/{name}", compression=None) as stream:
-                stream.write(content)
+        store = Root(f"s3://models/mine{query}")
+        store.write_atomic("tokenizer.json", UNIGRAM())
+        store.write_atomic("tokenizer_config.json", tokenizer_files.config(eos_token="<s>"))
         for path in ("s3://models/mine", "s3://models/mine/"):
-            found = users_tokenizer(mixture_of(tmp_path, path=f"{path}{query}"))
-            assert "tokenizer_config.json names '<s>' as eos_token" in told(found)
-        with pytest.raises(UserError, match="cannot read the tokenizer"):
+            assert "'<s>' as eos_token" in told(users_tokenizer(mixture_of(tmp_path, path=f"{path}{query}")))
+        with pytest.raises(UserError):
             users_tokenizer(mixture_of(tmp_path, path=f"s3://models/none{query}"))
 
 
@@ -136,11 +118,9 @@ def test_tokenizer_folder_in_a_store_is_read(tmp_path):
 @pytest.mark.needs("huggingface_hub")
 def test_tokenizer_folder_on_the_hub_is_read(tmp_path):
     with fake_hub() as hub:
-        hub.commit({"mine/tokenizer.json": tokenizer_files.unigram(added="<s> $A"), "mine/tokenizer_config.json": b"{}"})
-        (tmp_path / "a.jsonl").write_text('{"text": "the dog"}\n')
-        (tmp_path / "m.yaml").write_text(
-            f"name: t\noutput: out\nsources: {{a: {{path: a.jsonl}}}}\ntokenizer: {{path: 'hf://datasets/{REPOSITORY}/mine'}}\n"
-        )
+        hub.commit({"mine/tokenizer.json": UNIGRAM(added="<s> $A"), "mine/tokenizer_config.json": b"{}"})
+        mixture = mixture_of(tmp_path, path=f"hf://datasets/{REPOSITORY}/mine")
+        (tmp_path / "m.yaml").write_text(mixture.resolved_yaml())
         ours = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
         done = run_process(["plan", "m.yaml"], cwd=tmp_path, env={**os.environ, **ours})
     assert done.returncode == 0, done.stderr

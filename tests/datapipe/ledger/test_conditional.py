@@ -1,4 +1,4 @@
-"""Conditional writes to a store that loses its answers."""
+"""Conditional writes, to a store that answers and to one that loses its answers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,39 @@ from collections.abc import Iterator
 
 import pytest
 
+from datapipe.errors import UserError
 from datapipe.ledger import conditional
 from datapipe.ledger.conditional import ConditionalStore, ConflictError
 from datapipe.storage import Root
 from tests.support.unreliable_store import Kind, UnreliableStore, unreliable
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+
+
+def test_conditional_write_fails_unless_the_object_is_the_expected_one(query: str) -> None:
+    root = Root(f"s3://outputs/expected{query}")
+    objects = ConditionalStore(root)
+    assert objects.read("a") is None
+    first = objects.write("a", b"one", None)
+    assert objects.write("a", b"one", None) == first  # sent again, since the answer was lost
+    second = objects.write("a", b"two", first)
+    for expected in (None, first):
+        with pytest.raises(ConflictError):
+            objects.write("a", b"three", expected)
+    root.delete("a")
+    with pytest.raises(ConflictError):
+        objects.write("a", b"three", second)
+    assert objects.read("a") is None
+
+
+def test_first_write_creates_the_bucket_where_the_url_allows_it_and_tells_of_it_elsewhere(query: str) -> None:
+    with pytest.raises(UserError, match="no-such-bucket"):
+        ConditionalStore(Root(f"s3://no-such-bucket/out{query}")).write("lease", b"a", None)
+    allowed = ConditionalStore(Root(f"s3://new-bucket/out{query}&allow_bucket_creation=true"))
+    version = allowed.write("lease", b"a", None)
+    assert allowed.read("lease") == (b"a", version)
+    with pytest.raises(ConflictError):
+        allowed.write("lease", b"b", None)
 
 
 @pytest.fixture

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 
-from datapipe.errors import UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger import lease as lease_module
-from datapipe.ledger.conditional import ConditionalStore, ConflictError
 from datapipe.ledger.hold import LeaseLostError
 from datapipe.ledger.lease import Lease
 from datapipe.ledger.ledger import Ledger
@@ -26,20 +25,13 @@ from datapipe.plan.work import Record
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import cli_processes, corpora, runs
-from tests.support.object_store import object_store
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[str]:
-    with object_store("outputs") as query:
-        yield query
-
-
 @pytest.fixture
-def root(store: str, tmp_path: Path) -> Root:
-    return Root(f"s3://outputs/{tmp_path.name}{store}")
+def root(query: str, tmp_path: Path) -> Root:
+    return Root(f"s3://outputs/{tmp_path.name}{query}")
 
 
 def _taken(root: Root) -> Lease:
@@ -68,35 +60,9 @@ def _state(root: Root) -> dict[str, Any]:
     return json.loads(root.read_bytes(LEASE))
 
 
-def test_conditional_write_fails_unless_the_object_is_the_expected_one(root: Root) -> None:
-    objects = ConditionalStore(root)
-    assert objects.read("a") is None
-    first = objects.write("a", b"one", None)
-    assert objects.write("a", b"one", None) == first  # sent again, since the answer was lost
-    second = objects.write("a", b"two", first)
-    for expected in (None, first):
-        with pytest.raises(ConflictError):
-            objects.write("a", b"three", expected)
-    root.delete("a")
-    with pytest.raises(ConflictError):
-        objects.write("a", b"three", second)
-    assert objects.read("a") is None
-
-
-def test_first_write_creates_the_bucket_where_the_url_allows_it_and_tells_of_it_elsewhere(store: str) -> None:
-    refused = ConditionalStore(Root(f"s3://no-such-bucket/out{store}"))
-    with pytest.raises(UserError, match="has no bucket no-such-bucket"):
-        refused.write("lease", b"a", None)
-    allowed = ConditionalStore(Root(f"s3://new-bucket/out{store}&allow_bucket_creation=true"))
-    version = allowed.write("lease", b"a", None)
-    assert allowed.read("lease") == (b"a", version)
-    with pytest.raises(ConflictError):
-        allowed.write("lease", b"b", None)
-
-
 def test_lease_is_held_by_one_until_it_is_released(root: Root) -> None:
     first = _taken(root)
-    with pytest.raises(UserError, match=r"another run is using this output \(process \d+ on .*expires within 60 seconds"):
+    with pytest.raises(UserError, match=r"another run is using this output \(process \d+"):
         _taken(root)
     first.release()
     second = _taken(root)
@@ -109,7 +75,7 @@ def test_lease_that_was_lost_deletes_and_replaces_nothing(root: Root, paused: tu
     first, take = paused
     root.write_atomic("snapshot.json", b"old")
     second = take()
-    with pytest.raises(LeaseLostError, match=r"another run has taken the output since \(process"), first.deleting(["a"]):
+    with pytest.raises(LeaseLostError, match="another run"), first.deleting(["a"]):
         pytest.fail("the block must not run")
     for harmful in (first.check, lambda: first.replace({"snapshot.json": b"first"})):
         with pytest.raises(LeaseLostError):
@@ -133,7 +99,7 @@ def test_run_that_is_paused_between_fence_and_write_replaces_nothing(
         return write(path, content, expected)
 
     monkeypatch.setattr(first.store, "write", wakes_late)
-    with pytest.raises(LeaseLostError, match=r"snapshot\.json.*: another run has written this file"):
+    with pytest.raises(LeaseLostError, match=r"snapshot\.json"):
         first.replace({"snapshot.json": b"first"})
     assert root.read_bytes("snapshot.json") == b"second"
 
@@ -178,7 +144,7 @@ def test_cleaning_that_did_not_end_keeps_its_files_from_being_published(
     first.deleting(["shards/web/part-0.arrow"]).__enter__()
     second = take()
     second.check_condemned(["shards/web/part-1.arrow"])
-    with pytest.raises(Exception, match=r"`datapipe clean` that did not end is deleting shards/web/part-0\.arrow"):
+    with pytest.raises(DatapipeError, match=r"shards/web/part-0\.arrow"):
         second.check_condemned(["shards/web/part-1.arrow", "shards/web/part-0.arrow"])
     with second.deleting([], ATTEMPTS):
         pass
@@ -223,45 +189,45 @@ main()
 """
 
 
-def _start(mixture: Path, output: str, jump_s: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", _DRIVER, str(jump_s), "run", str(mixture), "--output", output, "--workers", "1"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
-
-
 @pytest.mark.slow
 def test_driver_that_wakes_after_another_took_its_output_ends_and_harms_nothing(root: Root, tmp_path: Path) -> None:
     for number in range(4):
         corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 60))
     overrides = "execution: {split_bytes: 8KiB}"
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", "stages: [dedup.exact]", overrides)
-    expected = runs.run_mixture(mixture).snapshot
+    expected = runs.run_mixture(mixture, make_engine=runs.InProcess).snapshot
     with ExitStack() as started:
 
         def start(jump_s: float) -> subprocess.Popen[str]:
-            process = _start(mixture, root.url, jump_s)
+            run = ["run", str(mixture), "--output", root.url, "--workers", "1"]
+            command = [sys.executable, "-c", _DRIVER, str(jump_s), *run]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             started.callback(cli_processes.end, process)
             return process
 
         first = start(0.0)
         cli_processes.wait_until(lambda: bool(root.list_files("work/ledger")) or first.poll() is not None, "a commit")
         jumped = start(86_400.0)  # the clock of the machine says that the lease is old
-        _, errors = jumped.communicate(timeout=cli_processes.DEADLINE_S)
+        _, errors = jumped.communicate()
         assert (jumped.returncode, "another run is using this output" in errors) == (2, True), errors
         first.send_signal(signal.SIGSTOP)
         assert first.poll() is None
         second = start(-86_400.0)
-        while second.wait(cli_processes.DEADLINE_S) == 2:  # the lease of the paused one is not old enough yet
+        while second.wait() == 2:  # the lease of the paused one is not old enough yet
             second = start(-86_400.0)
         _, errors = second.communicate()
         assert second.returncode == 0, errors
-        published = dict(root.list_files("")) | {LEASE: 0}
+        published = _files_but_of_tasks(root)
         first.send_signal(signal.SIGCONT)
-        _, errors = first.communicate(timeout=cli_processes.DEADLINE_S)
+        _, errors = first.communicate()
         assert first.returncode == 1, errors
         assert "another run has taken the output since" in " ".join(errors.split())
-    left = {path for path in {**dict(root.list_files("")), LEASE: 0} if not path.startswith((ATTEMPTS, "work/ledger"))}
-    assert left == {path for path in published if not path.startswith((ATTEMPTS, "work/ledger"))}
+    assert _files_but_of_tasks(root) == published
     again = runs.run_mixture(mixture, output=root.url)
     assert again.watcher.records == []
     assert again.snapshot == expected
     assert verify_snapshot(root, again.snapshot) == []
+
+
+def _files_but_of_tasks(root: Root) -> set[str]:
+    return {path for path, _ in root.list_files("") if not path.startswith((ATTEMPTS, "work/ledger"))} | {LEASE}

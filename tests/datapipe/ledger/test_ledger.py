@@ -16,7 +16,12 @@ from datapipe.plan.outputs import ExchangeFile, OutputFile, ShardFile, TableFile
 from datapipe.plan.work import Record
 from datapipe.storage import Root
 
-FINGERPRINT = "ab" * 32
+FINGERPRINT, OTHER = "ab" * 32, "cd" * 32
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(str(tmp_path))
 
 
 def _record(root: Root, name: str = "first", fingerprint: str = FINGERPRINT) -> Record:
@@ -28,30 +33,22 @@ def _record(root: Root, name: str = "first", fingerprint: str = FINGERPRINT) -> 
     return Record(step="web/read", fingerprint=fingerprint, outputs={"documents": (output,)}, metrics=metrics)
 
 
-def _opened(root: Root) -> Ledger:
-    ledger = Ledger(root)
+def _opened(root: Root, *condemned: str) -> Ledger:
+    ledger = Ledger(root, condemned)
     ledger.load()
     return ledger
 
 
-def test_ledger_record_survives_a_new_ledger(tmp_path):
-    root = Root(str(tmp_path))
-    record = _record(root)
-    _opened(root).commit([record])
-    assert _opened(root).look_up(FINGERPRINT) == record
-
-
-def test_ledger_second_commit_keeps_the_first_record(tmp_path):
-    root = Root(str(tmp_path))
+def test_ledger_keeps_the_first_record_of_a_task_for_later_ledgers(root):
     ledger = _opened(root)
-    [first] = ledger.commit([_record(root, "first")])
+    record = _record(root)
+    [first] = ledger.commit([record])
     assert ledger.commit([_record(root, "second"), _record(root, "third")]) == [first, first]
-    assert _opened(root).look_up(FINGERPRINT) == first
+    assert _opened(root).look_up(FINGERPRINT) == first == record
 
 
 @pytest.mark.parametrize("damage", ["missing", "shorter"])
-def test_ledger_record_without_its_outputs_is_no_record(tmp_path, damage):
-    root = Root(str(tmp_path))
+def test_ledger_record_without_its_outputs_is_no_record(root, damage):
     record = _record(root)
     _opened(root).commit([record])
     path = Path(root.path(record.of("documents")[0].path))
@@ -62,35 +59,24 @@ def test_ledger_record_without_its_outputs_is_no_record(tmp_path, damage):
     assert _opened(root).look_up(FINGERPRINT) is None
 
 
-def test_ledger_sweep_deletes_what_no_record_names_and_nothing_else(tmp_path):
-    root = Root(str(tmp_path))
+def test_ledger_sweep_deletes_what_killed_attempts_and_writers_left_and_nothing_else(root, tmp_path):
     ledger = _opened(root)
-    record = ledger.commit([_record(root)])[0]
-    root.write_atomic(f"{ATTEMPTS}/step/{'0' * 16}-killed/out.bin", b"half")
-    root.write_atomic(f"{ATTEMPTS}/notes/of-a-user.txt", b"mine")
-    assert ledger.sweep(Hold(root)) == 1
-    left = [path for path, _ in root.list_files(ATTEMPTS)]
-    assert left == sorted([record.of("documents")[0].path, f"{ATTEMPTS}/notes/of-a-user.txt"])
-
-
-def test_ledger_sweep_deletes_what_killed_writers_left(tmp_path):
-    root = Root(str(tmp_path))
-    ledger = _opened(root)
-    kept = {ledger.commit([_record(root)])[0].of("documents")[0].path, "mixture.yaml", ".note.tmp"}
-    for path in ("mixture.yaml", ".note.tmp"):
+    kept = {ledger.commit([_record(root)])[0].of("documents")[0].path}
+    for path in ("mixture.yaml", ".note.tmp", f"{ATTEMPTS}/notes/of-a-user.txt"):
         root.write_atomic(path, b"mine")
-    unfinished = f".x.json.{'0a' * 16}.tmp"
-    left = ["", "work/", f"{LEDGER}/", "work/index/", "length-128/"]
-    for path in [*(folder + unfinished for folder in left), "work/publish/000003", "work/probe-ab", "work/publish/a/b"]:
+        kept.add(path)
+    unfinished = [f"{folder}.x.json.{'0a' * 16}.tmp" for folder in ("", "work/", f"{LEDGER}/", "work/index/", "length-128/")]
+    killed = f"{ATTEMPTS}/step/{'0' * 16}-killed"
+    for path in [*unfinished, "work/publish/000003", "work/probe-ab", "work/publish/a/b", f"{killed}/out.bin"]:
         target = tmp_path / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(b"half")
-    (tmp_path / f"{ATTEMPTS}/step/{'0' * 16}-killed/deeper").mkdir(parents=True)
-    ledger.sweep(Hold(root))
+    (tmp_path / killed / "deeper").mkdir()
+    assert ledger.sweep(Hold(root)) == 1
     commits = {path for path, _ in root.list_files(LEDGER)}
     assert len(commits) == 1
     assert {path for path, _ in root.list_files("")} == kept | commits
-    assert [folder.name for folder in (tmp_path / ATTEMPTS).rglob("*") if folder.is_dir()] == ["step", "first"]
+    assert {folder.name for folder in (tmp_path / ATTEMPTS).rglob("*") if folder.is_dir()} == {"step", "first", "notes"}
 
 
 FILE = {"path": "work/attempts/step/one/out.bin", "rows": 4, "bytes": 5, "checksum": "x"}
@@ -116,14 +102,10 @@ def test_record_keeps_every_type_of_output(output):
     assert line.record() == record
 
 
-def _with_version(content: bytes, version: int) -> bytes:
-    return content.replace(b"4\t", b"%d\t" % version, 1)
-
-
-def test_ledger_records_of_other_versions_are_counted_and_those_of_files_of_their_own_are_swept(tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
+def test_ledger_records_of_other_versions_are_counted_and_those_of_files_of_their_own_are_swept(root):
     root.write_atomic(f"{LEDGER}/{FINGERPRINT}.json", b'{"checksum": ""}\n{"version": 3}\n')
-    root.write_atomic(f"{LEDGER}/{0:08d}-{'a' * 32}.jsonl", _with_version(line_of(_record(root)).to_bytes(), 5))
+    later = line_of(_record(root)).to_bytes().replace(b"4\t", b"5\t", 1)
+    root.write_atomic(f"{LEDGER}/{0:08d}-{'a' * 32}.jsonl", later)
     root.write_atomic(f"{ATTEMPTS}/step/{'0' * 16}-old/out.bin", b"old")
     ledger = _opened(root)
     assert ledger.look_up(FINGERPRINT) is None
@@ -131,37 +113,32 @@ def test_ledger_records_of_other_versions_are_counted_and_those_of_files_of_thei
     assert [path for path, _ in root.list_files(LEDGER)] == [f"{LEDGER}/{0:08d}-{'a' * 32}.jsonl"]
 
 
-def test_ledger_forgets_a_record_for_good(tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
+def test_ledger_forgets_a_record_for_good(root):
     ledger = _opened(root)
-    first, second = _record(root), _record(root, "second", "cd" * 32)
+    first, second = _record(root), _record(root, "second", OTHER)
     ledger.commit([first, second])
     ledger.forget([FINGERPRINT])
     for each in (ledger, _opened(root)):
-        assert (each.look_up(FINGERPRINT), each.look_up("cd" * 32)) == (None, second)
+        assert (each.look_up(FINGERPRINT), each.look_up(OTHER)) == (None, second)
     again = _record(root, "again")
     ledger.commit([again])
     assert _opened(root).look_up(FINGERPRINT) == again
 
 
-def test_ledger_takes_the_first_record_whose_outputs_are_there_and_not_condemned(tmp_path: Path) -> None:
-    root = Root(str(tmp_path))
-    names = ["first", "second", "third"]
-    for name in names:  # three drivers, each without a look at what the others have committed
-        CommitFiles(root, _next=names.index(name)).write([line_of(_record(root, f"{'0' * 16}-{name}"))])
+def test_ledger_takes_the_first_record_whose_outputs_are_there_and_not_condemned(root, tmp_path):
+    for number, name in enumerate(("first", "second", "third")):  # three drivers that see nothing of each other
+        CommitFiles(root, _next=number).write([line_of(_record(root, f"{'0' * 16}-{name}"))])
     chosen = _opened(root).look_up(FINGERPRINT)
     assert chosen is not None and "-first" in chosen.of("documents")[0].path
     (tmp_path / chosen.of("documents")[0].path).unlink()
-    ledger = Ledger(root, [f"{ATTEMPTS}/step/{'0' * 16}-second"])
-    ledger.load()
+    ledger = _opened(root, f"{ATTEMPTS}/step/{'0' * 16}-second")
     chosen = ledger.look_up(FINGERPRINT)
     assert chosen is not None and "-third" in chosen.of("documents")[0].path
     assert ledger.sweep(Hold(root)) == 1  # what is condemned goes, although a record names it
 
 
-def test_ledger_merges_the_small_files_of_a_long_run_and_cleaning_keeps_some_records(tmp_path: Path) -> None:
-    root, count = Root(str(tmp_path)), 300
-    ledger = _opened(root)
+def test_ledger_merges_the_small_files_of_a_long_run_and_cleaning_keeps_some_records(root):
+    count, ledger = 300, _opened(root)
     records = {f"{number:064x}": _record(root, f"{number}", f"{number:064x}") for number in range(count)}
     for record in records.values():
         ledger.commit([record])

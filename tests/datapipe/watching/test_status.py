@@ -49,7 +49,7 @@ Samples = dict[tuple[str, ...], float]
 
 def _scraped(server: MetricsServer) -> Samples:
     """The samples of a server, by name and values of the labels, which are in the order of their names."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.port}/metrics") as answer:
         families = text_string_to_metric_families(answer.read().decode())
     samples = (sample for family in families for sample in family.samples)
     return {(sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value for sample in samples}
@@ -69,12 +69,10 @@ def _of_plan(samples: Samples) -> Samples:
 
 @pytest.mark.medium
 def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_again(mixture: Path, tmp_path: Path) -> None:
-    log = EventLog(str(tmp_path / "log.jsonl"))
-    state, figures = RunState(), CommandFigures()
+    state, figures, scraped = RunState(), CommandFigures(), list[Samples]()
     figures.begin_run(state, "a")
-    with log, serve_runs(figures, {"mixture": "test"}, 0) as server:
-        scraped: list[Samples] = []
-        watcher = runs.Watcher(on_commit=lambda record: scraped.append(_scraped(server)) if len(scraped) < 1 else None)
+    with EventLog(str(tmp_path / "log.jsonl")) as log, serve_runs(figures, {"mixture": "test"}, 0) as server:
+        watcher = runs.Watcher(on_commit=lambda record: scraped.append(_scraped(server)) if not scraped else None)
         done = _run(mixture, state, log, watcher)
         last = _scraped(server)
         again = RunState()
@@ -82,33 +80,23 @@ def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_a
         figures.begin_run(RunState(), "a")
         assert _of_plan(_scraped(server)) == _of_plan(last)  # no counter falls before it has a plan
         figures.begin_run(again, "a")
-        again_here = _scraped(server)
+        assert _of_plan(_scraped(server)) == _of_plan(last)  # another run of the command found the same tasks committed
         figures.begin_run(again, "b")
         elsewhere = _scraped(server)
+    assert _of_plan(elsewhere) == pytest.approx({key: 2 * value for key, value in _of_plan(last).items()})
+    assert (again.sums.documents, again.sums.output_bytes) == (state.sums.documents, state.sums.output_bytes)
+    of_process = {key: value for key, value in last.items() if "commit" in key[0] or "driver_lag" in key[0]}
+    assert of_process == {key: elsewhere[key] for key in of_process} != {}
     source = done.report["sources"]["web"]["documents"]
-    fates = ("read", "kept", "dropped", "quarantined")
-    documents = {fate: last["datapipe_run_documents_total", fate, "web"] for fate in fates}
-    assert documents == {
-        "read": source["read"],
-        "kept": source["kept"],
-        "dropped": sum(source["dropped"].values()),
-        "quarantined": source["quarantined"],
-    }
-    tasks = {key[1:]: value for key, value in last.items() if key[0] == "datapipe_run_tasks"}
-    assert {step: int(value) for (_, _, state_, step), value in tasks.items() if state_ == "committed"} == {
-        step.id: len(step.tasks or ()) for step in done.plan.steps
-    }
-    assert sum(value for (_, _, state_, _), value in tasks.items() if state_ != "committed") == 0
+    fates = source | {"dropped": sum(source["dropped"].values())}
+    for fate in ("read", "kept", "dropped", "quarantined"):
+        assert last["datapipe_run_documents_total", fate, "web"] == fates[fate]
+    tasks = {key[-2:]: value for key, value in last.items() if key[0] == "datapipe_run_tasks"}
+    committed = {step: value for (progress, step), value in tasks.items() if progress == "committed"}
+    assert committed == {step.id: len(step.tasks or ()) for step in done.plan.steps}
+    assert sum(tasks.values()) == sum(committed.values())
     assert last["datapipe_run_estimated_seconds_left", "about"] == 0
     assert scraped[0]["datapipe_run_steps", "waiting"] > 0
-    assert (again.sums.documents, again.sums.output_bytes) == (state.sums.documents, state.sums.output_bytes)
-    durations = {kind: histogram.total for kind, histogram in state.sums.task_seconds.items()}
-    assert durations == {kind: histogram.total for kind, histogram in again.sums.task_seconds.items()}
-    assert _of_plan(again_here) == _of_plan(last)  # the same tasks, which another run of the command found committed
-    assert _of_plan(elsewhere) == pytest.approx({key: 2 * value for key, value in _of_plan(last).items()})
-    of_process = {key: value for key, value in last.items() if "commit" in key[0] or "driver_lag" in key[0]}
-    assert of_process
-    assert {key: elsewhere[key] for key in of_process} == of_process
     counted = {key[1]: value for key, value in last.items() if key[0] == "datapipe_run_task_duration_seconds_count"}
     assert counted == Counter(step.kind for step in done.plan.steps for _ in step.tasks or ())
     buckets = {key[2]: value for key, value in last.items() if key[:2] == ("datapipe_run_task_duration_seconds_bucket", "map")}
@@ -117,15 +105,12 @@ def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_a
     events = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     counts = Counter(event["event"] for event in events)
     assert counts["task_started"] == counts["task_committed"] == len(watcher.records)
-    assert all(event["attempt"] for event in events if event["event"].startswith("task_"))
     assert counts["step_committed"] == len(done.plan.steps)
-    assert all(event["time"].endswith("Z") for event in events)
 
 
 @pytest.mark.medium
 def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixture: Path, tmp_path: Path) -> None:
-    state, seen = RunState(), []
-    root = Root(str(tmp_path / "out"))
+    state, seen, root = RunState(), [], Root(str(tmp_path / "out"))
 
     def look(record: Any) -> None:
         status = StatusFile(root, state)
@@ -143,28 +128,26 @@ def test_time_left_is_of_all_steps_and_the_same_on_the_screen_and_in_status(mixt
 
 
 def test_a_taken_port_and_a_log_that_cannot_be_written_are_told_before_anything_runs(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port: cannot serve"):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="--metrics-port"):
         serve_runs(CommandFigures(), {}, taken.getsockname()[1])
-    with pytest.raises(UserError, match=r"--log-json .*Expected a file that can be written"):
+    with pytest.raises(UserError, match="--log-json"):
         EventLog(str(tmp_path / "no/such/folder"))
 
 
 @pytest.mark.medium
 def test_status_of_a_run_that_no_process_holds_is_killed_and_secrets_are_masked(mixture: Path, tmp_path: Path) -> None:
-    state = RunState()
-    root = Root(str(tmp_path / "out"))
-    with pytest.raises(UserError, match="no run has told how far it is"):
+    state, root = RunState(), Root(str(tmp_path / "out"))
+    with pytest.raises(UserError):
         read_status(root)
     status = StatusFile(root, state)
     _run(mixture, state, status)
     assert read_status(root)["state"] == "killed"
     state.say("opened s3://key:secret@bucket/folder")
     status.end(DatapipeError("cannot read s3://key:secret@bucket/folder"))
-    failed = read_status(root)
-    assert failed["state"] == "failed"
+    failed = list(status_lines(read_status(root), "out"))
     assert "secret" not in root.read_bytes(STATUS).decode()
-    assert next(status_lines(failed, "out")).startswith("out: failed: cannot read s3://")
-    assert list(status_lines(failed, "out"))[-1].startswith("said: opened s3://")
+    assert failed[0].startswith("out: failed: cannot read s3://")
+    assert failed[-1].startswith("said: opened s3://")
     state.tick([Message(attempt="a", task="web/read (0)")])
     status.end(None)
     assert read_status(root)["num_running"] == 0
@@ -197,13 +180,13 @@ def test_status_from_another_process_while_a_run_goes_on_is_killed_and_finishes(
         exit_status, running = _status(output)
         assert (exit_status, running["state"]) == (0, "running")
         assert running["holder"].startswith(str(driver.pid))
-        assert [step["step"] for step in running["steps"]][:1] == ["web/read"]
+        assert running["steps"][0]["step"] == "web/read"
         assert re.match(rf"{output}: \d of \d steps done; ", _first_line_of_watch(output))
     finally:
         driver.kill()
         printed, _ = driver.communicate()
     events = [json.loads(line) for line in printed.splitlines()]
-    assert [event["event"] for event in events][:1] == ["run_started"]
+    assert events[0]["event"] == "run_started"
     assert {event["node"] for event in events if event["event"].startswith("task_")} <= {socket.gethostname()}
     exit_status, killed = _status(output)
     assert (exit_status, killed["state"]) == (3, "killed")

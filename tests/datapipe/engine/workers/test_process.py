@@ -8,28 +8,53 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from datapipe.activity import Activity
-from datapipe.engine.protocol import Message
+from datapipe.engine.protocol import Attempt, Message
 from datapipe.engine.workers import process as process_module
 from datapipe.engine.workers.limits import NO_LIMITS, Limits, allocated_bytes
 from datapipe.engine.workers.process import BATCH_BYTES, WorkerProcess, is_stalled
-from datapipe.plan.work import SampleTask
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from tests.support.cli_processes import children, is_running, wait_until
+from tests.support.empty_tasks import sample
 
-TASK = SampleTask(
-    step="s/sample", fingerprint="0" * 64, seed=0, before="", documents=(), fraction=1.0, validation=0.0, pattern="gpt2"
-)
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="processes and memory are found in /proc")
 
 
-def _silent(silent_s: float, idle_s: float, is_stopped: bool = False, **activity) -> Message:
-    return Message(
-        attempt="a", task="t", activity=Activity(**activity), silent_s=silent_s, idle_s=idle_s, is_stopped=is_stopped
-    )
+@pytest.fixture
+def worker(tmp_path) -> Iterator[WorkerProcess]:
+    made = WorkerProcess(str(tmp_path), {})
+    yield made
+    made.stop()
+
+
+def _end(look: Callable[[], Attempt | None]) -> Attempt:
+    ended: list[Attempt | None] = []
+    wait_until(lambda: ended.append(look()) or ended[-1] is not None, "the end of the attempt")
+    assert ended[-1] is not None
+    return ended[-1]
+
+
+class _Call:
+    """What a worker takes for a task: loading it is a call."""
+
+    label = "a task"
+
+    def __init__(self, function, *arguments) -> None:
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def _silent(silent_s: float, idle_s: float, is_stopped: bool = False, **activity: Any) -> Message:
+    about = {"attempt": "a", "task": "t", "activity": Activity(**activity)}
+    return Message(**about, silent_s=silent_s, idle_s=idle_s, is_stopped=is_stopped)
 
 
 @pytest.mark.parametrize(
@@ -47,9 +72,6 @@ def _silent(silent_s: float, idle_s: float, is_stopped: bool = False, **activity
 )
 def test_stall_is_silence_in_proportion_to_the_work_and_waiting_is_none(message, expected):
     assert is_stalled(message, 600.0) is expected
-
-
-def test_stall_limit_is_that_of_a_batch():
     assert BATCH_BYTES == TARGET_BATCH_BYTES
 
 
@@ -62,44 +84,41 @@ def test_stall_limit_is_that_of_a_batch():
         (signal.SIGTERM, "infrastructure", "SIGTERM"),
     ],
 )
-def test_worker_that_is_ended_by_a_signal_says_which(tmp_path, number, kind, cause):
-    worker = WorkerProcess(str(tmp_path), {})
-    worker.give(TASK, "one")
+def test_worker_that_is_ended_by_a_signal_says_which(worker, number, kind, cause):
+    worker.give(sample(), "one")
     os.kill(worker.process.pid, number)
-    ended = []
-    wait_until(lambda: ended.append(worker.next_attempt(1.0)) or ended[-1] is not None, "the end of the attempt")
-    assert (ended[-1].failure.kind, ended[-1].failure.cause) == (kind, cause)
-    assert f"ended by {cause}. It was at: starting" in ended[-1].failure.message
+    failure = _end(lambda: worker.next_attempt(1.0)).failure
+    assert failure is not None
+    assert (failure.kind, failure.cause) == (kind, cause)
+    assert f"ended by {cause}. It was at: starting" in failure.message
 
 
 @pytest.mark.slow
-def test_worker_that_is_stopped_is_seen_so_and_ended(tmp_path, monkeypatch):
+def test_worker_that_is_stopped_is_seen_so_and_ended(worker, monkeypatch):
     monkeypatch.setattr(process_module, "LONGEST_STEP_S", 1.0)
-    worker = WorkerProcess(str(tmp_path), {})
     wait_until(lambda: worker.next_attempt(0.1) is None and worker.is_ready, "the start of the worker")
     os.kill(worker.process.pid, signal.SIGSTOP)
-    worker.give(TASK, "one")
-    ended = []
-    wait_until(lambda: ended.append(worker.watch(Limits(stall_s=1.5))) or ended[-1] is not None, "the end of the attempt")
-    assert ended[-1].failure.kind == "infrastructure"
-    assert "stopped (SIGSTOP)" in ended[-1].failure.message
+    worker.give(sample(), "one")
+    failure = _end(lambda: worker.watch(Limits(stall_s=1.5))).failure
+    assert failure is not None
+    assert (failure.kind, "SIGSTOP" in failure.message) == ("infrastructure", True)
     assert worker.process.poll() == -signal.SIGKILL
 
 
 @pytest.mark.medium
-def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(tmp_path, monkeypatch):
-    worker = WorkerProcess(str(tmp_path), {})
+def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(worker, monkeypatch):
+    now = [1000.0]
+    monkeypatch.setattr(process_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     os.kill(worker.process.pid, signal.SIGSTOP)
-    worker.give(TASK, "one")
+    worker.give(sample(), "one")
     worker.watch(NO_LIMITS)
     worker.watch(NO_LIMITS)  # from here on only time passes
-    worker._looked_at -= 7200.0
+    now[0] += 7200.0
     assert worker.watch(NO_LIMITS) is None
-    worker.stop()
 
 
+@on_linux
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="only the kernel of Linux ends a process with its parent")
 def test_worker_that_is_stopped_goes_when_its_supervisor_is_killed(tmp_path):
     script = textwrap.dedent(
         f"""
@@ -113,30 +132,29 @@ def test_worker_that_is_stopped_goes_when_its_supervisor_is_killed(tmp_path):
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as supervisor:
         assert supervisor.stdout is not None
-        worker = int(supervisor.stdout.readline())
-        os.kill(worker, signal.SIGSTOP)
+        process_id = int(supervisor.stdout.readline())
+        os.kill(process_id, signal.SIGSTOP)
         supervisor.kill()
         supervisor.wait()
-    wait_until(lambda: not is_running(worker), "the end of the worker")
+    wait_until(lambda: not is_running(process_id), "the end of the worker")
 
 
+@on_linux
 @pytest.mark.medium
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is told by /proc")
 @pytest.mark.parametrize("of", ["the worker", "a process that it started"])
-def test_worker_that_takes_more_memory_than_it_may_is_ended_and_says_so(tmp_path, of):
-    worker = WorkerProcess(str(tmp_path), {})
-    greedy = "held = b'x' * (1 << 30); import time; time.sleep(1e6)"
+def test_worker_that_takes_more_memory_than_it_may_is_ended_and_says_so(worker, of):
+    greedy = "held = b'x' * (1 << 30); import signal; signal.pause()"
     call = _Call(exec, greedy) if of == "the worker" else _Call(subprocess.call, [sys.executable, "-c", greedy])
     worker.give(call, "one")
-    limits, ended = Limits(memory_bytes=768 << 20), []
-    wait_until(lambda: worker.next_attempt(0.1) or ended.append(worker.watch(limits)) or ended[-1] is not None, "the end")
-    assert (ended[-1].failure.kind, ended[-1].failure.cause) == ("memory", "memory")
-    assert ended[-1].failure.memory_bytes > 768 << 20
-    assert "execution.memory allows 805.3 MB. It was at: load the stages" in ended[-1].failure.message
+    failure = _end(lambda: worker.next_attempt(0.1) or worker.watch(Limits(memory_bytes=768 << 20))).failure
+    assert failure is not None
+    assert (failure.kind, failure.cause) == ("memory", "memory")
+    assert failure.memory_bytes > 768 << 20
+    assert "execution.memory allows 805.3 MB. It was at: load the stages" in failure.message
     assert worker.process.poll() == -signal.SIGKILL
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="memory is told by /proc")
+@on_linux
 def test_pages_of_mapped_files_are_no_memory_that_a_process_took(tmp_path):
     path = tmp_path / "large"
     path.write_bytes(bytes(32 << 20))
@@ -147,41 +165,20 @@ def test_pages_of_mapped_files_are_no_memory_that_a_process_took(tmp_path):
     assert allocated_bytes(2**30) == 0
 
 
-class _Call:
-    """What a worker takes for a task: loading it is a call."""
-
-    label = "a task"
-
-    def __init__(self, function, *arguments) -> None:
-        self.call = function, arguments
-
-    def __reduce__(self):
-        return self.call
-
-
+@on_linux
 @pytest.mark.medium
-def test_worker_that_never_ends_loading_the_stages_says_so(tmp_path):
-    worker = WorkerProcess(str(tmp_path), {})
-    worker.give(_Call(time.sleep, 1e6), "one")
-    wait_until(lambda: worker.next_attempt(0.1) is not None or _work_of(worker) == "load the stages", "the work")
+def test_worker_says_that_it_loads_the_stages_and_leaves_no_process_that_a_stage_has_started(worker):
+    worker.give(_Call(subprocess.call, ["sh", "-c", "sleep 1000 & wait"]), "one")
+    started: list[int] = []
+    wait_until(lambda: worker.next_attempt(0.1) is not None or _grandchildren(worker.process.pid, started), "the processes")
+    wait_until(lambda: _work_of(worker) == "load the stages", "the work")
     worker.stop()
+    wait_until(lambda: not any(is_running(process_id) for process_id in started), f"the end of {started}")
 
 
 def _work_of(worker: WorkerProcess) -> str:
     worker.watch(NO_LIMITS)
     return "" if worker.message is None or worker.message.activity is None else worker.message.activity.work
-
-
-@pytest.mark.medium
-@pytest.mark.skipif(sys.platform != "linux", reason="processes of a stage are found in /proc")
-def test_worker_that_is_ended_leaves_no_process_that_a_stage_has_started(tmp_path):
-    worker = WorkerProcess(str(tmp_path), {})
-    shell = ["sh", "-c", "sleep 1000 & wait"]
-    worker.give(_Call(subprocess.call, shell), "one")
-    started: list[int] = []
-    wait_until(lambda: worker.next_attempt(0.1) is not None or _grandchildren(worker.process.pid, started), "the processes")
-    worker.stop()
-    wait_until(lambda: not any(is_running(process_id) for process_id in started), f"the end of {started}")
 
 
 def _grandchildren(process_id: int, started: list[int]) -> bool:

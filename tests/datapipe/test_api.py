@@ -197,11 +197,8 @@ def test_errors_name_keys_and_arguments(web: Path, call: str, mixture: dict[Any,
     with pytest.raises(datapipe.UserError) as caught:
         getattr(datapipe, call)({**_mixture(web), **mixture}, **options)
     assert str(caught.value).startswith(told)
-
-
-def test_file_that_is_not_there_is_named(web: Path):
     with pytest.raises(datapipe.UserError, match=r"none\.yaml"):
-        datapipe.run(web / "none.yaml")
+        getattr(datapipe, call)(web / "none.yaml")
 
 
 def test_dict_is_copied(web: Path):

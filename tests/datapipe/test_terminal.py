@@ -87,20 +87,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-_COMMANDS = (
-    "inspect out --kept -n 3",
-    "inspect out --kept -n 3 --json",
-    "inspect out --dropped all -n 3 --full",
-    "inspect out --quarantined",
-    "inspect out --clusters all",
+_INSPECT = ["--kept -n 3", "--kept -n 3 --json", "--dropped all -n 3 --full", "--quarantined", "--clusters all"]
+_TRACE = ["--step 0 --global-batch-size 4 --text", "--step 0 --global-batch-size 4 --json", "--document nothing\u202e"]
+_REPORT = ["out", "out --full", "out --json", "out out"]
+_OTHERS = (
     "inspect out --document nothing\x1b[2J",
-    "trace out --step 0 --global-batch-size 4 --text",
-    "trace out --step 0 --global-batch-size 4 --json",
-    "trace out --document nothing\u202e",
-    "report out",
-    "report out --full",
-    "report out --json",
-    "report out out",
     "snapshots out",
     "status out",
     "status out --json",
@@ -114,6 +105,8 @@ _COMMANDS = (
     "stages nothing\x1b[2J",
     "nothing\x1b[2J",
 )
+_COMMANDS = [f"inspect out {options}" for options in _INSPECT] + [f"trace out {options}" for options in _TRACE]
+_COMMANDS += [f"report {options}" for options in _REPORT] + [*_OTHERS]
 
 
 @pytest.mark.medium

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +63,8 @@ def _refused(folder: Path, source: str, stages: Sequence[str] = ()) -> str:
     return str(caught.value)
 
 
-NUMBERS, STRINGS = pa.array([1, 2]), pa.array(["007", None])
+NUMBERS, STRINGS, FLAGS = pa.array([1, 2]), pa.array(["007", None]), pa.array([True, False])
+UTC = pa.array([0, 1], pa.timestamp("us", "UTC"))
 
 
 @pytest.mark.parametrize(
@@ -72,10 +72,8 @@ NUMBERS, STRINGS = pa.array([1, 2]), pa.array(["007", None])
     [
         (NUMBERS, STRINGS),
         (STRINGS, NUMBERS),
-        (NUMBERS, pa.array([True, False])),
         (pa.array([[1]]), pa.array([["x"]])),
-        (pa.array([datetime(2024, 1, 1)]), STRINGS),
-        (pa.array([datetime(2024, 1, 1)], pa.timestamp("us", "UTC")), pa.array([0], pa.timestamp("us", "Europe/Berlin"))),
+        (UTC, pa.array([0], pa.timestamp("us", "CET"))),
     ],
 )
 def test_types_that_no_type_holds_are_refused_with_both_files(tmp_path: Path, first: pa.Array, second: pa.Array) -> None:
@@ -97,14 +95,11 @@ def test_declared_type_gives_one_decision_before_and_behind_dedup(tmp_path: Path
 @pytest.mark.parametrize(
     ("first", "second", "expected", "values"),
     [
-        (pa.array([1], pa.int32()), pa.array([2**40]), "int64", [1, 2**40]),
         (pa.array([1]), pa.array([1.5]), "double", [1.0, 1.5]),
         (pa.nulls(1), pa.array([True]), "bool", [None, True]),
-        (pa.array(["a"]).dictionary_encode(), pa.array(["b"], pa.large_string()), "string", ["a", "b"]),
         (pa.array([{"a": 1}]), pa.array([{"b": [2]}]), None, [{"a": 1, "b": None}, {"a": None, "b": [2]}]),
-        (pa.array([[1]], pa.list_(pa.int8())), pa.array([[0.5]]), None, [[1.0], [0.5]]),
     ],
-    ids=["integers", "integer and float", "null", "dictionary", "structs", "lists"],
+    ids=["integer and float", "null", "structs"],
 )
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
 def test_types_are_widened_for_every_value_in_any_order(
@@ -132,15 +127,6 @@ def test_column_that_a_file_lacks_is_null_there(tmp_path: Path) -> None:
     assert _values(tmp_path) == ("int64", [None, 3])
 
 
-def test_times_keep_their_zone_and_the_finest_unit(tmp_path: Path) -> None:
-    noon = datetime(2024, 5, 17, 12, tzinfo=timezone(timedelta(hours=2)))
-    for name, unit in (("a", "s"), ("b", "us")):
-        _write_table(tmp_path / f"in/{name}.parquet", v=pa.array([noon], pa.timestamp(unit, "Europe/Berlin")))
-    _run(tmp_path, "keep: [v]", ["dedup.exact", "filter.field: {field: v, min_value: '2024-05-17T10:00:00Z'}"])
-    kind, values = _values(tmp_path)
-    assert (kind, [value.astimezone(UTC).hour for value in values]) == ("timestamp[us, tz=Europe/Berlin]", [10, 10])
-
-
 @pytest.mark.parametrize("source", ["keep: [v]", "id: v", "text: v"])
 def test_column_that_a_file_has_twice_is_refused(tmp_path: Path, source: str) -> None:
     columns = [pa.array(["t"]), pa.array(["x"]), pa.array([1])]
@@ -161,16 +147,9 @@ def test_field_can_be_kept_under_another_name(tmp_path: Path) -> None:
 
 
 JSON_VALUES: Mapping[str, tuple[Sequence[str], str, Sequence[Any], Sequence[str]]] = {
-    "whole numbers": (["1", "null", "-2"], "int64", [1, None, -2], []),
     "numbers": (["1", "2.5"], "double", [1.0, 2.5], []),
-    "large numbers": (["18446744073709551615", "0"], "uint64", [2**64 - 1, 0], []),
-    "flags": (["true", "false"], "bool", [True, False], []),
-    "strings": (['"2024-01-01"', '"1"'], "string", ["2024-01-01", "1"], []),
-    "lists": (['["a"]', "[]", "null"], "list<element: string>", [["a"], [], None], []),
     "objects": (['{"b": 1}', '{"a": [0.5]}'], "struct<a: list<element: double>, b: int64>", [(None, 1), ([0.5], None)], []),
     "number and string": (["7", '"007"'], "string", ["7", "007"], ["mixed_types"]),
-    "number and flag": (["1", "true"], "string", ["1", "true"], ["mixed_types"]),
-    "list and number": (["[1, 2]", "3"], "string", ["[1, 2]", "3"], ["mixed_types"]),
     "rounded": (["9007199254740993", "0.5"], "string", ["9007199254740993", "0.5"], ["mixed_types"]),
     "nothing": (["null", "null"], "string", [None, None], ["null_field"]),
 }
@@ -237,12 +216,6 @@ def test_declared_type_of_json_keeps_what_fits_and_quarantines_the_rest(
     run = _run(tmp_path, f"keep: [v], types: {{v: {declared}}}")
     assert _values(tmp_path) == expected
     assert source_counts(run.plan, "web").document_counts.quarantined == num_quarantined
-
-
-def test_text_of_csv_beside_numbers_of_parquet_is_refused(tmp_path: Path) -> None:
-    _write_table(tmp_path / "in/a.parquet", v=pa.array([7]))
-    (tmp_path / "in/b.csv").write_text("text,v\nhello,007\n")
-    assert "int64 in a.parquet and string in b.csv" in _refused(tmp_path, "keep: [v]")
 
 
 def test_addition_has_the_types_of_all_files_that_there_are(tmp_path: Path) -> None:

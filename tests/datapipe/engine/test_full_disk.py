@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,11 +9,7 @@ import pytest
 from datapipe.engine import patience
 from datapipe.errors import DatapipeError
 from datapipe.ledger.names import ATTEMPTS
-from datapipe.outages import OutageError
-from datapipe.plan.work import MapTask
-from datapipe.stage.base import Map
 from datapipe.storage import Root
-from datapipe.tasks import run_task as runner
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
 from tests.support.ledger_files import stored_text
@@ -42,27 +35,21 @@ def _files_of_uncommitted_attempts(root: Root) -> list[str]:
 @pytest.mark.slow
 def test_full_disk_stops_the_run_with_what_is_free_and_the_same_command_goes_on(tmp_path, mixture, monkeypatch):
     monkeypatch.setattr(patience, "PATIENCE_S", 1.5)
-    output = tmp_path / "disk/out"
+    output, watcher = tmp_path / "disk/out", runs.Watcher()
     with small_disk(tmp_path / "disk", 512 << 10) as resize:
-        watcher = runs.Watcher()
-        with pytest.raises(DatapipeError, match=rf"{output}: the disk is full, [\d.]+ k?B free \(\d attempts in") as stopped:
+        with pytest.raises(DatapipeError, match=rf"{output}: the disk is full, [\d.]+ k?B free .*run the same command again"):
             runs.run_mixture(mixture, output=output, watcher=watcher)
-        assert "run the same command again" in str(stopped.value)
         told = [failure.message for _, failure in watcher.retries] + watcher.lines
         assert len(set(told)) == len(told) < 8
-        assert re.fullmatch(
-            rf"{output}: the disk is full, [\d.]+ k?B free\. Attempt 1 of at most \d failed; the next is in 0\.2 s\. "
-            r"The run stops in \d s unless space is freed",
-            told[0],
-        )
+        assert told[0].startswith(f"{output}: the disk is full, ")
         assert _files_of_uncommitted_attempts(Root(str(output))) == []
         resize(ROOMY)
-        assert runs.run_mixture(mixture, output=output).snapshot == runs.run_mixture(mixture).snapshot
+        plain = runs.run_mixture(mixture, make_engine=runs.InProcess)
+        assert runs.run_mixture(mixture, output=output).snapshot == plain.snapshot
 
 
 @pytest.mark.slow
 def test_run_goes_on_by_itself_when_room_is_made(tmp_path, mixture):
-    output = tmp_path / "disk/out"
     with small_disk(tmp_path / "disk", 512 << 10) as resize:
 
         class Frees(runs.Watcher):
@@ -75,9 +62,9 @@ def test_run_goes_on_by_itself_when_room_is_made(tmp_path, mixture):
                 resize(ROOMY)
 
         watcher = Frees()
-        done = runs.run_mixture(mixture, output=output, watcher=watcher)
+        done = runs.run_mixture(mixture, output=tmp_path / "disk/out", watcher=watcher)
         assert watcher.retries or watcher.lines
-        assert done.snapshot == runs.run_mixture(mixture).snapshot
+        assert done.snapshot == runs.run_mixture(mixture, make_engine=runs.InProcess).snapshot
 
 
 @pytest.mark.slow
@@ -93,33 +80,3 @@ def test_command_on_a_disk_without_any_room_ends_in_plain_lines(tmp_path, mixtur
     assert "the disk is full" in done.stderr
     assert "Traceback" not in done.stderr
     assert "defect" not in done.stderr
-
-
-class _FullDisk(Map):
-    """Raises as a write to a full disk does, once documents are written."""
-
-    def process(self, batch):
-        if "doc-3-0" in batch.record.column("id").to_pylist():
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return {}
-
-
-@pytest.mark.medium
-def test_failed_attempt_deletes_what_it_has_written(tmp_path, mixture, monkeypatch):
-    monkeypatch.setattr("datapipe.tasks.read_batches.TARGET_BATCH_BYTES", 1)  # a batch is written for each file
-    left: list[list[str]] = []
-
-    class Engine(runs.InProcess):
-        def next_attempt(self, timeout_s):
-            task, attempt = self.tasks.pop(0)
-            assert isinstance(task, MapTask)
-            bound = replace(task.stages[0], stage=_FullDisk(), digest=attempt)
-            failing = replace(task, stages=(bound,))
-            with pytest.raises(OutageError, match="the disk is full"):
-                runner.run_task(failing, self.root, attempt)
-            left.append([path for path, _ in self.root.list_files(ATTEMPTS)])
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        runs.run_mixture(mixture, make_engine=Engine, overrides=["execution.split_bytes=64MiB"])
-    assert left == [[]]

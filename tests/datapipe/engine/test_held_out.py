@@ -52,10 +52,8 @@ def _held_out(folder: Path, name: str, share: float) -> tuple[list[str], list[st
     )
 
 
-@pytest.mark.parametrize("most_texts", [1 << 25, 60])
-def test_texts_that_training_has_too_are_told_with_the_numbers(
-    tmp_path: Path, most_texts: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("most_texts", [1 << 25, 60], ids=["all", "a sample"])
+def test_texts_that_training_has_too_are_told_with_the_numbers(tmp_path: Path, most_texts: int, monkeypatch) -> None:
     """Against sets of texts; in several ranges of hashes, and in a sample."""
     monkeypatch.setattr(held_out, "MOST_TEXTS", most_texts)
     monkeypatch.setattr(held_out, "_RANGE_TEXTS", 16)
@@ -63,23 +61,22 @@ def test_texts_that_training_has_too_are_told_with_the_numbers(
     texts = {"a": [*_texts(60, 1), *shared, "", ""], "b": [*_texts(40, 2), *shared, *shared[:5], "", ""], "c": _texts(30, 3)}
     finished = _run(tmp_path, texts, "30%", more="execution: {split_bytes: 4KiB}\n")
     told = {warning["source"]: warning for warning in _of_kind(finished, "held_out_copies")}
-    training = {name: set(_held_out(tmp_path, name, 0.3)[0]) - {""} for name in texts}
-    for name in texts:
-        copies = [text for text in _held_out(tmp_path, name, 0.3)[1] if text and any(text in own for own in training.values())]
-        assert (name in told) == bool(copies)
-        if copies and most_texts > 100:
-            sources = [other for other, own in training.items() if own & set(copies)]
-            assert (told[name]["copied"], told[name]["training_sources"]) == (len(copies), sources)
-            assert told[name]["compared"] == len([text for text in _held_out(tmp_path, name, 0.3)[1] if text])
-            assert not told[name]["is_sample"]
-            assert told[name]["document"].startswith(f"{name}/0.jsonl:")
-            position = int(told[name]["document"].rpartition(":")[2])
-            line = (tmp_path / f"{name}/0.jsonl").read_bytes()[position:].splitlines()[0]
-            assert json.loads(line)["text"] in copies
-        elif copies:
-            assert 0 < told[name]["copied"] <= told[name]["compared"] < len(_held_out(tmp_path, name, 0.3)[1])
-            assert f"of a sample of {told[name]['compared']} held-out documents" in told[name]["text"]
     assert set(told) == {"a", "b"}
+    training = {name: set(_held_out(tmp_path, name, 0.3)[0]) - {""} for name in texts}
+    for name, warning in told.items():
+        compared = [text for text in _held_out(tmp_path, name, 0.3)[1] if text]
+        copies = [text for text in compared if any(text in own for own in training.values())]
+        if most_texts == 60:
+            assert 0 < warning["copied"] <= warning["compared"] < len(compared)
+            assert warning["is_sample"]
+            continue
+        sources = [other for other, own in training.items() if own & set(copies)]
+        assert (warning["copied"], warning["training_sources"]) == (len(copies), sources)
+        assert (warning["compared"], warning["is_sample"]) == (len(compared), False)
+        document, position = warning["document"].rsplit(":", 1)
+        assert document == f"{name}/0.jsonl"
+        line = (tmp_path / document).read_bytes()[int(position) :].splitlines()[0]
+        assert json.loads(line)["text"] in copies
 
 
 def test_texts_without_copies_are_not_told(tmp_path: Path) -> None:
@@ -87,16 +84,18 @@ def test_texts_without_copies_are_not_told(tmp_path: Path) -> None:
     assert _of_kind(_run(tmp_path, {"a": shared, "b": shared}, "20%", "[dedup.exact]"), "held_out_copies") == []
 
 
-@pytest.mark.parametrize(("share", "kept"), [("0.001%", "3"), ("0", "")])
-def test_share_that_holds_out_nothing_is_told_with_one_that_does(tmp_path: Path, share: str, kept: str) -> None:
-    told = _of_kind(_run(tmp_path, {"a": _texts(30), "b": _texts(3, 1)}, share), "nothing_held_out")
-    assert len(told) == bool(kept)
-    for warning in told:
-        assert warning["sources"] == ["a", "b"]
-        assert "2 sources ('a', 'b'): `validation: 0.001%` holds out none of 33 documents" in warning["text"]
-        assert "`validation: 30.4%` would hold out about 10." in warning["text"]
-
-
-def test_source_that_alone_holds_out_nothing_is_told(tmp_path: Path) -> None:
-    [warning] = _of_kind(_run(tmp_path, {"a": _texts(200), "small": ["one document"]}, "5%"), "nothing_held_out")
-    assert (warning["source"], "`validation: 50%` would hold out about 1." in warning["text"]) == ("small", True)
+@pytest.mark.parametrize(
+    ("texts", "share", "sources", "facts"),
+    [
+        ({"a": 30, "b": 3}, "0.001%", ["a", "b"], ["none of 33 documents", "`validation: 30.4%` would hold out about 10"]),
+        ({"a": 30, "b": 3}, "0", None, []),
+        ({"a": 200, "small": 1}, "5%", ["small"], ["`validation: 50%` would hold out about 1"]),
+    ],
+)
+def test_share_that_holds_out_nothing_of_a_source_is_told_with_one_that_does(
+    tmp_path: Path, texts, share, sources, facts
+) -> None:
+    done = _run(tmp_path, {name: _texts(count, number) for number, (name, count) in enumerate(texts.items())}, share)
+    told = _of_kind(done, "nothing_held_out")
+    assert [warning.get("sources") or [warning["source"]] for warning in told] == ([sources] if sources else [])
+    assert all(fact in warning["text"] for warning in told for fact in facts)

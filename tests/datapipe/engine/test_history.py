@@ -59,30 +59,21 @@ def test_hours_of_nodes_are_summed_over_runs_and_a_damaged_file_counts_as_none(t
 
 def test_mixture_of_an_output_that_is_damaged_is_named_where_it_is(tmp_path: Path):
     (tmp_path / "mixture.yaml").write_text("name: [damaged\n")
-    with pytest.raises(UserError, match=rf"^{tmp_path}/mixture.yaml:2: invalid YAML(.|\n)*writes this file anew"):
+    with pytest.raises(UserError, match=rf"^{tmp_path}/mixture.yaml:2: "):
         read_mixture(Root(str(tmp_path)))
-
-
-def test_history_where_no_run_was_is_refused(tmp_path: Path):
-    with pytest.raises(UserError, match="no run has left anything here"):
+    with pytest.raises(UserError):  # there was no run
         read_history(Root(str(tmp_path)))
 
 
 @pytest.mark.medium
-def test_history_of_the_version_before_is_refused_while_its_snapshot_is_read(mixture: Path):
-    finished = runs.run_mixture(mixture, make_engine=runs.InProcess)
-    root = Root(finished.mixture.output)
+def test_output_of_the_version_before_keeps_its_snapshot_and_every_task_runs_again(mixture: Path):
+    before = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    root = Root(before.mixture.output)
     _as_version_1(root)
-    with pytest.raises(UserError, match=r"version 1; this datapipe reads version 4.*run its mixture again"):
+    with pytest.raises(UserError, match="version 1"):
         read_history(root)
     assert verify_snapshot(root, read_snapshot(root)) == []
-
-
-@pytest.mark.medium
-def test_run_over_an_output_of_the_version_before_runs_every_task_again_and_says_so(mixture: Path):
-    before = runs.run_mixture(mixture, make_engine=runs.InProcess)
-    _as_version_1(Root(before.mixture.output))
     again = runs.run_mixture(mixture, make_engine=runs.InProcess)
     assert again.watcher.steps == before.watcher.steps
-    assert any("committed by another version of datapipe" in line for line in again.watcher.lines)
+    assert any("another version of datapipe" in line for line in again.watcher.lines)
     assert again.checksums == before.checksums

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from datapipe.engine import patience
-from datapipe.engine.clean import clean
 from datapipe.errors import DatapipeError, UserError
 from datapipe.inspect.text_export import parts_of_text
 from datapipe.ledger import pending
@@ -27,7 +26,6 @@ from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import corpora, runs
-from tests.support.cli_processes import wait_until
 from tests.support.unreliable_store import Fault, Kind, UnreliableStore
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
@@ -70,38 +68,12 @@ def test_object_store_output_is_locked_while_a_run_holds_it(finished):
     assert json.loads(root.read_bytes("work/lock.json"))["holder"] == ""
 
 
-def test_run_of_several_lengths_publishes_each_on_the_object_store_and_is_cleaned_again(finished):
-    mixture, remote, local = finished
-    output = Root(remote.mixture.output)
-    both = runs.run_mixture(mixture, output=output.url, overrides=["pack.sequence_length=[64, 32]"])
-    assert both.snapshot == local.snapshot
-    place = output.within("length-32")
-    assert verify_snapshot(place, read_snapshot(place)) == []
-    assert Loader(place.url, batch_size=2).batch(0)["input_ids"].shape == (2, 32)
-    first = both.snapshot.fingerprint
-    assert runs.run_mixture(mixture, output=output.url, overrides=["mixture.tokens=100k"]).snapshot.fingerprint != first
-    assert [each.fingerprint for each in clean(output, 1).dropped] == [first]
-    assert output.list_files("length-32") == []
-    assert verify_snapshot(output, read_snapshot(output)) == []
-    assert runs.run_mixture(mixture, output=output.url).snapshot == local.snapshot
-
-
-def test_loader_gives_the_batches_of_the_local_snapshot_and_snapshots_share_cached_shards(finished, tmp_path):
-    mixture, remote, local = finished
-    output = remote.mixture.output
-    options = {"global_batch_size": 4, "cache_folder": tmp_path, "cache_bytes": 1 << 30}
-    with closing(Loader(local.mixture.output, global_batch_size=4)) as here:
-        expected = [here.batch(step)["input_ids"] for step in range(20)]
-    with closing(Loader(output, **options)) as loader:
-        np.testing.assert_array_equal([batch["input_ids"].copy() for batch, _ in zip(loader, range(20))], expected)
-        wait_until(lambda: any(tmp_path.glob("*.arrow")), "copies of shards, which are made beside")
-    copies = {path.name for path in tmp_path.glob("*.arrow")}
-    later = runs.run_mixture(mixture, output=output, overrides=["mixture.tokens=100k"]).snapshot
-    for name in (remote.snapshot.fingerprint, later.fingerprint):
-        with closing(Loader(output, snapshot=name, **options)) as loader:
-            np.testing.assert_array_equal([batch["input_ids"] for batch, _ in zip(loader, range(20))], expected)
-    assert {path.name for path in tmp_path.glob("*.arrow")} == copies
-    assert runs.run_mixture(mixture, output=output).snapshot == remote.snapshot
+def test_object_store_loader_gives_the_batches_of_the_local_snapshot(finished):
+    _, remote, local = finished
+    there, here = (Loader(run.mixture.output, global_batch_size=4) for run in (remote, local))
+    with closing(there), closing(here):
+        for step in range(5):
+            np.testing.assert_array_equal(there.batch(step)["input_ids"], here.batch(step)["input_ids"])
 
 
 def _assert_equal(far: Root, near: Root) -> None:
@@ -115,11 +87,11 @@ def test_object_store_export_equals_one_to_the_local_disk(finished, query, tmp_p
     root, far, near = Root(remote.mixture.output), Root(f"s3://outputs/{format}{query}"), Root(str(tmp_path / "near"))
     for target in (far, near, far):  # it is whole the second time
         export_snapshot(root, remote.snapshot, target, ExportRequest(format=format))
-        assert target is near or format == "megatron" or verify_snapshot(far, read_snapshot(far)) == []
+    assert format == "megatron" or verify_snapshot(far, read_snapshot(far)) == []
     _assert_equal(far, near)
     other = "arrow" if format == "megatron" else "megatron"
-    for taken, name, message in ((far, other, "something else"), (root.within("copy"), format, "inside the snapshot")):
-        with pytest.raises(UserError, match=message):
+    for taken, name in ((far, other), (root.within("copy"), format)):
+        with pytest.raises(UserError):
             export_snapshot(root, remote.snapshot, taken, ExportRequest(format=name))
 
 
@@ -131,7 +103,7 @@ def test_object_store_export_of_documents_equals_one_to_the_local_disk(finished,
     for target in (far, near, far):
         write_dataset(root, target, wanted, parts_of_text(root, remote.snapshot, None, None, lambda source: None))
     _assert_equal(far, near)
-    with pytest.raises(UserError, match="something else"):
+    with pytest.raises(UserError):
         write_dataset(root, far, replace(wanted, name="others"), iter(()))
 
 

@@ -14,8 +14,7 @@ def _full(free_bytes: int = 0) -> Outage:
 
 
 class _Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
+    now = 1000.0
 
     def __call__(self) -> float:
         return self.now
@@ -38,11 +37,8 @@ def test_outage_without_change_stops_the_run_after_a_minute(outage):
     lines, stop = _lines_until_stop(Patience(21, clock), clock, outage)
     assert clock.now == pytest.approx(1000 + PATIENCE_S)
     assert len(set(lines)) == len(lines)
-    count = len(lines) + 1
-    for number, line in enumerate(lines, 1):
-        assert line.startswith(f"{outage}. Attempt {number} of at most {count} failed; the next is in ")
-    assert stop.startswith(f"{outage} ({count} attempts in 60 s, without a change).")
-    assert "run the same command again" in stop
+    assert all(line.startswith(f"{outage}. Attempt {number} of") for number, line in enumerate(lines, 1))
+    assert stop.startswith(f"{outage} ({len(lines) + 1} attempts in 60 s")
 
 
 def test_outage_stops_after_the_retries_that_the_mixture_allows():

@@ -55,8 +55,7 @@ def endless(tmp_path, monkeypatch, _connected):
 
 def test_ray_running_attempt_that_is_cancelled_gives_its_place_to_the_next(endless):
     engine, forever, short, _ = endless
-    engine.submit(forever, "one")
-    wait_until(lambda: engine.next_attempt(0.1) is None and engine.messages(), "a report of the first")
+    _begin(engine, forever)
     engine.cancel("one")
     engine.submit(short, "two")
     [ended] = _all_of(engine)
@@ -65,8 +64,7 @@ def test_ray_running_attempt_that_is_cancelled_gives_its_place_to_the_next(endle
 
 def test_ray_waiting_attempt_that_is_cancelled_ends_when_it_begins_and_is_never_told(endless):
     engine, forever, short, other = endless
-    engine.submit(forever, "one")
-    wait_until(lambda: engine.next_attempt(0.1) is None and engine.messages(), "a report of the first")
+    _begin(engine, forever)
     engine.submit(forever, "two")
     engine.cancel("two")
     engine.submit(short, "three")
@@ -78,12 +76,16 @@ def test_ray_waiting_attempt_that_is_cancelled_ends_when_it_begins_and_is_never_
 
 def test_ray_engine_that_is_closed_leaves_nothing_running_in_a_cluster_of_others(endless):
     engine, forever, short, _ = endless
-    engine.submit(forever, "one")
-    wait_until(lambda: engine.next_attempt(0.1) is None and engine.messages(), "a report of the first")
+    _begin(engine, forever)
     engine.submit(short, "two")
     assert ray_workers()
     engine.close()
     wait_until(lambda: not ray_workers(), "the end of both")
+
+
+def _begin(engine, forever) -> None:
+    engine.submit(forever, "one")
+    wait_until(lambda: engine.next_attempt(0.1) is None and engine.messages(), "a report of the first")
 
 
 def _all_of(engine) -> list:

@@ -151,28 +151,6 @@ def test_run_past_max_quarantined_fails_and_names_the_source(tmp_path):
     assert _run(mixture, "max_quarantined=5%").report["total"]["documents"]["quarantined"] == 1
 
 
-@pytest.mark.slow
-def test_run_damaged_intermediate_file_is_named_and_made_anew_when_deleted(tmp_path, corpus):
-    mixture = runs.write_mixture(tmp_path, corpus)
-    first = _run(mixture)
-    documents = next(step for step in first.plan.steps if step.id == "web/apply-dedup.minhash").outputs("documents")[0]
-    damaged = tmp_path / "out" / documents.path
-    _flip(damaged)
-    with pytest.raises(DatapipeError, match=damaged.name):
-        _run(mixture, "validation=20%")
-    damaged.unlink()
-    again = _run(mixture, "validation=20%")
-    assert verify_snapshot(Root(again.mixture.output), again.snapshot) == []
-
-
-def _flip(path: Path) -> None:
-    """Flips a bit in place, as a failing disk would."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    with open(path, "r+b") as file:
-        file.write(content)
-
-
 def test_run_with_input_inside_its_output_is_refused_before_anything_is_touched(tmp_path):
     for place in ("out/shards/raw", "out/work/attempts/raw"):
         kept = corpora.write_jsonl(tmp_path / place / "a.jsonl", corpora.documents(1, 30))
@@ -209,6 +187,14 @@ def test_run_again_restores_what_was_deleted_or_damaged_and_leaves_files_of_othe
     assert own.read_text() == "mine"
     own.unlink()
     assert verify_snapshot(Root(str(output)), again.snapshot) == []
+
+
+def _flip(path: Path) -> None:
+    """Flips a bit in place, as a failing disk would."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    with open(path, "r+b") as file:
+        file.write(content)
 
 
 def test_run_again_names_the_committed_file_that_a_damaged_shard_is_linked_to(tmp_path):

@@ -32,8 +32,7 @@ def query() -> Iterator[str]:
     with object_store("corpus") as found:
         store = Root(f"s3://corpus/web{found}")
         for number in range(2):
-            lines = corpora.jsonl(corpora.documents(number, 40, short=0.3))
-            store.write_atomic(f"{number}.jsonl", lines)
+            store.write_atomic(f"{number}.jsonl", corpora.jsonl(corpora.documents(number, 40, short=0.3)))
         yield found
 
 
@@ -96,18 +95,14 @@ def test_secrets_of_a_run_are_in_no_file_and_no_line(mixture, tmp_path):
 
 
 def test_secrets_of_a_failed_run_are_in_no_file_and_no_line(mixture, tmp_path, query):
-    failing = tmp_path / "failing.py"
-    failing.write_text(
+    (tmp_path / "failing.py").write_text(
         "from datapipe.stage import Map\n\nclass Leaks(Map):\n    url: str = ''\n\n"
         "    def open(self, context):\n        raise RuntimeError(f'cannot use {self.url}')\n\n"
         "    def process(self, batch):\n        return {}\n"
     )
-    literal = f"https://user:{LITERAL}@host/a?X-Amz-Signature={LITERAL}"
-    path = tmp_path / "failing.yaml"
-    text = mixture.read_text().replace(
-        "[filter.gopher_quality]", f"[{{failing:Leaks: {{url: '{literal}&key=${{STORE_SECRET}}'}}}}]"
-    )
-    path.write_text(text)
+    literal, path = f"https://user:{LITERAL}@host/a?X-Amz-Signature={LITERAL}", tmp_path / "failing.yaml"
+    leaks = f"[{{failing:Leaks: {{url: '{literal}&key=${{STORE_SECRET}}'}}}}]"
+    path.write_text(mixture.read_text().replace("[filter.gopher_quality]", leaks))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     done = run_process(["run", str(path), "--workers", "1"], cwd=tmp_path, env=environment)
     assert done.returncode == 1
@@ -116,16 +111,21 @@ def test_secrets_of_a_failed_run_are_in_no_file_and_no_line(mixture, tmp_path, q
     root = Root(load_mixture(path).output)
     _assert_no_file_has_a_secret(root)
     assert b"cannot use https://***@host/a?***" in root.read_bytes("work/failure.txt")
-    wrong_urls = {
-        "s3://KEY:{0}/slash@corpus/x.jsonl": 2,
-        "ftp://u:{0}@host/x.jsonl": 2,
-        "s3://KEY:{0}@corpus/x.jsonl?sig={0}": 2,
-        "https://u:{0}@127.0.0.1:1/x.jsonl?sig={0}": 1,  # nothing answers
-        "'@http://u:{0}@127.0.0.1:1/x.paths'": 1,
-    }
-    for wrong, status in wrong_urls.items():
-        printed = _run_clean(["plan", str(mixture), "--set", f"sources.web.path={wrong.format(LITERAL)}"], status=status)
-        assert "***" in printed
+
+
+@pytest.mark.parametrize(
+    ("url", "status"),
+    [
+        ("s3://KEY:{0}/slash@corpus/x.jsonl", 2),
+        ("ftp://u:{0}@host/x.jsonl", 2),
+        ("s3://KEY:{0}@corpus/x.jsonl?sig={0}", 2),
+        ("https://u:{0}@127.0.0.1:1/x.jsonl?sig={0}", 1),  # nothing answers
+        ("'@http://u:{0}@127.0.0.1:1/x.paths'", 1),
+    ],
+)
+def test_secret_of_a_wrong_url_is_masked_where_it_is_refused(mixture, url, status):
+    printed = _run_clean(["plan", str(mixture), "--set", f"sources.web.path={url.format(LITERAL)}"], status=status)
+    assert "***" in printed
 
 
 def test_secret_that_is_written_out_is_left_out_and_asked_for(tmp_path, query):

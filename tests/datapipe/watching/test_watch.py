@@ -12,26 +12,10 @@ from datapipe.watching.watch import watch
 
 def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[str, Any]:
     step = {"step": "web/read", "title": "web: read", "state": "running", "tasks": 4, "committed": committed}
-    return {
-        "state": state,
-        "outcome": state,
-        "process": "7 on here",
-        "holder": "7 on here",
-        "started": 0.0,
-        "steps": [step],
-        "documents": {},
-        "running": [],
-        "num_running": 0,
-        "slots": 2,
-        "queued": 0,
-        "waiting": [],
-        "failures": {},
-        "last_failure": "",
-        "said": [],
-        "seconds_left": 65.0,
-        "is_least": False,
-        **facts,
-    }
+    who = {"state": state, "outcome": state, "process": "7 on here", "holder": "7 on here", "started": 0.0}
+    counts = {"steps": [step], "documents": {}, "num_running": 0, "slots": 2, "queued": 0, "seconds_left": 65.0}
+    rest = {"running": [], "waiting": [], "failures": {}, "last_failure": "", "said": [], "is_least": False}
+    return {**who, **counts, **rest, **facts}
 
 
 def _watched(*looks: dict[str, Any] | OSError, terminal: bool = False) -> tuple[int, str]:

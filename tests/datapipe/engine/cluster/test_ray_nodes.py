@@ -33,7 +33,5 @@ def test_node_without_the_datapipe_of_the_driver_can_say_so(module, told):
         print(*pickle.load(sys.stdin.buffer)(b"?", "n"))
     """
     question = cloudpickle.dumps(ray_nodes.question_that_travels())
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], input=question, capture_output=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], input=question, capture_output=True, check=False)
     assert done.stdout.decode().startswith(f"it cannot run the datapipe of the driver: {told}: "), done.stderr.decode()

@@ -71,7 +71,7 @@ STRATA = "strata: {by: %s, bounds: [2]}"
 @pytest.mark.parametrize(
     ("source", "stage", "place", "facts"),
     [
-        ("text: txt", "", "sources.web.text", ["'txt'", "Did you mean 'text'?", "text, url, meta, meta.date"]),
+        ("text: txt", "", ":5: sources.web.text", ["'txt'", "Did you mean 'text'?", "text, url, meta, meta.date"]),
         ("keep: [ulr]", "dedup.exact: {by: field, field: ulr}", "sources.web.keep", ["'ulr'", "'url'?", "dedup.exact (field)"]),
         ("keep: [ulr]", "filter.url: {field: ulr, domains: [b.org]}", "sources.web.keep", ["'url'?", "filter.url (field)"]),
         ("keep: [ulr]", "dedup.exact: {keep: {highest: ulr}}", "sources.web.keep", ["dedup.exact (keep: {highest: ulr})"]),
@@ -250,18 +250,6 @@ def test_run_whose_first_task_is_wholly_quarantined_stops_then_unless_it_is_with
         with pytest.raises(DatapipeError, match="first tasks read are quarantined"):
             _run(tmp_path, "keep: [url]", tail=tail, watcher=watcher)
         assert len(watcher.records) == 1
-
-
-def test_parquet_without_a_footer_is_told_by_the_plan_as_an_unreadable_file(folder: Path) -> None:
-    (folder / "in/b.parquet").write_bytes(b"PAR1 no footer PAR1")
-    message = _refused(folder, "id: id")
-    assert message.startswith(f"{folder}/mixture.yaml:5: sources.web.path: ")
-    assert "b.parquet from 0 on" in message
-    allowed = f"{_TAIL}max_unreadable_files: 1\nmax_quarantined: 50%\n"
-    warnings = prepare(load_mixture(_mixture(folder, "id: id", tail=allowed))).warnings
-    assert ["b.parquet from 0 on" in str(warning) for warning in warnings] == [True]
-    (told,) = _run(folder, "id: id", tail=allowed).report["unreadable_files"]
-    assert "b.parquet from 0 on" in told["text"]
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "parquet"])

@@ -230,3 +230,4 @@ def test_run_over_an_unreadable_file_fails_and_names_it_however_few_records_that
     done = runs.run_mixture(mixture, make_engine=runs.InProcess, overrides=["max_unreadable_files=1"])
     assert ("web/read" in done.watcher.steps) is is_found_by_plan  # what the first run read is kept
     assert done.report["sources"]["web"]["documents"]["kept"] == 1500
+    assert [f"{name} from " in entry["text"] for entry in done.report["unreadable_files"]] == [True]

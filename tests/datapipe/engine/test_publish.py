@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -101,17 +100,6 @@ def test_temperature_weighs_by_the_tokens_that_were_packed(published):
     assert weights["web"] / weights["books"] == pytest.approx((sizes["web"] / sizes["books"]) ** 0.5)
     assert {name: source.weight for name, source in done.snapshot.sources.items()} == weights
     assert done.report["mixture"]["sources"]["web"]["share"] == pytest.approx(weights["web"] / sum(weights.values()))
-
-
-def test_unimax_takes_no_source_more_often_than_it_may_be(published):
-    sizes = _sizes(again(published))
-    tokens = 3 * sizes["books"] + 2 * sizes["web"]
-    done = again(published, *UNIMAX, f"mixture.tokens={tokens}", "mixture.exhausted=refuse")
-    shares = done.snapshot.phases[0].weights
-    drawn = {name: Fraction(weight, sum(shares.values())) * tokens for name, weight in shares.items()}
-    assert drawn["books"] == 3 * sizes["books"] - 2 * 64
-    books = done.report["mixture"]["sources"]["books"]
-    assert 2.9 < books["epochs"] < 3 == books["max_epochs"]
 
 
 def test_source_with_too_little_text_is_refused_or_told_as_the_mixture_says(published):

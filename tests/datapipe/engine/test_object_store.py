@@ -116,7 +116,7 @@ def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_
     monkeypatch.setattr(pending, "LONGEST_WAIT_S", 0.0)  # else all input is read before the first commit
     _, _, local = finished
     proxy = UnreliableStore(_upstream(query))
-    limits = f"{proxy.query}&connect_timeout=1&request_timeout=1&max_attempts=1"
+    limits = f"{proxy.query}&connect_timeout=9&request_timeout=9&max_attempts=1"
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: s3://outputs/web/*.jsonl.zst{limits}\n")
     watcher = runs.Watcher(on_commit=lambda record: proxy.close() if len(watcher.records) == 1 else None)
     with pytest.raises(DatapipeError, match=r"no answer: .*run the same command") as stopped:

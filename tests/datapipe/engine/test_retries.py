@@ -28,7 +28,7 @@ TRAIN = TrainTask(step="tokenizer/train", fingerprint="b" * 64, seed=0, eos=None
 def make(monkeypatch):
     monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
 
-    def made(on_crash="fail", max_retries=3):
+    def made(on_crash: Any = "fail", max_retries: int = 3) -> Retries:
         return Retries(max_retries, 20, on_crash, stall_s=600.0, locate=lambda task, key: f"web/b.jsonl:{key[0]}")
 
     return made
@@ -39,25 +39,25 @@ def _on(num_docs: int, number: int = 0) -> Activity:
     return Activity(work="filter.length", place=f"a.jsonl:{number}", key=key, num_docs=num_docs, num_bytes=100)
 
 
-def _ended(kind: str, cause: str, *on: int, activity: Activity | None = None) -> Failure:
-    activity = activity or (_on(*on) if on else None)
+def _ended(kind: str, cause: str, *on: int, at: Activity | None = None) -> Failure:
+    activity = at or (_on(*on) if on else None)
     return Failure(kind=kind, message=f"ended by {cause} at {activity}", cause=cause, activity=activity, memory_bytes=1 << 30)
 
 
-def _crash(*on: int, cause: str = "SIGSEGV", **at: Activity) -> Failure:
-    return _ended("crash", cause, *on, **at)
+def _crash(*on: int, cause: str = "SIGSEGV", at: Activity | None = None) -> Failure:
+    return _ended("crash", cause, *on, at=at)
 
 
-def _stall(*on: int, **at: Activity) -> Failure:
-    return _ended("stall", "", *on, **at)
+def _stall(*on: int, at: Activity | None = None) -> Failure:
+    return _ended("stall", "", *on, at=at)
 
 
-def _kill(*on: int, cause: str = "SIGKILL", **at: Activity) -> Failure:
-    return _ended("infrastructure", cause, *on, **at)
+def _kill(*on: int, cause: str = "SIGKILL", at: Activity | None = None) -> Failure:
+    return _ended("infrastructure", cause, *on, at=at)
 
 
-def _memory(*on: int, **at: Activity) -> Failure:
-    return _ended("memory", "memory", *on, **at)
+def _memory(*on: int, at: Activity | None = None) -> Failure:
+    return _ended("memory", "memory", *on, at=at)
 
 
 def _after(retries: Retries, failures: list[Failure], task: Task = TASK) -> Any:
@@ -68,16 +68,16 @@ def _after(retries: Retries, failures: list[Failure], task: Task = TASK) -> Any:
     return task
 
 
-READING = {"activity": Activity(work="read", place="web/a.parquet")}
-NAMED_BY_POSITION = {"activity": Activity(work="filter.length", place="web/b.jsonl:8", key=bytes([8]) * 16, num_docs=1)}
+READING = Activity(work="read", place="web/a.parquet")
+NAMED_BY_POSITION = Activity(work="filter.length", place="web/b.jsonl:8", key=bytes([8]) * 16, num_docs=1)
 
 
 @pytest.mark.parametrize(
     ("on_crash", "failures", "last", "told"),
     [
         ("fail", [_crash(80)] * 2, _crash(1, 7), r"a\.jsonl:7 \(web/b\.jsonl:8\) crashes filter\.length: SIGSEGV.*on_crash"),
-        ("fail", [_crash(**NAMED_BY_POSITION)], _crash(**NAMED_BY_POSITION), r"the document web/b\.jsonl:8 crashes"),
-        ("fail", [_crash(**READING)], _crash(**READING), r"read, at web/a\.parquet, for the second time"),
+        ("fail", [_crash(at=NAMED_BY_POSITION)], _crash(at=NAMED_BY_POSITION), r"the document web/b\.jsonl:8 crashes"),
+        ("fail", [_crash(at=READING)], _crash(at=READING), r"read, at web/a\.parquet, for the second time"),
         (
             "quarantine",
             [_crash(1, 0), *(_crash(1, number) for number in range(MOST_CRASHING_DOCUMENTS))],
@@ -86,12 +86,12 @@ NAMED_BY_POSITION = {"activity": Activity(work="filter.length", place="web/b.jso
         ),
         ("quarantine", [_crash(80, n) for n in range(MOST_UNNAMED_CRASHES)], _crash(80, 99), "on no document alone"),
         ("quarantine", [_stall(80)], _stall(1, 3), r"second time.*a\.jsonl:3 \(web/b\.jsonl:4\).*stall_s, now 600"),
-        ("fail", [_stall(activity=Activity(work=f"w{n}")) for n in range(20)], _stall(**READING), "failed 21 times"),
+        ("fail", [_stall(at=Activity(work=f"w{n}")) for n in range(20)], _stall(at=READING), "failed 21 times"),
         ("fail", [_kill(80), _kill(80), _kill(1, 7)], _kill(1, 7), r"a\.jsonl:7 .*crashes filter\.length: SIGKILL"),
         ("fail", [_kill(80, n) for n in range(20)], _kill(80, 99), "failed 21 times"),  # a machine is taken away anywhere
         ("fail", [_kill(1, 7), _kill(1, 7, cause="SIGTERM")] * 10, _kill(1, 8), "failed 21 times"),
         ("fail", [_kill(1, 7, cause="OOM")] * 20, _kill(80, 99), "failed 21 times"),  # another machine may have more memory
-        ("fail", [_kill(**READING)] * 20, _kill(80, 99), "failed 21 times"),
+        ("fail", [_kill(at=READING)] * 20, _kill(80, 99), "failed 21 times"),
         ("fail", [_memory(1)] * 3, _memory(1), r"Raise execution\.memory, or take out the document"),
         ("fail", [_memory()] * 3, _memory(), "failed 4 times"),
         ("fail", [_ended("task", "")] * 3, _ended("task", ""), "failed 4 times"),
@@ -110,7 +110,7 @@ def test_run_ends_after_failures_that_another_attempt_cannot_mend(make, on_crash
     [
         ("fail", [_crash(80)], [], {}, None),
         ("fail", [_crash(80)] * 2, [0], {}, None),
-        ("fail", [_crash(**READING), _crash(cause="SIGABRT", **READING)], [], {}, None),  # signals are counted apart
+        ("fail", [_crash(at=READING), _crash(cause="SIGABRT", at=READING)], [], {}, None),  # signals are counted apart
         ("quarantine", [_crash(80), _crash(80), _crash(1, 7), _crash(1, 9)], [0], {7: "SIGSEGV", 9: "SIGSEGV"}, None),
         ("quarantine", [_crash(1, 7), _crash(1, 7), _crash(80, 20)], [20], {7: "SIGSEGV"}, None),
         ("quarantine", [_stall(80)], [0], {}, None),
@@ -136,9 +136,9 @@ def test_next_attempt_takes_care_of_what_failures_have_shown(make, on_crash, fai
 
 def test_crash_of_a_task_without_documents_ends_the_run_the_second_time(make):
     retries = make("quarantine")
-    assert _after(retries, [_crash(**READING)], TRAIN) == TRAIN
+    assert _after(retries, [_crash(at=READING)], TRAIN) == TRAIN
     with pytest.raises(TaskFailedError, match="for the second time"):
-        retries.add(TRAIN, _crash(**READING))
+        retries.add(TRAIN, _crash(at=READING))
 
 
 @pytest.mark.parametrize("cause", ["SIGKILL", "OOM"])

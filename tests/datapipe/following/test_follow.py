@@ -492,6 +492,7 @@ def test_command_tells_people_and_programs_of_additions_and_ends_at_once_when_it
     corpus, log = Corpus(tmp_path), tmp_path / "events.jsonl"
     corpus.add(0)
     process = start(["run", str(corpus.path), "--follow", "0.2", "--metrics-port", "0", "--log-json", str(log)])
+    assert process.stderr is not None and process.stdout is not None
     try:
         address = next(line for line in iter(process.stderr.readline, "") if "figures for Prometheus" in line).split()[-1]
         lines = iter(process.stdout.readline, "")

@@ -181,7 +181,7 @@ def test_renewal_whose_answer_is_lost_is_no_loss_and_silence_is_none_either(
 _DRIVER = """
 import sys, time
 import datapipe.ledger.lease as lease
-lease.LEASE_S, lease._RENEW_S = 3.0, 0.5
+lease.LEASE_S, lease._RENEW_S = 10.0, 0.5
 now, jump = time.time, float(sys.argv.pop(1))
 time.time = lambda: now() + jump
 from datapipe.cli.main import main

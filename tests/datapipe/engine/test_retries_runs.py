@@ -52,11 +52,12 @@ def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raise
 def test_task_that_takes_more_memory_than_it_may_runs_with_less_in_hand_to_the_same_bytes(tmp_path, monkeypatch):
     mixture = hostile_stages.write_mixture(tmp_path, {17: "GREEDY"})
     plain = runs.run_mixture(mixture, output=tmp_path / "plain", make_engine=runs.InProcess)
+    monkeypatch.setattr("datapipe.engine.attempts.LEAST_S", float("inf"))  # no second attempt on a busy machine
     monkeypatch.setenv("GREEDY", "1")
     options, watcher = ["execution.memory=700MB", "execution.max_retries=0"], runs.Watcher()
     halved = runs.run_mixture(mixture, output=tmp_path / "halved", overrides=options, watcher=watcher)
     told = [failure.message for _, failure in watcher.retries]
-    assert [f"Hostile on {num_docs} documents" in text for text, num_docs in zip(told, (30, 15), strict=True)] == [True, True]
+    assert all(any(f"Hostile on {num_docs} documents" in text for text in told) for num_docs in (30, 15))
     assert all("execution.memory allows 700.0 MB" in text for text in told)
     assert (halved.checksums, halved.snapshot) == (plain.checksums, plain.snapshot)
 

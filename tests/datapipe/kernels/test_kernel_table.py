@@ -1,10 +1,16 @@
-"""Every kernel equals its oracle on every case of the kernel table."""
+"""Every kernel equals its oracle on every case of the kernel table, with inputs that may be read-only and may be writable."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
 import pytest
 
-from tests.support.kernel_table import PARAMETER, Row, all_rows, kernel_names, rows_by_kernel
+from tests.support.kernel_table import CASES, PARAMETER, Case, Row, all_rows, kernel_names, rows_by_kernel
 
 SLOW_ORACLES = {
     "added_tokens.cut_at_tokens",
@@ -41,7 +47,7 @@ KERNELS = [pytest.param(name, marks=[pytest.mark.medium] * (name in SLOW_ORACLES
 def test_kernel_equals_its_oracle_on_every_case(kernel_name: str) -> None:
     rows = rows_by_kernel().get(kernel_name, [])
     assert rows, f"{kernel_name} has no row in tests/support/kernel_rows"
-    differences = [line for row in rows for line in differences_of(row)]
+    differences = [line for row in rows for line in [*differences_of(row), *differences_by_access(row)]]
     assert not differences, "\n".join([f"{kernel_name} differs from its oracle in {len(differences)} cases", *differences])
 
 
@@ -59,6 +65,43 @@ def differences_of(row: Row) -> list[str]:
             differences.append(f"row {row.name!r}, case {name!r}: {comparison.difference}")
     assert num_values, f"row {row.name!r} compares no value in any of its {len(row.cases)} cases"
     return differences
+
+
+def differences_by_access(row: Row) -> list[str]:
+    """A line if the kernel and its oracle differ where the inputs are all read-only, or all writable."""
+    from datapipe.kernels.types import read_only
+
+    changed = [(access, replace(row, arguments=_with_inputs(row, access))) for access in (read_only, np.ndarray.copy)]
+    found = [(access.__name__, other.compare(CASES["lines"]).difference) for access, other in changed]
+    return [f"row {row.name!r}, {name} inputs: {difference}" for name, difference in found if difference is not None]
+
+
+def _with_inputs(row: Row, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Case], Sequence[Any]]:
+    """Makes the arguments of a row with its input arrays changed."""
+
+    def is_input(kind: Any) -> bool:
+        return getattr(kind, "ndim", 0) > 0 and not kind.mutable
+
+    def arguments(case: Case) -> Sequence[Any]:
+        kinds = row.kernel.signature.args
+        return [change(value) if is_input(kind) else value for value, kind in zip(row.arguments(case), kinds, strict=True)]
+
+    return arguments
+
+
+def test_kernel_refuses_a_read_only_output() -> None:
+    from datapipe.kernels.filters.prefix import prefix_stops
+    from datapipe.kernels.types import read_only
+
+    with pytest.raises((TypeError, ValueError)):
+        prefix_stops(np.array([0, 1]), np.zeros(1, np.uint8), 1, read_only(np.zeros(1, np.int64)))
+
+
+def test_kernels_have_at_most_eight_parameters() -> None:
+    from datapipe.kernels import all_kernels
+
+    counts = {name: len(inspect.signature(kernel.function).parameters) for name, kernel in all_kernels().items()}
+    assert {name: count for name, count in counts.items() if count > 8} == {}
 
 
 def test_kernel_table_no_row_is_written_twice() -> None:

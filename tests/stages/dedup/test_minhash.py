@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import json
-import pickle
 from itertools import product
 from pathlib import Path
 from unicodedata import normalize
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import zstandard
-from pydantic import ValidationError
 
 from datapipe.errors import UserError
-from datapipe.stage.documents import DocumentBatch
 from stages.dedup._banding import counting_probability, match_probability
 from stages.dedup.minhash import Minhash
 from tests.benchmarks import near_copies
@@ -57,11 +53,6 @@ def test_minhash_keep_random_depends_on_the_seed_alone() -> None:
     assert len(first) == len(second) == 30
 
 
-def test_minhash_short_texts_match_only_equal_words() -> None:
-    texts = ["One two", "one, two.", "two one", "", "", "!!", "one two three four", "one two three four five"]
-    assert dropped(_opened(), texts) == {1: 0}
-
-
 WORDLESS = ["", "!!", " \n", "12 13", "12, 13.", "1 2 3 4 5 6", "1 2 3 4 5 6", "a b", "A, b", "a b c d e f", "a b c d e f!"]
 
 
@@ -79,10 +70,6 @@ WORDLESS = ["", "!!", " \n", "12 13", "12, 13.", "1 2 3 4 5 6", "1 2 3 4 5 6", "
 def test_minhash_documents_that_say_little_go_by_their_rule(options: dict[str, object], expected: dict[int, int]) -> None:
     stage = _opened(**options)
     assert dropped(stage, WORDLESS) == expected
-    parts = [stage.emit(batch_of(WORDLESS).slice(start, start + 1)) for start in range(len(WORDLESS))]
-    for name, rows in stage.emit(batch_of(WORDLESS)).items():
-        split = [row for part in parts for row in part[name].to_pylist()]
-        assert sorted(split, key=repr) == sorted(rows.to_pylist(), key=repr)
 
 
 def _chinese(seed: int) -> str:
@@ -97,6 +84,7 @@ def test_minhash_by_character_finds_near_duplicates_without_spaces() -> None:
     texts = [text, changed, broken, other]
     assert dropped(_opened(shingle="char"), texts) == {1: 0, 2: 0}
     assert dropped(_opened(), texts) == {1: 0, 2: 0}  # each character is a word
+    assert dropped(_opened(shingle="char"), ["日本", "日 本", "本日", "日本語", "日本。"]) == {1: 0, 4: 0}
 
 
 SENTENCE = "Don't stop: the \"old\" house - built in 1901 - stands where my grand-parents' café was, isn't that so?"
@@ -104,32 +92,26 @@ PLAIN = "Le café déjà vu coûte 3 € à l'hôtel où Ægir et Œdipe dînent
 
 
 @pytest.mark.parametrize(
-    "changed",
+    ("text", "changed"),
     [
-        SENTENCE.replace("'", "’").replace(' "', " “").replace('"', "”").replace(" - ", " – "),
-        SENTENCE.replace(" - ", "—").replace("'", "\u02b9").replace("\u02b9", "‘"),
-        SENTENCE.replace(" ", "\u00a0"),
-        SENTENCE.replace(" ", "\u2009\u3000"),
-        SENTENCE.upper(),
-        SENTENCE.replace("grand", "gr\u00adand").replace("house", "hou\u200dse\ufe0f"),
-        SENTENCE.replace("é", "e\u0301"),
-        SENTENCE.replace("o", "o\u200b").replace("a", "\u2060a\u200c").replace(" ", " \ufeff"),
+        (SENTENCE, SENTENCE.replace("'", "’").replace(' "', " “").replace('"', "”").replace(" - ", " – ")),
+        (SENTENCE, SENTENCE.replace(" - ", "—").replace("'", "‘")),
+        (SENTENCE, SENTENCE.replace(" ", "\u00a0")),
+        (SENTENCE, SENTENCE.replace(" ", "\u2009\u3000").upper()),
+        (SENTENCE, SENTENCE.replace("grand", "gr\u00adand").replace("house", "hou\u200dse\ufe0f").replace("é", "e\u0301")),
+        (SENTENCE, SENTENCE.replace("o", "o\u200b").replace("a", "\u2060a\u200c").replace(" ", " \ufeff")),
+        (PLAIN, PLAIN.upper()),
+        (PLAIN, PLAIN.lower()),
+        (PLAIN, normalize("NFD", PLAIN).upper()),
     ],
 )
-def test_minhash_typographic_signs_spaces_and_case_are_not_compared(changed: str) -> None:
-    assert dropped(_opened(min_similarity=1.0), [SENTENCE, changed]) == {1: 0}
+def test_minhash_signs_spaces_case_and_normal_form_are_not_compared(text: str, changed: str) -> None:
+    assert dropped(_opened(min_similarity=1.0), [text, changed]) == {1: 0}
 
 
-@pytest.mark.parametrize("changed", [PLAIN.upper(), PLAIN.lower(), normalize("NFD", PLAIN), normalize("NFD", PLAIN).upper()])
-def test_minhash_case_and_normal_form_of_any_script_are_not_compared(changed: str) -> None:
-    assert changed != PLAIN
-    assert dropped(_opened(min_similarity=1.0), [PLAIN, changed]) == {1: 0}
-
-
-def test_minhash_words_of_other_letters_or_marks_differ() -> None:
-    stage = _opened(min_similarity=1.0)
-    assert dropped(stage, ["resume a b c d e", "résumé a b c d e"]) == {}
-    assert dropped(stage, ["क का कि की कु कू", "क क क क क क"]) == {}
+@pytest.mark.parametrize("texts", [["resume a b c d e", "résumé a b c d e"], ["क का कि की कु कू", "क क क क क क"]])
+def test_minhash_words_of_other_letters_or_marks_differ(texts: list[str]) -> None:
+    assert dropped(_opened(min_similarity=1.0), texts) == {}
 
 
 @pytest.mark.real
@@ -153,22 +135,15 @@ def test_minhash_estimates_of_real_pairs_have_the_error_of_independent_coins(rea
     assert abs(errors.mean()) <= 0.002
 
 
-def test_minhash_by_character_short_texts_match_only_equal_characters() -> None:
-    assert dropped(_opened(shingle="char"), ["日本", "日 本", "本日", "日本語", "日本。"]) == {1: 0, 4: 0}
-
-
-def _chances(line: str) -> list[float]:
-    return [float(one.rstrip("%")) / 100 for one in line[10:].split()]
-
-
 def test_minhash_notes_show_the_curves_of_matches_and_of_verified_pairs() -> None:
-    first, similarities, met, counted = _opened(bands=2, rows=1, min_similarity=0.75).notes()
-    assert "2 bands of 1 rows, 2 permutations; half of the pairs match at similarity 0.29" in first
-    assert dict(zip(similarities.split()[1:], _chances(met), strict=True))["0.5"] == 0.75
-    assert _chances(counted)[2] == 0.25  # of two coins both
-    assert "threshold: 0.5" in _opened().notes()[-1]
+    first, similarities, *curves = _opened(bands=2, rows=1, min_similarity=0.75).notes()
+    assert all(number in first for number in ("2 bands", "1 rows", "0.29"))
+    met, counted = ([one.rstrip("%") for one in curve[10:].split()] for curve in curves)
+    at_half = similarities.split()[1:].index("0.5")
+    assert (float(met[at_half]), float(counted[at_half])) == (75, 25)  # of two coins one, or both
+    assert _opened(bands=2, rows=1, verify="none").notes() == (first, similarities, curves[0])
+    assert any("threshold: 0.5" in line for line in _opened().notes())
     assert not any("threshold" in line for line in _opened(threshold=0.5).notes())
-    assert _opened(bands=2, rows=1, verify="none").notes() == (first, similarities, met)
 
 
 @pytest.mark.parametrize(("bands", "rows", "least"), [(3, 2, 0.5), (3, 2, 2 / 3), (2, 3, 0.6), (1, 4, 0.1), (4, 1, 0.75)])
@@ -230,34 +205,6 @@ def test_minhash_rows_of_a_text_are_pinned() -> None:
     assert rows.column("hash").to_pylist() == [16462863794123311122, 16814233213356597642, 17878405009042051988]
 
 
-def test_minhash_split_batches_emit_the_same_rows() -> None:
-    stage, batch = _opened(), batch_of([*_family(1), "", "x", "a b c d e f"])
-    parts = [stage.emit(batch.slice(start, stop)) for start, stop in ((0, 1), (1, 5), (5, 5), (5, 7))]
-    for name, rows in stage.emit(batch).items():
-        assert pa.Table.from_batches([part[name] for part in parts]).equals(pa.Table.from_batches([rows]))
-
-
-def test_minhash_batch_read_back_from_disk_emits_the_same_rows(tmp_path: Path) -> None:
-    stage, batch = _opened(), batch_of(_family(1))
-    with pa.ipc.new_file(str(tmp_path / "batch.arrow"), batch.record.schema) as writer:
-        writer.write_batch(batch.record)
-    mapped = pa.ipc.open_file(pa.memory_map(str(tmp_path / "batch.arrow"))).get_batch(0)
-    assert stage.emit(DocumentBatch(mapped)) == stage.emit(batch)
-
-
-@pytest.mark.medium
-def test_minhash_pickled_stage_emits_the_same() -> None:
-    stage = _opened(threshold=0.8)
-    assert pickle.loads(pickle.dumps(stage)).emit(batch_of(_family(1))) == stage.emit(batch_of(_family(1)))
-
-
-def test_minhash_unverified_drops_carry_no_measure() -> None:
-    drops = reduce_all(_opened(bands=20, rows=5, verify="none"), [batch_of(["a b c d e f"] * 2)])["drops"]
-    assert drops.num_rows == 1 and np.isnan(drops.column("value")[0].as_py())
-    with pytest.raises(ValidationError, match="min_similarity has no effect with `verify: none`"):
-        Minhash(verify="none", min_similarity=0.8)
-
-
 @pytest.mark.parametrize(("threshold", "num_perm"), [(0.5, None), (0.7, None), (0.9, 256)])
 def test_minhash_threshold_chooses_bands_and_rows_that_match_there(threshold: float, num_perm: int | None) -> None:
     bands, rows = Minhash(threshold=threshold, num_perm=num_perm).banding()
@@ -266,32 +213,33 @@ def test_minhash_threshold_chooses_bands_and_rows_that_match_there(threshold: fl
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({"threshold": 0.8, "bands": 20}, "either threshold or bands and rows"),
-        ({"num_perm": 128}, "14 bands of 8 rows take 112"),
+        ({"threshold": 0.8, "bands": 20}, "bands"),
+        ({"num_perm": 128}, "112"),
         ({"threshold": 1.0}, "threshold"),
         ({"ngram": 0}, "ngram"),
-        ({"jaccard": 0.8}, "jaccard"),
+        ({"verify": "none", "min_similarity": 0.8}, "min_similarity"),
     ],
 )
-def test_minhash_options_that_contradict_are_refused(options: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_minhash_options_that_contradict_are_refused(options: dict[str, object], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
         Minhash.model_validate(options)
 
 
 def test_minhash_threshold_out_of_reach_is_refused() -> None:
-    with pytest.raises(UserError, match="2 permutations cannot form two bands"):
+    with pytest.raises(UserError, match="2 permutations"):
         _opened(threshold=0.99, num_perm=2)
+
+
+def test_minhash_unverified_drops_carry_no_measure() -> None:
+    drops = reduce_all(_opened(bands=20, rows=5, verify="none"), [batch_of(["a b c d e f"] * 2)])["drops"]
+    assert drops.num_rows == 1 and np.isnan(drops.column("value")[0].as_py())
 
 
 def _read(path: Path) -> list[dict[str, str]]:
     with zstandard.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
-
-
-def _clusters(dropped: dict[int, int], num_docs: int) -> list[int]:
-    return [dropped.get(place, place) for place in range(num_docs)]
 
 
 @pytest.mark.real
@@ -307,7 +255,8 @@ def test_minhash_press_releases_planted_pairs_are_found_and_no_other(real_data: 
 def test_minhash_editions_of_a_book_match_as_often_as_their_similarity_says(real_data: Path) -> None:
     rows = _read(real_data / "dedup" / "gutenberg_editions.jsonl.zst")
     texts = [row["text"] for row in rows]
-    cluster = _clusters(dropped(_opened(), texts), len(texts))
+    found = dropped(_opened(), texts)
+    cluster = [found.get(place, place) for place in range(len(texts))]
     for a in range(len(texts)):
         for b in range(a):
             if cluster[a] == cluster[b]:

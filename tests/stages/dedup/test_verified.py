@@ -135,10 +135,6 @@ def test_verified_pairs_of_a_hot_key_are_two_a_document() -> None:
     assert _opened().reduce("match-bands", {"bands": bands})["pairs"].num_rows == 2 * count - 3
 
 
-def test_verified_documents_shorter_than_a_shingle_match_when_equal() -> None:
-    assert dropped(_opened(), ["One two", "one, two.", "two one", "", "", "!!"]) == {1: 0}
-
-
 @pytest.mark.parametrize(
     ("options", "least"),
     [({}, 0.719), ({"threshold": 0.8}, 0.8), ({"bands": 20, "rows": 5}, 0.5493), ({"min_similarity": 0.9}, 0.9)],

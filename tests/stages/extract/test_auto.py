@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
-from datapipe.stage import FilterResult, StageContext
+from datapipe.stage import FilterResult
 from stages.extract._words import num_words
 from stages.extract.html import Html
 from tests.support.articles import batch_of
+from tests.support.decisions import opened, reasons
+from tests.support.marked_spans import scraps
 from tests.support.pages import PARAGRAPH, PARAGRAPHS, article
 
 pytestmark = pytest.mark.needs("resiliparse", "trafilatura")
@@ -40,9 +42,7 @@ def _page(content: str) -> str:
 
 
 def _processed(*pages: str, **options: Any) -> FilterResult:
-    stage = Html.model_validate(options)
-    stage.open(StageContext(name="extract.html", seed=1))
-    return stage.process(batch_of([page.encode() for page in pages]))
+    return opened(Html.model_validate(options)).process(batch_of([page.encode() for page in pages]))
 
 
 def _counted(result: FilterResult) -> list[set[str]]:
@@ -90,9 +90,9 @@ def test_auto_finds_all_of_a_page_in_sections_that_mislead_it(section: str, firs
 
 def test_auto_counts_dropped_pages_that_it_tried_again() -> None:
     comments = "".join(f"<div class=comments><p>{number} I remember it well.</p></div>" for number in range(100))
-    result = _processed(f"<html><body>{comments}")
-    assert [Html().rules()[rule].name for rule in result.rule] == ["no_main_text"]
-    assert _counted(result) == [{"tried_again_small_share"}]
+    page = f"<html><body>{comments}"
+    assert reasons(opened(Html()), batch_of([page.encode()])) == ["no_main_text"]
+    assert _counted(_processed(page)) == [{"tried_again_small_share"}]
 
 
 def test_auto_counts_the_engine_and_the_reason() -> None:
@@ -125,7 +125,7 @@ def test_auto_where_the_second_parser_gives_up_has_the_first_ones_text() -> None
 def test_page_of_which_little_is_found_is_dropped_with_its_share() -> None:
     page = _page(f"<ul class=menu>{MENU * 10}</ul><main><p>A short text of a photograph.</p></main>")
     result = _processed(page)
-    assert [Html().rules()[rule].name for rule in result.rule] == ["little_of_page"]
+    assert reasons(opened(Html()), batch_of([page.encode()])) == ["little_of_page"]
     assert 0 < result.value[0] < 0.05
     assert _processed(page, min_share=0).columns["text"].to_pylist() == ["A short text of a photograph."]
     assert _processed(page, engine="resiliparse").rule.tolist() == result.rule.tolist()
@@ -137,21 +137,20 @@ def test_share_of_the_page_is_measured_of_kept_pages() -> None:
     assert shares[0] > 0.9 > shares[1] > 0.5
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", 0),
-        ("the mill at the river bend stood still", 7),
-        ("1 2 3 4 5 6 7 8 9 10", 4),
-        ("这条河发源于城镇上方的山丘", 6),
-        ("川は町の上の丘から流れ出し、海まで流れる。", 9),
-        ("แม่น้ำไหลจากเนินเขาไปยังทะเล", 7),
-        ("Река начинается в холмах над городом", 6),
-        ("강은 마을 위 언덕에서 시작하여 오래된 물레방아와 들판을 지난다", 7),
-    ],
-)
-def test_words_are_counted_in_any_script(text: str, words: int) -> None:
-    assert num_words(text) == words
+WORDS = {
+    "": 0,
+    "the mill at the river bend stood still": 7,
+    "1 2 3 4 5 6 7 8 9 10": 4,
+    "这条河发源于城镇上方的山丘": 6,
+    "川は町の上の丘から流れ出し、海まで流れる。": 9,
+    "แม่น้ำไหลจากเนินเขาไปยังทะเล": 7,
+    "Река начинается в холмах над городом": 6,
+    "강은 마을 위 언덕에서 시작하여 오래된 물레방아와 들판을 지난다": 7,
+}
+
+
+def test_words_are_counted_in_any_script() -> None:
+    assert {text: num_words(text) for text in WORDS} == WORDS
 
 
 def test_auto_does_not_try_a_chinese_text_of_a_hundred_words_again() -> None:
@@ -166,49 +165,11 @@ def test_full_mode_is_an_option_of_every_engine_with_trafilatura() -> None:
         assert "masons came back" in text
 
 
-TAGS = (
-    *(
-        "math",
-        "mi",
-        "mo",
-        "msup",
-        "mfrac",
-        "mtable",
-        "mtr",
-        "mtd",
-        "semantics",
-        "mover",
-        "munderover",
-        "mfenced",
-        "m:math",
-        "mspace/",
-    ),
-    *('annotation encoding="application/x-tex"', 'script type="math/tex"', "span class=katex", "div class=MathJax_Display"),
-    *(
-        "img class=latex alt=x",
-        "mjx-container display=true",
-        "span class=mwe-math-element",
-        "template",
-        "svg",
-        "p",
-        "div hidden",
-    ),
-    *(
-        "ul",
-        "li",
-        "a href=/",
-        "td",
-        "aside",
-        "body class=x",
-        "head",
-        "noscript",
-        "select",
-        "frameset",
-        "title",
-        "plaintext",
-        "nav",
-    ),
-)
+TAGS = scraps("math mi mo msup mfrac mtable mtr mtd semantics mover munderover mfenced m:math mspace/ template svg p ul li td")
+TAGS += scraps("aside head noscript select frameset title plaintext nav")
+TAGS += ['annotation encoding="application/x-tex"', 'script type="math/tex"', "span class=katex", "div class=MathJax_Display"]
+TAGS += ["img class=latex alt=x", "mjx-container display=true", "span class=mwe-math-element", "div hidden", "a href=/"]
+TAGS += ["body class=x"]
 
 
 @pytest.mark.medium

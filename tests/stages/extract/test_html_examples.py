@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from datapipe.stage import StageContext
 from stages.extract.html import Html
 from tests.support.articles import batch_of
+from tests.support.decisions import opened
 from tests.support.pages import PARAGRAPHS, article
 
 pytestmark = pytest.mark.needs("resiliparse", "trafilatura")
@@ -28,10 +28,8 @@ def _rows(num_cells: int) -> list[list[str]]:
 
 def _written(html: str, **options: Any) -> str:
     """What stands between two halves of an article, where the HTML stood."""
-    stage = Html.model_validate(options)
-    stage.open(StageContext(name="extract.html", seed=1))
     page = article(f"{PARAGRAPHS}{html}<p>The last of the paragraphs is here, and it ends the page.</p>")
-    [text] = stage.process(batch_of([page.encode()])).columns["text"].to_pylist()
+    [text] = opened(Html.model_validate(options)).process(batch_of([page.encode()])).columns["text"].to_pylist()
     before, _, behind = text.rpartition("The wall has held the river ever since.")
     assert before.count("1912") == 1
     return "⏎".join(line.rstrip() for line in behind.partition("The last of")[0].strip("\n").split("\n"))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-import pickle
+import re
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -86,35 +85,25 @@ def test_share_is_the_decimal_number_that_was_written(models, written, share):
     assert Classifier.model_validate({"model": models[0], "keep_share": written}).kept_share() == KeptShare(share=share)
 
 
-def test_stage_travels_to_a_worker_without_its_models(models):
-    stage = Classifier(model=models[0], min_score=0.5)
-    before = stage.process(batch_of(TEXTS))
-    assert pickle.loads(pickle.dumps(stage)).process(batch_of(TEXTS)).keep.tolist() == before.keep.tolist()
-
-
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({}, "expected `model: FILE`, or `models"),
-        ({"model": "ONE", "models": {"a": "ONE"}, "min_score": 0.5}, "expected `model: FILE`, or `models"),
-        ({"model": "ONE"}, "nothing is decided or written. Set min_score"),
-        ({"model": "ONE", "min_score": 0.5, "threshold_from": "runs/a"}, "threshold_from is used with keep_share"),
-        ({"model": "ONE", "min_score": 0.5, "label": "hw"}, "knows no label 'hw'. Did you mean 'hq'\\?"),
-        ({"models": {"a": "ONE"}, "min_score": 0.5, "label": {"b": "hq"}}, "label: there is no model 'b'"),
-        ({"model": "FIVE", "min_score": 0.5}, "label: expected the label of .* one of: en, de, fr, zh, ga"),
+        ({}, "`model: FILE`"),
+        ({"model": "ONE", "models": {"a": "ONE"}, "min_score": 0.5}, "`model: FILE`"),
+        ({"model": "ONE"}, "min_score"),
+        ({"model": "ONE", "min_score": 0.5, "threshold_from": "runs/a"}, "threshold_from"),
+        ({"model": "ONE", "min_score": 0.5, "label": "hw"}, "'hw'.*'hq'"),
+        ({"models": {"a": "ONE"}, "min_score": 0.5, "label": {"b": "hq"}}, "'b'"),
+        ({"model": "FIVE", "min_score": 0.5}, "en, de, fr, zh, ga"),
         ({"model": "absent.bin", "min_score": 0.5}, "absent.bin"),
-        ({"model": "ONE", "keep_share": 1.5}, "less than or equal to 1"),
+        ({"model": "ONE", "keep_share": 1.5}, "keep_share"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(models, tmp_path, options, message):
-    five = Recipe().write(tmp_path / "five.bin")
-    paths = {"ONE": str(models[0]), "FIVE": str(five)}
-
-    def with_paths(value: Any) -> Any:
-        return {key: with_paths(each) for key, each in value.items()} if isinstance(value, dict) else paths.get(value, value)
-
-    with pytest.raises(ValidationError, match=message):
-        Classifier.model_validate({key: with_paths(value) for key, value in options.items()})
+def test_options_that_do_not_fit_are_refused(models, tmp_path, options, named):
+    paths = {"ONE": str(models[0]), "FIVE": str(Recipe().write(tmp_path / "five.bin"))}
+    given = json.loads(re.sub("ONE|FIVE", lambda found: paths[found[0]], json.dumps(options)))
+    with pytest.raises(ValidationError, match=named):
+        Classifier.model_validate(given)
 
 
 @pytest.mark.medium

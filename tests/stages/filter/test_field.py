@@ -6,91 +6,94 @@ import re
 from datetime import UTC, date, datetime
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from datapipe.columns import make_keys
 from datapipe.errors import UserError
-from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from stages.filter.field import Field
+from tests.support.decisions import reasons
+from tests.support.global_stages import batch_of
 
+TYPES = ["text/html", "text/html; charset=utf-8", "x-text/html"]
 LICENCES = ["cc-by-4.0", "", None, "mit", "CC-BY-4.0", "cc-by-nc-4.0"]
+NUMBERS = ["2", " 3.5 ", "10", "1e1", "+3", ".5", "ten", "0x10", "nan", "inf", "1_0", "", None]
+KINDS = ["3", "3,5", "x", "1e400", "true", "[5]", "NaN", None, ""]
+DATES = pa.array([date(2024, 5, 16), date(2024, 5, 17), None])
+MOMENTS = [datetime(2024, 5, 16, 23, 59), datetime(2024, 5, 17), datetime(2024, 5, 17, 12, 0, 0, 500_000), None]
 
 
-def _batch(values: pa.Array, name: str = "value") -> DocumentBatch:
-    keys = make_keys(1, np.arange(len(values), dtype=np.uint64))
-    texts = pa.array([""] * len(values), pa.large_string())
-    schema = pa.schema([*BASE_FIELDS, pa.field(name, values.type)])
-    return DocumentBatch(pa.RecordBatch.from_arrays([keys, texts, texts, values], schema=schema))
-
-
-def _kept(values: list[Any] | pa.Array, **options: Any) -> list[bool]:
-    batch = _batch(values if isinstance(values, pa.Array) else pa.array(values))
-    return Field(field="value", **options).process(batch).keep.tolist()
+def _array(values: list[Any] | pa.Array) -> pa.Array:
+    return values if isinstance(values, pa.Array) else pa.array(values)
 
 
 def _reasons(values: list[Any] | pa.Array, **options: Any) -> list[str | None]:
-    stage = Field(field="value", **options)
-    found = stage.process(_batch(values if isinstance(values, pa.Array) else pa.array(values)))
-    return [None if number < 0 else stage.rules()[number].name for number in found.rule.tolist()]
+    """The rule that drops each document with a value in the field, or None."""
+    return reasons(Field(field="value", **options), batch_of([""] * len(values), value=_array(values)))
 
 
-def test_list_to_keep_drops_all_other_values_and_documents_without_one() -> None:
-    assert _reasons(LICENCES, keep=["cc-by-4.0", "mit"]) == [None, "missing", "missing", None, "not_in_keep", "not_in_keep"]
-    assert _reasons(LICENCES, keep=["mit"], missing="keep") == ["not_in_keep", None, None, None, "not_in_keep", "not_in_keep"]
+NUMBER, GONE, SMALL = "not_a_number", "missing", "too_small"
+CASES: list[tuple[list[Any] | pa.Array, dict[str, Any], list[str | None]]] = [
+    (LICENCES, {"keep": ["cc-by-4.0", "mit"]}, [None, GONE, GONE, None, "not_in_keep", "not_in_keep"]),
+    (LICENCES, {"keep": ["mit"], "missing": "keep"}, ["not_in_keep", None, None, None, "not_in_keep", "not_in_keep"]),
+    (LICENCES, {"drop": ["mit"]}, [None, None, None, "in_drop", None, None]),
+    (LICENCES, {"drop": ["mit"], "missing": "drop"}, [None, GONE, GONE, "in_drop", None, None]),
+    (
+        LICENCES,
+        {"keep_matching": "(?i)cc-by", "drop_matching": "-nc-"},
+        [None, GONE, GONE, "not_matching", None, "matching"],
+    ),
+    (TYPES, {"keep_matching": "^text/html(;|$)"}, [None, None, "not_matching"]),
+    (TYPES, {"keep_matching": "text/html"}, [None, None, None]),
+    (
+        NUMBERS,
+        {"min_value": 3, "max_value": 10},
+        [SMALL, None, None, None, None, SMALL, *[NUMBER] * 5, GONE, GONE],
+    ),
+    (KINDS, {"min_value": 3, "max_value": 9}, [None, NUMBER, NUMBER, "too_large", NUMBER, NUMBER, NUMBER, GONE, GONE]),
+    (KINDS, {"min_value": 3, "missing": "keep"}, [None] * 9),
+    ([float("nan"), None, 2.5, float("inf")], {"min_value": 3}, [NUMBER, GONE, SMALL, None]),
+    ([True, None], {"min_value": 0}, [NUMBER, GONE]),
+    # values of every type are compared by their text
+    (pa.array([200, 404, None], pa.int32()), {"keep": [200]}, [None, "not_in_keep", GONE]),
+    (pa.array([200, 404], pa.uint16()), {"keep_matching": "^2"}, [None, "not_matching"]),
+    ([0.25, 3.0, None], {"min_value": 1}, [SMALL, None, GONE]),
+    ([1.0, 1.5, 0.1], {"keep": [1, "1.50"]}, [None, None, "not_in_keep"]),
+    ([True, False, None], {"keep": [True]}, [None, "not_in_keep", GONE]),
+    (["true", "false"], {"drop": [True]}, ["in_drop", None]),
+    (pa.array(["a", None, "b"]).dictionary_encode(), {"keep": ["a"]}, [None, GONE, "not_in_keep"]),
+    (pa.nulls(2), {"drop": ["x"]}, [None, None]),
+    (DATES, {"min_value": "2024-05"}, [None, None, GONE]),
+    (DATES, {"keep": ["2024-05-17"]}, ["not_in_keep", None, GONE]),
+    (DATES.cast(pa.timestamp("s")), {"drop": ["2024-05-17T00:00Z"]}, [None, "in_drop", None]),
+    (["2024-05-17", "soon", ""], {"min_value": "2024"}, [None, "not_a_date", GONE]),
+]
 
 
-def test_list_to_drop_keeps_all_other_values_and_documents_without_one() -> None:
-    assert _reasons(LICENCES, drop=["mit"]) == [None, None, None, "in_drop", None, None]
-    assert _reasons(LICENCES, drop=["mit"], missing="drop") == [None, "missing", "missing", "in_drop", None, None]
-
-
-def test_expressions_are_searched_anywhere_unless_they_are_anchored() -> None:
-    assert _reasons(LICENCES, keep_matching="(?i)cc-by", drop_matching="-nc-") == [
-        None,
-        "missing",
-        "missing",
-        "not_matching",
-        None,
-        "matching",
-    ]
-    assert _kept(["text/html", "text/html; charset=utf-8", "x-text/html"], keep_matching="^text/html(;|$)") == [
-        True,
-        True,
-        False,
-    ]
-
-
-def test_range_reads_text_as_numbers_and_a_limit_passes() -> None:
-    values = ["2", " 3.5 ", "10", "1e1", "+3", ".5", "ten", "0x10", "nan", "inf", "1_0", "", None]
-    assert _reasons(values, min_value=3, max_value=10) == [
-        *("too_small", None, None, None, None, "too_small"),
-        *["not_a_number"] * 5,
-        *["missing"] * 2,
-    ]
-    stage = Field(field="value", min_value=3)
-    assert stage.process(_batch(pa.array(values))).value[[0, 5]].tolist() == [2.0, 0.5]
+@pytest.mark.parametrize(("values", "options", "expected"), CASES)
+def test_field_condition_drops_by_its_rule(
+    values: list[Any] | pa.Array, options: dict[str, Any], expected: list[str | None]
+) -> None:
+    assert _reasons(values, **options) == expected
 
 
 @pytest.mark.parametrize(
-    ("values", "options", "kept"),
+    "values",
     [
-        (pa.array([200, 404, None], pa.int32()), {"keep": [200]}, [True, False, False]),
-        (pa.array([200, 404], pa.uint16()), {"keep_matching": "^2"}, [True, False]),
-        (pa.array([0.25, 3.0, None]), {"min_value": 1}, [False, True, False]),
-        (pa.array([True, False, None]), {"keep": [True]}, [True, False, False]),
-        (pa.array(["true", "false"]), {"drop": [True]}, [False, True]),
-        (pa.array(["a", None, "b"]).dictionary_encode(), {"keep": ["a"]}, [True, False, False]),
-        (pa.array([None, None], pa.null()), {"drop": ["x"]}, [True, True]),
+        pa.array(MOMENTS, pa.timestamp("ms")),
+        pa.array(MOMENTS, pa.timestamp("ns")),
+        pa.array(MOMENTS, pa.timestamp("us", "UTC")),
+        pa.array([moment and moment.replace(tzinfo=UTC) for moment in MOMENTS], pa.timestamp("us", "Asia/Tokyo")),
+        pa.array(["2024-05-16T23:59", "2024-05-17T02:00:00+02:00", "2024-05-17 12:00:01", None]),
     ],
-    ids=["int", "uint", "float", "bool", "bool as text", "dictionary", "null"],
+    ids=lambda values: str(values.type),
 )
-def test_values_of_every_type_are_compared_by_their_text(values: pa.Array, options: dict[str, Any], kept: list[bool]) -> None:
-    assert _kept(values, **options) == kept
+def test_limits_that_are_dates_compare_times_of_every_type(values: pa.Array) -> None:
+    assert _reasons(values, min_value="2024-05-17") == [SMALL, None, None, GONE]
+    assert _reasons(values, max_value="2024-05-17T02:00:00+02:00") == [None, None, "too_large", GONE]
+    assert _reasons(values, min_value="2024-05-17", max_value="2024-05-17") == [SMALL, None, "too_large", GONE]
 
 
 @given(
@@ -102,95 +105,47 @@ def test_field_any_values_equal_plain_python(values: list[str | None], keep: lis
     def passes(value: str | None) -> bool:
         return bool(value) and value in keep and not (drop_matching and re.search(drop_matching, value or ""))
 
-    assert _kept(pa.array(values, pa.string()), keep=keep, drop_matching=drop_matching) == [passes(value) for value in values]
+    found = _reasons(pa.array(values, pa.string()), keep=keep, drop_matching=drop_matching)
+    assert [reason is None for reason in found] == [passes(value) for value in values]
 
 
-def test_documents_without_a_value_are_counted() -> None:
-    result = Field(field="value", drop=("mit",)).process(_batch(pa.array(LICENCES)))
+def test_field_measures_and_counts_values_by_their_kind() -> None:
+    result = Field(field="value", min_value=3).process(batch_of([""] * len(NUMBERS), value=pa.array(NUMBERS)))
+    assert result.value[[0, 5]].tolist() == [2.0, 0.5]
+    result = Field(field="value", min_value=3).process(batch_of([""] * len(KINDS), value=pa.array(KINDS)))
+    assert [sum(result.columns[name].to_pylist()) for name in ("without_value", "other_kind", "of_kind")] == [2, 5, 2]
+    result = Field(field="value", drop=("mit",)).process(batch_of([""] * len(LICENCES), value=pa.array(LICENCES)))
     assert result.columns["without_value"].to_pylist() == [0, 1, 1, 0, 0, 0]
 
 
-def test_value_that_is_no_number_has_a_reason_of_its_own_and_is_counted() -> None:
-    values = ["3", "3,5", "x", "1e400", "true", "[5]", "NaN", None, ""]
-    other = "not_a_number"
-    assert _reasons(values, min_value=3, max_value=9) == [
-        *(None, other, other, "too_large", other, other, other),
-        *("missing", "missing"),
-    ]
-    assert _reasons(values, min_value=3, missing="keep") == [None] * 9
-    assert _reasons([float("nan"), None, 2.5, float("inf")], min_value=3) == [other, "missing", "too_small", None]
-    assert _reasons([True, None], min_value=0) == [other, "missing"]
-    columns = Field(field="value", min_value=3).process(_batch(pa.array(values))).columns
-    assert [sum(columns[name].to_pylist()) for name in ("without_value", "other_kind", "of_kind")] == [2, 5, 2]
-
-
-MOMENTS = [datetime(2024, 5, 16, 23, 59), datetime(2024, 5, 17), datetime(2024, 5, 17, 12, 0, 0, 500_000), None]
-
-
 @pytest.mark.parametrize(
-    "values",
+    ("values", "options", "named"),
     [
-        pa.array(MOMENTS, pa.timestamp("ms")),
-        pa.array(MOMENTS, pa.timestamp("ns")),
-        pa.array(MOMENTS, pa.timestamp("us", "UTC")),
-        pa.array(
-            [None if moment is None else moment.replace(tzinfo=UTC) for moment in MOMENTS], pa.timestamp("us", "Asia/Tokyo")
-        ),
-        pa.array(["2024-05-16T23:59", "2024-05-17T02:00:00+02:00", "2024-05-17 12:00:01", None]),
-    ],
-    ids=lambda values: str(values.type),
-)
-def test_limits_that_are_dates_compare_times_of_every_type(values: pa.Array) -> None:
-    assert _reasons(values, min_value="2024-05-17") == ["too_small", None, None, "missing"]
-    assert _reasons(values, max_value="2024-05-17T02:00:00+02:00") == [None, None, "too_large", "missing"]
-    assert _reasons(values, min_value="2024-05-17", max_value="2024-05-17") == ["too_small", None, "too_large", "missing"]
-
-
-def test_dates_are_compared_with_limits_and_lists() -> None:
-    values = pa.array([date(2024, 5, 16), date(2024, 5, 17), None])
-    assert _reasons(values, min_value="2024-05") == [None, None, "missing"]
-    assert _reasons(values, keep=["2024-05-17"]) == ["not_in_keep", None, "missing"]
-    assert _reasons(values.cast(pa.timestamp("s")), drop=["2024-05-17T00:00Z"]) == [None, "in_drop", None]
-    assert _reasons(["2024-05-17", "soon", ""], min_value="2024") == [None, "not_a_date", "missing"]
-
-
-def test_floats_are_in_a_list_by_their_number() -> None:
-    assert _kept(pa.array([1.0, 1.5, 0.1]), keep=[1, "1.50"]) == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("values", "options", "problem"),
-    [
-        (pa.array(MOMENTS), {"min_value": 3}, r"holds timestamp\[us\], and its limits are numbers. Expected dates"),
-        (pa.array([1]), {"min_value": "2024-05-17"}, r"holds int64, and a limit is a date.*types: \{value: timestamp\}"),
-        (pa.array(MOMENTS), {"keep": ["soon"]}, r"holds timestamp\[us\]. keep: 'soon' is no date"),
+        (MOMENTS, {"min_value": 3}, "timestamp.*numbers"),
+        ([1], {"min_value": "2024-05-17"}, "int64.*types"),
+        (MOMENTS, {"keep": ["soon"]}, "'soon'"),
+        (["mit"], {"field": "license", "keep": ("mit",)}, r"'license'.*keep: \[license\]"),
+        ([["mit"]], {"keep": ("mit",)}, "'value'.*list"),
     ],
 )
-def test_limits_of_another_kind_than_the_column_are_refused(values: pa.Array, options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(UserError, match=problem):
-        Field(field="value", **options).process(_batch(values))
-
-
-def test_column_that_is_absent_or_a_list_is_told_with_the_way_out() -> None:
-    with pytest.raises(UserError, match=r"no column 'license', only .*value.*Write `keep: \[license\]` in the source"):
-        Field(field="license", keep=("mit",)).process(_batch(pa.array(["mit"])))
-    with pytest.raises(UserError, match=r"'value' holds list<.*>, expected text, numbers, or true and false"):
-        Field(field="value", keep=("mit",)).process(_batch(pa.array([["mit"]])))
+def test_column_that_does_not_fit_the_condition_is_refused(values: list[Any], options: dict[str, Any], named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        Field(**{"field": "value", **options}).process(batch_of([""] * len(values), value=pa.array(values)))
 
 
 @pytest.mark.parametrize(
-    ("options", "problem"),
+    ("options", "named"),
     [
-        ({}, "no condition is given"),
-        ({"missing": "keep"}, "no condition is given"),
-        ({"keep_matching": "(a"}, "missing \\)"),
-        ({"drop_matching": r"(a)\1"}, "invalid escape sequence"),
-        ({"min_value": "soon"}, "min_value: 'soon' is no date"),
+        ({}, "condition"),
+        ({"missing": "keep"}, "condition"),
+        ({"keep_matching": "(a"}, "keep_matching"),
+        ({"drop_matching": r"(a)\1"}, "drop_matching"),
+        ({"min_value": "soon"}, "'soon'"),
         ({"min_value": "2024", "max_value": 2}, "a number and a date"),
-        ({"min_value": "2024", "max_value": "2023"}, "min_value 2024 is above max_value 2023"),
-        ({"min_value": 3, "max_value": 2}, "min_value 3 is above max_value 2"),
+        ({"min_value": "2024", "max_value": "2023"}, "2024.*2023"),
+        ({"min_value": 3, "max_value": 2}, "3.*2"),
     ],
 )
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], problem: str) -> None:
-    with pytest.raises(ValidationError, match=problem):
+def test_options_that_cannot_work_are_refused(options: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValidationError, match=named):
         Field(field="value", **options)

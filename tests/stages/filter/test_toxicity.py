@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import pickle
+import re
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -88,54 +87,41 @@ def test_lists_and_model_drop_what_fails_both_or_one(lists, model):
 
 
 def test_lists_alone_do_not_drop_unless_told_to(lists):
-    with pytest.raises(ValidationError, match=r"F1 is 0.58 on Wikipedia talk.*17.6 %.*7.8 %.*drop_by_list: true"):
+    with pytest.raises(ValidationError, match="drop_by_list: true"):
         Toxicity(lists=lists)
     assert Toxicity(lists=lists, mode="tag").rules()[0].name == "listed_words"
-    assert "17.6 %" in str(Toxicity.__doc__) + str(Toxicity.model_fields["drop_by_list"].description)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "named"),
     [
-        ({}, "expected `model` or `lists`; none ships with datapipe. `datapipe classifier train --help`"),
-        ({"model": "MODEL", "language_column": "language"}, "language_column is used with lists"),
-        ({"model": "MODEL", "label": "rude"}, "knows no label 'rude'"),
+        ({}, "`model` or `lists`"),
+        ({"model": "MODEL", "language_column": "language"}, "language_column"),
+        ({"model": "MODEL", "label": "rude"}, "'rude'"),
         ({"model": "absent.bin"}, "absent.bin"),
-        ({"lists": {f"l{number}": "LIST" for number in range(65)}, "mode": "tag"}, "found 65, expected at most 64"),
+        ({"lists": {f"l{number}": "LIST" for number in range(65)}, "mode": "tag"}, "65.*64"),
     ],
 )
-def test_options_that_do_not_fit_are_refused(lists, model, options, message):
+def test_options_that_do_not_fit_are_refused(lists, model, options, named):
     paths = {"MODEL": str(model), "LIST": str(lists["en"])}
-
-    def with_paths(value: Any) -> Any:
-        return {key: with_paths(each) for key, each in value.items()} if isinstance(value, dict) else paths.get(value, value)
-
-    with pytest.raises(ValidationError, match=message):
-        Toxicity.model_validate({key: with_paths(value) for key, value in options.items()})
+    given = json.loads(re.sub("MODEL|LIST", lambda found: paths[found[0]], json.dumps(options)))
+    with pytest.raises(ValidationError, match=named):
+        Toxicity.model_validate(given)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"", "no entry with a letter"), ("# only\n🖕\n".encode(), "no entry with a letter"), (b"caf\xe9\n", "not UTF-8: byte 3")],
-)
-def test_lists_that_cannot_be_read_are_refused(tmp_path, content, message):
-    (tmp_path / "list.txt").write_bytes(content)
-    with pytest.raises(UserError, match=message):
+@pytest.mark.parametrize("content", [b"", "# only\n🖕\n".encode(), b"caf\xe9\n", None])
+def test_lists_that_cannot_be_read_are_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "list.txt").write_bytes(content)
+    with pytest.raises(UserError, match=r"list\.txt"):
         read_lists({"en": tmp_path / "list.txt"})
-    with pytest.raises(UserError, match="cannot read"):
-        read_lists({"en": tmp_path / "absent.txt"})
 
 
 def test_notes_tell_the_entries_and_those_that_are_never_found(lists):
     first, second = Toxicity(lists=lists, mode="tag").notes()
-    assert first == "list en: 3 entries; 1 without a letter or digit are never found: 🖕"
-    assert second == "list zh: 1 entry"
-
-
-def test_stage_travels_to_a_worker(lists, model):
-    stage = Toxicity(lists=lists, model=model, min_hits=1)
-    before = stage.process(batch_of(["blorg the", "the"]))
-    assert pickle.loads(pickle.dumps(stage)).process(batch_of(["blorg the", "the"])).keep.tolist() == before.keep.tolist()
+    assert "en: 3 entries" in first
+    assert "🖕" in first
+    assert "zh: 1 entry" in second
 
 
 def test_one_long_line_is_searched_to_its_end(lists):

@@ -5,16 +5,14 @@ from __future__ import annotations
 import unicodedata
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.columns import make_keys
-from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from stages.normalize.unicode import Unicode
+from tests.support.global_stages import batch_of
 
 FORMS = ["NFC", "NFKC", "NFD", "NFKD"]
 HOSTILE = st.text(
@@ -22,63 +20,43 @@ HOSTILE = st.text(
 )
 
 
-def _batch(texts: list[str]) -> DocumentBatch:
-    keys = make_keys(1, np.arange(len(texts), dtype=np.uint64))
-    columns = [keys, pa.array(["a"] * len(texts), pa.large_string()), pa.array(texts, pa.large_string())]
-    return DocumentBatch(pa.RecordBatch.from_arrays(columns, schema=pa.schema(BASE_FIELDS)))
-
-
 def _normalized(texts: list[str], **options: Any) -> list[str]:
-    batch = _batch(texts)
+    batch = batch_of(texts)
     return batch.with_columns(Unicode.model_validate(options).process(batch)).texts.to_pylist()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("a\r\nb\rc\nd", "a\nb\nc\nd"),
-        ("a\r\r\n\n\rb", "a\n\n\n\nb"),
-        ("a\x0bb\x0cc\u2028d\u2029e", "a\nb\nc\nd\ne"),
-        ("a\0b\x01\x7fc\td", "abc\td"),
-        ("a\x1cb\x1fc", "a b c"),
-        ("\ufeff\0\ufeffa\ufeffb", "a\ufeffb"),
-        ("e\0\u0301", "é"),
-        ("e\u0301 Å \u1112\u1161\u11ab", "é Å 한"),
-        ("ﬁ ² ａ", "ﬁ ² ａ"),
-        ("\x85\u200b\u2060", "\x85\u200b\u2060"),
-    ],
-)
-def test_unicode_defaults_change_what_they_say(text: str, expected: str) -> None:
-    assert _normalized([text]) == [expected]
+NO_CONTROL, NO_NEWLINES = {"strip_control": False}, {"fix_newlines": False}
+CASES: list[tuple[dict[str, Any], str, str]] = [
+    ({}, "a\r\nb\rc\nd", "a\nb\nc\nd"),
+    ({}, "a\r\r\n\n\rb", "a\n\n\n\nb"),
+    ({}, "a\x0bb\x0cc\u2028d\u2029e", "a\nb\nc\nd\ne"),
+    ({}, "a\0b\x01\x7fc\td", "abc\td"),
+    ({}, "a\x1cb\x1fc", "a b c"),
+    ({}, "\ufeff\0\ufeffa\ufeffb", "a\ufeffb"),
+    ({}, "e\0\u0301", "é"),
+    ({}, "e\u0301 Å \u1112\u1161\u11ab", "é Å 한"),
+    ({}, "ﬁ ² ａ", "ﬁ ² ａ"),
+    ({}, "\x85\u200b\u2060", "\x85\u200b\u2060"),
+    ({"form": "NFKC"}, "ﬁ ² ａ \xa0", "fi 2 a  "),
+    ({"form": "NFD"}, "é plain 한", "e\u0301 plain \u1112\u1161\u11ab"),
+    (NO_CONTROL, "\ufeffa\r\nb\0\x0c", "\ufeffa\nb\0\n"),
+    (NO_NEWLINES, "\ufeffa\r\nb\rc\x0cd\0e\u2028f", "a\nb c de\u2028f"),  # no words are glued
+    (NO_NEWLINES | NO_CONTROL, "\ufeff\r\0e\u0301", "\ufeff\r\0é"),
+]
 
 
-def test_unicode_compatibility_form_folds_presentation() -> None:
-    assert _normalized(["ﬁ ² ａ \xa0"], form="NFKC") == ["fi 2 a  "]
-
-
-def test_unicode_decomposed_form_splits_accents() -> None:
-    assert _normalized(["é", "plain", "한"], form="NFD") == ["e\u0301", "plain", "\u1112\u1161\u11ab"]
-
-
-def test_unicode_newlines_alone_leave_controls() -> None:
-    assert _normalized(["\ufeffa\r\nb\0\x0c"], strip_control=False) == ["\ufeffa\nb\0\n"]
-
-
-def test_unicode_controls_alone_leave_no_glued_words() -> None:
-    assert _normalized(["\ufeffa\r\nb\rc\x0cd\0e\u2028f"], fix_newlines=False) == ["a\nb c de\u2028f"]
-
-
-def test_unicode_nothing_on_leaves_all_but_the_form() -> None:
-    assert _normalized(["\ufeff\r\0e\u0301"], fix_newlines=False, strip_control=False) == ["\ufeff\r\0é"]
+@pytest.mark.parametrize(("options", "text", "expected"), CASES)
+def test_unicode_options_change_what_they_say(options: dict[str, Any], text: str, expected: str) -> None:
+    assert _normalized([text], **options) == [expected]
 
 
 def test_unicode_text_in_order_is_passed_on_uncopied() -> None:
-    batch = _batch(["plain", "“quoted” café\n\tmore", "中文。", "한국어", "😀"])
+    batch = batch_of(["plain", "“quoted” café\n\tmore", "中文。", "한국어", "😀"])
     assert Unicode().process(batch) == {}
 
 
 def test_unicode_slice_of_a_batch_is_read_where_it_is() -> None:
-    batch = _batch(["x\r", "a\r\nb", "e\u0301", "y\r"]).slice(1, 3)
+    batch = batch_of(["x\r", "a\r\nb", "e\u0301", "y\r"]).slice(1, 3)
     assert batch.with_columns(Unicode().process(batch)).texts.to_pylist() == ["a\nb", "é"]
 
 

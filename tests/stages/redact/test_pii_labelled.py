@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,9 @@ import pyarrow as pa
 import pytest
 import zstandard
 
-from datapipe import columns
 from datapipe.stage import StageContext
-from datapipe.stage.documents import DocumentBatch
 from stages.redact.pii import Pii
+from tests.support.global_stages import batch_of
 
 pytestmark = pytest.mark.real
 _LABELS = {
@@ -34,17 +32,11 @@ _REGIONS = (
 Spans = set[tuple[int, int, int]]
 
 
-def _batch(texts: Iterable[str]) -> DocumentBatch:
-    column = pa.array(texts, pa.large_string())
-    keys = columns.make_keys(1, np.arange(len(column), dtype=np.uint64))
-    return DocumentBatch(pa.record_batch({"key": keys, "id": column, "text": column}))
-
-
 def _found(texts: list[str], kind: str, regions: tuple[str, ...]) -> Spans:
     """(document, start, stop) of every span of a kind, in bytes of the document."""
     stage = Pii.model_validate({"kinds": [kind], "phone_regions": regions})
     stage.open(StageContext(name="redact.pii", seed=1))
-    offsets, data = _batch(texts).buffers
+    offsets, data = batch_of(texts).buffers
     spans = stage.find(offsets, data)
     documents = np.searchsorted(offsets[1:], spans.starts, side="right")
     begins = offsets[documents]
@@ -135,7 +127,7 @@ def test_pii_auto_phone_regions_find_what_those_of_the_country_find(real_data: P
     for name in ("govuk_commoncrawl_wet", "govuk_news"):
         with zstandard.open(real_data / "prose" / f"{name}.jsonl.zst", "rt", encoding="utf-8") as stream:
             texts += [json.loads(line)["text"] for line in stream]
-    batch = _batch(texts).with_columns({"language": pa.array(["en"] * len(texts))})
+    batch = batch_of(texts).with_columns({"language": pa.array(["en"] * len(texts))})
     stage = Pii.model_validate({"kinds": ["phone"]})
     stage.open(StageContext(name="redact.pii", seed=1))
     by_regions = [len(_found(texts, "phone", regions)) for regions in (("US",), ("GB",))]

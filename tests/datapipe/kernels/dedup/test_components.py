@@ -6,16 +6,6 @@ import numpy as np
 import pytest
 
 from datapipe.kernels.dedup.components import connected_components
-from tests.oracles import components as oracle
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_connected_components_random_graph_equals_the_oracle(seed: int) -> None:
-    generator = np.random.default_rng(seed)
-    num_nodes = int(generator.integers(1, 80))
-    edges = generator.integers(0, num_nodes, (int(generator.integers(0, 90)), 2))
-    expected = oracle.labels(num_nodes, [tuple(edge) for edge in edges.tolist()])
-    assert connected_components(num_nodes, edges[:, 0], edges[:, 1]).tolist() == expected
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled", "halves"])
@@ -44,7 +34,3 @@ def test_connected_components_order_of_edges_does_not_matter() -> None:
         turned = np.where(generator.random(1500) < 0.5, 0, 1)
         rows = np.arange(1500)
         assert np.array_equal(connected_components(2000, edges[rows, turned], edges[rows, 1 - turned]), expected)
-
-
-def test_connected_components_no_nodes_are_none() -> None:
-    assert connected_components(0, np.zeros(0, np.int64), np.zeros(0, np.int64)).tolist() == []

@@ -1,4 +1,4 @@
-"""Spans that are addresses; hostile bytes cost no more than others."""
+"""Spans that are addresses, marked in each text; hostile bytes cost no more than others."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import pytest
 from datapipe import columns
 from datapipe.kernels.redact import pii
 from tests.oracles import pii as oracle
-
-_ADDRESSES = ["8.8.8.8", "8.8.4.4", "9.9.9.9", "1.2.3.4"]
+from tests.support.marked_spans import marked, scraps, unmarked
 
 
 def _find(text: str) -> list[str]:
@@ -21,289 +20,144 @@ def _find(text: str) -> list[str]:
     return [data[start:stop].tobytes().decode() for start, stop in zip(spans.starts, spans.stops, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("write to jane.doe+news@mail.example.co.uk.", ["jane.doe+news@mail.example.co.uk"]),
-        ("<o'brien@x.ie>, 'j@x.de'; mailto:a_b@c-d.org?subject=x", ["o'brien@x.ie", "j@x.de", "a_b@c-d.org"]),
-        ("a@b.io", ["a@b.io"]),
-        ("UPPER@CASE.COM-", ["UPPER@CASE.COM"]),
-        ("JANE@XN--MNCHEN-3YA.XN--P1AI", ["JANE@XN--MNCHEN-3YA.XN--P1AI"]),
-        ("联系jane@x.com。", ["jane@x.com"]),
-        ("a@b.com@c.com", ["a@b.com"]),
-        (".jane@x.com and ..jane@y.com and a..jane@z.com", ["jane@x.com", "jane@y.com", "jane@z.com"]),
-        ("x" * 64 + "@a.de", ["x" * 64 + "@a.de"]),
-        ("x" * 65 + "@a.de", []),
-        ("a@" + "b" * 63 + ".de", ["a@" + "b" * 63 + ".de"]),
-        ("a@" + "b" * 64 + ".de", []),
-        ("jane.@x.com jane@-x.com jane@x jane@x.c jane@x.com5 @x.com jane@ x.com jane@.com", []),
-        ("jane@x.com.5 jane@x.com.b", ["jane@x.com", "jane@x.com"]),
-        ("logo@2x.png icons@3x.min.js pkg@1.2.3", []),
-        ("carlos.gonzález89@host.com or José.Núñez@correo.es", ["carlos.gonzález89@host.com", "José.Núñez@correo.es"]),
-        ("gonza\u0301lez@host.com", ["gonza\u0301lez@host.com"]),
-        (
-            "jane@bücher.de, коля@почта.рф. Dörte@Sörensen.host.com",
-            ["jane@bücher.de", "коля@почта.рф", "Dörte@Sörensen.host.com"],
-        ),
-        ("用户@例子.中国的网站 메일jane@x.com으로 メールjane@x.comです", ["用户@例子.中国", "jane@x.com", "jane@x.com"]),
-        ("用户@例子.人 коля@почта.р jane@x.comñ", ["jane@x.com"]),
-        ("иван@почта.рф- info@münchen.de γιώργος@παράδειγμα.ελ", ["иван@почта.рф", "info@münchen.de", "γιώργος@παράδειγμα.ελ"]),
-        (
-            "用户@例子.广告, संपर्क@डाटामेल.भारत, a@xn--e1afmkfd.xn--p1ai",
-            ["用户@例子.广告", "संपर्क@डाटामेल.भारत", "a@xn--e1afmkfd.xn--p1ai"],
-        ),
-        ("洁.朱84@x.com, 佐藤_健7@x.jp 홍길동1990@x.kr", ["洁.朱84@x.com", "佐藤_健7@x.jp", "홍길동1990@x.kr"]),
-        (
-            "ｼﾞｮﾝ12@x.jp ᏣᎳᎩ@x.com สมชาย5@ทดสอบ.ไทย 李_jane@x.com",
-            ["ｼﾞｮﾝ12@x.jp", "ᏣᎳᎩ@x.com", "สมชาย5@ทดสอบ.ไทย", "李_jane@x.com"],
-        ),
-        (
-            "联系我:foo@bar.com 请联系foo@x.com 邮箱是123456@qq.com 邮箱84@qq.com",
-            ["foo@bar.com", "foo@x.com", "123456@qq.com", "84@qq.com"],
-        ),
-        (
-            "김철수.kim@x.com 朱.jie@x.cn 山田-taro@x.jp 连.wei12@x.cn さくら.y.z@x.jp 王.é@x.cn สมชาย.j@x.th",
-            [
-                "김철수.kim@x.com",
-                "朱.jie@x.cn",
-                "山田-taro@x.jp",
-                "连.wei12@x.cn",
-                "さくら.y.z@x.jp",
-                "王.é@x.cn",
-                "สมชาย.j@x.th",
-            ],
-        ),
-        (
-            "请联系我.foo@x.com 문의하세요.kim@x.com 邮箱-foo@x.com 请联系。foo@x.com",
-            ["foo@x.com", "kim@x.com"] + ["foo@x.com"] * 2,
-        ),
-        (
-            "react@18.0.0.rc pkg@2.0.0.dev a@v1.2.beta a@1.2.3.rc1.tar.gz b@2.dev c@V3.RC img@sha256.abc 李@163.com a@1.x.com",
-            ["李@163.com", "a@1.x.com"],
-        ),
-        ("联系" * 20 + "李@x.com", ["联系" * 10 + "李@x.com"]),
-        ("?mail=jane%40host.com&x email%3Djane%2Bnews%40mail.co.uk%26", ["jane%40host.com", "jane%2Bnews%40mail.co.uk"]),
-        ("%40host.com a%20%40host.com '%s%40s.name' '5%40d' x%40y jane%40logo.png", []),
-        ("https://jane%40host.com:secret@h.com/jane%40host.com", ["jane%40host.com:secret@", "jane%40host.com"]),
-        ("é" * 32 + "@a.de", ["é" * 32 + "@a.de"]),
-        ("é" * 33 + "@a.de", []),
-        ("git clone git@host.com:team/project.git; git@host.com:project.git scp deploy@host.com:/srv/www .", []),
-        ("rsync a jane@host.com:~/notes jane@host.com:docs/a.txt hg@host.com:2222/x", []),
-        ("mailto:carlos@host.com: yes, carlos@host.com:\n\ncarlos@host.com:hunter2", ["carlos@host.com"] * 3),
-        ("jane@host.com:.git jane@host.com:a.gitx jane@host.com:// jane@host.com:", ["jane@host.com"] * 4),
-        ("jane＠host.com、联系李＠host.com。＠host.com jane＠ host.com ，＠", ["jane＠host.com", "联系李＠host.com"]),
-        ("@", []),
-        ("", []),
-    ],
-)
-def test_find_email_cases_are_as_listed(text: str, expected: list[str]) -> None:
-    assert _find(text) == expected
+EMAILS = [
+    "write to ⟦jane.doe+news@mail.example.co.uk⟧.",
+    "<⟦o'brien@x.ie⟧>, '⟦j@x.de⟧'; mailto:⟦a_b@c-d.org⟧?subject=x",
+    "⟦a@b.io⟧",
+    "⟦UPPER@CASE.COM⟧- ⟦JANE@XN--MNCHEN-3YA.XN--P1AI⟧ ⟦a@b.com⟧@c.com",
+    ".⟦jane@x.com⟧ and ..⟦jane@y.com⟧ and a..⟦jane@z.com⟧",
+    f"⟦{'x' * 64}@a.de⟧ {'x' * 65}@a.de ⟦a@{'b' * 63}.de⟧ a@{'b' * 64}.de",
+    f"⟦{'é' * 32}@a.de⟧ {'é' * 33}@a.de",
+    "jane.@x.com jane@-x.com jane@x jane@x.c jane@x.com5 @x.com jane@ x.com jane@.com",
+    "⟦jane@x.com⟧.5 ⟦jane@x.com⟧.b",
+    "logo@2x.png icons@3x.min.js pkg@1.2.3",
+    "⟦carlos.gonzález89@host.com⟧ or ⟦José.Núñez@correo.es⟧ ⟦gonza\u0301lez@host.com⟧",
+    "⟦jane@bücher.de⟧, ⟦коля@почта.рф⟧. ⟦Dörte@Sörensen.host.com⟧",
+    "联系⟦jane@x.com⟧。 ⟦用户@例子.中国⟧的网站 메일⟦jane@x.com⟧으로 メール⟦jane@x.com⟧です",
+    "用户@例子.人 коля@почта.р ⟦jane@x.com⟧ñ ⟦иван@почта.рф⟧- ⟦info@münchen.de⟧ ⟦γιώργος@παράδειγμα.ελ⟧",
+    "⟦用户@例子.广告⟧, ⟦संपर्क@डाटामेल.भारत⟧, ⟦a@xn--e1afmkfd.xn--p1ai⟧",
+    "⟦洁.朱84@x.com⟧, ⟦佐藤_健7@x.jp⟧ ⟦홍길동1990@x.kr⟧ ⟦ｼﾞｮﾝ12@x.jp⟧ ⟦ᏣᎳᎩ@x.com⟧ ⟦สมชาย5@ทดสอบ.ไทย⟧ ⟦李_jane@x.com⟧",
+    "联系我:⟦foo@bar.com⟧ 请联系⟦foo@x.com⟧ 邮箱是⟦123456@qq.com⟧ 邮箱⟦84@qq.com⟧",
+    "⟦김철수.kim@x.com⟧ ⟦朱.jie@x.cn⟧ ⟦山田-taro@x.jp⟧ ⟦连.wei12@x.cn⟧ ⟦さくら.y.z@x.jp⟧ ⟦王.é@x.cn⟧ ⟦สมชาย.j@x.th⟧",
+    "请联系我.⟦foo@x.com⟧ 문의하세요.⟦kim@x.com⟧ 邮箱-⟦foo@x.com⟧ 请联系。⟦foo@x.com⟧",
+    "react@18.0.0.rc pkg@2.0.0.dev a@v1.2.beta a@1.2.3.rc1.tar.gz b@2.dev c@V3.RC img@sha256.abc ⟦李@163.com⟧ ⟦a@1.x.com⟧",
+    f"{'联系' * 10}⟦{'联系' * 10}李@x.com⟧",
+    "?mail=⟦jane%40host.com⟧&x email%3D⟦jane%2Bnews%40mail.co.uk⟧%26",
+    "%40host.com a%20%40host.com '%s%40s.name' '5%40d' x%40y jane%40logo.png",
+    "git clone git@host.com:team/project.git; git@host.com:project.git scp deploy@host.com:/srv/www .",
+    "rsync a jane@host.com:~/notes jane@host.com:docs/a.txt hg@host.com:2222/x",
+    "mailto:⟦carlos@host.com⟧: yes, ⟦carlos@host.com⟧:\n\n⟦carlos@host.com⟧:hunter2",
+    "⟦jane@host.com⟧:.git ⟦jane@host.com⟧:a.gitx ⟦jane@host.com⟧:// ⟦jane@host.com⟧:",
+    "⟦jane＠host.com⟧、⟦联系李＠host.com⟧。＠host.com jane＠ host.com ，＠",
+    "@",
+]
+IPV4 = [
+    "from ⟦8.8.8.8⟧ to ⟦8.8.4.4⟧.",
+    "http://⟦8.8.8.8⟧:53/x, root@⟦8.8.8.8⟧, ⟦8.8.8.8⟧/24, ⟦8.8.8.1⟧-⟦8.8.8.9⟧",
+    "地址⟦8.8.8.8⟧，ip=⟦8.8.8.8⟧| ::ffff:⟦8.8.8.8⟧ up since ⟦8.8.8.8⟧... then ⟦8.8.8.8⟧",
+    "10.0.0.1 127.0.0.1 192.168.1.1 172.16.0.1 169.254.1.1 100.64.0.1 224.0.0.1 255.255.255.255 0.0.0.0 192.0.2.7",
+    "239.255.255.250 224.0.0.251 240.1.2.3 192.88.99.1 192.175.48.6 198.51.100.7 203.0.113.7 198.19.1.1",
+    "⟦172.15.0.1⟧ ⟦172.32.0.1⟧ ⟦100.63.255.255⟧ ⟦100.128.0.0⟧",
+    "1.2.3.4.5 .1.2.3.4 1.2.3 1.2.3.256 01.2.3.4 1..2.3.4 1.2.3.1000 12345678901.2.3.4",
+    "version 1.2.3.4, Version: 1.2.3.4, version is 1.2.3.4, v1.2.3.4, v. 1.2.3.4",
+    "versions 1.2.3.4 and 1.2.3.5, section 8.1.2.31, § 8.1.2.31, §8.1.2.31, paragraph 1.2.3.4 of Appendix 1.2.3.4",
+    "Chrome/41.0.2228.0 nginx/1.2.3.4 openssl-1.2.3.4 1.2.3.4-beta 1.2.3.4a lib_1.2.3.4 8.8.8.8.in-addr.arpa",
+    "GIT 1.4.2.1, Git  1.4.2.1 and Opera 9.80.20.1 kernel\t2.6.32.71",
+    "Git: ⟦1.4.2.1⟧ host ⟦1.4.2.1⟧ from ⟦1.4.2.1⟧ (⟦1.4.2.1⟧), DNS ⟦9.9.9.9⟧",
+    "Jane ⟦9.9.9.100⟧ Git ⟦101.4.2.1⟧",
+    "the version was old\nserver ⟦8.8.8.8⟧ version 2 (⟦8.8.8.8⟧)",
+    "pandas==1.4.3.2 torch>=1.13.1.1,<=2.0.1.1 lib ~= 3.1.4.1 (>= 12.10.200.1) x!=4.4.4.4 '~> 5.1.4.2'",
+    "ip == ⟦8.8.8.8⟧ and ip.src==⟦8.8.4.4⟧, remote_addr != ⟦9.9.9.9⟧ if clientAddress == ⟦1.2.3.4⟧",
+    'AssemblyVersion("4.1.2.3") FileVersion=4.1.2.3 "contentVersion": "4.1.200.3" <a_version>4.1.2.3</a_version>',
+    'ObjectIdentifier("2.5.4.41") OID_NAME = "2.5.29.19" X_OID = "1.3.101.112" oid: 1.3.6.1',
+    "upgrade from 12.1.0.1 to 12.1.0.2, upgraded libfoo from 12.1.0.201 to 12.1.0.202",
+    "Bump activerecord from 5.2.4.3 to 5.2.4.4 and versions prior to 4.2.5.1, RFC 5445 3.8.2.4",
+    "upgraded the server from ⟦8.8.8.8⟧ to ⟦8.8.4.4⟧\nthe upgrade\nfrom ⟦9.9.9.9⟧ (upgrade) from ⟦1.2.3.4⟧",
+    "gem \"rack\", \"2.2.6.4\" rails (4.2.7.1) and ('api-kit', '3.4.5.6')",
+    '// 4.2.5.1 "electron": "^9.1.2.3" \'~4.5.6.7\' 1.0.0.0 or "4.0.0.0" and 203.0.0.0',
+    'server ⟦8.8.8.8⟧, "ip": "⟦8.8.8.8⟧", from ⟦8.8.8.8⟧ to ⟦8.8.4.4⟧',
+    '["dns1", "⟦8.8.8.8⟧"], ("primary_dns", "⟦8.8.4.4⟧") gateway (⟦9.9.9.9⟧)',
+    "PING dns.google (⟦8.8.8.8⟧) 56 bytes; host.net (⟦8.8.4.4⟧)",
+    "⟦8.8.8.8⟧ - - [1/Jan] '⟦8.8.4.4⟧', '⟦9.9.9.9⟧' client=⟦9.9.9.9⟧",
+    "version_server: ⟦8.8.8.8⟧ android=⟦9.9.9.9⟧ avoid ⟦8.8.8.101⟧",
+    "asteroids (23.45.67.89)",
+]
+IPV6 = [
+    "at [⟦2600:1f18:0:1:2:3:4:5⟧]:443. ⟦2001:4860:4860::8888⟧",
+    "Source:⟦2a00:1450:4001:81b::200e⟧: ok ⟦2A00:1450:4001::⟧/48",
+    "keep ⟦d80:e4b5:79da:6cf6:71f3:51f7:9161:c319⟧ out",
+    "2001:db8::1:2 2001:0:1::2 fe80::1:2:3 fd00:1:2:3:4:5:6:7777 ::1 :: 3fff:1::2",
+    "ff02::1:2:fb ff0e:1:2:3:4:5:6:7777 fec0:1:2:3:4:5:6:7777 100:1:2:3:4:5:6:7777 5f00::1:2 2620:4f:8000::7",
+    "std::vector a::b dead::beef::cafe abc::def:1 12:34:56 00:1a:2b:3c:4d:5e 50:06:01:60:3b:a0:11:22",
+    "43:51:43:a1:b5:fc:8b:b7:0a:3a:a9:b1:0f:66:73:a8 2600:1:2:3:4:5:6:7777:8 2600:12345::1:2 2600:1:2::3g",
+]
+CREDENTIALS = [
+    "git clone https://⟦bob:hunter2@⟧h.com/x https://⟦bob:ghp_x@⟧[::1]/",
+    "redis://⟦:s3cret@⟧10.0.0.1:6379 postgres://⟦u:p@ss@⟧db",
+    "https://⟦jane%40host.com:secret@⟧h.com/⟦jane%40host.com⟧",
+    "https://h.com:80/a@b https://⟦bob@h.com⟧:80 http://a:b@/ http://a:b@ ://a:b@h http://a:@h",
+    "http://u:$PASS@h.com http://u:%s@h.com http://u:***@h.com http://u:${P}@h http://{u}:{p}@h",
+    "http://user-0123abcd:password@h.com user-0123abcd@example.com",
+    "http://⟦user-0123abcx:password@⟧h.com ⟦user-0123abcx@example.com⟧",
+    f"http://⟦u:{'p' * 253}@⟧h.com http://u:{'p' * 254}@h",
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("from 8.8.8.8 to 8.8.4.4.", ["8.8.8.8", "8.8.4.4"]),
-        ("8.8.8.8", ["8.8.8.8"]),
-        ("http://8.8.8.8:53/x, root@8.8.8.8, 8.8.8.8/24, 8.8.8.1-8.8.8.9", ["8.8.8.8"] * 3 + ["8.8.8.1", "8.8.8.9"]),
-        ("地址8.8.8.8，ip=8.8.8.8|", ["8.8.8.8", "8.8.8.8"]),
-        ("::ffff:8.8.8.8", ["8.8.8.8"]),
-        ("up since 8.8.8.8... then", ["8.8.8.8"]),
-        ("10.0.0.1 127.0.0.1 192.168.1.1 172.16.0.1 169.254.1.1 100.64.0.1 224.0.0.1 255.255.255.255 0.0.0.0 192.0.2.7", []),
-        ("239.255.255.250 224.0.0.251 240.1.2.3 192.88.99.1 192.175.48.6 198.51.100.7 203.0.113.7 198.19.1.1", []),
-        ("172.15.0.1 172.32.0.1 100.63.255.255 100.128.0.0", ["172.15.0.1", "172.32.0.1", "100.63.255.255", "100.128.0.0"]),
-        ("1.2.3.4.5 .1.2.3.4 1.2.3 1.2.3.256 01.2.3.4 1..2.3.4 1.2.3.1000 12345678901.2.3.4", []),
-        ("version 1.2.3.4, Version: 1.2.3.4, version is 1.2.3.4, v1.2.3.4, v. 1.2.3.4", []),
-        ("versions 1.2.3.4 and 1.2.3.5, section 8.1.2.31, § 8.1.2.31, §8.1.2.31", []),
-        ("Chrome/41.0.2228.0 nginx/1.2.3.4 openssl-1.2.3.4 1.2.3.4-beta 1.2.3.4a lib_1.2.3.4 8.8.8.8.in-addr.arpa", []),
-        ("GIT 1.4.2.1, Git  1.4.2.1 and Opera 9.80.20.1 kernel\t2.6.32.71", []),
-        ("Git: 1.4.2.1 host 1.4.2.1 from 1.4.2.1 (1.4.2.1), DNS 9.9.9.9", ["1.4.2.1"] * 4 + ["9.9.9.9"]),
-        ("Jane 9.9.9.100 Git 101.4.2.1", ["9.9.9.100", "101.4.2.1"]),
-        ("the version was old\nserver 8.8.8.8", ["8.8.8.8"]),
-        ("version 2 (8.8.8.8)", ["8.8.8.8"]),
-        ("paragraph 1.2.3.4 of Appendix 1.2.3.4", []),
-        ("pandas==1.4.3.2 torch>=1.13.1.1,<=2.0.1.1 lib ~= 3.1.4.1 (>= 12.10.200.1) x!=4.4.4.4 '~> 5.1.4.2'", []),
-        ("ip == 8.8.8.8 and ip.src==8.8.4.4, remote_addr != 9.9.9.9 if clientAddress == 1.2.3.4", _ADDRESSES),
-        (
-            'AssemblyVersion("4.1.2.3") FileVersion=4.1.2.3 "contentVersion": "4.1.200.3" <a_version>4.1.2.3</a_version>',
-            [],
-        ),
-        ('ObjectIdentifier("2.5.4.41") OID_NAME = "2.5.29.19" X_OID = "1.3.101.112" oid: 1.3.6.1', []),
-        ("upgrade from 12.1.0.1 to 12.1.0.2, upgraded libfoo from 12.1.0.201 to 12.1.0.202", []),
-        ("Bump activerecord from 5.2.4.3 to 5.2.4.4 and versions prior to 4.2.5.1, RFC 5445 3.8.2.4", []),
-        ("upgraded the server from 8.8.8.8 to 8.8.4.4\nthe upgrade\nfrom 9.9.9.9 (upgrade) from 1.2.3.4", _ADDRESSES),
-        ("gem \"rack\", \"2.2.6.4\" rails (4.2.7.1) and ('api-kit', '3.4.5.6')", []),
-        ('// 4.2.5.1 "electron": "^9.1.2.3" \'~4.5.6.7\'', []),
-        ('1.0.0.0 or "4.0.0.0" and 203.0.0.0', []),
-        ('server 8.8.8.8, "ip": "8.8.8.8", from 8.8.8.8 to 8.8.4.4', ["8.8.8.8", "8.8.8.8", "8.8.8.8", "8.8.4.4"]),
-        ('["dns1", "8.8.8.8"], ("primary_dns", "8.8.4.4") gateway (9.9.9.9)', ["8.8.8.8", "8.8.4.4", "9.9.9.9"]),
-        ("PING dns.google (8.8.8.8) 56 bytes; host.net (8.8.4.4)", ["8.8.8.8", "8.8.4.4"]),
-        ("8.8.8.8 - - [1/Jan] '8.8.4.4', '9.9.9.9' client=9.9.9.9", ["8.8.8.8", "8.8.4.4", "9.9.9.9", "9.9.9.9"]),
-        ("version_server: 8.8.8.8 android=9.9.9.9 avoid 8.8.8.101", ["8.8.8.8", "9.9.9.9", "8.8.8.101"]),
-        ("asteroids (23.45.67.89)", []),
-    ],
-)
-def test_find_ipv4_cases_are_as_listed(text: str, expected: list[str]) -> None:
-    assert _find(text) == expected
+@pytest.mark.parametrize("text", [*EMAILS, *IPV4, *IPV6, *CREDENTIALS])
+def test_find_spans_are_those_that_are_marked(text: str) -> None:
+    assert _find(unmarked(text)) == marked(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("2001:4860:4860::8888", ["2001:4860:4860::8888"]),
-        ("at [2600:1f18:0:1:2:3:4:5]:443.", ["2600:1f18:0:1:2:3:4:5"]),
-        ("Source:2a00:1450:4001:81b::200e: ok", ["2a00:1450:4001:81b::200e"]),
-        ("2A00:1450:4001::/48", ["2A00:1450:4001::"]),
-        ("keep d80:e4b5:79da:6cf6:71f3:51f7:9161:c319 out", ["d80:e4b5:79da:6cf6:71f3:51f7:9161:c319"]),
-        ("2001:db8::1:2 2001:0:1::2 fe80::1:2:3 fd00:1:2:3:4:5:6:7777 ::1 :: 3fff:1::2", []),
-        ("ff02::1:2:fb ff0e:1:2:3:4:5:6:7777 fec0:1:2:3:4:5:6:7777 100:1:2:3:4:5:6:7777 5f00::1:2 2620:4f:8000::7", []),
-        ("std::vector a::b dead::beef::cafe abc::def:1 12:34:56 00:1a:2b:3c:4d:5e", []),
-        ("50:06:01:60:3b:a0:11:22", []),
-        ("43:51:43:a1:b5:fc:8b:b7:0a:3a:a9:b1:0f:66:73:a8", []),
-        ("2600:1:2:3:4:5:6:7777:8 2600:12345::1:2 2600:1:2::3g", []),
-    ],
-)
-def test_find_ipv6_cases_are_as_listed(text: str, expected: list[str]) -> None:
-    assert _find(text) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("git clone https://bob:hunter2@h.com/x", ["bob:hunter2@"]),
-        ("redis://:s3cret@10.0.0.1:6379 postgres://u:p@ss@db", [":s3cret@", "u:p@ss@"]),
-        ("https://bob:ghp_x@[::1]/", ["bob:ghp_x@"]),
-        ("https://h.com:80/a@b https://bob@h.com:80 http://a:b@/ http://a:b@ ://a:b@h http://a:@h", ["bob@h.com"]),
-        ("http://u:$PASS@h.com http://u:%s@h.com http://u:***@h.com http://u:${P}@h http://{u}:{p}@h", []),
-        ("http://user-0123abcd:password@h.com user-0123abcd@example.com", []),
-        (
-            "http://user-0123abcx:password@h.com user-0123abcx@example.com",
-            ["user-0123abcx:password@", "user-0123abcx@example.com"],
-        ),
-        ("http://u:" + "p" * 253 + "@h.com http://u:" + "p" * 254 + "@h", ["u:" + "p" * 253 + "@"]),
-    ],
-)
-def test_find_credentials_cases_are_as_listed(text: str, expected: list[str]) -> None:
-    assert _find(text) == expected
+SCRAPS = [*"@@.-5_+'/(:\n§évЯ中한́%はーㇽꙭཀ箱~^*$＠，요", "host ", "Git ", '", "', "// ", "upgrade ", "from ", "com"]
+SCRAPS += scraps("18.0. v2. rc sha256. 中国 рф %40 %2b == oid_ remoteIp fileVersion x/y .git jane doe x.com .de 8.8.8.8")
+SCRAPS += scraps("1.2.3.4 10.0.0.1 .. 99 version section to ab.png c:d xn--p1ai 300.1.1.1 2600:1:: -. a@b.co http:// u:p@")
+SCRAPS += scraps("user-01234567 :password@ @example.com")
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_find_random_scraps_equal_the_oracle(seed: int) -> None:
     generator = np.random.default_rng(seed)
-    scraps = [
-        *"@@.-5_+'/(:\n§évЯ中한́%はーㇽꙭཀ箱",
-        *("요", "18.0.", "v2.", "rc", "sha256."),
-        "中国",
-        "рф",
-        "%40",
-        "%2b",
-        "host ",
-        "Git ",
-        "==",
-        '", "',
-        "(",
-        "~",
-        "^",
-        "// ",
-        "oid_",
-        "remoteIp",
-        "fileVersion",
-        "upgrade ",
-        "from ",
-        "x/y",
-        ".git",
-        "＠",
-        "，",
-        "jane",
-        "doe",
-        "x.com",
-        ".de",
-        "8.8.8.8",
-        "1.2.3.4",
-        "10.0.0.1",
-        "..",
-        "99",
-        "version",
-    ]
-    scraps += ["section", "to", "ab.png", "c:d", "com", "xn--p1ai", "300.1.1.1", "2600:1::", "-.", "a@b.co"]
-    scraps += ["http://", "u:p@", "$", "*", "user-01234567", ":password@", "@example.com"]
     for _ in range(400):
-        drawn = [scraps[number] for number in generator.integers(0, len(scraps), 9)]
+        drawn = [SCRAPS[number] for number in generator.integers(0, len(SCRAPS), 9)]
         text = "".join(scrap + ("" if generator.random() < 0.6 else " ") for scrap in drawn)
-        expected = [text[start:stop] for start, stop, kind in oracle.find(text) if kind != 2]
+        expected = [text[start:stop] for start, stop, kind in oracle.find(text) if kind != pii.IPV6]
         assert [span for span in _find(text) if "::" not in span] == expected, text
+
+
+def _assert_address_is_as_the_oracle_says(address: ipaddress.IPv4Address | ipaddress.IPv6Address) -> None:
+    text = f"at {address} now"
+    assert _find(text) == [text[start:stop] for start, stop, _ in oracle.find(text)], text
 
 
 @pytest.mark.medium
 def test_find_random_ipv4_are_found_where_public() -> None:
-    numbers = np.random.default_rng(1).integers(0, 2**32, 3000).tolist()
-    borders = [0x0A000000, 0x64400000, 0x64800000, 0x7F000000, 0xA9FE0000, 0xAC100000, 0xAC200000, 0xC0A80000, 0xC6120000]
-    borders += [
-        0xC0000200,
-        0xC6336400,
-        0xCB007100,
-        0xE0000000,
-        0xC0000000,
-        0xC6140000,
-        0xC01FC400,
-        0xC034C100,
-        0xC0586300,
-        0xC0AF3000,
-    ]
-    numbers += [border + step for border in borders for step in (-257, -1, 0, 1, 255, 256)]
-    for number in numbers:
-        text = f"at {ipaddress.IPv4Address(number)} now"
-        assert _find(text) == [text[start:stop] for start, stop, _ in oracle.find(text)]
+    reserved = "10.0.0.0 100.64.0.0 100.128.0.0 127.0.0.0 169.254.0.0 172.16.0.0 172.32.0.0 192.168.0.0 198.18.0.0 192.0.2.0 "
+    reserved += "198.51.100.0 203.0.113.0 224.0.0.0 192.0.0.0 198.20.0.0 192.31.196.0 192.52.193.0 192.88.99.0 192.175.48.0"
+    borders = [int(ipaddress.IPv4Address(border)) for border in reserved.split()]
+    numbers = [border + step for border in borders for step in (-257, -1, 0, 1, 255, 256)]
+    for number in [*numbers, *np.random.default_rng(1).integers(0, 2**32, 2000).tolist()]:
+        _assert_address_is_as_the_oracle_says(ipaddress.IPv4Address(number))
 
 
 @pytest.mark.medium
 def test_find_random_ipv6_are_found_where_public_and_clear() -> None:
     generator = np.random.default_rng(2)
-    for _ in range(2000):
+    for _ in range(1500):
         groups = generator.integers(0, 2**16, 8) * (generator.random(8) < 0.7)
         groups[0] = generator.choice([0x2001, 0x2600, 0x2A00, 0x3FFF, 0xFE80, 0xFD00, 0xFC00, 0x20, 0xD80, groups[0]])
-        address = ipaddress.IPv6Address(b"".join(int(group).to_bytes(2, "big") for group in groups))
-        text = f"at {address} now"
-        assert _find(text) == [text[start:stop] for start, stop, _ in oracle.find(text)], text
+        _assert_address_is_as_the_oracle_says(ipaddress.IPv6Address(b"".join(int(one).to_bytes(2, "big") for one in groups)))
 
 
 def test_find_spans_of_several_documents_stay_inside_them() -> None:
     texts = ["jane@x.", "com", "8.8.", "8.8", "", "a", "@b.com", "x a@b.com"]
     offsets, data = columns.text_buffers(pa.array(texts, pa.large_string()))
     spans = pii.find(offsets, data, True, True, True)
-    assert spans.starts.tolist() == [offsets[7] + 2]
-    assert spans.stops.tolist() == [offsets[8]]
+    assert (spans.starts.tolist(), spans.stops.tolist()) == ([offsets[7] + 2], [offsets[8]])
 
 
 @pytest.mark.medium
-@pytest.mark.timeout(60)
-@pytest.mark.parametrize(
-    "fragment",
-    [
-        "aaaa@",
-        "a",
-        "@",
-        "1",
-        "1.",
-        "1.1.1.1.",
-        ".",
-        ":",
-        "a:",
-        "::",
-        "aaaa",
-        "1:2::",
-        "a.",
-        "a@a.",
-        "a@a-.",
-        "8.8.8.8 to ",
-        "a://",
-        "a://b:",
-        "a://b:c@",
-        "1%1",
-        "a%40",
-        "@中国.",
-        "Git 1.2.3.4 ",
-    ],
-)
-def test_find_two_megabytes_of_one_fragment_is_linear(fragment: str) -> None:
-    assert len(_find(fragment * (2_000_000 // len(fragment)))) <= 2_000_000 // 7
+def test_find_a_megabyte_of_one_fragment_is_linear() -> None:
+    """Each in a fraction of a second; what reads a text once more at every byte takes hours."""
+    fragments = scraps("aaaa@ a @ 1 1. 1.1.1.1. . : a: :: 1:2:: a. a@a. a@a-. a:// a://b: a://b:c@ 1%1 a%40 @中国.")
+    for fragment in [*fragments, "8.8.8.8 to ", "Git 1.2.3.4 "]:
+        assert len(_find(fragment * (1_000_000 // len(fragment)))) <= 1_000_000 // 7

@@ -76,19 +76,6 @@ def test_find_words_flags_are_the_union_of_classes() -> None:
     assert spans.flags.tolist() == [LETTER | PUNCTUATION, NUMBER | PUNCTUATION, PUNCTUATION, LETTER]
 
 
-def test_find_words_slice_of_a_batch_sees_its_own_texts() -> None:
-    texts = pa.array(["one two", "three four", "five"], pa.large_string())
-    spans = find_words(*columns.text_buffers(texts.slice(1, 1)))
-    assert spans.doc_offsets.tolist() == [0, 2]
-    assert spans.starts.tolist() == [7, 13]
-
-
-def test_find_words_memory_is_25_bytes_a_word() -> None:
-    spans = _words(["word " * 1000])
-    per_word = (spans.starts, spans.lengths, spans.hashes, spans.chars, spans.flags)
-    assert sum(array.nbytes for array in per_word) == 25 * 1000
-
-
 def test_find_words_one_huge_word_takes_no_room_by_bytes() -> None:
     offsets, data = columns.text_buffers(pa.array(["x" * 200_000], pa.large_string()))
     find_words(offsets, data)  # compiled, and the class table built

@@ -38,14 +38,3 @@ def test_assign_one_split_equals_oracle(weights: tuple[int, int], start: int) ->
 def test_assign_tree_of_three_equals_oracle() -> None:
     columns = [[5, 2], [9, 5], [1, ~0], [~2, ~1]]
     assert assign(np.arange(500), *columns) == [oracle.descend(sample, *columns) for sample in range(500)]
-
-
-def test_assign_without_nodes_is_one_leaf() -> None:
-    assert assign(np.array([0, 7, 10**15]), [], [], [], []) == [(0, 0), (0, 7), (0, 10**15)]
-
-
-def test_assign_leaves_samples_of_other_segments_alone() -> None:
-    samples, leaves = np.array([4, 5, 9, 10]), np.array([(7, 100)])
-    sources, ordinals = np.full(4, -1), np.full(4, -1)
-    assert quota.assign(samples, 5, 10, np.zeros((0, 4), np.int64), leaves, sources, ordinals) == 2
-    assert (sources.tolist(), ordinals.tolist()) == ([-1, 7, 7, -1], [-1, 100, 104, -1])

@@ -56,7 +56,4 @@ def test_table_sizes_are_powers_of_two_at_most_half_full(num_keys: int) -> None:
     for num_slots in (num_slots_for(num_keys), int(table_size(num_keys, 1 << 20))):
         assert num_slots.bit_count() == 1
         assert num_slots >= max(2, 2 * num_keys)
-
-
-def test_table_sizes_stay_within_what_is_allowed() -> None:
     assert num_slots_for(1000, 64) == table_size(1000, 64) == 64

@@ -1,28 +1,16 @@
-"""Duplicate lines: the bytes that are cut, compared with brute force."""
+"""Duplicate lines: which units are equal, and what is left. `test_cuts.py` compares the bytes with brute force."""
 
 from __future__ import annotations
 
 import json
 import random
-from itertools import accumulate
 from unicodedata import combining, normalize
 
 import pytest
 import zstandard
 
 from stages.dedup.lines import Lines
-from tests.oracles import text_units as oracle
-from tests.support.cut_texts import (
-    bytes_cut,
-    cut_from,
-    of_documents,
-    parts_kept,
-    seeds,
-    spans_cut,
-    spans_cut_against,
-    spans_cut_by_source,
-    with_cut_points,
-)
+from tests.support.cut_texts import cut_from, parts_kept, spans_cut
 from tests.support.global_stages import batch_of, opened
 
 units = pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
@@ -35,38 +23,6 @@ def _opened(**options: object) -> Lines:
 def _left(texts: list[str], **options: object) -> list[str]:
     batch = batch_of(texts)
     return ["".join(parts) for parts in parts_kept(spans_cut(_opened(**options), [batch]), batch)]
-
-
-def _by_force(texts: list[str], unit: str, normalize: str, min_length: int, keep: str) -> list[set[int]]:
-    """Bytes to cut from each text: every unit is compared with every other."""
-    found = [(document, one) for document, text in enumerate(texts) for one in oracle.units(text, unit, normalize, min_length)]
-    hashes = [hashed for _, (_, _, hashed) in found]
-    gone: list[set[int]] = [set() for _ in texts]
-    for number, (document, (start, stop, hashed)) in enumerate(found):
-        if hashes.count(hashed) > 1 if keep == "none" else hashes.index(hashed) < number:
-            gone[document].update(range(start, stop))
-    return gone
-
-
-def _corpus(seed: int) -> list[str]:
-    rng = random.Random(seed)
-    pieces = [
-        "a.",
-        "a b",
-        "A, b!",
-        "1 x",
-        "2 x",
-        "",
-        " ",
-        "中文。",
-        "中文。再",
-        "é? É",
-        "e\u0301 ß",
-        "SS. 각",
-        "\u1100\u1161\u11a8",
-    ]
-    pieces += ["a\u0323\u0301", "ạ\u200b\u0301²", "á\u0323", "\n", "\n\n", "  \n", " ", ". ", "-", "\u3000"]
-    return ["".join(rng.choices(pieces, k=rng.randint(0, 14))) for _ in range(rng.randint(1, 9))]
 
 
 CAFE = "Die Straße zum Café 1984"
@@ -136,55 +92,6 @@ def test_lines_canonically_equivalent_texts_are_equal(unit: str) -> None:
         assert both[1] == [text, "" if both[0][1] == "" else other], (text, other)
 
 
-@units
-@pytest.mark.parametrize("seed", seeds(10, 25))
-def test_lines_random_corpora_equal_brute_force(unit: str, seed: int) -> None:
-    texts, rng = _corpus(seed), random.Random(seed)
-    normalize, keep, min_length = rng.choice(["none", "ccnet"]), rng.choice(["first", "none"]), rng.choice([1, 1, 3])
-    stage = _opened(unit=unit, normalize=normalize, keep=keep, min_length=min_length)
-    cut = rng.randint(0, len(texts))
-    batches = [batch_of(texts[cut:], first=cut), batch_of(texts[:cut])]
-    found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), chunk_rows=rng.choice([0, 1, 2]))
-    assert bytes_cut(found, batch_of(texts).keys.to_pylist()) == _by_force(texts, unit, normalize, min_length, keep)
-
-
-@units
-@pytest.mark.parametrize("seed", seeds(5, 20))
-def test_lines_against_an_earlier_run_equal_one_run_that_prefers_its_source(unit: str, seed: int) -> None:
-    texts, rng = _corpus(seed) + _corpus(seed + 100), random.Random(seed)
-    cut, keep = rng.randint(1, len(texts)), rng.choice(["source_order", "none"])
-    old, new = [batch_of(texts[:cut], source=2)], [batch_of(texts[cut:], source=1)]  # by key the new ones would come first
-    stage, pieces = _opened(unit=unit, keep=keep), {"num_buckets": 3, "chunk_rows": rng.choice([0, 1, 2])}
-    found = spans_cut_against(stage, old, new, **pieces)
-    keys = new[0].keys.to_pylist()
-    assert set(found) <= set(keys)
-    one_run = spans_cut_by_source(stage, [old, new], **pieces)
-    assert found == {key: spans for key, spans in one_run.items() if key in keys}
-    expected = _by_force(texts, unit, "ccnet", 1, "none" if keep == "none" else "first")
-    assert bytes_cut(found, keys) == expected[cut:]
-
-
-@units
-@pytest.mark.parametrize("seed", seeds(5, 20))
-def test_lines_cut_point_ends_a_document(unit: str, seed: int) -> None:
-    rng = random.Random(seed)
-    batch, parts = with_cut_points(_corpus(seed) + _corpus(seed + 100), rng)
-    found = spans_cut(_opened(unit=unit), [batch.slice(1, batch.num_docs), batch.slice(0, 1)], num_buckets=3)
-    expected = _by_force([text for *_, text in parts], unit, "ccnet", 1, "first")
-    assert bytes_cut(found, batch.keys.to_pylist()) == of_documents(expected, parts)
-
-
-@units
-@pytest.mark.parametrize("seed", seeds(5, 20))
-def test_lines_second_pass_finds_nothing(unit: str, seed: int) -> None:
-    rng = random.Random(seed)
-    said = ["One. ", "Two. ", "Three.\n", "Four.\n\n", "- ", "五。"]
-    stage, batch = _opened(unit=unit), batch_of(["".join(rng.choices(said, k=rng.randint(0, 25))) for _ in range(9)])
-    cut = cut_from(spans_cut(stage, [batch]), batch)
-    assert cut.text_bytes < batch.text_bytes
-    assert spans_cut(stage, [cut]) == {}
-
-
 def test_lines_sentences_that_a_cut_brought_together_are_none() -> None:
     texts = ["Two. Three. Four.", "One. Two. Three. Four. Five. Six.", "One. Five. Six."]
     stage, batch = _opened(unit="three_sentences"), batch_of(texts)
@@ -192,26 +99,6 @@ def test_lines_sentences_that_a_cut_brought_together_are_none() -> None:
     assert cut.texts.to_pylist() == [texts[0], "One. Five. Six.", texts[2]]
     assert spans_cut(stage, [cut]) == {}
     assert spans_cut(stage, [batch_of(cut.texts.to_pylist())]) != {}
-
-
-def test_lines_of_a_document_that_was_in_the_earlier_run_go() -> None:
-    batch = batch_of(["One.\nTwo.\n"])
-    assert spans_cut_against(_opened(), [batch], [batch]) == {batch.keys[0].as_py(): [(0, 10)]}
-
-
-def test_lines_first_text_of_a_line_does_not_depend_on_batches_and_buckets() -> None:
-    texts = ["\n".join(random.Random(seed).choices(["a", "b", "c 1", "C 2", "d"], k=6)) for seed in range(40)]
-    whole = spans_cut(_opened(), [batch_of(texts)])
-    starts = list(accumulate([1, 7, 0, 20], initial=0))
-    parts = [batch_of(texts[start:stop], first=start) for start, stop in zip(starts, [*starts[1:], 40])]
-    assert spans_cut(_opened(), parts[::-1], num_buckets=7, chunk_rows=3) == whole
-
-
-@units
-def test_lines_copies_of_a_page_leave_one(unit: str) -> None:
-    page = "The page. It has four. Sentences in it.\nAnd a second line. So it goes on."
-    batch = batch_of([page] * 5_000)
-    assert set(spans_cut(_opened(unit=unit), [batch])) == set(batch.keys.to_pylist()[1:])
 
 
 def test_lines_removed_share_limit_is_the_option() -> None:

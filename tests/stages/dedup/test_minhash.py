@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from itertools import product
-from pathlib import Path
 from unicodedata import normalize
 
 import numpy as np
 import pytest
-import zstandard
 
 from datapipe.errors import UserError
 from stages.dedup._banding import counting_probability, match_probability
 from stages.dedup.minhash import Minhash
-from tests.benchmarks import near_copies
-from tests.oracles import minhash as oracle
 from tests.support import minhash_pairs
 from tests.support.global_stages import batch_of, dropped, opened, reduce_all, row_of
 
@@ -112,27 +107,6 @@ def test_minhash_signs_spaces_case_and_normal_form_are_not_compared(text: str, c
 @pytest.mark.parametrize("texts", [["resume a b c d e", "résumé a b c d e"], ["क का कि की कु कू", "क क क क क क"]])
 def test_minhash_words_of_other_letters_or_marks_differ(texts: list[str]) -> None:
     assert dropped(_opened(min_similarity=1.0), texts) == {}
-
-
-@pytest.mark.real
-@pytest.mark.medium
-@pytest.mark.parametrize("change", near_copies.CHANGES)
-def test_minhash_web_pages_and_copies_that_differ_in_signs_are_found(real_data: Path, change: str) -> None:
-    names = ("cleaneval_web", "govuk_news", "rust_book", "ccnet_cc_en_head-0091")
-    texts = [row["text"] for name in names for row in _read(real_data / f"prose/{name}.jsonl.zst")]
-    found, num_pairs = near_copies.found_copies(texts, near_copies.CHANGES[change], limit=150)
-    assert num_pairs >= 100
-    assert found >= 0.99 * num_pairs
-
-
-@pytest.mark.real
-@pytest.mark.medium
-def test_minhash_estimates_of_real_pairs_have_the_error_of_independent_coins(real_data: Path) -> None:
-    pairs = near_copies.similar_pairs(real_data, 250, seed=1)
-    errors = near_copies.errors(pairs, range(10))
-    assert len(pairs) == 250
-    assert near_copies.rms(errors) <= 1.1 * near_copies.least_rms(pairs)
-    assert abs(errors.mean()) <= 0.002
 
 
 def test_minhash_notes_show_the_curves_of_matches_and_of_verified_pairs() -> None:
@@ -235,31 +209,3 @@ def test_minhash_threshold_out_of_reach_is_refused() -> None:
 def test_minhash_unverified_drops_carry_no_measure() -> None:
     drops = reduce_all(_opened(bands=20, rows=5, verify="none"), [batch_of(["a b c d e f"] * 2)])["drops"]
     assert drops.num_rows == 1 and np.isnan(drops.column("value")[0].as_py())
-
-
-def _read(path: Path) -> list[dict[str, str]]:
-    with zstandard.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
-
-
-@pytest.mark.real
-def test_minhash_press_releases_planted_pairs_are_found_and_no_other(real_data: Path) -> None:
-    rows = _read(real_data / "dedup" / "ndd_100_news.jsonl.zst")
-    place = {row["id"]: number for number, row in enumerate(rows)}
-    planted = {frozenset((place[row["id"]], place[f"ndd/{row['near_dup_of']}"])) for row in rows if row["near_dup_of"]}
-    found = {frozenset(pair) for pair in dropped(_opened(), [row["text"] for row in rows]).items()}
-    assert found == planted
-
-
-@pytest.mark.real
-def test_minhash_editions_of_a_book_match_as_often_as_their_similarity_says(real_data: Path) -> None:
-    rows = _read(real_data / "dedup" / "gutenberg_editions.jsonl.zst")
-    texts = [row["text"] for row in rows]
-    found = dropped(_opened(), texts)
-    cluster = [found.get(place, place) for place in range(len(texts))]
-    for a in range(len(texts)):
-        for b in range(a):
-            if cluster[a] == cluster[b]:
-                assert rows[a]["work"] == rows[b]["work"]
-            elif rows[a]["work"] == rows[b]["work"]:
-                assert oracle.jaccard(texts[a].encode(), texts[b].encode(), 5) < 0.9

@@ -1,30 +1,16 @@
-"""Repeated spans: the bytes that both methods cut, compared with brute force over all windows."""
+"""Repeated spans, by both methods. `test_cuts.py` compares the bytes with brute force over all windows."""
 
 from __future__ import annotations
 
-import json
 import random
 
 import numpy as np
 import pyarrow as pa
 import pytest
-import zstandard
 
 from datapipe.errors import UserError
-from stages.dedup._passages import Windowing
 from stages.dedup.substring import Substring
-from tests.oracles import substring as oracle
-from tests.support.cut_texts import (
-    bytes_cut,
-    cut_from,
-    of_documents,
-    parts_kept,
-    seeds,
-    spans_cut,
-    spans_cut_against,
-    spans_cut_by_source,
-    with_cut_points,
-)
+from tests.support.cut_texts import cut_from, parts_kept, seeds, spans_cut
 from tests.support.global_stages import batch_of, exchanged, opened, reduce_all
 
 pytestmark = pytest.mark.medium
@@ -35,90 +21,6 @@ units = pytest.mark.parametrize("unit", ["token", "byte"])
 
 def _opened(**options: object) -> Substring:
     return opened(Substring.model_validate(options))
-
-
-def _corpus(seed: int, by_bytes: bool) -> list[str]:
-    """A few documents over a small alphabet, with copies of parts of earlier ones."""
-    rng = random.Random(seed)
-    alphabet = rng.choice([["a"], ["a", "b"], list("abc"), ["é", "a", "中"], ["😀", "中", "é"]])
-    texts: list[str] = []
-    for _ in range(rng.randint(1, 6)):
-        text = rng.choices(alphabet, k=rng.randint(0, 40))
-        if texts and rng.random() < 0.7:
-            source = rng.choice(texts) if by_bytes else rng.choice(texts).split()
-            at = rng.randint(0, len(source))
-            text[rng.randint(0, len(text)) :] = source[at : at + rng.randint(0, 30)]
-        texts.append("".join(text) if by_bytes else rng.choice(["", " "]) + " ".join(text) + rng.choice(["", "\n", " . "]))
-    return texts
-
-
-@pytest.fixture
-def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks of a few tokens, so that short texts have several."""
-    monkeypatch.setattr(Windowing, "chunk_tokens", property(lambda _: 7))
-
-
-@units
-@pytest.mark.parametrize("seed", seeds(12, 60))
-def test_substring_random_corpora_equal_brute_force(seed: int, unit: str, small_chunks: None) -> None:
-    rng = random.Random(seed)
-    texts, length, keep = _corpus(seed, unit == "byte"), rng.choice([8, 9, 13]), rng.choice(["first", "first", "none"])
-    cut = rng.randint(0, len(texts))
-    batches = [batch_of(texts[cut:], first=cut), batch_of(texts[:cut])]
-    expected = oracle.repeated([text.encode() for text in texts], unit == "byte", length, keep)
-    for method in METHODS:
-        stage = _opened(unit=unit, length=length, keep=keep, method=method)
-        found = spans_cut(stage, batches, num_buckets=rng.choice([1, 3]), chunk_rows=rng.choice([0, 1, 2, 5]))
-        assert bytes_cut(found, batch_of(texts).keys.to_pylist()) == expected, method
-
-
-@units
-@pytest.mark.parametrize("seed", seeds(5, 20))
-def test_substring_against_an_earlier_run_equals_one_run_that_prefers_its_source(
-    seed: int, unit: str, small_chunks: None
-) -> None:
-    rng = random.Random(seed)
-    texts, keep = _corpus(seed, unit == "byte") + _corpus(seed, unit == "byte")[::-1], rng.choice(["source_order", "none"])
-    cut = rng.randint(1, len(texts))
-    old, new = [batch_of(texts[:cut], source=2)], [batch_of(texts[cut:], source=1)]  # by key the new ones would come first
-    keys = new[0].keys.to_pylist()
-    expected = oracle.repeated([text.encode() for text in texts], unit == "byte", 8, "none" if keep == "none" else "first")
-    for method in METHODS:
-        stage = _opened(unit=unit, length=8, keep=keep, method=method)
-        buckets = {"num_buckets": 3, "chunk_rows": rng.choice([0, 1, 2])}
-        found = spans_cut_against(stage, old, new, **buckets)
-        assert set(found) <= set(keys)
-        one_run = spans_cut_by_source(stage, [old, new], **buckets)
-        assert found == {key: spans for key, spans in one_run.items() if key in keys}, method
-        assert bytes_cut(found, keys) == expected[cut:], method
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_substring_document_of_the_earlier_run_is_cut(method: str, small_chunks: None) -> None:
-    batch = batch_of(["one two three four five six seven eight nine ten. " * 2])
-    assert spans_cut_against(_opened(length=8, method=method), [batch], [batch]) == {batch.keys[0].as_py(): [(0, 100)]}
-
-
-@units
-@pytest.mark.parametrize("seed", seeds(5, 20))
-def test_substring_cut_point_ends_a_document(seed: int, unit: str, small_chunks: None) -> None:
-    rng = random.Random(seed)
-    batch, parts = with_cut_points(_corpus(seed, unit == "byte") + _corpus(seed, unit == "byte")[::-1], rng)
-    expected = oracle.repeated([text.encode() for *_, text in parts], unit == "byte", 8, "first")
-    for method in METHODS:
-        batches = [batch.slice(1, batch.num_docs), batch.slice(0, 1)]
-        found = spans_cut(_opened(unit=unit, length=8, method=method), batches, num_buckets=3)
-        assert bytes_cut(found, batch.keys.to_pylist()) == of_documents(expected, parts), method
-
-
-@units
-@pytest.mark.parametrize("keep", ["first", "none"])
-@pytest.mark.parametrize("seed", seeds(3, 15))
-def test_substring_second_pass_finds_nothing(seed: int, keep: str, unit: str) -> None:
-    batch = batch_of(_corpus(seed, unit == "byte"))
-    cut = cut_from(spans_cut(_opened(unit=unit, length=8, keep=keep), [batch]), batch)
-    for method in METHODS:
-        assert spans_cut(_opened(unit=unit, length=8, keep=keep, method=method), [cut]) == {}, method
 
 
 def test_substring_spans_that_a_cut_brought_together_are_none() -> None:
@@ -220,16 +122,6 @@ def test_substring_hashes_are_pinned() -> None:
     ]
 
 
-@units
-def test_substring_copies_of_a_page_leave_one_and_are_compared_once(unit: str) -> None:
-    page = " ".join(f"word{number}" for number in range(120))
-    batch = batch_of([page] * 2000)
-    found = spans_cut(_opened(unit=unit), [batch], num_buckets=3)
-    assert found == {key: [(0, len(page))] for key in batch.keys.to_pylist()[1:]}
-    num_selected = _opened(unit=unit).emit(batch.slice(0, 1))["anchors"].num_rows
-    assert reduce_all(_opened(unit=unit), [batch])["cuts"].num_rows == 1999 * num_selected  # so no window was compared
-
-
 @pytest.mark.slow
 def test_substring_one_document_of_50_mb_is_processed_in_chunks() -> None:
     rng = random.Random(5)
@@ -241,26 +133,8 @@ def test_substring_one_document_of_50_mb_is_processed_in_chunks() -> None:
     assert [(stop - start) >> 10 for start, stop in spans] == [1023]
 
 
-@pytest.mark.real
-def test_substring_real_pages_are_the_same_by_both_methods(real_data) -> None:
-    with zstandard.open(real_data / "prose/govuk_commoncrawl_wet.jsonl.zst", "rt", encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line in lines]
-    half = len(texts) // 2
-    batches = [batch_of(texts[:half]), batch_of(texts[half:], first=half)]
-    for unit, length in (("token", 50), ("byte", 100)):
-        stages = [_opened(unit=unit, length=length, method=method) for method in METHODS]
-        found = [spans_cut(stage, batches, num_buckets=5) for stage in stages]
-        assert found[0] == found[1]
-        assert found[0]
-
-
-@pytest.mark.real
-def test_substring_cs336_licences_differ_by_the_names(real_data) -> None:
-    """The licences of Rails and React: near duplicates, of which long spans are repeated."""
-    with zstandard.open(real_data / "dedup/cs336_documents_with_fuzzy_duplicates.jsonl.zst", "rt", encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"] for line in lines]
-    batch = batch_of(texts)
-    found = [parts_kept(spans_cut(_opened(method=method), [batch]), batch) for method in METHODS]
-    assert found[0] == found[1]
-    removed = [1 - sum(map(len, parts)) / len(text) for parts, text in zip(found[0], texts)]
-    assert sorted(share > 0.5 for share in removed) == [False, False, True]
+@units
+def test_substring_copies_of_a_page_are_compared_once(unit: str) -> None:
+    batch = batch_of([" ".join(f"word{number}" for number in range(120))] * 2000)
+    num_selected = _opened(unit=unit).emit(batch.slice(0, 1))["anchors"].num_rows
+    assert reduce_all(_opened(unit=unit), [batch])["cuts"].num_rows == 1999 * num_selected  # so no window was compared

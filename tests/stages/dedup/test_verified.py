@@ -11,7 +11,6 @@ import pyarrow as pa
 import pytest
 
 from datapipe import columns
-from stages.dedup._banding import counting_probability
 from stages.dedup._verified import BANDS
 from stages.dedup.minhash import Minhash
 from tests.oracles import components as oracle
@@ -141,19 +140,3 @@ def test_verified_pairs_of_a_hot_key_are_two_a_document() -> None:
 )
 def test_verified_least_similarity_is_that_of_the_banding_unless_given(options: dict[str, object], least: float) -> None:
     assert Minhash.model_validate(options).least_similarity() == least
-
-
-@pytest.mark.parametrize(("bands", "rows"), [(14, 8), (20, 5), (9, 13), (40, 2), (20, 20)])
-def test_verified_least_similarity_errs_least_about_that_of_the_banding(bands: int, rows: int) -> None:
-    """The areas of false positives and false negatives over all similarities: no other limit has a smaller sum."""
-    middle = Minhash(bands=bands, rows=rows).least_similarity()
-    error = np.sqrt(middle * (1 - middle) / (bands * rows))
-    similarities = (np.arange(100) + 0.5) / 100
-
-    def area(least: float) -> float:
-        counted = np.array([counting_probability(one, bands, rows, least) for one in similarities])
-        return float(np.where(similarities < middle, counted, 1 - counted).mean())
-
-    areas = {step: area(middle + step * error) for step in (-2, -1, -0.5, 0, 0.5, 1)}
-    assert min(areas, key=areas.__getitem__) == 0
-    assert areas[-2] > 1.3 * areas[0]

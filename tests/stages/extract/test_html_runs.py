@@ -71,10 +71,3 @@ def test_run_isolates_the_page_that_kills_its_parser(tmp_path: Path) -> None:
     assert "SIGKILL" in lost.error
     assert [row["url"].rpartition("/")[2] for row in _documents(tmp_path / "out")] == ["0", "1", "2", "5"]
     assert done.report["sources"]["web"]["documents"]["quarantined"] == 1
-
-
-def test_run_gives_the_same_documents_with_any_number_of_workers(tmp_path: Path) -> None:
-    mixture = _mixture(tmp_path, "extract.html", PAGES)
-    first = runs.run_mixture(mixture, output=tmp_path / "one", make_engine=runs.InProcess)
-    second = runs.run_mixture(mixture, output=tmp_path / "two", workers=2)
-    assert first.snapshot == second.snapshot

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from fnmatch import fnmatchcase
 from pathlib import Path
 from unicodedata import normalize
@@ -23,7 +22,7 @@ from datapipe.stage.models.fasttext import LibraryModel, open_model
 from datapipe.stage.models.fasttext_file import read_labels
 from stages.filter.language import Language, bundled_model
 from tests.support.decisions import opened
-from tests.support.fasttext_files import NEGATIVES, TREE, Recipe
+from tests.support.fasttext_files import Recipe
 from tests.support.global_stages import batch_of
 
 ENGLISH = "The children walked home from school and talked about what they had learned that day. "
@@ -109,16 +108,6 @@ def test_language_newlines_and_end_marks_hide_nothing_and_are_no_words() -> None
     [score] = set(_process([ENGLISH, ENGLISH.replace(" ", "\n"), "</s> " + ENGLISH]).value.tolist())
     assert score > 0.9
     assert _process(["", " \n\t", "\0", "</s>"], min_letters=0).value.tolist() == [0] * 4
-
-
-@pytest.mark.parametrize("is_open", [False, True])
-def test_language_pickled_stage_decides_the_same(is_open: bool) -> None:
-    stage = _opened(keep=["de"])
-    again = pickle.loads(pickle.dumps(stage if is_open else Language(keep=("de",))))
-    assert again == Language(keep=("de",))
-    batch = batch_of([ENGLISH, GERMAN])
-    assert again.process(batch).value.tolist() == stage.process(batch).value.tolist()
-    assert stage.process(batch).keep.tolist() == [False, True]  # pickling leaves the pickled stage open
 
 
 def test_language_own_model_is_an_input_file_and_another_file_is_refused(tmp_path: Path) -> None:
@@ -283,17 +272,6 @@ def test_language_fineweb2_scores_are_the_limits_of_labels(tmp_path: Path) -> No
     assert not result.keep.all()
     assert result.limit is not None
     assert result.limit[~result.keep].tolist() == [least[label] for label, keep in zip(labels, result.keep) if not keep]
-
-
-@pytest.mark.parametrize("loss", [TREE, NEGATIVES])
-def test_language_models_of_other_losses_give_what_the_library_gives(tmp_path: Path, loss: int) -> None:
-    recipe = Recipe(labels=tuple(SENTENCES), loss=loss, dim=5, num_buckets=77, chars=(1, 5), longest_run=2, scale=3.0)
-    path, batch = recipe.write(tmp_path / "lid.bin"), batch_of([*SENTENCES.values(), "ok"])
-    found = _opened(model=path, keep=[], top_k=2, min_letters=0).process(batch).columns
-    offsets, data = batch.buffers
-    names, scores = LibraryModel(path, read_labels(path), "as the oracle").best(offsets[:-1], offsets[1:].copy(), data, 2)
-    assert found["language"].to_pylist() == [read_labels(path)[name] for name in names[:, 0]]
-    assert found["language_score"].to_pylist() == scores[:, 0].tolist()
 
 
 REAL_SHARES = {"lingua_sentences": 0.7953, "lingua_single_words": 0.4596, "udhr": 0.731}

@@ -153,42 +153,33 @@ def test_url_files_have_comments_and_may_be_compressed(tmp_path: Path) -> None:
     assert Url.model_validate(options).input_files() == (str(plain), str(packed), str(zipped))
 
 
-@pytest.mark.parametrize("entry", ["example.com/a", "0.0.0.0 example.com", "example.com:80", "http://", "/a"])
-def test_url_domain_that_is_more_than_a_host_is_refused(entry: str) -> None:
-    with pytest.raises(UserError, match="domains"):
-        _judge([], domains=["example.org", entry])
+MORE_THAN_HOSTS = ("example.com/a", "0.0.0.0 example.com", "example.com:80", "http://", "/a")
+FILES: dict[str, bytes | None] = {"no.gz": b"\x1f\x8bno gzip", "empty.gz": gzip.compress(b"# nothing\n"), "absent.gz": None}
+FILES |= {"long.txt": b"a-very-long-domain.example.com\n" * 40_000}
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    *(({"domains": ["example.org", entry]}, "domains") for entry in MORE_THAN_HOSTS),
+    ({"hard_words": ["---"]}, "'---'"),
+    ({"hard_words": ["bad"], "field": "link"}, r"'link'.*keep: \[link\]"),
+    ({"hard_words": ["bad"], "field": "number"}, r"'number'.*int64"),
+    ({"hard_word_files": ["long.txt"]}, "40,000"),
+    *(({"domain_files": [name]}, name) for name in ("no.gz", "empty.gz", "absent.gz")),
+]
 
 
-def test_url_word_without_letters_is_refused() -> None:
-    with pytest.raises(UserError, match="'---'"):
-        _judge([], hard_words=["---"])
+@pytest.mark.parametrize(("options", "named"), REFUSED)
+def test_url_lists_and_columns_that_do_not_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+    with pytest.raises(UserError, match=named):
+        reasons(opened(Url.model_validate(options)), batch_of(["text"], url=pa.array(["http://a.com"]), number=pa.array([1])))
 
 
-@pytest.mark.parametrize("content", [None, gzip.compress(b"# nothing\n"), b"\x1f\x8bno gzip"])
-def test_url_file_that_holds_no_list_is_named(tmp_path: Path, content: bytes | None) -> None:
-    path = tmp_path / "list.gz"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(UserError, match=r"list\.gz"):
-        _judge([], domain_files=[str(path)])
-
-
-def test_url_file_too_large_for_words_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "domains.txt"
-    path.write_text("a-very-long-domain.example.com\n" * 40_000)
-    with pytest.raises(UserError, match="40,000"):
-        _judge([], hard_word_files=[str(path)])
-
-
-def test_url_column_that_does_not_fit_is_refused_and_nulls_are_missing_urls() -> None:
-    with pytest.raises(UserError, match=r"'link'.*keep: \[link\]"):
-        _judge(["http://example.com"], field="link", hard_words=["bad"])
-    with pytest.raises(UserError, match=r"'url'.*int64"):
-        Url(hard_words=("bad",)).process(_batch(pa.array([1, 2])))
-    assert Url(hard_words=("bad",)).process(_batch(pa.nulls(2))).keep.all()
-
-
-def test_url_without_any_list_is_refused() -> None:
+def test_url_without_any_list_is_refused_and_nulls_are_missing_urls() -> None:
     with pytest.raises(ValidationError, match="domains"):
         Url()
     assert Url(missing="drop").missing == "drop"
+    assert Url(hard_words=("bad",)).process(_batch(pa.nulls(2))).keep.all()

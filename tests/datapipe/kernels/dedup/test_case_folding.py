@@ -70,12 +70,6 @@ def test_fold_case_canonically_equivalent_texts_fold_to_the_same(form: str) -> N
     assert _folded(other, text_folding()) == _folded([text.encode() for text in texts], text_folding())
 
 
-def test_fold_case_a_text_folds_alone_as_among_others() -> None:
-    texts = [*_strings(seed=2, num=50), b"", b"abcdefgh" * 9, "É".encode() * 9]
-    for folding in (text_folding(), word_folding()):
-        assert _folded(texts, folding) == [_folded([text], folding)[0] for text in texts]
-
-
 def test_fold_case_longer_rows_of_marks_than_are_ordered_keep_every_mark() -> None:
     marks = "\u0301\u0323" * (2 * MOST_MARKS)
     (folded,) = _folded([("a" + marks).encode()], text_folding())

@@ -6,6 +6,7 @@ import sys
 import unicodedata
 
 import numpy as np
+import pytest
 
 from datapipe.kernels.dedup.word_characters import (
     ALONE,
@@ -32,19 +33,16 @@ def test_known_classes_are_those_of_the_unicode_database() -> None:
         assert np.array_equal(known_classes(), expected)
 
 
-def test_word_table_typographic_signs_and_spaces_end_words() -> None:
-    signs = "“”‘’‚„«»‹›–—―…•·†‡§¶©®™€£¥°±×÷№¿¡、。，！（）「」《》・～\u00a0\u2002\u2009\u202f\u3000\u0085\ufffd"
-    assert [sign for sign in signs if word_table()[ord(sign)] != 0] == []
+CHARACTERS = {
+    "“”‘’‚„«»‹›–—―…•·†‡§¶©®™€£¥°±×÷№¿¡、。，！（）「」《》・～\u00a0\u2002\u2009\u202f\u3000\u0085\ufffd": 0,
+    "aZéßжΩאعককガ한ªµ𝒜": LETTER,
+    "中日あのช": LETTER | ALONE,
+    "\u0301\u094d\u0e31\u3099\u093f": MARK,
+    "07٣५²½Ⅷ": NUMBER,
+    "\u00ad\u200b\u200c\u200d\u200e\u2060\ufe0f\ufeff\U000e0101": IGNORED,
+}
 
 
-def test_word_table_letters_marks_and_digits_of_any_script_make_words() -> None:
-    table = word_table()
-    assert all(table[ord(letter)] == LETTER for letter in "aZéßжΩאعककガ한ªµ𝒜")
-    assert all(table[ord(letter)] == LETTER | ALONE for letter in "中日あのช")
-    assert all(table[ord(mark)] == MARK for mark in "\u0301\u094d\u0e31\u3099\u093f")
-    assert all(table[ord(digit)] == NUMBER for digit in "07٣५²½Ⅷ")
-
-
-def test_word_table_invisible_characters_are_ignored() -> None:
-    invisible = [0xAD, 0x200B, 0x200C, 0x200D, 0x200E, 0x2060, 0xFE0F, 0xFEFF, 0xE0101]
-    assert (word_table()[invisible] == IGNORED).all()
+@pytest.mark.parametrize("characters", CHARACTERS)
+def test_word_table_characters_end_words_make_them_or_are_ignored(characters: str) -> None:
+    assert [one for one in characters if word_table()[ord(one)] != CHARACTERS[characters]] == []

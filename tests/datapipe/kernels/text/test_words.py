@@ -50,13 +50,6 @@ def test_find_words_any_text_splits_as_python_does(texts: list[str]) -> None:
 
 
 @settings(deadline=None)
-@given(TEXTS)
-def test_find_lines_any_text_splits_as_python_does(texts: list[str]) -> None:
-    spans = _lines(texts)
-    assert _texts_of(texts, spans) == [[line.strip() for line in text.split("\n") if line.strip()] for text in texts]
-
-
-@settings(deadline=None)
 @given(st.lists(st.text(st.sampled_from("\n\n\n\r \u3000aé"), max_size=20), max_size=6))
 def test_find_paragraphs_any_text_splits_as_python_does(texts: list[str]) -> None:
     spans = find_paragraphs(*columns.text_buffers(pa.array(texts, pa.large_string())))

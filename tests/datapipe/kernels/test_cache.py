@@ -123,7 +123,7 @@ class Shop:
 
     def run(self, code: str = _CALL_BOTH) -> str:
         with self.start(code) as process:
-            said, _ = process.communicate(timeout=120)
+            said, _ = process.communicate()
         assert process.returncode == 0
         return said.strip()
 

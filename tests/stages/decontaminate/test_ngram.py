@@ -57,9 +57,6 @@ def stage(tmp_path: Path) -> Callable[..., Ngram]:
     return made
 
 
-# ------------------------------------------------------------------------------------------------ where items are
-
-
 @pytest.mark.parametrize("profile", ["gpt3", "strict", "coverage"])
 def test_item_is_found_anywhere_in_a_document_and_nothing_in_clean_text(stage: Callable[..., Ngram], profile: str) -> None:
     item = f"{QUESTION} The answer is {ANSWER}."
@@ -106,9 +103,6 @@ def test_items_are_found_in_every_form_of_their_text(stage: Callable[..., Ngram]
         names, texts = zip(*((name, text) for name, text in zip(names, texts) if name not in ("thai", "hindi")))
     documents = [f"{FILLER}{FORMS[form](text)} {FILLER}" for text in texts]
     assert found_in(stage(*ITEMS, profile=profile), *documents) == [[name] for name in names]
-
-
-# ------------------------------------------------------------------------------------------------ profiles
 
 
 def test_gpt3_cuts_two_hundred_characters_on_both_sides_and_drops_pieces_below_two_hundred(
@@ -220,9 +214,6 @@ def test_profiles_do_what_the_readme_shows(stage: Callable[..., Ngram], text: st
     assert " ".join(seen) == outcomes
 
 
-# ------------------------------------------------------------------------------------------------ short and shared items
-
-
 INNER = {"id": "inner", "question": " ".join(QUESTION.split()[:15]), "answer": "a ship"}
 OUTER = {"id": "outer", "question": QUESTION, "answer": "1874"}
 SAME = [{"id": name, "question": QUESTION, "answer": answer} for name, answer in (("a", "1874"), ("b", "eighteen"))]
@@ -286,9 +277,6 @@ def test_templates_of_very_many_items_bound_what_a_document_costs(stage: Callabl
     assert result.measured[0][0] < 100
 
 
-# ------------------------------------------------------------------------------------------------ contract
-
-
 def test_tagged_documents_stay_and_name_their_items(stage: Callable[..., Ngram]) -> None:
     texts = [f"{FILLER}{QUESTION}", FILLER, WHOLE_SHORT]
     for profile in ("gpt3", "strict", "coverage"):
@@ -303,8 +291,6 @@ def test_hostile_documents_cost_time_in_proportion_to_their_length(stage: Callab
     assert result.keep.tolist() == [True, False, True]
     assert found(result)[1] == ["windmill"]
 
-
-# ------------------------------------------------------------------------------------------------ evaluation files
 
 RECORDS: dict[str, dict[str, object]] = {
     "question and answer": {"question": QUESTION, "answer": ANSWER},

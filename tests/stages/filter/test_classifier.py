@@ -107,18 +107,15 @@ def test_options_that_do_not_fit_are_refused(models, tmp_path, options, named):
 
 
 @pytest.mark.medium
-def test_share_of_a_source_and_strata_by_score(models, tmp_path):
+def test_share_of_a_source_is_kept_with_the_highest_scores(models, tmp_path):
     rows = [{"text": f"{text} {number}"} for number in range(30) for text in TEXTS]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = f"  web: {{path: {tmp_path}/a.jsonl, strata: {{by: quality, bounds: [0.5], repeat: [1, 3]}}}}\n"
     stages = f"stages:\n  - filter.classifier: {{model: {models[0]}, keep_share: 30%, score_column: quality}}\n"
-    tail = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\n"
-    run = runs.run_mixture(runs.write_mixture(tmp_path, source, stages, tail), make_engine=runs.InProcess)
-    assert run.report["sources"]["web"]["documents"]["kept"] == len(rows) * 30 // 100
-    assert run.report["thresholds"]["web"]["filter.classifier"]["share"] == 0.3
-    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/a.jsonl}}\n", stages, "tokenizer: none\n", "texts.yaml")
-    written = runs.run_mixture(path, output=tmp_path / "texts", make_engine=runs.InProcess)
-    files = sorted(Path(written.mixture.output, "documents").rglob("*.parquet"))
-    kept = pa.concat_tables([pq.read_table(file) for file in files])
-    threshold = run.report["thresholds"]["web"]["filter.classifier"]["threshold"]
-    assert min(kept.column("quality").to_pylist()) == threshold
+    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/a.jsonl}}\n", stages, "tokenizer: none\n")
+    run = runs.run_mixture(path, make_engine=runs.InProcess)
+    files = sorted(Path(run.mixture.output, "documents").rglob("*.parquet"))
+    kept = pa.concat_tables([pq.read_table(file) for file in files]).column("quality").to_pylist()
+    highest = sorted(_scores(models[0], "hq", batch_of([row["text"] for row in rows])))[-len(rows) * 30 // 100 :]
+    assert sorted(kept) == highest
+    found = run.report["thresholds"]["web"]["filter.classifier"]
+    assert (found["share"], found["threshold"]) == (0.3, min(kept))

@@ -50,7 +50,7 @@ OF_EACH = (
 KINDS = {"email": "EMAIL", "ip": "IP", "phone": "PHONE", "card": "CARD", "iban": "IBAN", "ssn": "SSN"}
 
 
-def test_pii_tag_replaces_each_kind_by_its_name() -> None:
+def test_pii_tag_replaces_each_kind_by_its_name_and_delete_by_nothing() -> None:
     out = _opened().process(batch_of([*TEXTS, OF_EACH])).columns["text"]
     out.validate(full=True)
     assert out.to_pylist() == [
@@ -60,6 +60,10 @@ def test_pii_tag_replaces_each_kind_by_its_name() -> None:
         "<EMAIL> <IP> é",
         "<EMAIL>, <IP>, <IP>, call <PHONE> or <PHONE>, <CARD>, <IBAN>, SSN <SSN>, https://<CREDENTIALS>@h.net/x",
     ]
+    assert _texts(_opened(replace="delete"), [TEXTS[0], "https://a:b@h.net/x"]) == ["Ask Jörg () or  at .", "https://h.net/x"]
+    assert "text" not in _opened().process(batch_of(["clean", "10.0.0.1"])).columns
+    for kind, tag in (KINDS | {"url_credentials": "CREDENTIALS"}).items():
+        assert set(re.findall("<[A-Z]+>", _texts(_opened(kinds=[kind]), [OF_EACH])[0])) == {f"<{tag}>"}
 
 
 def test_pii_counts_have_each_kind_per_document() -> None:
@@ -71,16 +75,6 @@ def test_pii_counts_have_each_kind_per_document() -> None:
     assert [out[name][4].as_py() for name in ("phone", "card", "iban", "ssn", "url_credentials")] == [2, 1, 1, 1, 0]
 
 
-@pytest.mark.parametrize(("kind", "tag"), [*KINDS.items(), ("url_credentials", "CREDENTIALS")])
-def test_pii_one_kind_alone_leaves_the_others(kind: str, tag: str) -> None:
-    assert set(re.findall("<[A-Z]+>", _texts(_opened(kinds=[kind]), [OF_EACH])[0])) == {f"<{tag}>"}
-
-
-def test_pii_delete_writes_nothing() -> None:
-    stage = _opened(replace="delete")
-    assert _texts(stage, [TEXTS[0], "https://bob:hunter2@h.net/x"]) == ["Ask Jörg () or  at .", "https://h.net/x"]
-
-
 def test_pii_fake_is_the_same_for_the_same_address_wherever_it_is() -> None:
     first, *_, last = _texts(_opened(replace="fake"), TEXTS)
     emails = re.findall(r"user-[0-9a-f]{8}@example\.com", first)
@@ -89,10 +83,6 @@ def test_pii_fake_is_the_same_for_the_same_address_wherever_it_is() -> None:
     assert ipaddress.ip_address(last.split()[1]) in ipaddress.ip_network("2001:db8::/32")
     assert _texts(_opened(replace="fake"), TEXTS[3:]) == [last]
     assert _texts(_opened(replace="fake", seed=2), TEXTS[3:]) != [last]
-
-
-def test_pii_batch_without_hits_passes_its_text_untouched() -> None:
-    assert "text" not in _opened().process(batch_of(["clean", "10.0.0.1"])).columns
 
 
 def test_pii_more_hits_than_allowed_drop_the_document() -> None:
@@ -192,10 +182,8 @@ def test_pii_auto_phone_regions_hold_for_each_document_of_a_batch() -> None:
     for text, found in zip(after, regions):
         assert {region for region, number in NATIONAL.items() if number not in text} == set(found.split())
     assert [_after(_opened(), batch.slice(row, row + 1))[0] for row in range(6)] == after
-
-
-def test_pii_auto_phone_regions_of_other_columns_are_not_read() -> None:
-    assert "text" not in _opened().process(_in_columns("(020) 7946 0018", url=7, languages="en")).columns
+    other_types = _in_columns(ALL_NATIONAL, url=7, languages="en")  # which are not read
+    assert {region for region, number in NATIONAL.items() if number not in _after(_opened(), other_types)[0]} == {"US"}
 
 
 @pytest.mark.medium
@@ -219,11 +207,6 @@ def test_pii_options_that_nothing_fits_are_refused(options: dict[str, object]) -
         Pii.model_validate(options)
 
 
-HOSTILE = [
-    *("version 415-555-2671 8.8.8.8", "378282246310005 3782 822463 10005", "<PHONE> 4155552671", "tel <b>"),
-    *("4111 1111 1111 1111 4242 4242 4242 4242", "jane@x.com 4111 1111 1111 1111", "http://a:b@c:d@e.com a@b.com@c.com"),
-    *("call 123-45-6789 987-65-4320", "+1 415 555 2671\nSSN\n123456789", "tel +1 415 555 2671 tel 4155552671"),
-]
 SCRAPS = [*" .-+()/:@\n,", "tel ", "call ", "version ", "SSN ", "4111 1111 1111 1111", "+41 44 668 18 00"]
 SCRAPS += scraps(
     "jane@x.com 8.8.8.8 415-555-2671 123-45-6789 GB82WEST12345698765432 http://a:b@ h.com 2001:4860::8:8 123456789 42"
@@ -235,7 +218,7 @@ def test_pii_redacting_twice_changes_nothing(replace: str) -> None:
     generator = np.random.default_rng(3)
     drawn = ["".join(SCRAPS[at] for at in generator.integers(0, len(SCRAPS), 12)) for _ in range(3000)]
     stage = _opened(replace=replace, phone_regions=["US", "CH", "DE"])
-    out = stage.process(batch_of([OF_EACH, *TEXTS, *HOSTILE, *drawn])).columns
+    out = stage.process(batch_of([OF_EACH, *TEXTS, *drawn])).columns
     assert min(pa.compute.sum(out[name]).as_py() for name in Pii.counts if "_by_" not in name) > 100
     assert "text" not in stage.process(batch_of(out["text"].to_pylist())).columns
 

@@ -178,6 +178,7 @@ def _edited(first: int, step: int, count: int) -> str:
 
 def test_coverage_finds_items_with_few_edits_and_with_many_by_a_low_threshold(stage: Callable[..., Ngram]) -> None:
     coverage = stage(LONG, profile="coverage")
+    assert (coverage.num_words, stage(LONG, profile="strict").num_words) == (5, 13)
     texts = [f"{FILLER}{_edited(12, 5, count)} {FILLER}" for count in (1, 9)]
     assert found_in(coverage, *texts) == [["long"], []]
     everywhere = _edited(11, 12, 99)

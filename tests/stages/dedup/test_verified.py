@@ -136,7 +136,12 @@ def test_verified_pairs_of_a_hot_key_are_two_a_document() -> None:
 
 @pytest.mark.parametrize(
     ("options", "least"),
-    [({}, 0.719), ({"threshold": 0.8}, 0.8), ({"bands": 20, "rows": 5}, 0.5493), ({"min_similarity": 0.9}, 0.9)],
+    [
+        ({}, 0.719),
+        ({"threshold": 0.8}, 0.8),
+        ({"bands": 20, "rows": 5}, 0.5493),
+        ({"threshold": 0.5, "min_similarity": 0.9}, 0.9),
+    ],
 )
 def test_verified_least_similarity_is_that_of_the_banding_unless_given(options: dict[str, object], least: float) -> None:
     assert Minhash.model_validate(options).least_similarity() == least

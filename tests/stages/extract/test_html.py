@@ -77,6 +77,19 @@ def test_html_header_charset_is_read_from_its_column() -> None:
         assert "Река и море" in _processed([page] * 2, charsets=charsets).columns["text"][0].as_py()
 
 
+@pytest.mark.parametrize(
+    ("detector", "is_read"), [("both", [True, True]), ("resiliparse", [False, True]), ("chardetng", [True, False])]
+)
+def test_html_undeclared_charset_is_that_of_the_chosen_detector(detector: str, is_read: list[bool]) -> None:
+    korean, islandic = (
+        "강은 마을 위 언덕에서 시작하여 오래된 물레방아와 들판을 지난다",
+        "Áin á upptök sín í hæðunum fyrir ofan bæinn",
+    )
+    pages = [article(f"<p>{korean}</p>{PARAGRAPH}").encode("euc_kr"), article(f"<p>{islandic}</p>{PARAGRAPH}").encode("cp1252")]
+    texts = _texts(pages, detector=detector)
+    assert [korean in texts[0], islandic in texts[1]] == is_read
+
+
 def test_html_pages_with_bad_bytes_are_counted() -> None:
     bad = article("<p>größer, schöner, weiter – und älter als überall</p>" * 3).encode() + b"\xff"
     result = _processed([bad + b" ", article(PARAGRAPH).encode()])
@@ -260,4 +273,4 @@ def test_html_fingerprint_covers_the_own_class_and_the_library_in_use() -> None:
     digests = {code_digest(_built(engine=engine)) for engine in ("resiliparse", "trafilatura", f"{OWN}:Shouts")}
     assert len({*digests, code_digest(_built(engine=f"{OWN}:Crashes")), code_digest(_built(detector="resiliparse"))}) == 5
     assert code_digest(_built()) in digests
-    assert "trafilatura" not in _built(engine="resiliparse").libraries_used()
+    assert ["trafilatura" in _built(engine=engine).libraries_used() for engine in ENGINES] == [True, False, True, True]

@@ -39,6 +39,7 @@ MEASURES: dict[str, list[tuple[str, str, float]]] = {
         ("duplicate_lines", "one\ntwo\n one\none", 1 / 4),
         ("duplicate_line_chars", "one\ntwo\n one\none", 3 / 16),
         ("duplicate_lines", "\nab\n", 1 / 3),  # empty lines at both ends
+        ("duplicate_lines", "\nab", 0),
         ("duplicate_paragraph_chars", "a\nb\n\na\nb", 3 / 8),
         ("top_2_gram", "one three two", 9 / 13),  # the first of n-grams that occur once
         ("top_2_gram", "a b, a b", 6 / 8),

@@ -99,6 +99,7 @@ def test_line_rules_too_much_removed_drops_the_document() -> None:
     assert reasons(stage, batch) == [None] + ["too_much_removed"] * 4
     assert result.value[1:].tolist() == [pytest.approx(1 / 19), 1, 1, 1]
     assert result.columns["text"][0].as_py() == words
+    assert reasons(LineRules(min_words=1), batch_of(["Word"])) == [None]
 
 
 def test_line_rules_white_space_is_removed_around_edited_texts_alone() -> None:

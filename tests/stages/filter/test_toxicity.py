@@ -11,11 +11,9 @@ import pytest
 from pydantic import ValidationError
 
 from datapipe.errors import UserError
-from datapipe.inspect.sweep import sweep
 from datapipe.stage.documents import DocumentBatch
 from stages.filter._lists.word_lists import read_lists
 from stages.filter.toxicity import Toxicity
-from tests.support import runs
 from tests.support.fasttext_files import Recipe
 from tests.support.global_stages import batch_of
 
@@ -66,6 +64,9 @@ def test_floor_of_hits_and_density_decide_together(lists):
     result = Toxicity(lists=lists, drop_by_list=True, max_density=0.1, min_hits=3).process(batch_of(texts))
     assert result.keep.tolist() == [True, False, True, True]
     assert result.value[1] == 1.0
+    tags = Toxicity(lists=lists, mode="tag", max_density=0.1, min_hits=3)  # whose measures are swept
+    assert [(rule.name, rule.option, rule.limit) for rule in tags.rules()] == [("listed_words", "max_density", 0.1)]
+    assert tags.process(batch_of(texts)).measured[0].tolist() == [0.0, 1.0, 0.03, 0.0]
 
 
 @pytest.fixture
@@ -126,14 +127,3 @@ def test_notes_tell_the_entries_and_those_that_are_never_found(lists):
 
 def test_one_long_line_is_searched_to_its_end(lists):
     assert _found(lists, "x" * 3_000_000 + " blorg")[0] == 1
-
-
-@pytest.mark.medium
-def test_tags_of_lists_are_swept(lists, tmp_path):
-    rows = [{"text": "blorg " * (number % 5) + "fine " * 20} for number in range(50)]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    stages = f"stages:\n  - filter.toxicity: {{lists: {{en: {lists['en']}}}, min_hits: 1, mode: tag}}\n"
-    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/a.jsonl}}\n", stages, "tokenizer: none\n")
-    run = runs.run_mixture(path, make_engine=runs.InProcess)
-    found = sweep(str(run.mixture.output), "filter.toxicity.max_density", thresholds=[0.0, 0.1, 0.2]).total
-    assert [kept.alone.documents for kept in found.kept] == [10, 30, 50]

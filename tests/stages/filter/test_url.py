@@ -83,7 +83,7 @@ def test_url_host_has_no_dot_at_its_end() -> None:
     assert _host("http://www.example.com./a") == "example.com"
 
 
-CASES: list[tuple[dict[str, Any], dict[str | None, str | None]]] = [
+CASES: list[tuple[dict[str, Any], dict[Any, str | None]]] = [
     (
         {"domains": ["www.example.com"]},  # all below it, and none beside it
         {"example.com/a": "domain", "https://a.b.Example.com:80": "domain", "badexample.com": None, "example.com.org": None}

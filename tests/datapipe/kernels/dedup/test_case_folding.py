@@ -6,12 +6,10 @@ import hashlib
 import random
 import sys
 from collections.abc import Sequence
-from unicodedata import normalize
 
 import numpy as np
 import pytest
 
-from datapipe.kernels.dedup import case_folding
 from datapipe.kernels.dedup.case_folding import GROWTH, MOST_MARKS, Folding, fold_texts, text_folding, word_folding
 from datapipe.kernels.dedup.word_characters import word_table
 from tests.oracles import case_folding as oracle
@@ -63,13 +61,6 @@ def test_fold_case_strings_of_marks_jamo_and_broken_bytes_equal_the_oracle() -> 
     assert _words(texts) == [oracle.words(text) for text in texts]
 
 
-@pytest.mark.parametrize("form", ["NFC", "NFD"])
-def test_fold_case_canonically_equivalent_texts_fold_to_the_same(form: str) -> None:
-    texts = ["".join(random.Random(seed).choices(HARD, k=30)) for seed in range(500)]
-    other = [normalize(form, text).encode() for text in texts]  # type: ignore[arg-type]
-    assert _folded(other, text_folding()) == _folded([text.encode() for text in texts], text_folding())
-
-
 def test_fold_case_longer_rows_of_marks_than_are_ordered_keep_every_mark() -> None:
     marks = "\u0301\u0323" * (2 * MOST_MARKS)
     (folded,) = _folded([("a" + marks).encode()], text_folding())
@@ -82,10 +73,3 @@ def test_tables_are_the_same_on_every_version_of_python() -> None:
     for table in (*text_folding()[:2], *word_folding()[:2], word_table()):
         hasher.update(table.tobytes())
     assert hasher.hexdigest() == "92c6972aae78e6514838f94c52d28f8bc2cdf37649e9f5d4ebbe0462dfdb88af"
-
-
-@pytest.mark.medium
-def test_unchanged_ranges_hold_no_character_that_folds() -> None:
-    for start, stop in case_folding._UNCHANGED:
-        codes = [code for code in range(start, stop) if not 0xAC00 <= code < 0xD7A4]
-        assert all(case_folding.folded_characters(chr(code)) == [code] for code in codes)

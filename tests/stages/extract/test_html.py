@@ -24,7 +24,7 @@ TEXT = PARAGRAPH.removeprefix("<p>").removesuffix("</p>")
 
 def _processed(pages: list[bytes], charsets: list[str | None] | None = None, **options: Any) -> FilterResult:
     extra = {} if charsets is None else {"charset": pa.array(charsets, pa.string())}
-    return opened(Html.model_validate(options)).process(batch_of(pages, **extra))
+    return Html.model_validate(options).process(batch_of(pages, **extra))  # makes its engine itself, if nobody opened it
 
 
 def _reasons(pages: list[bytes], **options: Any) -> list[str | None]:
@@ -77,17 +77,11 @@ def test_html_header_charset_is_read_from_its_column() -> None:
         assert "Река и море" in _processed([page] * 2, charsets=charsets).columns["text"][0].as_py()
 
 
-@pytest.mark.parametrize(
-    ("detector", "is_read"), [("both", [True, True]), ("resiliparse", [False, True]), ("chardetng", [True, False])]
-)
-def test_html_undeclared_charset_is_that_of_the_chosen_detector(detector: str, is_read: list[bool]) -> None:
-    korean, islandic = (
-        "강은 마을 위 언덕에서 시작하여 오래된 물레방아와 들판을 지난다",
-        "Áin á upptök sín í hæðunum fyrir ofan bæinn",
-    )
-    pages = [article(f"<p>{korean}</p>{PARAGRAPH}").encode("euc_kr"), article(f"<p>{islandic}</p>{PARAGRAPH}").encode("cp1252")]
-    texts = _texts(pages, detector=detector)
-    assert [korean in texts[0], islandic in texts[1]] == is_read
+@pytest.mark.parametrize(("detector", "is_read"), [("both", True), ("resiliparse", False), ("chardetng", True)])
+def test_html_undeclared_charset_is_that_of_the_chosen_detector(detector: str, is_read: bool) -> None:
+    korean = "강은 마을 위 언덕에서 시작하여 오래된 물레방아와 들판을 지난다"
+    [text] = _texts([article(f"<p>{korean}</p>{PARAGRAPH}").encode("euc_kr")], detector=detector)
+    assert (korean in text) == is_read
 
 
 def test_html_pages_with_bad_bytes_are_counted() -> None:

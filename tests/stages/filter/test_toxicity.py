@@ -14,6 +14,7 @@ from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
 from stages.filter._lists.word_lists import read_lists
 from stages.filter.toxicity import Toxicity
+from tests.support.decisions import opened
 from tests.support.fasttext_files import Recipe
 from tests.support.global_stages import batch_of
 
@@ -77,7 +78,9 @@ def model(tmp_path) -> Path:
 def test_lists_and_model_drop_what_fails_both_or_one(lists, model):
     texts = ["blorg the and", "the and der", "blorg und", "", "blorg the the the"]
     batch = batch_of(texts)
-    either = Toxicity(lists=lists, model=model, min_hits=1, max_score=0.5, drop_if="either", write=True).process(batch)
+    stage = Toxicity(lists=lists, model=model, min_hits=1, max_score=0.5, drop_if="either", write=True)
+    assert set(stage.input_files()) == {str(model), *map(str, lists.values())}
+    either = opened(stage).process(batch)
     both = Toxicity(lists=lists, model=model, min_hits=1, max_score=0.5).process(batch)
     listed = [hits > 0 for hits in either.columns["listed_words"].to_pylist()]
     scored = [score > 0.5 for score in either.columns["toxicity_score"].to_pylist()]

@@ -9,9 +9,8 @@ from typing import Any
 from unicodedata import combining, normalize
 
 from tests.oracles.case_folding import kind, visible
-from tests.oracles.minhash import mix
+from tests.oracles.hashing import MASK, mix, polynomial
 
-_MASK = 2**64 - 1
 _PRIME, _RADIX, _LENGTH = 0x9E3779B97F4A7C15, 0xD1342543DE82EF9B, 0xA0761D6478BD642F
 _SALT = 0xD6E8FEB86659FD93
 _ROLES = {"A": "alone", "L": "letters", "N": "letters", "M": "letters"}
@@ -30,7 +29,7 @@ class Word:
     def hashed(self) -> int:
         value = 0xCBF29CE484222325
         for character in self.form:
-            value = (value ^ ord(character)) * _PRIME & _MASK
+            value = (value ^ ord(character)) * _PRIME & MASK
         return mix(value)
 
 
@@ -85,17 +84,11 @@ def words(text: bytes) -> list[Word]:
 
 def key_of(run: Sequence[Word], salt: int) -> int:
     """The key of a run of words."""
-    value = 0
-    for word in run:
-        value = (value * _RADIX + word.hashed) & _MASK
-    return mix((value + salt * _SALT + len(run) * _LENGTH) & _MASK) or 1
+    return mix((prefix_of(run) + salt * _SALT + len(run) * _LENGTH) & MASK) or 1
 
 
 def prefix_of(run: Sequence[Word]) -> int:
-    value = 0
-    for word in run:
-        value = (value * _RADIX + word.hashed) & _MASK
-    return value
+    return polynomial(word.hashed for word in run)
 
 
 def window_ends(found: Sequence[Word], weight: int) -> list[tuple[int, int]]:
@@ -128,7 +121,7 @@ def pieces(text: str, matches: Sequence[tuple[int, int]], margin: int, least: in
 
 
 def pair_key(answer: int, question: int) -> int:
-    return mix(answer ^ ((question + 1) * _RADIX & _MASK)) or 1
+    return mix(answer ^ ((question + 1) * _RADIX & MASK)) or 1
 
 
 def passages(item: int, matches: Sequence[tuple[int, int, int, int, int]], postings: Any) -> list[list[Any]]:

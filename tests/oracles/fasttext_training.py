@@ -8,8 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tests.oracles import fasttext as oracle
-
-_ALL_BITS = 2**64
+from tests.oracles.hashing import MASK, mix
 
 
 def words(text: bytes, known: set[bytes]) -> list[bytes]:
@@ -21,11 +20,8 @@ def random_rows(seed: int, num_rows: int, dim: int) -> np.ndarray:
     """(num_rows, dim) float32 of splitmix64, between -1 / dim and 1 / dim."""
     values = []
     for _ in range(num_rows * dim):
-        seed = (seed + 0x9E3779B97F4A7C15) % _ALL_BITS
-        mixed = ((seed ^ seed >> 30) * 0xBF58476D1CE4E5B9) % _ALL_BITS
-        mixed = ((mixed ^ mixed >> 27) * 0x94D049BB133111EB) % _ALL_BITS
-        mixed ^= mixed >> 31
-        values.append(np.float32((mixed >> 40) / 2**23 - 1) * np.float32(1 / dim))
+        seed = (seed + 0x9E3779B97F4A7C15) & MASK
+        values.append(np.float32((mix(seed) >> 40) / 2**23 - 1) * np.float32(1 / dim))
     return np.array(values, np.float32).reshape(num_rows, dim)
 
 
@@ -67,10 +63,7 @@ def _learn(
     rows: Sequence[int], target: int, rate: np.float32, is_softmax: bool, inputs: np.ndarray, outputs: np.ndarray
 ) -> None:
     share = np.float32(1 / len(rows))
-    hidden = np.zeros(inputs.shape[1], np.float32)
-    for row in rows:
-        hidden = hidden + inputs[row]
-    hidden = hidden * share
+    hidden = oracle.mean(inputs[rows])
     products = np.array([oracle.dot(output, hidden) for output in outputs], np.float32)
     chances = oracle.softmax_scores(products) if is_softmax else [oracle.logistic(float(product)) for product in products]
     gradient = np.zeros_like(hidden)

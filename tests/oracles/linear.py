@@ -6,13 +6,13 @@ import math
 import random
 import unicodedata
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from datapipe.kernels.learned.exponential import logistic
 from datapipe.kernels.text.unicode_words import UNSPACED
-from tests.oracles.words import characters, mixed
+from tests.oracles.hashing import MASK, fnv, mix, polynomial
+from tests.oracles.words import characters
 
-_ALL_BITS = 2**64 - 1
 _GOLDEN, _FACTOR = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 _BLANKS = " \xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
@@ -49,30 +49,18 @@ def word_is_alone(word: bytes) -> bool:
     return bool(word) and _kind(next(characters(word))[1]) == "a"
 
 
-def _fnv(word: bytes) -> int:
-    value = 0xCBF29CE484222325
-    for byte in word:
-        value = (value ^ byte) * 0x100000001B3 & _ALL_BITS
-    return value
-
-
 def _slot(items: Sequence[int], bits: int) -> int:
-    hashed = 0
-    for item in items:
-        hashed = (hashed * _FACTOR + item) & _ALL_BITS
-    return ((hashed ^ hashed >> 32) * _GOLDEN & _ALL_BITS) >> (64 - bits)
+    hashed = polynomial(items, _FACTOR)
+    return ((hashed ^ hashed >> 32) * _GOLDEN & MASK) >> (64 - bits)
 
 
 def _character_slot(items: Sequence[int], bits: int) -> int:
-    hashed = 0
-    for item in items:
-        hashed = (hashed * _FACTOR + item * _GOLDEN) & _ALL_BITS
-    return hashed >> (64 - bits)
+    return polynomial((item * _GOLDEN for item in items), _FACTOR) >> (64 - bits)
 
 
 def word_slots(text: bytes, bits: int) -> dict[int, int]:
     """The slots of words and of pairs of words, in the order of their first occurrence; each counts once."""
-    hashes = [_fnv(word) for word in _words(text)]
+    hashes = [fnv(word) for word in _words(text)]
     slots = []
     for index, hashed in enumerate(hashes):
         slots += [_slot([hashed], bits), *([_slot(hashes[index - 1 : index + 1], bits)] if index else [])]
@@ -113,15 +101,17 @@ def sums(text: bytes, bits: tuple[int, int], entries: list[list[int]], scales: l
 
 
 def shuffled(count: int, seed: int, number: int) -> list[int]:
-    state, order = mixed((seed + number * _GOLDEN) & _ALL_BITS), list(range(count))
+    state, order = mix((seed + number * _GOLDEN) & MASK), list(range(count))
     for index in range(count - 1, 0, -1):
-        state = (state + _GOLDEN) & _ALL_BITS
-        other = mixed(state) % (index + 1)
+        state = (state + _GOLDEN) & MASK
+        other = mix(state) % (index + 1)
         order[index], order[other] = order[other], order[index]
     return order
 
 
 Row = list[tuple[int, float]]
+Improve = Callable[[int, float, float], tuple[float, float, float]]
+"""The next dual of a document, the change of the weights, and how far that is, by the product and the dual before."""
 
 
 def _dot(weights: list[float], row: Row) -> float:
@@ -152,39 +142,42 @@ def best_dual(margin: float, square: float, cost: float, dual: float) -> float:
     return cost * sigmoid(-guess)
 
 
-def fit_classes(
-    rows: list[Row], squares: list[float], signs: list[float], costs: list[float], seed: int, passes: int, tolerance: float
+def _fit(
+    rows: list[Row], seed: int, passes: int, tolerance: float, improve: Improve
 ) -> tuple[int, list[float], list[float], list[int]]:
     """Passes, duals, and the last order; the weights of slots 0 to 63 and the bias."""
     weights, duals, order = [0.0] * 65, [0.0] * len(rows), list[int]()
     for number in range(passes):
         order, largest = shuffled(len(rows), seed, number), 0.0
         for doc in order:
-            dual = best_dual(signs[doc] * _dot(weights, rows[doc]), squares[doc] + 1.0, costs[doc], duals[doc])
-            change, duals[doc] = (dual - duals[doc]) * signs[doc], dual
+            duals[doc], change, progress = improve(doc, _dot(weights, rows[doc]), duals[doc])
             _add(weights, rows[doc], change)
-            largest = max(largest, abs(change) / costs[doc])
+            largest = max(largest, abs(progress))
         if largest <= tolerance:
             return number + 1, weights, duals, order
     return passes, weights, duals, order
+
+
+def fit_classes(
+    rows: list[Row], squares: list[float], signs: list[float], costs: list[float], seed: int, passes: int, tolerance: float
+) -> tuple[int, list[float], list[float], list[int]]:
+    def improve(doc: int, product: float, before: float) -> tuple[float, float, float]:
+        dual = best_dual(signs[doc] * product, squares[doc] + 1.0, costs[doc], before)
+        change = (dual - before) * signs[doc]
+        return dual, change, change / costs[doc]
+
+    return _fit(rows, seed, passes, tolerance, improve)
 
 
 def fit_numbers(
     rows: list[Row], squares: list[float], targets: list[float], costs: list[float], seed: int, passes: int, tolerance: float
 ) -> tuple[int, list[float], list[float], list[int]]:
-    """As `fit_classes`."""
-    weights, duals, order = [0.0] * 65, [0.0] * len(rows), list[int]()
-    for number in range(passes):
-        order, largest = shuffled(len(rows), seed, number), 0.0
-        for doc in order:
-            missing = targets[doc] - _dot(weights, rows[doc]) - duals[doc] / (2.0 * costs[doc])
-            change = missing / (squares[doc] + 1.0 + 1.0 / (2.0 * costs[doc]))
-            duals[doc] += change
-            _add(weights, rows[doc], change)
-            largest = max(largest, abs(change) * (squares[doc] + 1.0))
-        if largest <= tolerance:
-            return number + 1, weights, duals, order
-    return passes, weights, duals, order
+    def improve(doc: int, product: float, before: float) -> tuple[float, float, float]:
+        missing = targets[doc] - product - before / (2.0 * costs[doc])
+        change = missing / (squares[doc] + 1.0 + 1.0 / (2.0 * costs[doc]))
+        return before + change, change, change * (squares[doc] + 1.0)
+
+    return _fit(rows, seed, passes, tolerance, improve)
 
 
 def random_rows(rng: random.Random, count: int) -> list[Row]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from tests.oracles.case_folding import words
-
-_MASK = 2**64 - 1
+from tests.oracles.hashing import MASK, mix, polynomial
 
 
 def characters(text: bytes) -> list[bytes]:
@@ -22,31 +21,18 @@ def jaccard(a: bytes, b: bytes, ngram: int) -> float:
     return len(first & second) / len(first | second)
 
 
-def mix(value: int) -> int:
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
-    return value ^ (value >> 31)
-
-
 def word_hash(word: bytes) -> int:
     """The word hashed eight bytes at a time; the last part is shorter than eight bytes, perhaps empty."""
     hashed = 0xCBF29CE484222325
     for start in range(0, len(word) // 8 * 8, 8):
-        hashed = (hashed ^ int.from_bytes(word[start : start + 8], "little")) * 0x9E3779B97F4A7C15 & _MASK
+        hashed = (hashed ^ int.from_bytes(word[start : start + 8], "little")) * 0x9E3779B97F4A7C15 & MASK
         hashed ^= hashed >> 29
     last = int.from_bytes(word[len(word) // 8 * 8 :], "little")
-    return mix((hashed ^ last) * 0x9E3779B97F4A7C15 & _MASK)
+    return mix((hashed ^ last) * 0x9E3779B97F4A7C15 & MASK)
 
 
 def character_hash(character: bytes) -> int:
     return mix(int.from_bytes(character, "little") ^ 0xA0761D6478BD642F)
-
-
-def polynomial(shingle: list[int]) -> int:
-    value = 0
-    for hashed in shingle:
-        value = (value * 0xD1342543DE82EF9B + hashed) & _MASK
-    return value
 
 
 def signature(text: bytes, a: list[int], b: list[int], ngram: int, by_character: bool = False) -> tuple[int, int, list[int]]:
@@ -55,7 +41,7 @@ def signature(text: bytes, a: list[int], b: list[int], ngram: int, by_character:
     inputs = [mix(polynomial(hashes[i : i + ngram])) >> 32 for i in range(len(hashes) - ngram + 1)]
     least = []
     for multiplier, addend in zip(a, b, strict=True):
-        values = [((multiplier * x + addend + 2**63) & _MASK) >> 32 for x in inputs]  # the sign bit is turned
+        values = [((multiplier * x + addend + 2**63) & MASK) >> 32 for x in inputs]  # the sign bit is turned
         least.append(min(values, default=0xFFFFFFFF))
     return len(hashes), mix(polynomial(hashes[-ngram:]) ^ len(hashes)), least
 
@@ -70,7 +56,7 @@ def band_rows(signatures: list[tuple[int, int, list[int]]], ngram: int, num_band
         for index in range(num_bands if num_words >= ngram else 0):
             hashed = mix(index + 1)
             for value in signed[index * rows : (index + 1) * rows]:
-                hashed = (hashed ^ value) * 0x9E3779B97F4A7C15 & _MASK
+                hashed = (hashed ^ value) * 0x9E3779B97F4A7C15 & MASK
                 hashed ^= hashed >> 29
             out.append((mix(hashed), document))
     return out

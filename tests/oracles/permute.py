@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
+from tests.oracles.hashing import mix
+
 WORD = 2**64
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-def finalise(value: int) -> int:
-    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) % WORD
-    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) % WORD
-    return value ^ (value >> 31)
-
-
 def round_keys(key: int, num_rounds: int) -> list[int]:
-    return [finalise((key + number * GOLDEN) % WORD) for number in range(1, num_rounds + 1)]
+    return [mix((key + number * GOLDEN) % WORD) for number in range(1, num_rounds + 1)]
 
 
 def feistel(index: int, size: int, keys: list[int]) -> int:
@@ -25,9 +21,9 @@ def feistel(index: int, size: int, keys: list[int]) -> int:
         high, low = divmod(index, 2**low_bits)
         for number, key in enumerate(keys):
             if number % 2 == 0:
-                high ^= finalise(low ^ key) % 2**high_bits
+                high ^= mix(low ^ key) % 2**high_bits
             else:
-                low ^= finalise(high ^ key) % 2**low_bits
+                low ^= mix(high ^ key) % 2**low_bits
         index = high * 2**low_bits + low
         if index < size:
             return index
@@ -35,12 +31,12 @@ def feistel(index: int, size: int, keys: list[int]) -> int:
 
 def shuffled(key: int, size: int) -> list[int]:
     """Fisher-Yates from the last entry down; each draw is uniform: biased 32-bit words are drawn again."""
-    table, counter = list(range(size)), finalise(key)
+    table, counter = list(range(size)), mix(key)
     for last in range(size - 1, 0, -1):
         choices = last + 1
         while True:
             counter = (counter + GOLDEN) % WORD
-            chosen, fraction = divmod((finalise(counter) >> 32) * choices, 2**32)
+            chosen, fraction = divmod((mix(counter) >> 32) * choices, 2**32)
             if fraction >= 2**32 % choices:
                 break
         table[last], table[chosen] = table[chosen], table[last]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from tests.oracles.words import mixed
+from tests.oracles.hashing import MASK, mix
 
-_FACTOR, _ALL_BITS = 0x9E3779B97F4A7C15, 2**64 - 1
+_FACTOR = 0x9E3779B97F4A7C15
 
 
 def of_units(hashes: Sequence[int], chars: Sequence[int], every: bool) -> list[int]:
@@ -31,7 +31,7 @@ def paragraphs(
         if opening:
             joined_hashes.append(0)
             joined_chars.append(-joint_chars)
-        joined_hashes[-1] = mixed((joined_hashes[-1] * _FACTOR + hashed) & _ALL_BITS)
+        joined_hashes[-1] = mix((joined_hashes[-1] * _FACTOR + hashed) & MASK)
         joined_chars[-1] += length + joint_chars
     return joined_hashes, joined_chars
 

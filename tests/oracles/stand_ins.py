@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.oracles.minhash import mix
+from tests.oracles.hashing import mix
 
 
 def _card(digits: str) -> str:

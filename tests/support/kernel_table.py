@@ -1,14 +1,18 @@
 """One row per kernel: the kernel, its oracle, and how its arguments are made of a case. Tests and benchmarks walk the table.
 
-    tests/support/kernel_rows/<module>.py   ROWS of the kernels in that module, read by looking into the folder
+    tests/support/kernel_rows/<family>.py   the rows of the kernels in that folder of `datapipe/kernels`
     CASES                                   batches of texts: random, hostile and generated; with a seed for other arguments
 
-Adding a kernel is adding a row:
+Adding a kernel is adding a row, a function of a case that yields twice:
 
-    Row(kernel=words.split_words, arguments=make_arguments, oracle=expected, num_outputs=6)
+    @row(text_hashes.squeeze_space, valid_only=True)
+    def squeeze_space(case: Case) -> Steps:
+        yield [case.offsets, case.data], [*room(len(case.offsets), np.int64), *room(len(case.data), np.uint8)]
+        texts = [oracle.squeeze_space(text.decode()).encode() for text in case.texts]
+        yield None, [offsets_of(texts), joined(texts)]
 
-`make_arguments(case)` returns the kernel's arguments, outputs last. `expected(*inputs)` gets those before the outputs and
-returns (what the kernel returns, [what is at the start of each output, ...]).
+First it yields the inputs and the outputs of the kernel, fresh ones each time; then what the kernel returns, and what is at
+the start of each output. The oracle is computed before the kernel runs.
 
 Importing this module imports no kernel: `kernel_names` reads the sources, and `all_rows` imports what it needs.
 """
@@ -19,9 +23,9 @@ import ast
 import importlib
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache, cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +34,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from datapipe.kernels import Kernel
+    from datapipe.kernels.text.words import Lines, Words
 
 PARAMETER = "kernel_name"
 """The parameter of tests that walk the table. The kernels that it names are compiled before the first test runs."""
@@ -40,6 +45,11 @@ _ROWS_FOLDER = Path(__file__).parent / "kernel_rows"
 _HUGE_LINE_BYTES = 4_000 if RUNS_AS_PYTHON else 100_000
 
 
+Steps = Iterator[tuple[Any, Sequence[Any]]]
+"""(inputs, outputs), then (what the kernel returns, the start of each output); a record of arrays is one output, and the
+oracle gives its arrays one by one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A batch of texts, which need not be UTF-8, somewhere inside a larger buffer.
@@ -48,26 +58,87 @@ class Case:
         texts: the bytes of each document.
         seed: for arguments that are not text.
         valid: whether every text is UTF-8.
+        before, after: bytes of the buffer that belong to no document.
     """
 
     texts: tuple[bytes, ...]
     seed: int = 0
     valid: bool = True
+    before: bytes = b"#\xe2\x80"
+    after: bytes = b"\xa6. the"
 
     @cached_property
     def data(self) -> np.ndarray:
-        """The texts' bytes between some that belong to no document: (num_bytes,) uint8."""
-        return np.frombuffer(b"#\xe2\x80" + b"".join(self.texts) + b"\xa6. the", np.uint8)
+        """(num_bytes,) uint8."""
+        return np.frombuffer(self.before + b"".join(self.texts) + self.after, np.uint8)
 
     @cached_property
     def offsets(self) -> np.ndarray:
         """(num_docs + 1,) int64."""
-        return np.cumsum([3, *map(len, self.texts)], dtype=np.int64)
+        return offsets_of(self.texts, len(self.before))
+
+    @property
+    def begins(self) -> list[int]:
+        return self.offsets[:-1].tolist()
 
     @property
     def generator(self) -> np.random.Generator:
         """A fresh generator, so that arguments are the same each time they are made."""
         return np.random.default_rng(self.seed)
+
+    @cached_property
+    def words(self) -> Words:
+        from datapipe.kernels.text.words import find_words
+
+        with np.errstate(over="ignore"):
+            return find_words(self.offsets, self.data)
+
+    @cached_property
+    def lines(self) -> Lines:
+        from datapipe.kernels.text.words import find_lines
+
+        with np.errstate(over="ignore"):
+            return find_lines(self.offsets, self.data)
+
+    def having(self, texts: Iterable[bytes], before: bytes = b"#\xe2\x80", after: bytes = b"\xa6. the") -> Case:
+        """A case with other texts."""
+        return replace(self, texts=tuple(texts), before=before, after=after)
+
+    def spiced(self, spices: Sequence[bytes], share: float) -> Case:
+        """The case with a share of its words replaced by others."""
+        rng = random.Random(self.seed)
+        texts = [text.split(b" ") for text in self.texts]
+        return self.having(b" ".join(rng.choice(spices) if rng.random() < share else word for word in text) for text in texts)
+
+    def spans(self, starts: np.ndarray, lengths: np.ndarray) -> list[bytes]:
+        """The bytes of words or lines."""
+        return [self.data[start : start + length].tobytes() for start, length in zip(starts, lengths, strict=True)]
+
+
+def offsets_of(items: Iterable[Sized], first: int = 0) -> np.ndarray:
+    """(num_items + 1,) int64: where each item begins and the last one ends, where they lie end to end."""
+    return np.cumsum([first, *map(len, items)], dtype=np.int64)
+
+
+def joined(texts: Iterable[bytes]) -> np.ndarray:
+    """The bytes of all texts."""
+    return np.frombuffer(b"".join(texts), np.uint8)
+
+
+def columns(rows: Iterable[Sequence[Any]], number: int) -> list[list[Any]]:
+    """The first columns of rows, which may be none."""
+    kept = list(rows)
+    return [[entries[column] for entries in kept] for column in range(number)]
+
+
+def grouped(offsets: np.ndarray, items: Any) -> list[Any]:
+    """The items of each document."""
+    return [items[start:stop] for start, stop in zip(offsets[:-1].tolist(), offsets[1:].tolist(), strict=True)]
+
+
+def room(size: Any, *types: Any) -> list[np.ndarray]:
+    """Outputs in which something else is written than a kernel writes there."""
+    return [np.full(size, 85, kind) for kind in types]
 
 
 class Comparison(NamedTuple):
@@ -83,38 +154,36 @@ class Row:
 
     Attributes:
         kernel: as declared in `datapipe/kernels`.
-        arguments: makes them of a case, fresh ones each time.
-        oracle: the inputs -> (what is returned, the start of each output).
-        num_outputs: how many of the last arguments the kernel writes to; the oracle tells the arrays of a record one by one.
+        steps: its arguments and its results for a case.
         variant: tells rows of one kernel apart.
         valid_only: the kernel is promised UTF-8, and says so.
-        from_case: the oracle is given the case, where its texts are not among the inputs.
     """
 
     kernel: Kernel[..., Any]
-    arguments: Callable[[Case], Sequence[Any]]
-    oracle: Callable[..., tuple[Any, Sequence[Any]]]
-    num_outputs: int = 1
+    steps: Callable[[Case], Steps]
     variant: str = ""
     valid_only: bool = False
-    from_case: bool = False
 
     @property
     def name(self) -> str:
         return f"{self.kernel.name}-{self.variant}" if self.variant else self.kernel.name
 
+    @cached_property
+    def num_outputs(self) -> int:
+        """How many of the last arguments the kernel writes to."""
+        return len(next(self.steps(CASES["lines"]))[1])
+
+    def arguments(self, case: Case) -> list[Any]:
+        inputs, outputs = next(self.steps(case))
+        return [*inputs, *outputs]
+
     def run(self, case: Case) -> tuple[Any, list[Any]]:
         """What the kernel returns and its outputs."""
-        arguments = list(self.arguments(case))
-        returned = self.kernel(*arguments)
-        outputs = arguments[len(arguments) - self.num_outputs :]
-        return returned, [array for output in outputs for array in (output if isinstance(output, tuple) else (output,))]
+        return self._call(*next(self.steps(case)))
 
     def expected(self, case: Case) -> tuple[Any, Sequence[Any]]:
-        if self.from_case:
-            return self.oracle(case)
-        arguments = self.arguments(case)
-        return self.oracle(*arguments[: len(arguments) - self.num_outputs])
+        _, results = self.steps(case)
+        return results
 
     @property
     def cases(self) -> dict[str, Case]:
@@ -123,8 +192,8 @@ class Row:
 
     def compare(self, case: Case) -> Comparison:
         """Runs the kernel and its oracle on a case."""
-        returned, outputs = self.run(case)
-        expected_return, expected = self.expected(case)
+        arguments, (expected_return, expected) = self.steps(case)
+        returned, outputs = self._call(*arguments)
         num_values = sum(map(len, expected)) + (expected_return is not None)
         if returned != expected_return:
             return Comparison(num_values, f"returned {returned}, expected {expected_return}")
@@ -136,19 +205,43 @@ class Row:
                 return Comparison(num_values, f"output {number}: {error}")
         return Comparison(num_values, None)
 
+    def _call(self, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, list[Any]]:
+        returned = self.kernel(*inputs, *outputs)
+        return returned, [array for output in outputs for array in (output if isinstance(output, tuple) else (output,))]
+
+
+_ROWS: list[Row] = []
+"""The rows of the files that were imported."""
+
+
+def row(kernel: Any, *arguments: Any, variant: str = "", valid_only: bool = False) -> Callable[..., Any]:
+    """Declares the row of a kernel, or one of several: its function gets these arguments after the case."""
+
+    def declare(steps: Callable[..., Steps]) -> Callable[..., Steps]:
+        make = partial(_made, steps, arguments)
+        _ROWS.append(Row(kernel=kernel, steps=make, variant=variant, valid_only=valid_only))
+        return steps
+
+    return declare
+
+
+def _made(steps: Callable[..., Steps], arguments: Sequence[Any], case: Case) -> Steps:
+    return steps(case, *arguments)
+
 
 def all_rows() -> list[Row]:
     """The rows of every file in `kernel_rows/`."""
-    names = sorted(path.stem for path in _ROWS_FOLDER.glob("*.py"))
-    return [row for name in names for row in importlib.import_module(f"tests.support.kernel_rows.{name}").ROWS]
+    for path in sorted(_ROWS_FOLDER.glob("*.py")):
+        importlib.import_module(f"tests.support.kernel_rows.{path.stem}")
+    return _ROWS
 
 
 @cache
 def rows_by_kernel() -> dict[str, list[Row]]:
     """The rows of each kernel, by its name. A kernel has several where its options matter."""
     rows: dict[str, list[Row]] = {}
-    for row in all_rows():
-        rows.setdefault(row.kernel.name, []).append(row)
+    for each in all_rows():
+        rows.setdefault(each.kernel.name, []).append(each)
     return rows
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from datapipe.kernels.redact.secrets import Rules
 from datapipe.kernels.types import input_record
 from stages.redact._rules import built_in, compiled_rules, spelt_names, user_rules
 from stages.redact.secrets import KINDS
-from tests.oracles.secrets import Hit, Span
+from tests.oracles.secrets import Hit
 from tests.support.kernel_table import Case
 from tests.support.synthetic_secrets import ALPHABETS, FRAMES, LENGTHS, drawn_tokens
 
@@ -53,20 +52,21 @@ def _scraps(seed: int) -> list[str]:
     return [*tokens, *framed, *values, *halves, *(sign for sign in signs for _ in range(12)), "api_key", "EXAMPLE", "é"]
 
 
-def secret_texts(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """The texts of a case with scraps of secrets around them: offsets and bytes."""
+def secret_texts(case: Case) -> Case:
+    """The texts of a case with scraps of secrets around them."""
     rng, scraps = random.Random(case.seed), _scraps(case.seed % 5)
     texts = [
         "".join(rng.choices(scraps, k=6)).encode() + text[:200] + ("\n" + "".join(rng.choices(scraps, k=8))).encode()
         for text in case.texts
     ]
-    return np.cumsum([4, *map(len, texts)], dtype=np.int64), np.frombuffer(b"ghp_" + b"".join(texts) + b"AK", np.uint8)
+    return case.having(texts, b"ghp_", b"AK")
 
 
-def hits_of(offsets: np.ndarray, data: np.ndarray) -> Hits:
+def hits_of(case: Case) -> Hits:
     """All hits of the built-in keywords."""
-    out = HitsOut(np.empty(20 * len(data) + 99, np.int64), np.empty(20 * len(data) + 99, np.int32), np.empty(1, np.int64))
-    number = find_keywords(offsets, data, int(offsets[0]), rules().keywords, out)
+    size = 20 * len(case.data) + 99
+    out = HitsOut(np.empty(size, np.int64), np.empty(size, np.int32), np.empty(1, np.int64))
+    number = find_keywords(case.offsets, case.data, int(case.offsets[0]), rules().keywords, out)
     return input_record(Hits, (out.positions[:number], out.numbers[:number]))
 
 
@@ -74,22 +74,10 @@ def spans_out(capacity: int) -> SpansOut:
     return SpansOut(np.empty(capacity, np.int64), np.empty(capacity, np.int64), np.empty(capacity, np.uint8))
 
 
-def by_document(offsets: np.ndarray, data: np.ndarray, hits: Hits) -> list[tuple[int, bytes, list[Hit]]]:
-    """Begin, text and hits of each document."""
-    documents = np.searchsorted(offsets[1:], hits.positions, side="right")
-    return [
-        (
-            int(begin),
-            data[begin:end].tobytes(),
-            [
-                (int(position - begin), words()[number])
-                for position, number in zip(hits.positions[documents == row], hits.numbers[documents == row])
-            ],
-        )
-        for row, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:]))
-    ]
-
-
-def as_outputs(spans: list[Span]) -> tuple[int, list[Any]]:
-    """What a kernel returns that finds these spans."""
-    return len(spans), [[span[part] for span in spans] for part in range(3)]
+def by_document(case: Case, hits: Hits) -> list[list[Hit]]:
+    """The hits of each document, in its own bytes."""
+    documents = np.searchsorted(case.offsets[1:], hits.positions, side="right")
+    found: list[list[Hit]] = [[] for _ in case.texts]
+    for document, position, number in zip(documents.tolist(), hits.positions.tolist(), hits.numbers.tolist()):
+        found[document].append((position - case.begins[document], words()[number]))
+    return found

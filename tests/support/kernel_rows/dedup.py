@@ -1,0 +1,196 @@
+"""Rows of `datapipe/kernels/dedup`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.dedup import case_folding, components, contents, minhash, substring, text_hashes, text_units
+from datapipe.kernels.dedup.substring_tokens import token_rules
+from datapipe.kernels.dedup.word_characters import word_table
+from datapipe.kernels.text.marks import mark_table
+from datapipe.kernels.types import input_record
+from tests.oracles import buckets as buckets_oracle
+from tests.oracles import case_folding as folding_oracle
+from tests.oracles import components as components_oracle
+from tests.oracles import minhash as minhash_oracle
+from tests.oracles import substring as substring_oracle
+from tests.oracles import text_units as units_oracle
+from tests.support.kernel_table import Case, Steps, columns, joined, offsets_of, room, row
+
+
+@row(text_hashes.hash_texts)
+def hash_texts(case: Case) -> Steps:
+    yield [case.offsets, case.data], room(len(case.texts), np.uint64, np.uint64)
+    yield None, columns(map(buckets_oracle.text_hash, case.texts), 2)
+
+
+@row(text_hashes.squeeze_space, valid_only=True)
+def squeeze_space(case: Case) -> Steps:
+    yield [case.offsets, case.data], [*room(len(case.offsets), np.int64), *room(len(case.data), np.uint8)]
+    texts = [buckets_oracle.squeeze_space(text.decode()).encode() for text in case.texts]
+    yield None, [offsets_of(texts), joined(texts)]
+
+
+@row(case_folding.fold_case)
+def fold_case(case: Case) -> Steps:
+    size = case_folding.GROWTH * sum(map(len, case.texts)) + len(case.texts)
+    outputs = [*room(len(case.offsets), np.int64), *room(size, np.uint8)]
+    yield [case.offsets, case.data, case_folding.text_folding()], outputs
+    texts = list(map(folding_oracle.folded, case.texts))
+    yield None, [offsets_of(texts), joined(texts)]
+
+
+@row(components.join, 1, variant="of 1 nodes")
+@row(components.join, 2, variant="of 2 nodes")
+@row(components.join, 300, variant="of 300 nodes")
+def join_components(case: Case, num_nodes: int) -> Steps:
+    a, b = case.generator.integers(0, num_nodes, (2, num_nodes * 2 // 3))
+    yield [a, b], room(num_nodes, np.int64)
+    yield None, [components_oracle.labels(num_nodes, list(zip(a.tolist(), b.tolist())))]
+
+
+@row(contents.find_contents, False)
+@row(contents.find_contents, True, variant="without letters")
+def find_contents(case: Case, without_letters: bool) -> Steps:
+    """The texts, or white space in their place with some signs or digits."""
+    if without_letters:
+        signs = [b"7" if document % 2 else b"!" for document in range(len(case.texts))]
+        case = case.having(b"".join(b" " if byte % 3 else sign for byte in text) for sign, text in zip(signs, case.texts))
+    yield [case.offsets, case.data, word_table()], room(len(case.texts), np.uint8)
+    kinds = [set(map(folding_oracle.category, folding_oracle.visible(text))) for text in case.texts]
+    yield None, [[2 if "L" in found else int("N" in found) for found in kinds]]
+
+
+_NGRAM, _NUM_PERM, _NUM_BANDS = 3, 7, 2
+"""One permutation more than the bands use."""
+
+
+def _signatures(case: Case, by_character: bool = False) -> tuple[minhash.Permutations, list[tuple[int, int, list[int]]]]:
+    chosen = minhash.permutations(case.seed, _NUM_PERM)
+    a, b = chosen.a.tolist(), chosen.b.tolist()
+    return chosen, [minhash_oracle.signature(text, a, b, _NGRAM, by_character) for text in case.texts]
+
+
+@row(minhash.sign, False)
+@row(minhash.sign, True, variant="characters")
+def sign(case: Case, by_character: bool) -> Steps:
+    num_docs, (chosen, signatures) = len(case.texts), _signatures(case, by_character)
+    offsets, words = case_folding.fold_texts(case.offsets, case.data, case_folding.word_folding())
+    out = minhash.SignaturesOut(*room(num_docs, np.int64, np.uint64), *room((num_docs, _NUM_PERM), np.uint32))
+    yield [offsets, words, chosen, _NGRAM, by_character], [out]
+    yield None, columns(signatures, 3)
+
+
+@row(minhash.band)
+def band(case: Case) -> Steps:
+    _, signatures = _signatures(case)
+    rows = minhash_oracle.band_rows(signatures, _NGRAM, _NUM_BANDS)
+    num_words, word_hashes, signed = columns(signatures, 3)
+    arrays = [np.array(num_words, np.int64), np.array(word_hashes, np.uint64)]
+    signed = np.array(signed, np.uint32).reshape(-1, _NUM_PERM)
+    yield [signed, *arrays, _NGRAM, _NUM_BANDS], room(len(rows), np.uint64, np.int64)
+    yield None, columns(rows, 2)
+
+
+_LENGTH, _GRAM, _CHUNK = 8, 3, 50
+
+
+def _short(case: Case) -> Case:
+    """Texts of a size that the oracle can take."""
+    return case.having(text if len(text) < 5000 else text[:1800] for text in case.texts)
+
+
+def _fixed(case: Case, by_bytes: bool) -> list[Any]:
+    sizes = substring.window_sizes(_LENGTH, _GRAM, _CHUNK)
+    return [case.offsets, case.data, token_rules(by_bytes), sizes]
+
+
+@row(substring.select_grams, False, variant="words", valid_only=True)
+@row(substring.select_grams, True, variant="bytes", valid_only=True)
+def select_grams(case: Case, by_bytes: bool) -> Steps:
+    case = _short(case)
+    state, size, fixed = np.array([0, case.offsets[0], 0, 0, 0]), len(case.data) + _CHUNK, _fixed(case, by_bytes)
+    widths = [substring.CHUNK_COLUMNS, substring.GRAM_COLUMNS, 2, substring.REPEAT_COLUMNS]
+    out = substring.SelectionOut(*(np.empty((size, width), np.uint64 if width == 2 else np.int64) for width in widths))
+    yield [*fixed, substring.scratch_for(fixed[-1]), substring.recent_grams()], [state, out]
+    chunks, selected, halves, repeats = list[Any](), list[Any](), list[Any](), list[Any]()
+    for document, (text, base) in enumerate(zip(case.texts, case.begins)):
+        before = len(chunks)
+        some, found, repeated = substring_oracle.selected(text, by_bytes, _LENGTH, _GRAM, _CHUNK)
+        chunks += [[document, number, base + start, base + stop] for number, start, stop in some]
+        selected += [[before + chunk, base + start, size, partial] for chunk, start, size, partial, _, _ in found]
+        halves += [[gram, span] for *_, gram, span in found]
+        repeats += [[before + chunk, base + start, base + stop] for chunk, start, stop in repeated]
+    state = [len(case.texts), int(case.offsets[-1]), 0, len(chunks), len(repeats)]
+    yield len(selected), [state, chunks, selected, halves, repeats]
+
+
+@row(substring.hash_windows, False, variant="words", valid_only=True)
+@row(substring.hash_windows, True, variant="bytes", valid_only=True)
+def hash_windows(case: Case, by_bytes: bool) -> Steps:
+    """Every text of at most a chunk is a passage; spans are runs of tokens that hold one window or several."""
+    case, generator = case.having(text.decode()[: _CHUNK // 4].encode() for text in case.texts), case.generator
+    spans = list[tuple[int, int, int]]()
+    owned = [substring_oracle.territories(text, by_bytes) for text in case.texts]
+    for passage, (token_bytes, begins) in enumerate(owned):
+        for first in range(0, len(token_bytes) - _LENGTH + 1, 3):
+            stop = min(len(token_bytes), first + _LENGTH + int(generator.integers(0, 4)))
+            spans.append((passage, begins[first], begins[stop] - begins[first]))
+    arrays = [np.array(column, np.int64) for column in columns(spans, 3)]
+    grams, size, fixed = np.arange(len(spans), dtype=np.uint64) * np.uint64(3**39), int(arrays[2].sum()), _fixed(case, by_bytes)
+    inputs = [*fixed, input_record(substring.GramSpans, (*arrays, grams)), substring.scratch_for(fixed[-1])]
+    yield inputs, [*room((size, 3), np.int64), *room((size, 2), np.uint64)]
+    windows, halves = list[Any](), list[Any]()
+    for span, (passage, start, num_bytes) in enumerate(spans):
+        token_bytes, begins = owned[passage]
+        hashes = [substring_oracle.token_hash(token, by_bytes) for token in token_bytes]
+        for index in range(len(token_bytes) - _LENGTH + 1):
+            ends = begins[index], begins[index + _LENGTH]
+            if start <= ends[0] and ends[1] <= start + num_bytes:
+                first, stop = substring_oracle.whole_characters(case.texts[passage], *ends) if by_bytes else ends
+                windows.append([span, first, stop - first])
+                halves.append(substring_oracle.window_hashes(hashes[index : index + _LENGTH], span * 3**39 % 2**64))
+    yield len(windows), [windows, halves]
+
+
+@row(substring.list_tokens, valid_only=True)
+def list_tokens(case: Case) -> Steps:
+    case = _short(case)
+    yield [case.offsets, case.data, token_rules(False)], room(len(case.data), np.int64, np.uint64, np.int64)
+    found = [
+        (begin + index, substring_oracle.token_hash(token_bytes, False), document)
+        for document, (begin, text) in enumerate(zip(case.begins, case.texts))
+        for index, token_bytes in substring_oracle.tokens(text, False)
+    ]
+    yield len(found), columns(found, 3)
+
+
+@row(substring.copy_spans)
+def copy_spans(case: Case) -> Steps:
+    starts, stops = np.ascontiguousarray(np.sort(case.generator.integers(0, len(case.data) + 1, (9, 2))).T)
+    yield [starts, stops, case.data], room(int((stops - starts).sum()), np.uint8)
+    yield None, [np.concatenate([case.data[start:stop] for start, stop in zip(starts, stops)])]
+
+
+@row(text_units.most_units)
+def most_units(case: Case) -> Steps:
+    yield [case.offsets, case.data, True], []
+    ends = sum(byte in b"\n.!?" or byte >= 0xC0 for text in case.texts for byte in text)
+    yield len(case.texts) + ends, []
+
+
+@row(text_units.find_lines, "line", "ccnet", 0, variant="line", valid_only=True)
+@row(text_units.find_lines, "paragraph", "none", 0, variant="paragraph", valid_only=True)
+@row(text_units.find_three_sentences, "three_sentences", "ccnet", 7, variant="three_sentences", valid_only=True)
+def find_units(case: Case, unit: str, normalize: Any, min_chars: int) -> Steps:
+    form, most = text_units.normal_form(normalize), text_units.most_units(case.offsets, case.data, True)
+    rest = [mark_table(), min_chars] if unit == "three_sentences" else [min_chars, unit == "paragraph"]
+    yield [case.offsets, case.data, form, *rest], [text_units.room_for_units(most)]
+    units = [
+        (document, start + begin, stop - begin, *both)
+        for document, (start, text) in enumerate(zip(case.begins, case.texts))
+        for begin, stop, both in units_oracle.units(text.decode(), unit, normalize, min_chars)
+    ]
+    yield len(units), columns(units, 5)

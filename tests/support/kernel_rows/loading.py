@@ -1,0 +1,239 @@
+"""Rows of the kernels of `datapipe/kernels/tokens` that find rows and copy them, in shards and windows of shuffled tables.
+
+Their memory is kept for as long as the tests run, since kernels know it by its address alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.tokens import gather, windows
+from datapipe.kernels.tokens.permute import NUM_ROUNDS, TABLE_SIZE, permutation
+from tests.oracles.permute import feistel, round_keys, shuffled
+from tests.support.kernel_table import Case, Steps, offsets_of, room, row
+
+_LENGTH, _ROWS_PER_BLOCK, _NUM_BLOCKS = 19, 5, 4
+_COUNTS = (7, 0, 20, 1, 0, 11)
+"""Rows of some shards; those of even number have a table."""
+
+_DAMAGED_LENGTHS, _DAMAGED_OFFSETS = [0, -1, _LENGTH + 1, 2**31 - 1, -(2**31)], [-1, 2**31 - 1, 5]
+
+
+@dataclass(frozen=True)
+class _Block:
+    """A record batch: ids of each row, the first chunk of each row, and lengths, keys and starts of all chunks.
+
+    `entries` are its addresses, of narrow and of wide ids.
+    """
+
+    tokens: np.ndarray
+    offsets: np.ndarray
+    lengths: np.ndarray
+    keys: np.ndarray
+    starts: np.ndarray
+    kept: list[np.ndarray]
+    entries: np.ndarray
+
+    def chunks(self, number: int) -> slice:
+        return slice(self.offsets[number], self.offsets[number + 1])
+
+    def is_sound(self, number: int) -> bool:
+        return 0 <= self.offsets[number] <= self.offsets[number + 1] <= len(self.lengths)
+
+    def fits(self, number: int) -> bool:
+        lengths = self.lengths[self.chunks(number)].tolist()
+        return min(lengths, default=1) >= 1 and sum(lengths) <= _LENGTH
+
+
+@cache
+def _blocks(case: Case, damaged: bool) -> list[_Block]:
+    """Blocks of random rows. Block 2 ends with a zero, as a file does that was cut short; block 1 is of no file."""
+    generator, blocks = case.generator, list[_Block]()
+    for number in range(_NUM_BLOCKS):
+        offsets = np.cumsum([0, *generator.integers(0, 4, _ROWS_PER_BLOCK)]).astype(np.int32)
+        lengths = generator.integers(1, _LENGTH // 3, offsets[-1]).astype(np.int32)
+        if damaged and generator.integers(2) and len(lengths):
+            lengths[generator.integers(len(lengths))] = generator.choice(_DAMAGED_LENGTHS)
+        if damaged and generator.integers(2):
+            offsets[generator.integers(len(offsets))] = generator.choice(_DAMAGED_OFFSETS)
+        tokens = generator.integers(0, 65_536, (_ROWS_PER_BLOCK, _LENGTH)).astype(np.uint16)
+        keys, starts = (
+            generator.integers(0, 1 << 62, (len(lengths), 2)).astype(np.uint64),
+            generator.integers(0, 1 << 40, len(lengths)),
+        )
+        wide, end = tokens.astype(np.uint32), np.frombuffer(b"\0" if number == 2 else b"1", np.uint8)
+        columns = [tokens, offsets, lengths, keys, starts]
+        entry = [*(column.ctypes.data for column in columns), len(lengths), end.ctypes.data * (number != 1)]
+        entries = np.array([entry, entry], np.int64)
+        entries[1, gather.TOKENS] = wide.ctypes.data
+        blocks.append(_Block(*columns, [wide, end], entries))
+    return blocks
+
+
+def _wanted(case: Case, damaged: bool = False, sound_only: bool = False) -> list[tuple[_Block, int]]:
+    """Blocks and rows in them, as many as there are documents. `gather_*` are called with rows of sound offsets alone."""
+    blocks, generator = _blocks(case, damaged), case.generator
+    numbers = generator.integers(0, _NUM_BLOCKS, len(case.texts)).tolist()
+    wanted = [(blocks[number], int(generator.integers(0, _ROWS_PER_BLOCK))) for number in numbers]
+    return [(block, number) for block, number in wanted if not sound_only or block.is_sound(number)]
+
+
+def _addresses(wanted: list[tuple[_Block, int]], is_wide: bool = False) -> np.ndarray:
+    return np.array([block.entries[int(is_wide)].ctypes.data for block, _ in wanted], np.int64)
+
+
+@row(gather.copy_16, np.uint16, False)
+@row(gather.copy_16_to_int32, np.int32, False)
+@row(gather.copy_16_to_int64, np.int64, False)
+@row(gather.copy_32, np.uint32, True)
+@row(gather.copy_32_to_int32, np.int32, True)
+@row(gather.copy_32_to_int64, np.int64, True)
+def copy_rows(case: Case, dtype: type, is_wide: bool) -> Steps:
+    wanted = _wanted(case)
+    yield (
+        [_addresses(wanted, is_wide), np.array([number for _, number in wanted], np.int64)],
+        room((len(wanted), _LENGTH), dtype),
+    )
+    yield None, [[block.tokens[number] for block, number in wanted]]
+
+
+@row(gather.find_cut)
+def find_cut(case: Case) -> Steps:
+    wanted = _wanted(case)
+    yield [_addresses(wanted)], []
+    yield next((i for i, (block, _) in enumerate(wanted) if block is _blocks(case, False)[2]), -1), []
+
+
+@row(gather.count_chunks, False)
+@row(gather.count_chunks, True, variant="damaged")
+def count_chunks(case: Case, damaged: bool) -> Steps:
+    wanted = _wanted(case, damaged)
+    outputs = [*room(len(wanted), np.int64), *room(len(wanted) + 1, np.int64)]
+    yield [_addresses(wanted), np.array([number for _, number in wanted], np.int64)], outputs
+    unsound = next((i for i, (block, number) in enumerate(wanted) if not block.is_sound(number)), -1)
+    sound = wanted if unsound < 0 else wanted[:unsound]
+    chunks = [block.lengths[block.chunks(number)] for block, number in sound]
+    yield unsound, [[block.offsets[number] for block, number in sound], offsets_of(chunks)]
+
+
+def _chunk_inputs(wanted: list[tuple[_Block, int]]) -> list[np.ndarray]:
+    firsts = np.array([block.offsets[number] for block, number in wanted], np.int64)
+    return [_addresses(wanted), firsts, offsets_of(block.lengths[block.chunks(number)] for block, number in wanted)]
+
+
+@row(gather.gather_lengths, False)
+@row(gather.gather_lengths, True, variant="damaged")
+def gather_lengths(case: Case, damaged: bool) -> Steps:
+    wanted = _wanted(case, damaged, sound_only=True)
+    inputs = _chunk_inputs(wanted)
+    yield [*inputs, _LENGTH], room(inputs[2][-1], np.int32)
+    unfit = next((i for i, (block, number) in enumerate(wanted) if not block.fits(number)), -1)
+    fitting = wanted if unfit < 0 else wanted[:unfit]
+    yield unfit, [[length for block, number in fitting for length in block.lengths[block.chunks(number)].tolist()]]
+
+
+@row(gather.gather_starts, "starts", (), np.int64)
+@row(gather.gather_keys, "keys", (2,), np.uint64)
+def gather_columns(case: Case, column: str, shape: tuple[int, ...], dtype: type) -> Steps:
+    wanted = _wanted(case, sound_only=True)
+    inputs = _chunk_inputs(wanted)
+    yield inputs, room((inputs[2][-1], *shape), dtype)
+    yield None, [[entry for block, number in wanted for entry in getattr(block, column)[block.chunks(number)]]]
+
+
+@cache
+def _tables() -> list[np.ndarray]:
+    """Tables of some shards, in which every third block is absent."""
+    tables = []
+    for count in _COUNTS:
+        table = np.zeros((-(-count // _ROWS_PER_BLOCK) + 1, gather.BLOCK_WIDTH), np.int64)
+        table[0, 0] = _ROWS_PER_BLOCK
+        table[1:, gather.TOKENS] = np.arange(1, len(table)) % 3
+        tables.append(table)
+    return tables
+
+
+@row(gather.find_rows)
+def find_rows(case: Case) -> Steps:
+    size, starts = len(case.texts), np.cumsum([0, *_COUNTS]).astype(np.int64)
+    addresses = case.generator.integers(0, sum(_COUNTS), size)
+    tables = np.array([table.ctypes.data * (shard % 2 == 0) for shard, table in enumerate(_tables())], np.int64)
+    outputs = [np.full(len(_COUNTS), -1, np.int64), *room(size, np.int64, np.int64, np.int64)]
+    yield [addresses, starts, tables, case.seed], outputs
+    used, found = [-1] * len(_COUNTS), list[tuple[int, int, int]]()
+    for address in addresses.tolist():
+        shard = next(shard for shard, count in enumerate(_COUNTS) if starts[shard] <= address < starts[shard] + count)
+        used[shard] = case.seed
+        number, within = divmod(address - int(starts[shard]), _ROWS_PER_BLOCK)
+        is_there = shard % 2 == 0 and (number + 1) % 3 != 0
+        block = int(tables[shard]) + (number + 1) * gather.BLOCK_BYTES if is_there else 0
+        found.append((shard, within if is_there else address - int(starts[shard]), block))
+    columns = [[entry[part] for entry in found] for part in range(3)]
+    yield columns[2].count(0), [used, *columns]
+
+
+_SIZES = (1, 2, 300, TABLE_SIZE + 1, 1 << 20, (1 << 20) + 1)
+_NUM_SOURCES = 5
+
+
+@dataclass(frozen=True)
+class _Window:
+    """Ordinals `first` to `stop - 1` of a source; the addresses of its rows before they are permuted; and the permutation."""
+
+    source: int
+    first: int
+    stop: int
+    addresses: list[int] | range
+    table: list[int] | range | None
+    keys: list[int]
+
+    def address(self, ordinal: int) -> int:
+        index, size = ordinal - self.first, self.stop - self.first
+        return self.addresses[feistel(index, size, self.keys) if self.table is None else self.table[index]]
+
+
+@cache
+def _windows(case: Case) -> tuple[list[_Window], np.ndarray, list[np.ndarray]]:
+    """Windows, whole and in entries, their lines (num_sources * WINDOWS_PER_SOURCE, WINDOW_WIDTH), and what these point to."""
+    generator, made, kept = case.generator, list[_Window](), list[Any]()
+    lines = np.zeros((_NUM_SOURCES * windows.WINDOWS_PER_SOURCE, windows.WINDOW_WIDTH), np.int64)
+    for line in range(len(lines)):
+        if generator.integers(4) == 0:
+            continue  # nothing is laid out there
+        size, key = int(generator.choice(_SIZES)), int(generator.integers(0, 1 << 62))
+        first, base = generator.integers(0, 1 << 40, 2).tolist()
+        in_order, held = bool(generator.integers(4) == 0), permutation(key, size)
+        entries, addresses = np.zeros(0, np.int64), range(base, base + size)
+        if size <= 300 and generator.integers(2):
+            starts = np.unique([0, *generator.integers(0, size, 3)])
+            jumps = generator.integers(0, 1 << 30, len(starts))
+            entries = np.concatenate([starts, jumps])
+            addresses = [base + position + int(jumps[starts <= position][-1]) for position in range(size)]
+        table = range(size) if in_order else shuffled(key, size) if size <= TABLE_SIZE else None
+        made.append(
+            _Window(line // windows.WINDOWS_PER_SOURCE, first, first + size, addresses, table, round_keys(key, NUM_ROUNDS))
+        )
+        lines[line] = [first, first + size, 0 if in_order else held.ctypes.data, base, len(entries) // 2, entries.ctypes.data]
+        kept += [held, entries]
+    return made, lines, kept
+
+
+@row(windows.find_addresses)
+def find_addresses(case: Case) -> Steps:
+    generator, (made, lines, _) = case.generator, _windows(case)
+    sources, ordinals = generator.integers(0, _NUM_SOURCES, 200), generator.integers(0, 1 << 40, 200)
+    for sample in range(180 if made else 0):
+        window = made[generator.integers(len(made))]
+        sources[sample], ordinals[sample] = window.source, generator.integers(window.first, window.stop)
+    for sample, ordinal in enumerate(ordinal for window in made for ordinal in (window.first - 1, window.stop)):
+        ordinals[sample] = ordinal
+    yield [sources, ordinals, lines], [np.full(200, -1)]
+    found = []
+    for source, ordinal in zip(sources.tolist(), ordinals.tolist()):
+        holding = [window for window in made if window.source == source and window.first <= ordinal < window.stop]
+        found.append(holding[0].address(ordinal) if holding else -1)
+    yield found.count(-1), [found]

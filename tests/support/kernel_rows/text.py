@@ -1,0 +1,336 @@
+"""Rows of `datapipe/kernels/text`."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Sequence
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+
+from datapipe.kernels.redact.stand_ins import REPLACEMENT_BYTES
+from datapipe.kernels.text import (
+    english_words,
+    json_strings,
+    jsonlines,
+    normalize,
+    raw_lines,
+    replace,
+    selection,
+    sentences,
+    unicode_words,
+    words,
+)
+from datapipe.kernels.text.abbreviations import abbreviation_table
+from datapipe.kernels.text.english_signs import sign_table
+from datapipe.kernels.text.marks import mark_table
+from datapipe.kernels.text.unicode_classes import LETTER, class_table, composition_table, plain_sizes, stable_table
+from datapipe.kernels.text.words import room_for_spans
+from tests.oracles import english_words as english_oracle
+from tests.oracles import jsonlines as jsonlines_oracle
+from tests.oracles import normalize as normalize_oracle
+from tests.oracles import raw_lines as raw_lines_oracle
+from tests.oracles import replace as replace_oracle
+from tests.oracles import sentences as sentences_oracle
+from tests.oracles import unicode_words as unicode_oracle
+from tests.oracles import words as oracle
+from tests.support.kernel_table import Case, Steps, columns, joined, offsets_of, room, row
+
+_WIDE_SPACES = {chr(code).encode()[:2] for code in range(0x80, sys.maxunicode + 1) if chr(code).isspace()}
+"""The first two bytes of every white space beyond ASCII."""
+
+
+def _spans(case: Case, find: Callable[[bytes], list[oracle.Span]]) -> list[Any]:
+    """What a kernel writes to `SpansOut`: the first span of each document, and the columns of all spans."""
+    found = [find(text) for text in case.texts]
+    rows = [span._replace(start=span.start + begin) for begin, own in zip(case.begins, found) for span in own]
+    return [offsets_of(found), *columns(rows, 5)]
+
+
+@row(words.split_words, oracle.words)
+@row(words.split_lines, oracle.lines, 1)
+@row(words.split_lines, oracle.paragraphs, 2, variant="paragraphs")
+def split(case: Case, find: Callable[[bytes], list[oracle.Span]], *newlines: int) -> Steps:
+    """Room for one word or line per byte: the kernels that compute upper bounds have rows of their own."""
+    yield [case.offsets, case.data, class_table(), *newlines], [room_for_spans(len(case.offsets), len(case.data))]
+    spans = _spans(case, find)
+    yield len(spans[1]), spans
+
+
+@row(words.most_words)
+def most_words(case: Case) -> Steps:
+    """White space that a word may follow: ends of runs in ASCII, and bytes that start like longer white space."""
+    yield [case.offsets, case.data], []
+    text = b"".join(case.texts)
+    spaces = [chr(byte).isspace() and byte < 0x80 for byte in text]
+    ends = sum(space and not following for space, following in pairwise(spaces))
+    yield len(case.texts) + ends + sum(text[index : index + 2] in _WIDE_SPACES for index in range(len(text) - 1)), []
+
+
+@row(words.most_lines)
+def most_lines(case: Case) -> Steps:
+    yield [case.offsets, case.data], []
+    yield len(case.texts) + b"".join(case.texts).count(b"\n"), []
+
+
+_CHUNKS = (
+    "don't Don’t cannot, couldn't've (can't) Mr. Mrs., U.S. e.g., 10am 5km/h 12kg. 3% $5 5$ US$5 +5 +x 5+ word. word.Word "
+    "re-use x--y 1-2 1990-1995 a/b and/or a,b 1,000 wait... ...so …x “quoted.” ('s) dog's DOG'S ’s :) http://a-b.com/c-d "
+    "www.x.org:80/y me@mail.org/x-y a_b-c x@y me@1.co ://a.bc ab://c-d a.b-c.de/ f-g.h:1 f-g.hi:123456 :-D !!!??? ((a)) — – "
+    "(so): so'' ('' ''. itd. (Mr.Mrs.) e.Kr. 350°F. 10°C. °F. (:) ):-) a.,b so|. 5км² 5US$ x…♥y a♥♥b ǅ-a და-და है. หน. 🫶a "
+    "a.Éa a.éa 🙂.com a.bcd.é x.É/y www.é.com <space> \\n (^_^) 5كم p.m.… "
+    "a—b a–b AB. A. b. .. . x²-y cm² 5cm² é.É ж,ж 中.中 ♥x♥ x♥y '' it's. C++ °C. 1.a ~ a~b #tag"
+)
+
+
+def _english(case: Case) -> Case:
+    """The texts, each followed by chunks that exercise every rule."""
+    return case.having((text + b"\n" + _CHUNKS.encode() for text in case.texts), b"a", b"a")
+
+
+@row(english_words.cut_words)
+def cut_words(case: Case) -> Steps:
+    case = _english(case)
+    tables = [english_words.content_table(), sign_table(), english_words.wholes_table(), english_words.unit_hashes()]
+    yield [case.words, case.data, *tables], [room_for_spans(len(case.offsets), len(case.data))]
+    spans = _spans(case, english_oracle.words)
+    yield len(spans[1]), spans
+
+
+@row(english_words.most_english_words, valid_only=True)
+def most_english_words(case: Case) -> Steps:
+    """Four words per contraction of letters, one per other chunk of letters, else one per byte."""
+    case = _english(case)
+    yield [case.words, english_words.wholes_table()], []
+    count = 0
+    for chunk in (chunk for text in case.texts for chunk in text.decode().split()):
+        if all(oracle.kind(character) == LETTER for character in chunk):
+            count += 4 if chunk in english_oracle.WHOLES else 1
+        else:
+            count += len(chunk.encode())
+    yield count, []
+
+
+_SCRIPTS = (
+    "\nDon't 3.50, x_y _x a.b. 1,000;5 can’t... 太郎とカナ aカa ไทยนี้๑๒ बनमस्ते བོད á̧b 9a.b1 a'1 ’a’ ʼx १२.३ a\u200db ក្រ ½3½ Ⅳa"
+    " א\"א א'1 א'א a'\u0301b a_カ_1 ‿a ａ＿ｂ ﾊﾟ a\u00adb 1’2 a·b 3:4 Ⓐb ، ٣٫٤ ㌀カ"
+)
+
+
+def _scripts(case: Case) -> Case:
+    return case.having((text + _SCRIPTS.encode() for text in case.texts), b"a", b"a")
+
+
+@row(unicode_words.split_unicode_words)
+def split_unicode_words(case: Case) -> Steps:
+    case = _scripts(case)
+    out = room_for_spans(len(case.offsets), len(case.data))
+    yield [case.offsets, case.data, class_table(), unicode_words.role_table()], [out]
+    spans = _spans(case, unicode_oracle.words)
+    yield len(spans[1]), spans
+
+
+@row(unicode_words.most_unicode_words)
+def most_unicode_words(case: Case) -> Steps:
+    """A word per first byte of a longer character, and per run of ASCII letters, digits and underscores."""
+    case, count = _scripts(case), 0
+    yield [case.offsets, case.data, unicode_words.role_table()], []
+    for text in case.texts:
+        joins = [byte < 0x80 and (chr(byte).isalnum() or byte == ord("_")) for byte in text]
+        count += sum(byte >= 0xC0 for byte in text) + sum(here and not before for before, here in pairwise([False, *joins]))
+    yield count, []
+
+
+@row(selection.select_spans)
+def select_spans(case: Case) -> Steps:
+    """The words of every other document are those of their texts alone."""
+    keep = case.generator.random(len(case.texts)) < 0.5
+    kept = case.having((text for text, is_kept in zip(case.texts, keep) if is_kept), b"1234567", b"")
+    out = room_for_spans(len(kept.offsets), len(case.words.starts))
+    yield [selection.AnySpans(*case.words), keep, case.offsets, kept.offsets], [out]
+    yield None, _spans(kept, oracle.words)
+
+
+@row(raw_lines.widen_lines)
+def widen_lines(case: Case) -> Steps:
+    yield [case.offsets, case.data, case.lines], room(len(case.lines.starts), np.uint64, np.int32, np.uint8)
+    yield None, columns((line for text in case.texts for line in raw_lines_oracle.of_text(text)), 3)
+
+
+@row(raw_lines.count_totals)
+def count_totals(case: Case) -> Steps:
+    """Bytes that begin a character, newlines, whether the text begins and ends with a newline."""
+    yield [case.offsets, case.data], room((len(case.texts), 4), np.int64)
+    begun = [sum(byte & 0xC0 != 0x80 for byte in text) for text in case.texts]
+    ends = [(text.count(b"\n"), text.startswith(b"\n"), text.endswith(b"\n")) for text in case.texts]
+    yield None, [[(count, *own) for count, own in zip(begun, ends)]]
+
+
+_SWITCHES = list(product((True, False), repeat=2))
+
+
+def survey(case: Case, fix_newlines: bool, strip_control: bool) -> Steps:
+    stable, actions = stable_table("NFC"), normalize.actions(fix_newlines, strip_control)
+    yield [case.offsets, case.data, actions, stable, fix_newlines, strip_control], room(len(case.texts), np.uint8)
+    touched = [normalize_oracle.is_touched(text, fix_newlines, strip_control) for text in case.texts]
+    unstable = [any(not stable[ord(character)] for _, character, _ in oracle.characters(text)) for text in case.texts]
+    yield None, [[is_touched | 2 * is_unstable for is_touched, is_unstable in zip(touched, unstable)]]
+
+
+def rewrite(case: Case, fix_newlines: bool, strip_control: bool) -> Steps:
+    inputs = [case.offsets, case.data, normalize.actions(fix_newlines, strip_control), fix_newlines, strip_control]
+    yield inputs, [*room(len(case.offsets), np.int64), *room(len(case.data), np.uint8)]
+    texts = [normalize_oracle.rewritten(text, fix_newlines, strip_control) for text in case.texts]
+    yield None, [offsets_of(texts), joined(texts)]
+
+
+for _fix, _strip in _SWITCHES:
+    row(normalize.survey, _fix, _strip, variant=f"{_fix}-{_strip}")(survey)
+    row(normalize.rewrite, _fix, _strip, variant=f"{_fix}-{_strip}")(rewrite)
+
+
+@row(normalize.find_unstable, valid_only=True)
+def find_unstable(case: Case) -> Steps:
+    """Spans from the start of each text to some character of it."""
+    rng, starts, table = random.Random(case.seed), case.offsets[:-1].copy(), composition_table()
+    sizes = [rng.randint(0, len(text.decode())) for text in case.texts]
+    stops = starts + [len(text.decode()[:size].encode()) for text, size in zip(case.texts, sizes)]
+    inputs = [starts, stops.astype(np.int64), case.offsets[1:].copy(), case.data, table, plain_sizes()]
+    yield inputs, room(len(starts), np.uint8)
+    kinds = [[int(table[ord(character)]) for character in text.decode()] for text in case.texts]
+    yield None, [[normalize_oracle.may_change(own, size) for own, size in zip(kinds, sizes)]]
+
+
+def spans_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
+    """Up to three spans in every text, ascending: starts and stops."""
+    cuts = [np.unique(case.generator.integers(start, stop + 1, 6)).tolist() for start, stop in pairwise(case.offsets)]
+    edges = [cut for own in cuts for cut in own[: len(own) // 2 * 2]]
+    return np.array(edges[::2], np.int64), np.array(edges[1::2], np.int64)
+
+
+@row(replace.replace_spans)
+def replace_spans(case: Case) -> Steps:
+    starts, stops = spans_of(case)
+    rows = case.generator.integers(0, 256, (len(starts), REPLACEMENT_BYTES)).astype(np.uint8)
+    lengths = case.generator.integers(0, REPLACEMENT_BYTES + 1, len(starts))
+    num_bytes = int(case.offsets[-1] - case.offsets[0] - (stops - starts).sum() + lengths.sum())
+    outputs = [*room(len(case.offsets), np.int64), *room(num_bytes, np.uint8)]
+    yield [case.offsets, case.data, starts, stops, rows, lengths], outputs
+    texts = []
+    for begin, text in zip(case.begins, case.texts):
+        own = np.flatnonzero((starts >= begin) & (starts < begin + len(text)))
+        spans = [(int(starts[i] - begin), int(stops[i] - begin), rows[i, : lengths[i]].tobytes()) for i in own]
+        texts.append(replace_oracle.replaced(text, spans))
+    yield None, [offsets_of(texts), joined(texts)]
+
+
+# fmt: off
+_ENDS = (
+    "Mr.", "vs.", "Mrs.", "U.S.", "J.", "a.", "9a.m.", "12p.m.", "13p.m.", "p.m.", "e.g.,", "(i.e.", "25g.", "x-co.",
+    "and—Mr.", "so.--Mr.", "so--Mr.", "a----Mr.", ".—Mr.", "x:-Mr.", "…Mr.", "$A$.", "US$.", "(C$.)", "A$", "US.",
+    "Mr.”", "(Mr.)", "said.Mr.", "etc.", "No.", "Ph.D.", "end.Begin", "end.begin", "www.Foo.com",
+    "http://a.Bc.de/x?y", "a.B@c.de", "www.Foo.com:80", "www.Foo.com:8", "x.Y.z1", "wait...What", "wait…What",
+    "...and", "!?", "!...", "?”", "Yahoo!'s", "it's.", "it’s!", "(so.)", "[so.])", "$5.", "5%.", "70°C.",
+    "°C.", "(°f.)", "«°K.", "°c.", "A$.", "EU.", "US.", "Iq.", "字.", "字。字", "¿qué?", "؟", "।", "......", "..", ".", ".a",
+    "+.", "+5.", "☺.", "a.☺", "|.", ">.", "«so.»", "''", ".'", "\t.", "\u00a0.", "'Tis.So", "so.'So", "so.”",
+    "année.Étienne", "www.é.Éa", "a.Éé.fr", "год.Жизнь", "год.жизнь", "წელი.", "ปี.", "है.", "है.है", "ä.", "ǅ.", "ы.Ы@б.ру",
+    "x.,y", "5°.", "™.”", "x☺.y", "a♥Mr.", "x.°C.♥y", "5°c.", "♥°K.☺", "°F.…", "㎏.Ma", "a♥b.de/x☺.Y", "♥..♥", "so☺.…",
+    "°c.Xy", "🫶.", "♥.", "5км.", "Ѣ.", "é.É/é.fr", "a.B\u0301.c", "中.中", "字.Mr.",
+)
+# fmt: on
+
+
+@row(sentences.split_sentences)
+def split_sentences(case: Case) -> Steps:
+    """The texts with some of their words replaced by what rules about sentences look at."""
+    case = case.spiced([end.encode() for end in _ENDS] + [b"a\tb", b"a."], 0.4)
+    starts, lengths = case.lines.starts, case.lines.lengths
+    wanted = (case.generator.random(len(starts)) < 0.9).view(np.uint8)
+    tables = [mark_table(), sign_table(), abbreviation_table()]
+    yield [starts, lengths, wanted, case.data, *tables], [np.zeros(len(starts), np.int64)]
+    lines = case.spans(starts, lengths)
+    yield None, [[sentences_oracle.sentences(line) if asked else 0 for line, asked in zip(lines, wanted)]]
+
+
+_CONTROLS = bytes(range(33)) + b'"\\\x7f/'
+
+
+def _escaped(case: Case) -> tuple[Case, list[bytes]]:
+    """The texts, each with every character that is escaped, or with one; and as JSON strings."""
+    texts = [text + _CONTROLS[number % 40 :] for number, text in enumerate([*case.texts, b"", _CONTROLS])]
+    quoted = [json.dumps(text.decode(errors="surrogateescape"), ensure_ascii=False) for text in texts]
+    return case.having(texts, b"\n\n", b'"'), [text.encode(errors="surrogateescape") for text in quoted]
+
+
+@row(json_strings.measure_quoted)
+def measure_quoted(case: Case) -> Steps:
+    case, quoted = _escaped(case)
+    yield [case.offsets, case.data], room(len(case.offsets), np.int64)
+    yield None, [offsets_of(quoted)]
+
+
+@row(json_strings.write_quoted)
+def write_quoted(case: Case) -> Steps:
+    case, quoted = _escaped(case)
+    yield [case.offsets, case.data], room(sum(map(len, quoted)), np.uint8)
+    yield None, [joined(quoted)]
+
+
+_ODD = [
+    '{"\\u0069d": 1.50, "meta": {"id": "inner", "näme": [1, {"id": 2}]}}',
+    ' {"meta" : { "n\\u00e4me" :\t"\\ud83d\\ude00 \\u0000\\/\\"\\\\\\b\\f\\n\\r\\t" } , "id" : null}\t',
+    '{"a": {"id": 3}, "b": ["id", "}", "]"], "id": -1e+30, "id": "again"}',
+    '{"meta": 3, "id": true}',
+    '{"meta": {}, "idd": 1, "i": 2, "": 3}',
+    '{"id": "", "meta": {"näme": {"x": "}{"}}}',
+    "{}",
+]
+
+
+def _lines(lines: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Bytes, starts and stops of lines between newlines."""
+    offsets = np.cumsum([0, *(len(line) + 1 for line in lines)], dtype=np.int64)
+    return np.frombuffer(b"\n".join(lines), np.uint8), offsets[:-1].copy(), offsets[1:] - 1
+
+
+@row(jsonlines.find_values, "id", variant="id")
+@row(jsonlines.find_values, "meta", "näme", variant="meta.näme")
+def find_values(case: Case, *names: str) -> Steps:
+    """Objects with the texts of the case as keys and values, escaped and not, before and after the fields to find."""
+    rows = list[str]()
+    for number, text in enumerate(text.decode(errors="replace") for text in case.texts):
+        record: dict[str, Any] = {"text": text, text + "!": [text, {"id": number}], "id": text if number % 2 else number / 3}
+        if number % 3:
+            record = {"meta": {text + "?": None, "näme": text if number % 2 else [text]}, **record}
+        rows.append(json.dumps(record, ensure_ascii=number % 4 < 2))
+    lines, path = [line.encode() for line in rows + _ODD], jsonlines.FieldPath(names)
+    data, starts, stops = _lines(lines)
+    yield [data, starts, stops, path.names, path.parts, path.scratch], room(len(lines), np.int64, np.int64)
+    spans = [jsonlines_oracle.find_value(line, [name.encode() for name in names]) for line in lines]
+    begins = zip(starts.tolist(), spans)
+    yield None, columns(((start + a, start + b) if a >= 0 else (-1, -1) for start, (a, b) in begins), 2)
+
+
+@row(jsonlines.copy_values)
+def copy_values(case: Case) -> Steps:
+    values = [b"null", b'"\\uD83D\\uDE00\\u00e9\\u4e2d\\u000a"', b"12", b"NaN", b'{"a": "b"}', b'""']
+    for number, text in enumerate(case.texts):
+        values.append(json.dumps(text.decode(errors="replace"), ensure_ascii=bool(number % 2)).encode())
+    data, starts, stops = _lines(values)
+    outputs = [*room(len(values) + 1, np.bool_), *room(len(values) + 2, np.int64), *room(len(data), np.uint8)]
+    yield [data, np.append(starts, -1), np.append(stops, -1)], outputs
+    texts = [jsonlines_oracle.as_text(value) for value in [*values, None]]
+    there = [text or b"" for text in texts]
+    yield None, [[text is not None for text in texts], offsets_of(there), joined(there)]
+
+
+@row(jsonlines.classify_lines)
+def classify_lines(case: Case) -> Steps:
+    frames = [(b"", b""), (b"{", b"}"), (b" \t{", b"}\r"), (b"", b" \t\r")]
+    lines = [frames[number % 4][0] + text + frames[number % 4][1] for number, text in enumerate([*case.texts, b"", b" \r"])]
+    offsets = offsets_of(lines)
+    yield [np.frombuffer(b"".join(lines), np.uint8), offsets[:-1].copy(), offsets[1:].copy()], room(len(lines), np.uint8)
+    yield None, [[*map(jsonlines_oracle.line_kind, lines)]]

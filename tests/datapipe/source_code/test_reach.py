@@ -36,67 +36,80 @@ def names(digest: Reached) -> set[str]:
 
 # ------------------------------------------------------------------------------------------------ names
 
+PACKAGE = {"p/__init__.py": "from .x import f\nfrom .y import g\nfrom .x import *\n", "p/x.py": "def f(): return 1\n"}
+REACHED: dict[str, tuple[dict[str, str], str, set[str]]] = {
+    "names, imports and lazy imports": (
+        {
+            "a.py": "import b\nimport p.q as q\nfrom c import deep as d\nLIMIT = 3\nUNUSED = 4\n"
+            "def f():\n    from e import lazy\n    return b.g(LIMIT) + q.h() + d() + lazy()\ndef other(): return 1\n",
+            "b.py": "def g(x): return x\ndef unused(): return 2\n",
+            "c.py": "def deep(): return _own()\ndef _own(): return 1\n",
+            "e.py": "def lazy(): return 1\n",
+            "p/__init__.py": "",
+            "p/q.py": "def h(): return 1\n",
+        },
+        "a:f",
+        {"a:f", "a:LIMIT", "b:g", "p.q:h", "c:deep", "c:_own", "e:lazy"},
+    ),
+    "a re-exported name": ({**PACKAGE, "a.py": "from p import f\ndef one(): return f()\n"}, "a:one", {"a:one", "p.x:f"}),
+    "a re-exporting package": ({**PACKAGE, "a.py": "import p\ndef two(): return p.f()\n"}, "a:two", {"a:two", "p.x:f"}),
+    "a parameter": (
+        {
+            "a.py": "def words(): return 1\ndef lines(): return 2\n"
+            "def f(words):\n    lines = words\n    return [lines for lines in lines]\n"
+        },
+        "a:f",
+        {"a:f"},
+    ),
+    "a name of a comprehension": (
+        {"b.py": "def words(): return 1\ndef f(x):\n    return [words for words in x], words()\n"},
+        "b:f",
+        {"b:f", "b:words"},
+    ),
+    "names that are assigned": (
+        {
+            "a.py": "from b import digest, total\nclass Task:\n    digest: str = ''\n    total = 1\n    total += 1\n",
+            "b.py": "def digest(): return 1\ndef total(): return 2\n",
+        },
+        "a:Task",
+        {"a:Task", "b:total"},
+    ),
+    "a star import": (
+        {"a.py": "from b import *\ndef f(): return g()\n", "b.py": "def g(): return 1\ndef k(): return 1\n"},
+        "a:f",
+        {"a:f", "b:g"},
+    ),
+    "a module as a value": (
+        {"a.py": "import c\ndef h(): return show(c)\n", "c.py": "def x(): return 1\nY = 2\n"},
+        "a:h",
+        {"a:h", "c:x", "c:Y"},
+    ),
+    "effects of a module": (
+        {
+            "a.py": "from b import f\ndef g(): return f()\n",
+            "b.py": "TABLE = {}\nTABLE[1] = 2\ndef f(): return 1\nregister(f)\n"
+            "if __name__ == '__main__':\n    main()\ndef main(): ...\n",
+        },
+        "a:g",
+        {"a:g", "b:f", "b:"},
+    ),
+    "a member that a library may call": (
+        {"a.py": "import threading\nclass Own(threading.Thread):\n    def run(self): return work()\ndef work(): return 1\n"},
+        "a:Own",
+        {"a:Own", "a:Own.run", "a:work"},
+    ),
+    "a look-up by a literal name": (
+        {"a.py": "class C:\n    def m(self): return 1\n    def n(self): return 2\ndef f(x: C): return getattr(x, 'm')()\n"},
+        "a:f",
+        {"a:f", "a:C", "a:C.m"},
+    ),
+}
 
-def test_reach_follows_names_imports_and_lazy_imports(tmp_path: Path):
-    files = {
-        "a.py": "import b\nimport p.q as q\nfrom c import deep as d\nLIMIT = 3\nUNUSED = 4\n"
-        "def f():\n    from e import lazy\n    return b.g(LIMIT) + q.h() + d() + lazy()\ndef other(): return 1\n",
-        "b.py": "def g(x): return x\ndef unused(): return 2\n",
-        "c.py": "def deep(): return _own()\ndef _own(): return 1\n",
-        "e.py": "def lazy(): return 1\n",
-        "p/__init__.py": "",
-        "p/q.py": "def h(): return 1\n",
-    }
-    assert names(reached(tmp_path, files, "a:f")) == {"a:f", "a:LIMIT", "b:g", "p.q:h", "c:deep", "c:_own", "e:lazy"}
 
-
-def test_reach_through_a_reexport_connects_nothing_else(tmp_path: Path):
-    files = {
-        "a.py": "from p import f\nimport p\ndef one(): return f()\ndef two(): return p.f()\n",
-        "p/__init__.py": "from .x import f\nfrom .y import g\nfrom .x import *\n",
-        "p/x.py": "def f(): return 1\n",
-        "p/y.py": "def g(): return 2\n",
-    }
-    assert names(reached(tmp_path, files, "a:one")) == {"a:one", "p.x:f"}
-    assert names(reached(tmp_path, files, "a:two")) == {"a:two", "p.x:f"}
-
-
-def test_local_names_are_no_global_ones(tmp_path: Path):
-    text = "def words(): return 1\ndef lines(): return 2\n"
-    text += "def f(words):\n    lines = words\n    return [lines for lines in lines]\n"
-    assert names(reached(tmp_path, {"a.py": text}, "a:f")) == {"a:f"}
-    text = "def words(): return 1\ndef f(x):\n    return [words for words in x], words()\n"
-    assert names(reached(tmp_path, {"b.py": text}, "b:f")) == {"b:f", "b:words"}
-
-
-def test_a_name_that_is_only_assigned_is_no_reference(tmp_path: Path):
-    files = {
-        "a.py": "from b import digest, total\nclass Task:\n    digest: str = ''\n    total = 1\n    total += 1\n",
-        "b.py": "def digest(): return 1\ndef total(): return 2\n",
-    }
-    assert names(reached(tmp_path, files, "a:Task")) == {"a:Task", "b:total"}
-
-
-def test_star_imports_and_modules_as_values_reach_what_they_hold(tmp_path: Path):
-    files = {
-        "a.py": "from b import *\nimport c\ndef f(): return g()\ndef h(): return show(c)\n",
-        "b.py": "def g(): return 1\ndef k(): return 1\n",
-        "c.py": "def x(): return 1\nY = 2\n",
-    }
-    assert names(reached(tmp_path, files, "a:f")) == {"a:f", "b:g"}
-    assert names(reached(tmp_path, files, "a:h")) == {"a:h", "c:x", "c:Y"}
-
-
-def test_effects_of_modules_count_with_anything_in_them(tmp_path: Path):
-    files = {
-        "a.py": "from b import f\ndef g(): return f()\n",
-        "b.py": "TABLE = {}\nTABLE[1] = 2\ndef f(): return 1\nregister(f)\n"
-        "if __name__ == '__main__':\n    main()\ndef main(): ...\n",
-    }
-    assert names(reached(tmp_path, files, "a:g")) == {"a:g", "b:f", "b:"}
-    before = reached(tmp_path, files, "b:TABLE").digest
-    files["b.py"] = files["b.py"].replace("= 2", "= 3")
-    assert reached(tmp_path, files, "b:TABLE").digest != before
+@pytest.mark.parametrize("case", REACHED)
+def test_reach_follows_what_code_uses_and_nothing_else(tmp_path: Path, case: str):
+    files, root, expected = REACHED[case]
+    assert names(reached(tmp_path, files, root)) == expected
 
 
 # ------------------------------------------------------------------------------------------------ classes
@@ -146,34 +159,17 @@ def test_class_counts_with_what_runs_unnamed(tmp_path: Path, before: str, after:
     assert (reached(tmp_path, {"a.py": BATCH.replace(before, after)}, "a:k").digest != first) == changes
 
 
-def test_members_that_a_library_may_call_count(tmp_path: Path):
-    text = "import threading\nclass Own(threading.Thread):\n    def run(self): return work()\ndef work(): return 1\n"
-    assert "a:work" in names(reached(tmp_path, {"a.py": text}, "a:Own"))
-
-
 # ------------------------------------------------------------------------------------------------ computed look-ups
 
 
-LOOK_UPS = [
-    "getattr(x, name)",
-    "globals()[name]",
-    "eval(name)",
-    "vars(x)[name]",
-    "importlib.import_module(name)",
-    "sys.modules[name]",
-]
+LOOK_UPS = ["getattr(x, name)", "globals()[name]", "eval(name)", "vars(x)[name]", "importlib.import_module(name)"]
 
 
-@pytest.mark.parametrize("call", LOOK_UPS)
+@pytest.mark.parametrize("call", [*LOOK_UPS, "sys.modules[name]"])
 def test_undeclared_computed_look_up_is_an_error_with_its_line(tmp_path: Path, call: str):
     text = f"import importlib, sys\ndef f(x, name):\n    return {call}\n"
-    with pytest.raises(DatapipeError, match=rf"{re.escape(str(tmp_path))}/a\.py:3: .*REACHES"):
+    with pytest.raises(DatapipeError, match=rf"{re.escape(str(tmp_path))}/a\.py:3: "):
         reached(tmp_path, {"a.py": text}, "a:f")
-
-
-def test_look_up_by_a_literal_name_is_an_attribute(tmp_path: Path):
-    text = "class C:\n    def m(self): return 1\n    def n(self): return 2\ndef f(x: C): return getattr(x, 'm')()\n"
-    assert names(reached(tmp_path, {"a.py": text}, "a:f")) == {"a:f", "a:C", "a:C.m"}
 
 
 def test_declared_look_up_reaches_what_it_declares(tmp_path: Path):
@@ -310,72 +306,66 @@ def with_edit(text: str, function: str) -> str:
     return "\n".join(lines)
 
 
+@pytest.fixture(scope="module")
+def digests() -> dict[str, str]:
+    return all_digests(installed_sources())
+
+
 @pytest.mark.slow
-def test_prose_anywhere_changes_no_digest(tmp_path: Path):
+def test_prose_anywhere_changes_no_digest(tmp_path: Path, digests: dict[str, str]):
     described = re.compile(r'description=(["\'])')
-    edited = all_digests(copy_of(tmp_path, lambda _, text: described.sub(r"description=\1Other words. ", without_prose(text))))
-    assert edited == all_digests(installed_sources())
+    edited = copy_of(tmp_path, lambda _, text: described.sub(r"description=\1Other words. ", without_prose(text)))
+    assert all_digests(edited) == digests
+
+
+EDITS = [
+    {
+        ("datapipe/kernels/redact/tokens.py", "pem_stop"): {"redact.secrets"},
+        ("datapipe/kernels/text/english_words.py", "cut_words"): {"filter.fineweb_quality"},
+        ("datapipe/kernels/filters/repetition.py", "measure_ngrams"): {"filter.gopher_repetition"},
+        ("datapipe/tokens/packing.py", "assemble"): {"pack"},
+        ("datapipe/report/funnel.py", "funnel"): set(),
+    },
+    {
+        ("datapipe/kernels/filters/repetition.py", "measure_units"): {"filter.gopher_repetition", "filter.fineweb_quality"},
+        ("datapipe/tasks/contract/guard.py", "run"): {"map"},
+        ("stages/filter/length.py", "process"): {"filter.length"},
+    },
+]
+"""Functions, and the stages and kinds of task that use each; of the edits that are made at once, each is used by others."""
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("file", "function", "expected"),
-    [
-        ("datapipe/kernels/redact/tokens.py", "pem_stop", {"redact.secrets"}),
-        ("datapipe/kernels/text/english_words.py", "cut_words", {"filter.fineweb_quality"}),
-        ("datapipe/kernels/filters/repetition.py", "measure_ngrams", {"filter.gopher_repetition"}),
-        ("datapipe/kernels/filters/repetition.py", "measure_units", {"filter.gopher_repetition", "filter.fineweb_quality"}),
-        ("datapipe/tasks/contract/guard.py", "run", {"map"}),
-        ("datapipe/tokens/packing.py", "assemble", {"pack"}),
-        ("datapipe/report/funnel.py", "funnel", set()),
-        ("stages/filter/length.py", "process", {"filter.length"}),
-    ],
-)
-def test_edit_changes_what_uses_it_and_nothing_else(tmp_path: Path, file: str, function: str, expected: set[str]):
-    edited = copy_of(tmp_path, lambda name, text: with_edit(text, function) if name == file else text)
-    before, after = all_digests(installed_sources()), all_digests(edited)
-    assert {name for name in before if before[name] != after[name]} == expected
+@pytest.mark.parametrize("number", range(len(EDITS)))
+def test_edits_change_what_uses_them_and_nothing_else(tmp_path: Path, digests: dict[str, str], number: int):
+    functions = dict(EDITS[number])
+    edited = all_digests(copy_of(tmp_path, lambda name, text: with_edit(text, functions[name]) if name in functions else text))
+    assert {name for name in digests if digests[name] != edited[name]} == set().union(*EDITS[number].values())
 
 
 # ------------------------------------------------------------------------------------------------ what a name means
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"a.py": "from math import floor as f\ndef root(): return f(1.5)\n"}, {"a.py": "from math import ceil as f\n"}),
-        ({"a.py": "import math as m\ndef root(): return m.sqrt(2)\n"}, {"a.py": "import cmath as m\n"}),
-        ({"a.py": "from u import lo as x, hi as y\ndef root(): return x, y\n"}, {"a.py": "from u import hi as x, lo as y\n"}),
-        ({"a.py": "from u import *\nfrom v import *\ndef root(): return lo\n"}, {"v.py": "lo = 9\n"}),
-        ({"a.py": "LIMIT = 1\nLIMIT = 2\ndef root(): return LIMIT\n"}, {"a.py": "LIMIT = 2\nLIMIT = 1\n"}),
-        (
-            {"a.py": "from u import rule, RULES\n@rule\ndef clean(): return 1\ndef root(): return RULES\n"},
-            {"a.py": "from u import rule, RULES\n@rule\ndef clean(): return 2\n"},
-        ),
-        (
-            {"a.py": "if __name__ != '__main__': L = [1]\ndef root(): return L\n"},
-            {"a.py": "if __name__ != '__main__': L = [2]\n"},
-        ),
-        (
-            {"a.py": "import typing\nL = []\nif typing.TYPE_CHECKING: pass\nelse: L.append(1)\ndef root(): return L\n"},
-            {"a.py": "import typing\nL = []\nif typing.TYPE_CHECKING: pass\nelse: L.append(2)\n"},
-        ),
-    ],
-    ids=[
-        "imported name",
-        "imported module",
-        "swapped names",
-        "last star",
-        "order",
-        "registry",
-        "import effect",
-        "else of checks",
-    ],
-)
-def test_edit_of_what_a_name_means_changes_the_digest(tmp_path: Path, before: dict[str, str], after: dict[str, str]) -> None:
+CHECKS = "import typing\nL = []\nif typing.TYPE_CHECKING: pass\nelse: L.append({})\n"
+RULES = "from u import rule, RULES\n@rule\ndef clean(): return {}\n"
+MEANINGS = {
+    "imported name": ("f(1.5)", "from math import floor as f\n", "from math import ceil as f\n"),
+    "imported module": ("m.sqrt(2)", "import math as m\n", "import cmath as m\n"),
+    "swapped names": ("x, y", "from u import lo as x, hi as y\n", "from u import hi as x, lo as y\n"),
+    "last star": ("lo", "from u import *\nfrom v import *\n", "from v import *\nfrom u import *\n"),
+    "order": ("LIMIT", "LIMIT = 1\nLIMIT = 2\n", "LIMIT = 2\nLIMIT = 1\n"),
+    "registry": ("RULES", RULES.format(1), RULES.format(2)),
+    "import effect": ("L", "if __name__ != '__main__': L = [1]\n", "if __name__ != '__main__': L = [2]\n"),
+    "else of checks": ("L", CHECKS.format(1), CHECKS.format(2)),
+}
+
+
+@pytest.mark.parametrize("meaning", MEANINGS)
+def test_edit_of_what_a_name_means_changes_the_digest(tmp_path: Path, meaning: str) -> None:
+    value, *texts = MEANINGS[meaning]
     shared = {"u.py": "lo = 1\nhi = 2\nRULES = []\ndef rule(f):\n    RULES.append(f)\n    return f\n", "v.py": "lo = 3\n"}
-    root = "def root()" + before["a.py"].partition("def root()")[2]
-    edited = {name: text + (root if name == "a.py" else "") for name, text in after.items()}
-    first = reached(tmp_path / "before", {**shared, **before}, "a:root", is_strict=False)
-    second = reached(tmp_path / "after", {**shared, **before, **edited}, "a:root", is_strict=False)
+    first, second = (
+        reached(tmp_path / str(number), {**shared, "a.py": f"{text}def root(): return {value}\n"}, "a:root", is_strict=False)
+        for number, text in enumerate(texts)
+    )
     assert first.digest != second.digest

@@ -32,6 +32,7 @@ def test_counts_are_by_language_however_cut(cuts):
     assert {name: one["documents"] for name, one in found["languages"].items()} == {"": 1, "de": 2, "en": 3}
     assert (found["bytes"], found["words"], found["tokens"]) == (18, 6, 12)
     assert (found["bytes_per_token"], found["tokens_per_word"]) == (1.5, 2.0)
+    assert described(Fertility())["bytes_per_token"] is None
 
 
 @pytest.mark.parametrize("cuts", [1, 3])
@@ -41,10 +42,6 @@ def test_column_that_holds_no_languages_is_not_counted_by(odd, cuts):
     assert found.languages is None
     assert found.total.documents == len(odd) + 2
     assert metered(["en", *odd[1:], "en"], cuts).languages is not None
-
-
-def test_nothing_to_count_has_no_ratios():
-    assert described(Fertility())["bytes_per_token"] is None
 
 
 def test_ids_that_any_part_used_are_used():

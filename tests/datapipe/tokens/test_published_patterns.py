@@ -49,28 +49,21 @@ def cut(name: str, texts: list[str]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize("texts", [WORDS, RUNS, SPACED], ids=["words", "runs", "spaced"])
-def test_cut_hard_texts_equals_tokenizers(name, texts):
-    splitter = reference(NAMED[name])
-    assert dict(zip(texts, cut(name, texts), strict=True)) == {text: pretoken_ends(splitter, text) for text in texts}
+def test_cut_hard_texts_equals_tokenizers(name):
+    splitter, texts = reference(NAMED[name]), [*WORDS, *RUNS, *SPACED, *hard_texts(np.random.default_rng(7), 500)]
+    for text, ends in zip(texts, cut(name, texts), strict=True):
+        assert ends == pretoken_ends(splitter, text), text
 
 
-@given(
-    texts=st.lists(
-        st.lists(st.sampled_from([atom for _, group in ATOMS for atom in group]) | st.characters(codec="utf-8")), max_size=3
-    )
-)
+atoms = st.sampled_from([atom for _, group in ATOMS for atom in group]) | st.characters(codec="utf-8")
+
+
+@given(texts=st.lists(st.lists(atoms), max_size=3))
 @settings(deadline=None)
 def test_cut_any_text_equals_tokenizers(texts):
     joined = ["".join(atoms) for atoms in texts] + [""]
     for name, expressions in NAMED.items():
         assert cut(name, joined) == [pretoken_ends(reference(expressions), text) for text in joined]
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_cut_random_texts_equals_tokenizers(name):
-    texts = hard_texts(np.random.default_rng(7), 500)
-    assert cut(name, texts) == [pretoken_ends(reference(NAMED[name]), text) for text in texts]
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -88,22 +81,7 @@ def test_cut_any_bytes_ends_every_document(name):
     assert set(offsets[1:].tolist()) - {0} <= set(ends[:num_pieces].tolist())
 
 
-LONG = {
-    "spaces": " ",
-    "newlines": "\n",
-    "spaces and newlines": " \n",
-    "newlines after spaces": "   \n   ",
-    "letters": "a",
-    "capitals": "A",
-    "both cases": "中A",
-    "marks": "\u0301",
-    "digits": "1",
-    "signs": "!",
-    "apostrophes": "'",
-    "slashes": "/\n",
-    "controls": "\x01",
-    "kana": "カ・",
-}
+LONG = [" ", "\n", " \n", "   \n   ", "a", "A", "中A", "\u0301", "1", "!", "'", "/\n", "\x01", "カ・"]
 
 
 @pytest.mark.slow
@@ -111,7 +89,7 @@ LONG = {
 @pytest.mark.parametrize("name", ["gpt2-0", "gpt2-3", "cl100k-4", "cl100k-11", "o200k-12", "deepseek-14"])
 def test_cut_one_long_run_takes_linear_time(name):
     """Twenty times as much takes some twenty times as long; a quadratic kernel takes four hundred times."""
-    for run in LONG.values():
+    for run in LONG:
         for frame in ("{0}", "a{0}b", " {0} "):
             short, long = (frame.format(run * (size // len(run))).encode() for size in (50_000, 1_000_000))
             assert seconds(name, long) < 100 * seconds(name, short) + 0.02, (run, frame)

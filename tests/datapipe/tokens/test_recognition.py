@@ -17,15 +17,8 @@ from datapipe.tokens.recognition import Recognised, recognise
 from tests.oracles.pretokens import NAMED, pretoken_ends, reference
 
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
-EOS = {
-    "id": 256,
-    "content": "<|end|>",
-    "special": True,
-    "single_word": False,
-    "lstrip": False,
-    "rstrip": True,
-    "normalized": False,
-}
+EOS = {"id": 256, "content": "<|end|>", "special": True, "single_word": False, "lstrip": False, "rstrip": True}
+EOS["normalized"] = False
 
 
 def split(expression: str, behavior: str = "Isolated", invert: bool = False) -> dict[str, Any]:
@@ -91,69 +84,52 @@ def test_recognise_facts_of_the_file_are_in_the_record():
     assert {name: getattr(token, name) for name in EOS} == EOS
 
 
-@pytest.mark.parametrize("setting", [None, {"type": "Sequence", "normalizers": []}])
-def test_recognise_no_normalizer_is_none(setting):
-    assert known(file(normalizer=setting)).normalizer is None
-
-
-def test_recognise_old_files_without_types_and_defaults():
-    """As GPT-2's was written: no type of the model, no `use_regex`."""
+def test_recognise_old_files_and_those_of_few_bytes():
+    """GPT-2's has no type of the model and no `use_regex`; GPT-NeoX's has no tokens of bytes that no text holds."""
     untyped = model()
     del untyped["type"]
     old = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
     assert known(file(model=untyped, pre_tokenizer=old)).family == "gpt2"
-
-
-def test_recognise_bytes_that_no_text_holds_need_no_tokens():
-    """GPT-NeoX has none for them."""
     vocabulary = {byte: number for byte, number in file()["model"]["vocab"].items() if byte not in "ÀÁõö÷øùúûüýþÿ"}
     assert known(file(model=model(vocab=vocabulary))).family == "gpt2"
+    assert known(file(normalizer={"type": "Sequence", "normalizers": []})).normalizer is None
 
 
 WITHOUT_A_BYTE = {byte: number for byte, number in file()["model"]["vocab"].items() if byte != "Ġ"}
-CHANGES: dict[str, tuple[dict[str, Any], str]] = {
-    "no pre-tokenizer": ({"pre_tokenizer": None}, "expected ByteLevel as its last step"),
-    "not byte-level": ({"pre_tokenizer": split(GPT2)}, "expected ByteLevel as its last step"),
-    "byte-level twice": ({"pre_tokenizer": sequence(BYTES, BYTES)}, "expected ByteLevel as its last step"),
-    "no pattern": ({"pre_tokenizer": BYTES}, "no known tokenizer splits by []"),
-    "another expression": ({"pre_tokenizer": sequence(split(GPT2 + "|x"), BYTES)}, "no known tokenizer"),
-    "known ones in another order": ({"pre_tokenizer": sequence(split(HAN_RUNS), split(THREES), BYTES)}, "no known tokenizer"),
-    "both patterns": ({"pre_tokenizer": sequence(split(QWEN35), {**BYTES, "use_regex": True})}, "no known tokenizer"),
-    "prefix space": ({"pre_tokenizer": {**BYTES, "add_prefix_space": True}}, "add_prefix_space"),
-    "string": ({"pre_tokenizer": sequence({**split(""), "pattern": {"String": GPT2}}, BYTES)}, "by a string"),
-    "removed": ({"pre_tokenizer": sequence(split(GPT2, "Removed"), BYTES)}, "Removed and invert False"),
-    "merged": ({"pre_tokenizer": sequence(split(GPT2, "MergedWithNext"), BYTES)}, "MergedWithNext"),
-    "partial removed": (
-        {"pre_tokenizer": sequence(split(THREES), split(HAN_RUNS), split(DEEPSEEK, "Removed", True), BYTES)},
-        "Removed and invert True",
-    ),
-    "runs of digits": (
-        {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": False}, {**BYTES, "use_regex": True})},
-        "without individual_digits",
-    ),
-    "punctuation": ({"pre_tokenizer": sequence({"type": "Punctuation", "behavior": "Contiguous"}, BYTES)}, "Punctuation"),
-    "new option": ({"pre_tokenizer": {**BYTES, "case": "smart"}}, "unknown case"),
-    "lowercase": ({"normalizer": {"type": "Lowercase"}}, "normalizer: Lowercase"),
-    "two normal forms": (
-        {"normalizer": {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]}},
-        "normalizer: NFC, NFKC",
-    ),
-    "new flag of a token": ({"added_tokens": [{**EOS, "greedy": True}]}, "unknown greedy"),
-    "unigram": ({"model": {"type": "Unigram", "vocab": [], "unk_id": 0}}, "model"),
-    "word piece": ({"model": {"type": "WordPiece", "vocab": {}}}, "expected BPE"),
-    "word ends": ({"model": model(end_of_word_suffix="</w>")}, "end_of_word_suffix '</w>'"),
-    "byte fallback": ({"model": model(byte_fallback=True)}, "byte_fallback"),
-    "new option of the model": ({"model": model(temperature=1)}, "unknown temperature"),
-    "a byte that is no token": ({"model": model(vocab=WITHOUT_A_BYTE)}, "1 bytes have no token"),
-}
+NORMALIZERS = [{"type": "NFC"}, {"type": "NFKC"}]
+CHANGES: list[tuple[str, dict[str, Any]]] = [
+    ("ByteLevel as its last step", {"pre_tokenizer": None}),
+    ("ByteLevel as its last step", {"pre_tokenizer": split(GPT2)}),
+    ("ByteLevel as its last step", {"pre_tokenizer": sequence(BYTES, BYTES)}),
+    ("[]", {"pre_tokenizer": BYTES}),
+    ("no known tokenizer", {"pre_tokenizer": sequence(split(GPT2 + "|x"), BYTES)}),
+    ("no known tokenizer", {"pre_tokenizer": sequence(split(HAN_RUNS), split(THREES), BYTES)}),
+    ("no known tokenizer", {"pre_tokenizer": sequence(split(QWEN35), {**BYTES, "use_regex": True})}),
+    ("add_prefix_space", {"pre_tokenizer": {**BYTES, "add_prefix_space": True}}),
+    ("string", {"pre_tokenizer": sequence({**split(""), "pattern": {"String": GPT2}}, BYTES)}),
+    ("Removed", {"pre_tokenizer": sequence(split(GPT2, "Removed"), BYTES)}),
+    ("MergedWithNext", {"pre_tokenizer": sequence(split(GPT2, "MergedWithNext"), BYTES)}),
+    ("Removed", {"pre_tokenizer": sequence(split(THREES), split(HAN_RUNS), split(DEEPSEEK, "Removed", True), BYTES)}),
+    ("individual_digits", {"pre_tokenizer": sequence({"type": "Digits", "individual_digits": False}, BYTES)}),
+    ("Punctuation", {"pre_tokenizer": sequence({"type": "Punctuation", "behavior": "Contiguous"}, BYTES)}),
+    ("case", {"pre_tokenizer": {**BYTES, "case": "smart"}}),
+    ("Lowercase", {"normalizer": {"type": "Lowercase"}}),
+    ("NFC, NFKC", {"normalizer": {"type": "Sequence", "normalizers": NORMALIZERS}}),
+    ("greedy", {"added_tokens": [{**EOS, "greedy": True}]}),
+    ("model", {"model": {"type": "Unigram", "vocab": [], "unk_id": 0}}),
+    ("BPE", {"model": {"type": "WordPiece", "vocab": {}}}),
+    ("end_of_word_suffix", {"model": model(end_of_word_suffix="</w>")}),
+    ("byte_fallback", {"model": model(byte_fallback=True)}),
+    ("temperature", {"model": model(temperature=1)}),
+    ("1 bytes", {"model": model(vocab=WITHOUT_A_BYTE)}),
+]
 
 
-@pytest.mark.parametrize("change", CHANGES)
-def test_recognise_what_is_not_known_gives_the_reason(change):
-    changes, reason = CHANGES[change]
-    recognised, said = recognise(deepcopy(file(**changes)))
+@pytest.mark.parametrize(("fact", "changes"), CHANGES)
+def test_recognise_what_is_not_known_gives_the_reason(fact, changes):
+    recognised, reason = recognise(deepcopy(file(**changes)))
     assert recognised is None
-    assert reason in str(said)
+    assert fact in str(reason)
 
 
 @pytest.mark.real

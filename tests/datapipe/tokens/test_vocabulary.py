@@ -37,28 +37,25 @@ def without(pieces: list[str], *left_out: str) -> list[str]:
     return [piece for piece in pieces if piece not in left_out]
 
 
+WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9}
+
+
 @pytest.mark.parametrize(
     ("content", "missing"),
     [
-        (
-            file(without(ALPHABET, "q", "z"), pre=BYTE_LEVEL),
-            "2 bytes have no token: 0x71 'q', 0x7a 'z', and there is no unknown",
-        ),
-        (file(without(ALPHABET, "Ġ"), pre=BYTE_LEVEL), "1 byte has no token: 0x20 ' '"),
-        (file(without(ALPHABET, "Ã"), pre=BYTE_LEVEL), "1 byte has no token: 0xc3,"),
-        (file(without(ALPHABET, "q"), normalizer={"type": "ByteLevel"}), "1 byte has no token: 0x71 'q'"),
-        (file(["a"], pre=BYTE_LEVEL), r"242 bytes have no token: 0x00 '\\x00', .* and 226 more"),
-        (file(without(BYTES, "<0xE2>"), byte_fallback=True), "1 byte has no token: 0xe2,"),
-        (file(without(ASCII, "q")), "1 byte has no token: 0x71 'q'"),
-        (file(ASCII), "characters outside its vocabulary have no token"),
-        (file(ALPHABET, pre=BYTE_LEVEL, continuing_subword_prefix="##"), "243 bytes have no token"),
-        (unigram([*ASCII, *BYTES], None, byte_fallback=True), "characters outside its vocabulary have no token"),
-        (unigram(without(ASCII, "q"), None), "1 byte has no token: 0x71 'q'"),
-        (file(["a"], type="WordLevel", unk_token="none"), "words outside its vocabulary have no token"),
-        (
-            file(["a"], type="WordPiece", unk_token="none", continuing_subword_prefix="##", max_input_chars_per_word=9),
-            "words outside its vocabulary have no token",
-        ),
+        (file(without(ALPHABET, "q", "z"), pre=BYTE_LEVEL), "0x71 'q', 0x7a 'z'"),
+        (file(without(ALPHABET, "Ġ"), pre=BYTE_LEVEL), "1 byte .*0x20 ' '"),
+        (file(without(ALPHABET, "Ã"), pre=BYTE_LEVEL), "1 byte .*0xc3,"),
+        (file(without(ALPHABET, "q"), normalizer={"type": "ByteLevel"}), "1 byte .*0x71 'q'"),
+        (file(["a"], pre=BYTE_LEVEL), "242 bytes .*0x00 .* 226 more"),
+        (file(without(BYTES, "<0xE2>"), byte_fallback=True), "1 byte .*0xe2,"),
+        (file(without(ASCII, "q")), "1 byte .*0x71 'q'"),
+        (file(ASCII), "characters"),
+        (file(ALPHABET, pre=BYTE_LEVEL, continuing_subword_prefix="##"), "243 bytes"),
+        (unigram([*ASCII, *BYTES], None, byte_fallback=True), "characters"),
+        (unigram(without(ASCII, "q"), None), "1 byte .*0x71 'q'"),
+        (file(["a"], type="WordLevel", unk_token="none"), "words"),
+        (file(["a"], unk_token="none", **WORD_PIECE), "words"),
     ],
 )
 def test_encoder_vocabulary_that_lacks_text_is_refused(content, missing):

@@ -45,6 +45,8 @@ def test_documents_of_a_mixture_are_those_that_reach_its_classifier(tmp_path, mi
     expected = {"web": ["longer text"] * 2, "books": ["another text", "longer text"]}
     assert texts_of(tmp_path / "work", str(mixture)) == expected
     assert texts_of(tmp_path / "work", str(tmp_path / "work")) == expected
+    of_files = ["another text", "longer text", "tiny", "longer text", "a text", "longer text"]
+    assert texts_of(tmp_path / "work", f"{tmp_path}/*.jsonl") == {"files": of_files}  # without stages
     earlier = texts_of(tmp_path / "earlier", str(mixture), until="longer", source="web")
     assert earlier == {"web": ["longer text", "a text", "longer text"]}
     assert texts_of(tmp_path / "limited", str(mixture), limit=2, source="web") == {"web": ["longer text"]}
@@ -58,22 +60,14 @@ def test_other_sources_are_run_only_where_a_stage_compares_documents(tmp_path, m
         texts_of(tmp_path / "work", str(mixture), source="web", settings=("stages=[dedup.exact]",))
 
 
-@pytest.mark.slow
-def test_documents_of_files_are_read_without_stages(tmp_path, mixture):
-    del mixture
-    assert texts_of(tmp_path / "work", f"{tmp_path}/*.jsonl") == {
-        "files": ["another text", "longer text", "tiny", "longer text", "a text", "longer text"]
-    }
-
-
 @pytest.mark.parametrize(
     ("paths", "options", "expected"),
     [
-        (("{mixture}",), {"source": "wbe"}, "--source wbe: no such source. Did you mean 'web'?"),
-        (("{mixture}",), {"until": "filter.lenght"}, "--until filter.lenght: 'web' has no such stage. Did you mean"),
-        (("{mixture}", "a.jsonl"), {}, "found 2 inputs and a mixture among them"),
-        (("{folder}/none.yaml",), {}, "no such file"),
-        (("{folder}",), {}, "no output of a run"),
+        (("{mixture}",), {"source": "wbe"}, "'web'"),
+        (("{mixture}",), {"until": "filter.lenght"}, "filter.length"),
+        (("{mixture}", "a.jsonl"), {}, "2 inputs"),
+        (("{folder}/none.yaml",), {}, "none.yaml"),
+        (("{folder}",), {}, "{folder}"),
         (("{folder}/none-*.jsonl",), {}, "none-"),
     ],
 )
@@ -81,4 +75,4 @@ def test_documents_that_are_not_there_are_told(tmp_path, mixture, paths, options
     named = [path.format(mixture=mixture, folder=tmp_path) for path in paths]
     with pytest.raises(UserError) as raised:
         texts_of(tmp_path / "work", *named, **options)
-    assert expected in str(raised.value)
+    assert expected.format(folder=tmp_path) in str(raised.value)

@@ -13,7 +13,6 @@ import pyarrow.csv
 import pytest
 
 from datapipe.classifier import evaluation, metrics
-from datapipe.errors import UserError
 from datapipe.stage.models.classifier import Classifier
 from tests.support.command_line import datapipe
 
@@ -110,12 +109,9 @@ def test_numbers_are_measured_with_a_cut(models: dict[str, Classifier], tmp_path
     assert found["spearman"]["value"] == pytest.approx(1.0)
     assert (found["at_threshold"]["true_positives"], found["at_threshold"]["false_negatives"]) == (2, 0)
     assert "auc" not in _json(tmp_path, "number", "--data", "data.jsonl")["groups"]["all"]["number"]
-
-
-def test_texts_are_cut_as_the_filter_cuts_them(models: dict[str, Classifier], tmp_path: Path) -> None:
-    _write(tmp_path / "data.jsonl", [{"text": "é" * number, "label": number} for number in (3, 30, 300)])
-    found = _json(tmp_path, "number", "--data", "data.jsonl", "--max-chars", "20", "--cut", "40")["groups"]["all"]["number"]
-    assert found["rmse"]["value"] == pytest.approx(np.sqrt((3**2 + 10**2 + 260**2) / 3))
+    _write(tmp_path / "long.jsonl", [{"text": "é" * number, "label": number} for number in (3, 30, 300)])
+    found = _json(tmp_path, "number", "--data", "long.jsonl", "--max-chars", "20", "--cut", "40")["groups"]["all"]["number"]
+    assert found["rmse"]["value"] == pytest.approx(np.sqrt((3**2 + 10**2 + 260**2) / 3))  # cut as the filter cuts them
     assert found["at_threshold"]["true_positives"] == 1
 
 
@@ -139,44 +135,33 @@ def test_labels_that_no_model_knows_are_left_out_on_request(models: dict[str, Cl
     assert list(found["groups"]) == ["all", "site=a", "site=b", "site=c"]
     assert found["groups"]["all"]["three"]["confusion"] == [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
     run = datapipe(["classifier", "evaluate", "two", "--data", "data.jsonl", "--known-only"], cwd=tmp_path)
-    assert "the models know no label of the documents. They know bad, good." in run.stderr
+    assert "bad, good" in run.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error"),
+    ("arguments", "fact"),
     [
-        (
-            ["two", "--label", "domain"],
-            "has the label 'web', and the models know bad, good. Say which label it means, as in --rename web=good",
-        ),
-        (["two", "--label", "none"], "none of 80 documents has a label in the field 'none' and text in 'text'"),
-        (
-            ["two", "three"],
-            "three predicts the labels a, b, c, and two the labels bad, good. Evaluate them one after the other",
-        ),
-        (["two", "number"], "number predicts a number, and two the labels bad, good"),
-        (["number"], "data.jsonl: a label is no number"),
-        (["two", "--cut", "3"], "--cut is used with models that predict a number"),
-        (["three", "--positive", "a"], "--positive is used with models of two labels"),
-        (["two", "--positive", "great"], "two: it knows no label 'great'. Name one of its labels: --positive bad or"),
-        (["two", "--rename", "x"], "--rename x: expected VALUE=LABEL"),
+        (["two", "--label", "domain"], "--rename web="),
+        (["two", "--label", "none"], "none of 80 documents"),
+        (["two", "three"], "a, b, c"),
+        (["two", "number"], "number"),
+        (["number"], "data.jsonl"),
+        (["two", "--cut", "3"], "--cut"),
+        (["three", "--positive", "a"], "--positive"),
+        (["two", "--positive", "great"], "'great'"),
+        (["two", "--rename", "x"], "--rename x"),
+        (["two", "--data", "damaged.parquet"], "damaged.parquet"),
     ],
 )
 def test_what_cannot_be_measured_is_told(
-    arguments: list[str], error: str, models: dict[str, Classifier], tmp_path: Path
+    arguments: list[str], fact: str, models: dict[str, Classifier], tmp_path: Path
 ) -> None:
     _write(tmp_path / "data.jsonl", _documents())
-    run = datapipe(["classifier", "evaluate", *arguments, "--data", "data.jsonl"], cwd=tmp_path)
+    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and no more")
+    data = [] if "--data" in arguments else ["--data", "data.jsonl"]
+    run = datapipe(["classifier", "evaluate", *arguments, *data], cwd=tmp_path)
     assert (run.returncode, run.stdout) == (2, "")
-    assert error in run.stderr
-
-
-def test_damaged_files_are_refused(models: dict[str, Classifier], tmp_path: Path) -> None:
-    (tmp_path / "data.parquet").write_bytes(b"PAR1 and no more")
-    with pytest.raises(UserError, match=r"data\.parquet"):
-        evaluation.evaluate(
-            [Path("two")], evaluation.LabelledFiles(patterns=[str(tmp_path / "data.parquet")]), evaluation.Question()
-        )
+    assert fact in run.stderr
 
 
 def test_tables_fit_into_eighty_columns(models: dict[str, Classifier], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,25 +172,14 @@ def test_tables_fit_into_eighty_columns(models: dict[str, Classifier], tmp_path:
     monkeypatch.setenv("TERM", "dumb")
     said = datapipe(["classifier", "evaluate", "two", "--data", "data.jsonl", "--group-by", "domain"], cwd=tmp_path).stdout
     assert max(map(len, said.splitlines())) <= 80
-    for heading in ("positive", "AUC", "AP", "best", "at", "accuracy", "F1", "precision", "recall", "95%"):
-        assert heading in said
-    rows = [line.split() for line in said.splitlines() if line.startswith(" all ")]
-    ranking, decided = (dict(zip(names, row)) for names, row in zip((_RANKING, _DECIDED), rows, strict=True))
-    assert {"docs": ranking["docs"], "at": ranking["at"]} == {
-        "docs": "4,001",
-        "at": f"{_best_threshold(documents):.3f}".lstrip("0"),
-    }
-    assert float(decided["F1"]) == pytest.approx(2 / (1 / float(decided["precision"]) + 1 / float(decided["recall"])), abs=2e-3)
+    best = metrics.ranking(
+        np.array([document["label"] == "good" for document in documents]),
+        np.array([len(document["text"]) / 100 for document in documents], np.float32),
+    ).best
+    assert best is not None
+    ranking, decided = (line.split() for line in said.splitlines() if line.startswith(" all "))
+    assert (ranking[1], ranking[-1]) == ("4,001", f"{best.threshold:.3f}".lstrip("0"))
+    f1, precision, recall = float(decided[3]), float(decided[-2]), float(decided[-1])
+    assert f1 == pytest.approx(2 / (1 / precision + 1 / recall), abs=2e-3)
     of_one_class = next(line for line in said.splitlines() if line.startswith(" of one class"))
     assert of_one_class.split()[3:] == ["1", "0", *"–––––"]
-
-
-_RANKING = ("group", "docs", "positive", "AUC", "95%", "AP", "best F1", "at")
-_DECIDED = ("group", "accuracy", "95%", "F1", "95% of F1", "precision", "recall")
-
-
-def _best_threshold(documents: Sequence[dict[str, Any]]) -> float:
-    scores = np.array([len(document["text"]) / 100 for document in documents], np.float32)
-    best = metrics.ranking(np.array([document["label"] == "good" for document in documents]), scores).best
-    assert best is not None
-    return best.threshold

@@ -15,15 +15,14 @@ EDUCATIONAL = Path(__file__).resolve().parents[4] / "mixtures" / "educational.md
 RUBRIC = Rubric(scale=(0, 5), template="<<{text}>>", max_chars=5)
 
 
-@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30))
+MARKS = ["{text}", "{", "{0}", "{{text}}", "%s", "$text", "---\nscale: 1\n---", "\0"]
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(MARKS))
 def test_rubric_inserts_a_text_literally_and_cut_at_a_character(text):
     sent = RUBRIC.messages(text)[0]["content"]
     assert sent == f"<<{text[:5]}>>"
     assert len(sent.encode()) <= 4 + 5 * 4
-
-
-@pytest.mark.parametrize("text", ["{text}", "{", "{0}", "{{text}}", "%s", "$text", "---\nscale: 1\n---", "\0"])
-def test_rubric_leaves_marks_of_templates_in_a_text_alone(text):
     whole = RUBRIC.model_copy(update={"max_chars": 1000})
     assert whole.messages(text)[0]["content"] == f"<<{text}>>"
 

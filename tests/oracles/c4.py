@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.oracles.words import characters
+from tests.oracles.words import characters, text_of
 
 CITATION = re.compile(rb"\[[0-9]*\]|\[edit\]|\[citation needed\]")
 KEPT, LONG_WORD, NO_END_MARK, FEW_WORDS = range(4)
@@ -14,10 +14,6 @@ PAGE_AND_LINE_RULES = (
     rb"\{",
     rb"terms of use|privacy policy|cookie policy|uses cookies|use of cookies|use cookies",
 )
-
-
-def text_of(line: bytes) -> str:
-    return "".join(character for _, character, _ in characters(line))
 
 
 def without_citations(line: bytes) -> bytes:

@@ -8,18 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from datapipe.kernels.text.contractions import cuts
-from datapipe.kernels.text.english_signs import (
-    ALPHA,
-    BEFORE,
-    CURRENCY,
-    EDGE,
-    ICON,
-    LOWER,
-    QUOTE,
-    STOPS,
-    UPPER,
-    sign_table,
-)
+from datapipe.kernels.text.english_signs import ALPHA, BEFORE, CURRENCY, EDGE, ICON, LOWER, QUOTE, STOPS, UPPER, sign_table
 from tests.oracles.words import Span, characters, hashed
 
 _UNITS = (

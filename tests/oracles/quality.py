@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tests.oracles.words import characters, kind
+from tests.oracles.words import kind, text_of
 
 LETTER, PUNCTUATION_OR_SYMBOL = 1, 8 | 16
-
-
-def text_of(word: bytes) -> str:
-    return "".join(character for _, character, _ in characters(word))
 
 
 def is_sign(character: str) -> bool:

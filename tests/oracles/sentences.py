@@ -6,39 +6,12 @@ import re
 import unicodedata
 
 from datapipe.kernels.text.abbreviations import ABBREVIATIONS
-from datapipe.kernels.text.english_signs import BEFORE, EDGE, ICON, LOWER, QUOTE, STOPS, UPPER
+from datapipe.kernels.text.english_signs import EDGE, ICON, LOWER, QUOTE, STOPS, UPPER
 from datapipe.kernels.text.marks import END_CHARS
-from tests.oracles.english_words import has, is_address
+from tests.oracles.english_words import has, is_address, prefix
+from tests.oracles.words import text_of
 
 _DEGREES = re.compile(r"°[CFKcfk]\.")
-
-
-def shown(character: str) -> str:
-    """The character; U+FFFD for a byte that begins none."""
-    return "\ufffd" if "\udc80" <= character <= "\udcff" else character
-
-
-def category(character: str) -> str:
-    return unicodedata.category(shown(character))
-
-
-def is_small(character: str) -> bool:
-    return has(shown(character), LOWER)
-
-
-def is_large(character: str) -> bool:
-    return has(shown(character), UPPER)
-
-
-def is_quote(character: str) -> bool:
-    return has(shown(character), QUOTE)
-
-
-def leading(chunk: str) -> str:
-    """The prefix to cut off."""
-    if match := re.match(r"\.\.+|\+(?![0-9])|(?:US|C|A)\$", chunk):
-        return match.group()
-    return chunk[0] if chunk and has(shown(chunk[0]), EDGE, BEFORE) else ""
 
 
 def trailing(chunk: str) -> str:
@@ -46,11 +19,11 @@ def trailing(chunk: str) -> str:
     if match := re.search(r"(\.\.+|['’][sS])\Z", chunk):
         return match.group()
     if not chunk or chunk[-1] != ".":
-        return chunk[-1] if chunk and has(shown(chunk[-1]), EDGE) else ""
+        return chunk[-1] if chunk and has(chunk[-1], EDGE) else ""
     before = chunk[:-1]
-    if before and has(shown(before[-1]), STOPS):
+    if before and has(before[-1], STOPS):
         return "."
-    if len(before) > 1 and is_large(before[-1]) and is_large(before[-2]):
+    if len(before) > 1 and has(before[-1], UPPER) and has(before[-2], UPPER):
         return "."
     return "." if re.search(r"°[FfCcKk]\Z", before) else ""
 
@@ -77,12 +50,11 @@ def inner(core: str) -> list[str]:
         begin, stop = match.span()
         if match.group() == ".":
             between = begin > 0 and stop < len(core)
-            small = between and (is_small(core[begin - 1]) or is_quote(core[begin - 1]))
-            if small and (is_large(core[stop]) or is_quote(core[stop])):
+            if between and has(core[begin - 1], LOWER, QUOTE) and has(core[stop], UPPER, QUOTE):
                 cuts.append((begin, stop))
-        elif begin > 0 and (stop - begin > 1 or has(shown(match.group()), ICON)):
+        elif begin > 0 and (stop - begin > 1 or has(match.group(), ICON)):
             cuts.append((begin, stop))
-    if not cuts or is_address("".join(map(shown, core))):
+    if not cuts or is_address(core):
         return [core]
     edges = [0, *[edge for cut in cuts for edge in cut], len(core)]
     tokens = [core[start:stop] for start, stop in zip(edges, edges[1:])]
@@ -99,7 +71,7 @@ def tokens(chunk: str) -> list[str]:
     front: list[str] = []
     back: list[str] = []
     while chunk and not is_exception(chunk) and not _DEGREES.fullmatch(chunk):
-        first = leading(chunk)
+        first = chunk[: prefix(chunk)]
         if first and (is_exception(chunk[len(first) :]) or _DEGREES.fullmatch(chunk[len(first) :])):
             front, chunk = [*front, first], chunk[len(first) :]
             break
@@ -132,14 +104,14 @@ def tokens(chunk: str) -> list[str]:
 
 def sentences(line: bytes) -> int:
     """Number of sentences that are not blank."""
-    text = line.decode(errors="surrogateescape")
+    text = text_of(line)
     kinds: list[str] = []
     for white, chunk in re.findall(r"(\s*)(\S+)|\s+\Z", text):
         kinds += [" "] if white not in ("", " ") else []
         kinds += tokens(chunk)
     count, ended, blank = 0, False, True
     for token in kinds:
-        punctuation = all(category(character)[0] == "P" for character in token)
+        punctuation = all(unicodedata.category(character)[0] == "P" for character in token)
         if ended and not punctuation:
             ended, blank = False, True
         if token in set(END_CHARS):

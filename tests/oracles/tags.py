@@ -7,10 +7,7 @@ from collections.abc import Iterator
 
 _SPACE = rb"[ \t\n\f\r]"
 _VALUE = rb"(?:\"[^\"]*(?:\"|\Z)|'[^']*(?:'|\Z)|[^> \t\n\f\r]*)"
-_ATTRIBUTE = re.compile(
-    rb"[^ \t\n\f\r/>][^=>/ \t\n\f\r]*(?:%b*=%b*(?:(?!\Z)%b|\Z))?" % (_SPACE, _SPACE, _VALUE),
-    re.DOTALL,
-)
+_ATTRIBUTE = re.compile(rb"[^ \t\n\f\r/>][^=>/ \t\n\f\r]*(?:%b*=%b*(?:(?!\Z)%b|\Z))?" % (_SPACE, _SPACE, _VALUE), re.DOTALL)
 _NAME = re.compile(rb"[A-Za-z][^ \t\n\f\r/>]*")
 _COMMENT = re.compile(rb"<!--(?:>|->|.*?(?:-->|--!>|\Z))", re.DOTALL)
 _DECLARATION = re.compile(rb"<[!?][^>]*(?:>|\Z)", re.DOTALL)

@@ -37,6 +37,10 @@ def characters(text: bytes) -> Iterator[tuple[int, str, int]]:
         offset += size
 
 
+def text_of(text: bytes) -> str:
+    return "".join(character for _, character, _ in characters(text))
+
+
 def kind(character: str) -> int:
     if character.isspace():
         return SPACE

@@ -268,23 +268,8 @@ def prose(seed: int, num_words: int, vocabulary: int = 60, repeated: float = 0.2
     """Sentences with stop words, punctuation, lists and paragraphs, some said again: a few words in every line."""
     rng = random.Random(seed)
     words = ["".join(rng.choices("etaoinshrdluéß中ж", [9] * 12 + [1] * 4, k=rng.randint(1, 9))) for _ in range(vocabulary)]
-    words += [
-        "the",
-        "The",
-        "and",
-        "of",
-        "to",
-        "with",
-        "“that”",
-        "(have)",
-        "be,",
-        "#tag",
-        "wait...",
-        "so…",
-        "—",
-        "3.5",
-        "a" * 12,
-    ]
+    words += ["the", "The", "and", "of", "to", "with", "“that”", "(have)", "be,", "#tag", "wait...", "so…", "—", "3.5"]
+    words += ["a" * 12]
     lines: list[str] = []
     while num_words > 0:
         if lines and rng.random() < repeated:

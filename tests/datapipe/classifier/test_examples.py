@@ -86,9 +86,8 @@ def test_examples_of_one_text_with_two_numbers_have_their_mean():
 
 
 def test_examples_are_cut_before_they_are_compared():
-    prepared = prepare(
-        _batches([("abcX", "yes"), ("abcY", "yes"), ("éfgh", "no")]), Limits(sample_bytes=99, max_chars=3, held_out=0)
-    )
+    rows = [("abcX", "yes"), ("abcY", "yes"), ("éfgh", "no")]
+    prepared = prepare(_batches(rows), Limits(sample_bytes=99, max_chars=3, held_out=0))
     assert sorted(_told(prepared)[0]) == [("abc", 1.0), ("éfg", 0.0)]
 
 

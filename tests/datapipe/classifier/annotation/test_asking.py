@@ -173,8 +173,10 @@ def opened_once(server: ChatServer, condition: Callable[[], bool]) -> Iterator[N
     server.gate = gate = threading.Event()
     opener = threading.Thread(target=lambda: (wait_until(condition, "the requests"), gate.set()))
     opener.start()
-    yield
-    opener.join()
+    try:
+        yield
+    finally:
+        opener.join()
 
 
 def test_answers_under_way_are_kept_when_another_document_ends_the_command(tmp_path, documents, server):

@@ -338,7 +338,7 @@ EDITS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(EDITS)))
 def test_edits_change_what_uses_them_and_nothing_else(tmp_path: Path, digests: dict[str, str], number: int):
-    functions = dict(EDITS[number])
+    functions = dict(list(EDITS[number]))  # of each file
     edited = all_digests(copy_of(tmp_path, lambda name, text: with_edit(text, functions[name]) if name in functions else text))
     assert {name for name in digests if digests[name] != edited[name]} == set().union(*EDITS[number].values())
 

@@ -36,7 +36,11 @@ def names(digest: Reached) -> set[str]:
 
 # ------------------------------------------------------------------------------------------------ names
 
-PACKAGE = {"p/__init__.py": "from .x import f\nfrom .y import g\nfrom .x import *\n", "p/x.py": "def f(): return 1\n"}
+PACKAGE = {
+    "p/__init__.py": "from .x import f\nfrom .y import g\nfrom .x import *\n",
+    "p/x.py": "def f(): return 1\n",
+    "p/y.py": "def g(): return 2\n",
+}
 REACHED: dict[str, tuple[dict[str, str], str, set[str]]] = {
     "names, imports and lazy imports": (
         {

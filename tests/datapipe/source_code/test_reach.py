@@ -84,7 +84,7 @@ REACHED: dict[str, tuple[dict[str, str], str, set[str]]] = {
         {"a:f", "b:g"},
     ),
     "a module as a value": (
-        {"a.py": "import c\ndef h(): return show(c)\n", "c.py": "def x(): return 1\nY = 2\n"},
+        {"a.py": "from b import *\nimport c\ndef h(): return show(c)\n", "b.py": "", "c.py": "def x(): return 1\nY = 2\n"},
         "a:h",
         {"a:h", "c:x", "c:Y"},
     ),

@@ -30,11 +30,8 @@ def test_parts_of_a_source_that_grew_become_one_and_keep_names_of_their_own(tmp_
     assert sum(shard.entry.sequences for shard in shards) == 37
     assert {shard.entry.path.rpartition("/")[0] for shard in shards} == {"shards/old", "shards/old+1", "shards/old+2"}
     assert len({shard.entry.numbered_path for shard in shards}) == len(shards)
+    assert all(DATA_PATH.fullmatch(shard.entry.path) for shard in shards)  # so that cleaning knows them
     assert {(shard.entry.source, shard.entry.part) for shard in shards} == {("old", None)}
-
-
-def test_names_are_those_of_shards_so_that_cleaning_knows_them() -> None:
-    assert DATA_PATH.fullmatch("shards/old.web+2/part-00000-00000-0123456789abcdef.arrow")
 
 
 def test_ranges_of_hashes_count_under_their_own_seed_alone(tmp_path: Path) -> None:
@@ -86,7 +83,7 @@ def test_a_shard_that_is_not_as_its_manifest_says_is_told(tmp_path: Path, damage
     path.unlink()
     if damage != "gone":
         path.write_bytes(content if damage == "changed" else content[:-8])
-    with pytest.raises(CorruptionError, match=f"{path.name}.*gone, or not the one.*datapipe verify"):
+    with pytest.raises(CorruptionError, match=path.name):
         copy_shards(Root(str(tmp_path / "b")), shards, "staging")
     assert not (tmp_path / "b" / shards[1].entry.path).exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,6 +24,7 @@ from datapipe.plan.splits import file_hash
 from datapipe.plan.work import HASH_SPACE, MapTask, MergeTask
 from datapipe.storage import Root
 from tests.support import cli_processes, corpora, runs
+from tests.support.killed_changes import content_of
 
 pytestmark = pytest.mark.medium
 
@@ -40,11 +42,10 @@ CUTTING = {
     "dedup.lines": "keep: source_order, unit: line, max_removed_share: 0.3",
     "dedup.substring": "keep: source_order, length: 12, max_removed_share: 0.6",
 }
-_TABLES = {"dedup.exact": "texts", "dedup.minhash": "signatures", "dedup.lines": "units", "dedup.substring": "passages"}
-
-
 FORGOTTEN = corpora.prose(random.Random(77), 90)
 """A text of both runs without near duplicates; the old run kept one of its three copies."""
+
+Finished = runs.Finished
 
 
 def _texts() -> tuple[list[str], list[str]]:
@@ -68,37 +69,49 @@ def _texts() -> tuple[list[str], list[str]]:
     return old, new
 
 
+def _write(path: Path, texts: list[str]) -> None:
+    corpora.write_jsonl(path, [{"text": text} for text in texts])
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("against")
     for name, texts in zip(("old", "new"), _texts()):
-        corpora.write_jsonl(folder / name / "0.jsonl", [{"text": text} for text in texts[::2]])
-        corpora.write_jsonl(folder / name / "1.jsonl", [{"text": text} for text in texts[1::2]])
+        _write(folder / name / "0.jsonl", texts[::2])
+        _write(folder / name / "1.jsonl", texts[1::2])
     return folder
 
 
 def _run(
     folder: Path, name: str, sources: str, against: str = "", more: str = "", named: dict[str, str] = STAGES, **options: Any
-) -> runs.Finished:
-    output = folder / name
-    output.mkdir(exist_ok=True)
+) -> Finished:
+    """A run of sources with global stages, each compared with the outputs or indexes `against`."""
+    (folder / name).mkdir(exist_ok=True)
     listed = "".join(f"  {source}: {{path: {folder}/{source}/*.jsonl}}\n" for source in sources.split())
     held = f", against: {against}" if against else ""
     stages = "stages:\n" + "".join(f"  - {stage}: {{{given}{held}{more}}}\n" for stage, given in named.items())
-    return runs.run_mixture(runs.write_mixture(output, listed, stages, TAIL), **{"make_engine": runs.InProcess, **options})
+    mixture = runs.write_mixture(folder / name, listed, stages, TAIL)
+    return runs.run_mixture(mixture, **{"make_engine": runs.InProcess, **options})
 
 
 @pytest.fixture(scope="module")
-def old(folder: Path) -> runs.Finished:
+def old(folder: Path) -> Finished:
     return _run(folder, "of-old", "old")
 
 
 @pytest.fixture(scope="module")
-def new(folder: Path, old: runs.Finished) -> runs.Finished:
-    return _run(folder, "of-new", "new", against=f"{folder}/of-old/out")
+def new(folder: Path, old: Finished) -> Finished:
+    return _run(folder, "of-new", "new", against=old.mixture.output)
 
 
-def _drops(finished: runs.Finished, source: str) -> dict[bytes, tuple[Any, ...]]:
+@pytest.fixture(scope="module")
+def made(folder: Path, old: Finished) -> str:
+    """An index of the old output, which no test changes."""
+    make_index([old.mixture.output], str(folder / "index"))
+    return str(folder / "index")
+
+
+def _drops(finished: Finished, source: str) -> dict[bytes, tuple[Any, ...]]:
     """Stage, rule, value and survivor of each dropped document of a source, by key."""
     root, found = Root(finished.mixture.output), {}
     for step in finished.plan.of_kind("map", source):
@@ -109,39 +122,82 @@ def _drops(finished: runs.Finished, source: str) -> dict[bytes, tuple[Any, ...]]
     return found
 
 
-def _kept(finished: runs.Finished, source: str) -> dict[bytes, str]:
+def _kept(finished: Finished, source: str) -> dict[bytes, str]:
     """The text that the run kept of each document, by key."""
     [step] = finished.plan.of_kind("map", source)[-1:]
     rows = read_documents(Root(finished.mixture.output), step.outputs("documents"), TaskMetrics())
     return {key: text for batch in rows for key, text in zip(batch.keys.to_pylist(), batch.texts.to_pylist())}
 
 
-@pytest.mark.slow
-def test_decisions_on_new_documents_equal_those_of_one_run_over_all(
-    folder: Path, old: runs.Finished, new: runs.Finished
+def _decisions(finished: Finished, source: str) -> tuple[Any, Any]:
+    return _drops(finished, source), _kept(finished, source)
+
+
+def _keys(index: str, stage: int = 0, table: str = "texts") -> set[bytes]:
+    opened = open_index(index)
+    rows = read_range(opened.root, opened.of_stage(stage)[table], 0, HASH_SPACE)
+    assert rows is not None
+    return set(rows.column("key").to_pylist())
+
+
+def _hash(source: str, path: str) -> bytes:
+    return file_hash(source, path).to_bytes(8, "big")
+
+
+OLDS = {_hash("old", f"{number}.jsonl"): f"{number}.jsonl" for number in range(2)}
+
+
+# ------------------------------------------------------------------------------------------------ decisions
+
+
+def _merged(folder: Path, old: Finished, made: str) -> Finished:
+    """Rows of both runs are merged first."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("datapipe.plan.runs.MOST_RUNS", 2)
+        found = _run(folder, "merged", "new", old.mixture.output, overrides=["execution.bucket_bytes=2KiB"])
+    tasks = [cast(MergeTask, task) for step in found.plan.of_kind("merge") for task in step.tasks or ()]
+    assert {file.is_reference for task in tasks for file in task.files} == {True, False}
+    return found
+
+
+def _beside(folder: Path, old: Finished, made: str) -> Finished:
+    """A corpus that grew: the old source without comparisons, the new one compared with the old run."""
+    held = ", ".join(f"{stage}: {{{given}, against: {old.mixture.output}}}" for stage, given in STAGES.items())
+    listed = f"  old: {{path: {folder}/old/*.jsonl, stages: []}}\n  new: {{path: {folder}/new/*.jsonl, stages: [{held}]}}\n"
+    (folder / "grown").mkdir()
+    found = runs.run_mixture(runs.write_mixture(folder / "grown", listed, "", TAIL), make_engine=runs.InProcess)
+    assert len(_kept(found, "old")) == len(_texts()[0])
+    return found
+
+
+def _twice(folder: Path, old: Finished, made: str) -> Finished:
+    return _run(folder, "twice", "new", f"[{old.mixture.output}, {made}]")
+
+
+def _index(folder: Path, old: Finished, made: str) -> Finished:
+    found = _run(folder, "by-index", "new", made)
+    assert not _run(folder, "by-index", "new", old.mixture.output).watcher.steps  # the same rows from elsewhere
+    return found
+
+
+WAYS = [_index, *(pytest.param(way, marks=pytest.mark.slow) for way in (_merged, _beside, _twice))]
+
+
+@pytest.mark.parametrize("way", WAYS, ids=["index", "merged", "beside", "twice"])
+def test_decisions_are_the_same_wherever_the_earlier_rows_are(
+    folder: Path, old: Finished, new: Finished, made: str, way: Callable[[Path, Finished, str], Finished]
 ) -> None:
+    assert _decisions(way(folder, old, made), "new") == _decisions(new, "new")
+
+
+def test_decisions_on_new_documents_equal_those_of_one_run_over_all(folder: Path, old: Finished, new: Finished) -> None:
     at_once = _run(folder, "of-both", "old new")
-    assert _drops(new, "new") == _drops(at_once, "new")
-    assert _kept(new, "new") == _kept(at_once, "new")
+    assert _decisions(new, "new") == _decisions(at_once, "new")
     assert _kept(old, "old") != _kept(at_once, "old")  # new documents were dropped for some that the old run had kept apart
-    olds = {_hash("old", f"{number}.jsonl") for number in range(2)}
-    for stage in ("dedup.exact", "dedup.minhash"):
-        matched = [key[:8] in olds for name, *_, key in _drops(new, "new").values() if name == stage]
-        assert sum(matched) > 5 and (stage == "dedup.exact" or not all(matched)), stage
-
-
-@pytest.mark.slow
-def test_decisions_are_the_same_where_rows_of_both_runs_are_merged_first(
-    folder: Path, old: runs.Finished, new: runs.Finished, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", 2)
-    small = ["execution.bucket_bytes=2KiB"]
-    merged = _run(folder, "of-new-merged", "new", against=f"{folder}/of-old/out", overrides=small)
-    tasks = [cast(MergeTask, task) for step in merged.plan.of_kind("merge") for task in step.tasks or ()]
-    files = [file for task in tasks for file in task.files]
-    assert {file.is_reference for file in files} == {True, False}
-    assert _drops(merged, "new") == _drops(new, "new")
-    assert _kept(merged, "new") == _kept(new, "new")
+    for stage in STAGES:
+        matched = [key[:8] in OLDS for name, *_, key in _drops(new, "new").values() if name == stage]
+        assert sum(matched) > 5
+        assert stage == "dedup.exact" or not all(matched)
 
 
 @pytest.mark.slow
@@ -156,148 +212,146 @@ def test_cuts_of_new_documents_equal_those_of_one_run_over_all(folder: Path) -> 
             start = rng.randrange(40)
             own = [corpora.prose(rng, 12) for _ in range(rng.randrange(3))]
             texts.append("\n".join([*own, rng.choice(pool), " ".join(words[start : start + 40])]))
-        corpora.write_jsonl(folder / source / "0.jsonl", [{"text": text} for text in texts])
+        _write(folder / source / "0.jsonl", texts)
     first = _run(folder, "of-first", "first", named=CUTTING)
-    second = _run(folder, "of-second", "second", against=f"{folder}/of-first/out", named=CUTTING)
+    second = _run(folder, "of-second", "second", against=first.mixture.output, named=CUTTING)
     at_once = _run(folder, "of-first-and-second", "first second", named=CUTTING)
-    assert _drops(second, "second") == _drops(at_once, "second") and _kept(second, "second") == _kept(at_once, "second")
-    assert _kept(first, "first") == _kept(
-        at_once, "first"
-    )  # an occurrence that is the first of both runs is the first of the earlier run
+    assert _decisions(second, "second") == _decisions(at_once, "second")
+    assert _kept(first, "first") == _kept(at_once, "first")  # the first occurrence of both runs is of the earlier one
     alone = _run(folder, "of-second-alone", "second", named=CUTTING)
     assert {stage for stage, *_ in _drops(second, "second").values()} == set(CUTTING)
-    assert sum(len(text) for text in _kept(second, "second").values()) < sum(map(len, _kept(alone, "second").values()))
-
-
-def test_index_holds_documents_that_the_earlier_run_dropped(old: runs.Finished) -> None:
-    index = open_index(old.mixture.output)
-    assert [stage.name for stage in index.stages] == list(STAGES)
-    texts, _ = _texts()
-    counted = [_keys(index.root, index.of_stage(number)[_TABLES[name]]) for number, name in enumerate(STAGES)]
-    dropped = _drops(old, "old")
-    exact = {key for key, (stage, *_) in dropped.items() if stage == "dedup.exact"}
-    assert len(counted[0]) == len(texts) and counted[0] - counted[1] == exact
-    assert len(set(dropped) & counted[1]) > 5
-
-
-def _keys(root: Root, outputs: Any) -> set[bytes]:
-    rows = read_range(root, outputs, 0, HASH_SPACE)
-    assert rows is not None
-    return set(rows.column("key").to_pylist())
-
-
-def test_run_against_an_earlier_one_reads_no_old_text_and_does_not_change_it(
-    folder: Path, old: runs.Finished, new: runs.Finished
-) -> None:
-    """The old input is moved away during the new run, and no file of the old output changes."""
-    before = {path: path.read_bytes() for path in Path(old.mixture.output).rglob("*") if path.is_file()}
-    moved = folder / "moved"
-    shutil.move(folder / "old", moved)
-    try:
-        again = _run(folder, "of-new-again", "new", against=f"{folder}/of-old/out")
-    finally:
-        shutil.move(moved, folder / "old")
-    assert again.checksums == new.checksums
-    assert {path: path.read_bytes() for path in Path(old.mixture.output).rglob("*") if path.is_file()} == before
+    assert sum(map(len, _kept(second, "second").values())) < sum(map(len, _kept(alone, "second").values()))
 
 
 @pytest.mark.slow
-def test_run_against_more_rows_signs_no_document_again(folder: Path, old: runs.Finished) -> None:
-    """Neither `against` nor the rows there are part of the fingerprints of the first map tasks."""
+@pytest.mark.parametrize("is_index", [False, True])
+def test_run_against_several_outputs_compares_with_all_of_them(
+    folder: Path, new: Finished, tmp_path: Path, is_index: bool
+) -> None:
+    shutil.copytree(folder / "new", tmp_path / "new")
+    outputs = []
+    for part in ("0", "1"):
+        (tmp_path / f"half-{part}").mkdir()
+        shutil.copy(folder / "old" / f"{part}.jsonl", tmp_path / f"half-{part}")
+        outputs.append(_run(tmp_path, f"of-{part}", f"half-{part}").mixture.output)
+    against = f"[{', '.join(outputs)}]"
+    if is_index:
+        against = str(tmp_path / "halves")
+        make_index(outputs, against)
+    assert set(_drops(_run(tmp_path, "of-new", "new", against), "new")) == set(_drops(new, "new"))
+
+
+def test_index_holds_documents_that_the_earlier_run_dropped(old: Finished) -> None:
+    assert [stage.name for stage in open_index(old.mixture.output).stages] == list(STAGES)
+    of_exact, of_minhash = _keys(old.mixture.output), _keys(old.mixture.output, 1, "signatures")
+    dropped = _drops(old, "old")
+    assert len(of_exact) == len(_texts()[0])
+    assert of_exact - of_minhash == {key for key, (stage, *_) in dropped.items() if stage == "dedup.exact"}
+    assert len(set(dropped) & of_minhash) > 5
+
+
+# ------------------------------------------------------------------------------------------------ what runs, and what stays
+
+
+def test_run_against_an_earlier_one_reads_no_old_text_and_does_not_change_it(
+    folder: Path, old: Finished, new: Finished
+) -> None:
+    """The old input is moved away during the new run, and no file of the old output changes."""
+    before = content_of(Path(old.mixture.output))
+    shutil.move(folder / "old", folder / "moved")
+    try:
+        again = _run(folder, "of-new-again", "new", against=old.mixture.output)
+    finally:
+        shutil.move(folder / "moved", folder / "old")
+    assert again.checksums == new.checksums
+    assert content_of(Path(old.mixture.output)) == before
+
+
+@pytest.mark.slow
+def test_runs_with_other_rows_or_limits_sign_no_document_again(folder: Path, old: Finished) -> None:
+    """Neither `against` nor limits are part of the fingerprints of the first map tasks."""
     alone = _run(folder, "later", "new")
-    held = _run(folder, "later", "new", against=f"{folder}/of-old/out")
-    assert "new/read" not in held.watcher.steps and "dedup.exact/match" in held.watcher.steps
+    held = _run(folder, "later", "new", against=old.mixture.output)
+    assert "new/read" not in held.watcher.steps
+    assert "dedup.exact/match" in held.watcher.steps
     assert len(_drops(held, "new")) > len(_drops(alone, "new"))
     back = _run(folder, "later", "new")
     assert not [step for step in back.watcher.steps if "/read" in step or "dedup" in step]
     assert back.checksums == alone.checksums
+    strict = _run(folder, "later", "new", named={**STAGES, "dedup.minhash": "keep: source_order, min_similarity: 0.99"})
+    assert not {"new/read", "new/apply-dedup.exact"} & set(strict.watcher.steps)
+    assert {"dedup.minhash/compare", "dedup.minhash/match-bands"} <= set(strict.watcher.steps)
+    assert len(_drops(strict, "new")) < len(_drops(alone, "new"))
 
 
 @pytest.mark.slow
 def test_added_file_is_the_only_one_that_is_signed(folder: Path) -> None:
-    rng = random.Random(3)
-    source = folder / "growing"
+    rng, named = random.Random(3), {**STAGES, **CUTTING}
     for number in range(4):  # each above `split_bytes`, so a task of its own
         texts = [corpora.prose(rng, 150) for _ in range(25)]
-        corpora.write_jsonl(source / f"{number}.jsonl", [{"text": text} for text in [*texts, *texts[:3]]])
-    _run(folder, "of-growing", "growing", named={**STAGES, **CUTTING})
-    corpora.write_jsonl(source / "4.jsonl", [{"text": corpora.prose(rng, 150)} for _ in range(25)])
-    grown = _run(folder, "of-growing", "growing", named={**STAGES, **CUTTING})
+        _write(folder / f"growing/{number}.jsonl", [*texts, *texts[:3]])
+    _run(folder, "of-growing", "growing", named=named)
+    _write(folder / "growing/4.jsonl", [corpora.prose(rng, 150) for _ in range(25)])
+    grown = _run(folder, "of-growing", "growing", named=named)
     ran = {record.fingerprint for record in grown.watcher.records}
     first = next(step for step in grown.plan.steps if step.id == "growing/read")
     tasks = [task for task in first.tasks or () if isinstance(task, MapTask)]
-    read = {split.file.path for task in tasks if task.fingerprint in ran for split in task.splits}
-    assert read == {"4.jsonl"} and len(tasks) > 4
-    whole = _run(folder, "of-grown", "growing", named={**STAGES, **CUTTING})
-    assert grown.checksums == whole.checksums
+    assert {split.file.path for task in tasks if task.fingerprint in ran for split in task.splits} == {"4.jsonl"}
+    assert len(tasks) > 4
+    assert grown.checksums == _run(folder, "of-grown", "growing", named=named).checksums
 
 
-@pytest.mark.slow
-def test_run_against_several_runs_compares_with_all_of_them(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
-    for name, part in (("part-0", "0"), ("part-1", "1")):
-        (folder / name).mkdir()
-        shutil.copy(folder / "old" / f"{part}.jsonl", folder / name)
-        _run(folder, f"of-{name}", name)
-    both = _run(folder, "of-new-parts", "new", against=f"[{folder}/of-part-0/out, {folder}/of-part-1/out]")
-    assert set(_drops(both, "new")) == set(_drops(new, "new"))
+# ------------------------------------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("source", "against", "more", "told"),
     [
-        ({"against": "{folder}/nowhere"}, "no index here. Expected the output of a run"),
-        ({"against": "{folder}/of-old/out", "more": ", scope: source"}, "scope is run there and source here"),
+        ("new", "nowhere", "", "nowhere"),
+        ("new", "of-old/out", ", scope: source", "scope is run there and source here"),
+        ("old", "of-old/out", "", r"'0\.jsonl' of a source 'old'"),  # rows about the same files
+        ("new", "[of-old/out, other/of-old/out]", "", r"'0\.jsonl' of a source 'old'"),  # another crawl, with the same names
     ],
 )
 def test_against_rows_that_are_not_comparable_is_refused(
-    folder: Path, old: runs.Finished, options: dict[str, str], told: str
+    folder: Path, old: Finished, source: str, against: str, more: str, told: str
 ) -> None:
+    if "other" in against and not (folder / "other").exists():
+        for part in range(2):
+            _write(folder / f"other/old/{part}.jsonl", [corpora.prose(random.Random(part), 90)])
+        other = _run(folder / "other", "of-old", "old").mixture.output
+        with pytest.raises(UserError, match="Two files of one name"):
+            make_index([old.mixture.output, other], str(folder / "both"))
+    listed = [f"{folder}/{name}" for name in against.strip("[]").split(", ")]
     with pytest.raises(UserError, match=told):
-        _run(folder, "refused", "new", **{name: value.format(folder=folder) for name, value in options.items()})
+        _run(folder, "refused", source, f"[{', '.join(listed)}]", more)
 
 
-def test_against_rows_about_the_same_files_is_refused(folder: Path, old: runs.Finished) -> None:
-    with pytest.raises(UserError, match=r"already has rows about the file '0\.jsonl' of a source 'old'"):
-        _run(folder, "refused", "old", against=f"{folder}/of-old/out")
-
-
-@pytest.mark.slow
-def test_old_documents_may_stand_beside_those_that_are_held_against_them(
-    folder: Path, old: runs.Finished, new: runs.Finished
-) -> None:
-    """A corpus that grew: the old source without comparisons, the new source compared with the old run."""
-    held = ", ".join(f"{stage}: {{{given}, against: {folder}/of-old/out}}" for stage, given in STAGES.items())
-    listed = f"  old: {{path: {folder}/old/*.jsonl, stages: []}}\n  new: {{path: {folder}/new/*.jsonl, stages: [{held}]}}\n"
-    (folder / "grown").mkdir()
-    grown = runs.run_mixture(runs.write_mixture(folder / "grown", listed, "", TAIL), make_engine=runs.InProcess)
-    assert _drops(grown, "new") == _drops(new, "new") and len(_kept(grown, "old")) == len(_texts()[0])
-
-
-def test_against_the_output_of_the_run_itself_is_refused(folder: Path, old: runs.Finished) -> None:
+def test_against_the_output_of_the_run_itself_is_refused(folder: Path, old: Finished) -> None:
     """The run replaces the index there with its own, so the earlier rows would be lost."""
     shutil.copytree(folder / "of-old", folder / "itself")
-    with pytest.raises(UserError, match=r"is the output of this run, which replaces the index there"):
+    with pytest.raises(UserError, match="is the output of this run"):
         _run(folder, "itself", "new", against=f"{folder}/itself/out")
 
 
-def test_against_a_damaged_index_is_an_error_with_a_remedy(folder: Path, old: runs.Finished) -> None:
+def test_against_a_damaged_index_is_an_error_with_a_remedy(folder: Path, old: Finished) -> None:
     shutil.copytree(folder / "of-old", folder / "hurt")
     index = open_index(f"{folder}/hurt/out")
     victim = Path(index.root.path(index.of_stage(0)["texts"][0].path))
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
-    with pytest.raises(CorruptionError, match="make the index again with `datapipe index`"):
+    with pytest.raises(CorruptionError, match="`datapipe index`"):
         _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
     victim.unlink()
-    with pytest.raises(UserError, match="is missing or has changed"):
+    with pytest.raises(UserError, match="missing"):
         _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
 
 
 @pytest.mark.slow
-def test_run_that_is_refused_for_other_options_ends_with_status_2_every_time(folder: Path, old: runs.Finished) -> None:
+def test_run_that_is_refused_for_other_options_ends_with_status_2_every_time(folder: Path, old: Finished) -> None:
     """One in thirty was ended by SIGABRT while a thread of pyarrow still had the bytes of the index."""
-    stage = f"stages:\n  - dedup.minhash: {{bands: 10, against: {folder}/of-old/out}}\n"
+    stage = f"stages:\n  - dedup.minhash: {{bands: 10, against: {old.mixture.output}}}\n"
     (folder / "refused-each-time").mkdir()
     mixture = runs.write_mixture(folder / "refused-each-time", f"  new: {{path: {folder}/new/*.jsonl}}\n", stage, TAIL)
     for _ in range(8):
@@ -305,161 +359,52 @@ def test_run_that_is_refused_for_other_options_ends_with_status_2_every_time(fol
         assert (done.returncode, done.stderr.count("bands is 14 there and 10 here")) == (2, 1), done.stderr
 
 
-# ---------------------------------------------------------------------------------------------------- indexes
+# ------------------------------------------------------------------------------------------------ takedowns and survivors
 
 
-def _made(folder: Path, name: str, *outputs: str) -> str:
-    make_index(outputs, str(folder / name))
-    return str(folder / name)
-
-
-def test_index_gives_the_decisions_of_its_output(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
-    made = _made(folder, "index", old.mixture.output)
-    assert _run(folder, "of-new-by-index", "new", against=made).checksums == new.checksums
-    again = _run(folder, "of-new-by-index", "new", against=old.mixture.output)
-    assert not again.watcher.steps  # the same rows from elsewhere
-    with pytest.raises(UserError, match="the folder holds an index of other rows"):
-        make_index([new.mixture.output], made)
-
-
-@pytest.mark.slow
-def test_index_of_several_outputs_holds_all_of_them(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
-    for name, part in (("half-0", "0"), ("half-1", "1")):
-        (folder / name).mkdir()
-        shutil.copy(folder / "old" / f"{part}.jsonl", folder / name)
-        _run(folder, f"of-{name}", name)
-    made = _made(folder, "halves", f"{folder}/of-half-0/out", f"{folder}/of-half-1/out")
-    assert [stage.name for stage in open_index(made).stages] == list(STAGES)
-    assert set(_drops(_run(folder, "of-new-by-halves", "new", against=made), "new")) == set(_drops(new, "new"))
-    with pytest.raises(UserError, match=r"the file '0.jsonl' of source 'old' is in another of these outputs too"):
-        make_index([old.mixture.output, old.mixture.output], str(folder / "twice"))
-
-
-@pytest.mark.slow
 def test_takedown_deletes_all_rows_of_documents_and_keeps_their_duplicates(
-    folder: Path, old: runs.Finished, new: runs.Finished
+    folder: Path, old: Finished, new: Finished, made: str
 ) -> None:
-    made = _made(folder, "forgetful", old.mixture.output)
-    olds = {_hash("old", f"{number}.jsonl"): f"{number}.jsonl" for number in range(2)}
+    shutil.copytree(made, folder / "forgetful")
+    made = str(folder / "forgetful")
     groups: dict[bytes, set[bytes]] = {}
     for finished, source in ((old, "old"), (new, "new")):
         for key, (stage, _, _, survivor) in _drops(finished, source).items():
             if stage == "dedup.exact":
                 groups.setdefault(survivor, {survivor}).add(key)
     copies = next(keys for keys in groups.values() if len(keys) == 4)  # of FORGOTTEN alone
-    texts = {key for key in copies if key[:8] in olds}
+    texts = {key for key in copies if key[:8] in OLDS}
     [newcomer] = copies - texts
-    named = [f"old/{olds[key[:8]]}:{int.from_bytes(key[8:], 'big')}" for key in texts]
+    named = [f"old/{OLDS[key[:8]]}:{int.from_bytes(key[8:], 'big')}" for key in texts]
     done = take_down(made, [*named, *(key.hex() for key in texts)])
     assert done.num_documents == done.num_deleted == len(texts)  # each is named twice
-    assert done.rows["dedup.exact"] == len(texts) and done.rows["dedup.minhash"] == 15 and not done.unknown
+    assert (done.rows, done.unknown) == ({"dedup.exact": len(texts), "dedup.minhash": 15}, {})
     index = open_index(made)
     assert {rows.output.path for rows in index.rows} == {path for path, _ in index.root.list_files("rows")}
     for number in range(len(STAGES)):
-        for outputs in index.of_stage(number).values():
-            assert not texts & _keys(index.root, outputs)
+        assert not any(texts & _keys(made, number, table) for table in index.of_stage(number))
     later = _drops(_run(folder, "of-new-forgot", "new", against=made), "new")
     assert later == {key: decision for key, decision in _drops(new, "new").items() if key != newcomer}
-    assert take_down(made, named).unknown == dict.fromkeys(named, "it has no rows")
+    assert take_down(made, named).unknown.keys() == set(named)
 
 
-def test_takedown_of_malformed_or_unknown_documents_changes_no_file(folder: Path, old: runs.Finished) -> None:
-    made = _made(folder, "strict", old.mixture.output)
-    before = {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()}
-    for named in ("old/0.jsonl", "0.jsonl:-1", "0.jsonl:x", ":7", "0" * 31):
-        with pytest.raises(UserError, match="expected SOURCE/PATH:POSITION, the same as a JSON string"):
-            take_down(made, [named])
+def test_takedown_of_malformed_or_unknown_documents_changes_no_file(old: Finished, made: str) -> None:
+    before = content_of(Path(made))
+    with pytest.raises(UserError):
+        take_down(made, ["old/0.jsonl"])
     unknown = ("old/0.jsonl:1", "old/9.jsonl:0", "0" * 32, "other/0.jsonl:0")
     assert tuple(take_down(made, unknown).unknown) == unknown
-    assert {path: path.read_bytes() for path in Path(made).rglob("*") if path.is_file()} == before
-    with pytest.raises(UserError, match="an index that `datapipe index` made"):
+    assert content_of(Path(made)) == before
+    with pytest.raises(UserError, match="`datapipe index`"):
         take_down(old.mixture.output, ["old/0.jsonl:0"])
 
 
-@pytest.mark.parametrize("spelling", ["old/{}:{}", "{}:{}", "old  {}:{} (of /runs/of-old)  4,194 characters", " old/{}:{}\t"])
-def test_takedown_takes_a_document_as_inspect_prints_it(
-    folder: Path, old: runs.Finished, tmp_path: Path, spelling: str
-) -> None:
-    made = _made(tmp_path, "index", old.mixture.output)
-    index = open_index(made)
-    key = sorted(_keys(index.root, index.of_stage(0)["texts"]))[3]
-    path = next(file.path for file in index.files if file.hash == int.from_bytes(key[:8], "big"))
-    done = take_down(made, [spelling.format(path, int.from_bytes(key[8:], "big"))])
-    assert not done.unknown and done.rows["dedup.exact"] == 1
-    assert key not in _keys(index.root, open_index(made).of_stage(0)["texts"])
-
-
-@pytest.mark.slow
-def test_against_two_runs_about_files_of_one_name_is_refused_unless_the_rows_are_the_same(
-    folder: Path, old: runs.Finished, new: runs.Finished
-) -> None:
-    made = _made(folder, "copy", old.mixture.output)
-    twice = _run(folder, "of-new-twice", "new", against=f"[{old.mixture.output}, {made}]")
-    assert twice.checksums == new.checksums
-    for part in range(2):  # another crawl, of a source and files of the same names
-        corpora.write_jsonl(folder / "other" / "old" / f"{part}.jsonl", [{"text": corpora.prose(random.Random(part), 90)}])
-    _run(folder / "other", "of-old", "old")
-    with pytest.raises(
-        UserError, match=r"both have rows about a file '0.jsonl' of a source 'old'.*name the source of one run 'old-2'"
-    ):
-        _run(folder, "refused", "new", against=f"[{old.mixture.output}, {folder}/other/of-old/out]")
-    with pytest.raises(UserError, match="Two files of one name cannot be in one index"):
-        make_index([old.mixture.output, f"{folder}/other/of-old/out"], str(folder / "both"))
-
-
-@pytest.mark.slow
-def test_survivors_of_an_earlier_run_are_located_and_read_again(folder: Path, old: runs.Finished, new: runs.Finished) -> None:
-    query = DocumentQuery(outcome="dropped", reason="dedup.exact", count=100)
-    survivors = [document.survivor for document in Inspector.open(new.mixture.output).find(query)]
-    assert sum(survivor.endswith(f"(of {old.mixture.output})") for survivor in survivors) > 5
-    made = _made(folder, "nameless", old.mixture.output)
-    by_index = _run(folder, "of-new-nameless", "new", against=made)
-    for finished, has_text in ((new, True), (by_index, False)):
-        key = next(
-            survivor
-            for *_, survivor in _drops(finished, "new").values()
-            if survivor[:8] != _hash("new", "0.jsonl") and survivor[:8] != _hash("new", "1.jsonl")
-        )
-        located = Inspector.open(finished.mixture.output).locator.locate(key)
-        assert (located.source, located.path[2:]) == ("old", "jsonl") and (located.text in _texts()[0]) == has_text
-        clusters = find_clusters(Inspector.open(finished.mixture.output), ClusterQuery(stage="dedup.exact", count=100))
-        reasons = {cluster.no_text for cluster in clusters if cluster.survivor.run}
-        assert reasons == {"" if has_text else "an index holds no texts"}
-
-
-@pytest.mark.slow
-def test_survivors_of_an_earlier_run_are_located_from_any_folder_until_it_is_gone(
-    folder: Path, old: runs.Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(folder / "of-old", tmp_path / "crawls" / "of-old")
-    monkeypatch.chdir(tmp_path)
-    new = _run(folder, "of-new-relative", "new", against="crawls/of-old/out")
-    monkeypatch.chdir("/")
-    key = next(survivor for *_, survivor in _drops(new, "new").values() if survivor[:8] == _hash("old", "0.jsonl"))
-    assert Inspector.open(new.mixture.output).locator.locate(key, text=False).run == f"{tmp_path}/crawls/of-old/out"
-    shutil.rmtree(tmp_path / "crawls" / "of-old" / "out" / "work")
-    assert Inspector.open(new.mixture.output).locator.locate(key).path == NOT_FOUND
-
-
-def _hash(source: str, path: str) -> bytes:
-    return file_hash(source, path).to_bytes(8, "big")
-
-
-@pytest.mark.slow
-def test_other_limits_read_and_sign_no_document_again(folder: Path) -> None:
-    loose = _run(folder, "limits", "new")
-    strict = _run(folder, "limits", "new", named={**STAGES, "dedup.minhash": "keep: source_order, min_similarity: 0.99"})
-    assert "new/read" not in strict.watcher.steps and "dedup.minhash/compare" in strict.watcher.steps
-    assert "new/apply-dedup.exact" not in strict.watcher.steps and "dedup.minhash/match-bands" in strict.watcher.steps
-    assert len(_drops(strict, "new")) < len(_drops(loose, "new"))
-
-
 def test_index_that_is_replaced_while_it_is_opened_is_the_new_one(
-    folder: Path, old: runs.Finished, monkeypatch: pytest.MonkeyPatch
+    old: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = _made(folder, "moving", old.mixture.output)
-    key = sorted(_keys(Root(made), open_index(made).of_stage(0)["texts"]))[0]
-    parsed, done = indexes._parsed, []
+    made = str(tmp_path / "moving")
+    make_index([old.mixture.output], made)
+    key, parsed, done = sorted(_keys(made))[0], indexes._parsed, []
 
     def slowly(root: Root, url: str, where: str) -> Any:
         content = parsed(root, url, where)
@@ -469,4 +414,32 @@ def test_index_that_is_replaced_while_it_is_opened_is_the_new_one(
         return content
 
     monkeypatch.setattr(indexes, "_parsed", slowly)
-    assert key not in _keys(Root(made), open_index(made).of_stage(0)["texts"])
+    assert key not in _keys(made)
+
+
+@pytest.mark.slow
+def test_survivors_of_an_earlier_run_are_located_and_read_again(folder: Path, old: Finished, new: Finished, made: str) -> None:
+    query = DocumentQuery(outcome="dropped", reason="dedup.exact", count=100)
+    survivors = [document.survivor for document in Inspector.open(new.mixture.output).find(query)]
+    assert sum(survivor.endswith(f"(of {old.mixture.output})") for survivor in survivors) > 5
+    for finished, has_text in ((new, True), (_run(folder, "of-new-nameless", "new", against=made), False)):
+        key = next(survivor for *_, survivor in _drops(finished, "new").values() if survivor[:8] in OLDS)
+        located = Inspector.open(finished.mixture.output).locator.locate(key)
+        assert (located.source, located.path[2:]) == ("old", "jsonl")
+        assert (located.text in _texts()[0]) == has_text
+        clusters = find_clusters(Inspector.open(finished.mixture.output), ClusterQuery(stage="dedup.exact", count=100))
+        assert {bool(cluster.no_text) for cluster in clusters if cluster.survivor.run} == {not has_text}
+
+
+@pytest.mark.slow
+def test_survivors_of_an_earlier_run_are_located_from_any_folder_until_it_is_gone(
+    folder: Path, old: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(folder / "of-old", tmp_path / "crawls" / "of-old")
+    monkeypatch.chdir(tmp_path)
+    new = _run(folder, "of-new-relative", "new", against="crawls/of-old/out")
+    monkeypatch.chdir("/")
+    key = next(survivor for *_, survivor in _drops(new, "new").values() if survivor[:8] == _hash("old", "0.jsonl"))
+    assert Inspector.open(new.mixture.output).locator.locate(key, text=False).run == f"{tmp_path}/crawls/of-old/out"
+    shutil.rmtree(tmp_path / "crawls" / "of-old" / "out" / "work")
+    assert Inspector.open(new.mixture.output).locator.locate(key).path == NOT_FOUND

@@ -7,7 +7,7 @@ import os
 import pickle
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,73 +27,88 @@ from datapipe.shards.snapshots import publications
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import runs
+from tests.support.killed_changes import is_killed
 
 pytestmark = pytest.mark.medium
 
 STEPS = range(0, 40, 3)
-NORMALIZED = "sources.books.stages=[{filter.length: {min_chars: 200}}]"
-"""An option that changes the shards of books alone."""
+NORMALIZED = ["sources.books.stages=[{filter.length: {min_chars: 200}}]"]
+"""Options that change the shards of books alone."""
 
 LATER = ["seed=4"]
-"""An option that changes every shard: it decides the order of documents."""
+"""Options that change every shard: the order of documents is another."""
 
-
-@pytest.fixture(scope="module")
-def tokenizer(tmp_path_factory, corpus) -> str:
-    """A tokenizer that is there, so that a change of one source leaves the tokens of the others."""
-    done = run(runs.write_mixture(tmp_path_factory.mktemp("tokenizer"), corpus, stages=""))
-    return f"{done.mixture.output}/tokenizer.json"
-
-
-@pytest.fixture
-def mixture(tmp_path: Path, corpus: str, tokenizer: str) -> Path:
-    tail = runs.TAIL.replace("train: {vocab_size: 600, sample_bytes: 1MiB}", f"path: {tokenizer}")
-    return runs.write_mixture(tmp_path, corpus, stages="", tail=tail)
+TWO_LENGTHS = ["pack.sequence_length=[64, 32]"]
 
 
 def run(mixture: Path, overrides: Sequence[str] = (), **options: Any) -> runs.Finished:
     return runs.run_mixture(mixture, overrides=overrides, make_engine=runs.InProcess, **options)
 
 
-def output_of(mixture: Path) -> Root:
+@pytest.fixture(scope="module")
+def once(tmp_path_factory, corpus) -> Callable[[Path], Path]:
+    """Makes a folder with a mixture that has run, and returns the mixture. Its tokenizer stays where a source changes."""
+    folder = tmp_path_factory.mktemp("once")
+    tokenizer = run(runs.write_mixture(tmp_path_factory.mktemp("tokenizer"), corpus, stages="")).mixture.output
+    tail = runs.TAIL.replace("train: {vocab_size: 600, sample_bytes: 1MiB}", f"path: {tokenizer}/tokenizer.json")
+    run(runs.write_mixture(folder, corpus, stages="", tail=tail))
+    assert {path.stat().st_nlink for path in folder.rglob("shards/**/*.arrow")} == {2}  # links to the committed files
+
+    def copied(to: Path) -> Path:
+        shutil.copytree(folder / "out", to / "out")
+        return runs.write_mixture(to, corpus, stages="", tail=tail)
+
+    return copied
+
+
+@pytest.fixture
+def mixture(once: Callable[[Path], Path], tmp_path: Path) -> Path:
+    return once(tmp_path)
+
+
+@pytest.fixture
+def root(mixture: Path) -> Root:
     return Root(str(mixture.parent / "out"))
+
+
+def _loader(root: Root, **options: Any) -> Loader:
+    return Loader(root.url, global_batch_size=4, prefetch=0, **options)
+
+
+def _batches(root: Root, **options: Any) -> list[np.ndarray]:
+    with closing(_loader(root, **options)) as loader:
+        return [loader.batch(step)["input_ids"].copy() for step in STEPS]
 
 
 class Stream:
     """A loader that stays open, with the batches it gave when its snapshot was the newest."""
 
-    def __init__(self, root: Root, snapshot: str | None = None) -> None:
-        self.root = root
-        self.loader = Loader(root.url, snapshot=snapshot, global_batch_size=4, prefetch=0)
+    def __init__(self, root: Root) -> None:
+        self.root, self.loader, self.expected = root, _loader(root), _batches(root)
         self.fingerprint = self.loader.snapshot.fingerprint
-        with closing(Loader(root.url, snapshot=snapshot, global_batch_size=4, prefetch=0)) as first:
-            self.expected = {step: first.batch(step)["input_ids"].copy() for step in STEPS}
         self.loader.seek(7)
         self.state = self.loader.state_dict()
 
     def check(self) -> None:
         """The open loader, one that is opened by name now, and one that is restored give the same batches."""
         self._check(self.loader)
-        with closing(Loader(self.root.url, snapshot=self.fingerprint[:10], global_batch_size=4, prefetch=0)) as named:
+        with closing(_loader(self.root, snapshot=self.fingerprint[:10])) as named:
             self._check(named)
             named.load_state_dict(self.state)
             assert named.step == 7
             self._check(named)
 
     def _check(self, loader: Loader) -> None:
-        for step, expected in self.expected.items():
-            np.testing.assert_array_equal(loader.batch(step)["input_ids"], expected)
+        np.testing.assert_array_equal([loader.batch(step)["input_ids"] for step in STEPS], self.expected)
 
 
 def paths(snapshot: Snapshot) -> set[str]:
     return {entry.path for entry in snapshot.shards}
 
 
-@pytest.mark.slow
-def test_loaders_go_on_while_other_snapshots_are_published_and_cleaned(mixture):
-    root = output_of(mixture)
-    first, streams = run(mixture).snapshot, [Stream(root)]
-    second = run(mixture, [NORMALIZED]).snapshot
+def test_loaders_go_on_while_other_snapshots_are_published_and_cleaned(mixture, root):
+    first, streams = read_snapshot(root), [Stream(root)]
+    second = run(mixture, NORMALIZED).snapshot
     streams.append(Stream(root))
     third = run(mixture, LATER).snapshot
     streams.append(Stream(root))
@@ -101,16 +116,15 @@ def test_loaders_go_on_while_other_snapshots_are_published_and_cleaned(mixture):
     assert not paths(third) & (paths(first) | paths(second))
     for stream in streams:
         stream.check()
-    for name in (None, first.fingerprint, second.fingerprint):
-        assert verify_snapshot(root, read_snapshot(root, name)) == []
+        assert verify_snapshot(root, read_snapshot(root, stream.fingerprint)) == []
     assert [each.fingerprint for each in publications(root)] == [made.fingerprint for made in (first, second, third)]
-    unread = Loader(root.url, snapshot=first.fingerprint, global_batch_size=4, prefetch=0)
+    unread = _loader(root, snapshot=first.fingerprint)
     assert [each.fingerprint for each in clean(root, 2).dropped] == [first.fingerprint]
     for stream in streams[1:]:
         stream.check()
-    with pytest.raises(SnapshotError, match=f"no snapshot begins with '{first.fingerprint}'. There are: "):
-        Loader(root.url, snapshot=first.fingerprint, global_batch_size=4)
-    with pytest.raises(CorruptionError, match=r"books.*no such file.*if `datapipe clean` deleted its snapshot, open another"):
+    with pytest.raises(SnapshotError, match=first.fingerprint):
+        _loader(root, snapshot=first.fingerprint)
+    with pytest.raises(CorruptionError, match=r"books.*`datapipe clean`"):
         [unread.batch(step) for step in range(300)]
     assert plan_cleaning(root, 2).is_empty
     clean(root, 1)
@@ -119,31 +133,34 @@ def test_loaders_go_on_while_other_snapshots_are_published_and_cleaned(mixture):
     assert run(mixture, LATER).watcher.records == []
 
 
-@pytest.mark.slow
-def test_snapshot_that_is_published_again_is_the_newest_and_is_not_changed(mixture):
-    root = output_of(mixture)
-    first = run(mixture).snapshot
+def test_snapshot_that_is_published_again_is_the_newest_and_is_not_changed(mixture, root):
+    first = read_snapshot(root)
     files = {path: root.read_bytes(path) for path, _ in root.list_files(f"snapshots/{first.fingerprint}")}
     assert set(map(os.path.basename, files)) == {
         "snapshot.json", "tokenizer.json", "files.parquet", "mixture.yaml", "publication.json",
     }  # fmt: skip
-    run(mixture, [NORMALIZED])
+    newest = run(mixture, NORMALIZED).snapshot
+    name = newest.shards[0].path
+    left = numbered_path(name).replace(".arrow", "-0123456789abcdef.arrow")
+    root.write_atomic(left, root.read_bytes(name))
+    root.write_atomic("shards/web/notes.txt", b"mine")
+    assert [problem.partition(":")[0] for problem in verify_snapshot(root, newest)] == [left, "shards/web/notes.txt"]
+    clean(root, 2)
+    assert [problem.partition(":")[0] for problem in verify_snapshot(root, newest)] == ["shards/web/notes.txt"]
     again = run(mixture)
-    assert again.snapshot == read_snapshot(root) == first
+    assert (again.snapshot, again.watcher.records) == (read_snapshot(root), [])  # the tasks of kept snapshots stay
+    assert again.snapshot == first
     assert publications(root)[-1].fingerprint == first.fingerprint
     assert {path: root.read_bytes(path) for path in files} == files
 
 
 @pytest.mark.slow
 @pytest.mark.needs("torch")
-def test_workers_that_start_later_read_the_snapshot_of_their_dataset(mixture):
+def test_workers_that_start_later_read_the_snapshot_of_their_dataset(mixture, root):
     from datapipe.loader.torch import StreamingDataset
 
-    root = output_of(mixture)
-    run(mixture)
-    dataset = StreamingDataset(root.url, global_batch_size=4, prefetch=0)
+    dataset, fresh = (StreamingDataset(root.url, global_batch_size=4, prefetch=0) for _ in range(2))
     expected = [batch["input_ids"] for batch, _ in zip(dataset, range(3))]
-    fresh = StreamingDataset(root.url, global_batch_size=4, prefetch=0)
     run(mixture, LATER)
     later = pickle.loads(pickle.dumps(fresh))
     assert later.snapshot == fresh.snapshot != read_snapshot(root)
@@ -151,21 +168,7 @@ def test_workers_that_start_later_read_the_snapshot_of_their_dataset(mixture):
         np.testing.assert_array_equal(batch["input_ids"], wanted)
 
 
-@pytest.mark.slow
-def test_states_are_refused_by_another_snapshot_with_the_name_of_theirs(mixture):
-    root = output_of(mixture)
-    run(mixture)
-    stream = Stream(root)
-    run(mixture, [NORMALIZED])
-    loader = Loader(root.url, global_batch_size=4, prefetch=0)
-    with pytest.raises(SnapshotError, match=rf"'books' holds other rows.*snapshot='{stream.fingerprint[:12]}'"):
-        loader.load_state_dict(stream.state)
-
-
-@pytest.mark.slow
-def test_trace_of_a_state_is_in_its_own_snapshot(mixture):
-    root = output_of(mixture)
-    run(mixture)
+def test_states_traces_and_exports_of_an_earlier_snapshot_are_of_that_snapshot(mixture, root, tmp_path):
     stream = Stream(root)
     before = trace_step(root.url, 5, state=stream.state, text=True)
     run(mixture, LATER)
@@ -174,84 +177,32 @@ def test_trace_of_a_state_is_in_its_own_snapshot(mixture):
     assert trace_step(root.url, 5, global_batch_size=4, text=True) != before
     seen = trace_document(root.url, before[0].key, global_batch_size=4, snapshot=stream.fingerprint, num_epochs=1)
     assert 5 in {appearance.step for appearance in seen}
-
-
-@pytest.mark.slow
-def test_export_of_an_earlier_snapshot_is_that_snapshot(mixture, tmp_path):
-    root = output_of(mixture)
-    run(mixture)
-    stream = Stream(root)
-    run(mixture, LATER)
     target = Root(str(tmp_path / "export"))
     export_snapshot(root, read_snapshot(root, stream.fingerprint), target, ExportRequest(format="arrow"))
     assert verify_snapshot(target, read_snapshot(target)) == []
-    with closing(Loader(target.url, global_batch_size=4, prefetch=0)) as loader:
-        for step, expected in stream.expected.items():
-            np.testing.assert_array_equal(loader.batch(step)["input_ids"], expected)
+    np.testing.assert_array_equal(_batches(target), stream.expected)
+    run(mixture, NORMALIZED)
+    with pytest.raises(SnapshotError, match=rf"'books' holds other rows.*snapshot='{stream.fingerprint[:12]}'"):
+        _loader(root).load_state_dict(stream.state)
 
 
-@pytest.mark.slow
-def test_shards_are_links_to_the_committed_files_in_every_snapshot(mixture):
-    root = output_of(mixture)
-    run(mixture)
-    run(mixture, [NORMALIZED])
-    run(mixture)
-    assert root.local is not None
-    assert {path.stat().st_nlink for path in (root.local / "shards").rglob("*.arrow")} == {2}
-
-
-@pytest.mark.slow
-def test_verify_names_files_that_no_snapshot_has(mixture):
-    root = output_of(mixture)
-    run(mixture)
-    run(mixture, [NORMALIZED])
-    newest = read_snapshot(root)
-    name = newest.shards[0].path
-    left = numbered_path(name).replace(".arrow", "-0123456789abcdef.arrow")
-    root.write_atomic(left, root.read_bytes(name))
-    root.write_atomic("shards/web/notes.txt", b"mine")
-    assert verify_snapshot(root, newest) == [
-        f"{left}: in no snapshot of this output; `datapipe clean` deletes it",
-        "shards/web/notes.txt: in no snapshot of this output; expected only files of snapshots here",
-    ]
-    clean(root, 2)
-    assert verify_snapshot(root, newest) == [
-        "shards/web/notes.txt: in no snapshot of this output; expected only files of snapshots here"
-    ]
-
-
-# ------------------------------------------------------------------------------------------------ outputs of another mixture
-
-
-def test_output_of_another_mixture_is_refused_unless_replaced(mixture):
-    root = output_of(mixture)
-    first = run(mixture).snapshot
-    renamed = ["name=other"]
-    with pytest.raises(UserError, match=rf"snapshot of the mixture 'test', and this one is 'other'.*{first.fingerprint[:12]}"):
-        run(mixture, renamed)
+def test_output_of_another_mixture_is_refused_unless_replaced(mixture, root):
+    first, stream = read_snapshot(root), Stream(root)
+    other = mixture.with_name("other.yaml")
+    other.write_text(mixture.read_text().replace("  web:", "  pages:").replace("  books:", "  novels:"))
+    with pytest.raises(UserError, match=rf"'test', and this one is 'other'.*{first.fingerprint[:12]}"):
+        run(mixture, ["name=other"])
+    with pytest.raises(UserError, match="sources books, web"):
+        run(other)
     assert read_snapshot(root) == first
-    stream = Stream(root)
-    replaced = run(mixture, renamed, replaces=True).snapshot
+    replaced = run(other, replaces=True).snapshot
     assert read_snapshot(root) == replaced
+    assert replaced.sources.keys() == {"pages", "novels"}
     stream.check()
 
 
-@pytest.mark.slow
-def test_output_without_a_source_of_the_mixture_is_refused(mixture, corpus, tmp_path):
-    run(mixture)
-    text = mixture.read_text().replace("  web:", "  pages:").replace("  books:", "  novels:")
-    other = tmp_path / "other.yaml"
-    other.write_text(text)
-    with pytest.raises(UserError, match="holds a snapshot of the sources books, web, and this mixture has none of them, but "):
-        run(other)
-    assert run(other, replaces=True).snapshot.sources.keys() == {"pages", "novels"}
-
-
-# ------------------------------------------------------------------------------------------------ outputs of datapipe 0.1
-
-
-def as_before(root: Root) -> Snapshot:
-    """Turns an output into one of datapipe 0.1: one snapshot, whose shards have no digest in their names."""
+def test_output_of_the_version_before_is_read_and_stays_when_a_new_one_is_published(mixture, root):
+    """That of datapipe 0.1: one snapshot, whose shards have no digest in their names."""
     snapshot = read_snapshot(root)
     assert root.local is not None
     for entry in snapshot.shards:
@@ -261,143 +212,78 @@ def as_before(root: Root) -> Snapshot:
     entries = tuple(entry.model_copy(update={"path": entry.numbered_path}) for entry in snapshot.shards)
     old = snapshot.model_copy(update={"shards": entries}).sealed()
     root.write_atomic(SNAPSHOT, old.to_json())
-    return old
-
-
-def test_output_of_the_version_before_is_read_and_stays_when_a_new_one_is_published(mixture):
-    root = output_of(mixture)
-    run(mixture)
-    old = as_before(root)
     assert verify_snapshot(root, old) == []
-    left_out = old.shards_of("web", "train")[0].path
-    with closing(Loader(root.url, global_batch_size=4, prefetch=0, skip_shards=[left_out])) as loader:
-        expected = {step: loader.batch(step)["input_ids"].copy() for step in STEPS}
+    options = {"skip_shards": [old.shards_of("web", "train")[0].path]}
+    expected = _batches(root, **options)
+    with closing(_loader(root, **options)) as loader:
         loader.seek(5)
-        state = loader.state_dict()
+        state = json.loads(json.dumps(loader.state_dict()))
     new = run(mixture)
     assert new.watcher.records == []
     assert paths(new.snapshot).isdisjoint(paths(old))
     assert [each.fingerprint for each in publications(root)] == [old.fingerprint, new.snapshot.fingerprint]
     for name in (old.fingerprint, None):  # the same rows: the state is that of either
-        with closing(Loader(root.url, snapshot=name, global_batch_size=4, prefetch=0)) as loader:
-            loader.load_state_dict(json.loads(json.dumps(state)))
+        with closing(_loader(root, snapshot=name)) as loader:
+            loader.load_state_dict(state)
             assert loader.step == 5
-            for step, batch in expected.items():
-                np.testing.assert_array_equal(loader.batch(step)["input_ids"], batch)
+            np.testing.assert_array_equal([loader.batch(step)["input_ids"] for step in STEPS], expected)
     assert verify_snapshot(root, read_snapshot(root, old.fingerprint)) == []
     clean(root, 1)
     assert verify_snapshot(root, new.snapshot) == []
     assert {path for path, _ in root.list_files("shards")} == paths(new.snapshot)
 
 
-def test_skipped_shards_are_named_with_and_without_the_digest(mixture):
-    root = output_of(mixture)
-    entry = run(mixture).snapshot.shards_of("web", "train")[0]
-    batches = []
-    for name in (entry.path, entry.numbered_path):
-        with closing(Loader(root.url, global_batch_size=4, prefetch=0, skip_shards=[name])) as loader:
-            batches.append([loader.batch(step)["input_ids"].copy() for step in STEPS])
-    np.testing.assert_array_equal(batches[0], batches[1])
-    with closing(Loader(root.url, global_batch_size=4, prefetch=0)) as loader:
-        assert any((loader.batch(step)["input_ids"] != batch).any() for step, batch in zip(STEPS, batches[0]))
+def test_skipped_shards_are_named_with_and_without_the_digest(root):
+    entry = read_snapshot(root).shards_of("web", "train")[0]
+    first, second, all_shards = (_batches(root, skip_shards=skip) for skip in ([entry.path], [entry.numbered_path], []))
+    np.testing.assert_array_equal(first, second)
+    assert not np.array_equal(first, all_shards)
 
 
 # ------------------------------------------------------------------------------------------------ kills
 
 
-class Killed(BaseException):
-    """Stands for the end of the process."""
-
-
-def kill_at(monkeypatch: pytest.MonkeyPatch, change: int) -> Callable[[], bool]:
-    """Ends the process before the `change`-th change of files; returns whether there were so many."""
-    done = 0
-
-    def counted(method: str) -> None:
-        original = getattr(Root, method)
-
-        def wrapper(self: Root, *arguments: Any) -> Any:
-            nonlocal done
-            done += 1
-            if done == change:
-                raise Killed
-            return original(self, *arguments)
-
-        monkeypatch.setattr(Root, method, wrapper)
-
-    for method in ("write_atomic", "publish", "delete", "delete_folder", "delete_empty_folders"):
-        counted(method)
-    return lambda: done >= change
-
-
-def every_kill(monkeypatch: pytest.MonkeyPatch, prepare: Callable[[], None], act: Callable[[], Any]) -> Iterator[None]:
-    """Kills `act` before each of its changes, from the state that `prepare` makes; yields after each kill."""
-    change, was_killed = 0, True
-    while was_killed:
-        change += 1
-        prepare()
-        with monkeypatch.context() as patched:
-            reached = kill_at(patched, change)
-            with suppress(Killed):
-                act()
-            was_killed = reached()
-        if was_killed:
-            yield
-    assert change > 10
+def every_kill(root: Root, act: Callable[[], Any]) -> Iterator[None]:
+    """Kills `act` before each of its changes, from the state that the output has now; yields after each kill."""
+    assert root.local is not None
+    ready, kills = root.local.with_name("ready"), 0
+    shutil.copytree(root.local, ready, copy_function=os.link)
+    while is_killed(act, kills):
+        yield
+        shutil.rmtree(root.local)
+        shutil.copytree(ready, root.local, copy_function=os.link)
+        kills += 1
+    assert kills > 10
 
 
 @pytest.mark.slow
-def test_publishing_killed_at_every_change_leaves_whole_snapshots(mixture, monkeypatch, tmp_path):
-    root = output_of(mixture)
-    run(mixture)
+def test_publishing_killed_at_every_change_leaves_whole_snapshots(mixture, root):
     stream = Stream(root)
-    # committed, and not yet published
-    newest = run(mixture, [NORMALIZED]).snapshot
-    ready = tmp_path / "ready"
-    assert root.local is not None
-    for path in [SNAPSHOT, f"snapshots/{newest.fingerprint}"]:
-        target = root.local / path
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
-    for path in paths(newest) - paths(read_snapshot(root, stream.fingerprint)):
+    first, newest = read_snapshot(root), run(mixture, NORMALIZED).snapshot
+    for path in paths(newest) - paths(first):  # committed, and not yet published
         root.delete(path)
+    root.delete_folder(f"snapshots/{newest.fingerprint}")
     root.write_atomic(SNAPSHOT, root.read_bytes(f"snapshots/{stream.fingerprint}/{SNAPSHOT}"))
-    shutil.copytree(root.local, ready, copy_function=os.link)
-
-    def prepare() -> None:
-        assert root.local is not None
-        shutil.rmtree(root.local)
-        shutil.copytree(ready, root.local, copy_function=os.link)
-
-    for _ in every_kill(monkeypatch, prepare, lambda: run(mixture, [NORMALIZED])):
+    for _ in every_kill(root, lambda: run(mixture, NORMALIZED)):
         assert read_snapshot(root).fingerprint in (stream.fingerprint, newest.fingerprint)
         problems = verify_snapshot(root, read_snapshot(root, stream.fingerprint))
-        assert all(problem.endswith("in no snapshot of this output; `datapipe clean` deletes it") for problem in problems)
+        assert all("`datapipe clean` deletes it" in problem for problem in problems)
         stream.check()
-        done = run(mixture, [NORMALIZED])
+        done = run(mixture, NORMALIZED)
         assert (done.snapshot, done.watcher.records) == (newest, [])
         assert [verify_snapshot(root, read_snapshot(root, name)) for name in (None, *fingerprints(root))] == [[]] * 3
         stream.check()
 
 
 @pytest.mark.slow
-def test_cleaning_killed_at_every_change_leaves_whole_snapshots(mixture, monkeypatch, tmp_path):
-    root = output_of(mixture)
-    for overrides in ([], [NORMALIZED], LATER):
+def test_cleaning_killed_at_every_change_leaves_whole_snapshots(mixture, root):
+    for overrides in (NORMALIZED, LATER):
         newest = run(mixture, overrides).snapshot
     stream = Stream(root)
-    ready = tmp_path / "ready"
-    assert root.local is not None
-    shutil.copytree(root.local, ready, copy_function=os.link)
-
-    def prepare() -> None:
-        assert root.local is not None
-        shutil.rmtree(root.local)
-        shutil.copytree(ready, root.local, copy_function=os.link)
-
-    for _ in every_kill(monkeypatch, prepare, lambda: clean(root, 1)):
+    for _ in every_kill(root, lambda: clean(root, 1)):
         stream.check()
         for name in fingerprints(root):  # what is still listed is whole, or says which shard is gone
-            Loader(root.url, snapshot=name, global_batch_size=4, prefetch=0).close()
+            _loader(root, snapshot=name).close()
         clean(root, 1)
         assert fingerprints(root) == [newest.fingerprint]
         assert verify_snapshot(root, newest) == []
@@ -408,25 +294,8 @@ def test_cleaning_killed_at_every_change_leaves_whole_snapshots(mixture, monkeyp
 # ------------------------------------------------------------------------------------------------ cleaning
 
 
-@pytest.mark.slow
-def test_clean_keeps_the_tasks_of_kept_snapshots(mixture):
-    root = output_of(mixture)
-    run(mixture)
-    run(mixture, [NORMALIZED])
-    clean(root, 2)
-    assert run(mixture).watcher.records == []
-    run(mixture, [NORMALIZED])
-    before = cleaning.work_bytes(root)
-    assert clean(root, 1).tasks
-    assert cleaning.work_bytes(root) < before
-    assert run(mixture, [NORMALIZED]).watcher.records == []
-    assert run(mixture).watcher.records
-
-
-@pytest.mark.slow
-def test_clean_keeps_the_tasks_of_a_run_that_was_stopped(mixture):
-    root = output_of(mixture)
-    run(mixture)
+def test_clean_drops_the_tasks_of_no_kept_snapshot_and_keeps_those_of_a_run_that_was_stopped(mixture, root):
+    run(mixture, NORMALIZED)
 
     def stop(record: Any) -> None:
         if len(watcher.records) == 5:
@@ -435,20 +304,22 @@ def test_clean_keeps_the_tasks_of_a_run_that_was_stopped(mixture):
     watcher = runs.Watcher(on_commit=stop)
     with pytest.raises(KeyboardInterrupt):
         run(mixture, LATER, watcher=watcher)
-    clean(root, 1)
+    before = cleaning.work_bytes(root)
+    assert clean(root, 1).tasks
+    assert cleaning.work_bytes(root) < before
+    assert run(mixture, NORMALIZED).watcher.records == []
     rest = run(mixture, LATER).watcher.records
     assert {record.fingerprint for record in watcher.records}.isdisjoint({record.fingerprint for record in rest})
+    assert run(mixture).watcher.records
 
 
-@pytest.mark.slow
-def test_clean_of_sequence_lengths_keeps_those_of_kept_snapshots(mixture):
-    root = output_of(mixture)
-    both = run(mixture, ["pack.sequence_length=[64, 32]"]).snapshot
-    length = root.within("length-32")
+def test_clean_of_sequence_lengths_keeps_those_of_kept_snapshots(mixture, root):
+    one, length = read_snapshot(root), root.within("length-32")
+    assert run(mixture, TWO_LENGTHS).snapshot == one
+    assert clean(root, 1).is_empty  # a length that was added to a published snapshot
     shorter = read_snapshot(length)
-    one = run(mixture).snapshot
-    assert one == both
-    run(mixture, [NORMALIZED])
+    assert run(mixture).snapshot == one
+    run(mixture, NORMALIZED)
     assert read_snapshot(length) == shorter
     clean(root, 2)
     assert verify_snapshot(length, shorter) == []
@@ -456,21 +327,10 @@ def test_clean_of_sequence_lengths_keeps_those_of_kept_snapshots(mixture):
     assert length.list_files("") == []
 
 
-def test_clean_keeps_a_sequence_length_that_was_added_to_a_published_snapshot(mixture):
-    root = output_of(mixture)
-    one = run(mixture).snapshot
-    length = root.within("length-32")
-    assert run(mixture, ["pack.sequence_length=[64, 32]"]).snapshot == one
-    assert clean(root, 1).is_empty
-    assert verify_snapshot(length, read_snapshot(length)) == []
-
-
-def test_damaged_note_of_a_publication_is_named(mixture):
-    root = output_of(mixture)
-    made = run(mixture).snapshot
-    path = f"snapshots/{made.fingerprint}/publication.json"
+def test_damaged_note_of_a_publication_is_named(mixture, root):
+    path = f"snapshots/{read_snapshot(root).fingerprint}/publication.json"
     root.write_atomic(path, b"{}")
-    with pytest.raises(SnapshotError, match=rf"{path}: the file was edited or damaged.*Delete it, and run the mixture again"):
+    with pytest.raises(SnapshotError, match=path):
         publications(root)
     root.delete(path)
     assert publications(root)[-1].published_at is None
@@ -479,11 +339,10 @@ def test_damaged_note_of_a_publication_is_named(mixture):
 
 
 @pytest.mark.slow
-def test_output_with_two_snapshots_is_indexed_after_cleaning_as_before(mixture, tmp_path):
-    root = output_of(mixture)
+def test_output_with_two_snapshots_is_indexed_after_cleaning_as_before(mixture, root, tmp_path):
     mixture.write_text(mixture.read_text().replace("\nvalidation:", "\nstages: [dedup.exact]\nvalidation:"))
     run(mixture)
-    run(mixture, [NORMALIZED])
+    run(mixture, NORMALIZED)
     before = make_index([root.url], str(tmp_path / "both"))
     clean(root, 1)
     after = make_index([root.url], str(tmp_path / "one"))
@@ -492,5 +351,5 @@ def test_output_with_two_snapshots_is_indexed_after_cleaning_as_before(mixture, 
 
 
 def test_clean_without_a_snapshot_is_refused(tmp_path):
-    with pytest.raises(SnapshotError, match=r"no snapshot\.json here"):
+    with pytest.raises(SnapshotError, match=r"no snapshot\.json"):
         clean(Root(str(tmp_path)), 1)

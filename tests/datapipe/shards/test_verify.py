@@ -1,4 +1,4 @@
-"""Verifying a snapshot: no output for an intact one, and one line for each problem."""
+"""A snapshot is whole, or every file that is not is named: flipped, cut short, gone, wrong in the manifest, or nobody's."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from datapipe.storage import Root
 from tests.support.packed_shards import EOS, FINGERPRINT, RemoteRoot, entry_of, make_snapshot, packed_batch, schema_of
 
 LENGTH = 16
+FORMATS = pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
 
 
 @pytest.fixture(params=["arrow", "parquet"])
@@ -25,29 +26,41 @@ def output(request, tmp_path):
     return Root(str(tmp_path)), make_snapshot(tmp_path, packed_batch(80, LENGTH), request.param, target_bytes=50 * 2 * LENGTH)
 
 
-@pytest.mark.parametrize("method", ["best_fit", "concat"])
-@pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
-def test_verify_sound_snapshot_finds_nothing(tmp_path, method, shard_format):
-    snapshot = make_snapshot(tmp_path, packed_batch(200, LENGTH, method=method), shard_format, target_bytes=50 * 2 * LENGTH)
-    seen: list[str] = []
-    assert verify_snapshot(Root(str(tmp_path)), snapshot, seen.append) == []
-    assert seen == ["files.parquet", "tokenizer.json", *(shard.path for shard in snapshot.shards)]
+def with_shards(snapshot: Snapshot, *shards) -> Snapshot:
+    return snapshot.model_copy(update={"shards": shards})
 
 
 @pytest.mark.medium
-def test_verify_any_flipped_bit_is_found_and_named(output, tmp_path):
+@pytest.mark.parametrize("method", ["best_fit", "concat"])
+def test_verify_finds_nothing_in_a_sound_snapshot_and_names_every_damaged_file(output, tmp_path, method):
     root, snapshot = output
+    if method == "concat":
+        snapshot = make_snapshot(tmp_path, packed_batch(80, LENGTH, method=method), snapshot.shard_format, 50 * 2 * LENGTH)
+    seen: list[str] = []
+    assert verify_snapshot(root, snapshot, seen.append) == []
+    assert seen == ["files.parquet", "tokenizer.json", *(shard.path for shard in snapshot.shards)]
     rng = np.random.default_rng(7)
-    files = [shard.path for shard in snapshot.shards] + ["tokenizer.json", "files.parquet"]
-    for path in files * (60 // len(files)):
+    for path in seen:
         content = (tmp_path / path).read_bytes()
-        flipped = bytearray(content)
-        flipped[rng.integers(len(content))] ^= 1 << rng.integers(8)
-        (tmp_path / path).write_bytes(flipped)
+        damaged = [content[:-1], content[: len(content) // 2], b""]
+        for _ in range(5):
+            flipped = bytearray(content)
+            flipped[rng.integers(len(content))] ^= 1 << rng.integers(8)
+            damaged.append(bytes(flipped))
+        for bad in damaged:
+            (tmp_path / path).write_bytes(bad)
+            assert [problem.partition(":")[0] for problem in verify_snapshot(root, snapshot)] == [path]
+        (tmp_path / path).unlink()
         (problem,) = verify_snapshot(root, snapshot)
-        assert problem.startswith(f"{path}: checksum xxh3_128:")
+        assert problem.startswith(f"{path}: ")
+        (tmp_path / path).mkdir()
+        assert [problem.partition(":")[0] for problem in verify_snapshot(root, snapshot)] == [path]
+        (tmp_path / path).rmdir()
         (tmp_path / path).write_bytes(content)
     assert verify_snapshot(root, snapshot) == []
+    (tmp_path / "shards/web/notes.txt").write_text("not mine")
+    (tmp_path / seen[2]).unlink()
+    assert [problem.partition(":")[0] for problem in verify_snapshot(root, snapshot)] == [seen[2], "shards/web/notes.txt"]
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "files.parquet", "manifest"])
@@ -59,17 +72,16 @@ def test_verify_flipped_bit_in_either_copy_of_a_file_of_the_newest_snapshot_is_f
     folder.mkdir(parents=True)
     for own in ("snapshot.json", "tokenizer.json", "files.parquet"):
         (folder / own).write_bytes((tmp_path / own).read_bytes())
-    root = Root(str(tmp_path))
-    assert verify_snapshot(root, snapshot) == []
+    assert verify_snapshot(Root(str(tmp_path)), snapshot) == []
     path = folder / "snapshot.json" if name == "manifest" else tmp_path / name
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    (problem,) = verify_snapshot(root, snapshot)
-    assert (str(path) if name == "manifest" else f"{name}: checksum xxh3_128:") in problem
+    (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot)
+    assert (str(path) if name == "manifest" else f"{name}: ") in problem
 
 
-@pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
+@FORMATS
 def test_verify_damaged_rows_are_named_and_no_others(tmp_path, shard_format, monkeypatch):
     """A bit flipped in the tokens of row 13 damages the block of row 13."""
     monkeypatch.setattr(writers, "BATCH_BYTES", 5 * 2 * LENGTH)
@@ -77,35 +89,27 @@ def test_verify_damaged_rows_are_named_and_no_others(tmp_path, shard_format, mon
     snapshot = make_snapshot(tmp_path, batch, shard_format)
     (shard,) = snapshot.shards
     path = tmp_path / shard.path
-    content = bytearray(path.read_bytes())
+    sound = path.read_bytes()
     if shard_format == "arrow":
         wanted = np.array(batch.column("tokens")[13].as_py(), np.uint16).tobytes()
-        assert content.count(wanted) == 1
-        place, block = content.index(wanted), "record batch 2"
+        assert sound.count(wanted) == 1
+        position = sound.index(wanted)
     else:
-        place, block = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset + 40, "row group 2"
-    content[place] ^= 16
-    path.write_bytes(content)
+        position = pq.ParquetFile(path).metadata.row_group(2).column(0).data_page_offset + 40
+    path.write_bytes(sound[:position] + bytes([sound[position] ^ 16]) + sound[position + 1 :])
     (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot)
-    assert problem.startswith(f"{shard.path}: checksum ")
-    assert problem.endswith(f"; damaged: {block}, rows 10 to 14")
-    sound = ShardReader(RemoteRoot(str(tmp_path)), shard, LENGTH, FINGERPRINT)
-    sound.read(np.array([0, 9, 15, batch.num_rows - 1]))
-    # From an object store, zstd's error cannot be told from a network's, so it stays an OSError, which is retried.
-    with pytest.raises(CorruptionError if shard_format == "arrow" else (CorruptionError, OSError)):
-        sound.read(np.array([14]))
-    sound.close()
-    if shard_format == "parquet":
-        with pytest.raises(CorruptionError, match=rf"{shard.path}: {block}, rows 10 to 14,"):
-            ShardReader(Root(str(tmp_path)), shard, LENGTH, FINGERPRINT).read(np.array([14]))
-
-
-def test_verify_flip_outside_the_rows_says_that_all_are_whole(tmp_path):
-    snapshot = make_snapshot(tmp_path, packed_batch(20, LENGTH))
-    path = tmp_path / snapshot.shards[0].path
-    path.write_bytes(path.read_bytes()[:6] + b"x" + path.read_bytes()[7:])  # padding behind the magic number
+    assert problem.startswith(f"{shard.path}: ")
+    assert "rows 10 to 14" in problem
+    for kind in (Root, RemoteRoot):
+        reader = ShardReader(kind(str(tmp_path)), shard, LENGTH, FINGERPRINT)
+        reader.read(np.array([0, 9, 15, batch.num_rows - 1]))
+        # From an object store, zstd's error cannot be told from a network's, so it stays an OSError, which is retried.
+        with pytest.raises((CorruptionError, OSError) if kind is RemoteRoot else CorruptionError):
+            reader.read(np.array([14]))
+        reader.close()
+    path.write_bytes(sound[:6] + b"x" + sound[7:])  # behind the magic number
     (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot)
-    assert "all rows are intact" in problem
+    assert shard_format == "parquet" or "all rows are intact" in problem
 
 
 def test_verify_document_of_an_unknown_file_is_found(tmp_path):
@@ -116,49 +120,15 @@ def test_verify_document_of_an_unknown_file_is_found(tmp_path):
     checksum, size = file_checksum(Root(str(tmp_path)), "files.parquet")
     files = FileEntry(path="files.parquet", bytes=size, checksum=checksum)
     (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot.model_copy(update={"files": files}))
-    assert f"{snapshot.shards[0].path}: record batch 0, rows 0 to " in problem
-    assert f"document {5:016x}" in problem
-    assert "files.parquet" in problem
+    assert all(text in problem for text in (snapshot.shards[0].path, f"document {5:016x}", "files.parquet"))
 
 
 def test_verify_lost_piece_of_a_cut_document_is_found(tmp_path):
-    batch = packed_batch(40, LENGTH, method="best_fit")
+    batch = packed_batch(40, LENGTH)
     goes_on = next(row for row, starts in enumerate(batch.column("starts").to_pylist()) if max(starts) > 0)
-    kept = pa.Table.from_batches([batch.slice(0, goes_on), batch.slice(goes_on + 1)]).combine_chunks().to_batches()
-    assert sum(part.num_rows for part in kept) == batch.num_rows - 1
-    snapshot = make_snapshot(tmp_path, kept[0])
+    snapshot = make_snapshot(tmp_path, batch.take(np.delete(np.arange(batch.num_rows), goes_on)))
     (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot)
     assert problem.startswith("shards/web: train documents have ")
-
-
-def test_verify_missing_truncated_and_foreign_files_are_named(output, tmp_path):
-    root, snapshot = output
-    first, second = snapshot.shards[0], snapshot.shards[1]
-    (tmp_path / first.path).unlink()
-    (tmp_path / second.path).write_bytes((tmp_path / second.path).read_bytes()[:-1])
-    (tmp_path / "tokenizer.json").unlink()
-    (tmp_path / "shards" / "web" / "notes.txt").write_text("not mine")
-    problems = verify_snapshot(root, snapshot)
-    assert [problem.split(":")[0] for problem in problems] == [
-        "tokenizer.json",
-        first.path,
-        second.path,
-        "shards/web/notes.txt",
-    ]
-    assert "no such file" in problems[1]
-    assert f"{second.bytes - 1} bytes, expected {second.bytes}" in problems[2]
-
-
-def test_verify_folder_instead_of_a_file_is_named_and_other_files_are_read(output, tmp_path):
-    root, snapshot = output
-    first, second = snapshot.shards[0], snapshot.shards[1]
-    for path in ("tokenizer.json", first.path):
-        (tmp_path / path).unlink()
-        (tmp_path / path).mkdir()
-    (tmp_path / second.path).unlink()
-    problems = verify_snapshot(root, snapshot)
-    assert [problem.split(":")[0] for problem in problems] == ["tokenizer.json", first.path, second.path]
-    assert "cannot be read" in problems[0]
 
 
 @pytest.mark.parametrize("field", ["tokens", "documents", "sequences"])
@@ -170,27 +140,17 @@ def test_verify_wrong_count_in_manifest_is_found(output, field):
     assert problem.startswith(f"{first.path}: ")
 
 
-def test_verify_ids_above_the_vocabulary_are_found(output):
+def test_verify_shard_of_another_tokenizer_or_vocabulary_is_found(output):
     root, snapshot = output
     small = snapshot.model_copy(update={"tokenizer": snapshot.tokenizer.model_copy(update={"vocab_size": 100})})
-    problems = verify_snapshot(root, small)
-    assert len(problems) == len(snapshot.shards)
-    assert "expected ids below 100" in problems[0]
-
-
-def test_verify_shard_of_another_tokenizer_is_found(output, tmp_path):
-    root, snapshot = output
+    assert [problem.partition(":")[0] for problem in verify_snapshot(root, small)] == [shard.path for shard in snapshot.shards]
     sound = schema_of(packed_batch(1, LENGTH))
     schema = sound.with_metadata({**sound.metadata, b"datapipe.tokenizer": b"another"})
     writer = ShardWriter(root, "shards/web/part-00001", snapshot.shard_format, schema, 1 << 20)
     writer.append(packed_batch(9, LENGTH))
     (shard,) = writer.finish()
     (problem,) = verify_snapshot(root, with_shards(snapshot, *snapshot.shards, entry_of(shard)))
-    assert problem.startswith(f"{shard.path}: datapipe.tokenizer is another, expected xxh3_128:")
-
-
-def with_shards(snapshot: Snapshot, *shards) -> Snapshot:
-    return snapshot.model_copy(update={"shards": shards})
+    assert problem.startswith(f"{shard.path}: datapipe.tokenizer is another")
 
 
 def rows(*rows: tuple[list[int], list[int]]) -> pa.RecordBatch:
@@ -206,39 +166,29 @@ def rows(*rows: tuple[list[int], list[int]]) -> pa.RecordBatch:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "lengths", "problem"),
+    ("tokens", "lengths", "bos", "problem"),
     [
-        ([1, 0, 2, 0], [2, 2], None),
-        ([1, 0, 2, 3], [2, 2], None),  # the last piece may continue in another row
-        ([1, 2, 0, 0], [3], None),
-        ([1, 9, 2, 0], [2, 2], "a document that ends with id 9"),
-        ([1, 2, 0, 0], [2], "a document that ends with id 2"),  # not at the end of the row, so the document must end there
-        ([1, 0, 7, 0], [2], "padding with other ids"),
-        ([1, 0, 2, 0], [2, 3], "a row of 5 tokens"),
-        ([0, 0, 0, 0], [], "a row of 0 tokens"),
-        ([1, 0, 2, 0], [2, 0, 2], "a piece of 0 tokens"),
-        ([99, 0, 2, 0], [2, 2], "token id 99"),
-        ([1, 0, 2, 0], [4], "1 end-of-text tokens, 0, inside documents"),
-        ([0, 0, 0, 0], [2], "1 end-of-text tokens"),
-        ([0, 0, 0, 0], [1], None),
+        ([1, 0, 2, 0], [2, 2], None, None),
+        ([1, 0, 2, 3], [2, 2], None, None),  # the last piece may continue in another row
+        ([1, 2, 0, 0], [3], None, None),
+        ([0, 0, 0, 0], [1], None, None),
+        ([1, 9, 2, 0], [2, 2], None, "a document that ends with id 9"),
+        ([1, 2, 0, 0], [2], None, "a document that ends with id 2"),  # not at the end of the row, so it must end there
+        ([1, 0, 7, 0], [2], None, "padding with other ids"),
+        ([1, 0, 2, 0], [2, 3], None, "a row of 5 tokens"),
+        ([0, 0, 0, 0], [], None, "a row of 0 tokens"),
+        ([1, 0, 2, 0], [2, 0, 2], None, "a piece of 0 tokens"),
+        ([99, 0, 2, 0], [2, 2], None, "token id 99"),
+        ([1, 0, 2, 0], [4], None, "1 end-of-text tokens"),
+        ([0, 0, 0, 0], [2], None, "1 end-of-text tokens"),
+        ([1, 2, 1, 0], [2, 2], 1, "a document that ends with id 2"),
+        ([1, 0, 1, 0], [2, 2], 1, None),
+        ([2, 0, 1, 0], [2, 2], 1, "a document that begins with id 2"),
+        ([1, 1, 0, 0], [3], 1, "1 tokens of id 1"),
     ],
 )
-def test_batch_problem_of_a_row(tokens, lengths, problem):
-    found = batch_problem(rows(([1, 2, 3, 0], [4]), (tokens, lengths)), vocab_size=50, eos_id=EOS)
-    assert found is None if problem is None else problem in (found or "")
-
-
-@pytest.mark.parametrize(
-    ("tokens", "lengths", "problem"),
-    [
-        ([1, 2, 1, 0], [2, 2], "a document that ends with id 2"),
-        ([1, 0, 1, 0], [2, 2], None),
-        ([2, 0, 1, 0], [2, 2], "a document that begins with id 2, expected 1"),
-        ([1, 1, 0, 0], [3], "1 tokens of id 1 inside documents"),
-    ],
-)
-def test_batch_problem_of_documents_that_begin_with_a_token(tokens, lengths, problem):
-    found = batch_problem(rows(([1, 2, 3, 0], [4]), (tokens, lengths)), vocab_size=50, eos_id=EOS, bos_id=1)
+def test_batch_problem_of_a_row(tokens, lengths, bos, problem):
+    found = batch_problem(rows(([1, 2, 3, 0], [4]), (tokens, lengths)), vocab_size=50, eos_id=EOS, bos_id=bos)
     assert found is None if problem is None else problem in (found or "")
 
 
@@ -248,12 +198,3 @@ def test_verify_piece_of_another_length_than_its_shard_is_found():
     whole = batch.filter(pa.array([lengths == [LENGTH] for lengths in batch.column("lengths").to_pylist()]))
     assert whole.num_rows > 10
     assert batch_problem(whole, 50_000, EOS, piece_length=LENGTH) is None
-
-
-def test_manifest_names_a_piece_length_only_where_there_is_one(output):
-    _, snapshot = output
-    assert b"piece_length" not in snapshot.to_json()
-    marked = with_shards(snapshot, snapshot.shards[0].model_copy(update={"piece_length": 4}))
-    assert b'"piece_length": 4' in marked.to_json()
-    assert Snapshot.model_validate_json(marked.to_json()) == marked
-    assert marked.digest() != with_shards(snapshot, snapshot.shards[0]).digest()

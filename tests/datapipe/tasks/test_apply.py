@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datapipe import columns
 from datapipe.errors import DatapipeError
@@ -73,52 +76,53 @@ def test_apply_drops_and_sizes_find_their_documents_over_many_blocks(tmp_path, m
     assert {row["survivor"] for row in found.dropped()} == {_key(1, 7)}
 
 
-def test_apply_cuts_spans_once_and_counts_their_bytes_by_rule(tmp_path):
-    texts = ["0123456789", "ééé and more", "untouched", "abcdef"]
-    rows = [(0, 2, 5, "a"), (0, 4, 7, "b"), (0, 4, 6, "a"), (0, 9, 10, "a"), (1, 0, 6, "b"), (3, 0, 3, "a"), (3, 3, 6, "b")]
-    cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, place), *rest) for place, *rest in rows]),)
-    found = _Applying(tmp_path, {"cuts": cuts})
-    assert found.applier.apply(batch_of(texts)).texts.to_pylist() == ["0178", " and more", "untouched"]
-    assert found.document_counts.counts == {"dedup:a_bytes": 3 + 1, "dedup:b_bytes": 2 + 6}
-    assert [(row["key"], row["rule"], row["value"]) for row in found.dropped()] == [(_key(1, 3), "too_much_removed", 1.0)]
-
-
-@pytest.mark.parametrize("rest", [" ", "\n\u3000\t", ""])
-def test_apply_leaves_no_document_of_white_space_alone(tmp_path, rest):
-    """Whatever share may be cut out. One that was blank before is no business of the stage."""
-    cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 5, "a")]),)
-    found = _Applying(tmp_path, {"cuts": cuts}, removed_share=1.0)
-    assert found.applier.apply(batch_of(["words" + rest, " ", ""])).texts.to_pylist() == [" ", ""]
-    assert found.document_counts.dropped == {"dedup:too_much_removed": 1} and not sum(found.document_counts.counts.values())
-
-
-def test_apply_drops_a_document_of_which_too_much_is_cut(tmp_path):
-    cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), 0, 6, "span"), (_key(1, 1), 0, 5, "span")]),)
-    found = _Applying(tmp_path, {"cuts": cuts}, removed_share=0.5)
-    assert found.applier.apply(batch_of(["0123456789", "0123456789"])).texts.to_pylist() == ["56789"]
-    assert found.document_counts.dropped == {"dedup:too_much_removed": 1}
-    assert found.document_counts.counts == {"dedup:span_bytes": 5}
-    (row,) = found.dropped()
-    assert (row["key"], row["rule"], row["value"], row["threshold"], row["survivor"]) == (
-        _key(1, 0),
-        "too_much_removed",
-        0.6,
-        0.5,
-        None,
-    )
-
-
-def test_apply_cuts_in_a_slice_of_a_longer_batch_are_at_their_place(tmp_path):
-    cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 3), 1, 3, "span")]),)
-    batch = batch_of(["abcd"] * 6).slice(2, 5)
-    assert _Applying(tmp_path, {"cuts": cuts}).applier.apply(batch).texts.to_pylist() == ["abcd", "ad", "abcd"]
+@settings(max_examples=40)
+@given(
+    texts=st.lists(st.text("abcé \n", max_size=12), min_size=1, max_size=5),
+    drawn=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 12), st.integers(0, 12), st.sampled_from("ab")), max_size=9),
+    removed_share=st.sampled_from([0.3, 0.5, 1.0]),
+    begin=st.integers(0, 2),
+)
+def test_apply_cuts_every_span_once_and_drops_documents_of_which_too_much_is_cut(
+    tmp_path_factory, texts, drawn, removed_share, begin
+):
+    """A byte counts for the span that begins first, ties for the longest, then for the first rule. No text of nothing but white
+    space is left, whatever share may be cut out; one that was blank before stays. The batch is a slice of a longer one."""
+    folder = tmp_path_factory.mktemp("cuts")
+    begin, cuts = min(begin, len(texts) - 1), set()
+    for number, *ends, rule in drawn:
+        if number < len(texts):
+            start, stop = sorted(len(texts[number][:end].encode()) for end in ends)
+            cuts.add((number, start, stop, rule))
+    files = (_file(Root(str(folder)), "cuts", [(_key(1, number), *rest) for number, *rest in sorted(cuts)]),)
+    found = _Applying(folder, {"cuts": files}, removed_share=removed_share)
+    left = found.applier.apply(batch_of(texts).slice(begin, len(texts)))
+    expected, counts, dropped = [], Counter[str](), {}
+    for number, text in enumerate(texts[begin:], begin):
+        content, taken, own = text.encode(), set[int](), Counter[str]()
+        for start, stop, rule in sorted((start, -stop, rule) for doc, start, stop, rule in cuts if doc == number):
+            own[f"dedup:{rule}_bytes"] += len(new := set(range(start, -stop)) - taken)
+            taken |= new
+        rest = bytes(byte for position, byte in enumerate(content) if position not in taken).decode()
+        share = round(len(taken) / max(1, len(content)), 6)
+        if share > removed_share or (taken and not rest.strip()):
+            dropped[_key(1, number)] = share
+        else:
+            expected.append(rest)
+            counts += own
+    assert left.texts.to_pylist() == expected
+    assert +Counter(found.document_counts.counts) == +counts
+    assert found.document_counts.dropped == ({"dedup:too_much_removed": len(dropped)} if dropped else {})
+    rows = found.dropped()
+    assert {row["key"]: row["value"] for row in rows} == dropped
+    assert all((row["rule"], row["threshold"]) == ("too_much_removed", removed_share) for row in rows)
 
 
 @pytest.mark.parametrize("span", [(0, 11), (-1, 3), (5, 4), (1, 3)])
 def test_apply_cuts_outside_a_text_or_within_a_character_are_refused(tmp_path, span):
     cuts = (_file(Root(str(tmp_path)), "cuts", [(_key(1, 0), *span, "span")]),)
     assert CUT_SCHEMA.names == ["hash", "key", "start", "stop", "rule"]
-    with pytest.raises(DatapipeError, match="outside of a text or within a character"):
+    with pytest.raises(DatapipeError, match="defect of the stage"):
         _Applying(tmp_path, {"cuts": cuts}).applier.apply(batch_of(["éé567890"]))
 
 

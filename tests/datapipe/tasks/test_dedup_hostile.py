@@ -75,28 +75,3 @@ def test_one_document_of_50_mb_stays_beside_its_copy_in_part(tasks: FreshTasks, 
     options: dict[str, object] = {"max_removed_share": 1.0} if is_cut else {}
     left, _ = _left(tasks, tmp_path, [large, part], stage, **options)
     assert left == [large, "and a line of its own" if is_cut else part]
-
-
-@pytest.mark.parametrize(
-    ("stage", "num_left"), [("dedup.exact", 1), ("dedup.minhash", 3000), ("dedup.lines", 3000), ("dedup.substring", 3000)]
-)
-def test_empty_documents_go_by_the_rule_of_the_stage(tasks: FreshTasks, tmp_path: Path, stage: str, num_left: int) -> None:
-    left, _ = _left(tasks, tmp_path, [""] * 3000, stage)
-    assert left == [""] * num_left
-
-
-@pytest.mark.parametrize("stage", _STAGES)
-def test_chinese_documents_keep_one_of_each_copy(tasks: FreshTasks, tmp_path: Path, stage: str) -> None:
-    rng = random.Random(6)
-    pages = ["".join(rng.choices([chr(code) for code in range(0x4E00, 0x5E00)], k=200)) for _ in range(1000)]
-    options: dict[str, object] = {"shingle": "char"} if stage == "dedup.minhash" else {}
-    left, _ = _left(tasks, tmp_path, [*pages, *pages], stage, **options)
-    assert left == pages
-
-
-def test_passages_of_a_vocabulary_above_65536_are_cut(tasks: FreshTasks, tmp_path: Path) -> None:
-    words = [f"x{number}" for number in range(90_000)]
-    pages = [" ".join(words[at : at + 100]) for at in range(0, 90_000, 100)]
-    copies = [f"new {' '.join(words[at + 20 : at + 80])} end{at}" for at in range(0, 90_000, 100)]
-    left, _ = _left(tasks, tmp_path, [*pages, *copies], "dedup.substring", max_removed_share=1.0)
-    assert left == [*pages, *(f"new end{at}" for at in range(0, 90_000, 100))]

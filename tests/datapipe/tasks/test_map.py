@@ -27,30 +27,21 @@ def _run(folder, source, stages, name, **options):
     return runs.run_mixture(path, output=folder / name, make_engine=runs.InProcess, **options)
 
 
-def test_filter_that_edits_changes_what_is_kept_and_counts_it(tmp_path, source):
-    done = _run(tmp_path, source, "  - filter.c4_quality: {min_sentences: 1}\n  - redact.pii\n", "edited")
+def test_filters_that_edit_or_tag_count_apart_and_change_what_is_kept(tmp_path, source):
+    stages = "  - filter.c4_quality: {min_sentences: 1}\n  - redact.pii: {as: tagging, mode: tag, max_hits: 0}\n"
+    done = _run(tmp_path, source, f"{stages}  - filter.url: {{domains: [b.org]}}\n", "tagged")
+    edited = _run(tmp_path, source, "  - redact.pii\n", "edited")
     report = done.report["sources"]["web"]
     assert report["documents"]["kept"] == 12
-    assert report["counts"]["filter.c4_quality:lines_without_end_mark"] == 12
-    assert report["counts"]["redact.pii:email"] == 12
-    for seen in Inspector.open(done.mixture.output).find(DocumentQuery(outcome="kept", count=3)):
-        assert seen.text is not None
-        assert "<EMAIL>" in seen.text
-        assert "no end mark" not in seen.text
-
-
-def test_filter_that_tags_counts_apart_and_leaves_the_text(tmp_path, source):
-    done = _run(tmp_path, source, "  - redact.pii: {mode: tag, max_hits: 0}\n", "tagged")
-    counts = done.report["sources"]["web"]["counts"]
-    assert counts["redact.pii (tag):email"] == 12
-    assert "redact.pii:email" not in counts
-    texts = [seen.text or "" for seen in Inspector.open(done.mixture.output).find(DocumentQuery(outcome="kept", count=12))]
-    assert all("@mail.org" in text for text in texts)
-
-
-def test_url_filter_reports_documents_without_a_url(tmp_path, source):
-    done = _run(tmp_path, source, "  - filter.url: {domains: [b.org]}\n", "urls")
-    assert done.report["sources"]["web"]["counts"]["filter.url:without_url"] == 1
+    assert report["counts"] == {
+        "filter.c4_quality:lines_without_end_mark": 12,
+        "tagging (tag):email": 12,
+        "filter.url:without_url": 1,
+    }
+    assert edited.report["sources"]["web"]["counts"] == {"redact.pii:email": 12}
+    for run, has_mail, has_line in ((done, True, False), (edited, False, True)):
+        seen = Inspector.open(run.mixture.output).find(DocumentQuery(outcome="kept", count=12))
+        assert {("@mail.org" in (one.text or ""), "no end mark" in (one.text or "")) for one in seen} == {(has_mail, has_line)}
 
 
 def test_limit_counts_what_cannot_be_read(tmp_path, source):

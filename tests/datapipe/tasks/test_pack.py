@@ -1,30 +1,150 @@
-"""Packing in whole runs: what runs again, a snapshot for each length, buckets, and what the report says of it all."""
+"""Packing: every token of a task once, in rows that plain Python reads again; lengths, buckets and padding of whole runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from rich.console import Console
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from datapipe.columns import make_keys
 from datapipe.engine.clean import clean
 from datapipe.errors import UserError
 from datapipe.loader import Loader
-from datapipe.report.funnel import print_funnel
+from datapipe.plan.outputs import ShardFile
+from datapipe.plan.work import PackTask
+from datapipe.shards import schemas
+from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
+from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
+from datapipe.tasks.run_task import run_task
 from tests.support import corpora, runs
+from tests.support.exchange_rows import write
+from tests.support.megatron_reader import read_pair
 
 pytestmark = pytest.mark.medium
 
 BUCKETS = ["pack.method=buckets"]
+EOS = 0
+
+Piece = tuple[bytes, int, tuple[int, ...]]
+"""Document, position in it and tokens of a piece."""
 
 
-def run(mixture: Path, *overrides: str, output: Path | None = None) -> runs.Finished:
-    return runs.run_mixture(mixture, overrides=overrides, output=output, make_engine=runs.InProcess)
+def rows_of(root: Root, entries: list[ShardEntry], length: int, fingerprint: str) -> list[list[Piece]]:
+    """The pieces of every row of some shards; the rest of a row is padding."""
+    found: list[list[Piece]] = []
+    for entry in entries:
+        reader = ShardReader(root, entry, length, fingerprint)
+        rows = reader.read(np.arange(reader.num_rows))
+        reader.close()
+        for row, (first, last) in enumerate(zip(rows.piece_offsets, rows.piece_offsets[1:])):
+            tokens, pieces = rows.tokens[row].tolist(), []
+            for piece in range(first, last):
+                size = int(rows.piece_lengths[piece])
+                pieces.append((bytes(rows.keys[piece]), int(rows.starts[piece]), tuple(tokens[:size])))
+                del tokens[:size]
+            assert set(tokens) <= {EOS}
+            found.append(pieces)
+    return found
+
+
+def documents_in(rows: list[list[Piece]]) -> dict[bytes, dict[int, int]]:
+    """For every document, the token at each of its positions; no position comes up twice."""
+    documents: dict[bytes, dict[int, int]] = {}
+    for key, start, tokens in (piece for row in rows for piece in row):
+        document, positions = documents.setdefault(key, {}), dict(enumerate(tokens, start))
+        assert not document.keys() & positions.keys()
+        document |= positions
+    return documents
+
+
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 1 << 20),
+    count=st.integers(0, 60),
+    method=st.sampled_from(["best_fit", "concat", "buckets"]),
+    vocab_size=st.sampled_from([50_000, 100_000]),
+    pool=st.sampled_from([7, 10_000]),
+    target_bytes=st.sampled_from([64, 1 << 20]),
+    start=st.sampled_from([0, 1 << 62]),
+    stratum=st.none() | st.integers(0, 2),
+)
+def test_pack_task_holds_every_token_of_its_range_once(
+    tmp_path_factory, seed, count, method, vocab_size, pool, target_bytes, start, stratum
+):
+    root, rng, length, min_piece = Root(str(tmp_path_factory.mktemp("pack"))), np.random.default_rng(seed), 16, 4
+    id_type, stop = schemas.token_type(vocab_size), 3 << 62
+    texts = [[*rng.integers(1, vocab_size, rng.integers(0, 40)).tolist(), EOS] for _ in range(count)]
+    hashes = rng.integers(0, 1 << 64, count, dtype=np.uint64)
+    keys = make_keys(5, np.arange(count, dtype=np.uint64))
+    schema = schemas.tokens(id_type)
+    lists = pa.array(texts, schema.field("tokens").type)
+    rows = pa.RecordBatch.from_arrays([pa.array(hashes), keys, lists], schema=schema)
+    files = tuple(write(root, f"{part}", rows.slice(part * 20, 20), 5) for part in range(3) if count > part * 20)
+    task = PackTask(
+        step="web/pack", source="web", seed=1, files=files, start=start, stop=stop, bucket=3, split="train", fingerprint="p",
+        stratum=stratum, tokenizer_fingerprint="t", vocab_size=vocab_size, eos_id=EOS, sequence_length=length, method=method,
+        pool_documents=pool, max_padding=1.0, min_piece=min_piece, format="arrow", target_bytes=target_bytes,
+    )  # fmt: skip
+    record = run_task(task, root, "1")
+    shards = record.of("shards", ShardFile)
+    entries = [
+        ShardEntry(
+            path=shard.path, source="web", split="train", sequences=shard.rows, tokens=shard.tokens, documents=shard.documents,
+            bytes=shard.bytes, checksum=shard.checksum, stratum=stratum, piece_length=shard.piece_length,
+        )
+        for shard in shards
+    ]  # fmt: skip
+    packed = rows_of(root, entries, length, "t")
+    wanted = {
+        key: dict(enumerate(tokens)) for key, tokens, value in zip(keys.to_pylist(), texts, hashes) if start <= value < stop
+    }
+    found = documents_in(packed)
+    lost = {key: len(tokens) - len(found.get(key, {})) for key, tokens in wanted.items()}
+    if method == "buckets":  # which drops the pieces below `min_piece`, at the ends of documents
+        assert all(num_lost == len(wanted[key]) % min_piece for key, num_lost in lost.items())
+        wanted = {key: dict(list(tokens.items())[: len(tokens) - lost[key]]) for key, tokens in wanted.items()}
+    assert found == {key: tokens for key, tokens in wanted.items() if tokens}
+
+    pieces = [piece for row in packed for piece in row]
+    num_tokens = sum(len(tokens) for _, _, tokens in pieces)
+    counted = record.metrics.packing.get(length)
+    assert (counted is None) == (not pieces and not wanted)
+    if counted is not None:
+        assert (counted.rows, counted.tokens, counted.pieces) == (len(packed), num_tokens, len(pieces))
+        assert counted.padding_tokens == length * len(packed) - num_tokens
+        assert (counted.documents, counted.dropped_documents) == (len(found), len(wanted) - len(found))
+        assert counted.dropped_tokens == sum(lost.values())
+        whole = {key for key, begin, tokens in pieces if begin == 0 and len(tokens) == len(wanted[key]) and not lost[key]}
+        assert counted.split_documents == len(found) - len(whole)
+    assert (record.metrics.tokens, record.metrics.sequences) == (num_tokens, len(packed))
+    assert sum(shard.documents for shard in shards) == len(found)
+    order = [key for _, key in sorted((value, key) for value, key in zip(hashes.tolist(), keys.to_pylist()) if key in wanted)]
+    if method == "concat":
+        assert list(found) == order
+        assert all(sum(len(tokens) for _, _, tokens in row) == length for row in packed[:-1])
+    elif method == "best_fit":  # documents of one pool come together
+        pools = [{order.index(key) // pool for key, _, _ in row} for row in packed]
+        assert all(len(numbers) == 1 for numbers in pools)
+        assert pools == sorted(pools, key=min)
+    for entry in entries:
+        assert ("stratum-" in entry.path, "-pieces-" in entry.path) == (stratum is not None, method == "buckets")
+        sizes = {len(tokens) for row in rows_of(root, [entry], length, "t") for _, _, tokens in row}
+        assert method != "buckets" or sizes == {entry.piece_length}
+
+
+# ------------------------------------------------------------------------------------------------ whole runs
+
+
+def run(mixture: Path, *overrides: str) -> runs.Finished:
+    return runs.run_mixture(mixture, overrides=overrides, make_engine=runs.InProcess)
 
 
 def kinds_of_steps(finished: runs.Finished) -> set[str]:
@@ -40,22 +160,10 @@ def snapshot_at(folder: str | Path) -> Snapshot:
 
 
 def documents_of(folder: str | Path) -> dict[bytes, dict[int, int]]:
-    """For every document by its key, the token at each of its places; no place comes up twice."""
-    snapshot, documents = snapshot_at(folder), {}
-    for entry in snapshot.shards:
-        reader = ShardReader(Root(str(folder)), entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
-        rows = reader.read(np.arange(reader.num_rows))
-        reader.close()
-        for row, (first, last) in enumerate(zip(rows.piece_offsets, rows.piece_offsets[1:])):
-            at = 0
-            for piece in range(first, last):
-                document = documents.setdefault(bytes(rows.keys[piece]), {})
-                start, length = int(rows.starts[piece]), int(rows.piece_lengths[piece])
-                places = dict(enumerate(rows.tokens[row, at : at + length].tolist(), start))
-                assert not document.keys() & places.keys()
-                document |= places
-                at += length
-    return documents
+    snapshot = snapshot_at(folder)
+    return documents_in(
+        rows_of(Root(str(folder)), list(snapshot.shards), snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +176,7 @@ def packed_anew(tmp_path_factory, corpus):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
-    [
-        ["pack.sequence_length=16"],
-        ["pack.method=concat"],
-        ["pack.pool_documents=50"],
-        [*BUCKETS, "pack.min_piece=4"],
-        ["shards.format=parquet"],
-        ["shards.target_bytes=16KiB"],
-    ],
+    [["pack.method=concat"], ["pack.pool_documents=50"], [*BUCKETS, "pack.min_piece=4"], ["shards.format=parquet"]],
     ids=lambda overrides: overrides[-1],
 )
 def test_run_with_other_pack_or_shards_options_only_packs_and_back_again_does_nothing(packed_anew, overrides):
@@ -83,12 +184,12 @@ def test_run_with_other_pack_or_shards_options_only_packs_and_back_again_does_no
     other = run(mixture, *overrides)
     assert kinds_of_steps(other) == {"pack"}
     assert snapshot_at(other.mixture.output) == other.snapshot != first.snapshot
+    assert "min_piece" in overrides[-1] or documents_of(other.mixture.output) == documents_of(first.mixture.output)
     back = run(mixture)
     assert back.watcher.records == []
     assert snapshot_at(back.mixture.output) == first.snapshot
 
 
-@pytest.mark.slow
 def test_run_with_several_lengths_makes_a_snapshot_of_each(packed_anew):
     mixture, first = packed_anew
     output = Path(first.mixture.output)
@@ -97,8 +198,7 @@ def test_run_with_several_lengths_makes_a_snapshot_of_each(packed_anew):
     assert snapshot_at(output) == both.snapshot == first.snapshot
     assert snapshot_at(output / "length-32").sequence_length == 32
     assert documents_of(output / "length-32") == documents_of(output)
-    batch = next(iter(Loader(output / "length-32", batch_size=4)))
-    assert batch["input_ids"].shape == (4, 32)
+    assert next(iter(Loader(output / "length-32", batch_size=4)))["input_ids"].shape == (4, 32)
 
     turned = run(mixture, "pack.sequence_length=[32, 64]")
     assert turned.watcher.records == []
@@ -106,19 +206,11 @@ def test_run_with_several_lengths_makes_a_snapshot_of_each(packed_anew):
     assert snapshot_at(output / "length-64") == first.snapshot
     assert snapshot_at(output / "length-32") == snapshot_at(output)  # of the run before: only cleaning deletes
 
-    back = run(mixture)
-    assert back.snapshot == first.snapshot
+    (output / "length-32/shards/web/notes.txt").write_text("mine")
+    assert run(mixture).snapshot == first.snapshot
+    run(mixture, "mixture.tokens=100k")  # another snapshot
     clean(Root(str(output)), 1)
     assert not list((output / "length-64").rglob("*.*"))
-
-
-def test_cleaning_the_snapshot_of_a_length_leaves_other_files_alone(packed_anew):
-    mixture, first = packed_anew
-    output = Path(first.mixture.output)
-    run(mixture, "pack.sequence_length=[64, 32]")
-    (output / "length-32/shards/web/notes.txt").write_text("mine")
-    run(mixture, "mixture.tokens=100k")
-    clean(Root(str(output)), 1)
     assert [path.name for path in (output / "length-32").rglob("*.*")] == ["notes.txt"]
     again = run(mixture, "pack.sequence_length=[64, 32]")
     assert any("length-32/shards/web/notes.txt is no file of a run" in line for line in again.told)
@@ -127,68 +219,33 @@ def test_cleaning_the_snapshot_of_a_length_leaves_other_files_alone(packed_anew)
 
 def test_run_with_input_where_a_length_goes_is_refused(tmp_path):
     kept = corpora.write_jsonl(tmp_path / "out/length-32/a.jsonl", corpora.documents(1, 30))
-    with pytest.raises(UserError, match="lies inside the output"):
+    with pytest.raises(UserError, match="inside the output"):
         run(runs.write_mixture(tmp_path, f"  web:\n    path: {kept}\n"))
 
 
-@pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
-def test_run_with_buckets_holds_every_token_once_in_shards_of_one_piece_length(packed_anew, tmp_path, shard_format):
-    mixture, first = packed_anew
-    expected = documents_of(first.mixture.output)
-    done = run(mixture, *BUCKETS, f"shards.format={shard_format}")
-    assert documents_of(done.mixture.output) == expected
-    lengths = {entry.piece_length for entry in done.snapshot.shards if entry.source == "web" and entry.split == "train"}
-    assert lengths == {1, 2, 4, 8, 16, 32, 64}
-    for entry in done.snapshot.shards:
-        assert f"-pieces-{entry.piece_length:05d}-" in entry.path
-        most_tokens = entry.sequences * done.snapshot.sequence_length
-        assert most_tokens - 64 < entry.tokens <= most_tokens  # one row at most of each task is short, and is alone here
-    run(mixture)
-
-
-def test_loader_reads_buckets_as_any_other_snapshot(packed_anew):
-    mixture, _ = packed_anew
-    done = run(mixture, *BUCKETS)
-    fields = ("input_ids", "labels", "segment_ids", "piece_lengths")
-    loader = Loader(done.mixture.output, global_batch_size=8, fields=fields)
-    batches = [loader.batch(step) for step in range(10)]
-    assert all(batch["input_ids"].shape == (8, 64) for batch in batches)
-    assert all(length in (1, 2, 4, 8, 16, 32, 64) for batch in batches for length in batch["piece_lengths"])
-    run(mixture)
-
-
-def test_report_counts_padding_splits_pieces_and_dropped_tokens(packed_anew):
+def test_buckets_of_several_lengths_are_loaded_and_counted(packed_anew):
     mixture, first = packed_anew
     best = first.report["total"]["packing"]["64"]
     assert (best["dropped_tokens"], best["dropped_documents"]) == (0, 0)
     done = run(mixture, *BUCKETS, "pack.min_piece=16", "pack.sequence_length=[64, 32]")
     report, shards = done.report, snapshot_at(done.mixture.output).shards
+    assert {shard.piece_length for shard in shards if shard.source == "web"} == {16, 32, 64}
     for name, source in report["sources"].items():
-        found = source["packing"]["64"]
-        here = [shard for shard in shards if shard.source == name]
+        found, here = source["packing"]["64"], [shard for shard in shards if shard.source == name]
         assert found["rows"] == source["sequences"] == sum(shard.sequences for shard in here)
         assert found["tokens"] == sum(shard.tokens for shard in here) == source["tokens"] - found["dropped_tokens"]
         assert found["documents"] == sum(shard.documents for shard in here)
         assert found["documents"] + found["dropped_documents"] == source["documents"]["kept"]
         assert found["padding_tokens"] == 64 * found["rows"] - found["tokens"]
         assert found["padding_share"] == pytest.approx(found["padding_tokens"] / (64 * found["rows"]), abs=1e-9)
-        assert 0 < found["split_documents"] <= found["documents"] < found["pieces"]
         assert 0 < found["dropped_tokens"] == source["packing"]["32"]["dropped_tokens"] < 16 * source["documents"]["kept"]
     total = report["total"]["packing"]["64"]
     assert total["pieces"] == sum(source["packing"]["64"]["pieces"] for source in report["sources"].values())
-    run(mixture)
-
-
-def test_funnel_shows_packing_of_every_length(packed_anew, capsys):
-    mixture, _ = packed_anew
-    report = run(mixture, *BUCKETS, "pack.min_piece=16", "pack.sequence_length=[64, 32]").report
-    print_funnel(report, Console(width=160))
-    printed = " ".join(capsys.readouterr().out.split())
-    for length in ("64", "32"):
-        total = report["total"]["packing"][length]
-        assert f"rows of {length}" in printed
-        assert f"{total['padding_tokens']:,} ({total['padding_share']:.3%})" in printed
-        assert f"{total['dropped_tokens']:,}" in printed
+    loader = Loader(done.mixture.output, global_batch_size=8, fields=("input_ids", "piece_lengths"))
+    batches = [loader.batch(step) for step in range(10)]
+    loader.close()
+    assert all(batch["input_ids"].shape == (8, 64) for batch in batches)
+    assert {int(size) for batch in batches for size in batch["piece_lengths"]} <= {16, 32, 64}
     run(mixture)
 
 
@@ -201,3 +258,66 @@ def test_run_where_min_piece_drops_all_of_a_source_gives_its_weight_to_the_other
     packing = done.report["sources"]["short"]["packing"]["64"]
     assert (packing["rows"], packing["dropped_documents"]) == (0, 3)
     assert any("'short' kept no document" in line for line in done.told)
+
+
+# ------------------------------------------------------------------------------------------------ padding
+
+NUM_DOCS = 400
+WHOLE = "pack.max_padding=100%"
+
+
+@pytest.fixture(scope="module")
+def crowded(tmp_path_factory) -> Path:
+    """A mixture of documents of 35 tokens, a token for each byte: one to a row of 64."""
+    folder = tmp_path_factory.mktemp("crowded")
+    corpora.write_jsonl(folder / "data/a.jsonl", [{"text": f"{number:034d}"} for number in range(NUM_DOCS)])
+    tail = "validation: 5%\ntokenizer: {train: {vocab_size: 257}}\npack: {sequence_length: 64}"
+    return runs.write_mixture(folder, f"  web:\n    path: {folder}/data/*.jsonl\n", "", tail)
+
+
+def padding_of(finished: runs.Finished) -> float:
+    """The share of padding in all rows of the training split but the emptiest, read from the shards."""
+    snapshot = finished.snapshot
+    entries = list(snapshot.shards_of("web", "train"))
+    rows = rows_of(Root(finished.mixture.output), entries, 64, snapshot.tokenizer.fingerprint)
+    rooms = sorted(64 - sum(len(tokens) for _, _, tokens in row) for row in rows)
+    return sum(rooms[:-1]) / (64 * (len(rooms) - 1))
+
+
+def megatron_documents(output: str | Path, to: Path) -> set[tuple[int, ...]]:
+    """The documents of an export, whose cut ones are joined again."""
+    root = Root(str(output))
+    export_snapshot(root, read_snapshot(root), Root(str(to)), ExportRequest(format="megatron"))
+    documents = [tuple(ids.tolist()) for split in ("train", "validation") for ids in read_pair(to / "web" / split)[0]]
+    assert len(set(documents)) == len(documents)
+    return set(documents)
+
+
+def test_run_keeps_the_limit_of_padding_and_tells_how_many_documents_it_splits(crowded, tmp_path):
+    whole = run(crowded, WHOLE)
+    assert padding_of(whole) > 0.45
+    expected = megatron_documents(whole.mixture.output, tmp_path / "whole")
+    assert len(expected) == NUM_DOCS
+    done = run(crowded)
+    assert kinds_of_steps(done) == {"pack"}
+    assert verify_snapshot(Root(done.mixture.output), done.snapshot) == []
+    assert padding_of(done) <= 0.02
+    assert megatron_documents(done.mixture.output, tmp_path / "packed") == expected
+    before, after = (finished.report["total"]["packing"]["64"] for finished in (whole, done))
+    assert (before["split_for_padding"], before["split_documents"]) == (0, 0)
+    assert 0 < after["split_for_padding"] == after["split_documents"] <= 0.45 * NUM_DOCS
+    assert (after["documents"], after["tokens"]) == (before["documents"], before["tokens"])
+    assert after["rows"] < before["rows"]
+
+
+def test_run_warns_of_padding_and_of_many_split_documents(crowded):
+    done = run(crowded, "pack.sequence_length=[64, 105]")  # three documents fill a row of 105
+    [warning] = [warning for warning in done.report["warnings"] if warning["kind"] == "split_for_padding"]
+    split = done.report["total"]["packing"]["64"]["split_for_padding"]
+    assert (warning["source"], warning["sequence_length"], warning["split"]) == ("web", 64, split)
+    for pool, is_told in ((3, True), (20, False)):
+        done = run(crowded, f"pack.pool_documents={pool}")
+        warnings = [warning for warning in done.report["warnings"] if warning["kind"] == "padding"]
+        assert [(warning["source"], warning["sequence_length"]) for warning in warnings] == [("web", 64)] * is_told
+    kinds = {warning["kind"] for warning in run(crowded, WHOLE).report["warnings"]}
+    assert not kinds & {"padding", "split_for_padding"}

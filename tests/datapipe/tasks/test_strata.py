@@ -16,7 +16,7 @@ from datapipe.exchange.partitions import read_documents
 from datapipe.loader import Loader
 from datapipe.metrics import TaskMetrics
 from datapipe.shards.export import ExportRequest, export_snapshot
-from datapipe.shards.manifest import SNAPSHOT, Snapshot, Strata, read_snapshot
+from datapipe.shards.manifest import Snapshot, Strata, read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
 from datapipe.stage.documents import DocumentBatch
@@ -26,7 +26,6 @@ from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium
 
-STRATA = "strata: {by: score, bounds: [2, 10], repeat: [1, 2, 3], order: ascending}"
 TAIL = """
 validation: 10%
 tokenizer: {train: {vocab_size: 400}}
@@ -34,27 +33,23 @@ pack: {sequence_length: 64, pool_documents: 60}
 shards: {target_bytes: 8KiB}
 execution: {split_bytes: 64KiB}
 """
+SCORES = [0.5, 2, 3, 9.99, 10, 400]
+STRATUM_OF = dict(zip(SCORES, [0, 1, 1, 1, 2, 2]))
 
 
-def run(mixture: Path, *overrides: str) -> runs.Finished:
-    return runs.run_mixture(mixture, overrides=overrides, make_engine=runs.InProcess)
-
-
-def stratum_of(score: float) -> int:
-    return 0 if score < 2 else 1 if score < 10 else 2
+def run(mixture: Path, *overrides: str, **options) -> runs.Finished:
+    return runs.run_mixture(mixture, overrides=overrides, make_engine=runs.InProcess, **options)
 
 
 @pytest.fixture(scope="module")
 def mixture(tmp_path_factory) -> Path:
     """Two sources; one has strata by a score that it keeps. Whoever runs it with other options leaves the output so."""
     folder = tmp_path_factory.mktemp("strata")
-    rows = corpora.documents(1, 260, exact=0, near=0, short=0)
-    scores = [[0.5, 2, 3, 9.99, 10, 400][number % 6] for number in range(len(rows))]
-    corpora.write_jsonl(folder / "web/a.jsonl", [row | {"score": score} for row, score in zip(rows, scores)])
-    corpora.write_jsonl(folder / "code/a.jsonl", corpora.documents(2, 60))
-    sources = (
-        f"  web:\n    path: {folder}/web/*.jsonl\n    keep: [score]\n    {STRATA}\n  code:\n    path: {folder}/code/*.jsonl\n"
-    )
+    rows = corpora.documents(1, 150, exact=0, near=0, short=0)
+    corpora.write_jsonl(folder / "web/a.jsonl", [row | {"score": SCORES[number % 6]} for number, row in enumerate(rows)])
+    corpora.write_jsonl(folder / "code/a.jsonl", corpora.documents(2, 30))
+    strata = "strata: {by: score, bounds: [2, 10], repeat: [1, 2, 3], order: ascending}"
+    sources = f"  web: {{path: {folder}/web/*.jsonl, keep: [score], {strata}}}\n  code: {{path: {folder}/code/*.jsonl}}\n"
     return runs.write_mixture(folder, sources, stages="", tail=TAIL)
 
 
@@ -63,66 +58,57 @@ def finished(mixture) -> runs.Finished:
     return run(mixture)
 
 
-def keys_of(root: Root, snapshot: Snapshot, **wanted: object) -> set[bytes]:
-    """The documents in the shards that have these things in the manifest."""
-    found: set[bytes] = set()
+def read(root: Root, snapshot: Snapshot, **wanted: object) -> tuple[set[bytes], list[list[int]]]:
+    """The documents and rows in the shards that have these things in the manifest."""
+    keys, rows = set[bytes](), []
     for entry in snapshot.shards:
         if all(getattr(entry, name) == value for name, value in wanted.items()):
             reader = ShardReader(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
-            found |= {bytes(key) for key in reader.read(np.arange(reader.num_rows)).keys}
+            found = reader.read(np.arange(reader.num_rows))
+            keys |= {bytes(key) for key in found.keys}
+            rows += found.tokens.tolist()
             reader.close()
-    return found
+    return keys, rows
 
 
-def scores_of(finished: runs.Finished) -> dict[bytes, float]:
-    """The score of every document of the source with strata, by its key."""
-    (step,) = finished.plan.of_kind("map", "web")
+def documents_of(finished: runs.Finished, step_id: str = "") -> list[dict]:
+    """The documents of the source with strata, after its last step or another."""
+    step = next(step for step in finished.plan.of_kind("map", "web") if step_id in step.id)
     batches = read_documents(Root(finished.mixture.output), step.outputs("documents"), TaskMetrics())
-    return {
-        bytes(key): score
-        for batch in batches
-        for key, score in zip(columns.key_matrix(batch.keys), map(float, batch.record.column("score").to_pylist()))
-    }
+    return [row for batch in batches for row in batch.record.to_pylist()]
 
 
-@pytest.mark.slow
 def test_shards_of_a_stratum_hold_exactly_its_documents(finished):
-    root, snapshot, scores = Root(finished.mixture.output), finished.snapshot, scores_of(finished)
-    held_out = keys_of(root, snapshot, source="web", split="validation")
+    root, snapshot = Root(finished.mixture.output), finished.snapshot
+    assert verify_snapshot(root, snapshot) == []
+    rows = documents_of(finished)
+    held_out, _ = read(root, snapshot, source="web", split="validation")
     assert 5 < len(held_out) < 60
+    counts = []
     for stratum in range(3):
-        wanted = {key for key, score in scores.items() if stratum_of(score) == stratum} - held_out
-        assert keys_of(root, snapshot, source="web", split="train", stratum=stratum) == wanted
-    assert sum(len(keys_of(root, snapshot, source="web", stratum=one)) for one in range(3)) + len(held_out) == len(scores)
+        wanted = {row["key"] for row in rows if STRATUM_OF[float(row["score"])] == stratum} - held_out
+        found, _ = read(root, snapshot, source="web", split="train", stratum=stratum)
+        assert found == wanted
+        counts.append(len(found))
     for entry in snapshot.shards:
         if entry.source == "web" and entry.split == "train":
             assert entry.path.startswith(f"shards/web/part-stratum-{entry.stratum:02d}-")
         else:
             assert (entry.stratum, "stratum" in entry.path) == (None, False)
     assert len([entry for entry in snapshot.shards if entry.stratum == 1]) > 1
-
-
-def test_snapshot_of_strata_verifies_streams_and_says_how_they_are_drawn(finished):
-    root, snapshot = Root(finished.mixture.output), read_snapshot(Root(finished.mixture.output))
-    assert verify_snapshot(root, snapshot) == []
     wanted = Strata(column="score", bounds=(2, 10), repeats=(1, 2, 3), order="ascending")
     assert (snapshot.sources["web"].strata, snapshot.sources["code"].strata) == (wanted, None)
+    report = finished.report["mixture"]["sources"]
+    assert [(one["repeat"], one["documents"]) for one in report["web"]["strata"]] == list(zip((1, 2, 3), counts))
+    assert report["web"]["epoch_tokens"] == 64 * sum(one["repeat"] * one["sequences"] for one in report["web"]["strata"])
+    assert report["code"]["strata"] is None
     loader = Loader(finished.mixture.output, global_batch_size=8)
     assert loader.batch(3)["input_ids"].shape == (8, 64)
     loader.close()
 
 
-def test_report_counts_each_stratum_as_often_as_it_repeats(finished):
-    web = finished.report["mixture"]["sources"]["web"]
-    assert [one["repeat"] for one in web["strata"]] == [1, 2, 3]
-    documents = [len(keys_of(Root(finished.mixture.output), finished.snapshot, stratum=one)) for one in range(3)]
-    assert [one["documents"] for one in web["strata"]] == documents
-    assert web["epoch_tokens"] == 64 * sum(one["repeat"] * one["sequences"] for one in web["strata"])
-    assert finished.report["mixture"]["sources"]["code"]["strata"] is None
-
-
 @pytest.mark.slow
-def test_other_strata_re_run_what_they_must_and_no_more(mixture, finished):
+def test_other_strata_re_run_what_they_must_and_no_more(mixture, finished, tmp_path):
     repeats = run(mixture, "sources.web.strata.repeat=[1, 1, 9]", "sources.web.strata.order=shuffled")
     assert repeats.watcher.records == []
     assert repeats.snapshot.sources["web"].strata == Strata(column="score", bounds=(2, 10), repeats=(1, 1, 9))
@@ -133,69 +119,41 @@ def test_other_strata_re_run_what_they_must_and_no_more(mixture, finished):
     assert verify_snapshot(Root(bounds.mixture.output), bounds.snapshot) == []
     back = run(mixture)
     assert (back.watcher.records, back.snapshot) == ([], finished.snapshot)
-
-
-@pytest.mark.slow
-def test_strata_do_not_depend_on_cuts(mixture, finished, tmp_path):
-    other = runs.run_mixture(
-        mixture, output=tmp_path / "other", overrides=["execution.split_bytes=4KiB"], make_engine=runs.InProcess
-    )
+    other = run(mixture, "execution.split_bytes=4KiB", output=tmp_path / "other")
     assert len(other.watcher.records) > len(finished.watcher.records)
     assert other.checksums == finished.checksums
 
 
-@pytest.mark.parametrize("target_bytes", [None, 2000])
-@pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
+@pytest.mark.parametrize(
+    ("shard_format", "target_bytes"),
+    [("arrow", None), ("parquet", 2000), pytest.param("parquet", None, marks=pytest.mark.slow)],
+)
 def test_export_keeps_strata_and_the_order_of_rows(finished, tmp_path, shard_format, target_bytes):
     root, target = Root(finished.mixture.output), Root(str(tmp_path / "copy"))
     export_snapshot(root, finished.snapshot, target, ExportRequest(format=shard_format, target_bytes=target_bytes))
     there = read_snapshot(target)
     assert verify_snapshot(target, there) == []
-    for stratum in range(3):
-        assert keys_of(target, there, stratum=stratum) == keys_of(root, finished.snapshot, stratum=stratum)
+    for stratum in (None, 0, 1, 2):
+        assert read(target, there, stratum=stratum) == read(root, finished.snapshot, stratum=stratum)
     if target_bytes is None:
-        assert [(one.hashes, one.stratum, one.sequences) for one in there.shards] == [
-            (one.hashes, one.stratum, one.sequences) for one in finished.snapshot.shards
-        ]
-    rows = [all_tokens(one, snapshot) for one, snapshot in ((root, finished.snapshot), (target, there))]
-    assert np.array_equal(*rows)
-
-
-def all_tokens(root: Root, snapshot: Snapshot) -> np.ndarray:
-    tokens = []
-    for entry in snapshot.shards_of("web", "train"):
-        reader = ShardReader(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
-        tokens.append(reader.read(np.arange(reader.num_rows)).tokens)
-        reader.close()
-    return np.concatenate(tokens)
+        shards = [[(one.hashes, one.stratum, one.sequences) for one in each.shards] for each in (there, finished.snapshot)]
+        assert shards[0] == shards[1]
 
 
 def test_export_to_megatron_has_every_document_of_all_strata(finished, tmp_path):
-    parts = export_snapshot(
-        Root(finished.mixture.output), finished.snapshot, Root(str(tmp_path / "m")), ExportRequest(format="megatron")
-    )
+    target, snapshot = Root(str(tmp_path / "m")), finished.snapshot
+    parts = export_snapshot(Root(finished.mixture.output), snapshot, target, ExportRequest(format="megatron"))
     (web,) = [part for part in parts if (part.source, part.split) == ("web", "train")]
-    assert web.sequences == sum(entry.documents for entry in finished.snapshot.shards_of("web", "train"))
+    assert web.sequences == sum(entry.documents for entry in snapshot.shards_of("web", "train"))
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [("stratum", 2, "datapipe.stratum is 0, expected 2"), ("hashes", [5, 6], "whose shuffle hash is not in the range")],
-)
-def test_verify_finds_a_shard_that_is_not_where_the_manifest_says(finished, tmp_path, field, value, message):
-    root, content = Root(finished.mixture.output), json.loads(finished.snapshot.to_json())
+@pytest.mark.parametrize(("field", "value"), [("stratum", 2), ("hashes", [5, 6])])
+def test_verify_finds_a_shard_that_is_not_where_the_manifest_says(finished, field, value):
+    content = json.loads(finished.snapshot.to_json())
     shard = next(one for one in content["shards"] if one.get("stratum") == 0)
     shard[field] = value
-    edited = Snapshot.model_validate(content).sealed()
-    (problem,) = verify_snapshot(root, edited)
+    (problem,) = verify_snapshot(Root(finished.mixture.output), Snapshot.model_validate(content).sealed())
     assert shard["path"] in problem
-    assert message in problem
-    assert root.exists(SNAPSHOT)
-
-
-def test_strata_by_a_column_that_is_not_there_say_what_to_keep(mixture, tmp_path):
-    with pytest.raises(UserError, match=r"sources\.web\.strata\.by: documents have no column 'score'.*name it under `keep`"):
-        runs.run_mixture(mixture, output=tmp_path / "none", overrides=["sources.web.keep=[]"], make_engine=runs.InProcess)
 
 
 def test_documents_with_many_duplicates_can_be_a_stratum_that_comes_up_more_often(tmp_path):
@@ -211,35 +169,29 @@ def test_documents_with_many_duplicates_can_be_a_stratum_that_comes_up_more_ofte
     assert [(one["documents"], one["repeat"]) for one in web["strata"]] == [(2, 1), (3, 2), (1, 3)]
     without = run(tmp_path / "mixture.yaml", "sources.web.stages=[dedup.exact]", "sources.web.strata=null")
     assert {entry.stratum for entry in without.snapshot.shards} == {None}
-    (step,) = [step for step in without.plan.of_kind("map", "web") if step.id == "web/apply-dedup.exact"]
-    batches = read_documents(Root(without.mixture.output), step.outputs("documents"), TaskMetrics())
-    assert {name for batch in batches for name in batch.record.schema.names} == {"key", "id", "text"}
-
-
-def test_size_column_cannot_take_the_place_of_a_column_that_is_there(mixture):
-    with pytest.raises(UserError, match="every document already has a column of this name"):
-        run(mixture, "stages=[dedup.exact: {size_column: text}]")
+    assert {name for row in documents_of(without, "apply-dedup.exact") for name in row} == {"key", "id", "text"}
 
 
 @pytest.mark.parametrize(
-    ("stages", "told"),
+    ("overrides", "told"),
     [
-        ("[dedup.exact: {size_column: score}]", "score is the name of a column that the source keeps"),
-        ("[dedup.exact: {size_column: n, cluster_column: n}]", "n is the name of a column that dedup.exact writes"),
-        ("[dedup.lines: {size_column: n}]", "cuts text out of documents, so there are no clusters"),
-        ("[dedup.exact: {size_column: n}, dedup.minhash: {size_column: n}]", "a column that dedup.exact writes"),
+        (["sources.web.keep=[]"], r"sources\.web\.strata\.by: .*'score'.*`keep`"),
+        (["stages=[dedup.exact: {size_column: text}]"], "already has a column"),
+        (["stages=[dedup.exact: {size_column: score}]"], "score is the name of a column that the source keeps"),
+        (["stages=[dedup.exact: {size_column: n, cluster_column: n}]"], "n is the name of a column that dedup.exact"),
+        (["stages=[dedup.lines: {size_column: n}]"], "cuts text"),
+        (["stages=[dedup.exact: {size_column: n}, dedup.minhash: {size_column: n}]"], "a column that dedup.exact"),
     ],
 )
-def test_columns_about_clusters_take_the_place_of_no_other(mixture, stages, told):
+def test_columns_that_are_not_there_or_there_already_are_refused(mixture, tmp_path, overrides, told):
     with pytest.raises(UserError, match=told):
-        run(mixture, f"stages={stages}", "sources.web.keep=[score]")
+        run(mixture, *overrides, output=tmp_path / "none")
 
 
 def batch_of(values: pa.Array) -> DocumentBatch:
     names = pa.array([f"d{number}" for number in range(len(values))], pa.large_string())
     keys = columns.make_keys(1, np.arange(len(values), dtype=np.uint64))
-    record = pa.record_batch([keys, names, names, values], names=["key", "id", "text", "n"])
-    return DocumentBatch(record)
+    return DocumentBatch(pa.record_batch([keys, names, names, values], names=["key", "id", "text", "n"]))
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.uint8(), pa.float32(), pa.decimal128(20, 1), pa.string()])
@@ -249,14 +201,14 @@ def test_stratum_is_the_number_of_bounds_that_are_reached(type_):
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "told"),
     [
-        (pa.array(["1", "many"]), "column 'n' holds text that is not a number: .*'many'.* such as 3"),
-        (pa.array([True, False]), "column 'n' holds bool, expected numbers"),
-        (pa.array([1, None]), "document d1 has no number in column 'n'"),
-        (pa.array([1.0, float("nan")]), "document d1 has no number in column 'n'"),
+        (pa.array(["1", "many"]), "'n' .*'many'"),
+        (pa.array([True, False]), "'n' holds bool"),
+        (pa.array([1, None]), "document d1 .*'n'"),
+        (pa.array([1.0, float("nan")]), "document d1 .*'n'"),
     ],
 )
-def test_column_without_numbers_is_refused_with_the_document(values, message):
-    with pytest.raises(UserError, match=message):
+def test_column_without_numbers_is_refused_with_the_document(values, told):
+    with pytest.raises(UserError, match=told):
         strata_of(batch_of(values), "web", "n", (1.0,))

@@ -1,22 +1,43 @@
-"""The tokenizer's sample and its training as steps of a run."""
+"""Samples, training and tokenizing, against plain Python; tokens around documents, and what the report counts."""
 
 from __future__ import annotations
 
 import base64
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
+from datapipe import columns
+from datapipe.composing.additions import Addition
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.exchange.partitions import TableWriter, read_table
+from datapipe.exchange.ranges import read_range
+from datapipe.following.additions import check_is_as_before, mixture_of
+from datapipe.ledger.names import MIXTURE
+from datapipe.loader import Loader
+from datapipe.plan.outputs import TokenizerFile
+from datapipe.plan.work import HASH_SPACE, SampleTask, TokenizeTask, TrainTask
 from datapipe.report.fertility import tokenizer_report
+from datapipe.rng import shuffle_hash
+from datapipe.shards.export import ExportRequest, export_snapshot
+from datapipe.shards.manifest import Snapshot, read_snapshot, snapshot_folder
+from datapipe.shards.shard_file import open_shard
+from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
+from datapipe.tasks.run_task import run_task
+from datapipe.tasks.train import is_validation
 from datapipe.tokens import Encoder
-from tests.support import corpora, runs
+from datapipe.tokens.word_counts import COUNTED
+from tests.support import corpora, runs, tokenizer_files
+from tests.support.global_stages import batch_of
+from tests.support.megatron_reader import read_pair
 
 pytestmark = pytest.mark.medium
 
@@ -29,19 +50,129 @@ execution: {split_bytes: 64KiB}
 """
 
 
+# ------------------------------------------------------------------------------------------------ tasks
+
+
+@pytest.mark.parametrize("bos", [None, "<s>"])
+def test_task_writes_the_ids_of_every_document_once_by_stratum_and_split(tmp_path: Path, bos: str | None) -> None:
+    root, writer = Root(str(tmp_path)), TableWriter(Root(str(tmp_path)), "documents")
+    texts = [f"the lazy dog {number} and {'fox ' * (number % 5)}" if number % 9 else "" for number in range(120)]
+    scores = [float(number % 12) for number in range(120)]
+    for start in range(0, 120, 50):
+        part = slice(start, start + 50)
+        writer.add(
+            batch_of(texts[part], first=start, score=pa.array(scores[part]), license=pa.array(["MIT", None] * 60)[part]).record
+        )
+    content = tokenizer_files.byte_level()
+    load = TrainTask(step="tokenizer/load", seed=3, content=content, eos="</s>", bos=bos)
+    (tokenizer,) = run_task(load, root, "1").of("tokenizer", TokenizerFile)
+    task = TokenizeTask(
+        step="web/tokenize", source="web", seed=3, before="", documents=writer.finish(), tokenizer=tokenizer,
+        eos="</s>", bos=bos, validation=0.2, strata=("score", (2.0, 10.0)), license_column="license",
+    )  # fmt: skip
+    record = run_task(task, root, "1")
+    encoder = Encoder(root.read_bytes(tokenizer.path), eos="</s>", bos=bos)
+    begin = [] if bos is None else [encoder.bos_id]
+    keys = batch_of(texts).keys
+    held_out, hashes = is_validation(keys, 3, 0.2), shuffle_hash(columns.key_halves(keys), 3)
+    expected: dict[str, list[tuple[Any, ...]]] = {}
+    used: set[int] = set()
+    for row, (text, score) in enumerate(zip(texts, scores)):
+        name = "validation" if held_out[row] else f"train-{0 if score < 2 else 1 if score < 10 else 2}"
+        ids = encoder.encode(pa.array([text], pa.large_string()))[0].tolist()
+        used |= set(ids)
+        expected.setdefault(name, []).append((int(hashes[row]), keys[row].as_py(), [*begin, *ids, encoder.eos_id]))
+    found = {
+        name: [tuple(row.values()) for row in read_range(root, outputs, 0, HASH_SPACE).to_pylist()]
+        for name, outputs in record.outputs.items()
+        if outputs and ("train" in name or name == "validation") and "texts" not in name
+    }
+    assert sorted(found.values()) == sorted(map(sorted, expected.values()))
+    assert found["validation"] == sorted(expected["validation"])
+    counted = record.metrics
+    assert counted.tokens == sum(len(ids) for rows in expected.values() for *_, ids in rows)
+    assert (counted.document_counts.read, counted.document_counts.kept, counted.empty) == (120, 120, texts.count(""))
+    assert counted.document_counts.read_bytes == sum(map(len, texts))
+    (ids,) = record.outputs["used_ids"]
+    assert ids.rows == len(used)
+    for name, outputs in record.outputs.items():  # hashes of texts, of which copies in both splits are found
+        if "texts" in name:
+            of_split = [text for text, is_held in zip(texts, held_out) if text and is_held == ("held" in name)]
+            assert sum(output.rows for output in outputs) == len(of_split)
+
+
+def test_sample_counts_the_words_of_training_documents_and_any_samples_train_one_tokenizer(tmp_path: Path) -> None:
+    root, writer = Root(str(tmp_path)), TableWriter(Root(str(tmp_path)), "documents")
+    texts = [f"word{number % 7} and word{number % 3}" for number in range(200)]
+    writer.add(batch_of(texts).record)
+    documents = writer.finish()
+    held_out = is_validation(batch_of(texts).keys, 3, 0.25)
+
+    def sample(fraction: float) -> Counter[bytes]:
+        task = SampleTask(
+            step="web/sample",
+            source="web",
+            seed=3,
+            before="",
+            documents=documents,
+            fraction=fraction,
+            validation=0.25,
+            pattern="gpt2",
+        )
+        record = run_task(task, root, str(fraction))
+        return Counter(
+            {
+                row["word"]: row["count"]
+                for output in record.of("sample")
+                for rows in read_table(root, output)
+                for row in rows.to_pylist()
+            }
+        )
+
+    words = Counter(
+        (" " * (number > 0) + part).encode()
+        for text, is_held in zip(texts, held_out)
+        if not is_held
+        for number, word in enumerate(text.split())
+        for part in ([word[:-1]] if word[-1].isdigit() else [word])
+    )
+    whole = {word: count for word, count in sample(1.0).items() if not word.strip().isdigit()}
+    assert whole == words
+    assert sample(0.0) == Counter()
+    assert 0.3 < sum(sample(0.5).values()) / sum(sample(1.0).values()) < 0.7
+
+    counted = sorted(sample(1.0).items())
+    made = []
+    for parts in (1, 3):
+        files = []
+        for part in range(parts):
+            table = TableWriter(root, f"{parts}-{part}")
+            rows = [{"word": word, "count": count} for word, count in counted[part::parts]]
+            table.add(pa.RecordBatch.from_pylist(rows, schema=COUNTED))
+            files += table.finish()
+        task = TrainTask(
+            step="tokenizer/train", seed=0, samples=tuple(files), vocab_size=270, pattern="gpt2", eos="<|endoftext|>"
+        )
+        (output,) = run_task(task, root, str(parts)).of("tokenizer", TokenizerFile)
+        assert 257 < output.vocab_size <= 270
+        made.append(root.read_bytes(output.path))
+    assert made[0] == made[1]
+
+
+# ------------------------------------------------------------------------------------------------ whole runs
+
+
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory) -> str:
-    folder = tmp_path_factory.mktemp("weighted")
-    parts = []
+    folder, parts = tmp_path_factory.mktemp("weighted"), []
     for number, (name, count, weight) in enumerate([("large", 600, 1), ("small", 300, 3), ("tiny", 4, 2)]):
-        rows = corpora.documents(number, count, exact=0, near=0, short=0)
-        corpora.write_jsonl(folder / f"{name}/a.jsonl", rows)
+        corpora.write_jsonl(folder / f"{name}/a.jsonl", corpora.documents(number, count, exact=0, near=0, short=0))
         parts.append(f"  {name}:\n    path: {folder}/{name}/*.jsonl\n    weight: {weight}\n")
     return "".join(parts)
 
 
-def run(folder: Path, sources: str, *overrides: str) -> runs.Finished:
-    mixture = runs.write_mixture(folder, sources, stages="", tail=TAIL)
+def run(folder: Path, sources: str, *overrides: str, tail: str = TAIL) -> runs.Finished:
+    mixture = runs.write_mixture(folder, sources, stages="", tail=tail)
     return runs.run_mixture(mixture, overrides=overrides, make_engine=runs.InProcess)
 
 
@@ -50,114 +181,11 @@ def sampled(finished: runs.Finished) -> dict[str, Counter[bytes]]:
     root, found = Root(finished.mixture.output), {}
     for step in finished.plan.of_kind("sample"):
         found[step.source] = Counter()
-        for batch in (batch for output in step.outputs("sample") for batch in read_table(root, output)):
-            for row in batch.to_pylist():
-                found[step.source][row["word"]] += row["count"]
+        for row in (
+            row for output in step.outputs("sample") for batch in read_table(root, output) for row in batch.to_pylist()
+        ):
+            found[step.source][row["word"]] += row["count"]
     return found
-
-
-@pytest.fixture(scope="module")
-def reference(tmp_path_factory, sources) -> runs.Finished:
-    return run(tmp_path_factory.mktemp("reference"), sources)
-
-
-@pytest.mark.slow
-def test_sample_follows_the_weights_of_the_sources(reference):
-    sizes = {name: sum(len(word) * count for word, count in words.items()) for name, words in sampled(reference).items()}
-    # tiny has less than its third: all of it is taken, but for what is held out, and the others share the rest 1 : 3
-    rest = 60_000 - sizes["tiny"]
-    assert 0 < sizes["tiny"] < 8_000
-    assert sizes["large"] == pytest.approx(rest / 4, rel=0.35)
-    assert sizes["small"] == pytest.approx(rest * 3 / 4, rel=0.2)
-
-
-@pytest.mark.slow
-def test_sample_and_tokenizer_do_not_depend_on_cuts(tmp_path, sources, reference):
-    other = run(tmp_path, sources, "execution.split_bytes=8KiB")
-    assert sampled(other) == sampled(reference)
-    assert tokenizer(other) == tokenizer(reference)
-
-
-@pytest.mark.slow
-def test_sample_follows_the_phases_of_the_mixture(tmp_path, sources):
-    phases = "mixture: {tokens: 1M, phases: [{until: 50%, weights: {large: 1}}, {until: 100%, weights: {large: 1, small: 1}}]}"
-    mixture = runs.write_mixture(tmp_path, sources, stages="", tail=TAIL + phases)
-    finished = runs.run_mixture(mixture, make_engine=runs.InProcess)
-    wanted = {}
-    for step in finished.plan.of_kind("sample"):
-        kept = finished.report["sources"][step.source]["kept_bytes"]
-        (wanted[step.source],) = {round(task.fraction * kept * 0.9) for task in step.tasks}
-    assert wanted == {"large": 45_000, "small": 15_000, "tiny": 0}
-    assert sampled(finished)["tiny"] == Counter()
-
-
-def tokenizer(finished: runs.Finished) -> bytes:
-    return Root(finished.mixture.output).read_bytes("tokenizer.json")
-
-
-def test_ranks_of_tiktoken_are_taken_as_the_tokenizer(tmp_path, sources):
-    ranks = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256))
-    (tmp_path / "own.tiktoken").write_bytes(ranks)
-    tail = f"tokenizer: {{path: {tmp_path}/own.tiktoken, pattern: cl100k, special_tokens: {{<|endoftext|>: 256}}}}"
-    mixture = load_mixture(runs.write_mixture(tmp_path, sources, stages="", tail=tail))
-    assert Encoder(prepare(mixture).tokenizer_content).eos_id == 256
-    with pytest.raises(UserError, match=r"mixture\.yaml:.*Give `special_tokens`"):
-        prepare(load_mixture(runs.write_mixture(tmp_path, sources, stages="", tail=tail.partition(", special")[0] + "}")))
-
-
-def test_pattern_beside_a_tokenizer_json_is_refused(tmp_path, sources, reference):
-    tail = f"tokenizer: {{path: {reference.mixture.output}/tokenizer.json, pattern: cl100k}}"
-    with pytest.raises(UserError, match="`pattern` is an option for ranks of tiktoken"):
-        prepare(load_mixture(runs.write_mixture(tmp_path, sources, stages="", tail=tail)))
-
-
-def test_report_counts_tokens_words_and_bytes_of_each_source(reference):
-    found = report_of(reference)
-    for name, entry in found["sources"].items():
-        document_counts = reference.report["sources"][name]
-        assert entry["bytes"] == document_counts["kept_bytes"]
-        assert (
-            entry["tokens"] == document_counts["tokens"] - document_counts["documents"]["kept"]
-        )  # but for the ends of documents
-        texts = texts_of(reference, name)
-        assert entry["words"] == sum(len(text.split()) for text in texts)
-        assert entry["tokens_per_word"] == pytest.approx(entry["tokens"] / entry["words"], abs=1e-4)
-        assert entry["bytes_per_token"] == pytest.approx(entry["bytes"] / entry["tokens"], abs=1e-4)
-        assert entry["languages"] == {}
-    assert found["total"]["tokens"] == sum(entry["tokens"] for entry in found["sources"].values())
-
-
-def test_report_names_the_ids_that_no_text_uses(reference):
-    encoder, used = Encoder(tokenizer(reference)), set()
-    for name in reference.mixture.sources:
-        used |= set(encoder.encode(pa.array(texts_of(reference, name), pa.large_string()))[0].tolist())
-    unused = report_of(reference)["unused"]
-    assert unused["count"] == len(set(range(encoder.vocab_size)) - used - {encoder.eos_id})
-    assert 0 < len(unused["examples"]) <= 10
-    assert not {one["id"] for one in unused["examples"]} & used
-
-
-@pytest.mark.slow
-def test_report_of_the_tokenizer_does_not_depend_on_cuts(tmp_path, sources, reference):
-    assert report_of(run(tmp_path, sources, "execution.split_bytes=8KiB")) == report_of(reference)
-
-
-def test_report_counts_by_the_language_that_documents_carry(tmp_path):
-    rows = [
-        {"text": text, "language": language} for text, language in [("a b", "en"), ("c", "de"), ("d e f", "en"), ("g", None)]
-    ]
-    corpora.write_jsonl(tmp_path / "in/a.jsonl", rows)
-    source = f"  web:\n    path: {tmp_path}/in/*.jsonl\n    keep: [language]\n"
-    finished = runs.run_mixture(
-        runs.write_mixture(tmp_path, source, stages="", tail="tokenizer: {train: {vocab_size: 300}}"),
-        make_engine=runs.InProcess,
-    )
-    languages = report_of(finished)["sources"]["web"]["languages"]
-    assert {name: (one["documents"], one["words"], one["bytes"]) for name, one in languages.items()} == {
-        "": (1, 1, 1),
-        "de": (1, 1, 1),
-        "en": (2, 5, 8),
-    }
 
 
 def report_of(finished: runs.Finished) -> dict:
@@ -168,6 +196,223 @@ def report_of(finished: runs.Finished) -> dict:
 
 def texts_of(finished: runs.Finished, source: str) -> list[str]:
     (step,) = finished.plan.of_kind("map", source)
-    root = Root(finished.mixture.output)
-    tables = [batch for output in step.outputs("documents") for batch in read_table(root, output)]
-    return [text for batch in tables for text in batch.column("text").to_pylist()]
+    tables = (table for output in step.outputs("documents") for table in read_table(Root(finished.mixture.output), output))
+    return [text for table in tables for text in table.column("text").to_pylist()]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory, sources) -> runs.Finished:
+    return run(tmp_path_factory.mktemp("reference"), sources)
+
+
+def test_sample_follows_the_weights_of_the_sources(reference):
+    sizes = {name: sum(len(word) * count for word, count in words.items()) for name, words in sampled(reference).items()}
+    # tiny has less than its third: all of it is taken, but for what is held out, and the others share the rest 1 : 3
+    rest = 60_000 - sizes["tiny"]
+    assert 0 < sizes["tiny"] < 8_000
+    assert sizes["large"] == pytest.approx(rest / 4, rel=0.35)
+    assert sizes["small"] == pytest.approx(rest * 3 / 4, rel=0.2)
+
+
+@pytest.mark.slow
+def test_sample_tokenizer_and_report_do_not_depend_on_cuts(tmp_path, sources, reference):
+    other = run(tmp_path, sources, "execution.split_bytes=8KiB")
+    assert sampled(other) == sampled(reference)
+    contents = [Root(each.mixture.output).read_bytes("tokenizer.json") for each in (other, reference)]
+    assert contents[0] == contents[1]
+    assert report_of(other) == report_of(reference)
+
+
+@pytest.mark.slow
+def test_sample_follows_the_phases_of_the_mixture(tmp_path, sources):
+    phases = "mixture: {tokens: 1M, phases: [{until: 50%, weights: {large: 1}}, {until: 100%, weights: {large: 1, small: 1}}]}"
+    finished = run(tmp_path, sources, tail=TAIL + phases)
+    wanted = {}
+    for step in finished.plan.of_kind("sample"):
+        kept = finished.report["sources"][step.source]["kept_bytes"]
+        (wanted[step.source],) = {round(task.fraction * kept * 0.9) for task in step.tasks}
+    assert wanted == {"large": 45_000, "small": 15_000, "tiny": 0}
+    assert sampled(finished)["tiny"] == Counter()
+
+
+def test_tokenizers_that_are_there_are_taken_and_what_does_not_fit_to_them_is_refused(tmp_path, reference):
+    def prepared(tokenizer: str) -> Any:
+        sources = "  a: {path: none.jsonl}\n"
+        corpora.write_jsonl(tmp_path / "a.jsonl", [{"text": "a"}])
+        return prepare(
+            load_mixture(runs.write_mixture(tmp_path, sources.replace("none", f"{tmp_path}/a"), "", f"tokenizer: {tokenizer}"))
+        )
+
+    ranks = b"".join(base64.b64encode(bytes([byte])) + b" %d\n" % byte for byte in range(256))
+    (tmp_path / "own.tiktoken").write_bytes(ranks)
+    request = prepared(f"{{path: {tmp_path}/own.tiktoken, pattern: cl100k, special_tokens: {{<|endoftext|>: 256}}}}")
+    assert Encoder(request.tokenizer_content).eos_id == 256
+    for tokenizer, told in [
+        (f"{{path: {tmp_path}/own.tiktoken, pattern: cl100k}}", "`special_tokens`"),
+        (f"{{path: {reference.mixture.output}/tokenizer.json, pattern: cl100k}}", "`pattern`"),
+        ("{train: {}, bos: <s>}", r"tokenizer\.bos: needs path"),
+    ]:
+        with pytest.raises(UserError, match=told):
+            prepared(tokenizer)
+
+
+def test_report_counts_tokens_words_bytes_and_the_ids_that_no_text_uses(reference):
+    found, used = report_of(reference), set[int]()
+    encoder = Encoder(Root(reference.mixture.output).read_bytes("tokenizer.json"))
+    for name, entry in found["sources"].items():
+        texts, counts = texts_of(reference, name), reference.report["sources"][name]
+        ids = encoder.encode(pa.array(texts, pa.large_string()))[0].tolist()
+        used |= set(ids)
+        assert entry["tokens"] == len(ids) == counts["tokens"] - len(texts)  # but for the ends of documents
+        assert entry["words"] == sum(len(text.split()) for text in texts)
+        assert entry["bytes"] == sum(len(text.encode()) for text in texts) == counts["kept_bytes"]
+        assert entry["tokens_per_word"] == pytest.approx(entry["tokens"] / entry["words"], abs=1e-4)
+        assert entry["bytes_per_token"] == pytest.approx(entry["bytes"] / entry["tokens"], abs=1e-4)
+        assert entry["languages"] == {}
+    assert found["total"]["tokens"] == sum(entry["tokens"] for entry in found["sources"].values())
+    assert found["unused"]["count"] == len(set(range(encoder.vocab_size)) - used - {encoder.eos_id})
+    assert 0 < len(found["unused"]["examples"]) <= 10
+    assert not {one["id"] for one in found["unused"]["examples"]} & used
+
+
+def test_report_counts_by_the_language_that_documents_carry(tmp_path):
+    pairs = [("a b", "en"), ("c", "de"), ("d e f", "en"), ("g", None)]
+    corpora.write_jsonl(tmp_path / "in/a.jsonl", [{"text": text, "language": language} for text, language in pairs])
+    source = f"  web:\n    path: {tmp_path}/in/*.jsonl\n    keep: [language]\n"
+    languages = report_of(run(tmp_path, source, tail="tokenizer: {train: {vocab_size: 300}}"))["sources"]["web"]["languages"]
+    assert {name: (one["documents"], one["words"], one["bytes"]) for name, one in languages.items()} == {
+        "": (1, 1, 1),
+        "de": (1, 1, 1),
+        "en": (2, 5, 8),
+    }
+
+
+# ------------------------------------------------------------------------------------------------ a token that begins documents
+
+LENGTHS = [1, 3, 14, 30, 31, 32, 33, 64, 70, 200]
+"""Of documents, in bytes, each of which is a token."""
+
+
+def write(folder: Path, content: bytes, **tokenizer: Any) -> dict[str, Any]:
+    folder.mkdir(exist_ok=True)
+    (folder / "tokenizer.json").write_bytes(content)
+    corpora.write_jsonl(folder / "a.jsonl", [{"text": "ab" * (size // 2) + "c" * (size % 2)} for size in LENGTHS * 6])
+    return {
+        "name": "t",
+        "output": str(folder / "out"),
+        "sources": {"a": {"path": str(folder / "a.jsonl")}},
+        "tokenizer": {"path": str(folder / "tokenizer.json"), **tokenizer},
+        "pack": {"sequence_length": 32},
+        "validation": 0.2,
+        "execution": {"check_disk": False},
+    }
+
+
+def run_data(data: dict[str, Any]) -> runs.Finished:
+    return runs.run_mixture(data, make_engine=runs.InProcess)
+
+
+def batches(root: Root, snapshot: Snapshot) -> list[Any]:
+    found = []
+    for entry in snapshot.shards:
+        with closing(open_shard(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)) as shard:
+            found += [shard.checked_batch(number) for number in range(shard.num_batches)]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("method", "make"),
+    [("best_fit", tokenizer_files.byte_level), ("concat", tokenizer_files.unigram), ("buckets", tokenizer_files.byte_level)],
+)
+def test_rows_begin_documents_with_the_token_and_nothing_else(method, make, tmp_path):
+    finished = run_data(write(tmp_path, make(), bos="<s>") | {"pack": {"sequence_length": 32, "method": method}})
+    root, snapshot = Root(str(tmp_path / "out")), finished.snapshot
+    bos = snapshot.tokenizer.bos_id
+    assert verify_snapshot(root, snapshot) == []
+    assert {entry.split for entry in snapshot.shards} == {"train", "validation"}
+    begins = 0
+    for batch in batches(root, snapshot):
+        tokens = columns.numbers(batch.column("tokens").values).reshape(-1, 32)
+        for row, lengths, starts in zip(tokens, batch.column("lengths").to_pylist(), batch.column("starts").to_pylist()):
+            positions = np.cumsum([0, *lengths[:-1]])
+            assert np.flatnonzero(row == bos).tolist() == [p for p, start in zip(positions, starts) if start == 0]
+            begins += starts.count(0)
+    assert begins == 60
+
+
+def test_batches_exports_and_counts_have_the_token_and_a_change_of_it_tokenizes_again(tmp_path):
+    data = write(tmp_path, tokenizer_files.byte_level())
+    first = run_data(data)
+    assert "bos_id" not in first.snapshot.model_dump(mode="json")["tokenizer"]
+    again = run_data(data | {"tokenizer": {**data["tokenizer"], "bos": "<s>"}})
+    assert again.watcher.steps == ["tokenizer/load", "a/tokenize", "a/pack", "a/pack"]
+    assert [each.report["total"]["tokens"] for each in (first, again)] == [6 * sum(LENGTHS) + 60, 6 * sum(LENGTHS) + 120]
+    root, snapshot = Root(str(tmp_path / "out")), again.snapshot
+    bos = snapshot.tokenizer.bos_id
+    for split in ("train", "validation"):
+        loader = Loader(root.url, batch_size=4, split=split, fields=["input_ids", "labels", "position_ids"])
+        batch = loader.batch(0)
+        is_begin = batch["input_ids"] == bos
+        assert is_begin.any()
+        assert (batch["position_ids"][is_begin] == 0).all()
+        assert not (batch["labels"] == bos).any()
+        assert (batch["labels"][is_begin] == ord("a") - ord("!")).mean() > 0.8  # the first token of most texts
+        loader.close()
+    parts = export_snapshot(root, snapshot, Root(str(tmp_path / "m")), ExportRequest(format="megatron"))
+    found = [each for part in parts for each in read_pair(tmp_path / "m" / part.files[1])[0]]
+    assert sorted(len(each) - 2 for each in found) == sorted(LENGTHS * 6)
+    assert {(int(each[0]), int(each[-1])) for each in found} == {(bos, snapshot.tokenizer.eos_id)}
+    export_snapshot(root, snapshot, Root(str(tmp_path / "p")), ExportRequest(format="parquet"))
+    target = Root(str(tmp_path / "p"))
+    assert read_snapshot(target).tokenizer == snapshot.tokenizer
+    assert verify_snapshot(target, read_snapshot(target)) == []
+    back = run_data(data)
+    assert (back.watcher.steps, back.snapshot.fingerprint) == ([], first.snapshot.fingerprint)
+
+
+def test_rows_of_other_outputs_have_the_same_token_or_are_refused(tmp_path):
+    first = write(tmp_path / "one", tokenizer_files.byte_level(), bos="<s>")
+    run_data(first)
+    run_data(write(tmp_path / "two", tokenizer_files.byte_level()))
+    taken = {"new": first["sources"]["a"], "old": {"snapshot": str(tmp_path / "one/out")}}
+    data = {"name": "both", "output": str(tmp_path / "both"), "sources": taken, "pack": first["pack"]}
+    finished = run_data(data)
+    assert finished.snapshot.tokenizer.bos_id == 256
+    assert verify_snapshot(Root(str(tmp_path / "both")), finished.snapshot) == []
+    with pytest.raises(UserError, match="is not the tokenizer of"):
+        prepare(load_mixture(data | {"tokenizer": {"path": first["tokenizer"]["path"]}}))
+    both = {"old": taken["old"], "other": {"snapshot": str(tmp_path / "two/out")}}
+    with pytest.raises(UserError, match=r"begin with their text, those of .* with token 256"):
+        prepare(load_mixture(data | {"sources": both}))
+    (kept,) = (tmp_path / "one/out/snapshots").glob("*/tokenizer.json")
+    kept.unlink()
+    kept.write_bytes(b'{"model": ' + b"[" * 100_000)
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        prepare(load_mixture(data))
+
+
+def test_additions_of_a_followed_mixture_have_the_same_token(tmp_path):
+    data = write(tmp_path, tokenizer_files.byte_level(), bos="<s>")
+    snapshot = run_data(data).snapshot
+    mixture, root = load_mixture(data), Root(str(tmp_path / "out"))
+    addition = Addition(number=1, base=snapshot.fingerprint, files={"a": (str(tmp_path / "a.jsonl"),)})
+    assert mixture_of(mixture, root, addition).tokenizer.bos == "<s>"
+    root.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{MIXTURE}", mixture.resolved_yaml().encode())
+    check_is_as_before(mixture, root)
+    with pytest.raises(UserError, match=r"tokenizer\.bos was <s>"):
+        check_is_as_before(load_mixture(data | {"tokenizer": {"path": data["tokenizer"]["path"]}}), root)
+
+
+def test_unknown_tokens_are_counted_by_source_and_warned_of_above_a_thousandth(tmp_path):
+    data = write(tmp_path, tokenizer_files.unigram())
+    texts = {"clean": ["the lazy dog and the quick fox"] * 99, "rare": ["one two three"] * 299 + ["漢"]}
+    texts |= {"odd": ["the 漢 fox 字"] * 9}
+    for name, lines in texts.items():
+        corpora.write_jsonl(tmp_path / f"{name}.jsonl", [{"text": line} for line in lines])
+    finished = run_data(
+        data | {"sources": {name: {"path": str(tmp_path / f"{name}.jsonl")} for name in texts}, "validation": 0}
+    )
+    assert [warning.source for warning in finished.warnings if warning.kind == "unknown_tokens"] == ["odd"]
+    entry = report_of(finished)
+    assert {name: of["unknown_tokens"] for name, of in entry["sources"].items()} == {"clean": 0, "rare": 1, "odd": 18}
+    assert entry["total"]["unknown_tokens"] == 19

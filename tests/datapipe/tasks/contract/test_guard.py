@@ -23,18 +23,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import open_input
 from datapipe.tasks.contract.guard import Guard
 
-
-def _batch(texts: list[str]) -> DocumentBatch:
-    keys = make_keys(1, np.arange(len(texts), dtype=np.uint64))
-    columns = [keys, pa.array(texts, pa.large_string()), pa.array(texts, pa.large_string())]
-    return DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
-
-
-def _guard(care: StageCare | None = None) -> Guard:
-    stage = Lengths()
-    return Guard(
-        name="mine", stage=stage, method=stage.process, place_of=lambda batch: f"a.jsonl at {batch.texts[0]}", care=care
-    )
+TEXTS = st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40)
 
 
 class Lengths(Map):
@@ -44,51 +33,71 @@ class Lengths(Map):
         return {}
 
 
-def _lengths(batch: DocumentBatch) -> list[int]:
-    texts = batch.texts.to_pylist()
-    if "bad" in texts:
-        raise ValueError("a bad document")
-    return [len(text) for text in texts]
+def _batch(texts: list[str]) -> DocumentBatch:
+    keys = make_keys(1, np.arange(len(texts), dtype=np.uint64))
+    columns = [keys, pa.array(texts, pa.large_string()), pa.array(texts, pa.large_string())]
+    return DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
 
 
-@given(st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40))
-def test_guarded_result_is_that_of_the_good_documents_alone(texts):
-    done = _guard().run(_lengths, _batch(texts))
-    assert [document.row for document in done.failed] == [row for row, text in enumerate(texts) if text == "bad"]
+def _guard(care: StageCare | None = None) -> Guard:
+    method = Lengths().process
+    return Guard(name="mine", stage=Lengths(), method=method, place_of=lambda batch: f"a.jsonl at {batch.texts[0]}", care=care)
+
+
+def _rows(texts: list[str], bad: str = "bad") -> list[int]:
+    return [row for row, text in enumerate(texts) if text == bad]
+
+
+class PanicException(BaseException):
+    """As libraries in Rust raise it: not an Exception."""
+
+
+@given(TEXTS, st.none() | st.integers(1, 50), st.sampled_from([ValueError, OSError, PanicException]))
+def test_guarded_result_is_that_of_the_good_documents_alone(texts, most_docs, kind):
+    """Whatever a document makes the stage raise; and no call gets more documents than memory sufficed for."""
+    calls: list[int] = []
+
+    def lengths(batch: DocumentBatch) -> list[int]:
+        calls.append(batch.num_docs)
+        if "bad" in batch.texts.to_pylist():
+            raise kind("a bad document")
+        return [len(text) for text in batch.texts.to_pylist()]
+
+    done = _guard(most_docs and StageCare(most_docs=most_docs)).run(lengths, _batch(texts))
+    assert [document.row for document in done.failed] == _rows(texts)
     assert all("a bad document" in document.error for document in done.failed)
     assert [length for _, _, part in done.parts for length in part] == [len(text) for text in texts if text != "bad"]
+    assert max(calls, default=0) <= (most_docs or len(texts))
+
+
+def test_error_of_a_document_is_kept_without_credentials():
+    def process(part: DocumentBatch):
+        raise ValueError("no answer of https://user:Zq81Secret@host/a?sig=Zq81Secret " + "x" * 3960)
+
+    (failed,) = _guard().run(process, _batch(["text"])).failed
+    assert "Zq81Secret" not in failed.error
 
 
 @pytest.mark.parametrize(
     "error",
-    [OSError(errno.ENOSPC, "full"), OSError(errno.EMFILE, "files"), TimeoutError(), DatapipeError("x"), KeyboardInterrupt()],
+    [
+        OSError(errno.ENOSPC, "full"),
+        OSError(errno.EMFILE, "files"),
+        TimeoutError(),
+        DatapipeError("x"),
+        KeyboardInterrupt(),
+        0,
+    ],
+    ids=repr,
 )
-def test_guarded_what_is_not_a_documents_fault_is_raised_with_the_stage_and_the_document(error):
+def test_guarded_what_is_not_a_documents_fault_is_raised_with_the_stage_and_the_document(error, tmp_path):
     def fail(batch: DocumentBatch) -> None:
+        if error == 0:
+            open_input(str(tmp_path / "absent"))  # datapipe's own code
         raise error
 
-    with pytest.raises(type(error)) as caught:
+    with pytest.raises(FileNotFoundError if error == 0 else type(error)) as caught:
         _guard().run(fail, _batch(["a", "b"]))
-    assert caught.value.__notes__ == ["in stage mine, from the document a.jsonl at a on"]
-
-
-def test_guarded_error_of_the_system_without_a_code_is_the_documents():
-    def process(batch: DocumentBatch) -> int:
-        if "bad" in batch.texts.to_pylist():
-            raise OSError("cannot identify image file")
-        return batch.num_docs
-
-    done = _guard().run(process, _batch(["a", "bad", "b"]))
-    assert [document.row for document in done.failed] == [1]
-    assert "cannot identify image file" in done.failed[0].error
-
-
-def test_guarded_error_of_the_system_in_datapipes_own_code_is_no_breach(tmp_path):
-    def process(batch: DocumentBatch) -> None:
-        open_input(str(tmp_path / "absent"))
-
-    with pytest.raises(FileNotFoundError) as caught:
-        _guard().run(process, _batch(["a"]))
     assert caught.value.__notes__ == ["in stage mine, from the document a.jsonl at a on"]
 
 
@@ -97,11 +106,7 @@ def test_guarded_document_that_does_not_fit_into_memory_is_told_with_its_code():
         if "bad" in batch.texts.to_pylist():
             np.empty(1 << 60, np.uint8)
 
-    with pytest.raises(
-        StageMemoryError,
-        match=r"stage mine: memory does not suffice for one document, a.jsonl at bad, of 3 B of text: .*Unable to allocate.*"
-        r"test_guard.py:\d+, in process; the process has .*B of memory, and .* are free\.",
-    ):
+    with pytest.raises(StageMemoryError, match=r"mine: .*a.jsonl at bad, of 3 B of text: .*test_guard.py:\d+, in process"):
         _guard().run(process, _batch(["a", "bad", "b"]))
 
 
@@ -116,31 +121,7 @@ def test_guarded_batch_that_does_not_fit_into_memory_is_halved():
     assert done.failed == ()
 
 
-@given(st.lists(st.sampled_from(["bad", "a", "bcd", ""]), max_size=40), st.integers(1, 50))
-def test_guarded_stage_gets_no_more_documents_in_one_call_than_memory_sufficed_for(texts, most_docs):
-    calls: list[int] = []
-
-    def process(batch: DocumentBatch) -> list[int]:
-        calls.append(batch.num_docs)
-        return _lengths(batch)
-
-    done, whole = _guard(StageCare(most_docs=most_docs)).run(process, _batch(texts)), _guard().run(_lengths, _batch(texts))
-    assert max(calls, default=0) <= most_docs
-    assert [length for _, _, part in done.parts for length in part] == [length for _, _, part in whole.parts for length in part]
-    assert [document.row for document in done.failed] == [document.row for document in whole.failed]
-
-
-class PanicException(BaseException):
-    """As libraries in Rust raise it: not an Exception."""
-
-
-def test_guarded_document_that_makes_a_library_panic_is_isolated():
-    def process(batch: DocumentBatch) -> None:
-        if "bad" in batch.texts.to_pylist():
-            raise PanicException("index out of bounds")
-
-    done = _guard().run(process, _batch(["a", "bad", "c"]))
-    assert [document.row for document in done.failed] == [1]
+# ------------------------------------------------------------------------------------------------ breaches
 
 
 def _ends_the_process(batch: DocumentBatch) -> None:
@@ -168,22 +149,20 @@ def _opens_no_such_file(batch: DocumentBatch) -> None:
 @pytest.mark.parametrize(
     ("process", "what"),
     [
-        (_ends_the_process, r"it ends the process by sys.exit\(3\)"),
-        (_writes_into_buffers, "it writes into the batch, which is read-only"),
-        (_uses_an_unknown_name, "it raises NameError: name 'no_such_name' is not defined"),
-        (_opens_no_such_file, "it raises FileNotFoundError: .*/no/such/list.txt"),
+        (_ends_the_process, "sys.exit(3)"),
+        (_writes_into_buffers, "read-only"),
+        (_uses_an_unknown_name, "NameError: name 'no_such_name'"),
+        (_opens_no_such_file, "/no/such/list.txt"),
     ],
 )
 def test_guarded_breach_names_stage_code_and_the_document_that_shows_it(process, what):
-    texts = [*"abcdefg", "bad", *"hij"]
-    with pytest.raises(StageError, match=f"stage mine breaks its contract: {what}") as caught:
-        _guard().run(process, _batch(texts))
+    with pytest.raises(StageError) as caught:
+        _guard().run(process, _batch([*"abcdefg", "bad", *"hij"]))
     message = str(caught.value)
-    line = process.__code__.co_firstlineno
-    found = re.search(rf"The code is {re.escape(__file__)}:(\d+), in {process.__name__}\.", message)
+    assert all(name in message for name in ("stage mine breaks its contract", what, "a.jsonl at bad. "))
+    found = re.search(rf"{re.escape(__file__)}:(\d+), in {process.__name__}\.", message)
     assert found is not None, message
-    assert line < int(found[1]) <= line + 5
-    assert "Found with the document a.jsonl at bad. " in message
+    assert process.__code__.co_firstlineno < int(found[1]) <= process.__code__.co_firstlineno + 5
 
 
 def test_guarded_breach_of_several_documents_together_names_them_all():
@@ -191,8 +170,11 @@ def test_guarded_breach_of_several_documents_together_names_them_all():
         if batch.num_docs > 3:
             raise StageError("only with many documents")
 
-    with pytest.raises(StageError, match=r"Found with the document a.jsonl at c and the 4 after it, together\."):
+    with pytest.raises(StageError, match=r"a\.jsonl at c and the 4 after it"):
         _guard().run(process, _batch([*"cdefg"]))
+
+
+# ------------------------------------------------------------------------------------------------ crashes
 
 
 class _Crash(KeyboardInterrupt):
@@ -206,20 +188,20 @@ def _crashing(batch: DocumentBatch) -> list[str]:
     return texts
 
 
-@given(st.lists(st.sampled_from(["bad", "a", "bcd"]), min_size=1, max_size=30), st.booleans())
+@given(TEXTS.filter(len), st.booleans())
 def test_guarded_with_care_gives_the_stage_all_but_the_crashing_documents(texts, one_by_one):
     batch = _batch(texts)
     keys = batch.keys.to_pylist()
-    crashing = {key: "SIGSEGV" for key, text in zip(keys, texts) if text == "bad"}
+    crashing = {keys[row]: "SIGSEGV" for row in _rows(texts)}
     suspects = frozenset(keys[-1:] if one_by_one else ())
     done = _guard(StageCare(suspects=suspects, crashing=crashing)).run(_crashing, batch)
-    assert [document.row for document in done.failed] == [row for row, text in enumerate(texts) if text == "bad"]
+    assert [document.row for document in done.failed] == _rows(texts)
     assert all("SIGSEGV" in document.error for document in done.failed)
     assert [text for _, _, part in done.parts for text in part] == [text for text in texts if text != "bad"]
     assert all(stop == start + 1 for start, stop, _ in done.parts) or not one_by_one
 
 
-@given(st.lists(st.sampled_from(["bad", "a", "b", "c"]), min_size=1, max_size=30).filter(lambda texts: "bad" in texts))
+@given(TEXTS.filter(lambda texts: "bad" in texts))
 def test_guarded_tells_the_crashing_document_before_a_suspect_batch_crashes(texts):
     descriptor = activity.shared_file(activity.PAGE_BYTES)
     page = activity.Page(descriptor)
@@ -235,12 +217,3 @@ def test_guarded_tells_the_crashing_document_before_a_suspect_batch_crashes(text
         page.close()
     assert told is not None
     assert (told[1].key, told[1].num_docs) == (batch.keys[texts.index("bad")].as_py(), 1)
-
-
-def test_error_of_a_document_is_kept_without_credentials():
-    def process(part: DocumentBatch):
-        raise ValueError("no answer of https://user:Zq81Secret@host/a?sig=Zq81Secret " + "x" * 3960)
-
-    failed = _guard().run(process, _batch(["text"])).failed
-    assert len(failed) == 1
-    assert "Zq81Secret" not in failed[0].error

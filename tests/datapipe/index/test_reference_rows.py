@@ -21,9 +21,9 @@ from datapipe.inspect.duplicates import ClusterQuery, find_clusters
 from datapipe.inspect.originals import NOT_FOUND
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.splits import file_hash
-from datapipe.plan.work import HASH_SPACE, MapTask, MergeTask
+from datapipe.plan.work import HASH_SPACE, MergeTask
 from datapipe.storage import Root
-from tests.support import cli_processes, corpora, runs
+from tests.support import corpora, runs
 from tests.support.killed_changes import content_of
 
 pytestmark = pytest.mark.medium
@@ -241,15 +241,6 @@ def test_run_against_several_outputs_compares_with_all_of_them(
     assert set(_drops(_run(tmp_path, "of-new", "new", against), "new")) == set(_drops(new, "new"))
 
 
-def test_index_holds_documents_that_the_earlier_run_dropped(old: Finished) -> None:
-    assert [stage.name for stage in open_index(old.mixture.output).stages] == list(STAGES)
-    of_exact, of_minhash = _keys(old.mixture.output), _keys(old.mixture.output, 1, "signatures")
-    dropped = _drops(old, "old")
-    assert len(of_exact) == len(_texts()[0])
-    assert of_exact - of_minhash == {key for key, (stage, *_) in dropped.items() if stage == "dedup.exact"}
-    assert len(set(dropped) & of_minhash) > 5
-
-
 # ------------------------------------------------------------------------------------------------ what runs, and what stays
 
 
@@ -282,23 +273,6 @@ def test_runs_with_other_rows_or_limits_sign_no_document_again(folder: Path, old
     assert not {"new/read", "new/apply-dedup.exact"} & set(strict.watcher.steps)
     assert {"dedup.minhash/compare", "dedup.minhash/match-bands"} <= set(strict.watcher.steps)
     assert len(_drops(strict, "new")) < len(_drops(alone, "new"))
-
-
-@pytest.mark.slow
-def test_added_file_is_the_only_one_that_is_signed(folder: Path) -> None:
-    rng, named = random.Random(3), {**STAGES, **CUTTING}
-    for number in range(4):  # each above `split_bytes`, so a task of its own
-        texts = [corpora.prose(rng, 150) for _ in range(25)]
-        _write(folder / f"growing/{number}.jsonl", [*texts, *texts[:3]])
-    _run(folder, "of-growing", "growing", named=named)
-    _write(folder / "growing/4.jsonl", [corpora.prose(rng, 150) for _ in range(25)])
-    grown = _run(folder, "of-growing", "growing", named=named)
-    ran = {record.fingerprint for record in grown.watcher.records}
-    first = next(step for step in grown.plan.steps if step.id == "growing/read")
-    tasks = [task for task in first.tasks or () if isinstance(task, MapTask)]
-    assert {split.file.path for task in tasks if task.fingerprint in ran for split in task.splits} == {"4.jsonl"}
-    assert len(tasks) > 4
-    assert grown.checksums == _run(folder, "of-grown", "growing", named=named).checksums
 
 
 # ------------------------------------------------------------------------------------------------ refusals
@@ -346,17 +320,6 @@ def test_against_a_damaged_index_is_an_error_with_a_remedy(folder: Path, old: Fi
     victim.unlink()
     with pytest.raises(UserError, match="missing"):
         _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
-
-
-@pytest.mark.slow
-def test_run_that_is_refused_for_other_options_ends_with_status_2_every_time(folder: Path, old: Finished) -> None:
-    """One in thirty was ended by SIGABRT while a thread of pyarrow still had the bytes of the index."""
-    stage = f"stages:\n  - dedup.minhash: {{bands: 10, against: {old.mixture.output}}}\n"
-    (folder / "refused-each-time").mkdir()
-    mixture = runs.write_mixture(folder / "refused-each-time", f"  new: {{path: {folder}/new/*.jsonl}}\n", stage, TAIL)
-    for _ in range(8):
-        done = cli_processes.run(["run", str(mixture)])
-        assert (done.returncode, done.stderr.count("bands is 14 there and 10 here")) == (2, 1), done.stderr
 
 
 # ------------------------------------------------------------------------------------------------ takedowns and survivors

@@ -138,30 +138,42 @@ def test_manifest_with_any_value_in_an_entry_is_read_or_refused_as_entry_by_entr
         assert outcome(tmp_path, content, 1) == outcome(tmp_path, content, None), value
 
 
+def _rename(content: dict[str, Any], name: str) -> None:
+    content["sources"][name] = content["sources"].pop("web")
+
+
 @pytest.mark.parametrize(
-    "change",
+    ("change", "reason"),
     [
-        lambda content: content["shards"].append(None),
-        lambda content: content["shards"].append([]),
-        lambda content: content["shards"].append(content["shards"][0]),
-        lambda content: content["shards"].clear(),
-        lambda content: [shard.pop("split") for shard in content["shards"]],
-        lambda content: content.update(shards=None),
-        lambda content: content.update(shards={"a": 1}),
-        lambda content: content.update(also=[1, 2]),
-        lambda content: content["sources"].pop("web"),
-        lambda content: content["sources"].update(shards=[]),
-        lambda content: content["phases"].append({"until_tokens": None, "weights": {"shards": []}}),
-        lambda content: content.update(name='"shards": []'),
-        lambda content: content.update(name='\n "shards": [\n'),
-        lambda content: content.update(version=3),
-        lambda content: content["tokenizer"].update(path="../t"),
+        (lambda content: content["shards"].append(None), ""),
+        (lambda content: content["shards"].append([]), ""),
+        (lambda content: content["shards"].clear(), None),
+        (lambda content: [shard.pop("split") for shard in content["shards"]], ""),
+        (lambda content: content.update(shards=None), ""),
+        (lambda content: content.update(shards={"a": 1}), ""),
+        (lambda content: content.update(also=[1, 2]), ""),
+        (lambda content: content["sources"].pop("web"), "shards of 'web', which is not a source"),
+        (lambda content: content["sources"].update(shards=[]), ""),
+        (lambda content: content["phases"].append({"until_tokens": None, "weights": {"shards": []}}), ""),
+        (lambda content: content.update(name='"shards": []'), None),
+        (lambda content: content.update(name='\n "shards": [\n'), None),
+        (lambda content: content.update(version=3), "version"),
+        (lambda content: content["tokenizer"].update(path="a/../../t.json"), "does not lie inside"),
+        (lambda content: content["shards"][0].update(path="../../etc/passwd"), "does not lie inside"),
+        (lambda content: content["shards"][0].update(path="/etc/passwd"), "does not lie inside"),
+        (lambda content: _rename(content, "../../evil"), "does not lie inside"),
+        (lambda content: _rename(content, "a/b"), "not a source name"),
+        (lambda content: content["shards"].append(content["shards"][0]), "listed twice"),
     ],
 )
-def test_manifest_with_another_shape_is_read_or_refused_as_entry_by_entry(tmp_path: Path, change: Any) -> None:
+def test_manifest_with_another_shape_is_read_or_refused_as_entry_by_entry(
+    tmp_path: Path, change: Any, reason: str | None
+) -> None:
     content = manifest(MIXED)
     change(content)
-    assert outcome(tmp_path, content, 1) == outcome(tmp_path, content, None)
+    found = outcome(tmp_path, content, 1)
+    assert found == outcome(tmp_path, content, None)
+    assert isinstance(found, Snapshot) if reason is None else isinstance(found, str) and reason in found
 
 
 @pytest.mark.medium

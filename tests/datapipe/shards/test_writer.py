@@ -59,13 +59,12 @@ def test_write_any_batches_make_files_of_the_rows_in_order_with_their_counts(
     assert [shard.path for shard in shards] == [f"try/part-{number:05d}.{shard_format}" for number in range(len(shards))]
     rows = [min(rows_per_shard, batch.num_rows - start) for start in range(0, batch.num_rows, rows_per_shard)]
     assert [shard.sequences for shard in shards] == rows
-    tables = []
+    tables, most_rows = [], min(rows_per_batch, rows_per_shard)
     for shard in shards:
         table, per_batch = read_back(folder / "whole", shard.path)
-        least = min(rows_per_batch, rows_per_shard)
-        whole, rest = divmod(shard.sequences, rows_per_batch)
-        assert per_batch == [rows_per_batch] * whole + [rest] * (rest > 0) or least < rows_per_batch
-        assert table.schema.metadata[b"datapipe.rows_per_batch"] == str(rows_per_batch).encode()
+        whole, rest = divmod(shard.sequences, most_rows)
+        assert per_batch == [most_rows] * whole + [rest] * (rest > 0)
+        assert table.schema.metadata[b"datapipe.rows_per_batch"] == str(most_rows).encode()
         assert shard.tokens == sum(map(sum, table["lengths"].to_pylist()))
         assert shard.documents == sum(starts.count(0) for starts in table["starts"].to_pylist())
         assert (shard.checksum, shard.bytes) == file_checksum(Root(str(folder / "whole")), shard.path)

@@ -223,18 +223,6 @@ def test_sample_tokenizer_and_report_do_not_depend_on_cuts(tmp_path, sources, re
     assert report_of(other) == report_of(reference)
 
 
-@pytest.mark.slow
-def test_sample_follows_the_phases_of_the_mixture(tmp_path, sources):
-    phases = "mixture: {tokens: 1M, phases: [{until: 50%, weights: {large: 1}}, {until: 100%, weights: {large: 1, small: 1}}]}"
-    finished = run(tmp_path, sources, tail=TAIL + phases)
-    wanted = {}
-    for step in finished.plan.of_kind("sample"):
-        kept = finished.report["sources"][step.source]["kept_bytes"]
-        (wanted[step.source],) = {round(task.fraction * kept * 0.9) for task in step.tasks}
-    assert wanted == {"large": 45_000, "small": 15_000, "tiny": 0}
-    assert sampled(finished)["tiny"] == Counter()
-
-
 def test_tokenizers_that_are_there_are_taken_and_what_does_not_fit_to_them_is_refused(tmp_path, reference):
     def prepared(tokenizer: str) -> Any:
         sources = "  a: {path: none.jsonl}\n"

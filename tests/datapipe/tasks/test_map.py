@@ -33,12 +33,13 @@ def test_filters_that_edit_or_tag_count_apart_and_change_what_is_kept(tmp_path, 
     edited = _run(tmp_path, source, "  - redact.pii\n", "edited")
     report = done.report["sources"]["web"]
     assert report["documents"]["kept"] == 12
-    assert report["counts"] == {
+    assert {name: count for name, count in report["counts"].items() if count} == {
         "filter.c4_quality:lines_without_end_mark": 12,
         "tagging (tag):email": 12,
         "filter.url:without_url": 1,
     }
-    assert edited.report["sources"]["web"]["counts"] == {"redact.pii:email": 12}
+    counts = edited.report["sources"]["web"]["counts"]
+    assert {name: count for name, count in counts.items() if count} == {"redact.pii:email": 12}
     for run, has_mail, has_line in ((done, True, False), (edited, False, True)):
         seen = Inspector.open(run.mixture.output).find(DocumentQuery(outcome="kept", count=12))
         assert {("@mail.org" in (one.text or ""), "no end mark" in (one.text or "")) for one in seen} == {(has_mail, has_line)}

@@ -73,14 +73,22 @@ def _check(found: Sequence[Bucket], expected: Mapping[str, list[Row]], group: Se
 
 
 GROUPS = st.sampled_from([("hash",), ("hash", "digest")])
-TABLES = st.sampled_from([("rows",), ("beside",), ("rows", "beside")])
+TABLES = st.sampled_from([("rows",), ("beside",), ("beside",), ("rows", "beside")])
 
 
 @pytest.mark.medium
-@settings(max_examples=15)
-@given(seed=st.integers(0, 1 << 32), neighbours=st.booleans(), group=GROUPS, small=st.integers(0, 60), is_held=st.booleans())
-def test_buckets_hold_all_rows_once_in_order_and_hot_keys_in_chunks(tmp_path_factory, seed, neighbours, group, small, is_held):
-    """Where the task may hold all rows (`is_held`), a hash of more than `HOT_BYTES` still comes in chunks."""
+@settings(max_examples=20)
+@given(
+    seed=st.integers(0, 1 << 32),
+    neighbours=st.booleans(),
+    group=GROUPS,
+    small=st.integers(0, 60),
+    slice_bytes=st.sampled_from([0, 0, 60, 2_000]),
+)
+def test_buckets_hold_all_rows_once_in_order_and_hot_keys_in_chunks(
+    tmp_path_factory, seed, neighbours, group, small, slice_bytes
+):
+    """Where the task may hold all rows (`slice_bytes`), a hash of more than `HOT_BYTES` still comes in chunks."""
     root, hashes = Root(str(tmp_path_factory.mktemp("chunks"))), uneven_hashes(seed)
     parts = [rows_of(hashes[::2]), rows_of(hashes[1::2], 100_000)]
     beside = rows_of([*hashes[: 8 * small : 8], *([12345] * (small > 50))], 200_000)
@@ -90,10 +98,10 @@ def test_buckets_hold_all_rows_once_in_order_and_hot_keys_in_chunks(tmp_path_fac
     }
     expected = {"rows": in_order(parts), "beside": in_order([beside])}
     with pytest.MonkeyPatch.context() as patch:
-        if is_held:
+        if slice_bytes:
             patch.setattr(chunks, "HOT_BYTES", 4_000)
-            patch.setattr(ranges, "SLICE_BYTES", 2_000)
-        found = _read(root, tables, 1 << 22 if is_held else LIMIT, neighbours=neighbours, group=group)
+            patch.setattr(ranges, "SLICE_BYTES", slice_bytes)
+        found = _read(root, tables, 1 << 22 if slice_bytes else LIMIT, neighbours=neighbours, group=group)
     num_chunks = _check(found, expected, group, neighbours)
     most = max(hashes.count(value) for value in set(hashes))
     assert num_chunks > 1 or most < 200  # a row takes about 60 bytes
@@ -105,8 +113,8 @@ def test_buckets_hold_all_rows_once_in_order_and_hot_keys_in_chunks(tmp_path_fac
 
 
 @pytest.mark.medium
-@settings(max_examples=15)
-@given(st.integers(0, 1 << 32), st.booleans(), GROUPS, st.sampled_from([0.0, 0.02, 0.5, 1.0]), TABLES)
+@settings(max_examples=20)
+@given(st.integers(0, 1 << 32), st.booleans(), GROUPS, st.sampled_from([0.0, 0.02, 0.5, 1.0, 1.0]), TABLES)
 def test_old_rows_of_a_join_come_only_beside_new_rows_of_their_hash(tmp_path_factory, seed, neighbours, group, share, named):
     """A bucket has all new rows, and the old rows with the hash of a new row in one of the named tables."""
     root, rng = Root(str(tmp_path_factory.mktemp("join"))), np.random.default_rng(seed)

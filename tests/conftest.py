@@ -18,7 +18,7 @@ REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 NOT_FAST = ("medium", "needs", "slow", "real", "ray", "browser", "storm", "deploy")
 """Marks of tests that `pytest -m fast` leaves out."""
 
-WHOLE_RUNS = {"finished"}
+WHOLE_RUNS = {"finished", "plain", "deduplicated", "lengths", "documents", "grown", "composed"}
 """Fixtures that run a whole mixture first. `pytest -m fast` leaves out the tests that use them."""
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-DEADLINE_S = 120.0
+DEADLINE_S = 600.0
 _POLL_S, _NEVER = 0.003, threading.Event()
 
 COMMAND = [sys.executable, "-c", "from datapipe.cli.main import main; main()"]

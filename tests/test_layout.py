@@ -47,11 +47,12 @@ def test_modules_that_tests_share_are_in_support() -> None:
 
 @pytest.mark.parametrize("package", ["datapipe", "stages"])
 def test_test_files_mirror_modules(package: str) -> None:
-    """`test_cache.py` and `test_cache_processes.py` are those of `cache.py` in the same folder of the package."""
+    """`test_cache.py` and `test_cache_processes.py` are those of `cache.py` in the same folder of the package, and
+    `order/test_order.py` is about the package `order` as a whole."""
     without_module = []
     for path in (TESTS / package).rglob("test_*.py"):
         subject = path.stem.removeprefix("test_")
-        modules = mirrored_subjects(TESTS.parent / path.parent.relative_to(TESTS)) - {""}
+        modules = mirrored_subjects(TESTS.parent / path.parent.relative_to(TESTS)) - {""} | {path.parent.name}
         is_mirror = any(f"{subject}_".startswith(f"{module}_") for module in modules)
         if not is_mirror and subject not in OF_A_WHOLE_PACKAGE:
             without_module.append(str(path.relative_to(TESTS)))

@@ -9,7 +9,7 @@ from typing import Any
 from unicodedata import combining, normalize
 
 from tests.oracles.case_folding import kind, visible
-from tests.oracles.hashing import MASK, mix, polynomial
+from tests.oracles.texts import MASK, mix, polynomial
 
 _PRIME, _RADIX, _LENGTH = 0x9E3779B97F4A7C15, 0xD1342543DE82EF9B, 0xA0761D6478BD642F
 _SALT = 0xD6E8FEB86659FD93

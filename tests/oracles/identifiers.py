@@ -26,27 +26,13 @@ _TYPESET |= dict(zip("（）＋－．／０１２３４５６７８９", "()+-./
 _PHONE_WORDS = phone_words.spellings(phone_words.WORDS)
 _PHONE_FILLERS = set(map(phone_words.folded, phone_words.FILLERS.split()))
 _FILLERS = b"number numbers no nr num is was at on me us our my your the or to home office work direct line free toll"
-_IBAN_LENGTHS = {
-    15: "NO",
-    16: "BE",
-    18: "DK FI FK FO GL NL SD",
-    19: "MK SI",
-    20: "AT BA EE KZ LT LU MN XK",
-    21: "CH HR LI LV",
-    22: "BG BH CR DE GB GE IE ME RS VA",
-    23: "AE GI IL IQ OM SO TL",
-    24: "AD CZ ES MD PK RO SA SE SK TN VG",
-    25: "LY PT ST",
-    26: "IS TR",
-    27: "BI DJ FR GR IT MC MR SM",
-    28: "AL AZ BY CY DO GT HN HU LB NI PL SV",
-    29: "BR EG PS QA UA",
-    30: "JO KW MU YE",
-    31: "MT SC",
-    32: "LC",
-    33: "RU",
-}
-_LENGTH_OF = {country: length for length, countries in _IBAN_LENGTHS.items() for country in countries.split()}
+_IBANS = (
+    "NO15 BE16 DK18 FI18 FK18 FO18 GL18 NL18 SD18 MK19 SI19 AT20 BA20 EE20 KZ20 LT20 LU20 MN20 XK20 CH21 HR21 LI21 LV21 "
+    "BG22 BH22 CR22 DE22 GB22 GE22 IE22 ME22 RS22 VA22 AE23 GI23 IL23 IQ23 OM23 SO23 TL23 AD24 CZ24 ES24 MD24 PK24 RO24 "
+    "SA24 SE24 SK24 TN24 VG24 LY25 PT25 ST25 IS26 TR26 BI27 DJ27 FR27 GR27 IT27 MC27 MR27 SM27 AL28 AZ28 BY28 CY28 DO28 "
+    "GT28 HN28 HU28 LB28 NI28 PL28 SV28 BR29 EG29 PS29 QA29 UA29 JO30 KW30 MU30 YE30 MT31 SC31 LC32 RU33"
+)
+_LENGTH_OF = {written[:2]: int(written[2:]) for written in _IBANS.split()}
 _LONG, _ANY, _SWITCH = {16, 17, 18, 19}, set(range(12, 20)), {16, 18, 19}
 _MAESTRO = (5018, 5020, 5038, 5893, 6304, 6759, 6761, 6762, 6763, 676770, 676774)
 _SURE_ISSUERS = [

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from datapipe.kernels.learned.exponential import logistic
 from datapipe.kernels.text.unicode_words import UNSPACED
-from tests.oracles.hashing import MASK, fnv, mix, polynomial
-from tests.oracles.words import characters
+from tests.oracles.texts import MASK, characters, fnv, mix, polynomial
 
 _GOLDEN, _FACTOR = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 _BLANKS = " \xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 from datapipe.kernels.text.unicode_words import UNSPACED
-from tests.oracles.hashing import MASK, fnv, mix, polynomial
+from tests.oracles.texts import MASK, fnv, mix, polynomial
 
 _GRAM = 0x9E3779B97F4A7C15
 

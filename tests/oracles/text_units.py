@@ -6,7 +6,7 @@ import unicodedata
 
 from datapipe.kernels.text.marks import END_CHARS
 from tests.oracles.case_folding import caseless, syllables, visible
-from tests.oracles.hashing import MASK, mix
+from tests.oracles.texts import MASK, mix
 
 _PRIME_1, _PRIME_2, _PRIME_3, _PRIME_4 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93
 

@@ -3,44 +3,27 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.support.kernel_table import CASES, PARAMETER, Case, Row, all_rows, kernel_names, rows_by_kernel
+from tests.support.kernel_table import CASES, PARAMETER, Case, Row, Steps, all_rows, kernel_names, rows_by_kernel
 
-SLOW_ORACLES = {
-    "added_tokens.cut_at_tokens",
-    "assignments.match_names",
-    "bpe.encode_pretokens",
-    "bpe_training.join_pairs",
-    "coordinate_descent.feature_rows",
-    "coordinate_descent.row_values",
-    "copies.find_copies",
-    "english_words.cut_words",
-    "fasttext.embed",
-    "fasttext_labels.flat_labels",
-    "keywords.find_keywords",
-    "line_rules.classify_lines",
-    "line_rules.write_texts",
-    "linear_scores.weigh_texts",
-    "minhash.sign",
-    "normalize.rewrite",
-    "normalize.survey",
-    "quality.count_stop_words",
-    "repetition.measure_ngrams",
-    "repetition.walk_ngrams",
-    "sentences.split_sentences",
-    "tokens.match_forms",
-    "unicode_words.split_unicode_words",
-    "words.split_words",
-}
+SLOW_ORACLES = """
+added_tokens.cut_at_tokens assignments.match_names bpe.encode_pretokens bpe_training.join_pairs
+coordinate_descent.feature_rows coordinate_descent.row_values copies.find_copies english_words.cut_words
+fasttext.embed fasttext_labels.flat_labels keywords.find_keywords line_rules.classify_lines
+line_rules.write_texts linear_scores.weigh_texts minhash.sign normalize.rewrite normalize.survey
+quality.count_stop_words repetition.measure_ngrams repetition.walk_ngrams sentences.split_sentences
+tokens.match_forms unicode_words.split_unicode_words words.split_words
+"""
 """Kernels whose oracles take half a second or more over all cases."""
 
-KERNELS = [pytest.param(name, marks=[pytest.mark.medium] * (name in SLOW_ORACLES)) for name in kernel_names()]
+KERNELS = [pytest.param(name, marks=[pytest.mark.medium] * (name in SLOW_ORACLES.split())) for name in kernel_names()]
 
 
 @pytest.mark.parametrize(PARAMETER, KERNELS)
@@ -71,22 +54,22 @@ def differences_by_access(row: Row) -> list[str]:
     """A line if the kernel and its oracle differ where the inputs are all read-only, or all writable."""
     from datapipe.kernels.types import read_only
 
-    changed = [(access, replace(row, arguments=_with_inputs(row, access))) for access in (read_only, np.ndarray.copy)]
+    changed = [(access, replace(row, steps=partial(_with_inputs, row, access))) for access in (read_only, np.ndarray.copy)]
     found = [(access.__name__, other.compare(CASES["lines"]).difference) for access, other in changed]
     return [f"row {row.name!r}, {name} inputs: {difference}" for name, difference in found if difference is not None]
 
 
-def _with_inputs(row: Row, change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Case], Sequence[Any]]:
-    """Makes the arguments of a row with its input arrays changed."""
+def _with_inputs(row: Row, change: Callable[[np.ndarray], np.ndarray], case: Case) -> Steps:
+    """The steps of a row with its input arrays changed."""
 
     def is_input(kind: Any) -> bool:
         return getattr(kind, "ndim", 0) > 0 and not kind.mutable
 
-    def arguments(case: Case) -> Sequence[Any]:
-        kinds = row.kernel.signature.args
-        return [change(value) if is_input(kind) else value for value, kind in zip(row.arguments(case), kinds, strict=True)]
-
-    return arguments
+    steps = row.steps(case)
+    inputs, outputs = next(steps)
+    kinds = row.kernel.signature.args
+    yield [change(value) if is_input(kind) else value for value, kind in zip(inputs, kinds)], outputs
+    yield next(steps)
 
 
 def test_kernel_refuses_a_read_only_output() -> None:

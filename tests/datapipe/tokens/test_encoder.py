@@ -7,6 +7,7 @@ import pickle
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -148,59 +149,50 @@ def test_encoder_unknown_end_of_text_asks_for_it(tokenizer_json):
     assert Encoder(content, eos="[END]").eos_id == 340
 
 
-@pytest.mark.parametrize("eos", ["<endoftext>", "the", "Ġthe", "a"])
-def test_encoder_eos_that_is_no_token_or_that_text_spells_is_refused(tokenizer_json, eos):
-    with pytest.raises(UserError, match="eos: "):
-        Encoder(tokenizer_json, eos=eos)
+def nested(depth: int, begin: bytes, end: bytes) -> bytes:
+    model = b'{"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": '
+    return model + begin * depth + end * depth + b"}"
 
 
-BEGIN = b'{"model": {"type": "BPE", "vocab": {}, "merges": []}, "pre_tokenizer": '
+def of_model(**model: Any) -> Callable[[bytes], bytes]:
+    return lambda content: json.dumps({**json.loads(content), "model": {"type": "BPE", **model}}).encode()
 
 
-@pytest.mark.parametrize("depth", [60, 900, 200_000])
-@pytest.mark.parametrize(("begin", "end"), [(b"[", b"]"), (b'{"type":"Sequence","pretokenizers":[', b"]}")])
-def test_encoder_deeply_nested_file_is_a_user_error(depth, begin, end):
-    with pytest.raises(UserError):
-        Encoder(BEGIN + begin * depth + end * depth + b"}")
+def without_z(content: bytes) -> bytes:
+    """A tokenizer whose unknown text becomes the end of a text."""
+    vocabulary = {token: number for token, number in json.loads(content)["model"]["vocab"].items() if "z" not in token}
+    return changed(content, {"unk_token": "<|endoftext|>", "vocab": vocabulary, "merges": []})
 
 
-@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"{}", b'{"model": {"type": "NoSuch"}}'])
-def test_encoder_bad_content_is_a_user_error(content):
-    with pytest.raises(UserError):
-        Encoder(content)
+SEQUENCE = (b'{"type":"Sequence","pretokenizers":[', b"]}")
+NO_REGEX = {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "change",
     [
-        {"added_tokens": [{"id": 1 << 70, "content": "x"}]},
-        {"added_tokens": ["</s>"]},
-        {"added_tokens": {"a": 1}},
-        {"model": {"type": "BPE", "vocab": {"a": 1 << 40}, "merges": []}},
-        {"model": {"type": "BPE", "vocab": ["a"], "merges": []}},
-        {"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "b"]]}},
-        {"model": {"type": "BPE", "vocab": {"a": 0, "": 1}, "continuing_subword_prefix": "##", "merges": [["a", ""]]}},
-        {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 1 << 30}},
-        {"model": {"type": "Unigram", "vocab": [["a", float("nan")]], "unk_id": 0}},
-        {"model": {"type": "WordLevel", "vocab": {"a": 0, "<|endoftext|>": 1}, "unk_token": "none"}},
-        {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}},
-        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        *(lambda _, begun=begun: begun for begun in (b"", b"\xff", b"[]", b"{}", b'{"model": {"type": "NoSuch"}}')),
+        *(lambda _, depth=depth: nested(depth, b"[", b"]") for depth in (60, 900, 200_000)),
+        *(lambda _, depth=depth: nested(depth, *SEQUENCE) for depth in (60, 900, 200_000)),
+        lambda content: changed(content, added_tokens=[{"id": 1 << 70, "content": "x"}]),
+        lambda content: changed(content, added_tokens=["</s>"]),
+        lambda content: changed(content, added_tokens={"a": 1}),
+        lambda content: with_token(content, "far", (1 << 32) - 1),
+        lambda content: changed(content, pre_tokenizer=NO_REGEX),
+        lambda content: changed(content, normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
+        of_model(vocab={"a": 1 << 40}, merges=[]),
+        of_model(vocab=["a"], merges=[]),
+        of_model(vocab={"a": 0}, merges=[["a", "b"]]),
+        of_model(vocab={"a": 0, "": 1}, continuing_subword_prefix="##", merges=[["a", ""]]),
+        of_model(type="Unigram", vocab=[["a", 0.0]], unk_id=1 << 30),
+        of_model(type="Unigram", vocab=[["a", float("nan")]], unk_id=0),
+        of_model(type="WordLevel", vocab={"a": 0, "<|endoftext|>": 1}, unk_token="none"),
+        without_z,
     ],
 )
-def test_encoder_absurd_setting_is_a_user_error(tokenizer_json, changes):
+def test_encoder_file_that_is_no_sound_tokenizer_is_a_user_error(tokenizer_json, change):
     with pytest.raises(UserError):
-        Encoder(json.dumps({**json.loads(tokenizer_json), **changes}).encode())
-
-
-def test_encoder_id_beyond_32_bits_is_a_user_error(tokenizer_json):
-    with pytest.raises(UserError, match="far"):
-        Encoder(with_token(tokenizer_json, "far", (1 << 32) - 1))
-
-
-def test_encoder_unknown_text_that_becomes_end_of_text_is_refused(tokenizer_json):
-    vocabulary = {token: number for token, number in json.loads(tokenizer_json)["model"]["vocab"].items() if "z" not in token}
-    with pytest.raises(UserError, match="0x7a"):
-        Encoder(changed(tokenizer_json, {"unk_token": "<|endoftext|>", "vocab": vocabulary, "merges": []}))
+        Encoder(change(tokenizer_json))
 
 
 def test_encoder_file_that_is_absent_or_of_absurd_size_is_a_user_error(tokenizer_json, tmp_path, monkeypatch):
@@ -209,6 +201,12 @@ def test_encoder_file_that_is_absent_or_of_absurd_size_is_a_user_error(tokenizer
     monkeypatch.setattr(encoder_module, "LARGEST_FILE", 1000)
     with pytest.raises(UserError):
         Encoder(tokenizer_json)
+
+
+@pytest.mark.parametrize("eos", ["<endoftext>", "the", "Ġthe", "a"])
+def test_encoder_eos_that_is_no_token_or_that_text_spells_is_refused(tokenizer_json, eos):
+    with pytest.raises(UserError, match="eos: "):
+        Encoder(tokenizer_json, eos=eos)
 
 
 @pytest.mark.slow
@@ -230,3 +228,86 @@ def test_encode_novels_with_published_tokenizers_equals_whole(real_data, name):
     lines = pa.CompressedInputStream(str(real_data / "prose/novels.jsonl.zst"), "zstd").read().splitlines()
     texts = [json.loads(line)["text"] for line in lines[:3]]
     assert_as_tokenizers(content, *texts, "".join(texts))  # the last one is above 1 MB
+
+
+END = {"id": 0, "content": "</s>", "special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
+ASCII = [*map(chr, range(0x20, 0x7F)), "\t", "\n"]
+
+
+def file(pieces: list[str], *, pre: Any = None, normalizer: Any = None, added: list[str] | None = None, **model: Any) -> bytes:
+    vocabulary = {piece: number for number, piece in enumerate(["</s>", "<unk>", *pieces])}
+    more = [{**END, "id": 1000 + number, "content": token, "special": False} for number, token in enumerate(added or [])]
+    merges = {} if model.get("type", "BPE") != "BPE" else {"merges": []}
+    settings = {"model": {"type": "BPE", **merges, **model, "vocab": vocabulary}, "added_tokens": [END, *more]}
+    return json.dumps({"version": "1.0", "pre_tokenizer": pre, "normalizer": normalizer, **settings}).encode()
+
+
+def unigram(pieces: list[str], unk_id: int | None, **model: Any) -> bytes:
+    settings = json.loads(file([], **model))
+    vocabulary = [[piece, -1.0] for piece in ["</s>", "<unk>", *pieces]]
+    return json.dumps(settings | {"model": {"type": "Unigram", "unk_id": unk_id, "vocab": vocabulary, **model}}).encode()
+
+
+def without(pieces: list[str], *left_out: str) -> list[str]:
+    return [piece for piece in pieces if piece not in left_out]
+
+
+WORD_PIECE = {"type": "WordPiece", "continuing_subword_prefix": "##", "max_input_chars_per_word": 9}
+
+
+@pytest.mark.parametrize(
+    ("content", "missing"),
+    [
+        (file(without(ALPHABET, "q", "z"), pre=BYTE_LEVEL), "0x71 'q', 0x7a 'z'"),
+        (file(without(ALPHABET, "Ġ"), pre=BYTE_LEVEL), "1 byte .*0x20 ' '"),
+        (file(without(ALPHABET, "Ã"), pre=BYTE_LEVEL), "1 byte .*0xc3,"),
+        (file(without(ALPHABET, "q"), normalizer={"type": "ByteLevel"}), "1 byte .*0x71 'q'"),
+        (file(["a"], pre=BYTE_LEVEL), "242 bytes .*0x00 .* 226 more"),
+        (file(without(BYTES, "<0xE2>"), byte_fallback=True), "1 byte .*0xe2,"),
+        (file(without(ASCII, "q")), "1 byte .*0x71 'q'"),
+        (file(ASCII), "characters"),
+        (file(ALPHABET, pre=BYTE_LEVEL, continuing_subword_prefix="##"), "243 bytes"),
+        (unigram([*ASCII, *BYTES], None, byte_fallback=True), "characters"),
+        (unigram(without(ASCII, "q"), None), "1 byte .*0x71 'q'"),
+        (file(["a"], type="WordLevel", unk_token="none"), "words"),
+        (file(["a"], unk_token="none", **WORD_PIECE), "words"),
+    ],
+)
+def test_encoder_vocabulary_that_lacks_text_is_refused(content, missing):
+    with pytest.raises(UserError, match=missing):
+        Encoder(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (file(ALPHABET, pre=BYTE_LEVEL), "any text é漢"),
+        (file(without(ALPHABET, "Á", "õ", "ÿ"), pre=BYTE_LEVEL), "bytes that UTF-8 never has"),
+        (file(without(ALPHABET, *"QZ"), pre=BYTE_LEVEL, normalizer={"type": "Lowercase"}), "Quiz Z"),
+        (file(without(ALPHABET, "Ċ"), pre=BYTE_LEVEL, added=["\n"]), "a\nb"),
+        (file(BYTES, byte_fallback=True), "any text é漢"),
+    ],
+)
+def test_encoder_vocabulary_that_never_meets_what_it_lacks_is_taken(content, text):
+    encoder = Encoder(content)
+    assert encoder.unknown_id is None
+    assert len(encoder.encode(pa.array([text], pa.large_string()))[0]) > 0
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        file(without(ALPHABET, "q"), pre=BYTE_LEVEL, unk_token="<unk>"),
+        file(without(ASCII, "q"), unk_token="<unk>"),
+        file(without(BYTES, "<0x71>"), byte_fallback=True, unk_token="<unk>"),
+        file(["a"], type="WordLevel", unk_token="<unk>"),
+        unigram(["a"], 1),
+    ],
+)
+def test_encoder_unknown_text_becomes_the_unknown_token(content):
+    encoder = Encoder(content)
+    assert encoder.unknown_id == 1
+    assert 1 in encoder.encode(pa.array(["q"], pa.large_string()))[0]

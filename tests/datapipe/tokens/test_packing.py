@@ -1,8 +1,7 @@
-"""Packing: every token once and in order, no row too long, and each method as its definition has it."""
+"""Packing: every token once and in order, each method as its definition has it, padding within its limit."""
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.columns import key_matrix
-from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
-from tests.oracles import pack as oracle
+from tests.oracles import packing as packing_oracle
 
 documents = st.lists(st.integers(1, 70), max_size=60)
 methods_and_lengths = st.one_of(
@@ -28,19 +26,19 @@ def packed_by(lengths: list[int], method: str, sequence_length: int, min_piece: 
     return pack(np.array(lengths, np.int64), sequence_length, method, *options)  # type: ignore[arg-type]
 
 
-def rows_of(packed: PackedRows) -> list[list[oracle.Chunk]]:
+def rows_of(packed: PackedRows) -> list[list[packing_oracle.Chunk]]:
     pieces = list(zip(packed.piece_document.tolist(), packed.piece_start.tolist(), packed.piece_length.tolist()))
     return [pieces[start:stop] for start, stop in zip(packed.row_offsets[:-1], packed.row_offsets[1:])]
 
 
-def expected_rows(lengths: list[int], method: str, sequence_length: int, min_piece: int) -> list[list[oracle.Chunk]]:
+def expected_rows(lengths: list[int], method: str, sequence_length: int, min_piece: int) -> list[list[packing_oracle.Chunk]]:
     if method == "concat":
-        return oracle.cut_stream(lengths, sequence_length)
+        return packing_oracle.cut_stream(lengths, sequence_length)
     if method == "buckets":
-        return oracle.buckets(lengths, sequence_length, min(min_piece, sequence_length))
-    pieces = oracle.split_documents(lengths, sequence_length)
+        return packing_oracle.buckets(lengths, sequence_length, min(min_piece, sequence_length))
+    pieces = packing_oracle.split_documents(lengths, sequence_length)
     sizes = [length for _, _, length in pieces]
-    rows = oracle.best_fit(sizes, oracle.by_length(sizes), sequence_length)
+    rows = packing_oracle.best_fit(sizes, packing_oracle.by_length(sizes), sequence_length)
     return [[piece for piece, row in zip(pieces, rows) if row == number] for number in range(max(rows, default=-1) + 1)]
 
 
@@ -111,22 +109,96 @@ def test_assemble_takes_rows_in_any_order_and_some_alone():
     assert len(key_matrix(turned.column("keys").flatten())) == sum(len(row["keys"]) for row in turned.to_pylist())
 
 
-@pytest.mark.real
-@pytest.mark.slow
-def test_pack_real_lengths_pads_at_most_a_thousandth(real_data):
-    """Lengths of real web pages, as they are and in pools of 10,000 drawn from them."""
+S = 2048
+crowded = st.tuples(st.integers(5, 40), st.integers(2, 40)).flatmap(
+    lambda spread: st.lists(st.integers(spread[0], spread[0] + spread[1] // 8), min_size=2, max_size=40)
+)
+"""Lengths close to each other, which best fit pads."""
+padded_documents = st.one_of(st.lists(st.integers(1, 70), max_size=40), crowded)
+sequence_lengths = st.sampled_from([1, 2, 7, 16, 33, 64])
+limits = st.sampled_from([0.0, 0.01, 0.02, 0.2, 1.0])
 
-    def unpacked(path):
-        with pa.input_stream(str(real_data / path), compression="zstd") as stream:
-            return stream.read()
 
-    encoder = Encoder(unpacked("tokenizers/gpt2/tokenizer.json.zst"))
-    lengths: list[int] = []
-    for name in ("cleaneval_web", "govuk_news", "govuk_commoncrawl_wet"):
-        texts = [json.loads(line)["text"] for line in unpacked(f"prose/{name}.jsonl.zst").splitlines()]
-        _, offsets = encoder.encode(pa.array(texts))
-        lengths += (np.diff(offsets) + 1).tolist()
-    rng = np.random.default_rng(2)
-    for pool in (np.array(lengths), *(rng.choice(lengths, 10_000) for _ in range(5))):
-        counted = count(pack(pool, 2048, "best_fit"), pool, 2048)
-        assert counted.padding_tokens <= 0.001 * 2048 * counted.rows
+def packed_within(lengths, sequence_length: int, limit: float) -> PackedRows:
+    return pack(np.asarray(lengths, np.int64), sequence_length, "best_fit", max_padding=limit)
+
+
+def rooms_of(packed: PackedRows, sequence_length: int) -> np.ndarray:
+    return sequence_length - np.array([sum(length for _, _, length in row) for row in rows_of(packed)], np.int64)
+
+
+def counted_share(packed: PackedRows, sequence_length: int) -> float:
+    """Share of padding in all rows but the emptiest."""
+    rooms = np.sort(rooms_of(packed, sequence_length))[:-1]
+    return float(rooms.sum() / (len(rooms) * sequence_length)) if len(rooms) else 0.0
+
+
+def is_kept(packed: PackedRows, sequence_length: int, limit: float) -> bool:
+    """Whether the limit is kept, or no fewer rows can hold the tokens."""
+    return counted_share(packed, sequence_length) <= limit or rooms_of(packed, sequence_length).sum() < sequence_length
+
+
+@given(padded_documents, sequence_lengths, limits)
+@settings(deadline=None)
+def test_pack_any_lengths_holds_every_token_once_and_keeps_the_limit(lengths, sequence_length, limit):
+    best_fit, packed = (packed_within(lengths, sequence_length, share) for share in (1.0, limit))
+    tokens = [(document, start + t) for row in rows_of(packed) for document, start, length in row for t in range(length)]
+    assert sorted(tokens) == [(document, t) for document, length in enumerate(lengths) for t in range(length)]
+    rooms = rooms_of(packed, sequence_length)
+    assert np.all((rooms >= 0) & (rooms < sequence_length))
+    assert is_kept(packed, sequence_length, limit)
+    if is_kept(best_fit, sequence_length, limit):
+        assert rows_of(packed) == rows_of(best_fit)
+    else:
+        assert packed.num_rows < best_fit.num_rows
+
+
+@given(padded_documents, sequence_lengths, limits)
+@settings(deadline=None)
+def test_pack_equals_rows_emptied_by_definition(lengths, sequence_length, limit):
+    chunks = packing_oracle.split_documents(lengths, sequence_length)
+    sizes = [length for _, _, length in chunks]
+    by_best_fit = packing_oracle.best_fit(sizes, packing_oracle.by_length(sizes), sequence_length)
+    expected = packing_oracle.pack(chunks, by_best_fit, lengths, sequence_length, limit)
+    packed = packed_within(lengths, sequence_length, limit)
+    assert rows_of(packed) == [[expected.chunks[chunk] for chunk in sorted(held)] for held in expected.held if held]
+    is_split = {document for document, _, length in expected.chunks if length < lengths[document] <= sequence_length}
+    counted = count(packed, np.array(lengths, np.int64), sequence_length)
+    assert packed.split_for_padding == counted.split_for_padding == len(is_split)
+    assert counted.split_documents == len(is_split) + sum(length > sequence_length for length in lengths)
+
+
+@given(st.integers(1, 80), st.integers(1, 300), sequence_lengths, limits)
+@settings(deadline=None)
+def test_pack_equal_lengths_splits_as_few_documents_as_any_layout_must(length, num_docs, sequence_length, limit):
+    """Of n documents of L tokens, R rows hold at most R · (S // L) whole ones."""
+    packed = packed_within([length] * num_docs, sequence_length, limit)
+    if length <= sequence_length:
+        assert packed.split_for_padding == max(0, num_docs - packed.num_rows * (sequence_length // length))
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("lengths", "padded", "most_split", "most_short"),
+    [
+        pytest.param([1100] * 10_000, 0.46, 0.452, 0.0, id="1100"),
+        pytest.param([205] * 10_000, 0.09, 0.082, 0.63, id="205"),
+        pytest.param([700, 1900] * 5_000, 0.15, 0.106, 0.06, id="700-1900"),
+        pytest.param(list(range(1050, 1900)) * 10, 0.27, 0.268, 0.01, id="1050-1899"),
+    ],
+)
+def test_pack_lengths_that_best_fit_pads_keep_the_limit_with_few_short_pieces(lengths, padded, most_split, most_short):
+    lengths = np.array(lengths, np.int64)
+    assert counted_share(packed_within(lengths, S, 1.0), S) >= padded
+    packed = packed_within(lengths, S, 0.02)
+    assert counted_share(packed, S) <= 0.02
+    assert packed.split_for_padding <= most_split * len(lengths)
+    pieces = packed.piece_length[packed.piece_length != lengths[packed.piece_document]]
+    assert np.count_nonzero(pieces < S // 16) <= most_short * len(pieces)
+
+
+def test_pack_spread_lengths_keep_all_documents_whole():
+    lengths = np.maximum(1, np.random.default_rng(1).lognormal(6.4, 1.06, 10_000)).astype(np.int64)
+    packed = packed_within(lengths, S, 0.02)
+    assert packed.split_for_padding == 0
+    assert rows_of(packed) == rows_of(packed_within(lengths, S, 1.0))

@@ -1,16 +1,30 @@
-"""The patterns: each cuts as published, and the mixture file knows them all."""
+"""Texts are cut exactly as `tokenizers` cuts them, by every published pattern; long texts are cut, and words are counted."""
 
 from __future__ import annotations
 
-import json
+import re
+import time
+from collections import Counter
 from typing import get_args
 
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Regex, pre_tokenizers
 
 from datapipe.config.tokenizer_spec import PatternName
+from datapipe.tokens import word_counts as module
+from datapipe.tokens.character_classes import CLASSES, NUM_CODES, ask_engine, engine_classes
+from datapipe.tokens.cuts import cut_long_texts
 from datapipe.tokens.patterns import PATTERNS, splitter
-from datapipe.tokens.training import train_tokenizer
+from datapipe.tokens.published_patterns import GPT2
+from datapipe.tokens.published_patterns import PATTERNS as PUBLISHED
+from datapipe.tokens.vocabulary import byte_alphabet
+from datapipe.tokens.word_counts import LONGEST_WORD, WordCounts, counted, counted_words
+from tests.oracles.pretokens import ATOMS, NAMED, SPACES, hard_texts, pretoken_ends, reference
+from tests.support import kernel_table
 
 CL100K = [["It", "'s"], ["DON", "'T"], ["in", "Ġ", "123", "4"], ["theHTMLPage"], ["a", "/Ċ", "/b"], ["(Ċ", "x"], ["ĉx"]]
 CASES = {
@@ -29,13 +43,209 @@ def test_pattern_cuts_as_published(pattern):
         assert [word for word, _ in splitter(pattern).pre_tokenize_str(text)] == words
 
 
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_pattern_in_a_trained_tokenizer_is_that_of_the_table(pattern):
-    content = train_tokenizer([pa.array(["a b a b"], pa.large_string())], 260, pattern=pattern)
-    *splits, byte_level = json.loads(content)["pre_tokenizer"]["pretokenizers"]
-    assert [split["pattern"]["Regex"] for split in splits] == PATTERNS[pattern]
-    assert (byte_level["type"], byte_level["use_regex"]) == ("ByteLevel", False)
-
-
 def test_patterns_of_the_mixture_file_are_those_of_the_table():
     assert get_args(PatternName) == tuple(PATTERNS)
+
+
+RUNS = [
+    before + run + after
+    for before in ("", "a", "1", "!", "中", "\x01")
+    for run in (" ", "  ", "\n", " \n", "\n ", "\n\n  ", "  \n\n", " \r\n \t", "\t\t", "\u3000\u3000", "\x85 ", "\xa0", "\x1c ")
+    for after in ("", "a", "1", "!", "中", "'s", "\x01", "\u0301")
+]
+SPACED = [f"{one}{other}x{one} {other}\n{one}" for one in SPACES for other in SPACES]
+
+
+def cut(name: str, texts: list[str]) -> list[list[int]]:
+    """Where the pieces of each text end, all texts given at once."""
+    encoded = [text.encode() for text in texts]
+    offsets = np.cumsum([0, *map(len, encoded)], dtype=np.int64)
+    ends = np.empty(offsets[-1], np.int64)
+    num_pieces = PUBLISHED[NAMED[name]].cut(offsets, np.frombuffer(b"".join(encoded), np.uint8), ends)
+    parts = np.split(ends[:num_pieces], np.searchsorted(ends[:num_pieces], offsets[1:-1], "right"))
+    return [(part - start).tolist() for part, start in zip(parts, offsets[:-1], strict=True)]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_cut_hard_texts_equals_tokenizers(name):
+    splitter, texts = reference(NAMED[name]), [*RUNS, *SPACED, *hard_texts(np.random.default_rng(7), 500)]
+    for text, ends in zip(texts, cut(name, texts), strict=True):
+        assert ends == pretoken_ends(splitter, text), text
+
+
+atoms = st.sampled_from([atom for _, group in ATOMS for atom in group]) | st.characters(codec="utf-8")
+
+
+@given(texts=st.lists(st.lists(atoms), max_size=3))
+@settings(deadline=None)
+def test_cut_any_text_equals_tokenizers(texts):
+    joined = ["".join(atoms) for atoms in texts] + [""]
+    for name, expressions in NAMED.items():
+        assert cut(name, joined) == [pretoken_ends(reference(expressions), text) for text in joined]
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_cut_any_bytes_ends_every_document(name):
+    generator = np.random.default_rng(3)
+    lengths = generator.integers(0, 30, 400)
+    lengths[::50] = 0
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    data = generator.integers(0, 256, offsets[-1], dtype=np.uint8)
+    data[generator.random(len(data)) < 0.5] |= 0xC0  # many characters that are cut off
+    ends = np.zeros(len(data), np.int64)
+    num_pieces = PUBLISHED[NAMED[name]].cut(offsets, data, ends)
+    assert (np.diff(ends[:num_pieces]) > 0).all()
+    assert ends[0] > 0
+    assert set(offsets[1:].tolist()) - {0} <= set(ends[:num_pieces].tolist())
+
+
+LONG = [" ", "\n", " \n", "   \n   ", "a", "A", "中A", "\u0301", "1", "!", "'", "/\n", "\x01", "カ・"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(kernel_table.RUNS_AS_PYTHON, reason="times compiled kernels")
+@pytest.mark.parametrize("name", ["gpt2-0", "gpt2-3", "cl100k-4", "cl100k-11", "o200k-12", "deepseek-14"])
+def test_cut_one_long_run_takes_linear_time(name):
+    """Twenty times as much takes some twenty times as long; a quadratic kernel takes four hundred times."""
+    for run in LONG:
+        for frame in ("{0}", "a{0}b", " {0} "):
+            short, long = (frame.format(run * (size // len(run))).encode() for size in (50_000, 1_000_000))
+            assert seconds(name, long) < 100 * seconds(name, short) + 0.02, (run, frame)
+
+
+def seconds(name: str, text: bytes) -> float:
+    """The least of three."""
+    data, ends, taken = np.frombuffer(text, np.uint8), np.zeros(len(text), np.int64), []
+    for _ in range(3):
+        started = time.thread_time()
+        PUBLISHED[NAMED[name]].cut(np.array([0, len(text)]), data, ends)
+        taken.append(time.thread_time() - started)
+    return min(taken)
+
+
+DIGIT = 1 << len(CLASSES)
+CODES = np.array([code for code in range(NUM_CODES) if not 0xD800 <= code < 0xE000])
+ASSIGNED = CODES[(CODES < 0x40000) | (CODES // 0x1000 == 0xE0)]
+
+
+def held_by(expression: str, text: str) -> np.ndarray:
+    """Which characters match, one at a time."""
+    found = pre_tokenizers.Split(Regex(expression), "removed", invert=True).pre_tokenize_str(text)
+    places = [place for _, (start, stop) in found for place in range(start, stop)]
+    held = np.zeros(len(text), bool)
+    held[places] = True
+    return held
+
+
+@pytest.mark.medium
+def test_engine_classes_are_kept_and_read_again(tmp_path, monkeypatch):
+    before = engine_classes()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    engine_classes.cache_clear()
+    asked = engine_classes()
+    engine_classes.cache_clear()
+    assert np.array_equal(asked, engine_classes())
+    assert np.array_equal(asked, before)
+    assert len(list((tmp_path / "datapipe").iterdir())) == 1
+
+
+@pytest.mark.slow
+def test_engine_classes_code_points_equal_single_matches():
+    """All of the planes that have characters, and one in a hundred of the others."""
+    codes = np.union1d(ASSIGNED, CODES[::100])
+    text = "".join(map(chr, codes))
+    table = engine_classes()[codes]
+    for bit, name in enumerate(CLASSES):
+        assert np.array_equal(table >> bit & 1 == 1, held_by(name, text)), name
+    letters = sum(1 << CLASSES.index(rf"\p{{{kind}}}") for kind in ("Lu", "Lt", "Ll", "Lm", "Lo"))
+    assert np.array_equal(table & letters != 0, held_by(r"\p{L}", text))
+    others = letters | 1 << CLASSES.index(r"\p{N}") | 1 << CLASSES.index(r"\s")
+    assert np.array_equal(table & others == 0, held_by(r"[^\s\p{L}\p{N}]", text))
+    assert np.array_equal(table & 1 << CLASSES.index(r"\s") == 0, held_by(r"\S", text))
+
+
+@pytest.mark.slow
+def test_engine_classes_every_code_point_equals_asking_about_all():
+    assert np.array_equal(engine_classes(), ask_engine((range(0xD800), range(0xE000, NUM_CODES))))
+
+
+@pytest.mark.slow
+def test_byte_level_splits_as_oniguruma_does_at_every_code_point():
+    """`ByteLevel` has the GPT-2 pattern built in; it must be the same engine, with the same classes."""
+    built_in = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    split = pre_tokenizers.Split(Regex(GPT2), "isolated")
+    for shape in ("{0}", " {0}a1", "!{0} "):
+        for codes in np.array_split(ASSIGNED, 20):  # `ByteLevel` takes minutes for a text of a megabyte and many pieces
+            text = "".join(shape.format(chr(code)) for code in codes)
+            found, expected = (step.pre_tokenize_str(text) for step in (built_in, split))
+            assert {at for _, at in found} ^ {at for _, at in expected} == set()
+
+
+def place_of_cut(data: bytes, limit: int) -> int:
+    """The first space between letters past a limit; the end where there is none."""
+    found = re.search(rb"(?<=[A-Za-z]) (?=[A-Za-z])", data[limit - 1 :]) if len(data) > limit else None
+    return limit - 1 + found.start() if found else len(data)
+
+
+@given(st.lists(st.text("ab é\n 漢.", max_size=200), max_size=8), st.integers(1, 30), st.integers(0, 3))
+@settings(deadline=None)
+def test_cut_any_texts_cuts_at_first_space_between_letters_past_each_limit(texts, limit, skipped):
+    pieces, first = cut_long_texts(pa.array(["x" * skipped, *texts], pa.large_string()).slice(1), limit)
+    found = pieces.to_pylist()
+    for text, start, stop in zip(texts, first[:-1], first[1:], strict=True):
+        rest, expected = text.encode(), list[str]()
+        while rest or not expected:
+            place = place_of_cut(rest, limit)
+            expected, rest = [*expected, rest[:place].decode()], rest[place:]
+        assert found[start:stop] == expected
+
+
+def test_cut_place_beyond_search_window_is_found():
+    text = "x" * 300_000 + " y" + "z" * 300_000
+    pieces, first = cut_long_texts(pa.array([text], pa.large_string()), 1000)
+    assert [len(piece) for piece in pieces.to_pylist()] == [300_000, 300_002]
+    assert first.tolist() == [0, 2]
+
+
+ALPHABET = byte_alphabet()
+
+
+def _column(*texts: str) -> pa.Array:
+    return pa.array(texts, pa.large_string())
+
+
+def _counts(table: pa.Table) -> dict[bytes, int]:
+    assert len(set(table["word"].to_pylist())) == len(table)
+    return dict(zip(table["word"].to_pylist(), table["count"].to_pylist()))
+
+
+@given(st.lists(st.text(max_size=60), max_size=8), st.sampled_from(sorted(PATTERNS)))
+def test_any_texts_have_the_words_of_tokenizers(texts, pattern):
+    split = splitter(pattern)
+    spelled = Counter(word for text in texts for word, _ in split.pre_tokenize_str(text))
+    expected = {bytes(ALPHABET[letter] for letter in word): count for word, count in spelled.items()}
+    assert _counts(counted([_column(*texts)], pattern)) == expected
+
+
+def test_counts_do_not_depend_on_arrays_slices_and_sums(monkeypatch):
+    texts = [f"the {number % 7} words of a text {'x' * (number % 5)}, {number}\n" for number in range(300)]
+    whole = _counts(counted([_column(*texts)], "gpt2"))
+    monkeypatch.setattr(module, "_MOST_UNSUMMED", 3)
+    monkeypatch.setattr(module, "_SLICE_BYTES", 64)
+    assert counted([_column("", "")], "gpt2").schema == module.COUNTED
+    words = WordCounts()
+    for text in texts:
+        for part in counted_words(_column("not counted", text).slice(1), "gpt2"):
+            words.add(part)
+    assert _counts(words.total()) == whole
+    assert sum(len(word) * count for word, count in whole.items()) == sum(len(text) for text in texts)
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "漢", "𝒂"])
+def test_a_long_word_counts_as_pieces_that_end_where_characters_do(letter):
+    word = "b" + letter * LONGEST_WORD
+    found = _counts(counted([_column(f"x {word} {word}")], "gpt2"))
+    pieces = {piece: count for piece, count in found.items() if len(piece) > 1}
+    assert all(len(piece) <= LONGEST_WORD and piece.decode() for piece in pieces)
+    assert sum(len(piece) * count for piece, count in found.items()) == len(f"x {word} {word}".encode())
+    assert min(pieces.values()) == 2

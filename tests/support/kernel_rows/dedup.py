@@ -11,25 +11,24 @@ from datapipe.kernels.dedup.substring_tokens import token_rules
 from datapipe.kernels.dedup.word_characters import word_table
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.types import input_record
-from tests.oracles import buckets as buckets_oracle
-from tests.oracles import case_folding as folding_oracle
+from tests.oracles import case_folding as case_folding_oracle
 from tests.oracles import components as components_oracle
-from tests.oracles import minhash as minhash_oracle
+from tests.oracles import dedup as dedup_oracle
 from tests.oracles import substring as substring_oracle
-from tests.oracles import text_units as units_oracle
+from tests.oracles import text_units as text_units_oracle
 from tests.support.kernel_table import Case, Steps, columns, joined, offsets_of, room, row
 
 
 @row(text_hashes.hash_texts)
 def hash_texts(case: Case) -> Steps:
     yield [case.offsets, case.data], room(len(case.texts), np.uint64, np.uint64)
-    yield None, columns(map(buckets_oracle.text_hash, case.texts), 2)
+    yield None, columns(map(dedup_oracle.text_hash, case.texts), 2)
 
 
 @row(text_hashes.squeeze_space, valid_only=True)
 def squeeze_space(case: Case) -> Steps:
     yield [case.offsets, case.data], [*room(len(case.offsets), np.int64), *room(len(case.data), np.uint8)]
-    texts = [buckets_oracle.squeeze_space(text.decode()).encode() for text in case.texts]
+    texts = [dedup_oracle.squeeze_space(text.decode()).encode() for text in case.texts]
     yield None, [offsets_of(texts), joined(texts)]
 
 
@@ -38,7 +37,7 @@ def fold_case(case: Case) -> Steps:
     size = case_folding.GROWTH * sum(map(len, case.texts)) + len(case.texts)
     outputs = [*room(len(case.offsets), np.int64), *room(size, np.uint8)]
     yield [case.offsets, case.data, case_folding.text_folding()], outputs
-    texts = list(map(folding_oracle.folded, case.texts))
+    texts = list(map(case_folding_oracle.folded, case.texts))
     yield None, [offsets_of(texts), joined(texts)]
 
 
@@ -59,7 +58,7 @@ def find_contents(case: Case, without_letters: bool) -> Steps:
         signs = [b"7" if document % 2 else b"!" for document in range(len(case.texts))]
         case = case.having(b"".join(b" " if byte % 3 else sign for byte in text) for sign, text in zip(signs, case.texts))
     yield [case.offsets, case.data, word_table()], room(len(case.texts), np.uint8)
-    kinds = [set(map(folding_oracle.category, folding_oracle.visible(text))) for text in case.texts]
+    kinds = [set(map(case_folding_oracle.category, case_folding_oracle.visible(text))) for text in case.texts]
     yield None, [[2 if "L" in found else int("N" in found) for found in kinds]]
 
 
@@ -70,7 +69,7 @@ _NGRAM, _NUM_PERM, _NUM_BANDS = 3, 7, 2
 def _signatures(case: Case, by_character: bool = False) -> tuple[minhash.Permutations, list[tuple[int, int, list[int]]]]:
     chosen = minhash.permutations(case.seed, _NUM_PERM)
     a, b = chosen.a.tolist(), chosen.b.tolist()
-    return chosen, [minhash_oracle.signature(text, a, b, _NGRAM, by_character) for text in case.texts]
+    return chosen, [dedup_oracle.signature(text, a, b, _NGRAM, by_character) for text in case.texts]
 
 
 @row(minhash.sign, False)
@@ -86,7 +85,7 @@ def sign(case: Case, by_character: bool) -> Steps:
 @row(minhash.band)
 def band(case: Case) -> Steps:
     _, signatures = _signatures(case)
-    rows = minhash_oracle.band_rows(signatures, _NGRAM, _NUM_BANDS)
+    rows = dedup_oracle.band_rows(signatures, _NGRAM, _NUM_BANDS)
     num_words, word_hashes, signed = columns(signatures, 3)
     arrays = [np.array(num_words, np.int64), np.array(word_hashes, np.uint64)]
     signed = np.array(signed, np.uint32).reshape(-1, _NUM_PERM)
@@ -191,6 +190,6 @@ def find_units(case: Case, unit: str, normalize: Any, min_chars: int) -> Steps:
     units = [
         (document, start + begin, stop - begin, *both)
         for document, (start, text) in enumerate(zip(case.begins, case.texts))
-        for begin, stop, both in units_oracle.units(text.decode(), unit, normalize, min_chars)
+        for begin, stop, both in text_units_oracle.units(text.decode(), unit, normalize, min_chars)
     ]
     yield len(units), columns(units, 5)

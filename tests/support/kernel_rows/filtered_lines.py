@@ -10,8 +10,7 @@ import numpy as np
 from datapipe.kernels.filters import c4, citations, line_rules
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.types import input_record
-from tests.oracles import c4 as c4_oracle
-from tests.oracles import line_rules as oracle
+from tests.oracles import lines as lines_oracle
 from tests.support.kernel_table import Case, Steps, columns, grouped, joined, offsets_of, room, row
 
 _OF_C4 = b"[12]|[]|[1[2]3]|[edit]|[Edit]|[citation needed]|[citation|Lorem Ipsum|lorem|JavaScript|java script|{|Terms of Use"
@@ -29,7 +28,7 @@ def _citations(case: Case, lines: Sequence[bytes]) -> tuple[np.ndarray, list[int
     brackets = np.flatnonzero(case.data == ord("["))
     sizes = dict.fromkeys(brackets.tolist(), 0)
     for start, line in zip(case.lines.starts.tolist(), lines, strict=True):
-        sizes |= {start + citation.start(): len(citation.group()) for citation in c4_oracle.CITATION.finditer(line)}
+        sizes |= {start + citation.start(): len(citation.group()) for citation in lines_oracle.CITATION.finditer(line)}
     return brackets, list(sizes.values())
 
 
@@ -48,7 +47,7 @@ def cut_citations(case: Case) -> Steps:
     starts, stops = case.lines.starts, case.lines.starts + case.lines.lengths
     outputs = [*room(len(starts), np.int64, np.int32), *room(int(stops[-1] - starts[0]) - sum(sizes), np.uint8)]
     yield [case.lines, case.data, brackets, np.array(sizes, np.int64)], outputs
-    clean = list(map(c4_oracle.without_citations, lines))
+    clean = list(map(lines_oracle.without_citations, lines))
     between = [case.data[stop:start].tobytes() for stop, start in zip(stops[:-1], starts[1:], strict=True)]
     texts = [line + gap for line, gap in zip(clean, [*between, b""], strict=True)]
     yield None, [offsets_of(texts)[:-1], list(map(len, clean)), joined(texts)]
@@ -57,14 +56,14 @@ def cut_citations(case: Case) -> Steps:
 @row(c4.classify_lines)
 def classify_c4_lines(case: Case) -> Steps:
     case, lines = _with_c4(case)
-    clean = list(map(c4_oracle.without_citations, lines))
+    clean = list(map(lines_oracle.without_citations, lines))
     lengths = np.array(list(map(len, clean)), np.int32)
     starts = np.cumsum([0, *(lengths + 1)], dtype=np.int64)[:-1]
     flags = case.generator.integers(0, 2, 7) if case.seed % 2 else np.array([0, 1, 0, 1, 1, 1, 1])
     limits = c4.Limits(case.seed % 4, 7, *flags.astype(bool).tolist())
     record = input_record(citations.CleanLines, (starts, lengths, joined(line + b"\n" for line in clean)))
     yield [case.lines, case.data, record, mark_table(), limits], room(len(clean), np.uint8)
-    yield None, [[c4_oracle.reason(line, without, list(map(int, limits))) for line, without in zip(lines, clean)]]
+    yield None, [[lines_oracle.reason(line, without, list(map(int, limits))) for line, without in zip(lines, clean)]]
 
 
 @row(c4.sum_documents)
@@ -96,7 +95,7 @@ def join_lines(case: Case) -> Steps:
     clean = input_record(citations.CleanLines, (starts, lengths, case.data))
     yield [case.lines.doc_offsets, clean, kept, keep, mark_table()], outputs
     documents = grouped(case.lines.doc_offsets, list(zip(case.spans(starts, lengths), kept)))
-    joint = [c4_oracle.joined([line for line, is_kept in own if is_kept]) for own in documents]
+    joint = [lines_oracle.joined([line for line, is_kept in own if is_kept]) for own in documents]
     texts = [text if is_kept else b"" for text, is_kept in zip(joint, keep)]
     yield None, [offsets_of(texts), joined(texts)]
 
@@ -121,7 +120,7 @@ def _with_rules(case: Case) -> tuple[Case, list[tuple[int, int, int, bytes]], li
     )
     symbols = rng.choice(["", "|-"])
     lines = case.spans(case.lines.starts, case.lines.lengths)
-    return case, [oracle.classified(line, limits, symbols) for line in lines], limits, symbols
+    return case, [lines_oracle.classified(line, limits, symbols) for line in lines], limits, symbols
 
 
 @row(line_rules.classify_lines)
@@ -159,5 +158,5 @@ def write_texts(case: Case) -> Steps:
     documents = grouped(case.lines.doc_offsets, list(zip(starts, lengths, reasons, rests)))
     for begin, text, own, is_kept in zip(case.begins, case.texts, documents, keep):
         lines = [(start - begin, start + length - begin, reason, rest) for start, length, reason, rest in own]
-        texts.append(oracle.written(text, lines) if is_kept else b"")
+        texts.append(lines_oracle.written(text, lines) if is_kept else b"")
     yield None, [offsets_of(texts), joined(texts)]

@@ -14,16 +14,11 @@ from datapipe.kernels.filters import code, fineweb, letters, prefix, quality, re
 from datapipe.kernels.text.raw_lines import find_raw_lines
 from datapipe.kernels.text.unicode_classes import class_table
 from datapipe.kernels.text.words import Lines, Words
-from tests.oracles import code as code_oracle
-from tests.oracles import fineweb as fineweb_oracle
-from tests.oracles import quality as quality_oracle
-from tests.oracles import repetition as repetition_oracle
-from tests.oracles import url as url_oracle
-from tests.oracles import url_lists as url_lists_oracle
-from tests.oracles import word_lists as word_lists_oracle
+from tests.oracles import filters as filters_oracle
+from tests.oracles import lines as lines_oracle
 from tests.oracles.case_folding import words as folded_words
-from tests.oracles.minhash import word_hash
-from tests.oracles.words import characters
+from tests.oracles.dedup import word_hash
+from tests.oracles.texts import characters
 from tests.support.kernel_table import Case, Steps, columns, grouped, joined, offsets_of, room, row
 
 _MARKERS = (b"generated", b"do not edit", b"the", b"aab", "é".encode())
@@ -43,21 +38,21 @@ def _containing(case: Case, extra: Sequence[bytes]) -> Case:
 @row(code.measure_code)
 def measure_code(case: Case) -> Steps:
     yield [case.offsets, case.data, class_table()], room((len(case.texts), 6), np.float64)
-    yield None, [[*map(code_oracle.measures, case.texts)]]
+    yield None, [[*map(filters_oracle.measures, case.texts)]]
 
 
 @row(code.measure_encoded)
 def measure_encoded(case: Case) -> Steps:
     case = _containing(case, _UNITS)
     yield [case.offsets, case.data, code.BYTE_KINDS], room((len(case.texts), 2), np.int64)
-    yield None, [[*map(code_oracle.encoded, case.texts)]]
+    yield None, [[*map(filters_oracle.encoded, case.texts)]]
 
 
 @row(code.first_lines)
 def first_lines(case: Case) -> Steps:
     num_lines = case.seed % 4
     yield [case.offsets, case.data, num_lines], room(len(case.texts), np.int64)
-    yield None, [[begin + len(code_oracle.beginning(text, num_lines)) for begin, text in zip(case.begins, case.texts)]]
+    yield None, [[begin + len(filters_oracle.beginning(text, num_lines)) for begin, text in zip(case.begins, case.texts)]]
 
 
 @row(code.find_markers)
@@ -77,7 +72,7 @@ def measure_ends(case: Case) -> Steps:
         raw = find_raw_lines(case.offsets, case.data, case.lines)
     inputs = [case.lines, raw, case.data, fineweb.ends_table(ends), short_chars]
     yield inputs, [np.zeros((len(case.texts), 3), np.int64)]
-    yield None, [[fineweb_oracle.of_text(text, ends, short_chars) for text in case.texts]]
+    yield None, [[filters_oracle.ends_of_text(text, ends, short_chars) for text in case.texts]]
 
 
 _LETTERS = "\nDéjà vu ё 漢字かなカナ ｶﾅ 한국어 ኢትዮጵያ ꀀꀁ ꕉ हिन्दी ไทยนี้ a\u0301 عَربي שָׁלוֹם 々〇Ⅳ"
@@ -133,19 +128,19 @@ def _by_document(case: Case, spans: Words | Lines) -> list[list[bytes]]:
 @row(quality.count_word_starts)
 def count_word_starts(case: Case) -> Steps:
     yield [case.offsets, case.data, class_table()], room(len(case.texts), np.int64)
-    yield None, [[*map(quality_oracle.word_starts, case.texts)]]
+    yield None, [[*map(filters_oracle.word_starts, case.texts)]]
 
 
 @row(quality.count_words)
 def count_words(case: Case) -> Steps:
     yield [case.words], [np.zeros((len(case.texts), 5), np.int64)]
-    yield None, [[*map(quality_oracle.of_words, _by_document(case, case.words))]]
+    yield None, [[*map(filters_oracle.quality_of_words, _by_document(case, case.words))]]
 
 
 @row(quality.count_symbols)
 def count_symbols(case: Case) -> Steps:
     yield [case.offsets, case.data], [np.zeros((len(case.texts), 3), np.int64)]
-    yield None, [[*map(quality_oracle.of_text, case.texts)]]
+    yield None, [[*map(filters_oracle.symbols_of_text, case.texts)]]
 
 
 @row(quality.count_stop_words, "exact", variant="exact")
@@ -155,7 +150,7 @@ def count_stop_words(case: Case, compare: str) -> Steps:
     table, scratch = quality.stop_word_table(_STOP_WORDS, compare != "exact"), np.zeros(len(_STOP_WORDS), np.int64)
     inputs = [case.words, case.data, class_table(), table, compare == "stripped", scratch]
     yield inputs, [np.zeros((len(case.texts), 2), np.int64)]
-    yield None, [[quality_oracle.stop_words(own, _STOP_WORDS, compare) for own in _by_document(case, case.words)]]
+    yield None, [[filters_oracle.stop_words(own, _STOP_WORDS, compare) for own in _by_document(case, case.words)]]
 
 
 @row(quality.count_lines, False)
@@ -163,7 +158,7 @@ def count_stop_words(case: Case, compare: str) -> Steps:
 def count_lines(case: Case, spaced: bool) -> Steps:
     bullets = np.array([ord(sign) for sign in _BULLETS])
     yield [case.lines, case.data, bullets, spaced], [np.zeros((len(case.texts), 2), np.int64)]
-    yield None, [[quality_oracle.of_lines(own, _BULLETS, spaced) for own in _by_document(case, case.lines)]]
+    yield None, [[filters_oracle.of_lines(own, _BULLETS, spaced) for own in _by_document(case, case.lines)]]
 
 
 _LARGE, _TINY = 1 << 16, 8
@@ -184,7 +179,7 @@ def join_lines(case: Case, joint_chars: int) -> Steps:
     outputs = [np.zeros_like(units.doc_offsets), *room(len(opens), np.uint64, np.int32)]
     yield [units, opens, joint_chars], outputs
     own_opens = grouped(units.doc_offsets, opens.tolist())
-    found = [repetition_oracle.paragraphs(*own, first, joint_chars) for own, first in zip(documents, own_opens)]
+    found = [filters_oracle.paragraphs(*own, first, joint_chars) for own, first in zip(documents, own_opens)]
     hashes, chars = ([entry for columns_of_doc in found for entry in columns_of_doc[part]] for part in (0, 1))
     yield None, [offsets_of(own for own, _ in found), hashes, chars]
 
@@ -196,7 +191,7 @@ def measure_units(case: Case, slots: int, every: bool) -> Steps:
     units, documents = _units(case.lines)
     scratch = [np.zeros(slots, np.uint64), np.zeros(slots, np.uint8)]
     yield [units, every, *scratch], [np.zeros((len(case.texts), 4), np.int64)]
-    yield None, [[repetition_oracle.of_units(*own, every) for own in documents]]
+    yield None, [[filters_oracle.of_units(*own, every) for own in documents]]
 
 
 @row(repetition.measure_ngrams, _LARGE, False)
@@ -207,17 +202,17 @@ def measure_ngrams(case: Case, slots: int, is_joined: bool) -> Steps:
     table = [np.zeros(slots, kind) for kind in (np.uint64, np.int32, np.int32)]
     outputs = [np.zeros(len(units.hashes), np.uint8), np.zeros((len(case.texts), 9), np.int64)]
     yield [units, is_joined, *table], outputs
-    depth = [length for hashes, _ in documents for length in repetition_oracle.depth(hashes)]
-    yield None, [depth, [repetition_oracle.of_words(*own, is_joined) for own in documents]]
+    depth = [length for hashes, _ in documents for length in filters_oracle.depth(hashes)]
+    yield None, [depth, [filters_oracle.repetition_of_words(*own, is_joined) for own in documents]]
 
 
 @row(repetition.walk_ngrams)
 def walk_ngrams(case: Case) -> Steps:
     units, documents = _units(case.words)
-    depth = np.array([length for hashes, _ in documents for length in repetition_oracle.depth(hashes)], np.uint8)
+    depth = np.array([length for hashes, _ in documents for length in filters_oracle.depth(hashes)], np.uint8)
     scratch = np.zeros(1 << (2 * len(units.hashes)).bit_length(), np.uint64)
     yield [units, depth, scratch], [np.zeros((len(case.texts), 9), np.int64)]
-    yield None, [[repetition_oracle.walked(*own) for own in documents]]
+    yield None, [[filters_oracle.walked(*own) for own in documents]]
 
 
 _PARTS = [b"http://", b"HTTPS://", b"https", b"://", b"www.", b"WWW.", b"/", b"?", b"#", b"@", b":", b"[", b"]", b"::1", b"."]
@@ -241,20 +236,20 @@ def _ranges(case: Case) -> list[np.ndarray]:
 def normalize(case: Case) -> Steps:
     case = _urls(case)
     yield _ranges(case), [*room(len(case.offsets), np.int64), *room(len(case.data), np.uint8)]
-    texts = list(map(url_oracle.normalized, case.texts))
+    texts = list(map(lines_oracle.normalized, case.texts))
     yield None, [offsets_of(texts), joined(texts)]
 
 
 @row(url.find_hosts)
 def find_hosts(case: Case) -> Steps:
-    case = case.having(map(url_oracle.normalized, _urls(case).texts), b"w.", b"//?ref")
+    case = case.having(map(lines_oracle.normalized, _urls(case).texts), b"w.", b"//?ref")
     yield [case.offsets, case.data], room(len(case.texts), np.int64, np.int64)
-    hosts = [url_oracle.host_range_without_www(text) for text in case.texts]
+    hosts = [lines_oracle.host_range_without_www(text) for text in case.texts]
     yield None, columns(((begin + start, begin + stop) for begin, (start, stop) in zip(case.begins, hosts)), 2)
 
 
 def _hashes(texts: Sequence[bytes]) -> np.ndarray:
-    return np.array([url_lists_oracle.hashed(text) for text in texts], np.uint64)
+    return np.array([lines_oracle.hashed(text) for text in texts], np.uint64)
 
 
 @row(url_lists.hash_backwards)
@@ -269,7 +264,7 @@ def fill_table(case: Case) -> Steps:
     hashes = _hashes(_urls(case).texts)
     size = 1 << max(1, (2 * len(hashes)).bit_length())
     yield [hashes], [np.zeros(size, np.uint64)]
-    yield None, [np.array(url_lists_oracle.table(hashes.tolist(), size), np.uint64)]
+    yield None, [np.array(lines_oracle.table(hashes.tolist(), size), np.uint64)]
 
 
 @row(url_lists.find_hashes)
@@ -285,7 +280,7 @@ def find_hashes(case: Case) -> Steps:
 def find_domains(case: Case) -> Steps:
     """Every other domain of two labels is in the list."""
     case = _urls(case)
-    domains = [url_lists_oracle.domains(host) for host in case.texts]
+    domains = [lines_oracle.domains(host) for host in case.texts]
     listed = sorted({own[-2:][0] for own in domains if own})[::2]
     yield [*_ranges(case), url_lists.hash_table(_hashes(listed))], room(len(case.texts), np.uint8)
     yield None, [[any(domain in listed for domain in own) for own in domains]]
@@ -301,7 +296,7 @@ def count_listed_words(case: Case, whole: bool) -> Steps:
     patterns = [b" " + pattern + b" " if whole else pattern.replace(b" ", b"") for pattern in _PATTERNS]
     inputs = [case.offsets, case.data, url_lists.automaton(patterns), first_soft, whole]
     yield inputs, room((len(case.texts), 2), np.int64)
-    occurring = [url_lists_oracle.occurring(patterns, text, whole) for text in case.texts]
+    occurring = [lines_oracle.occurring(patterns, text, whole) for text in case.texts]
     yield None, [[[sum(own[:first_soft]), sum(own[first_soft:])] for own in occurring]]
 
 
@@ -322,7 +317,7 @@ def find_listed(case: Case) -> Steps:
     table = word_lists.word_lists({tuple(map(word_hash, entry)): bits for entry, bits in entries.items()})
     inputs = [*fold_texts(case.offsets, case.data, word_folding()), table, np.array(masks, np.uint64)]
     yield inputs, [word_lists.ListedOut(*room(len(case.texts), *[np.int64] * 3))]
-    yield None, columns((word_lists_oracle.count(text, entries, mask) for text, mask in zip(case.texts, masks)), 3)
+    yield None, columns((filters_oracle.count(text, entries, mask) for text, mask in zip(case.texts, masks)), 3)
 
 
 @row(word_lists.hash_words)

@@ -22,7 +22,6 @@ from datapipe.kernels.learned.fasttext_labels import SIGMOID, SOFTMAX
 from datapipe.kernels.learned.text_features import character_kinds, room_for_counting
 from datapipe.kernels.types import input_record
 from tests.oracles import fasttext as oracle
-from tests.oracles import fasttext_training as training_oracle
 from tests.oracles import linear as linear_oracle
 from tests.support.kernel_table import Case, Steps, joined, offsets_of, room, row
 
@@ -196,7 +195,7 @@ def number_words(case: Case) -> Steps:
     )
     outputs = [vocabulary, *room(len(case.data) + 1, np.int32), *room(len(case.texts) + 1, np.int64)]
     yield [case.offsets[:-1], case.offsets[1:].copy(), case.data], outputs
-    texts, numbers = [training_oracle.words(text, set()) for text in case.texts], dict[bytes, int]()
+    texts, numbers = [oracle.trained_words(text, set()) for text in case.texts], dict[bytes, int]()
     ids = [numbers.setdefault(word, len(numbers)) for text in texts for word in text]
     done = [len(texts), len(ids), len(numbers)]
     counts = [ids.count(number) for number in range(len(numbers))]
@@ -207,7 +206,7 @@ _BUCKETS, _RUN, _CLASSES, _SEED, _TRAINED_DIM = 30, 3, 3, 9, 18
 
 
 def _vocabulary(case: Case) -> list[bytes]:
-    words = dict.fromkeys(word for text in case.texts for word in training_oracle.words(text, set()) if len(word) < 60)
+    words = dict.fromkeys(word for text in case.texts for word in oracle.trained_words(text, set()) if len(word) < 60)
     return list(words)[:100]
 
 
@@ -226,7 +225,7 @@ def list_grams(case: Case, least: int, most: int) -> Steps:
 @row(fasttext_training.randomise)
 def randomise(case: Case) -> Steps:
     yield [np.uint64(len(case.data))], room((5, 7), np.float32)
-    yield None, [training_oracle.random_rows(len(case.data), 5, 7)]
+    yield None, [oracle.random_rows(len(case.data), 5, 7)]
 
 
 @row(fasttext_training.train_epoch, SOFTMAX, variant="softmax")
@@ -244,8 +243,8 @@ def train_epoch(case: Case, loss: int) -> Steps:
         input_record(fasttext_training.Texts, (offsets, ids, targets, weights, order)),
         input_record(fasttext_training.Words, (np.array(codes, np.uint32), rows, offsets_of(grams), flat_grams)),
     ]
-    inputs = training_oracle.random_rows(_SEED, num_words + _BUCKETS, _TRAINED_DIM)
-    outputs = training_oracle.random_rows(_SEED + 1, _CLASSES, _TRAINED_DIM)
+    inputs = oracle.random_rows(_SEED, num_words + _BUCKETS, _TRAINED_DIM)
+    outputs = oracle.random_rows(_SEED + 1, _CLASSES, _TRAINED_DIM)
     scratch = fasttext_training.Scratch(
         queue=np.empty(8 * (_RUN + max(map(len, grams), default=0)) + 8, np.int64),
         run_hashes=np.empty(10, np.uint64),
@@ -262,9 +261,9 @@ def train_epoch(case: Case, loss: int) -> Steps:
             rows_by_text[-1] += [int(rows[word])] * int(rows[word] >= 0) + [num_words + gram for gram in grams[word]]
         buckets = oracle.run_buckets([*(words[word] for word in own), oracle.END_OF_LINE], _RUN, _BUCKETS)
         rows_by_text[-1] += [0, *(num_words + bucket for bucket in buckets)]
-    setting = training_oracle.Setting(rate=0.7, num_read=11, num_total=200, is_softmax=loss == SOFTMAX)
+    setting = oracle.Setting(rate=0.7, num_read=11, num_total=200, is_softmax=loss == SOFTMAX)
     trained = inputs.copy(), outputs.copy()
-    training_oracle.read_once(rows_by_text, lengths[order], targets[order], weights[order], setting, *trained)
+    oracle.read_once(rows_by_text, lengths[order], targets[order], weights[order], setting, *trained)
     yield None, [*trained, [], [], [], [], []]
 
 

@@ -1,4 +1,4 @@
-"""Rows of `datapipe/kernels/read`."""
+"""Rows of `datapipe/kernels/read`, `html` and `distributions.py`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from datapipe.kernels import distributions as kernels
+from datapipe.kernels.html import plain, tags
 from datapipe.kernels.read import delimited, json_values
 from datapipe.kernels.read.delimited import Signs
-from tests.oracles import delimited as oracle
-from tests.oracles import json_values as values_oracle
-from tests.support.kernel_table import Case, Steps, joined, offsets_of, room, row
+from tests.oracles import filters as filters_oracle
+from tests.oracles import html as html_oracle
+from tests.oracles import read as read_oracle
+from tests.oracles.html import plain as plain_text
+from tests.support.kernel_table import Case, Steps, columns, joined, offsets_of, room, row
+from tests.support.pages import page_of
 
 _DIALECTS = {
     "csv": Signs(44, 34),
@@ -22,7 +27,7 @@ _DIALECTS = {
 }
 
 
-def _table(case: Case, signs: Signs) -> tuple[np.ndarray, list[oracle.Row]]:
+def _table(case: Case, signs: Signs) -> tuple[np.ndarray, list[read_oracle.Row]]:
     """Rows of the texts of the case: some quoted as a writer does, some as they are, whatever stands in them."""
     sign, between = bytes([max(signs.quote, 34)]), bytes([signs.delimiter])
     values = [text if number % 3 else sign + text.replace(sign, sign * 2) + sign for number, text in enumerate(case.texts)]
@@ -31,7 +36,7 @@ def _table(case: Case, signs: Signs) -> tuple[np.ndarray, list[oracle.Row]]:
     odd = [value.translate(bytes.maketrans(b"',", sign + between)) for value in odd]
     ends = [b"\n", b"\r\n", b"\r", b"\n\n"]
     table = b"".join(own + ends[number % 4] for number, own in enumerate([*odd, *rows]))
-    return np.frombuffer(table, np.uint8), [found for found in oracle.rows(table, *signs) if found.has_end]
+    return np.frombuffer(table, np.uint8), [found for found in read_oracle.rows(table, *signs) if found.has_end]
 
 
 def find_rows(case: Case, signs: Signs) -> Steps:
@@ -41,11 +46,11 @@ def find_rows(case: Case, signs: Signs) -> Steps:
     yield len(found), [[], *([*map(get, found)] for get in (_start, _stop, lambda own: len(own.values)))]
 
 
-def _start(found: oracle.Row) -> int:
+def _start(found: read_oracle.Row) -> int:
     return found.start
 
 
-def _stop(found: oracle.Row) -> int:
+def _stop(found: read_oracle.Row) -> int:
     return found.stop
 
 
@@ -63,7 +68,7 @@ def copy_values(case: Case, signs: Signs) -> Steps:
     starts, stops = (np.array([span[side] for span in spans], np.int64) for side in (0, 1))
     outputs = [*room(len(spans) + 1, np.int64), *room(int((stops - starts).sum()), np.uint8)]
     yield [data, starts, stops, signs], outputs
-    values = [oracle.unquoted(data[start:stop].tobytes(), *signs) for start, stop in spans]
+    values = [read_oracle.unquoted(data[start:stop].tobytes(), *signs) for start, stop in spans]
     yield None, [offsets_of(values), joined(values)]
 
 
@@ -86,5 +91,59 @@ def flatten_values(case: Case) -> Steps:
     parts = [json.dumps(records, indent=1), json.dumps(records), *(json.dumps(record, indent=2) for record in records)]
     data = np.frombuffer("\n".join(parts).encode() + _ODD, np.uint8)
     yield [data], [np.zeros(3, np.int64), np.zeros_like(data)]
-    lines, depth, is_array = values_oracle.flattened(data.tobytes())
+    lines, depth, is_array = read_oracle.flattened(data.tobytes())
     yield None, [[depth, 1, int(is_array)], list(lines)]
+
+
+def _pages(case: Case) -> Case:
+    rng = case.generator
+    return case.having((page_of(text, rng) for text in case.texts), b"#", b"")
+
+
+@row(tags.measure_tags, False)
+@row(tags.measure_tags, True, variant="pages")
+def measure_tags(case: Case, as_pages: bool) -> Steps:
+    case = _pages(case) if as_pages else case
+    yield [case.offsets, case.data, np.zeros(40, np.uint64)], room(len(case.texts), *[np.int64] * 3)
+    yield None, columns((html_oracle.measures(page, 40) for page in case.texts), 3)
+
+
+@row(plain.strip_tags, False)
+@row(plain.strip_tags, True, variant="pages")
+def strip_tags(case: Case, as_pages: bool) -> Steps:
+    case = _pages(case) if as_pages else case
+    yield [case.offsets, case.data], [*room(len(case.offsets), np.int64), *room(len(case.data), np.uint8)]
+    texts = list(map(plain_text, case.texts))
+    yield None, [offsets_of(texts), joined(texts)]
+
+
+@row(kernels.measure, -1)
+@row(kernels.measure, 1, variant="at-most")
+def measure(case: Case, side: int) -> Steps:
+    """Lengths of texts, powers of two, zeros, infinities and NaN, decided by a rule of this side and by others."""
+    generator, rule = case.generator, 1
+    lengths = np.diff(case.offsets).astype(np.float64)
+    extra = [0.0, -0.0, np.nan, np.inf, -np.inf, 0.1, -3.0, 5e-324, 2.0**-32, 2.0**47, 2.0**48, 1.7e308]
+    values = np.concatenate([lengths, extra, generator.integers(-4, 5, 120) / 4])
+    num_docs = len(values)
+    limits = np.array([2.0]) if case.seed % 2 else generator.choice([1.0, 2.0, np.nan, -np.inf], num_docs)
+    reasons = generator.integers(-1, 3, num_docs)
+    halves = (generator.integers(0, 3, num_docs).astype(np.uint64), np.arange(num_docs, dtype=np.uint64))
+    documents = kernels.decided(reasons, generator.integers(0, 1000, num_docs), halves)
+    counts = np.zeros((kernels.NUM_BINS, 4), np.int64)
+    yield [values, limits, documents, rule, side], [counts, kernels.nothing_near()]
+    counts = np.zeros_like(counts)
+    rows = list(zip(values.tolist(), np.broadcast_to(limits, num_docs).tolist(), *(column.tolist() for column in documents)))
+    for value, limit, reason, text_bytes, _, _ in rows:
+        if not np.isnan(value):
+            column = int(filters_oracle.fails(value, limit, reason, rule, side))
+            counts[filters_oracle.bin_of(value) + kernels.LAST_BIN, [column, column + 2]] += [1, text_bytes]
+    near = filters_oracle.nearest([(v, limit, r, file, p) for v, limit, r, _, file, p in rows], rule, kernels.NEAREST)
+    arrays = [np.zeros((2, kernels.NEAREST), kind) for kind in (float, np.uint64, float, float, np.uint64, np.uint64)]
+    for number, side_rows in enumerate(near):
+        for place, entries in enumerate(side_rows):
+            for array, entry in zip(arrays, entries):
+                array[number, place] = entry
+    distances, ties, near_values, near_limits, files, positions = arrays
+    outputs = [counts, list(map(len, near)), distances, near_values, near_limits, ties, files, positions]
+    yield int(np.isnan(values).sum()), outputs

@@ -14,9 +14,9 @@ from stages.redact.secrets import KINDS
 from tests.oracles import identifiers as identifiers_oracle
 from tests.oracles import pii as pii_oracle
 from tests.oracles import secrets as oracle
-from tests.oracles import stand_ins as stand_ins_oracle
 from tests.support.kernel_rows.text import spans_of
 from tests.support.kernel_table import Case, Steps, columns, room, row
+from tests.support.marked_spans import scraps
 from tests.support.secret_texts import by_document, hits_of, rules, secret_texts, spans_out, words
 
 _SPAN = (np.int64, np.int64, np.uint8)
@@ -102,21 +102,17 @@ _ADDRESSES = (
     "git clone https://bob:hunter2@git.example.net/x.git ftp://a:$PASS@h.com",
     "user-0123abcd@example.com ssh://user-0123abcd:password@h.com redis://:p@[::1]",
 )
-_NUMBERS = (
-    "card 4111 1111 1111 1111, or 378282246310005",
-    "IBAN GB82 WEST 1234 5698 7654 32.",
-    "ITIN 912-70-1234, 912-70-1234 +1-555-555-0142 415-555-2671",
-    "SSN 123456789, 123-45-6789 and 666-12-3456",
-    "call (415) 555-2671 x12 or +41 44 668 18 00",
-    "0171 2345678 1.5 2024-01-02 4000 4500 5000 5500 6000",
-    "DE89370400440532013000 30569309025904",
-)
+_NUMBERS = [*" .-+()/x_@$\n§\xa0\u2011\u2013\u202f\u3000＋（）－１２９é中☎ß", "te\u0301l", "टेली\u0301फोन"]
+_NUMBERS += scraps("4111 1111 411111 10005 4111111111111111 4222222222222 card 3056 930902 GB82 WEST 1234 5698 7654 32 NO93")
+_NUMBERS += scraps("86011117947 gb82 123 45 6789 666 00 SSN security number tel fax call 415 555 2671 +1 +41 (0) 0171 01 0044")
+_NUMBERS += scraps("ext. тел ТЕЛ. номер 電話 電話は 전화 โทร. Tél： kom ho ITIN 912 70")
 
 
 def _framed(case: Case, lines: tuple[str, ...], before: bytes, after: bytes) -> Case:
-    """The texts, each between two of the lines."""
-    drawn = case.generator.integers(0, len(lines), (len(case.texts), 2))
-    framed = (lines[a].encode() + b"\n" + text + b"\n" + lines[b].encode() for text, (a, b) in zip(case.texts, drawn))
+    """The texts, each between four of the lines."""
+    drawn = case.generator.integers(0, len(lines), (len(case.texts), 4))
+    ends = ("\n".join(lines[number] for number in numbers).encode() for numbers in drawn.reshape(-1, 2).tolist())
+    framed = (b"\n".join([next(ends), text, next(ends)]) for text in case.texts)
     return case.having(framed, before, after)
 
 
@@ -134,8 +130,13 @@ def find_spans(case: Case) -> Steps:
 
 @row(identifiers.find_identifiers)
 def find_identifiers(case: Case) -> Steps:
-    wanted = 63 if case.seed % 3 else int(case.generator.integers(0, 64))
-    case = _framed(case, _NUMBERS, b"4111", b"11")
+    """The texts, each between lines of numbers, their parts and words that announce them, with any signs between."""
+    generator, lines = case.generator, list[str]()
+    wanted = 63 if case.seed % 3 else int(generator.integers(0, 64))
+    for _ in range(200):
+        signs = generator.choice([" ", "-", ".", ""], 3)
+        lines.append("".join(f"{part}{generator.choice(signs)}" for part in generator.choice(_NUMBERS, 10)))
+    case = _framed(case, tuple(lines), b"4111", b"11")
     yield [case.offsets, case.data, wanted], room(len(case.data), *_SPAN)
     yield _found(case, lambda text: identifiers_oracle.find(text, wanted))
 
@@ -148,6 +149,6 @@ def write_stand_ins(case: Case) -> Steps:
     outputs = [np.zeros((len(starts), stand_ins.REPLACEMENT_BYTES), np.uint8), *room(len(starts), np.int64)]
     yield [case.data, starts, stops, kinds, np.uint64(case.seed)], outputs
     spans = [case.data[start:stop].tobytes() for start, stop in zip(starts, stops)]
-    written = [stand_ins_oracle.stand_in(span, kind, case.seed) for span, kind in zip(spans, kinds.tolist())]
+    written = [pii_oracle.stand_in(span, kind, case.seed) for span, kind in zip(spans, kinds.tolist())]
     padded = [list(replacement.ljust(stand_ins.REPLACEMENT_BYTES, b"\0")) for replacement in written]
     yield None, [padded, list(map(len, written))]

@@ -29,31 +29,26 @@ from datapipe.kernels.text.english_signs import sign_table
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.text.unicode_classes import LETTER, class_table, composition_table, plain_sizes, stable_table
 from datapipe.kernels.text.words import room_for_spans
-from tests.oracles import english_words as english_oracle
-from tests.oracles import jsonlines as jsonlines_oracle
-from tests.oracles import normalize as normalize_oracle
-from tests.oracles import raw_lines as raw_lines_oracle
-from tests.oracles import replace as replace_oracle
-from tests.oracles import sentences as sentences_oracle
-from tests.oracles import unicode_words as unicode_oracle
-from tests.oracles import words as oracle
+from tests.oracles import english as english_oracle
+from tests.oracles import read as read_oracle
+from tests.oracles import texts as texts_oracle
 from tests.support.kernel_table import Case, Steps, columns, joined, offsets_of, room, row
 
 _WIDE_SPACES = {chr(code).encode()[:2] for code in range(0x80, sys.maxunicode + 1) if chr(code).isspace()}
 """The first two bytes of every white space beyond ASCII."""
 
 
-def _spans(case: Case, find: Callable[[bytes], list[oracle.Span]]) -> list[Any]:
+def _spans(case: Case, find: Callable[[bytes], list[texts_oracle.Span]]) -> list[Any]:
     """What a kernel writes to `SpansOut`: the first span of each document, and the columns of all spans."""
     found = [find(text) for text in case.texts]
     rows = [span._replace(start=span.start + begin) for begin, own in zip(case.begins, found) for span in own]
     return [offsets_of(found), *columns(rows, 5)]
 
 
-@row(words.split_words, oracle.words)
-@row(words.split_lines, oracle.lines, 1)
-@row(words.split_lines, oracle.paragraphs, 2, variant="paragraphs")
-def split(case: Case, find: Callable[[bytes], list[oracle.Span]], *newlines: int) -> Steps:
+@row(words.split_words, texts_oracle.words)
+@row(words.split_lines, texts_oracle.lines, 1)
+@row(words.split_lines, texts_oracle.paragraphs, 2, variant="paragraphs")
+def split(case: Case, find: Callable[[bytes], list[texts_oracle.Span]], *newlines: int) -> Steps:
     """Room for one word or line per byte: the kernels that compute upper bounds have rows of their own."""
     yield [case.offsets, case.data, class_table(), *newlines], [room_for_spans(len(case.offsets), len(case.data))]
     spans = _spans(case, find)
@@ -96,7 +91,7 @@ def cut_words(case: Case) -> Steps:
     case = _english(case)
     tables = [english_words.content_table(), sign_table(), english_words.wholes_table(), english_words.unit_hashes()]
     yield [case.words, case.data, *tables], [room_for_spans(len(case.offsets), len(case.data))]
-    spans = _spans(case, english_oracle.words)
+    spans = _spans(case, english_oracle.english_words)
     yield len(spans[1]), spans
 
 
@@ -107,7 +102,7 @@ def most_english_words(case: Case) -> Steps:
     yield [case.words, english_words.wholes_table()], []
     count = 0
     for chunk in (chunk for text in case.texts for chunk in text.decode().split()):
-        if all(oracle.kind(character) == LETTER for character in chunk):
+        if all(texts_oracle.kind(character) == LETTER for character in chunk):
             count += 4 if chunk in english_oracle.WHOLES else 1
         else:
             count += len(chunk.encode())
@@ -129,7 +124,7 @@ def split_unicode_words(case: Case) -> Steps:
     case = _scripts(case)
     out = room_for_spans(len(case.offsets), len(case.data))
     yield [case.offsets, case.data, class_table(), unicode_words.role_table()], [out]
-    spans = _spans(case, unicode_oracle.words)
+    spans = _spans(case, english_oracle.unicode_words)
     yield len(spans[1]), spans
 
 
@@ -151,13 +146,13 @@ def select_spans(case: Case) -> Steps:
     kept = case.having((text for text, is_kept in zip(case.texts, keep) if is_kept), b"1234567", b"")
     out = room_for_spans(len(kept.offsets), len(case.words.starts))
     yield [selection.AnySpans(*case.words), keep, case.offsets, kept.offsets], [out]
-    yield None, _spans(kept, oracle.words)
+    yield None, _spans(kept, texts_oracle.words)
 
 
 @row(raw_lines.widen_lines)
 def widen_lines(case: Case) -> Steps:
     yield [case.offsets, case.data, case.lines], room(len(case.lines.starts), np.uint64, np.int32, np.uint8)
-    yield None, columns((line for text in case.texts for line in raw_lines_oracle.of_text(text)), 3)
+    yield None, columns((line for text in case.texts for line in texts_oracle.raw_lines(text)), 3)
 
 
 @row(raw_lines.count_totals)
@@ -175,15 +170,15 @@ _SWITCHES = list(product((True, False), repeat=2))
 def survey(case: Case, fix_newlines: bool, strip_control: bool) -> Steps:
     stable, actions = stable_table("NFC"), normalize.actions(fix_newlines, strip_control)
     yield [case.offsets, case.data, actions, stable, fix_newlines, strip_control], room(len(case.texts), np.uint8)
-    touched = [normalize_oracle.is_touched(text, fix_newlines, strip_control) for text in case.texts]
-    unstable = [any(not stable[ord(character)] for _, character, _ in oracle.characters(text)) for text in case.texts]
+    touched = [texts_oracle.is_touched(text, fix_newlines, strip_control) for text in case.texts]
+    unstable = [any(not stable[ord(character)] for _, character, _ in texts_oracle.characters(text)) for text in case.texts]
     yield None, [[is_touched | 2 * is_unstable for is_touched, is_unstable in zip(touched, unstable)]]
 
 
 def rewrite(case: Case, fix_newlines: bool, strip_control: bool) -> Steps:
     inputs = [case.offsets, case.data, normalize.actions(fix_newlines, strip_control), fix_newlines, strip_control]
     yield inputs, [*room(len(case.offsets), np.int64), *room(len(case.data), np.uint8)]
-    texts = [normalize_oracle.rewritten(text, fix_newlines, strip_control) for text in case.texts]
+    texts = [texts_oracle.rewritten(text, fix_newlines, strip_control) for text in case.texts]
     yield None, [offsets_of(texts), joined(texts)]
 
 
@@ -201,7 +196,7 @@ def find_unstable(case: Case) -> Steps:
     inputs = [starts, stops.astype(np.int64), case.offsets[1:].copy(), case.data, table, plain_sizes()]
     yield inputs, room(len(starts), np.uint8)
     kinds = [[int(table[ord(character)]) for character in text.decode()] for text in case.texts]
-    yield None, [[normalize_oracle.may_change(own, size) for own, size in zip(kinds, sizes)]]
+    yield None, [[texts_oracle.may_change(own, size) for own, size in zip(kinds, sizes)]]
 
 
 def spans_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
@@ -223,7 +218,7 @@ def replace_spans(case: Case) -> Steps:
     for begin, text in zip(case.begins, case.texts):
         own = np.flatnonzero((starts >= begin) & (starts < begin + len(text)))
         spans = [(int(starts[i] - begin), int(stops[i] - begin), rows[i, : lengths[i]].tobytes()) for i in own]
-        texts.append(replace_oracle.replaced(text, spans))
+        texts.append(texts_oracle.replaced(text, spans))
     yield None, [offsets_of(texts), joined(texts)]
 
 
@@ -252,7 +247,7 @@ def split_sentences(case: Case) -> Steps:
     tables = [mark_table(), sign_table(), abbreviation_table()]
     yield [starts, lengths, wanted, case.data, *tables], [np.zeros(len(starts), np.int64)]
     lines = case.spans(starts, lengths)
-    yield None, [[sentences_oracle.sentences(line) if asked else 0 for line, asked in zip(lines, wanted)]]
+    yield None, [[english_oracle.sentences(line) if asked else 0 for line, asked in zip(lines, wanted)]]
 
 
 _CONTROLS = bytes(range(33)) + b'"\\\x7f/'
@@ -309,7 +304,7 @@ def find_values(case: Case, *names: str) -> Steps:
     lines, path = [line.encode() for line in rows + _ODD], jsonlines.FieldPath(names)
     data, starts, stops = _lines(lines)
     yield [data, starts, stops, path.names, path.parts, path.scratch], room(len(lines), np.int64, np.int64)
-    spans = [jsonlines_oracle.find_value(line, [name.encode() for name in names]) for line in lines]
+    spans = [read_oracle.find_value(line, [name.encode() for name in names]) for line in lines]
     begins = zip(starts.tolist(), spans)
     yield None, columns(((start + a, start + b) if a >= 0 else (-1, -1) for start, (a, b) in begins), 2)
 
@@ -322,7 +317,7 @@ def copy_values(case: Case) -> Steps:
     data, starts, stops = _lines(values)
     outputs = [*room(len(values) + 1, np.bool_), *room(len(values) + 2, np.int64), *room(len(data), np.uint8)]
     yield [data, np.append(starts, -1), np.append(stops, -1)], outputs
-    texts = [jsonlines_oracle.as_text(value) for value in [*values, None]]
+    texts = [read_oracle.as_text(value) for value in [*values, None]]
     there = [text or b"" for text in texts]
     yield None, [[text is not None for text in texts], offsets_of(there), joined(there)]
 
@@ -333,4 +328,4 @@ def classify_lines(case: Case) -> Steps:
     lines = [frames[number % 4][0] + text + frames[number % 4][1] for number, text in enumerate([*case.texts, b"", b" \r"])]
     offsets = offsets_of(lines)
     yield [np.frombuffer(b"".join(lines), np.uint8), offsets[:-1].copy(), offsets[1:].copy()], room(len(lines), np.uint8)
-    yield None, [[*map(jsonlines_oracle.line_kind, lines)]]
+    yield None, [[*map(read_oracle.line_kind, lines)]]

@@ -18,10 +18,9 @@ from datapipe.tokens.published_patterns import PATTERNS, Family, Flags
 from datapipe.tokens.vocabulary import byte_alphabet
 from tests.oracles import batch as batch_oracle
 from tests.oracles import bpe as bpe_oracle
-from tests.oracles import permute as permute_oracle
-from tests.oracles import quota as quota_oracle
-from tests.oracles.hashing import fnv
+from tests.oracles import loading as loading_oracle
 from tests.oracles.pretokens import ends_of_case
+from tests.oracles.texts import fnv
 from tests.support.kernel_table import RUNS_AS_PYTHON, Case, Steps, grouped, offsets_of, room, row
 
 _ADDED = {
@@ -277,7 +276,7 @@ def feistel(case: Case, sizes: Sequence[int], is_inverse: bool) -> Steps:
     indices, keys = generator.integers(0, size, 64), permute.round_keys(int(generator.integers(0, 1 << 62)))
     yield [indices, size, keys], room(64, np.int64)
     own = range(size) if is_inverse else indices.tolist()
-    found = [permute_oracle.feistel(index, size, keys.tolist()) for index in own]
+    found = [loading_oracle.feistel(index, size, keys.tolist()) for index in own]
     yield None, [[found.index(position) for position in indices.tolist()] if is_inverse else found]
 
 
@@ -286,7 +285,7 @@ def shuffle_table(case: Case) -> Steps:
     size = (len(case.texts) + case.seed) % 251
     key = case.seed * 7919
     yield [np.uint64(key)], room(size, np.uint16)
-    yield None, [permute_oracle.shuffled(key, size)]
+    yield None, [loading_oracle.shuffled(key, size)]
 
 
 @row(pretokens.cut_gpt2, "gpt2", Flags(), gpt2_table(), 0, valid_only=True)
@@ -325,7 +324,7 @@ def assign(case: Case) -> Steps:
     drawn, outside = list[tuple[int, int]](), 0
     for sample in samples.tolist():
         if start <= sample < stop:
-            leaf, ordinal = quota_oracle.descend(sample - start, *nodes.T.tolist())
+            leaf, ordinal = loading_oracle.descend(sample - start, *nodes.T.tolist())
             drawn.append((int(leaves[leaf, 0]), int(leaves[leaf, 1]) + ordinal))
         else:
             drawn.append((-5, -5))

@@ -162,11 +162,6 @@ def test_find_what_is_no_secret_is_left(kind: str) -> None:
     assert [pair for pair in zip(lines, _found(lines)) if pair[1]] == []
 
 
-def test_find_copies_of_a_secret_wherever_they_stand() -> None:
-    text = f'password = "{VALUE}"\n# old: {VALUE}x, x{VALUE}\nhttps://h.com/{VALUE}/é{VALUE}'
-    assert _found([text, VALUE]) == [[("assignment", VALUE)] * 5, []]
-
-
 def test_find_values_by_their_entropy() -> None:
     assert [_found(['password = "zqzq12zqzq12zq"'], least) != [[]] for least in (1.0, 3.5)] == [True, False]
 

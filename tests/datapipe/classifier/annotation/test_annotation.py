@@ -360,12 +360,13 @@ def test_no_more_requests_are_under_way_than_allowed(tmp_path, documents, server
 @pytest.mark.medium
 @pytest.mark.parametrize(("limit", "gap"), [({"requests_per_minute": 30}, 2.0), ({"tokens_per_minute": 90}, 10.0)])
 def test_requests_keep_the_limits_of_a_minute(tmp_path, documents, server, limit, gap):
-    """Each request takes 15 tokens."""
+    """Each request takes 15 tokens. One whose connection fails begins again later, but none begins too early."""
     clock = FakeClock()
     server.clock = clock.now
     annotated(job(documents, server.url, tmp_path / "out", clock=clock, concurrency=1, **limit))
     arrived = [request.at for request in server.requests]
-    assert [second - first for first, second in pairwise(arrived)] == pytest.approx([gap] * 11)
+    gaps = sorted(second - first for first, second in pairwise(arrived))
+    assert gaps[:6] == pytest.approx([gap] * 6)
 
 
 @pytest.mark.medium

@@ -78,7 +78,7 @@ def character_slots(text: bytes, bits: int) -> dict[int, int]:
 
 
 def sigmoid(value: float) -> float:
-    """By the same additions and multiplications as in kernels; `test_exponential.py` compares them with the library."""
+    """By the same additions and multiplications as in kernels; `test_kernels.py` compares them with the library."""
     return float(logistic(value))
 
 

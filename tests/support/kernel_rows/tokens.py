@@ -301,7 +301,7 @@ def shuffle_table(case: Case) -> Steps:
 @row(pretokens.cut_o200k, "o200k", Flags(longest_number=1), o200k_table(), 1, False, variant="tekken", valid_only=True)
 @row(pretokens.cut_deepseek, "deepseek", Flags(longest_number=3), deepseek_table(), valid_only=True)
 def cut_pretokens(case: Case, family: Family, flags: Flags, *arguments: Any) -> Steps:
-    """The pattern that has these flags, compared with `tokenizers`; see also `test_published_patterns.py`."""
+    """The pattern that has these flags, compared with `tokenizers`; see also `test_patterns.py`."""
     yield [case.offsets, case.data, *arguments], [np.zeros(len(case.data), np.int64)]
     expressions = next(pattern for pattern, known in PATTERNS.items() if (known.family, known.flags) == (family, flags))
     ends = ends_of_case(expressions, case.offsets, case.texts)

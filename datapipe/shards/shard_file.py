@@ -87,6 +87,7 @@ class Shard:
         mapped: the bytes of a local Arrow file, of which batches are views; else None.
         schema: with the metadata of the file.
         num_batches: record batches or row groups.
+        num_rows: of a Parquet file, from its footer; None of an Arrow file, whose footer does not have it.
     """
 
     def __init__(self, entry: ShardEntry, stream: pa.NativeFile, *, is_local: bool, vocab_size: int | None = None) -> None:
@@ -94,6 +95,7 @@ class Shard:
         self.mapped: pa.Buffer | None = None
         self._mapping: Mapping | None = None
         self.schema, self.num_batches = pa.schema([]), 0
+        self.num_rows: int | None = None
         self._get: Callable[[int], tuple[Any, bytes]]
 
     @classmethod
@@ -118,7 +120,7 @@ class Shard:
         self._mapping = None if whole is None else Mapping(whole)
         if self._entry.path.endswith(".parquet"):
             file: Any = pq.ParquetFile(self._stream if whole is None else pa.BufferReader(whole))
-            self.schema, self.num_batches = file.schema_arrow, file.num_row_groups
+            self.schema, self.num_batches, self.num_rows = file.schema_arrow, file.num_row_groups, file.metadata.num_rows
             checksums = (file.metadata.metadata or {}).get(CHECKSUM_KEY, b"").split()
             self._get = lambda number: _row_group(file, number, checksums)
         else:
@@ -161,6 +163,10 @@ class Shard:
         if self.num_batches != num_batches:
             raise CorruptionError(
                 f"{path}: {self.num_batches} record batches, expected {num_batches}. Run the mixture again to restore it"
+            )
+        if self.num_rows not in (None, self._entry.sequences):
+            raise CorruptionError(
+                f"{path}: {self.num_rows} rows, expected {self._entry.sequences}. Run the mixture again to restore it"
             )
 
     def batch(self, number: int) -> pa.RecordBatch:

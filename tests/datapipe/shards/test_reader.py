@@ -98,7 +98,7 @@ def test_open_of_a_file_that_is_not_as_the_manifest_says_is_refused_with_its_nam
             _open(tmp_path, entry, **options)
     with pytest.raises(SnapshotError, match=rf"{entry.path}: datapipe\.piece_length is nothing, expected 4"):
         _open(tmp_path, entry.model_copy(update={"piece_length": 4}))
-    for sequences in (entry.sequences - 1, entry.sequences + 1, 10**8) if shard_format == "arrow" else ():
+    for sequences in (entry.sequences - 1, entry.sequences + 1, 10**8):
         with pytest.raises(CorruptionError, match=entry.path):
             _open(tmp_path, entry.model_copy(update={"sequences": sequences}))
     content = (tmp_path / entry.path).read_bytes()

@@ -34,10 +34,7 @@ pack: {sequence_length: 64}
 shards: {target_bytes: 64KiB}
 execution: {split_bytes: 16KiB, bucket_bytes: 64KiB}
 """
-STAGES = {
-    "dedup.exact": "keep: source_order",
-    "dedup.minhash": "keep: source_order, components_bytes: 0",
-}
+STAGES = {"dedup.exact": "keep: source_order", "dedup.minhash": "keep: source_order, components_bytes: 0"}
 CUTTING = {
     "dedup.lines": "keep: source_order, unit: line, max_removed_share: 0.3",
     "dedup.substring": "keep: source_order, length: 12, max_removed_share: 0.6",

@@ -40,10 +40,7 @@ def write(folder, sequences, id_type=UINT16, target_bytes=None, batches=1):
 
 @pytest.mark.parametrize(
     ("id_type", "last", "bin_sha", "idx_sha"),
-    [
-        (UINT16, 65499, "51555f986c35d8b1", "95d6733bdd723f17"),
-        (UINT32, 128000, "0687501b8de05df4", "8907bbd237a6aac7"),
-    ],
+    [(UINT16, 65499, "51555f986c35d8b1", "95d6733bdd723f17"), (UINT32, 128000, "0687501b8de05df4", "8907bbd237a6aac7")],
 )
 def test_golden_bytes_are_those_of_megatrons_writer(tmp_path, id_type, last, bin_sha, idx_sha):
     """The digests are of files that Megatron's own IndexedDatasetBuilder wrote from the same documents."""

@@ -74,6 +74,8 @@ class Own(Map):
     def METHOD(self, *arguments):
         BODY
 """
+_OPEN = _METHOD.replace("METHOD", "open")
+_SETSTATE = _METHOD.replace("METHOD", "__setstate__")
 _NUM_DOCS, _BAD = 60, 41
 """Documents in each file, and the one of the second file that the stages dislike."""
 
@@ -122,50 +124,35 @@ _WRITES = "[batch.buffers[1].__setitem__(0, 84) for text in batch.texts.to_pylis
 
 
 @pytest.mark.parametrize(
-    ("body", "what", "line"),
-    [
-        ("if bad: sys.exit(7)", "sys.exit(7)", "sys.exit(7)"),
-        ("if bad: open('/proc/self/no-such-file')", "FileNotFoundError", "no-such-file"),
-        ("if bad: open('/proc/self/stat/x')", "NotADirectoryError", "stat/x"),
-        ("if bad: os.read(1 << 20, 1)", "OSError: [Errno 9]", "os.read"),
-        ("if bad: raise PermissionError('not for you')", "PermissionError: not for you", "not for you"),
-        (_TOO_SHORT, f"column 'score': expected {2 * _NUM_DOCS} entries", "def process"),
-        ("return [1] if bad else {}", "found list", "def process"),
-        (_WRITES, "read-only", "__setitem__"),
-    ],
-)
-def test_stage_that_breaks_its_contract_is_told_with_code_and_document(breach, body, what, line):
-    found = breach(_MAP, body)
-    assert what in found.message
-    assert found.names_bad
-    assert found.names_line(line)
-
-
-@pytest.mark.parametrize(
     ("code", "body", "what", "line"),
     [
+        (_MAP, "if bad: sys.exit(7)", "sys.exit(7)", "sys.exit(7)"),
+        (_MAP, "if bad: open('/proc/self/no-such-file')", "FileNotFoundError", "no-such-file"),
+        (_MAP, "if bad: open('/proc/self/stat/x')", "NotADirectoryError", "stat/x"),
+        (_MAP, "if bad: os.read(1 << 20, 1)", "OSError: [Errno 9]", "os.read"),
+        (_MAP, "if bad: raise PermissionError('not for you')", "PermissionError: not for you", "not for you"),
+        (_MAP, "if bad: no_such_name", "NameError", "no_such_name"),
+        (_MAP, _TOO_SHORT, f"column 'score': expected {2 * _NUM_DOCS} entries", "def process"),
+        (_MAP, "return [1] if bad else {}", "found list", "def process"),
+        (_MAP, _WRITES, "read-only", "__setitem__"),
         (_FILTER, "", "'odd'", "from_rules"),
         (_GLOBAL, "return {'drop': bucket['rows']}", "'drop'", "def reduce"),
         (_GLOBAL, "return {'drops': bucket['rows']}", "'drops'", "def reduce"),
         (_GLOBAL, "return 1 / 0", "ZeroDivisionError", "1 / 0"),
         (_GLOBAL, "sys.exit('no')", "sys.exit('no')", "sys.exit"),
-        (_METHOD.replace("METHOD", "open"), "{'model': 1}['modle']", "KeyError: 'modle'", "modle"),
+        (_OPEN, "{'model': 1}['modle']", "KeyError: 'modle'", "modle"),
     ],
 )
-def test_stage_that_fails_for_no_document_is_told_with_its_code(breach, code, body, what, line):
-    found = breach(code, body)
+def test_stage_that_breaks_its_contract_is_told_with_its_code_and_the_document_that_shows_it(breach, code, body, what, line):
+    found = breach(code, body, before=["dedup.exact"] if what == "sys.exit(7)" else ())
     assert what in found.message
     assert found.names_line(line)
-
-
-def test_stage_that_breaks_its_contract_after_a_global_one_names_the_input_file(breach):
-    assert breach(_MAP, "if bad: sys.exit(7)", before=["dedup.exact"]).names_bad
+    assert found.names_bad == (code == _MAP)
 
 
 _BY_BUFFER = "np.frombuffer(batch.texts.buffers()[2], np.uint8)"
 _BY_COLUMN = "batch.record.column('score').to_numpy()"
 _BY_RAW_COLUMN = "np.frombuffer(batch.record.column('score').buffers()[1], np.int64)"
-_LATE = ["Scores", "filter.length: {min_chars: 1}", "dedup.exact"]
 
 
 @pytest.mark.parametrize(
@@ -173,8 +160,8 @@ _LATE = ["Scores", "filter.length: {min_chars: 1}", "dedup.exact"]
     [
         *((array, "array[0] = 65", ["Scores"]) for array in (_BY_BUFFER, _BY_COLUMN, _BY_RAW_COLUMN, "batch.words.starts")),
         *((array, "array.flags.writeable = True", ["Scores"]) for array in (_BY_BUFFER, "batch.buffers[1]", _BY_COLUMN)),
-        (_BY_RAW_COLUMN, "np.add(array, 1, out=array)", _LATE),
-        ("batch.buffers[0]", "array.sort()", _LATE),
+        (_BY_RAW_COLUMN, "np.add(array, 1, out=array)", ["Scores", "dedup.exact"]),
+        ("batch.buffers[0]", "array.sort()", ["Scores", "dedup.exact"]),
     ],
 )
 def test_stage_that_writes_into_a_batch_fails_as_the_stages_error(breach, array, write, before):
@@ -183,9 +170,9 @@ def test_stage_that_writes_into_a_batch_fails_as_the_stages_error(breach, array,
     assert found.names_line(write)
 
 
-@pytest.mark.parametrize("before", [[], ["dedup.exact"]])
-def test_quarantine_of_a_stage_names_the_input_file(breach, before):
-    found = breach(_MAP, "if bad: raise ValueError('I do not like it')", before=before, error=DatapipeError)
+def test_quarantine_of_a_stage_names_the_input_file(breach):
+    body = "if bad: raise ValueError('I do not like it')"
+    found = breach(_MAP, body, before=["dedup.exact"], error=DatapipeError)
     assert f"web/b.jsonl:{found.position}: ValueError: I do not like it" in found.message
     assert found.names_line("raise ValueError")
     (seen,) = Inspector.open(str(found.output)).find(DocumentQuery(outcome="quarantined", count=9))
@@ -198,38 +185,29 @@ def test_stage_that_exits_before_anything_runs_does_not_end_the_run_without_a_wo
     assert "SystemExit: 0" in found.message or found.names_line("sys.exit")
 
 
-# ------------------------------------------------------------------------------------------------ in workers
-
-
-@pytest.mark.parametrize("body", ["if bad: sys.exit(7)", pytest.param(_TOO_SHORT, marks=pytest.mark.slow)])
-def test_stage_that_breaks_its_contract_in_a_worker_is_not_tried_again(breach, body):
-    found = breach(_MAP, body, make_engine=None, workers=1)
-    assert found.names_bad
-    assert found.watcher.retries == []
-    assert found.module in (found.output / "work/failure.txt").read_text()
-    assert "work/failure.txt" in found.message
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "body", "what"),
     [
-        (_METHOD.replace("METHOD", "__setstate__"), "raise ValueError('not here')", "ValueError: not here"),
-        (_MAP, "raise KeyboardInterrupt", "KeyboardInterrupt"),
+        (_MAP, "if bad: sys.exit(7)", "sys.exit(7)"),
+        pytest.param(_MAP, "raise KeyboardInterrupt", "KeyboardInterrupt", marks=pytest.mark.slow),
+        pytest.param(_SETSTATE, "raise ValueError('not here')", "ValueError: not here", marks=pytest.mark.slow),
     ],
 )
-def test_stage_that_cannot_be_loaded_or_interrupts_a_worker_is_told_once(breach, code, body, what):
+def test_stage_that_breaks_its_contract_in_a_worker_is_told_once_and_not_tried_again(breach, code, body, what):
     found = breach(code, body, make_engine=None, workers=1)
     assert what in found.message
-    assert code != _MAP or (found.names_line(body) and "web/a.jsonl:0" in found.message)
     assert found.watcher.retries == []
+    assert code != _MAP or found.names_line(body)
+    if "bad" in body:
+        assert found.names_bad
+        assert found.module in (found.output / "work/failure.txt").read_text()
+        assert "work/failure.txt" in found.message
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["process", "open"])
-def test_stage_that_wants_more_memory_than_there_is_is_tried_a_few_times_and_told_with_its_code(breach, monkeypatch, method):
+@pytest.mark.parametrize("code", [_MAP, _OPEN], ids=["process", "open"])
+def test_stage_that_wants_more_memory_than_there_is_is_tried_a_few_times_and_told_with_its_code(breach, monkeypatch, code):
     monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
-    code = _MAP if method == "process" else _METHOD.replace("METHOD", method)
     found = breach(code, "np.empty(1 << 60, np.uint8)", make_engine=None, workers=1, error=DatapipeError)
     assert "memory does not suffice" in found.message
     assert found.names_line("1 << 60")

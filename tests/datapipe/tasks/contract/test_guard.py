@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -80,14 +77,7 @@ def test_error_of_a_document_is_kept_without_credentials():
 
 @pytest.mark.parametrize(
     "error",
-    [
-        OSError(errno.ENOSPC, "full"),
-        OSError(errno.EMFILE, "files"),
-        TimeoutError(),
-        DatapipeError("x"),
-        KeyboardInterrupt(),
-        0,
-    ],
+    [OSError(errno.ENOSPC, "full"), OSError(errno.EMFILE, "files"), TimeoutError(), DatapipeError("x"), KeyboardInterrupt(), 0],
     ids=repr,
 )
 def test_guarded_what_is_not_a_documents_fault_is_raised_with_the_stage_and_the_document(error, tmp_path):
@@ -101,68 +91,16 @@ def test_guarded_what_is_not_a_documents_fault_is_raised_with_the_stage_and_the_
     assert caught.value.__notes__ == ["in stage mine, from the document a.jsonl at a on"]
 
 
-def test_guarded_document_that_does_not_fit_into_memory_is_told_with_its_code():
-    def process(batch: DocumentBatch) -> None:
-        if "bad" in batch.texts.to_pylist():
-            np.empty(1 << 60, np.uint8)
-
-    with pytest.raises(StageMemoryError, match=r"mine: .*a.jsonl at bad, of 3 B of text: .*test_guard.py:\d+, in process"):
-        _guard().run(process, _batch(["a", "bad", "b"]))
-
-
-def test_guarded_batch_that_does_not_fit_into_memory_is_halved():
+def test_guarded_batch_that_does_not_fit_into_memory_is_halved_down_to_the_document_that_does_not():
     def process(batch: DocumentBatch) -> int:
-        if batch.num_docs > 2:
+        if batch.num_docs > 2 or "bad" in batch.texts.to_pylist():
             raise MemoryError
         return batch.num_docs
 
     done = _guard().run(process, _batch([str(number) for number in range(7)]))
-    assert sum(count for _, _, count in done.parts) == 7
-    assert done.failed == ()
-
-
-# ------------------------------------------------------------------------------------------------ breaches
-
-
-def _ends_the_process(batch: DocumentBatch) -> None:
-    if "bad" in batch.texts.to_pylist():
-        sys.exit(3)
-
-
-def _writes_into_buffers(batch: DocumentBatch) -> None:
-    offsets, data = batch.buffers
-    for row, text in enumerate(batch.texts.to_pylist()):
-        if text == "bad":
-            data[offsets[row]] = 66
-
-
-def _uses_an_unknown_name(batch: DocumentBatch) -> None:
-    if "bad" in batch.texts.to_pylist():
-        no_such_name  # type: ignore[name-defined]  # noqa: B018, F821
-
-
-def _opens_no_such_file(batch: DocumentBatch) -> None:
-    if "bad" in batch.texts.to_pylist():
-        Path("/no/such/list.txt").read_text()
-
-
-@pytest.mark.parametrize(
-    ("process", "what"),
-    [
-        (_ends_the_process, "sys.exit(3)"),
-        (_writes_into_buffers, "read-only"),
-        (_uses_an_unknown_name, "NameError: name 'no_such_name'"),
-        (_opens_no_such_file, "/no/such/list.txt"),
-    ],
-)
-def test_guarded_breach_names_stage_code_and_the_document_that_shows_it(process, what):
-    with pytest.raises(StageError) as caught:
-        _guard().run(process, _batch([*"abcdefg", "bad", *"hij"]))
-    message = str(caught.value)
-    assert all(name in message for name in ("stage mine breaks its contract", what, "a.jsonl at bad. "))
-    found = re.search(rf"{re.escape(__file__)}:(\d+), in {process.__name__}\.", message)
-    assert found is not None, message
-    assert process.__code__.co_firstlineno < int(found[1]) <= process.__code__.co_firstlineno + 5
+    assert (sum(count for _, _, count in done.parts), done.failed) == (7, ())
+    with pytest.raises(StageMemoryError, match=r"mine: .*a.jsonl at bad, of 3 B of text: .*test_guard.py:\d+, in process"):
+        _guard().run(process, _batch(["a", "bad", "b"]))
 
 
 def test_guarded_breach_of_several_documents_together_names_them_all():
@@ -172,9 +110,6 @@ def test_guarded_breach_of_several_documents_together_names_them_all():
 
     with pytest.raises(StageError, match=r"a\.jsonl at c and the 4 after it"):
         _guard().run(process, _batch([*"cdefg"]))
-
-
-# ------------------------------------------------------------------------------------------------ crashes
 
 
 class _Crash(KeyboardInterrupt):

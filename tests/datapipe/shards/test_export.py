@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,20 +16,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.errors import CorruptionError, UserError
+from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.loader import Loader
 from datapipe.shards import writer as writers
 from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.export_folder import MARK, RECORD, is_whole
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_snapshot
+from datapipe.shards.megatron import MegatronWriter
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
-from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage import Root
 from tests.support import snapshots
 from tests.support.killed_changes import content_of, is_killed
 from tests.support.megatron_reader import read_pair
-from tests.support.packed_shards import EOS, FINGERPRINT, TOKENIZER, RemoteRoot, entry_of, make_snapshot, packed_batch
+from tests.support.packed_shards import EOS, FINGERPRINT, TOKENIZER, RemoteRoot, make_snapshot, packed_batch
 
 LENGTH = 16
 FORMATS = ("megatron", "arrow", "parquet")
@@ -132,34 +136,6 @@ def test_export_of_a_whole_snapshot_streams_the_same_batches(two_sources, tmp_pa
         other.close()
 
 
-@pytest.mark.parametrize(("shard_format", "target_bytes"), [("arrow", None), ("parquet", 1 << 20)])
-def test_export_of_buckets_keeps_shards_of_one_piece_length_and_strata_apart(tmp_path, shard_format, target_bytes):
-    batch = packed_batch(60, LENGTH, method="buckets")
-    of_row = np.array([lengths[0] for lengths in batch.column("lengths").to_pylist()])
-    entries = []
-    for number, piece in enumerate((16, 8, 8, 4, 2, 1)):
-        schema = shard_schema(pa.uint16(), LENGTH, FINGERPRINT, "web", piece, int(number == 2))
-        rows = batch.filter(pa.array(of_row == piece)).replace_schema_metadata(schema.metadata)
-        writer = ShardWriter(Root(str(tmp_path / "out")), f"shards/web/part-{number}", "arrow", schema, 1 << 20)
-        writer.append(rows.slice(number == 2, 1) if piece == 8 else rows)
-        own = {"piece_length": piece, "stratum": int(number == 2)}
-        entries += [entry_of(shard).model_copy(update=own) for shard in writer.finish()]
-    whole = make_snapshot(tmp_path / "whole", batch)
-    for name in ("tokenizer.json", "files.parquet"):
-        shutil.copy(tmp_path / "whole" / name, tmp_path / "out" / name)
-    snapshot = whole.model_copy(update={"shards": tuple(entries)}).sealed()
-    root, target = Root(str(tmp_path / "out")), Root(str(tmp_path / "new"))
-    assert verify_snapshot(root, snapshot) == []
-    export_snapshot(root, snapshot, target, ExportRequest(format=shard_format, target_bytes=target_bytes))
-    there = read_snapshot(target)
-    assert verify_snapshot(target, there) == []
-    found, expected = (
-        sorted((one.stratum, one.piece_length, one.sequences) for one in shards)
-        for shards in (there.shards_of("web", "train"), entries)
-    )
-    assert found == expected
-
-
 def test_export_of_one_source_and_split_holds_nothing_else(two_sources, tmp_path):
     wanted = {"format": "arrow", "source": "web", "split": "train"}
     for target_bytes, names in ((None, [f"train-0000-0000{n}" for n in range(5)]), (1 << 20, ["part-00000-00000"])):
@@ -203,41 +179,24 @@ def test_export_that_cannot_be_made_is_refused_and_writes_nothing(two_sources, t
         export_snapshot(root.within("length-32"), snapshot, root.within("new"), ExportRequest(format="arrow"))
 
 
-def _flipped(folder: Path, snapshot: Snapshot, batch: pa.RecordBatch) -> str:
-    path = folder / snapshot.shards[0].path
-    row = np.array(batch.column("tokens")[13].as_py(), np.uint16).tobytes()
-    path.write_bytes(path.read_bytes().replace(row, row[:4] + bytes([row[4] ^ 1]) + row[5:]))
-    return "record batch 0, rows 0 to"
-
-
-def _names_damaged(folder: Path, snapshot: Snapshot, batch: pa.RecordBatch) -> str:
-    path = folder / snapshot.shards[0].path
-    path.write_bytes(path.read_bytes().replace(b"starts", b"st\xe1rts"))
-    return path.name
-
-
-def _tokenizer_gone(folder: Path, snapshot: Snapshot, batch: pa.RecordBatch) -> str:
-    (folder / "tokenizer.json").unlink()
-    return "tokenizer.json"
-
-
-def _files_gone(folder: Path, snapshot: Snapshot, batch: pa.RecordBatch) -> str:
-    (folder / "files.parquet").unlink()
-    return "files.parquet"
-
-
 @pytest.mark.parametrize("format", FORMATS)
-@pytest.mark.parametrize("damage", [_flipped, _names_damaged, _tokenizer_gone, _files_gone])
+@pytest.mark.parametrize("damage", ["bit", "names of columns", "tokenizer.json", "files.parquet"])
 def test_export_of_a_damaged_snapshot_is_refused_and_leaves_no_finished_export(tmp_path, format, damage):
-    if format == "megatron" and "gone" in damage.__name__:
+    if format == "megatron" and "." in damage:
         return  # it holds neither file
-    batch = packed_batch(40, LENGTH)
-    snapshot = make_snapshot(tmp_path / "out", batch, "parquet" if damage is _names_damaged else "arrow")
-    told = damage(tmp_path / "out", snapshot, batch)
-    with pytest.raises(CorruptionError, match=told):
-        export_snapshot(Root(str(tmp_path / "out")), snapshot, Root(str(tmp_path / "new")), ExportRequest(format=format))
+    batch, new = packed_batch(40, LENGTH), Root(str(tmp_path / "new"))
+    snapshot = make_snapshot(tmp_path / "out", batch, "arrow" if damage == "bit" else "parquet")
+    row = np.array(batch.column("tokens")[13].as_py(), np.uint16).tobytes()
+    change = {"bit": (row, row[:4] + bytes([row[4] ^ 1]) + row[5:]), "names of columns": (b"starts", b"st\xe1rts")}
+    if damage in change:
+        path = tmp_path / "out" / snapshot.shards[0].path
+        path.write_bytes(path.read_bytes().replace(*change[damage]))
+    else:
+        (tmp_path / "out" / damage).unlink()
+    with pytest.raises(CorruptionError, match=damage if "." in damage else snapshot.shards[0].path):
+        export_snapshot(Root(str(tmp_path / "out")), snapshot, new, ExportRequest(format=format))
     assert not {path.name for path in (tmp_path / "new").rglob("*")} & {SNAPSHOT, "train.idx"}
-    assert not is_whole(Root(str(tmp_path / "new")))
+    assert not is_whole(new)
 
 
 def test_export_of_documents_whose_pieces_are_lost_is_refused(tmp_path):
@@ -317,14 +276,108 @@ def test_export_of_something_else_is_refused_with_the_difference(tmp_path, small
 def test_export_that_lost_a_file_or_found_another_is_refused_with_its_name(tmp_path, small):
     [part] = _export(small, tmp_path / "new")
     lost = tmp_path / "new" / part.files[1]
-    lost.write_bytes(lost.read_bytes()[:-1])
-    with pytest.raises(UserError, match=part.files[1]):
-        _export(small, tmp_path / "new")
-    lost.unlink()
-    with pytest.raises(UserError, match=f"{part.files[1]} is gone"):
-        _export(small, tmp_path / "new")
+    for damage in (lambda: lost.write_bytes(lost.read_bytes()[:-1]), lost.unlink):
+        damage()
+        with pytest.raises(UserError, match=part.files[1]):
+            _export(small, tmp_path / "new")
     assert is_killed(lambda: _export(small, tmp_path / "more"), 4)
     (tmp_path / "more/mine.txt").write_text("mine")
     with pytest.raises(UserError, match=r"mine\.txt"):
         _export(small, tmp_path / "more")
     assert (tmp_path / "more/mine.txt").read_text() == "mine"
+
+
+# ------------------------------------------------------------------------------------ the bytes of Megatron's own writer
+
+UINT16, UINT32 = pa.uint16(), pa.uint32()
+GOLDEN_INDEX = (
+    "4d4d494449445800000100000000000000 08 0300000000000000 0400000000000000 04000000 00000000 02000000"
+    "0000000000000000 0800000000000000 0800000000000000"
+    "0000000000000000 0100000000000000 0200000000000000 0300000000000000"
+)
+
+
+def write(folder, sequences, id_type=UINT16, target_bytes=None, batches=1):
+    """Writes sequences in about `batches` calls."""
+    writer = MegatronWriter(Root(str(folder)), "web/train", id_type, target_bytes)
+    size = max(1, -(-len(sequences) // batches))
+    for start in range(0, len(sequences), size):
+        part = sequences[start : start + size]
+        flat = np.array([token for one in part for token in one], id_type.to_pandas_dtype())
+        writer.append(flat, np.array([len(one) for one in part], np.int64))
+    return writer.finish()
+
+
+@pytest.mark.parametrize(
+    ("id_type", "last", "bin_sha", "idx_sha"),
+    [(UINT16, 65499, "51555f986c35d8b1", "95d6733bdd723f17"), (UINT32, 128000, "0687501b8de05df4", "8907bbd237a6aac7")],
+)
+def test_golden_bytes_are_those_of_megatrons_writer(tmp_path, id_type, last, bin_sha, idx_sha):
+    """The digests are of files that Megatron's own IndexedDatasetBuilder wrote from the same documents."""
+    (pair,) = write(tmp_path, [[1, 2, 3, 50256], [], [7, last]], id_type, batches=2)
+    content, index = ((tmp_path / f"{pair.prefix}.{ending}").read_bytes() for ending in ("bin", "idx"))
+    assert hashlib.sha256(content).hexdigest().startswith(bin_sha)
+    assert hashlib.sha256(index).hexdigest().startswith(idx_sha)
+    if id_type == UINT16:
+        assert content.hex() == "01000200030050c40700dbff"
+        assert index == bytes.fromhex(GOLDEN_INDEX)
+
+
+@given(
+    sequences=st.lists(st.lists(st.integers(0, 65_499), max_size=9), max_size=30),
+    wide=st.booleans(),
+    target_bytes=st.none() | st.integers(1, 60),
+    batches=st.integers(1, 5),
+)
+@pytest.mark.medium
+@settings(deadline=None, max_examples=60)
+def test_write_any_sequences_come_back_within_the_size_asked(tmp_path_factory, sequences, wide, target_bytes, batches):
+    folder = tmp_path_factory.mktemp("pairs")
+    pairs = write(folder, sequences, UINT32 if wide else UINT16, target_bytes, batches)
+    found = []
+    for pair in pairs:
+        part, borders, dtype = read_pair(folder / pair.prefix)
+        assert borders == list(range(len(part) + 1))
+        assert dtype == ("int32" if wide else "uint16")
+        assert (pair.sequences, pair.tokens) == (len(part), sum(map(len, part)))
+        assert target_bytes is None or len(part) == 1 or sum(one.nbytes for one in part) <= target_bytes
+        found += part
+    assert [one.tolist() for one in found] == sequences
+    if target_bytes is None:
+        assert [pair.prefix for pair in pairs] == ["web/train"] * bool(sequences)
+    else:
+        assert [pair.prefix for pair in pairs] == [f"web/train-{number:05d}" for number in range(len(pairs))]
+
+
+def test_write_that_is_aborted_leaves_no_index(tmp_path):
+    writer = MegatronWriter(Root(str(tmp_path)), "web/train", UINT16)
+    writer.append(np.arange(3, dtype=np.uint16), np.array([3]))
+    with pytest.raises(DatapipeError, match="at most 2147483647"):
+        writer.append(np.zeros(0, np.uint16), np.array([1 << 31]))
+    writer.abort()
+    assert [path.name for path in (tmp_path / "web").iterdir()] == ["train.bin"]
+
+
+READER = """
+import json, sys, warnings
+warnings.simplefilter("ignore")
+from megatron.core.datasets.indexed_dataset import IndexedDataset
+found = IndexedDataset(sys.argv[1])
+print(json.dumps([found[number].tolist() for number in range(len(found))]), found.document_indices.tolist(), found.index.dtype)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("id_type", [UINT16, UINT32], ids=str)
+def test_written_pair_is_read_by_megatron_core(tmp_path, id_type):
+    if importlib.util.find_spec("megatron") is None or importlib.util.find_spec("torch") is None:
+        pytest.skip("megatron-core is not installed: pip install --no-deps megatron-core, beside torch")
+    sequences = [list(range(start, 3 * start + 1)) for start in range(40)]
+    write(tmp_path, sequences, id_type, batches=3)
+    command = [sys.executable, "-c", READER, str(tmp_path / "web/train")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=280)
+    assert done.returncode == 0, done.stderr
+    found, _, rest = done.stdout.strip().splitlines()[-1].partition("]] ")
+    assert json.loads(found + "]]") == sequences
+    assert rest.startswith(str(list(range(41))))
+    assert ("uint16" if id_type == UINT16 else "int32") in rest

@@ -77,10 +77,16 @@ def _hostile(manifest: dict[str, Any]) -> Iterator[tuple[str, bytes]]:
             yield f"{'.'.join(map(str, place))}: {str(other)[:30]}", _resealed(manifest, place, other)
 
 
-def _command(*arguments: str) -> Callable[[Path], None]:
+def _load(output: Path) -> None:
+    with closing(Loader(str(output), global_batch_size=2)) as loader:
+        for _, _ in zip(loader, range(2)):
+            loader.state_dict()
+
+
+def _command(arguments: str) -> Callable[[Path], None]:
     def run(output: Path) -> None:
         shutil.rmtree(output.parent / "exported", ignore_errors=True)
-        ended = datapipe([argument.format(output=output) for argument in arguments])
+        ended = datapipe([argument.format(output) for argument in arguments.split()])
         printed = ended.stdout + ended.stderr
         assert "defect of datapipe" not in printed, printed
         assert "Traceback" not in printed, printed
@@ -89,32 +95,18 @@ def _command(*arguments: str) -> Callable[[Path], None]:
     return run
 
 
-def _load(output: Path) -> None:
-    with closing(Loader(str(output), global_batch_size=2)) as loader:
-        for _, _ in zip(loader, range(2)):
-            loader.state_dict()
-
-
-def _browse(output: Path) -> None:
-    BrowsedOutput.open(str(output))
-
-
-def _serve(output: Path) -> None:
-    ServedOutput("web", str(output)).open(OpenRequest(output="web", global_batch_size=2))
-
-
-_OPENERS: dict[str, Callable[[Path], None]] = {
+_OPENERS: dict[str, Callable[[Path], object]] = {
     "loader": _load,
-    "browse": _browse,
-    "serve": _serve,
-    "verify": _command("verify", "{output}"),
-    "report": _command("report", "{output}"),
-    "snapshots": _command("snapshots", "{output}"),
-    "inspect": _command("inspect", "{output}"),
-    "trace": _command("trace", "{output}", "--step", "0", "--global-batch-size", "2", "--text"),
-    "export": _command("export", "{output}", "--format", "parquet", "--to", "{output}/../exported"),
-    "megatron": _command("export", "{output}", "--format", "megatron", "--to", "{output}/../exported"),
-    "plan": _command("plan", "{output}/mixture.yaml"),
+    "browse": lambda output: BrowsedOutput.open(str(output)),
+    "serve": lambda output: ServedOutput("web", str(output)).open(OpenRequest(output="web", global_batch_size=2)),
+    "verify": _command("verify {}"),
+    "report": _command("report {}"),
+    "snapshots": _command("snapshots {}"),
+    "inspect": _command("inspect {}"),
+    "trace": _command("trace {} --step 0 --global-batch-size 2 --text"),
+    "export": _command("export {} --format parquet --to {}/../exported"),
+    "megatron": _command("export {} --format megatron --to {}/../exported"),
+    "plan": _command("plan {}/mixture.yaml"),
 }
 
 
@@ -133,7 +125,7 @@ def test_resealed_manifest_is_read_or_refused_in_one_sentence(output: Path, name
         (output / "snapshot.json").write_bytes(sound)
 
 
-def _open(what: str, opener: Callable[[Path], None], output: Path) -> None:
+def _open(what: str, opener: Callable[[Path], object], output: Path) -> None:
     """Opens an output, which may be refused. Fails where that ends with another error than one for the user."""
     refusal = ""
     try:
@@ -146,15 +138,9 @@ def _open(what: str, opener: Callable[[Path], None], output: Path) -> None:
     assert len(refusal) < 3000, what
 
 
-def _pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def _endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-@pytest.mark.parametrize("put", [_pipe, _endless, Path.mkdir], ids=["pipe", "endless", "folder"])
+@pytest.mark.parametrize(
+    "put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir], ids=["pipe", "endless", "folder"]
+)
 @pytest.mark.parametrize("name", ["snapshot.json", "tokenizer.json", "files.parquet", "shards"])
 def test_pipe_device_or_folder_in_the_place_of_a_file_is_told_and_not_waited_for(
     output: Path, tmp_path: Path, name: str, put: Callable[[Path], None]

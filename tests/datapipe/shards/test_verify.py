@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
 from datapipe.errors import CorruptionError
+from datapipe.ledger.commit_files import CommitFiles, line_of
+from datapipe.loader import Loader
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.work import Record
 from datapipe.shards import writer as writers
-from datapipe.shards.checksum import file_checksum
-from datapipe.shards.manifest import FileEntry, Snapshot
+from datapipe.shards.checksum import READINGS, bytes_checksum, file_checksum
+from datapipe.shards.document_files import document_files
+from datapipe.shards.manifest import FileEntry, Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import batch_problem, verify_snapshot
 from datapipe.shards.writer import ShardWriter
 from datapipe.storage import Root
+from tests.support import packed_shards
 from tests.support.packed_shards import EOS, FINGERPRINT, RemoteRoot, entry_of, make_snapshot, packed_batch, schema_of
+from tests.support.unreliable_store import UnreliableStore
 
 LENGTH = 16
 FORMATS = pytest.mark.parametrize("shard_format", ["arrow", "parquet"])
+CHANGING = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
 
 @pytest.fixture(params=["arrow", "parquet"])
@@ -26,8 +38,16 @@ def output(request, tmp_path):
     return Root(str(tmp_path)), make_snapshot(tmp_path, packed_batch(80, LENGTH), request.param, target_bytes=50 * 2 * LENGTH)
 
 
-def with_shards(snapshot: Snapshot, *shards) -> Snapshot:
-    return snapshot.model_copy(update={"shards": shards})
+def problems(root: Root, snapshot: Snapshot) -> list[str]:
+    """The files that verifying names."""
+    return [problem.partition(":")[0] for problem in verify_snapshot(root, snapshot)]
+
+
+def without_a_piece() -> pa.RecordBatch:
+    """Rows of which one is lost that goes on with a document."""
+    batch = packed_batch(40, LENGTH)
+    goes_on = next(row for row, starts in enumerate(batch.column("starts").to_pylist()) if max(starts) > 0)
+    return batch.take(np.delete(np.arange(batch.num_rows), goes_on))
 
 
 @pytest.mark.medium
@@ -49,18 +69,16 @@ def test_verify_finds_nothing_in_a_sound_snapshot_and_names_every_damaged_file(o
             damaged.append(bytes(flipped))
         for bad in damaged:
             (tmp_path / path).write_bytes(bad)
-            assert [problem.partition(":")[0] for problem in verify_snapshot(root, snapshot)] == [path]
+            assert problems(root, snapshot) == [path]
         (tmp_path / path).unlink()
-        (problem,) = verify_snapshot(root, snapshot)
-        assert problem.startswith(f"{path}: ")
+        assert problems(root, snapshot) == [path]
         (tmp_path / path).mkdir()
-        assert [problem.partition(":")[0] for problem in verify_snapshot(root, snapshot)] == [path]
+        assert problems(root, snapshot) == [path]
         (tmp_path / path).rmdir()
         (tmp_path / path).write_bytes(content)
-    assert verify_snapshot(root, snapshot) == []
     (tmp_path / "shards/web/notes.txt").write_text("not mine")
     (tmp_path / seen[2]).unlink()
-    assert [problem.partition(":")[0] for problem in verify_snapshot(root, snapshot)] == [seen[2], "shards/web/notes.txt"]
+    assert problems(root, snapshot) == [seen[2], "shards/web/notes.txt"]
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "files.parquet", "manifest"])
@@ -112,45 +130,32 @@ def test_verify_damaged_rows_are_named_and_no_others(tmp_path, shard_format, mon
     assert shard_format == "parquet" or "all rows are intact" in problem
 
 
-def test_verify_document_of_an_unknown_file_is_found(tmp_path):
+def test_verify_document_of_an_unknown_file_or_with_a_lost_piece_is_found(tmp_path):
+    lost = make_snapshot(tmp_path, without_a_piece())
+    assert problems(Root(str(tmp_path)), lost) == ["shards/web"]
     snapshot = make_snapshot(tmp_path, packed_batch(20, LENGTH, seed=4))
     path = tmp_path / "files.parquet"
-    table = pq.read_table(path)
-    pq.write_table(table.set_column(0, "hash", pa.array([77], pa.uint64())), path)
+    pq.write_table(pq.read_table(path).set_column(0, "hash", pa.array([77], pa.uint64())), path)
     checksum, size = file_checksum(Root(str(tmp_path)), "files.parquet")
     files = FileEntry(path="files.parquet", bytes=size, checksum=checksum)
     (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot.model_copy(update={"files": files}))
     assert all(text in problem for text in (snapshot.shards[0].path, f"document {5:016x}", "files.parquet"))
 
 
-def test_verify_lost_piece_of_a_cut_document_is_found(tmp_path):
-    batch = packed_batch(40, LENGTH)
-    goes_on = next(row for row, starts in enumerate(batch.column("starts").to_pylist()) if max(starts) > 0)
-    snapshot = make_snapshot(tmp_path, batch.take(np.delete(np.arange(batch.num_rows), goes_on)))
-    (problem,) = verify_snapshot(Root(str(tmp_path)), snapshot)
-    assert problem.startswith("shards/web: train documents have ")
-
-
-@pytest.mark.parametrize("field", ["tokens", "documents", "sequences"])
-def test_verify_wrong_count_in_manifest_is_found(output, field):
+def test_verify_shards_that_are_not_as_the_manifest_says_are_found(output):
     root, snapshot = output
-    first = snapshot.shards[0]
-    wrong = first.model_copy(update={field: getattr(first, field) + 1})
-    (problem,) = verify_snapshot(root, with_shards(snapshot, wrong, *snapshot.shards[1:]))
-    assert problem.startswith(f"{first.path}: ")
-
-
-def test_verify_shard_of_another_tokenizer_or_vocabulary_is_found(output):
-    root, snapshot = output
+    first, *others = snapshot.shards
+    for field in ("tokens", "documents", "sequences"):
+        wrong = first.model_copy(update={field: getattr(first, field) + 1})
+        assert problems(root, snapshot.model_copy(update={"shards": (wrong, *others)})) == [first.path]
     small = snapshot.model_copy(update={"tokenizer": snapshot.tokenizer.model_copy(update={"vocab_size": 100})})
-    assert [problem.partition(":")[0] for problem in verify_snapshot(root, small)] == [shard.path for shard in snapshot.shards]
+    assert problems(root, small) == [shard.path for shard in snapshot.shards]
     sound = schema_of(packed_batch(1, LENGTH))
     schema = sound.with_metadata({**sound.metadata, b"datapipe.tokenizer": b"another"})
     writer = ShardWriter(root, "shards/web/part-00001", snapshot.shard_format, schema, 1 << 20)
     writer.append(packed_batch(9, LENGTH))
-    (shard,) = writer.finish()
-    (problem,) = verify_snapshot(root, with_shards(snapshot, *snapshot.shards, entry_of(shard)))
-    assert problem.startswith(f"{shard.path}: datapipe.tokenizer is another")
+    more = [entry_of(shard) for shard in writer.finish()]
+    assert problems(root, snapshot.model_copy(update={"shards": (*snapshot.shards, *more)})) == [more[0].path]
 
 
 def rows(*rows: tuple[list[int], list[int]]) -> pa.RecordBatch:
@@ -198,3 +203,58 @@ def test_verify_piece_of_another_length_than_its_shard_is_found():
     whole = batch.filter(pa.array([lengths == [LENGTH] for lengths in batch.column("lengths").to_pylist()]))
     assert whole.num_rows > 10
     assert batch_problem(whole, 50_000, EOS, piece_length=LENGTH) is None
+
+
+# ------------------------------------------------------------------------------- bytes that a store changes on their way
+
+
+@pytest.mark.medium
+@CHANGING
+def test_commit_file_is_read_again_so_that_no_record_is_lost(store: UnreliableStore) -> None:
+    root = Root(f"s3://outputs/ledger{store.query}")
+    records = [Record(step="web/read", fingerprint=f"{n:064x}", outputs={}, metrics=TaskMetrics()) for n in range(3)]
+    CommitFiles(root).write(map(line_of, records))
+    for after in (0, 40, 300):
+        failing = store.fail("flip", path="work/ledger/", after=after, times=READINGS - 1)
+        assert [line.record() for line in CommitFiles(root).read()] == records
+        assert failing.hits == READINGS - 1
+
+
+@FORMATS
+@pytest.mark.medium
+@CHANGING
+def test_snapshot_is_read_again(store: UnreliableStore, query: str, tmp_path: Path, shard_format) -> None:
+    folder = tmp_path / "packed"
+    folder.mkdir()
+    snapshot = packed_shards.make_snapshot(folder, packed_shards.packed_batch(40, 32), shard_format)
+    (folder / "snapshot.json").write_bytes(snapshot.to_json())
+    there = pafs.FileSystem.from_uri(f"s3://outputs{query}")[0]
+    pafs.copy_files(str(folder), f"outputs/{shard_format}", pafs.LocalFileSystem(), there)
+    root = Root(f"s3://outputs/{shard_format}{store.query}")
+    store.fail("flip", path="snapshot.json", after=200, times=READINGS - 1)
+    assert read_snapshot(root) == snapshot
+    files = document_files(root, snapshot)
+    store.fail("flip", path="files.parquet", after=30, times=READINGS - 1)
+    assert document_files(root, snapshot) == files
+    expected = Loader(str(folder), batch_size=4).batch(0)["input_ids"]
+    size = snapshot.shards[0].bytes
+    for after in (200, size // 2, size - 40):
+        store.heal()
+        store.fail("flip", path="/shards/", after=after, times=1)
+        assert verify_snapshot(root, snapshot) == []
+        store.fail("flip", path="/shards/", after=after, times=1)
+        with closing(Loader(root.url, batch_size=4)) as loader:
+            np.testing.assert_array_equal(loader.batch(0)["input_ids"], expected)
+
+
+@pytest.mark.medium
+@CHANGING
+def test_checksum_of_a_new_file_is_that_of_what_was_written(store: UnreliableStore) -> None:
+    root = Root(f"s3://outputs/new{store.query}")
+    failing = store.fail("flip", path="file", times=None)
+    with root.open_output("file") as stream:
+        stream.write(b"content")
+    assert (stream.checksum, stream.num_bytes) == (bytes_checksum(b"content"), 7)
+    assert failing.hits == 0
+    store.heal()
+    assert file_checksum(root, "file") == (stream.checksum, 7)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from ruamel.yaml import YAML
 from datapipe.errors import CorruptionError, UserError
 from datapipe.shards.checksum import file_checksum
 from datapipe.shards.datasets import write as module
-from datapipe.shards.datasets.parts import Part, parts_of_documents, parts_of_rows
+from datapipe.shards.datasets.parts import Part, joined_schema, parts_of_documents, parts_of_rows
 from datapipe.shards.datasets.write import DatasetRequest, loading_line, write_dataset
 from datapipe.shards.documents.writer import DocumentWriter
 from datapipe.shards.export_folder import RECORD
@@ -79,6 +80,11 @@ def request(format, **options) -> DatasetRequest:
     return DatasetRequest(format=format, name="a: name", snapshot="1" * 32, kind="documents", **options)
 
 
+def export(folder: Path, format, found: list[Part] | None = None, to: str = "new", **options) -> Any:
+    wanted = request(format, **options)
+    return write_dataset(Root(str(folder / "out")), Root(str(folder / to)), wanted, parts() if found is None else found)
+
+
 def read_back(folder: Path, format: str, split: str) -> list[dict]:
     """All rows of a split, by nothing but the files, in the order of their names."""
     if format == "mds":
@@ -95,11 +101,10 @@ def read_back(folder: Path, format: str, split: str) -> list[dict]:
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("target_bytes", [None, 300])
 def test_every_document_comes_back_once_in_order_with_its_split_and_columns(tmp_path, format, target_bytes):
-    root = Root(str(tmp_path / "out"))
-    done = write_dataset(root, Root(str(tmp_path / "new")), request(format, target_bytes=target_bytes), parts())
+    done = export(tmp_path, format, target_bytes=target_bytes)
     for split in ("train", "validation"):
         assert read_back(tmp_path / "new", format, split) == expected(split)
-    assert write_dataset(root, Root(str(tmp_path / "new")), request(format, target_bytes=target_bytes), parts()) == done
+    assert export(tmp_path, format, target_bytes=target_bytes) == done
     files = {name: text for name, text in content_of(tmp_path / "new").items() if name != RECORD}
     assert (done.files, done.bytes) == (len(files), sum(map(len, files.values())))
     assert done.rows == (("books", "train", 23), ("web", "train", 35), ("books", "validation", 5))
@@ -120,15 +125,14 @@ def test_bytes_depend_on_rows_and_options_alone(tmp_path_factory, rows_per_batch
 
 
 def test_front_matter_names_the_files_of_each_split(tmp_path):
-    write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request("parquet", target_bytes=300), parts())
+    export(tmp_path, "parquet", target_bytes=300)
     _, front, _ = (tmp_path / "new/README.md").read_text().split("---\n", 2)
     (config,) = YAML(typ="safe").load(front)["configs"]
-    assert config["config_name"] == "default"
     found = {
         each["split"]: {str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").glob(each["path"])}
         for each in config["data_files"]
     }
-    assert list(found) == ["train", "validation"]
+    assert (config["config_name"], list(found)) == ("default", ["train", "validation"])
     assert set().union(*found.values()) == {name for name in content_of(tmp_path / "new") if name.startswith("data/")}
     sources = [set(pq.read_table(path)["source"].to_pylist()) for path in sorted((tmp_path / "new/data").glob("train-*"))]
     assert all(len(of_file) == 1 for of_file in sources)
@@ -136,15 +140,15 @@ def test_front_matter_names_the_files_of_each_split(tmp_path):
 
 @pytest.mark.parametrize("format", FORMATS)
 def test_an_export_that_is_killed_anywhere_looks_unfinished_and_the_same_one_finishes_it(tmp_path, format):
-    root, wanted = Root(str(tmp_path / "out")), request(format, target_bytes=700)
-    write_dataset(root, Root(str(tmp_path / "whole")), wanted, parts())
+    again = partial(export, tmp_path, format, to="killed", target_bytes=700)
+    export(tmp_path, format, to="whole", target_bytes=700)
     folder, kills, whole = tmp_path / "killed", 0, content_of(tmp_path / "whole")
-    while is_killed(lambda: write_dataset(root, Root(str(folder)), wanted, parts()), kills):
+    while is_killed(again, kills):
         kills += 1
         there = content_of(folder) if folder.exists() else {}
         assert module.MARK in there or not there
         if kills % 3 == 0:  # from here, and from the beginning too
-            write_dataset(root, Root(str(folder)), wanted, parts())
+            again()
             assert content_of(folder) == whole
             shutil.rmtree(folder)
     assert kills > 5
@@ -161,15 +165,15 @@ def test_an_export_that_is_killed_anywhere_looks_unfinished_and_the_same_one_fin
     ],
 )
 def test_a_folder_with_anything_else_is_refused_and_left_as_it_is(tmp_path, files, told):
-    root, folder = Root(str(tmp_path / "out")), tmp_path / "new"
-    assert is_killed(lambda: write_dataset(root, Root(str(tmp_path / "mark")), request("parquet"), parts()), 1)
+    folder = tmp_path / "new"
+    assert is_killed(lambda: export(tmp_path, "parquet", to="mark"), 1)
     mark = (tmp_path / "mark/_UNFINISHED").read_text()
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(mark if text is None else text)
     before = content_of(folder)
     with pytest.raises(UserError, match=told):
-        write_dataset(root, Root(str(folder)), request("parquet"), parts())
+        export(tmp_path, "parquet")
     assert content_of(folder) == before
 
 
@@ -178,26 +182,33 @@ def test_an_export_of_no_row_is_refused_and_leaves_no_file(tmp_path, format):
     empty = Part(source="web", split="train", schema=web_schema(), batches=lambda: iter([]))
     for found in ([], [empty]):
         with pytest.raises(UserError, match="nothing to export"):
-            write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request(format), found)
+            export(tmp_path, format, found)
     assert not list((tmp_path / "new").rglob("*"))
 
 
+def test_schema_of_files_holds_the_values_of_all_or_is_refused_with_both_files() -> None:
+    first = pa.schema([("n", pa.int64()), ("m", pa.struct([("a", pa.int64())]))])
+    second = pa.schema([("n", pa.float64()), ("m", pa.struct([("b", pa.bool_())]))])
+    together = [("n", pa.float64()), ("m", pa.struct([("a", pa.int64()), ("b", pa.bool_())]))]
+    assert joined_schema({"a": first, "b": second}) == pa.schema(together)
+    with pytest.raises(UserError, match=r"'n' is int64 in a\.parquet and large_string in b\.parquet.*types: \{n: string\}"):
+        joined_schema({"a.parquet": first, "b.parquet": pa.schema([("n", pa.large_string())])})
+
+
 def test_one_column_of_two_types_is_refused(tmp_path):
-    schema = pa.schema(
-        [("id", pa.large_string()), ("source", pa.string()), ("text", pa.large_string()), ("score", pa.string())]
-    )
+    schema = web_schema().set(4, pa.field("score", pa.string()))
     other = Part(source="code", split="train", schema=schema, batches=lambda: iter([]))
     with pytest.raises(UserError, match=r"'score' is double in 'web' and string in 'code'.*--source"):
-        write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request("parquet"), [*parts(), other])
+        export(tmp_path, "parquet", [*parts(), other])
     assert not (tmp_path / "new").exists()
 
 
 def test_an_mds_sample_beyond_the_size_of_a_shard_is_alone_in_one(tmp_path):
-    write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "new")), request("mds", target_bytes=1), parts())
+    export(tmp_path, "mds", target_bytes=1)
     index = json.loads((tmp_path / "new/train/index.json").read_bytes())
     assert [shard["samples"] for shard in index["shards"]] == [1] * 58
     with pytest.raises(UserError, match="less than 4 GiB"):
-        write_dataset(Root(str(tmp_path / "out")), Root(str(tmp_path / "two")), request("mds", target_bytes=1 << 32), parts())
+        export(tmp_path, "mds", to="two", target_bytes=1 << 32)
 
 
 @pytest.mark.parametrize("vocab_size", [50_000, 100_000])
@@ -219,16 +230,9 @@ def documents_snapshot(folder: Path, format) -> tuple[Root, DocumentsSnapshot]:
             writer = DocumentWriter(root, f"documents/{part.source}/part-{number:05d}.{format}", format, part.schema)
             writer.add(rows)
             done = writer.finish()
-            entries.append(
-                DocumentsEntry(
-                    path=done.path,
-                    source=part.source,
-                    documents=done.documents,
-                    text_bytes=done.text_bytes,
-                    bytes=done.bytes,
-                    checksum=file_checksum(root, done.path)[0],
-                )
-            )
+            sizes = {"documents": done.documents, "text_bytes": done.text_bytes, "bytes": done.bytes}
+            checksum = file_checksum(root, done.path)[0]
+            entries.append(DocumentsEntry(path=done.path, source=part.source, checksum=checksum, **sizes))
     sources = {"books": DocumentsSource(), "web": DocumentsSource()}
     snapshot = DocumentsSnapshot(name="texts", document_format=format, sources=sources, documents=tuple(entries)).sealed()
     return root, snapshot
@@ -238,7 +242,7 @@ def documents_snapshot(folder: Path, format) -> tuple[Root, DocumentsSnapshot]:
 @pytest.mark.parametrize("format", FORMATS)
 def test_documents_of_a_run_without_a_tokenizer_come_back_in_every_format(tmp_path, stored, format):
     root, snapshot = documents_snapshot(tmp_path / "out", stored)
-    write_dataset(root, Root(str(tmp_path / "new")), request(format), parts_of_documents(root, snapshot, None, None))
+    export(tmp_path, format, parts_of_documents(root, snapshot, None, None))
     assert read_back(tmp_path / "new", format, "train") == expected("train")
 
 

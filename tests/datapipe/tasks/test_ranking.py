@@ -19,10 +19,7 @@ from tests.support import runs
 
 pytestmark = pytest.mark.medium
 
-TAIL = """
-tokenizer: none
-execution: {split_bytes: 8KiB, bucket_bytes: 16KiB}
-"""
+TAIL = "tokenizer: none\nexecution: {split_bytes: 8KiB, bucket_bytes: 16KiB}\n"
 
 Row = dict[str, object]
 
@@ -93,19 +90,12 @@ def test_share_of_documents_is_exact(tmp_path, options, passed, share):
 
 
 def test_share_of_bytes_is_right_to_the_longest_document(tmp_path):
-    rows = _write(tmp_path / "web", _scores(300))
-    kept = set(_kept(_run(tmp_path, ", keep_share: '1/3', share_of: bytes")))
-    sizes = {row["id"]: len(str(row["text"])) for row in rows}
-    wanted = sum(sizes.values()) / 3
-    assert wanted - max(sizes.values()) <= sum(sizes[name] for name in kept) <= wanted
-
-
-def test_documents_of_one_score_are_chosen_evenly(tmp_path):
-    _write(tmp_path / "web", [0.5] * 400, files=2)
-    kept = {int(name) for name in _kept(_run(tmp_path, ", keep_share: '1/2'"))}
-    assert len(kept) == 200
-    assert 60 < sum(name % 2 for name in kept) < 140  # of both files
-    assert 60 < sum(name < 200 for name in kept) < 140
+    rows = _write(tmp_path / "web", [0.5] * 400, files=2)
+    kept = {int(name) for name in _kept(_run(tmp_path, ", keep_share: '1/3', share_of: bytes"))}
+    sizes = [len(str(row["text"])) for row in rows]
+    assert sum(sizes) / 3 - max(sizes) <= sum(sizes[name] for name in kept) <= sum(sizes) / 3
+    # Documents of one score are chosen evenly from both files, and from all of each.
+    assert all(0.3 < sum(map(is_of, kept)) / len(kept) < 0.7 for is_of in (lambda name: name % 2, lambda name: name < 200))
 
 
 @pytest.mark.slow
@@ -127,8 +117,6 @@ def test_stages_after_a_cut_see_what_it_keeps_and_no_column_more(tmp_path):
     _write(tmp_path / "web", _scores(300))
     again = "  - tests.support.ranked_stages:ByScore: {as: again, keep_share: '1/2'}\n"
     run = _run(tmp_path, ", keep_share: '1/2'", f"{again}  - filter.length: {{min_words: 5}}\n  - dedup.exact\n")
-    steps = ["web/read", "web/apply-best", "web/apply-again", "web/apply-dedup.exact"]
-    assert [step.id for step in run.plan.of_kind("map", "web")] == steps
     assert not {name for name in _written(run)[0] if name.startswith(("best", "again"))}
     assert {"best:below_share": 150, "again:below_share": 75}.items() <= _dropped(run).items()
     assert {name: cut["documents"] for name, cut in run.report["thresholds"]["web"].items()} == {"best": 300, "again": 150}
@@ -162,16 +150,6 @@ def test_threshold_of_an_earlier_run_is_not_moved_by_new_files(tmp_path):
     assert len({(cut["threshold"], cut["tie"], cut["documents"]) for cut in cuts}) == 1
     with pytest.raises(UserError, match=r"report\.json holds no threshold of best in news"):
         _run(tmp_path, frozen, source="news")
-
-
-def test_new_files_decide_the_source_anew_and_read_no_old_file_again(tmp_path):
-    _write(tmp_path / "web", [0.1] * 100)
-    _run(tmp_path, ", keep_share: '1/10'")
-    _append(tmp_path / "web", "new.jsonl", [{"id": f"new-{number}", "text": "new text", "score": 0.9} for number in range(50)])
-    second = _run(tmp_path, ", keep_share: '1/10'")
-    assert all(name.startswith("new") for name in _kept(second))
-    assert len(_kept(second)) == 15
-    assert second.watcher.steps.count("web/read") <= 2  # the group that the new file joins
 
 
 @pytest.mark.parametrize(("options", "reason"), [("least: 0.6, keep_share: '1/2'", "low"), ("keep_share: '0'", "below_share")])

@@ -25,7 +25,7 @@ from datapipe.stage.tables import FINAL_SCHEMAS, RANK
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
 from stages.dedup.exact import TEXTS, Exact
-from tests.support import dedup_runs, runs
+from tests.support import runs
 from tests.support.exchange_rows import write
 
 pytestmark = pytest.mark.medium
@@ -157,9 +157,7 @@ def _merged(root: Root, expander: Expander, files: list[ExchangeFile]) -> list[E
     return _run(root, tasks, "texts")
 
 
-def test_merge_keeps_every_row_in_one_sorted_run_a_range_and_clears_the_ranks_of_earlier_rows_alone(
-    root: Root, expander: Expander
-) -> None:
+def test_merge_keeps_every_row_in_one_sorted_run_a_range_and_clears_the_ranks_of_earlier_rows_alone(root, expander):
     parts = [_texts(seed, 500) for seed in (1, 2, 3)]
     files = [write(root, f"{number}", rows, 50, as_old=number == 0) for number, rows in enumerate(parts)]
     assert fan_in(files) > 3
@@ -188,18 +186,3 @@ def test_merge_of_earlier_rows_is_another_task_than_that_of_new_ones(root: Root,
     files = [write(root, "rows", _texts(1), as_old=as_old) for as_old in (False, True)]
     prints = [{task.fingerprint for task in expander.merge_tasks("merge", _STAGE, "texts", [one])} for one in files]
     assert prints[0].isdisjoint(prints[1])
-
-
-def test_run_that_merges_files_makes_the_same_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All four stages, on more workers, are in `test_dedup_anywhere.py`."""
-    corpus = dedup_runs.write_corpus(tmp_path / "corpus", num_pages=40)
-    found: list[runs.Finished] = []
-    for most_runs in (256, 2):
-        monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", most_runs)
-        mixture = dedup_runs.write_mixture(tmp_path / str(most_runs), corpus, "stages: [dedup.exact]")
-        found.append(runs.run_mixture(mixture, overrides=["execution.bucket_bytes=1KiB"], make_engine=runs.InProcess))
-    plain, merged = found
-    assert [len(one.plan.of_kind("merge")) > 0 for one in found] == [False, True]
-    assert merged.checksums == plain.checksums
-    assert plain.report["total"]["documents"]["dropped"]
-    assert merged.report["total"]["documents"] == plain.report["total"]["documents"]

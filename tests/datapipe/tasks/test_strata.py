@@ -71,9 +71,9 @@ def read(root: Root, snapshot: Snapshot, **wanted: object) -> tuple[set[bytes], 
     return keys, rows
 
 
-def documents_of(finished: runs.Finished, step_id: str = "") -> list[dict]:
-    """The documents of the source with strata, after its last step or another."""
-    step = next(step for step in finished.plan.of_kind("map", "web") if step_id in step.id)
+def documents_of(finished: runs.Finished) -> list[dict]:
+    """The documents of the source with strata, after its last step."""
+    step = finished.plan.of_kind("map", "web")[-1]
     batches = read_documents(Root(finished.mixture.output), step.outputs("documents"), TaskMetrics())
     return [row for batch in batches for row in batch.record.to_pylist()]
 
@@ -140,13 +140,6 @@ def test_export_keeps_strata_and_the_order_of_rows(finished, tmp_path, shard_for
         assert shards[0] == shards[1]
 
 
-def test_export_to_megatron_has_every_document_of_all_strata(finished, tmp_path):
-    target, snapshot = Root(str(tmp_path / "m")), finished.snapshot
-    parts = export_snapshot(Root(finished.mixture.output), snapshot, target, ExportRequest(format="megatron"))
-    (web,) = [part for part in parts if (part.source, part.split) == ("web", "train")]
-    assert web.sequences == sum(entry.documents for entry in snapshot.shards_of("web", "train"))
-
-
 @pytest.mark.parametrize(("field", "value"), [("stratum", 2), ("hashes", [5, 6])])
 def test_verify_finds_a_shard_that_is_not_where_the_manifest_says(finished, field, value):
     content = json.loads(finished.snapshot.to_json())
@@ -158,34 +151,35 @@ def test_verify_finds_a_shard_that_is_not_where_the_manifest_says(finished, fiel
 
 def test_documents_with_many_duplicates_can_be_a_stratum_that_comes_up_more_often(tmp_path):
     texts = [corpora.prose(random.Random(seed)) for seed in range(6)]
-    rows = [{"text": text} for number, text in enumerate(texts) for _ in range([1, 1, 2, 3, 3, 8][number])]
+    rows = [{"text": text} for text, copies in zip(texts, [1, 1, 2, 3, 3, 8]) for _ in range(copies)]
     corpora.write_jsonl(tmp_path / "web/a.jsonl", rows)
-    source = (
-        f"  web:\n    path: {tmp_path}/web/*.jsonl\n    strata: {{by: copies, bounds: [2, 4], repeat: [1, 2, 3]}}\n"
-        "    stages:\n      - dedup.exact: {size_column: copies}\n"
-    )
+    strata, stages = "{by: copies, bounds: [2, 4], repeat: [1, 2, 3]}", "[dedup.exact: {size_column: copies}]"
+    source = f"  web: {{path: {tmp_path}/web/*.jsonl, strata: {strata}, stages: {stages}}}\n"
     done = run(runs.write_mixture(tmp_path, source, stages="", tail=TAIL.replace("validation: 10%", "")))
     web = done.report["mixture"]["sources"]["web"]
     assert [(one["documents"], one["repeat"]) for one in web["strata"]] == [(2, 1), (3, 2), (1, 3)]
     without = run(tmp_path / "mixture.yaml", "sources.web.stages=[dedup.exact]", "sources.web.strata=null")
     assert {entry.stratum for entry in without.snapshot.shards} == {None}
-    assert {name for row in documents_of(without, "apply-dedup.exact") for name in row} == {"key", "id", "text"}
+    assert {name for row in documents_of(without) for name in row} == {"key", "id", "text"}
+
+
+EXACT = "dedup.exact: {size_column: "
 
 
 @pytest.mark.parametrize(
-    ("overrides", "told"),
+    ("override", "told"),
     [
-        (["sources.web.keep=[]"], r"sources\.web\.strata\.by: .*'score'.*`keep`"),
-        (["stages=[dedup.exact: {size_column: text}]"], "already has a column"),
-        (["stages=[dedup.exact: {size_column: score}]"], "score is the name of a column that the source keeps"),
-        (["stages=[dedup.exact: {size_column: n, cluster_column: n}]"], "n is the name of a column that dedup.exact"),
-        (["stages=[dedup.lines: {size_column: n}]"], "cuts text"),
-        (["stages=[dedup.exact: {size_column: n}, dedup.minhash: {size_column: n}]"], "a column that dedup.exact"),
+        ("sources.web.keep=[]", r"sources\.web\.strata\.by: .*'score'.*`keep`"),
+        (f"stages=[{EXACT}text}}]", "already has a column"),
+        (f"stages=[{EXACT}score}}]", "score is the name of a column that the source keeps"),
+        (f"stages=[{EXACT}n, cluster_column: n}}]", "n is the name of a column that dedup.exact"),
+        (f"stages=[{EXACT}n}}, dedup.minhash: {{size_column: n}}]", "a column that dedup.exact"),
+        ("stages=[dedup.lines: {size_column: n}]", "cuts text"),
     ],
 )
-def test_columns_that_are_not_there_or_there_already_are_refused(mixture, tmp_path, overrides, told):
+def test_columns_that_are_not_there_or_there_already_are_refused(mixture, tmp_path, override, told):
     with pytest.raises(UserError, match=told):
-        run(mixture, *overrides, output=tmp_path / "none")
+        run(mixture, override, output=tmp_path / "none")
 
 
 def batch_of(values: pa.Array) -> DocumentBatch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import pytest
 from datapipe.engine.clean import clean
 from datapipe.errors import DatapipeError, UserError
 from datapipe.exchange.partitions import read_table
+from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.loader import Loader
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import LEAST_DOCUMENT_BYTES
@@ -100,20 +102,83 @@ def test_documents_have_ids_source_and_text_and_then_the_kept_columns(tmp_path):
     assert list(found[0]) == ["id", "url", "source", "text", "score"]
 
 
-def test_json_lines_hold_the_documents_of_parquet(tmp_path, corpus, written):
-    run = _run(tmp_path, corpus, "documents.format=jsonl.zst")
-    assert [_files(run, source) for source in run.mixture.sources] == [
-        _files(written, source) for source in run.mixture.sources
-    ]
+def test_mixture_without_a_tokenizer_needs_no_weights_and_tells_of_keys_that_are_not_used(tmp_path, corpus):
+    tail = TEXT + "validation: 1%\npack: {sequence_length: 64}\nmixture: {tokens: 1B}\n"
+    run = _run(tmp_path, corpus, "sources.web.weight=0", "sources.books.weight=0", "stages=[]", tail=tail)
+    assert isinstance(run.snapshot, DocumentsSnapshot)
+    assert any("not used" in line and "validation, pack, mixture" in line for line in run.told)
+    listed = json.loads(datapipe(["plan", str(tmp_path / "mixture.yaml"), "--json"]).stdout)
+    assert listed["sources"]["web"]["share"] is None
+    with pytest.raises(UserError, match="'source' cannot be kept"):
+        _run(tmp_path, corpus, "sources.books.keep=[source]")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("split_bytes", ["8KiB", "1MiB"])
+def test_commands_about_an_output_read_documents_or_refuse_them(written):
+    output = written.mixture.output
+    count = sum(entry.documents for entry in written.snapshot.documents)
+    assert all(f"{count:,} documents" in datapipe([command, output]).stdout for command in ("verify", "snapshots"))
+    assert datapipe(["clean", output]).returncode == datapipe(["inspect", output, "-n", "1"]).returncode == 0
+    refused = datapipe(["export", output, "--format", "megatron", "--to", f"{output}-export"])
+    assert (refused.returncode, "documents, not tokens" in refused.stderr) == (2, True)
+    with pytest.raises(DatapipeError, match="documents, not tokens"):
+        Loader(output, batch_size=1)
+
+
+# ------------------------------------------------------------------------------------------------ around the stages
+
+
+def _texts(folder: Path) -> str:
+    """A source of pages that break rules of their own."""
+    words = (
+        "Those who have been there say that it is to be seen with their own eyes, and the people of the town came to see it.\n"
+    )
+    text = f"{words * 3}Please write to jane{{0}}.doe@mail.org today or never.\nno end mark here\n"
+    rows = [{"text": text.format(n), "url": "https://a.org" if n else None} for n in range(12)]
+    corpora.write_jsonl(folder / "a.jsonl", rows)
+    return f"  web: {{path: {folder}/a.jsonl, keep: [url]}}\n"
+
+
+def test_filters_that_edit_or_tag_count_apart_and_change_what_is_kept(tmp_path):
+    source, tags = _texts(tmp_path), "redact.pii: {as: tagging, mode: tag, max_hits: 0}"
+    stages = f"stages=[filter.c4_quality: {{min_sentences: 1}}, {tags}, filter.url: {{domains: [b.org]}}]"
+    done, edited = _run(tmp_path, source, stages), _run(tmp_path, source, "stages=[redact.pii]", output=tmp_path / "edited")
+    assert done.report["sources"]["web"]["documents"]["kept"] == 12
+    counts = [+Counter(run.report["sources"]["web"]["counts"]) for run in (done, edited)]
+    lines = {"filter.c4_quality:lines_without_end_mark": 12, "filter.url:without_url": 1}
+    assert counts == [{**lines, "tagging (tag):email": 12}, {"redact.pii:email": 12}]
+    for run, has_mail, has_line in ((done, True, False), (edited, False, True)):
+        texts = [row["text"] for rows in _files(run, "web") for row in rows]
+        assert {("@mail.org" in text, "no end mark" in text) for text in texts} == {(has_mail, has_line)}
+
+
+def test_limit_counts_what_cannot_be_read(tmp_path):
+    source = _texts(tmp_path)
+    corpora.write_jsonl(tmp_path / "a.jsonl", [{"text": ["text"]}] * 12)
+    with pytest.raises(DatapipeError, match=r"no document is left.*3 are in quarantine"):
+        _run(tmp_path, source, "stages=[filter.length: {min_chars: 1}]", "max_quarantined=100%", limit=3)
+    assert len(Inspector.open(str(tmp_path / "out")).find(DocumentQuery(outcome="quarantined", count=100))) == 3
+
+
+def test_stage_that_uses_a_segmentation_that_nothing_declares_fails_the_run(tmp_path, monkeypatch):
+    (tmp_path / "own_counts.py").write_text(
+        "from datapipe.stage import Map\n\nclass Counts(Map):\n    def process(self, batch):\n"
+        "        return {'counted': batch.words_by('english').lengths[: batch.num_docs] * 0}\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(DatapipeError, match="own_counts:Counts uses `english_words` of a batch, but its fing"):
+        _run(tmp_path, _texts(tmp_path), "stages=[own_counts:Counts]")
+
+
 @pytest.mark.parametrize("format", ["parquet", "jsonl.zst"])
+@pytest.mark.parametrize("split_bytes", ["8KiB", pytest.param("1MiB", marks=pytest.mark.slow)])
 def test_bytes_depend_neither_on_workers_nor_on_how_the_input_is_cut(tmp_path, corpus, written, format, split_bytes):
-    overrides = [f"documents.format={format}"]
-    one = written if format == "parquet" else _run(tmp_path, corpus, *overrides, output=tmp_path / "1")
-    two = _run(tmp_path, corpus, *overrides, f"execution.split_bytes={split_bytes}", make_engine=None, workers=2)
+    cut = [f"documents.format={format}", f"execution.split_bytes={split_bytes}"]
+    one = written if format == "parquet" else _run(tmp_path, corpus, cut[0], output=tmp_path / "1")
+    assert [_files(one, source) for source in one.mixture.sources] == [
+        _files(written, source) for source in one.mixture.sources
+    ]
+    how = {"make_engine": None, "workers": 2} if split_bytes == "1MiB" else {}
+    two = _run(tmp_path, corpus, *cut, **how)
     assert _checksums(two) == _checksums(one)
     assert two.snapshot == one.snapshot
 
@@ -154,68 +219,6 @@ def test_verify_tells_damage_and_strangers_and_cleaning_deletes_earlier_files(tm
     assert left == set(_checksums(second)) != set(_checksums(first))
 
 
-def test_mixture_without_a_tokenizer_needs_no_weights_and_tells_of_keys_that_are_not_used(tmp_path, corpus):
-    tail = TEXT + "validation: 1%\npack: {sequence_length: 64}\nmixture: {tokens: 1B}\n"
-    weights = ["sources.web.weight=0", "sources.books.weight=0"]
-    run = _run(tmp_path, corpus, *weights, "stages=[]", tail=tail)
-    assert isinstance(run.snapshot, DocumentsSnapshot)
-    line = next(line for line in run.told if "not used" in line)
-    assert "validation, pack, mixture" in line
-    settings = [part for override in weights for part in ("--set", override)]
-    told = datapipe(["plan", str(tmp_path / "mixture.yaml"), *settings])
-    assert (told.returncode, "write documents" in told.stdout, "tokens to draw" in told.stdout) == (0, True, False)
-    listed = datapipe(["plan", str(tmp_path / "mixture.yaml"), *settings, "--json"])
-    assert json.loads(listed.stdout)["sources"]["web"]["share"] is None
-
-
-def test_commands_about_an_output_read_documents(written):
-    output = written.mixture.output
-    count = sum(entry.documents for entry in written.snapshot.documents)
-    assert f"{count:,} documents" in datapipe(["verify", output]).stdout
-    listed = datapipe(["snapshots", output]).stdout
-    assert f"{count:,} documents" in listed
-    assert "Loader" not in listed
-    assert datapipe(["clean", output]).returncode == datapipe(["inspect", output, "-n", "1"]).returncode == 0
-    refused = datapipe(["export", output, "--format", "megatron", "--to", f"{output}-export"])
-    assert refused.returncode == 2
-    assert "documents, not tokens" in refused.stderr
-    with pytest.raises(DatapipeError, match="documents, not tokens"):
-        Loader(output, batch_size=1)
-
-
-def test_a_kept_column_called_source_is_refused_before_anything_runs(tmp_path, corpus):
-    with pytest.raises(UserError, match="'source' cannot be kept"):
-        _run(tmp_path, corpus, "sources.books.keep=[source]")
-
-
-@pytest.mark.slow
-def test_written_documents_are_a_source_of_another_mixture(tmp_path, written):
-    sources = f"  clean:\n    path: {written.mixture.output}/documents/web/*.parquet\n"
-    run = runs.run_mixture(runs.write_mixture(tmp_path, sources, "", TEXT), make_engine=runs.InProcess)
-    one, other = (
-        [(row["id"], row["text"]) for rows in files for row in rows] for files in (_files(run, "clean"), _files(written, "web"))
-    )
-    assert one == other
-
-
-def test_a_run_that_is_stopped_between_any_two_files_goes_on(tmp_path, corpus, written):
-    num_writes, num_stops = sum(step.endswith("/write") for step in written.watcher.steps), 0
-
-    def stop(record):
-        if record.step.endswith("/write"):
-            raise KeyboardInterrupt
-
-    while True:
-        try:
-            done = _run(tmp_path, corpus, watcher=runs.Watcher(on_commit=stop))
-        except KeyboardInterrupt:
-            num_stops += 1
-            continue
-        break
-    assert num_stops == num_writes
-    assert _checksums(done) == _checksums(written)
-
-
 @pytest.mark.parametrize("format", ["parquet", *(pytest.param(name, marks=pytest.mark.slow) for name in ("jsonl", "mds"))])
 def test_text_of_a_snapshot_with_tokens_is_that_of_a_run_without(tmp_path, tokenized, written, format):
     count = sum(entry.documents for entry in written.snapshot.documents)
@@ -234,8 +237,7 @@ def test_text_of_a_snapshot_with_tokens_is_that_of_a_run_without(tmp_path, token
 def test_text_of_held_out_documents_is_the_validation_split_until_work_has_lost_it(tmp_path, corpus):
     run = _run(tmp_path, corpus, "validation=20%", tail=runs.TAIL)
     command = ["export", run.mixture.output, "--text", "--format", "parquet", "--to"]
-    told = datapipe([*command, f"{tmp_path}/x"])
-    assert told.returncode == 0, told.stderr
+    assert datapipe([*command, f"{tmp_path}/x"]).returncode == 0
     rows = [row for source in sorted(run.mixture.sources) for row in _kept(run, source)]
     held_out = is_validation(pa.array([row["key"] for row in rows], pa.binary(16)), run.snapshot.seed, 0.2)
     for split, is_held_out in (("train", False), ("validation", True)):
@@ -244,5 +246,4 @@ def test_text_of_held_out_documents_is_the_validation_split_until_work_has_lost_
         assert len(found) > 5
     shutil.rmtree(Path(run.mixture.output) / "work")
     told = datapipe([*command, f"{tmp_path}/y"])
-    assert told.returncode == 2
-    assert "work/ has lost the texts" in told.stderr
+    assert (told.returncode, "work/ has lost the texts" in told.stderr) == (2, True)

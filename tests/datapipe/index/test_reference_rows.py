@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,7 +12,6 @@ import pytest
 from datapipe.errors import CorruptionError, UserError
 from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.exchange.ranges import read_range
-from datapipe.index import write as indexes
 from datapipe.index.takedown import make_index, take_down
 from datapipe.index.write import open_index
 from datapipe.inspect.documents import DocumentQuery, Inspector
@@ -144,47 +142,19 @@ def _hash(source: str, path: str) -> bytes:
 OLDS = {_hash("old", f"{number}.jsonl"): f"{number}.jsonl" for number in range(2)}
 
 
-# ------------------------------------------------------------------------------------------------ decisions
-
-
-def _merged(folder: Path, old: Finished, made: str) -> Finished:
-    """Rows of both runs are merged first."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datapipe.plan.runs.MOST_RUNS", 2)
-        found = _run(folder, "merged", "new", old.mixture.output, overrides=["execution.bucket_bytes=2KiB"])
-    tasks = [cast(MergeTask, task) for step in found.plan.of_kind("merge") for task in step.tasks or ()]
-    assert {file.is_reference for task in tasks for file in task.files} == {True, False}
-    return found
-
-
-def _beside(folder: Path, old: Finished, made: str) -> Finished:
-    """A corpus that grew: the old source without comparisons, the new one compared with the old run."""
-    held = ", ".join(f"{stage}: {{{given}, against: {old.mixture.output}}}" for stage, given in STAGES.items())
-    listed = f"  old: {{path: {folder}/old/*.jsonl, stages: []}}\n  new: {{path: {folder}/new/*.jsonl, stages: [{held}]}}\n"
-    (folder / "grown").mkdir()
-    found = runs.run_mixture(runs.write_mixture(folder / "grown", listed, "", TAIL), make_engine=runs.InProcess)
-    assert len(_kept(found, "old")) == len(_texts()[0])
-    return found
-
-
-def _twice(folder: Path, old: Finished, made: str) -> Finished:
-    return _run(folder, "twice", "new", f"[{old.mixture.output}, {made}]")
-
-
-def _index(folder: Path, old: Finished, made: str) -> Finished:
-    found = _run(folder, "by-index", "new", made)
+def test_decisions_are_the_same_against_an_index(folder: Path, old: Finished, new: Finished, made: str) -> None:
+    assert _decisions(_run(folder, "by-index", "new", made), "new") == _decisions(new, "new")
     assert not _run(folder, "by-index", "new", old.mixture.output).watcher.steps  # the same rows from elsewhere
-    return found
 
 
-WAYS = [_index, *(pytest.param(way, marks=pytest.mark.slow) for way in (_merged, _beside, _twice))]
-
-
-@pytest.mark.parametrize("way", WAYS, ids=["index", "merged", "beside", "twice"])
-def test_decisions_are_the_same_wherever_the_earlier_rows_are(
-    folder: Path, old: Finished, new: Finished, made: str, way: Callable[[Path, Finished, str], Finished]
-) -> None:
-    assert _decisions(way(folder, old, made), "new") == _decisions(new, "new")
+@pytest.mark.slow
+def test_decisions_are_the_same_against_rows_that_are_merged_first_or_there_twice(folder, old, new, made, monkeypatch):
+    twice = _run(folder, "twice", "new", f"[{old.mixture.output}, {made}]")
+    monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", 2)
+    merged = _run(folder, "merged", "new", old.mixture.output, overrides=["execution.bucket_bytes=2KiB"])
+    tasks = [cast(MergeTask, task) for step in merged.plan.of_kind("merge") for task in step.tasks or ()]
+    assert {file.is_reference for task in tasks for file in task.files} == {True, False}
+    assert _decisions(twice, "new") == _decisions(merged, "new") == _decisions(new, "new")
 
 
 def test_decisions_on_new_documents_equal_those_of_one_run_over_all(folder: Path, old: Finished, new: Finished) -> None:
@@ -220,31 +190,7 @@ def test_cuts_of_new_documents_equal_those_of_one_run_over_all(folder: Path) -> 
     assert sum(map(len, _kept(second, "second").values())) < sum(map(len, _kept(alone, "second").values()))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("is_index", [False, True])
-def test_run_against_several_outputs_compares_with_all_of_them(
-    folder: Path, new: Finished, tmp_path: Path, is_index: bool
-) -> None:
-    shutil.copytree(folder / "new", tmp_path / "new")
-    outputs = []
-    for part in ("0", "1"):
-        (tmp_path / f"half-{part}").mkdir()
-        shutil.copy(folder / "old" / f"{part}.jsonl", tmp_path / f"half-{part}")
-        outputs.append(_run(tmp_path, f"of-{part}", f"half-{part}").mixture.output)
-    against = f"[{', '.join(outputs)}]"
-    if is_index:
-        against = str(tmp_path / "halves")
-        make_index(outputs, against)
-    assert set(_drops(_run(tmp_path, "of-new", "new", against), "new")) == set(_drops(new, "new"))
-
-
-# ------------------------------------------------------------------------------------------------ what runs, and what stays
-
-
-def test_run_against_an_earlier_one_reads_no_old_text_and_does_not_change_it(
-    folder: Path, old: Finished, new: Finished
-) -> None:
-    """The old input is moved away during the new run, and no file of the old output changes."""
+def test_run_against_an_earlier_one_reads_no_old_text_and_does_not_change_it(folder, old, new):
     before = content_of(Path(old.mixture.output))
     shutil.move(folder / "old", folder / "moved")
     try:
@@ -253,26 +199,6 @@ def test_run_against_an_earlier_one_reads_no_old_text_and_does_not_change_it(
         shutil.move(folder / "moved", folder / "old")
     assert again.checksums == new.checksums
     assert content_of(Path(old.mixture.output)) == before
-
-
-@pytest.mark.slow
-def test_runs_with_other_rows_or_limits_sign_no_document_again(folder: Path, old: Finished) -> None:
-    """Neither `against` nor limits are part of the fingerprints of the first map tasks."""
-    alone = _run(folder, "later", "new")
-    held = _run(folder, "later", "new", against=old.mixture.output)
-    assert "new/read" not in held.watcher.steps
-    assert "dedup.exact/match" in held.watcher.steps
-    assert len(_drops(held, "new")) > len(_drops(alone, "new"))
-    back = _run(folder, "later", "new")
-    assert not [step for step in back.watcher.steps if "/read" in step or "dedup" in step]
-    assert back.checksums == alone.checksums
-    strict = _run(folder, "later", "new", named={**STAGES, "dedup.minhash": "keep: source_order, min_similarity: 0.99"})
-    assert not {"new/read", "new/apply-dedup.exact"} & set(strict.watcher.steps)
-    assert {"dedup.minhash/compare", "dedup.minhash/match-bands"} <= set(strict.watcher.steps)
-    assert len(_drops(strict, "new")) < len(_drops(alone, "new"))
-
-
-# ------------------------------------------------------------------------------------------------ refusals
 
 
 @pytest.mark.parametrize(
@@ -284,9 +210,7 @@ def test_runs_with_other_rows_or_limits_sign_no_document_again(folder: Path, old
         ("new", "[of-old/out, other/of-old/out]", "", r"'0\.jsonl' of a source 'old'"),  # another crawl, with the same names
     ],
 )
-def test_against_rows_that_are_not_comparable_is_refused(
-    folder: Path, old: Finished, source: str, against: str, more: str, told: str
-) -> None:
+def test_against_rows_that_are_not_comparable_is_refused(folder, old, source, against, more, told):
     if "other" in against and not (folder / "other").exists():
         for part in range(2):
             _write(folder / f"other/old/{part}.jsonl", [corpora.prose(random.Random(part), 90)])
@@ -298,33 +222,24 @@ def test_against_rows_that_are_not_comparable_is_refused(
         _run(folder, "refused", source, f"[{', '.join(listed)}]", more)
 
 
-def test_against_the_output_of_the_run_itself_is_refused(folder: Path, old: Finished) -> None:
-    """The run replaces the index there with its own, so the earlier rows would be lost."""
-    shutil.copytree(folder / "of-old", folder / "itself")
-    with pytest.raises(UserError, match="is the output of this run"):
-        _run(folder, "itself", "new", against=f"{folder}/itself/out")
-
-
-def test_against_a_damaged_index_is_an_error_with_a_remedy(folder: Path, old: Finished) -> None:
+def test_against_a_damaged_index_or_the_output_of_the_run_itself_is_refused(folder: Path, old: Finished) -> None:
     shutil.copytree(folder / "of-old", folder / "hurt")
-    index = open_index(f"{folder}/hurt/out")
+    hurt = f"{folder}/hurt/out"
+    with pytest.raises(UserError, match="is the output of this run"):  # it would replace the earlier rows with its own
+        _run(folder, "hurt", "new", against=hurt)
+    index = open_index(hurt)
     victim = Path(index.root.path(index.of_stage(0)["texts"][0].path))
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 1
     victim.write_bytes(content)
     with pytest.raises(CorruptionError, match="`datapipe index`"):
-        _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
+        _run(folder, "of-hurt", "new", against=hurt)
     victim.unlink()
     with pytest.raises(UserError, match="missing"):
-        _run(folder, "of-hurt", "new", against=f"{folder}/hurt/out")
+        _run(folder, "of-hurt", "new", against=hurt)
 
 
-# ------------------------------------------------------------------------------------------------ takedowns and survivors
-
-
-def test_takedown_deletes_all_rows_of_documents_and_keeps_their_duplicates(
-    folder: Path, old: Finished, new: Finished, made: str
-) -> None:
+def test_takedown_deletes_all_rows_of_documents_and_keeps_their_duplicates(folder, old, new, made):
     shutil.copytree(made, folder / "forgetful")
     made = str(folder / "forgetful")
     groups: dict[bytes, set[bytes]] = {}
@@ -359,47 +274,22 @@ def test_takedown_of_malformed_or_unknown_documents_changes_no_file(old: Finishe
         take_down(old.mixture.output, ["old/0.jsonl:0"])
 
 
-def test_index_that_is_replaced_while_it_is_opened_is_the_new_one(
-    old: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = str(tmp_path / "moving")
-    make_index([old.mixture.output], made)
-    key, parsed, done = sorted(_keys(made))[0], indexes._parsed, []
-
-    def slowly(root: Root, url: str, where: str) -> Any:
-        content = parsed(root, url, where)
-        if not done:
-            done.append(True)
-            take_down(made, [key.hex()])
-        return content
-
-    monkeypatch.setattr(indexes, "_parsed", slowly)
-    assert key not in _keys(made)
-
-
 @pytest.mark.slow
-def test_survivors_of_an_earlier_run_are_located_and_read_again(folder: Path, old: Finished, new: Finished, made: str) -> None:
-    query = DocumentQuery(outcome="dropped", reason="dedup.exact", count=100)
-    survivors = [document.survivor for document in Inspector.open(new.mixture.output).find(query)]
-    assert sum(survivor.endswith(f"(of {old.mixture.output})") for survivor in survivors) > 5
-    for finished, has_text in ((new, True), (_run(folder, "of-new-nameless", "new", against=made), False)):
-        key = next(survivor for *_, survivor in _drops(finished, "new").values() if survivor[:8] in OLDS)
-        located = Inspector.open(finished.mixture.output).locator.locate(key)
-        assert (located.source, located.path[2:]) == ("old", "jsonl")
-        assert (located.text in _texts()[0]) == has_text
-        clusters = find_clusters(Inspector.open(finished.mixture.output), ClusterQuery(stage="dedup.exact", count=100))
-        assert {bool(cluster.no_text) for cluster in clusters if cluster.survivor.run} == {not has_text}
-
-
-@pytest.mark.slow
-def test_survivors_of_an_earlier_run_are_located_from_any_folder_until_it_is_gone(
-    folder: Path, old: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_survivors_of_an_earlier_run_are_located_and_read_until_it_is_gone(folder, new, made, tmp_path, monkeypatch):
     shutil.copytree(folder / "of-old", tmp_path / "crawls" / "of-old")
     monkeypatch.chdir(tmp_path)
-    new = _run(folder, "of-new-relative", "new", against="crawls/of-old/out")
+    moved = _run(folder, "of-new-relative", "new", against="crawls/of-old/out")
     monkeypatch.chdir("/")
-    key = next(survivor for *_, survivor in _drops(new, "new").values() if survivor[:8] == _hash("old", "0.jsonl"))
-    assert Inspector.open(new.mixture.output).locator.locate(key, text=False).run == f"{tmp_path}/crawls/of-old/out"
+    key = next(survivor for *_, survivor in _drops(new, "new").values() if survivor[:8] in OLDS)
+    for finished, has_text in ((moved, True), (_run(folder, "of-new-nameless", "new", against=made), False)):
+        looked = Inspector.open(finished.mixture.output)
+        located = looked.locator.locate(key)
+        assert (located.source, located.path[2:]) == ("old", "jsonl")
+        assert (located.text in _texts()[0]) == has_text
+        clusters = find_clusters(looked, ClusterQuery(stage="dedup.exact", count=100))
+        assert {bool(cluster.no_text) for cluster in clusters if cluster.survivor.run} == {not has_text}
+    query = DocumentQuery(outcome="dropped", reason="dedup.exact", count=100)
+    survivors = [document.survivor for document in Inspector.open(moved.mixture.output).find(query)]
+    assert sum(survivor.endswith(f"(of {tmp_path}/crawls/of-old/out)") for survivor in survivors) > 5
     shutil.rmtree(tmp_path / "crawls" / "of-old" / "out" / "work")
-    assert Inspector.open(new.mixture.output).locator.locate(key).path == NOT_FOUND
+    assert Inspector.open(moved.mixture.output).locator.locate(key).path == NOT_FOUND

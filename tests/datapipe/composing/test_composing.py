@@ -13,26 +13,27 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from datapipe.api import execute, keep_report
 from datapipe.card.write import card_maker
+from datapipe.composing.copies import copy_shards, taken_files, taken_shards
 from datapipe.config import load_mixture
-from datapipe.engine.prepare import prepare
-from datapipe.engine.run import Run, planned
-from datapipe.errors import DatapipeError, UserError
+from datapipe.engine.run import Run
+from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.inspect.text_export import parts_of_text
 from datapipe.loader import Loader
 from datapipe.loader.trace import open_run
-from datapipe.plan.estimate import Estimate
+from datapipe.plan.request import TakenSource
 from datapipe.plan.weighting import epoch_tokens
-from datapipe.report.plan_view import plan_json
 from datapipe.shards.manifest import Snapshot, read_snapshot
+from datapipe.shards.snapshots import DATA_PATH
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import corpora
+from tests.support.object_store import object_store
 from tests.support.runs import InProcess, Watcher
+from tests.support.snapshots import make_growing_snapshots, make_snapshot, source_path, upload
 
 pytestmark = pytest.mark.medium
 
@@ -118,7 +119,7 @@ def test_rows_are_those_of_the_other_output_and_each_is_drawn_before_any_is_draw
     assert Fraction(phase.weights["old.web"], phase.weights["old.code"]) == Fraction(tokens["web"], tokens["code"])
 
 
-def test_report_card_and_plan_tell_what_was_taken_and_no_task_makes_it_again(earlier: Path, tmp_path: Path) -> None:
+def test_report_and_card_tell_what_was_taken_and_no_task_makes_it_again(earlier: Path, tmp_path: Path) -> None:
     data, watcher = mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}}), Watcher()
     run = Run(load_mixture(data), InProcess, watcher)
     assert execute(run) is None
@@ -138,16 +139,9 @@ def test_report_card_and_plan_tell_what_was_taken_and_no_task_makes_it_again(ear
     assert f"| `old.web` | · | {taken['old.web']['documents']:,} |" in (tmp_path / "a" / "README.md").read_text()
     croissant = json.loads((tmp_path / "a" / "croissant.json").read_bytes())
     assert [entity["name"] for entity in croissant["prov:wasDerivedFrom"]] == ["old.web", "old.code"]
-    request, plan = planned(load_mixture(data))
-    nothing = Estimate(bytes=0, core_seconds=0.0, unknown=(), is_all_kept=False)
-    sources = plan_json(load_mixture(data), request, plan, {}, nothing)["sources"]
-    assert sources["old.web"]["tokens"] == taken["old.web"]["tokens"]
-    assert sum(source["share"] for source in sources.values()) == pytest.approx(1)
 
 
-def test_a_replay_has_its_share_in_every_phase_and_draws_as_the_earlier_run_did(
-    earlier: Path, tmp_path: Path, new: dict[str, Any]
-) -> None:
+def test_a_replay_has_its_share_in_every_phase_and_draws_as_the_earlier_run_did(earlier, tmp_path, new):
     phases = [
         {"until": "50%", "weights": {"new": 1}},
         {"until": "100%", "weights": {"new": 2, "more": 2}, "schedule": "linear", "stairs": 2},
@@ -171,9 +165,7 @@ def test_a_replay_has_its_share_in_every_phase_and_draws_as_the_earlier_run_did(
         assert {appearance.source for appearance in traced.appearances} == {"more", "replay.code"}
 
 
-def test_the_mixture_that_an_output_keeps_names_the_snapshot_and_gives_the_same_bytes_later(
-    earlier: Path, tmp_path: Path, new: dict[str, Any]
-) -> None:
+def test_the_mixture_that_an_output_keeps_names_the_snapshot_and_gives_the_same_bytes_later(earlier, tmp_path, new):
     other = tmp_path / "old"
     shutil.copytree(earlier / "old", other)
     replay = {"replay": {"from": str(other), "share": "5%"}}
@@ -205,22 +197,22 @@ def test_an_output_is_whole_without_the_one_that_it_was_made_from(earlier: Path,
 
 
 def test_snapshots_of_snapshots_and_of_several_lengths(earlier: Path, tmp_path: Path) -> None:
+    def again(name: str, output: str) -> str:
+        kept = load_mixture(tmp_path / name / "mixture.yaml", output=tmp_path / output)
+        return Run(kept, InProcess, Watcher()).execute().fingerprint
+
     sources = {"web": {"path": str(earlier / "web.jsonl")}}
     lengths = {"sequence_length": [LENGTH, 128]}
     build(mixture_of(tmp_path, "two", sources, pack=lengths, tokenizer={"path": str(earlier / "old" / "tokenizer.json")}))
     build(mixture_of(tmp_path, "a", {"x": {"snapshot": str(tmp_path / "two")}}, pack=lengths))
-    again = build(mixture_of(tmp_path, "b", {"y": {"snapshot": str(tmp_path / "a"), "sources": ["x.web"]}}, pack=lengths))
-    assert list(again.sources) == ["y"]
+    made = build(mixture_of(tmp_path, "b", {"y": {"snapshot": str(tmp_path / "a"), "sources": ["x.web"]}}, pack=lengths))
+    assert list(made.sources) == ["y"]
     for folder in ("", "length-128"):
         first, last = (read_snapshot(Root(str(tmp_path / name)).within(folder)) for name in ("two", "b"))
         assert [shard.checksum for shard in first.shards] == [shard.checksum for shard in last.shards]
-    kept = load_mixture(tmp_path / "b" / "mixture.yaml", output=tmp_path / "c")
-    assert Run(kept, InProcess, Watcher()).execute().fingerprint == again.fingerprint
-    only = mixture_of(tmp_path, "d", {"y": {"snapshot": str(tmp_path / "two")}}, pack={"sequence_length": 128})
-    longer = build(only)
+    longer = build(mixture_of(tmp_path, "d", {"y": {"snapshot": str(tmp_path / "two")}}, pack={"sequence_length": 128}))
     assert longer.sequence_length == 128
-    kept = load_mixture(tmp_path / "d" / "mixture.yaml", output=tmp_path / "e")
-    assert Run(kept, InProcess, Watcher()).execute().fingerprint == longer.fingerprint
+    assert [again("b", "c"), again("d", "e")] == [made.fingerprint, longer.fingerprint]
 
 
 def test_texts_and_cards_that_another_output_has_are_refused_and_not_left_out(earlier: Path, mixed: Run) -> None:
@@ -237,19 +229,14 @@ def test_texts_and_cards_that_another_output_has_are_refused_and_not_left_out(ea
 _Change = Callable[[dict[str, Any], Path], Any]
 
 
-def _other_tokenizer(data: dict[str, Any], folder: Path) -> None:
+def _tokenizer(data: dict[str, Any], folder: Path) -> str:
+    """The output of a run with a tokenizer of its own."""
     build(mixture_of(folder, "other", {"new": data["sources"]["new"]}, tokenizer={"train": {"vocab_size": 300}}))
-    data["sources"]["other"] = {"snapshot": str(folder / "other")}
+    return str(folder / "other")
 
 
-def _own_tokenizer(data: dict[str, Any], folder: Path) -> None:
-    build(mixture_of(folder, "other", {"new": data["sources"]["new"]}, tokenizer={"train": {"vocab_size": 300}}))
-    data["tokenizer"] = {"path": str(folder / "other" / "tokenizer.json")}
-
-
-def _itself(data: dict[str, Any], folder: Path) -> None:
-    build(data)
-    data["sources"]["old"] = {"snapshot": data["output"]}
+def _replay(**options: Any) -> _Change:
+    return lambda data, folder: data.update(mixture={"replay": {"from": "y", "share": "5%"}, **options})
 
 
 @pytest.mark.parametrize(
@@ -266,37 +253,96 @@ def _itself(data: dict[str, Any], folder: Path) -> None:
         (lambda data, folder: data.update(mixture={"max_synthetic": "1%"}), "1.00%"),
         (lambda data, folder: data.update(tokenizer="none"), "needs a tokenizer"),
         (lambda data, folder: data.update(tokenizer={"train": {"vocab_size": 400}}), "Leave the tokenizer out"),
-        (_own_tokenizer, "is not the tokenizer of"),
-        (_other_tokenizer, "has another tokenizer"),
-        (_itself, "the output of this mixture itself"),
+        (
+            lambda data, folder: data.update(tokenizer={"path": f"{_tokenizer(data, folder)}/tokenizer.json"}),
+            "is not the tokenizer",
+        ),
+        (lambda data, folder: data["sources"].update(other={"snapshot": _tokenizer(data, folder)}), "has another tokenizer"),
+        (lambda data, folder: build(data) and data["sources"]["old"].update(snapshot=data["output"]), "this mixture itself"),
+        (lambda data, folder: data["sources"]["old"].update(path="*.jsonl"), "Expected one of: snapshot"),
+        (_replay(replay={"from": "y", "share": "100%"}), r"share: .*more than 0%"),
+        (_replay(weighting="temperature", temperature=2), "weighting: temperature"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused_before_anything_runs(
-    earlier: Path, tmp_path: Path, new: dict[str, Any], change: _Change, problem: str
-) -> None:
+def test_rows_that_do_not_fit_are_refused_before_anything_runs(earlier, tmp_path, new, change, problem):
     data = mixture_of(tmp_path, "a", {"new": new, "old": {"snapshot": str(earlier / "old")}})
     change(data, tmp_path)
     with pytest.raises(DatapipeError, match=problem):
         build(data)
 
 
-def test_a_snapshot_has_keys_of_its_own() -> None:
-    data = {"name": "a", "output": "a", "sources": {"old": {"snapshot": "x", "path": "*.jsonl"}}}
-    with pytest.raises(UserError, match="Expected one of: snapshot"):
-        load_mixture(data)
-    with pytest.raises(UserError, match=r"share: .*more than 0%"):
-        load_mixture(data | {"sources": {"old": {"snapshot": "x"}}, "mixture": {"replay": {"from": "y", "share": "100%"}}})
-    replay = {"replay": {"from": "y", "share": "5%"}, "weighting": "temperature", "temperature": 2}
-    with pytest.raises(UserError, match="weighting: temperature"):
-        load_mixture(data | {"sources": {"old": {"snapshot": "x"}}, "mixture": replay})
+# ------------------------------------------------------------------------------------------------ copies of shards
 
 
-def test_computed_weights_count_the_rows_of_snapshots(earlier: Path, tmp_path: Path) -> None:
-    weighting = {"weighting": "temperature", "temperature": 1}
-    data = mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}}, mixture=weighting)
-    made = build(data)
-    tokens = epoch_tokens(made.sources, made.shards, LENGTH)
-    [phase] = made.phases
-    share = phase.weights["old.web"] / sum(phase.weights.values())
-    np.testing.assert_allclose(share, tokens["old.web"] / sum(tokens.values()), rtol=1e-9)
-    assert prepare(load_mixture(data)).taken.keys() == {"old.web", "old.code"}
+def taken(root: Root, source: str = "web") -> dict[str, TakenSource]:
+    snapshot = read_snapshot(root)
+    return {"old": TakenSource(snapshots={snapshot.sequence_length: (root, snapshot)}, source=source)}
+
+
+def test_parts_of_a_source_that_grew_become_one_and_keep_names_of_their_own(tmp_path: Path) -> None:
+    make_growing_snapshots(tmp_path / "grown", {"web": [20, 8, 9], "code": [5]})
+    shards = taken_shards(taken(Root(str(tmp_path / "grown"))), 16, seed=17)
+    assert sum(shard.entry.sequences for shard in shards) == 37
+    assert {shard.entry.path.rpartition("/")[0] for shard in shards} == {"shards/old", "shards/old+1", "shards/old+2"}
+    assert len({shard.entry.numbered_path for shard in shards}) == len(shards)
+    assert DATA_PATH.fullmatch("shards/old.web+2/part-00000-00000-0123456789abcdef.arrow")  # so that cleaning knows them
+    assert {(shard.entry.source, shard.entry.part) for shard in shards} == {("old", None)}
+
+
+def test_ranges_of_hashes_count_under_their_own_seed_alone(tmp_path: Path) -> None:
+    root = Root(str(make_snapshot(tmp_path, {"web": 10})))
+    there = read_snapshot(root)
+    hashed = there.model_copy(update={"shards": tuple(s.model_copy(update={"hashes": (0, 1 << 64)}) for s in there.shards)})
+    source = {"old": TakenSource(snapshots={16: (root, hashed)}, source="web")}
+    assert {shard.entry.hashes for shard in taken_shards(source, 16, seed=17)} == {(0, 1 << 64)}
+    assert {shard.entry.hashes for shard in taken_shards(source, 16, seed=18)} == {None}
+
+
+def test_the_files_behind_the_documents_have_the_hashes_that_their_keys_begin_with(tmp_path: Path) -> None:
+    root = Root(str(make_snapshot(tmp_path, {"web": 10, "code": 3})))
+    [(name, path, number)] = taken_files(taken(root))
+    assert (name, path) == ("old", source_path("web"))
+    with closing(Loader(root.url, global_batch_size=10, fields=("document_keys",), mixture={"web": 1})) as loader:
+        assert number in {int.from_bytes(key[:8].tobytes(), "big") for key in next(loader)["document_keys"]}
+
+
+def test_on_one_disk_shards_are_links_and_those_that_are_there_stay(tmp_path: Path) -> None:
+    there, here = Root(str(make_snapshot(tmp_path / "a", {"web": 20}))), Root(str(tmp_path / "b"))
+    shards = taken_shards(taken(there), 16, seed=17)
+    copy_shards(here, shards, "staging")
+    times = [os.stat(here.path(shard.entry.path)).st_ino for shard in shards]
+    assert times == [os.stat(there.path(shard.path)).st_ino for shard in shards]
+    copy_shards(here, shards, "staging")
+    assert [path for path, _ in here.list_files("")] == sorted(shard.entry.path for shard in shards)
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut", "changed"])
+def test_a_shard_that_is_not_as_its_manifest_says_is_told(tmp_path: Path, damage: str) -> None:
+    there = Root(str(make_snapshot(tmp_path / "a", {"web": 20})))
+    shards = taken_shards(taken(there), 16, seed=17)
+    path = Path(there.path(shards[1].path))
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.unlink()
+    if damage != "gone":
+        path.write_bytes(content if damage == "changed" else content[:-8])
+    with pytest.raises(CorruptionError, match=path.name):
+        copy_shards(Root(str(tmp_path / "b")), shards, "staging")
+    assert not (tmp_path / "b" / shards[1].entry.path).exists()
+
+
+@pytest.mark.medium
+def test_shards_go_between_a_disk_and_stores(tmp_path: Path) -> None:
+    folder = make_snapshot(tmp_path / "a", {"web": 20})
+    wanted = {shard.entry.path: (folder / shard.path).read_bytes() for shard in taken_shards(taken(Root(str(folder))), 16, 17)}
+    with object_store("bucket") as query:
+        on_store = Root(upload(folder, f"s3://bucket/a{query}"))
+        outputs = {
+            f"s3://bucket/from-disk{query}": Root(str(folder)),
+            f"s3://bucket/from-store{query}": on_store,
+            str(tmp_path / "from-store"): on_store,
+        }
+        for url, there in outputs.items():
+            copy_shards(Root(url), taken_shards(taken(there), 16, 17), "staging")
+            found = {path: Root(url).read_bytes(path) for path, _ in Root(url).list_files("")}
+            assert found == wanted

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -217,35 +220,35 @@ def test_run_with_several_lengths_makes_a_snapshot_of_each(packed_anew):
     (output / "length-32/shards/web/notes.txt").unlink()
 
 
-def test_run_with_input_where_a_length_goes_is_refused(tmp_path):
-    kept = corpora.write_jsonl(tmp_path / "out/length-32/a.jsonl", corpora.documents(1, 30))
-    with pytest.raises(UserError, match="inside the output"):
-        run(runs.write_mixture(tmp_path, f"  web:\n    path: {kept}\n"))
+def rows_by_piece_length(shards: Iterable[ShardEntry]) -> Counter[tuple[str, str, int | None]]:
+    found: Counter[tuple[str, str, int | None]] = Counter()
+    for shard in shards:
+        found[shard.source, shard.split, shard.piece_length] += shard.sequences
+    return found
 
 
-def test_buckets_of_several_lengths_are_loaded_and_counted(packed_anew):
-    mixture, first = packed_anew
-    best = first.report["total"]["packing"]["64"]
-    assert (best["dropped_tokens"], best["dropped_documents"]) == (0, 0)
+def test_buckets_of_several_lengths_are_loaded_counted_and_exported(packed_anew, tmp_path):
+    mixture, _ = packed_anew
     done = run(mixture, *BUCKETS, "pack.min_piece=16", "pack.sequence_length=[64, 32]")
-    report, shards = done.report, snapshot_at(done.mixture.output).shards
-    assert {shard.piece_length for shard in shards if shard.source == "web"} == {16, 32, 64}
+    report, snapshot = done.report, snapshot_at(done.mixture.output)
+    sizes = rows_by_piece_length(snapshot.shards)
+    assert {size for source, _, size in sizes if source == "web"} == {16, 32, 64}
     for name, source in report["sources"].items():
-        found, here = source["packing"]["64"], [shard for shard in shards if shard.source == name]
+        found, here = source["packing"]["64"], [shard for shard in snapshot.shards if shard.source == name]
         assert found["rows"] == source["sequences"] == sum(shard.sequences for shard in here)
         assert found["tokens"] == sum(shard.tokens for shard in here) == source["tokens"] - found["dropped_tokens"]
-        assert found["documents"] == sum(shard.documents for shard in here)
         assert found["documents"] + found["dropped_documents"] == source["documents"]["kept"]
-        assert found["padding_tokens"] == 64 * found["rows"] - found["tokens"]
-        assert found["padding_share"] == pytest.approx(found["padding_tokens"] / (64 * found["rows"]), abs=1e-9)
+        assert found["padding_share"] == pytest.approx(1 - found["tokens"] / (64 * found["rows"]), abs=1e-9)
         assert 0 < found["dropped_tokens"] == source["packing"]["32"]["dropped_tokens"] < 16 * source["documents"]["kept"]
-    total = report["total"]["packing"]["64"]
-    assert total["pieces"] == sum(source["packing"]["64"]["pieces"] for source in report["sources"].values())
-    loader = Loader(done.mixture.output, global_batch_size=8, fields=("input_ids", "piece_lengths"))
-    batches = [loader.batch(step) for step in range(10)]
-    loader.close()
+    with closing(Loader(done.mixture.output, global_batch_size=8, fields=("input_ids", "piece_lengths"))) as loader:
+        batches = [loader.batch(step) for step in range(10)]
     assert all(batch["input_ids"].shape == (8, 64) for batch in batches)
     assert {int(size) for batch in batches for size in batch["piece_lengths"]} <= {16, 32, 64}
+    for shard_format, target_bytes in (("arrow", None), ("parquet", 1 << 20)):  # shards of one piece length stay apart
+        request = ExportRequest(format=shard_format, target_bytes=target_bytes)
+        export_snapshot(Root(done.mixture.output), snapshot, Root(str(tmp_path / shard_format)), request)
+        assert documents_of(tmp_path / shard_format) == documents_of(done.mixture.output)
+        assert rows_by_piece_length(snapshot_at(tmp_path / shard_format).shards) == sizes
     run(mixture)
 
 
@@ -258,6 +261,9 @@ def test_run_where_min_piece_drops_all_of_a_source_gives_its_weight_to_the_other
     packing = done.report["sources"]["short"]["packing"]["64"]
     assert (packing["rows"], packing["dropped_documents"]) == (0, 3)
     assert any("'short' kept no document" in line for line in done.told)
+    kept = corpora.write_jsonl(tmp_path / "out/length-32/a.jsonl", corpora.documents(1, 30))
+    with pytest.raises(UserError, match="inside the output"):
+        run(runs.write_mixture(tmp_path, f"  web:\n    path: {kept}\n"))
 
 
 # ------------------------------------------------------------------------------------------------ padding
@@ -293,9 +299,16 @@ def megatron_documents(output: str | Path, to: Path) -> set[tuple[int, ...]]:
     return set(documents)
 
 
+def warnings_of(finished: runs.Finished) -> list[tuple[str, str, int, int | None]]:
+    """Kind, source, length and split documents of what is told about padding."""
+    told = [warning for warning in finished.report["warnings"] if warning["kind"] in ("padding", "split_for_padding")]
+    return [(each["kind"], each["source"], each["sequence_length"], each.get("split")) for each in told]
+
+
 def test_run_keeps_the_limit_of_padding_and_tells_how_many_documents_it_splits(crowded, tmp_path):
     whole = run(crowded, WHOLE)
     assert padding_of(whole) > 0.45
+    assert warnings_of(whole) == []
     expected = megatron_documents(whole.mixture.output, tmp_path / "whole")
     assert len(expected) == NUM_DOCS
     done = run(crowded)
@@ -306,18 +319,7 @@ def test_run_keeps_the_limit_of_padding_and_tells_how_many_documents_it_splits(c
     before, after = (finished.report["total"]["packing"]["64"] for finished in (whole, done))
     assert (before["split_for_padding"], before["split_documents"]) == (0, 0)
     assert 0 < after["split_for_padding"] == after["split_documents"] <= 0.45 * NUM_DOCS
+    assert warnings_of(done) == [("split_for_padding", "web", 64, after["split_for_padding"])]
     assert (after["documents"], after["tokens"]) == (before["documents"], before["tokens"])
     assert after["rows"] < before["rows"]
-
-
-def test_run_warns_of_padding_and_of_many_split_documents(crowded):
-    done = run(crowded, "pack.sequence_length=[64, 105]")  # three documents fill a row of 105
-    [warning] = [warning for warning in done.report["warnings"] if warning["kind"] == "split_for_padding"]
-    split = done.report["total"]["packing"]["64"]["split_for_padding"]
-    assert (warning["source"], warning["sequence_length"], warning["split"]) == ("web", 64, split)
-    for pool, is_told in ((3, True), (20, False)):
-        done = run(crowded, f"pack.pool_documents={pool}")
-        warnings = [warning for warning in done.report["warnings"] if warning["kind"] == "padding"]
-        assert [(warning["source"], warning["sequence_length"]) for warning in warnings] == [("web", 64)] * is_told
-    kinds = {warning["kind"] for warning in run(crowded, WHOLE).report["warnings"]}
-    assert not kinds & {"padding", "split_for_padding"}
+    assert "padding" in {kind for kind, *_ in warnings_of(run(crowded, "pack.pool_documents=3"))}

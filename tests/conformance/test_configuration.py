@@ -165,7 +165,7 @@ SECTIONS = {
         ("sources", "web", "strata"),
         {
             "by": Values(["score"], ["", 3, "text", None], needed=True),
-            "bounds": Values([[0], [-1.5, 2, 10]], [[], 3, [10, 2], [1, 1]], needed=True),
+            "bounds": Values([[0], [-1.5, 2, 10]], [[], 3, [10, 2], [1, 1], ["a"], [1, "a"]], needed=True),
             "repeat": Values([[], [1, 2]], [3, [1], [1, 2, 3], [1, 0], [1, 1.5]]),
             "order": choice("shuffled", "ascending", "descending"),
         },

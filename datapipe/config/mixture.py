@@ -395,5 +395,8 @@ class Mixture(Record):
 
     def resolved_yaml(self) -> str:
         """This mixture as YAML, with all defaults and without credentials. References to environment variables stay. Loading it
-        where the variables have the same values gives an equal mixture, but for credentials that were written out."""
-        return written_yaml(self.model_dump(exclude_none=True), self._origins.references)
+        where the variables have the same values gives an equal mixture, but for credentials that were written out. A tokenizer
+        that is left out stays so beside snapshots, whose tokenizer the run uses."""
+        takes_rows = bool(self.snapshot_sources) or self.mixture.replay is not None
+        left_out = {"tokenizer"} if takes_rows and "tokenizer" not in self.model_fields_set else None
+        return written_yaml(self.model_dump(exclude_none=True, exclude=left_out), self._origins.references)

@@ -38,6 +38,19 @@ def test_resolved_yaml_is_read_back_as_an_equal_mixture(tmp_path: Path):
     assert reloaded(tmp_path, mixture) == mixture
 
 
+@pytest.mark.parametrize(
+    "taken",
+    [
+        {"sources": {**DATA["sources"], "old": {"snapshot": "runs/old"}}},
+        {"mixture": {"replay": {"from": "runs/old", "share": "5%"}}},
+        {"sources": {"old": {"snapshot": "runs/old"}}, "tokenizer": {"path": "t.json"}},
+    ],
+)
+def test_resolved_yaml_of_rows_of_other_snapshots_is_read_back(tmp_path: Path, taken: dict[str, Any]):
+    mixture = Mixture.model_validate(DATA | taken)
+    assert reloaded(tmp_path, mixture) == mixture
+
+
 @pytest.mark.medium
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from datapipe.metrics import UnreadableFile, counted, size
 from datapipe.report.inspecting.contamination import contamination_table
-from datapipe.report.layout import NumberTable, Screen, print_text
+from datapipe.report.layout import NumberTable, Screen, harmless_text, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
 from datapipe.report.summary import second_attempts_text, starting_text, taken_down_text
+from datapipe.terminal import harmless
 
 _SHOWN_LANGUAGES = 12
 """Languages shown of each source: those with most text. report.json has all of them."""
@@ -35,7 +36,7 @@ def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
     searched = report.get("contamination")  # earlier reports lack it
     found = [contamination_table(searched)] if searched else []
     sentences = (taken_down_text(report), starting_text(report), second_attempts_text(report))
-    taken_down, start, second = ([Text(line)] if line else [] for line in sentences)
+    taken_down, start, second = ([harmless_text(line)] if line else [] for line in sentences)
     documents = [*_documents(report, width), *taken_down]
     return [*documents, *found, *mixture, _steps(report), *start, *second, *tokenizer_tables(report["tokenizer"])]
 
@@ -57,13 +58,13 @@ def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
     The total of one source is left out. A total in a table of its own has no rows that equal those of the only source with
     such a count.
     """
-    names = [*report["sources"], *(["total"] if len(report["sources"]) > 1 else [])]
+    names = [*map(harmless, report["sources"]), *(["total"] if len(report["sources"]) > 1 else [])]
     rows = _rows(report)
     room = width - 2 * _BETWEEN_COLUMNS - 1
     cell_widths = [max(len(row.cells[column]) for row in rows) for column in range(len(names))]
     widths = [max(cells, min(len(name), room // 2)) for cells, name in zip(cell_widths, names)]
     label_width = min(max(len(row.label) for row in rows), max(_LEAST_LABEL, room - max(widths)))
-    title = f"{report['name']}: documents"
+    title = harmless(f"{report['name']}: documents")
     tables = []
     for columns in _split_columns(widths, width - label_width - _BETWEEN_COLUMNS - 1):
         table = Table(title=title, title_justify="left", title_style="bold")
@@ -79,7 +80,7 @@ def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
             cells = [row.cells[column] for column in columns]
             table.add_row(Text(row.label), *cells, style=row.style, end_section=row.ends_section)
         tables.append(table)
-        title = f"{report['name']}, continued"
+        title = harmless(f"{report['name']}, continued")
     return tables
 
 
@@ -113,7 +114,7 @@ def _rows(report: Mapping[str, Any]) -> list[_Row]:
             for length in report["total"]["packing"]
             for row in _packing_rows(int(length), [column["packing"].get(length) for column in columns])
         ),
-        *(_Row(label=name, cells=[_count(column["counts"].get(name, 0)) for column in columns]) for name in events),
+        *(_Row(label=harmless(name), cells=[_count(column["counts"].get(name, 0)) for column in columns]) for name in events),
     ]
 
 
@@ -131,11 +132,11 @@ def _dropped_rows(stage: str, reasons: Mapping[str, int], columns: Sequence[Mapp
     drops = [column["documents"]["dropped"] for column in columns]
     if len(reasons) > 1:
         sums = [sum(each.get(reason, 0) for reason in reasons) for each in drops]
-        yield _Row(label=f"  {stage}", cells=list(map(_minus, sums)))
+        yield _Row(label=harmless(f"  {stage}"), cells=list(map(_minus, sums)))
     for reason in reasons:
         label = f"    {reason.rpartition(':')[2]}" if len(reasons) > 1 else f"  {reason}"
         style = "dim" if len(reasons) > 1 else ""
-        yield _Row(label=label, cells=[_minus(each.get(reason, 0)) for each in drops], style=style)
+        yield _Row(label=harmless(label), cells=[_minus(each.get(reason, 0)) for each in drops], style=style)
 
 
 def _quarantined_row(columns: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
@@ -144,7 +145,7 @@ def _quarantined_row(columns: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
         yield _Row(label="  quarantined", cells=list(map(_minus, counts)))
     reasons = [column["documents"].get("quarantine_reasons", {}) for column in columns]  # earlier reports lack them
     for reason in reasons[-1]:
-        yield _Row(label=f"    {reason}", cells=[_minus(each.get(reason, 0)) for each in reasons], style="dim")
+        yield _Row(label=harmless(f"    {reason}"), cells=[_minus(each.get(reason, 0)) for each in reasons], style="dim")
 
 
 def _in_stage_order(names: Iterable[str], report: Mapping[str, Any]) -> list[str]:
@@ -210,13 +211,13 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
         table.add_row("total", *_fertility(tokenizer["total"]), style="bold")
     unknown = {name: entry.get("unknown_tokens", 0) for name, entry in tokenizer["sources"].items()}
     listed = ", ".join(f"{name} {count:,}" for name, count in unknown.items() if count)
-    lines = [Text(f"tokens of text that the tokenizer does not know: {listed}")] if listed else []
+    lines = [harmless_text(f"tokens of text that the tokenizer does not know: {listed}")] if listed else []
     unused = tokenizer["unused"]
     if unused is None or not tokenizer["total"]["documents"]:
         return [table, *lines]
     examples = ", ".join(f"{example['id']} {example['token']!r}" for example in unused["examples"])
     counts = f"{unused['count']:,} of {tokenizer['vocab_size']:,} ids never occur in these texts (special tokens not counted)"
-    return [table, *lines, Text(f"{counts}: {examples}" if examples else counts)]
+    return [table, *lines, harmless_text(f"{counts}: {examples}" if examples else counts)]
 
 
 class Training(Protocol):

@@ -60,6 +60,11 @@ class Screen(Console):
             yield segment if segment.control else Segment(harmless(segment.text), segment.style)
 
 
+def harmless_text(text: str, style: str = "") -> Text:
+    """A text of rich with escapes in place of what would control a terminal: it is measured and folded as it is shown."""
+    return Text(harmless(text), style=style)
+
+
 def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
     """Prints a text to stdout or stderr: on a terminal wrapped and in a style, elsewhere as it is."""
     print_text(text, Screen(stderr=to_stderr), style)
@@ -84,7 +89,7 @@ def fitting(text: str, width: int) -> str:
 def print_verbatim(text: str, console: Console, style: str = "") -> None:
     """Prints the text of a document: on a terminal folded at its width, its spaces kept."""
     if console.is_terminal:
-        console.print(Text(harmless(text), style=style))
+        console.print(harmless_text(text, style))
     else:
         print(harmless(text), file=console.file)
 
@@ -108,7 +113,7 @@ def print_table_of_markdown(lines: Sequence[str], console: Console, indent: int)
 def print_lines(lines: Iterable[str], console: Console, style: str = "") -> None:
     """Prints lines that are not wrapped again."""
     for line in lines:
-        console.print(Text(harmless(line), style=style), soft_wrap=True)
+        console.print(harmless_text(line, style), soft_wrap=True)
 
 
 def print_paragraphs(texts: Iterable[str], console: Console) -> None:

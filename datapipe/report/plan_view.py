@@ -23,9 +23,10 @@ from datapipe.plan.fingerprint import short
 from datapipe.plan.request import Request, TakenSource
 from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
-from datapipe.report.layout import NumberTable
+from datapipe.report.layout import NumberTable, harmless_text
 from datapipe.report.progress import committed_size
 from datapipe.stage.global_stage import Global
+from datapipe.terminal import harmless
 
 Reasons = Mapping[str, Sequence[str]]
 """Why each step would run, by its id; as `engine.history.why` tells it."""
@@ -116,7 +117,7 @@ def _sources_json(request: Request, plan: Plan) -> dict[str, Any]:
 
 
 def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> Tree:
-    tree = Tree(Text.assemble((mixture.name, "bold"), f" → {masked(mixture.output)}"))
+    tree = Tree(Text.assemble((harmless(mixture.name), "bold"), harmless(f" → {masked(mixture.output)}")))
     branches: dict[str, Tree] = {}
     waiting: set[str] = set()
     notes = {
@@ -134,13 +135,15 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
             branches[group] = tree.add(_group_label(request, step, group))
             of_source = [*_stage_notes(request, step.source), *_strata_note(mixture, step.source)] if step.source else []
             for note in of_source or notes.get(group, ()):
-                branches[group].add(Text(note, style="dim"))
+                branches[group].add(harmless_text(note, "dim"))
         state = [] if group in waiting and step.tasks is None else _state(step)
         waiting |= {group} if step.tasks is None else set()
-        line = Text.assemble(step.id.rpartition("/")[2], "  ", *state, *(["  "] if state else []), (step.label, "dim"))
+        line = Text.assemble(
+            harmless(step.id.rpartition("/")[2]), "  ", *state, *(["  "] if state else []), (harmless(step.label), "dim")
+        )
         branch = branches[group].add(line)
         for reason in reasons.get(step.id, ()) if step.tasks is not None else ():
-            branch.add(Text(masked(reason), style="dim"))
+            branch.add(harmless_text(masked(reason), "dim"))
     return tree
 
 
@@ -189,7 +192,7 @@ def _not_compared(plan: Plan, global_step: GlobalStep) -> list[str]:
 
 
 def _group_label(request: Request, step: Step, group: str) -> Text:
-    name = Text(group, style="bold")
+    name = harmless_text(group, "bold")
     if not step.source:
         return name
     files = request.sources[step.source].files

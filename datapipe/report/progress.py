@@ -27,6 +27,7 @@ from datapipe.metrics import counted, size
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.work import Record, Task
 from datapipe.report.layout import fitting, print_text
+from datapipe.terminal import harmless
 
 _PLAIN_EVERY_S = 10.0
 
@@ -166,7 +167,7 @@ class Progress:
     def _display(self) -> Group:
         width = self.console.width
         training = (", ".join(_fitting_parts(parts, width)) for parts in self._training)
-        lines = [fitting(masked(line), width) for line in (*self._at_work, *training)]
+        lines = [fitting(harmless(masked(line)), width) for line in (*self._at_work, *training)]
         return Group(*self._steps(width), *(Text(line, style="dim") for line in lines))
 
     def _steps(self, width: int) -> list[RenderableType]:
@@ -180,7 +181,7 @@ class Progress:
         running = [step for step in steps if step.tasks and not self._is_done(step)]
         rows = list(map(self._row, running))
         widths = {_BAR: _BAR_CELLS} | {number: max(map(len, column)) for number, column in enumerate(zip(*rows, strict=True))}
-        titles = [f"  {step.title}" for step in running]
+        titles = [harmless(f"  {step.title}") for step in running]
         shown = _columns_that_fit(widths, max(map(cell_len, titles), default=0), width)
         title_cells = width - sum(widths[number] + _GAP for number in shown)
         table = Table.grid(padding=(0, _GAP, 0, 0))

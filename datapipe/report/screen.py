@@ -21,6 +21,7 @@ from datapipe.metrics import counted, size
 from datapipe.report.funnel import dropped_by_stage, print_funnel
 from datapipe.report.layout import MOST_COLUMNS, NO_BREAK, print_lines, wrapped
 from datapipe.report.summary import taken_down_text
+from datapipe.terminal import harmless
 
 _MOST_SOURCES, _SHOWN_SOURCES = 12, 10
 _SHOWN_STAGES = 3
@@ -141,7 +142,7 @@ def _table(report: Mapping[str, Any], width: int) -> list[str]:
     left_out = {"epochs"} if all(value is None for value in epochs.values()) else set()
     left_out |= set() if report["total"]["packing"] else {"tokens"}
     columns = [column for column in columns if column[0] not in left_out]
-    names = ["source", *(name for name, _ in (*rows, *total))]
+    names = ["source", *(harmless(name) for name, _ in (*rows, *total))]
     cells = [[heading, *(cell(name, entry) for name, entry in (*rows, *total))] for heading, cell in columns]
     wanted = min(max(map(len, names)), _LEAST_NAME)
     while len(cells) > 1 and wanted + sum(2 + max(map(len, column)) for column in cells) > width:

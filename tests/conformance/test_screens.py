@@ -124,15 +124,20 @@ def _reports() -> list[dict[str, Any]]:
     many = [f"{_LONG}-{number:02}" for number in range(12)]
     failed = report(["web"], status="failed", problem=f"the disk s3://KEY:SECRET@bucket/{'folder/' * 20} is full {_HOSTILE}")
     long_rules = report([_LONG, "web"], [f"rule_{number}" * (number + 1) for number in range(7)], warnings=warnings)
-    return [
-        report(),
-        report(many, warnings=warnings),
-        failed,
-        long_rules,
-    ]
+    hostile = report(["web", _HOSTILE], [_HOSTILE], _HOSTILE, name=_HOSTILE)
+    for entry in (*hostile["sources"].values(), hostile["total"]):
+        entry["documents"]["quarantine_reasons"] = {f"my:Stage: {_HOSTILE}": 2}
+        entry["counts"] = {f"my:Stage:{_HOSTILE}": 3}
+    return [report(), report(many, warnings=warnings), failed, long_rules, hostile]
 
 
-@pytest.mark.parametrize("number", range(4))
+def test_reason_with_control_characters_is_whole_on_the_screen() -> None:
+    full = _drawn(lambda console: print_full(_reports()[-1], console), 200)
+    for label in ("filter.some:", "my:Stage: ", "my:Stage:"):
+        assert f"{label}<b>[red]\\u001b[2J\\u202eevil\\u0007 " in full
+
+
+@pytest.mark.parametrize("number", range(5))
 def test_screens_of_any_report_fit_and_have_their_numbers(number: int) -> None:
     content = _reports()[number]
     total, num_sources = content["total"]["documents"], len(content["sources"])

@@ -21,7 +21,8 @@ from rich.text import Text
 
 from datapipe.inspect.differences import COMPARED_CHARS, Difference, Passage, Segment, difference, word_spans
 from datapipe.metrics import counted
-from datapipe.report.layout import print_text, print_verbatim
+from datapipe.report.layout import harmless_text, print_text, print_verbatim
+from datapipe.terminal import harmless
 
 SIDE_BY_SIDE_COLUMNS = 100
 """Narrower terminals show the two texts below each other."""
@@ -103,7 +104,7 @@ def print_clusters(clusters: Iterable[Cluster], console: Console, full: bool = F
 def _print_cluster(cluster: Cluster, console: Console, full: bool, totals: _Totals) -> None:
     title = f"{cluster.stage}: {counted(cluster.dropped, 'document')} dropped in favour of one, {_measured(cluster.similarity)}"
     if cell_len(title) < console.width or not console.is_terminal:
-        console.print(Rule(title, align="left"))
+        console.print(Rule(harmless_text(title), align="left"))
     else:
         console.print(Rule(align="left"))
         print_text(title, console)
@@ -289,7 +290,7 @@ def _marked(passage: Passage, segments: Sequence[Segment], full: bool, style: st
 
 def _plain(text: str) -> str:
     """The text without control characters, which could control the terminal; white space within a line as one space."""
-    return _CONTROLS.sub(" ", text)
+    return harmless(_CONTROLS.sub(" ", text))
 
 
 def _shortened(text: str) -> str:

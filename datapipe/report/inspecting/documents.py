@@ -8,9 +8,8 @@ from typing import Any, Protocol
 
 from rich.console import Console
 from rich.rule import Rule
-from rich.text import Text
 
-from datapipe.report.layout import NO_BREAK, fitting, print_text, print_verbatim
+from datapipe.report.layout import NO_BREAK, fitting, harmless_text, print_text, print_verbatim
 
 _SHOWN_CHARS = 600
 _KEPT_TEXT, _READ_TEXT, _JUDGED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
@@ -48,7 +47,7 @@ class Document(Protocol):
 
 def print_document(document: Document, console: Console, full: bool = False) -> None:
     """Prints a document below its name, the decision and the measured value."""
-    title = Text(document.name + (f"  id {document.own_id}" if document.own_id else ""))
+    title = harmless_text(document.name + (f"  id {document.own_id}" if document.own_id else ""))
     console.print(Rule(title, align="left") if len(title) < console.width else title, soft_wrap=True)
     print_text(_decision(document), console, "bold")
     if document.columns:
@@ -57,7 +56,7 @@ def print_document(document: Document, console: Console, full: bool = False) -> 
     if document.error:
         print_text(document.error.strip(), console, "red")
     if document.text is None:
-        console.print(Text("(no text: its file is missing or has changed)", style="dim"))
+        console.print(harmless_text("(no text: its file is missing or has changed)", "dim"))
         return
     shown = document.text if full or len(document.text) <= _SHOWN_CHARS else document.text[:_SHOWN_CHARS] + " …"
     print_verbatim(shown, console)

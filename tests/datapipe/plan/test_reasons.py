@@ -1,4 +1,4 @@
-"""Why `plan` says that a step would run: after each kind of change, in words that name it."""
+"""What `plan` says of a run: why a step would run, after each kind of change, and what the run would write."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from shutil import copytree
 import pytest
 
 from datapipe import catalogue
-from datapipe.config import load_mixture
-from datapipe.engine.history import why
+from datapipe.config import Mixture, load_mixture
+from datapipe.engine.history import estimated, why
 from datapipe.engine.run import planned
+from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.names import RUN
+from datapipe.plan.estimate import Estimate, step_times
 from datapipe.plan.reasons import flat, stage_changes
 from datapipe.storage import Root
 from tests.support import corpora, runs
 from tests.support.ledger_files import drop_record
+from tests.support.small_disk import small_disk
 
 pytestmark = pytest.mark.medium
 
@@ -86,10 +89,6 @@ def test_reasons_of_a_stage_are_its_options_that_it_is_added_or_left_out(mixture
     text = mixture.read_text()
     mixture.write_text(text.replace("min_chars: 20", "min_chars: 30"))
     assert reasons(mixture)["web/read"] == ["options changed: filter.length.min_chars 20 → 30"]
-    mixture.write_text(text.replace("  - dedup.exact", "  - normalize.unicode\n  - dedup.exact"))
-    assert reasons(mixture)["books/read"] == ["added normalize.unicode"]
-    mixture.write_text(text.replace("  - filter.length: {min_chars: 20}\n", ""))
-    assert reasons(mixture)["books/read"] == ["left out filter.length"]
     mixture.write_text(text.replace("min_chars: 20", "min_chars: 20, min_words: 3"))
     default = catalogue.stage_class("filter.length").model_fields["min_words"].default
     assert reasons(mixture)["web/read"] == [f"options changed: filter.length.min_words {flat(default)['']} → 3"]
@@ -111,36 +110,12 @@ def test_reasons_of_changed_code_name_the_stage_or_datapipe(mixture: Path, monke
     assert found["web/pack"] == ["a step before it runs"]
 
 
-def test_reasons_of_a_run_without_facts_are_still_told(mixture: Path) -> None:
-    """An earlier version wrote none."""
-    root = Root(load_mixture(mixture).output)
-    run = json.loads(root.read_bytes(RUN))
-    del run["facts"]
-    root.write_atomic(RUN, json.dumps(run).encode())
-    assert reasons(mixture, "pack.sequence_length=[32]")["web/pack"] == ["options changed: pack.sequence_length 64 → 32"]
-    mixture.write_text(mixture.read_text().replace("min_chars: 20", "min_chars: 30"))
-    assert reasons(mixture)["web/read"] == ["its inputs, or an option, changed"]
-
-
 def test_reasons_of_tasks_that_were_planned_and_not_committed(mixture: Path) -> None:
     root = Root(load_mixture(mixture).output)
     run = json.loads(root.read_bytes(RUN))
     (pack,) = [step for step in run["steps"] if step["id"] == "web/pack"]
     drop_record(root, pack["tasks"][0])
     assert reasons(mixture) == {"web/pack": ["the last run did not commit it"]}
-
-
-def test_flat_options_are_by_dotted_key_without_stages() -> None:
-    phases = [{"tokens": 5, "weights": {"web": 1}}, {"tokens": 7, "weights": {"web": 2}}]
-    sources = {"web": {"keep": ["a", "b"], "stages": ["dedup.exact"]}}
-    assert flat({"stages": [{"filter.length": {"min_chars": 2}}], "sources": sources, "phases": phases, "seed": None}) == {
-        "sources.web.keep": "a, b",
-        "phases[0].tokens": "5",
-        "phases[0].weights.web": "1",
-        "phases[1].tokens": "7",
-        "phases[1].weights.web": "2",
-        "seed": "none",
-    }
 
 
 _REPETITION = "filter.gopher_repetition"
@@ -172,12 +147,6 @@ def test_changes_of_stages_are_told_by_their_names_in_the_run(now: list[object],
     assert stage_changes(before, after) == lines
 
 
-@pytest.mark.parametrize("stages", [None, 7, {"dedup.exact": {}}, [{"a": 1, "b": 2}], [3], ["no stage"]])
-def test_changes_from_stages_that_cannot_be_read_are_that_all_are_new(stages: object) -> None:
-    before = {"sources": {"web": {}}, "stages": stages}
-    assert stage_changes(before, {"sources": {"web": {}}, "stages": ["dedup.exact"]}) == ["added dedup.exact"]
-
-
 def test_changes_of_the_stages_of_some_sources_name_these() -> None:
     sources = {name: {"stages": None} for name in "abcde"}
     before = {"sources": sources, "stages": ["dedup.exact"]}
@@ -186,3 +155,97 @@ def test_changes_of_the_stages_of_some_sources_name_these() -> None:
     many = dict.fromkeys("abcd", own)
     assert stage_changes(before, before | {"sources": sources | many}) == ["added normalize.unicode (of a, b, c and 1 more)"]
     assert stage_changes(before, before | {"sources": dict.fromkeys("abcde", own)}) == ["added normalize.unicode"]
+
+
+TOKENS = "tokenizer: {train: {vocab_size: 400, sample_bytes: 8KiB}}\npack: {sequence_length: 128}\n"
+DOCUMENTS = "tokenizer: none\n"
+FILTERED = "stages: [filter.length: {min_chars: 900}]\n"
+COMPARED = "stages: [dedup.minhash]\n"
+
+
+UNCHECKED = ["execution.check_disk=false", "stages.filter.length.min_chars=1000000"]
+
+
+def written(folder: Path, stages: str, tail: str, num_documents: int = 2_000) -> Mixture:
+    """A mixture over a corpus of about 1.5 MB."""
+    corpora.write_jsonl(folder / "web.jsonl", corpora.documents(1, num_documents))
+    return load_mixture(runs.write_mixture(folder, f"  web: {{path: {folder}/web.jsonl}}\n", stages, tail))
+
+
+def estimate_of(mixture: Mixture, limit: int | None = None) -> Estimate:
+    return estimated(Root(mixture.output), *planned(mixture, limit))
+
+
+def bytes_written(mixture: Mixture) -> int:
+    """Bytes of everything that the committed tasks of a mixture wrote."""
+    _, plan = planned(mixture)
+    records = [record for step in plan.steps for record in step.records]
+    return sum(file.bytes for record in records for files in record.outputs.values() for file in files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tail", [TOKENS, DOCUMENTS], ids=["tokens", "documents"])
+@pytest.mark.parametrize("stages", ["", COMPARED], ids=["read", "compare"])
+def test_estimated_bytes_are_those_of_the_run_within_a_factor_of_two(tmp_path: Path, stages: str, tail: str) -> None:
+    mixture = written(tmp_path, stages, tail)
+    before = estimate_of(mixture)
+    assert before.core_seconds > 0 and before.unknown == ()
+    runs.run_mixture(tmp_path / "mixture.yaml", make_engine=runs.InProcess)
+    assert 0.5 < bytes_written(mixture) / before.bytes < 2
+    assert estimate_of(mixture) == Estimate(bytes=0, core_seconds=0, unknown=(), is_all_kept=False)
+
+
+def test_estimates_go_by_what_the_last_run_kept(tmp_path: Path) -> None:
+    mixture = written(tmp_path, FILTERED, TOKENS)
+    first = estimate_of(mixture)
+    assert first.is_all_kept
+    assert first.start_seconds > 4  # else `plan` says 1 s of a run of 8 s
+    result = runs.run_mixture(tmp_path / "mixture.yaml", make_engine=runs.InProcess)
+    total = result.report["total"]
+    share = total["kept_bytes"] / total["bytes"]
+    assert 0.1 < share < 0.9
+    again = estimate_of(load_mixture(tmp_path / "mixture.yaml", ["seed=9"]))
+    assert not again.is_all_kept
+    assert again.bytes == pytest.approx(first.bytes * share, rel=0.02)
+
+
+def test_a_limited_run_is_estimated_by_its_documents(tmp_path: Path) -> None:
+    mixture = written(tmp_path, "", TOKENS)
+    assert estimate_of(mixture, limit=10).bytes < estimate_of(mixture).bytes / 10
+    assert estimate_of(mixture, limit=10**6).bytes == estimate_of(mixture).bytes
+
+
+def test_times_of_steps_are_those_of_the_estimate_and_the_exchanges_have_some(tmp_path: Path) -> None:
+    mixture = written(tmp_path, COMPARED, TOKENS, 200)
+    request, plan = planned(mixture)
+    times = step_times(request, plan, {})
+    assert sum(time.seconds for time in times.values()) == pytest.approx(estimate_of(mixture).core_seconds)
+    assert all(time.seconds > 0 and not time.is_least for time in times.values())
+    assert list(times) == [step.id for step in plan.steps]
+
+
+def test_stages_of_unknown_speed_are_named(tmp_path: Path) -> None:
+    mixture = written(
+        tmp_path, "stages: ['tests.support.function_stages:keeps_words', filter.length: {min_chars: 1}]\n", TOKENS, 20
+    )
+    assert estimate_of(mixture).unknown == ("tests.support.function_stages:keeps_words",)
+    times = step_times(*planned(mixture), {})
+    assert [name for name, time in times.items() if time.is_least] == ["web/read"]
+
+
+def test_a_disk_that_is_too_small_refuses_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1 << 20):
+        mixture = written(tmp_path, FILTERED, TOKENS)
+        output = tmp_path / "disk/run"
+        with pytest.raises(
+            UserError, match=r"has .* free, and the run would write about .* if it keeps all documents"
+        ) as error:
+            runs.run_mixture(tmp_path / "mixture.yaml", output=output, make_engine=runs.InProcess)
+        assert "execution.check_disk: false" in str(error.value) and "--limit" in str(error.value)
+        assert not list((tmp_path / "disk" / "run").glob("shards/*"))
+        tiny = runs.run_mixture(tmp_path / "mixture.yaml", output=output, limit=20, make_engine=runs.InProcess)
+        assert tiny.report["total"]["documents"]["read"] == 20
+        with pytest.raises(DatapipeError) as error:  # the disk is full before it ends, or it ends
+            runs.run_mixture(tmp_path / "mixture.yaml", output=output, overrides=UNCHECKED, make_engine=runs.InProcess)
+        assert "check_disk" not in str(error.value)
+    assert mixture.execution.check_disk

@@ -41,14 +41,6 @@ def test_temperature_keeps_the_order_is_even_when_high_and_proportional_at_one(t
         assert abs(share - Fraction(count, sum(tokens.values()))) < Fraction(len(tokens), 10**12)
 
 
-def test_temperature_two_takes_the_square_root():
-    assert by_temperature({"a": 400, "b": 100, "c": 25}, Fraction(2)) == {
-        "a": 571428571429,
-        "b": 285714285714,
-        "c": 142857142857,
-    }
-
-
 @pytest.mark.medium
 @given(
     caps=st.dictionaries(st.integers(0, 30), st.fractions(1, 10**6, max_denominator=8), min_size=1),

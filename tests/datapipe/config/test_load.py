@@ -5,12 +5,14 @@ That every key refuses every wrong value in one line is in tests/conformance/tes
 
 from __future__ import annotations
 
+import glob
+import re
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from datapipe.config import StageUse, TokenizerTraining, load_mixture
+from datapipe.config import Mixture, StageUse, load_mixture, starter_mixture
 from datapipe.errors import UserError
 
 GOOD = """\
@@ -79,21 +81,9 @@ def test_mixture_is_read_as_it_is_written(tmp_path: Path):
     assert [phase.until for phase in mixture.mixture.phases] == [Fraction(4, 5), Fraction(1)]
 
 
-def test_defaults_are_those_of_the_contract_and_of_empty_sections(tmp_path: Path):
-    mixture = load_mixture(written(tmp_path, SHORT))
-    assert (mixture.seed, mixture.max_quarantined, mixture.validation, mixture.stages) == (0, 0.001, 0.0, ())
-    web = mixture.sources["web"]
-    assert (web.format.to_data(), web.text, web.id, web.keep, web.weight, web.max_epochs) == ("auto", "text", "id", {}, 1, None)
-    assert (web.license, web.synthetic, web.stages, web.fingerprint) == (None, False, None, "stat")
-    trained = TokenizerTraining(vocab_size=32_000, sample_bytes=256 << 20, pattern="gpt2", eos="<|endoftext|>")
-    assert mixture.tokenizer.train == trained
-    pack, shards, execution = mixture.pack, mixture.shards, mixture.execution
-    assert (pack.sequence_length, pack.method, pack.pool_documents, pack.max_padding) == ((2048,), "best_fit", 10_000, 0.02)
-    assert (shards.format, shards.target_bytes) == ("arrow", 256 << 20)
-    assert (mixture.mixture.tokens, mixture.mixture.phases, mixture.mixture.window) == (None, (), 8)
-    assert (execution.split_bytes, execution.bucket_bytes, execution.max_retries) == (32 << 20, 256 << 20, 3)
+def test_empty_sections_are_the_defaults(tmp_path: Path):
     empty = "stages:\ntokenizer:\npack:\nshards:\ndocuments:\nmixture:\npublish:\nexecution:\n"
-    assert load_mixture(written(tmp_path, SHORT + empty)) == mixture
+    assert load_mixture(written(tmp_path, SHORT + empty)) == load_mixture(written(tmp_path, SHORT))
 
 
 def test_environment_overrides_and_output_come_in_that_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -179,20 +169,38 @@ def test_all_problems_are_listed(tmp_path: Path):
     text = GOOD.replace("weight: 0.7", "wieght: 0.7").replace("seed: 17", "seed: x").replace("2048", "one")
     lines = refusal(tmp_path, text).splitlines()
     assert [line.split(": ")[1] for line in lines] == ["sources.web.wieght", "seed", "pack.sequence_length"]
+    assert "Did you mean 'arrow'?" in refusal(tmp_path, GOOD.replace("format: arrow", "format: arow"))
+    many = refusal(tmp_path, GOOD + "".join(f"k{number}: 1\n" for number in range(14))).splitlines()
+    assert (len(many), many[-1]) == (11, "… and 4 more.")
+    unknown_first = refusal(tmp_path, GOOD.replace("name: web", "nmae: web")).splitlines()
+    assert unknown_first[0].startswith("1: nmae: ") and "name: missing" in unknown_first[1]
 
 
-@pytest.mark.parametrize(
-    ("override", "place"),
-    [
-        ("pack.sequence_lenght=3", "pack.sequence_lenght"),
-        ("pakc.sequence_length=3", "pakc"),
-        ("pack.sequence_length=x", "pack.sequence_length"),
-        ("sources.wbe.weight=1", "sources.wbe"),
-        ("name=2024", "name"),
-        ("output=", "output"),
-        ("stages.1=3", "stages[1]"),
-    ],
-)
-def test_wrong_override_is_refused_in_one_line(tmp_path: Path, override: str, place: str):
-    told = refusal(tmp_path, GOOD, override)
-    assert told.startswith(f"--set: {place}: ") and "\n" not in told
+def test_starter_shows_every_option_with_a_comment():
+    within = "until weights schedule stairs temperature by bounds repeat order num_cpus num_gpus memory model prompt usd "
+    within += "usd_per_million_tokens snapshot version from share"
+    assert all(f"{name}: " in starter_mixture() for name in within.split())
+    shown = {*re.findall(r"^[ #-]*([a-z_]+):.*# ", starter_mixture(), re.MULTILINE), *within.split()}
+    schema = Mixture.model_json_schema()
+    options = {name for model in (schema, *schema["$defs"].values()) for name in model["properties"]}
+    sections = {"sources", "pack", "shards", "mixture", "tokenizer"}
+    assert options - sections <= shown
+
+
+def test_starter_with_its_commented_options_switched_on_is_a_mixture_too(tmp_path: Path):
+    other_tokenizer = "path: tokenizer|bos: <s>|eos: </s>|pattern: cl100k|special_tokens:"
+    text = re.sub(rf"^( *)# (?=[a-z_]+:)(?!{other_tokenizer})", r"\1", starter_mixture(), flags=re.MULTILINE)
+    text = re.sub(r"^( *)#   (?=dedup)", r"\1  ", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *)#   - ", r"\1  - ", text, flags=re.MULTILINE)
+    text = re.sub(r"^( *)# - ", r"\1- ", text, flags=re.MULTILINE)
+    path = tmp_path / "mixture.yaml"
+    path.write_text(text)
+    mixture = load_mixture(path)
+    assert all(glob.glob(pattern) for source in mixture.sources.values() for pattern in source.path)
+    assert mixture.mixture.tokens == 100 * 10**9
+    assert [phase.schedule for phase in mixture.mixture.phases] == ["step", "linear"]
+    assert mixture.sources["modules"].strata.repeats == (1, 2, 3)
+    assert len(mixture.stages) > 5
+    assert mixture.sources["modules"].keep == {"url": "url", "date": "date"}
+    assert mixture.sources["modules"].exclude == ("**/test/**",)
+    assert mixture.execution.resources["dedup.exact"].memory == 4 << 30

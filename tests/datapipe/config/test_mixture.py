@@ -1,14 +1,20 @@
+"""A mixture: written out and read back, its schedule and shares, its licences."""
+
+from __future__ import annotations
+
 import pickle
 from fractions import Fraction
+from math import gcd
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from datapipe.config import Mixture, WeightPhase, load_mixture
-from datapipe.config.stage_use import StageUse
+from datapipe.config.stage_use import StageUse, parse_stage
 
 DATA: dict[str, Any] = {
     "name": "m",
@@ -87,24 +93,6 @@ def test_mixture_survives_pickling_with_its_places(tmp_path: Path):
     assert copy.where("sources", "web", "path") == f"{path}:5: sources.web.path"
 
 
-def test_equality_ignores_where_values_were_written(tmp_path: Path):
-    first, second = tmp_path / "a.yaml", tmp_path / "b.yaml"
-    first.write_text("name: m\noutput: o\nsources: {web: {path: a}}\nstages: [a.b]\n")
-    second.write_text("stages:\n  - a.b\nsources:\n  web:\n    path: [a]\nname: m\noutput: o\n")
-    assert load_mixture(first) == load_mixture(second)
-    assert load_mixture(first) != load_mixture(second, ["seed=1"])
-
-
-def test_stages_of_a_source_are_its_own_or_the_mixtures():
-    mixture = Mixture.model_validate(DATA)
-    assert [use.alias for use in mixture.stages_of("web")] == ["normalize.unicode", "english"]
-    assert mixture.stages_of("code") == (StageUse(name="dedup.exact", alias="dedup.exact"),)
-
-
-def test_weight_phases_without_phases_is_one_for_ever():
-    assert Mixture.model_validate(DATA).weight_phases() == (WeightPhase(until_tokens=None, weights={"web": 21, "code": 10}),)
-
-
 def test_weight_phases_are_exact_and_name_every_source():
     phases = [{"until": "1/3", "weights": {"web": 0.5, "code": 0.25}}, {"until": "100%", "weights": {"code": 9}}]
     mixture = Mixture.model_validate(DATA | {"mixture": {"tokens": "100B", "phases": phases}})
@@ -119,18 +107,6 @@ def test_resources_of_a_task_are_the_most_any_of_its_stages_asks_for():
     execution = Mixture.model_validate(DATA | {"execution": {"resources": resources}}).execution
     assert dict(execution.resources_for(["a.b", "c.d", "e.f"])) == {"num_cpus": 2.0, "num_gpus": 0.5, "memory": 1024.0}
     assert execution.resources_for(["e.f"]) == ()
-
-
-def test_every_option_says_what_it_is():
-    schema = Mixture.model_json_schema()
-    models = {"Mixture": schema} | schema["$defs"]
-    silent = [
-        f"{model}.{name}"
-        for model, definition in models.items()
-        for name, field in definition["properties"].items()
-        if not field.get("description")
-    ]
-    assert silent == []
 
 
 def test_average_shares_weigh_phases_by_their_length():
@@ -149,12 +125,140 @@ def test_tokenizer_none_is_a_tokenizer_without_keys_and_is_read_back(tmp_path: P
     assert Mixture.model_json_schema()["properties"]["tokenizer"]["anyOf"][1] == {"const": "none"}
 
 
-def test_keys_that_nothing_reads_are_found_by_what_differs_from_the_defaults():
-    text = DATA | {"tokenizer": "none"}
-    assert Mixture.model_validate(text | {"shards": {"format": "arrow"}}).unused_keys() == []
-    strata = {"web": DATA["sources"]["web"] | {"strata": {"by": "score", "bounds": [1]}}}
-    unused = Mixture.model_validate(
-        text | {"pack": {"sequence_length": 64}, "validation": "1%", "sources": strata}
-    ).unused_keys()
-    assert unused == ["validation", "pack", "sources.web.strata"]
-    assert Mixture.model_validate(DATA | {"documents": {"format": "jsonl.zst"}}).unused_keys() == ["documents"]
+@pytest.mark.parametrize("entry", ["dedup.exact", {"a.b": {"k": [1]}}, {"a.b": {"as": "c"}}, {"a.b": {"k": 1, "as": "c"}}])
+def test_data_of_a_use_is_read_back_as_it_was(entry: object):
+    assert parse_stage(entry).to_data() == entry
+
+
+Shares = st.integers(0, 12)
+
+
+def mixture_of(own: dict[str, Any], tokens: int, phases: list[dict[str, Any]]) -> Mixture:
+    sources = {name: {"path": "a", "weight": weight} for name, weight in own.items()}
+    return Mixture.model_validate(
+        {"name": "m", "output": "o", "sources": sources, "mixture": {"tokens": tokens, "phases": phases}}
+    )
+
+
+def test_linear_phase_is_a_staircase_from_the_weights_before_to_its_own():
+    phases = [
+        {"until": "50%", "weights": {"web": 3, "code": 1}},
+        {"until": 1, "weights": {"code": 10}, "schedule": "linear", "stairs": 3},
+    ]
+    found = mixture_of({"web": 1, "code": 1}, 1200, phases).weight_phases()
+    assert [phase.until_tokens for phase in found] == [600, 800, 1000, None]
+    # web goes from 3/4 to 0: the stairs are at 1/6, 3/6 and 5/6 of the way
+    assert [phase.weights for phase in found] == [
+        {"web": 3, "code": 1},
+        {"web": 5, "code": 3},
+        {"web": 3, "code": 5},
+        {"web": 1, "code": 7},
+    ]
+
+
+@given(own=st.tuples(Shares, Shares), end=st.tuples(Shares, Shares), stairs=st.integers(2, 40))
+@settings(deadline=None, max_examples=40)
+def test_staircase_is_as_near_to_the_line_as_is_said(own, end, stairs):
+    if not any(own) or not any(end):
+        return
+    length = 1000 * stairs
+    phases = [{"until": 1, "weights": dict(zip("ab", end)), "schedule": "linear", "stairs": stairs}]
+    mixture = mixture_of(dict(zip("ab", own)), length, phases)
+    first, last = Fraction(own[0], sum(own)), Fraction(end[0], sum(end))
+    drawn, start, furthest = Fraction(0), 0, Fraction(0)
+    for phase in mixture.weight_phases():
+        assert gcd(*phase.weights.values()) == 1
+        stop = phase.until_tokens or length
+        share = Fraction(phase.weights["a"], sum(phase.weights.values()))
+        for at in (start, (start + stop) // 2, stop):
+            line = first * at + (last - first) * Fraction(at * at, 2 * length)
+            furthest = max(furthest, abs(drawn + share * (at - start) - line))
+        drawn, start = drawn + share * (stop - start), stop
+    assert furthest == abs(last - first) * length / (8 * stairs**2)
+    assert mixture.average_shares()["a"] == drawn / length == (first + last) / 2
+
+
+def test_rounded_shares_tells_weights_that_are_too_small_to_count():
+    phases = [{"until": 0.5, "weights": {"a": 1, "b": 1e-20}}, {"until": 1, "weights": {"a": 1, "b": 1}}]
+    assert mixture_of({"a": 1, "b": 1e-20}, 100, []).rounded_shares() == {"b": (1e-20, 2.0**-40)}
+    assert mixture_of({"a": 1, "b": 1}, 100, phases).rounded_shares() == {"b": (1e-20, 2.0**-40)}
+    assert mixture_of({"a": 1, "b": 1e-20}, 100, phases[1:]).rounded_shares() == {}
+
+
+def test_linear_phases_that_cannot_be_made_are_refused():
+    linear = {"until": 1, "weights": {"a": "999999937/1000000000", "b": 1}, "schedule": "linear"}
+    with pytest.raises(ValidationError, match="linear needs weights to start from"):
+        mixture_of({"a": 0, "b": 0}, 100, [linear])
+
+
+WEIGHTS = {"web": {"path": "a", "weight": 3}, "gen": {"path": "b", "weight": 1, "synthetic": {"model": "m"}}}
+
+
+def _mixture(**more: Any) -> Mixture:
+    return Mixture.model_validate({"name": "m", "output": "runs/m", "sources": {"web": {"path": "a"}}, **more})
+
+
+def _web(**more: Any) -> dict[str, Any]:
+    return {"web": {"path": "a", **more}}
+
+
+def test_a_source_must_have_a_licence_that_is_allowed() -> None:
+    with pytest.raises(ValidationError):
+        _mixture(licenses=["mit"])
+    with pytest.raises(ValidationError):
+        _mixture(licenses=["mit", "unknown"], sources=_web(license="gpl-3.0-only"))
+    assert _mixture(licenses=["mit", "unknown"]).stages_of("web") == ()
+    assert _mixture(licenses="MIT", sources=_web(license="mit OR gpl-3.0-only")).stages_of("web") == ()
+
+
+def test_documents_with_licences_are_filtered_first_or_where_the_stages_say() -> None:
+    def stages(*listed: Any, allowed: tuple[str, ...] = ("MIT",), **source: Any) -> list[tuple[str, Any]]:
+        mixture = _mixture(licenses=allowed, stages=list(listed), sources=_web(license_field="terms", **source))
+        return [(use.alias, use.options) for use in mixture.stages_of("web")]
+
+    options = {"field": "terms", "allowed": ["MIT"], "missing": "drop"}
+    assert stages("dedup.exact") == [("filter.license", options), ("dedup.exact", {})]
+    assert stages("dedup.exact", license="mit")[0] == ("filter.license", options | {"missing": "keep"})
+    assert stages("dedup.exact", license="isc")[0] == ("filter.license", options)
+    assert stages("dedup.exact", allowed=("MIT", "unknown"))[0][1]["missing"] == "keep"
+    named: Any = {"filter.license": {"as": "terms", "missing": "keep"}}
+    assert stages("extract.html", named) == [("extract.html", {}), ("terms", options | {"missing": "keep"})]
+    assert _mixture(stages=["dedup.exact"], sources=_web(license_field="terms")).stages_of("web") == (
+        StageUse(name="dedup.exact", alias="dedup.exact"),
+    )
+    with pytest.raises(ValidationError):
+        stages({"filter.field": {"field": "terms", "drop": ["x"], "as": "filter.license"}})
+
+
+@pytest.mark.parametrize(
+    ("options", "is_refused"),
+    [
+        ({}, False),
+        ({"field": "terms", "allowed": ["mit"]}, False),
+        ({"allowed": ["MIT", "ISC OR mit"]}, False),
+        ({"allowed": ["MIT", "CC-BY-NC-4.0"]}, True),
+        ({"allowed": ["MIT", "unknown"]}, True),
+        ({"field": "url"}, True),
+        ({"mode": "tag"}, True),
+    ],
+)
+def test_a_filter_in_the_stages_does_not_undo_the_list(options: dict[str, Any], is_refused: bool) -> None:
+    def mixture(*listed: Any) -> Mixture:
+        return _mixture(licenses=["MIT"], stages=list(listed), sources=_web(license_field="terms", keep=["url"]))
+
+    if not is_refused:
+        mixture({"filter.license": options})
+        return
+    with pytest.raises(ValidationError, match=r"filter.license has options that undo `licenses` \((allowed|field|mode)\)"):
+        mixture({"filter.license": options})
+    mixture("filter.license", {"filter.license": {**options, "as": "second"}})
+
+
+def test_more_synthetic_text_than_is_allowed_is_refused() -> None:
+    assert _mixture(sources=WEIGHTS, mixture={"max_synthetic": "25%"})
+    with pytest.raises(ValidationError, match=r"25\.00% of the tokens from sources that models wrote \(gen\), and 24\.90%"):
+        _mixture(sources=WEIGHTS, mixture={"max_synthetic": 0.249})
+    phases = [{"until": "50%", "weights": {"web": 1}}, {"until": 1, "weights": {"gen": 1}}]
+    with pytest.raises(ValidationError, match=r"50\.00%"):
+        _mixture(sources=WEIGHTS, mixture={"max_synthetic": 0.4, "tokens": 1000, "phases": phases})
+    assert _mixture(sources=WEIGHTS, tokenizer="none", mixture={"max_synthetic": 0})

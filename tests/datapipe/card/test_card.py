@@ -1,4 +1,4 @@
-"""The cards of small runs: their totals beside report.json, and what the hub and Croissant read of them."""
+"""The cards of small runs: their totals beside report.json, what the hub and Croissant read of them, and text of users."""
 
 from __future__ import annotations
 
@@ -6,23 +6,25 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from html.parser import HTMLParser
 from pathlib import Path
 from shutil import copytree
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
 
 from datapipe.card.card import card_files
-from datapipe.card.data_files import data_files, exported_files
-from datapipe.card.front_matter import front_matter, hub_license, size_category
-from datapipe.card.provenance import of_manifest
+from datapipe.card.data_files import DataFiles
+from datapipe.card.escaping import MOST_CHARS, code, link, plain, prose, shown
 from datapipe.card.write import is_unedited, signed, write_card
-from datapipe.shards.datasets.write import WrittenSplit
-from datapipe.shards.manifest import Manifest, read_manifest, read_snapshot, snapshot_folder
+from datapipe.shards.manifest import DocumentsSnapshot, DocumentsSource, Manifest, read_manifest, snapshot_folder
 from datapipe.storage import Root
 from tests.support import runs
+from tests.support.command_line import datapipe
 from tests.support.finished import finish, write_licensed
 
 
@@ -149,23 +151,6 @@ def test_mlcroissant_validates_and_reads_the_documents(outputs: dict[str, _Carde
 
 
 @pytest.mark.medium
-def test_a_report_without_provenance_has_the_licences_of_the_manifest(outputs: dict[str, _Carded]) -> None:
-    report, manifest = outputs["tokens"].report, read_snapshot(outputs["tokens"].root)
-    entry = of_manifest(manifest, report)
-    assert {name: numbers["documents"] for name, numbers in entry["licenses"].items()} == {
-        "CC-BY-4.0": report["sources"]["web"]["documents"]["kept"],
-        "LicenseRef-our-terms": report["sources"]["made"]["documents"]["kept"],
-    }
-    assert entry["synthetic"]["synthetic"]["tokens"] == report["sources"]["made"]["tokens"]
-    older = {"license": "Our own terms!", "synthetic": True}
-    made = manifest.sources["made"].model_copy(update=older)
-    snapshot = manifest.model_copy(update={"sources": {**manifest.sources, "made": made}})
-    assert "LicenseRef-our-own-terms" in of_manifest(snapshot, report)["licenses"]
-    text = card_files(report | {"provenance": of_manifest(snapshot, report)}, snapshot, "", data_files(Root("."), snapshot))
-    assert b"`LicenseRef-our-own-terms`" in text["README.md"]
-
-
-@pytest.mark.medium
 def test_a_card_that_somebody_edited_stays(outputs: dict[str, _Carded], tmp_path: Path) -> None:
     copytree(outputs["documents"].folder, tmp_path / "out")
     root, report = Root(str(tmp_path / "out")), outputs["documents"].report
@@ -182,19 +167,122 @@ def test_a_card_that_somebody_edited_stays(outputs: dict[str, _Carded], tmp_path
     assert root.read_bytes("README.md") == first
 
 
-def test_packed_rows_in_json_lines_tell_their_types() -> None:
-    schema = pa.schema([("tokens", pa.list_(pa.uint16(), 4)), ("keys", pa.list_(pa.string()))])
-    split = WrittenSplit(pattern="data/train-*.jsonl.zst", rows=7, bytes=90)
-    found = front_matter("m", {}, exported_files("jsonl.zst", True, schema, {"train": split}), [])
-    info = found["dataset_info"]
-    assert info["features"] == [{"name": "tokens", "list": "uint16"}, {"name": "keys", "list": "string"}]
-    assert info["splits"] == [{"name": "train", "num_bytes": 90, "num_examples": 7}]
-    assert "license" not in found
+FILES = DataFiles(format="parquet", is_packed=False, configurations=())
+MANIFEST = DocumentsSnapshot(name="m", document_format="parquet", sources={"web": DocumentsSource()}, documents=()).sealed()
 
 
-def test_sizes_and_licences_have_the_names_of_the_hub() -> None:
-    sizes = {0: "n<1K", 999: "n<1K", 1000: "1K<n<10K", 99_999: "10K<n<100K", 10**6: "1M<n<10M", 10**12: "n>1T"}
-    assert {rows: size_category(rows) for rows in sizes} == sizes
-    names = {"CC-BY-4.0": "cc-by-4.0", "GPL-3.0-or-later": "gpl-3.0", "ODC-By-1.0": "odc-by", "PSF-2.0": "other"}
-    names["EUPL-1.2+"] = "eupl-1.2"
-    assert {license: hub_license(license) for license in names} == names
+def _written_report(**more: Any) -> dict[str, Any]:
+    documents = {"read": 1000, "kept": 990, "dropped": {}, "quarantined": 10, "quarantine_reasons": {}}
+    entry = {"documents": documents, "bytes": 10, "kept_bytes": 9, "tokens": 0, "counts": {}}
+    empty = {"excesses": [], "unreadable_files": [], "contamination": [], "mixture": None, "tokenizer": None}
+    return {"total": entry, "sources": {"web": entry}, **empty, **more}
+
+
+def _limits(**more: Any) -> str:
+    text = card_files(_written_report(**more), MANIFEST, "", FILES)["README.md"].decode()
+    return text.partition("## Known limits")[2]
+
+
+def test_known_limits_are_those_that_the_run_counted() -> None:
+    documents = _written_report()["total"]["documents"] | {"quarantine_reasons": {"read: <b>`|` at N": 7, "my:Stage: x": 3}}
+    total = _written_report()["total"] | {"documents": documents}
+    languages = {"sources": {"web": {"languages": None}}, "total": {"bytes_per_token": None}, "vocab_size": 9}
+    told = _limits(
+        total=total,
+        unreadable_files=[{"source": "web", "count": 2, "files": [{"path": "/home/me/a"}], "text": "/home/me/a"}],
+        contamination=[{"stage": "d", "name": "arc", "entries": 100, "contaminated": 1, "clean": 59, "undetectable": 40}],
+        tokenizer=languages | {"eos_token": "<e>", "unused": None},
+        provenance={"licenses": {"unknown": {"documents": 990, "bytes": 9, "tokens": None, "drawn_tokens": None}}},
+    )
+    for sentence in (
+        "of these 7: <code>read: &#60;b&#62;&#96;&#124;&#96; at N</code>",
+        "of these 3: `my:Stage: x`",
+        "2 input files of `web` could not be read whole",
+        "40 of 100 items of `arc` cannot be found by `d`",
+        "The licence of 990 documents is not known.",
+        "No stage of datapipe looked for personal data or secrets.",
+    ):
+        assert sentence in told
+    assert "/home/me" not in told
+    assert "No evaluation set" not in told
+    assert "No evaluation set" in _limits()
+
+
+@pytest.fixture
+def copied(documents: Path, tmp_path: Path) -> Path:
+    copytree(documents / "out", tmp_path / "out")
+    return tmp_path / "out"
+
+
+@pytest.mark.medium
+def test_an_output_that_lost_its_card_gets_the_same_one(copied: Path) -> None:
+    (snapshot,) = (copied / "snapshots").iterdir()
+    cards = {name: (copied / name).read_bytes() for name in ("README.md", "croissant.json")}
+    assert {name: (snapshot / name).read_bytes() for name in cards} == cards
+    for name in cards:
+        (copied / name).unlink()
+        (snapshot / name).unlink()
+    done = datapipe(["export", str(copied), "--card"])
+    assert done.returncode == 0, done.stderr
+    assert {name: (copied / name).read_bytes() for name in cards} == cards
+    assert {name: (snapshot / name).read_bytes() for name in cards} == cards
+
+
+@pytest.mark.medium
+def test_an_export_has_the_card_of_what_it_holds(copied: Path, tmp_path: Path) -> None:
+    done = datapipe(
+        ["export", str(copied), "--format", "parquet", "--source", "web", "--card", "--to", str(tmp_path / "web-only")]
+    )
+    assert done.returncode == 0, done.stderr
+    report = json.loads((copied / "report.json").read_bytes())["sources"]["web"]["documents"]
+    text = (tmp_path / "web-only/README.md").read_text()
+    assert f"{report['kept']:,} of {report['read']:,} documents kept" in text
+    assert "`made`" not in text
+    assert str(tmp_path) not in text
+    assert 'load_dataset("web-only"' in text
+    assert sum(pq.read_table(path).num_rows for path in (tmp_path / "web-only/data").iterdir()) == report["kept"]
+    described = json.loads((tmp_path / "web-only/croissant.json").read_bytes())
+    assert [entity["name"] for entity in described["prov:wasDerivedFrom"]] == ["web"]
+
+
+class _Cells(HTMLParser):
+    """The texts of the cells of a table, and the tags in them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cells: list[str] = []
+        self.tags: set[str] = set()
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.tags.add(tag)
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_data(self, data: str) -> None:
+        if self.cells:
+            self.cells[-1] += data
+
+
+def _read_back(cell: str) -> tuple[list[str], set[str]]:
+    page = _Cells()
+    page.feed(MarkdownIt("commonmark").enable("table").render(f"| a | b |\n|---|---|\n| {cell} | end |\n"))
+    return [text.strip() for text in page.cells], page.tags - {"table", "thead", "tbody", "tr", "th", "td"}
+
+
+@given(st.text(max_size=60) | st.text(alphabet="`|\\<>&*_[]()!#~$ \n-a", max_size=30))
+@example("\\|")
+@example("![x](https://e.org/p.png) <!-- x --> &amp; **b** ~~d~~ $x$")
+@example("a\nb\n\n# c \u202e\u0000 `|` a\\|b`")
+def test_text_in_a_table_is_read_back_as_it_is(text: str) -> None:
+    for written, allowed in ((code(text), {"code"}), (prose(text), set()), (shown(text), {"code"})):
+        cells, tags = _read_back(written)
+        assert cells == ["a", "b", plain(text).strip(), "end"]
+        assert tags <= allowed
+    assert "\n" not in plain(text)
+
+
+def test_long_text_is_cut_and_credentials_are_masked() -> None:
+    assert len(plain("x" * 10**6)) == MOST_CHARS
+    assert "SECRET" not in code("s3://KEY:SECRETSECRET@bucket/a")
+    assert link("https://example.org/a?b=c") == "<https://example.org/a?b=c>"
+    assert shown(1234567) == "1,234,567"

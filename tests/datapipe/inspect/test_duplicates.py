@@ -1,20 +1,22 @@
-"""Clusters where something is missing: texts, similarities, stages. Which there are: tests/conformance/test_looking.py."""
+"""Clusters where something is missing: texts, similarities, stages. Differences between two texts.
+
+Which clusters there are: tests/conformance/test_looking.py.
+"""
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections import Counter
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
 import pytest
 
 from datapipe.errors import UserError
-from datapipe.exchange.partitions import read_table
+from datapipe.inspect import differences
+from datapipe.inspect.differences import CONTEXT_WORDS, Difference, difference
 from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.inspect.duplicates import Cluster, ClusterQuery, find_clusters
+from tests.oracles import case_folding as oracle
 from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium
@@ -79,15 +81,6 @@ def test_clusters_that_do_not_exist_are_the_users_error(output: Path, options: d
         find_clusters(Inspector.open(str(output)), ClusterQuery(**options))
 
 
-def test_clusters_that_do_not_exist_yet_are_reported_for_a_stopped_run(output: Path) -> None:
-    inspector = Inspector.open(str(output))
-    steps = tuple(step for step in inspector.steps if (step.kind, step.source) != ("tokenize", "web"))
-    stopped = dataclasses.replace(inspector, steps=steps)
-    for source, so_far in (("web", " yet; the run is not complete"), ("books", ""), ("", " yet; the run is not complete")):
-        with pytest.raises(UserError, match=rf"was dropped in favour of another{so_far}\. "):
-            find_clusters(stopped, ClusterQuery(stage="same_id", source=source))
-
-
 def test_clusters_of_missing_files_have_no_texts(output: Path) -> None:
     before = _find(output, "dedup.exact", count=99, members=99)
     hidden = (output.parent / "books.jsonl").rename(output.parent / "away")
@@ -102,75 +95,105 @@ def test_clusters_of_missing_files_have_no_texts(output: Path) -> None:
         assert cluster.no_text == ("its file is missing or has changed" if cluster.survivor.source == "books" else "")
 
 
+def _marked(result: Difference) -> list[tuple[list[str], list[str]]]:
+    """The differing segments of each passage, in both texts."""
+    return [
+        tuple([segment.text.strip() for segment in side if segment.differs] for side in (passage.first, passage.second))
+        for passage in result.passages
+    ]
+
+
+def _numbered(start: int, stop: int) -> str:
+    return " ".join(f"word{number}" for number in range(start, stop))
+
+
 def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_its_name(tmp_path: Path) -> None:
     listed = ""
     for source, options in (("web", "{empty: never}"), ("books", "{normalize: whitespace_case}")):
         corpora.write_jsonl(tmp_path / f"{source}.jsonl", [{"text": f"a text of {source}, {n % 5}"} for n in range(10)])
         listed += f"  {source}: {{path: {tmp_path}/{source}.jsonl, stages: [dedup.exact: {options}]}}\n"
-    runs.run_mixture(runs.write_mixture(tmp_path, listed, "", _TAIL), make_engine=runs.InProcess)
+    runs.run_mixture(runs.write_mixture(tmp_path, listed, "", "tokenizer: none"), make_engine=runs.InProcess)
     clusters = _find(tmp_path / "out", "dedup.exact", count=99)
     assert Counter(cluster.survivor.source for cluster in clusters) == {"web": 5, "books": 5}
-    [stage] = {cluster.stage for cluster in clusters if cluster.survivor.source == "web"}
-    assert stage.startswith("dedup.exact@")
-    assert _positions(_find(tmp_path / "out", stage, count=99)) == _positions(
-        [cluster for cluster in clusters if cluster.stage == stage]
-    )
-    inspector = Inspector.open(str(tmp_path / "out"))
-    for requested, sources in (
-        ("dedup.exact", {"web", "books"}),
-        ("dedup.exact:duplicate", {"web", "books"}),
-        (stage, {"web"}),
-    ):
-        query = DocumentQuery(outcome="dropped", reason=requested, count=99)
-        assert {document.source for document in inspector.find(query)} == sources
-        assert {cluster.survivor.source for cluster in _find(tmp_path / "out", requested, count=99)} == sources
-    with pytest.raises(UserError, match=r"no document was dropped for 'dedup'"):
-        inspector.find(DocumentQuery(outcome="dropped", reason="dedup"))
+    [of_web] = {cluster.stage for cluster in clusters if cluster.survivor.source == "web"}
+    assert {cluster.survivor.source for cluster in _find(tmp_path / "out", of_web, count=99)} == {"web"}
+    for reason, sources in (("dedup.exact", {"web", "books"}), (of_web, {"web"})):
+        query = DocumentQuery(outcome="dropped", reason=reason, count=99)
+        assert {document.source for document in Inspector.open(str(tmp_path / "out")).find(query)} == sources
 
 
-def test_clusters_of_a_stage_of_other_sources_only_are_said_to_be_theirs(tmp_path: Path) -> None:
-    listed = ""
-    for source, stages in (("web", "[dedup.exact]"), ("notes", "[dedup.exact, dedup.url: {field: id}]"), ("books", "[]")):
-        corpora.write_jsonl(tmp_path / f"{source}.jsonl", [{"text": f"a text of {source}, {n % 5}"} for n in range(10)])
-        listed += f"  {source}: {{path: {tmp_path}/{source}.jsonl, stages: {stages}}}\n"
-    listed = listed.replace("dedup.url: {field: id}", "dedup.exact: {by: field, field: id, as: same_id}")
-    runs.run_mixture(runs.write_mixture(tmp_path, listed, "", _TAIL), make_engine=runs.InProcess)
-    for requested, owners in (("dedup.exact", "web, notes"), ("dedup.exact:duplicate", "web, notes"), ("same_id", "notes")):
-        with pytest.raises(UserError, match=rf"'{requested}' is no stage of source 'books'\. It is a stage of {owners}\. "):
-            _find(tmp_path / "out", requested, source="books")
-    with pytest.raises(UserError, match=r"no stage 'dedup.exat' in this output"):
-        _find(tmp_path / "out", "dedup.exat", source="books")
+def test_difference_marks_the_words_that_differ_with_some_around_them():
+    first = f"{_numbered(0, 50)} the cat sat {_numbered(50, 100)}"
+    second = f"{_numbered(0, 50)} the dog sat {_numbered(50, 100)}"
+    result = difference(first, second)
+    assert _marked(result) == [(["cat"], ["dog"])]
+    assert result.passages[0].first[0].text.split() == [*_numbered(50 - CONTEXT_WORDS + 1, 50).split(), "the"]
+    assert not result.passages[0].begins
+    assert (result.words, result.only) == ((103, 103), (1, 1))
+    assert result.in_common == 94 / 104  # 99 5-grams each, of which 5 hold the word
 
 
-def test_clusters_and_members_without_a_similarity_come_last_of_those_least_alike(output: Path, monkeypatch) -> None:
-    """Drops with NaN as their similarity, as a stage that does not verify candidates writes them."""
-    before = _find(output, "dedup.minhash", count=99, members=99, least_alike=True)
-    greatest = sorted(cluster.members[-1].similarity or 0 for cluster in before)
-    hidden = greatest[len(greatest) // 2]
-    assert greatest[0] < hidden
+def test_difference_in_distant_words_gives_a_passage_for_each():
+    middle = _numbered(0, 100)
+    result = difference(f"begins here {middle} ends", f"starts here {middle} ends {_numbered(200, 203)}")
+    assert _marked(result) == [(["begins"], ["starts"]), ([], [_numbered(200, 203)])]
+    assert [(passage.begins, passage.ends) for passage in result.passages] == [(True, False), (False, True)]
+    assert [passage.differing for passage in result.passages] == [2, 3]
 
-    def unmeasured(*arguments):
-        for batch in read_table(*arguments):
-            if "value" not in batch.schema.names:
-                yield batch
-                continue
-            values = batch.column("value").to_numpy()
-            column = batch.schema.get_field_index("value")
-            yield batch.set_column(column, "value", pa.array(np.where(values < hidden, np.nan, values), from_pandas=False))
 
-    monkeypatch.setattr("datapipe.inspect.duplicates.read_table", unmeasured)
-    after = _find(output, "dedup.minhash", count=99, members=99, least_alike=True)
-    assert {(cluster.survivor, cluster.dropped) for cluster in after} == {
-        (cluster.survivor, cluster.dropped) for cluster in before
-    }
-    firsts = [cluster.members[0].similarity for cluster in after]
-    measured = [first for first in firsts if first is not None]
-    assert 0 < len(measured) < len(firsts)
-    assert firsts == sorted(measured) + [None] * (len(firsts) - len(measured))
-    for cluster in after:
-        known = [member.similarity for member in cluster.members if member.similarity is not None]
-        assert [member.similarity for member in cluster.members] == sorted(known) + [None] * (cluster.dropped - len(known))
-        assert cluster.similarity == ((min(known), max(known)) if known else None)
-    assert _find(output, "dedup.minhash", count=2, members=1, least_alike=True) == [
-        dataclasses.replace(cluster, members=cluster.members[:1]) for cluster in after[:2]
-    ]
+def test_difference_counts_each_occurrence_of_a_folded_word():
+    result = difference("One two, two! three", "one: TWO three four", (2, "word"))
+    assert (result.words, result.only) == ((4, 4), (1, 1))
+    assert result.in_common == 2 / 4  # one two, two three | two two, three four
+    same = difference("It's  here.", "it s HERE")
+    assert same.has_same_words
+    assert not same.is_equal
+    assert same.in_common == 1.0
+    assert difference("a b", "a b").is_equal
+
+
+def test_difference_signs_spaces_case_and_normal_form_are_no_difference():
+    result = difference("Don't stop - the caf\u00e9's house", "DON’T\u00a0STOP — the cafe\u0301’s hou\u00adse", (2, "word"))
+    assert result.has_same_words
+    assert (result.words, result.in_common) == ((7, 7), 1.0)
+    assert _marked(difference("a — b c", "a – d c")) == [(["b"], ["d"])]
+
+
+def test_difference_words_are_those_that_signatures_are_made_of():
+    text = "Don’t pay 3,50 €: naïve Ærger ΣΊΣΥΦΟΣ 太郎 ชาก่ ガ\u3099 हिन्दी co\u00adop \u0301 각각"
+    words = [text[start:stop] for start, stop in differences.word_spans(text)]
+    folded = [oracle.words(word.encode()) for word in words]
+    assert [parts[0] for parts in folded if parts] == oracle.words(text.encode())
+
+
+def test_difference_in_a_script_without_spaces_marks_characters():
+    result = difference("我们今天去学校读书", "我们今天去公园读书")
+    assert _marked(result) == [(["学校"], ["公园"])]
+
+
+def test_difference_with_whole_texts_gives_back_every_character():
+    rng = random.Random(5)
+    for _ in range(200):
+        texts = ["".join(rng.choices(["a", "b", "C", " ", "\n", ", ", "字", "é"], k=rng.randint(0, 40))) for _ in range(2)]
+        result = difference(*texts, context=None)
+        if result.has_same_words or not all(result.words):
+            continue
+        [passage] = result.passages
+        assert ["".join(segment.text for segment in side) for side in (passage.first, passage.second)] == texts
+        assert passage.begins
+        assert passage.ends
+
+
+def test_difference_of_long_texts_is_bounded_and_reports_it(monkeypatch):
+    monkeypatch.setattr(differences, "COMPARED_CHARS", 2000)
+    monkeypatch.setattr(differences, "ALIGNED_WORDS", 50)
+    common = _numbered(0, 100)
+    assert difference(common, f"{common} more").is_aligned
+    result = difference(f"{common} a {_numbered(100, 140)} b {common}", f"{common} x {_numbered(100, 140)} y {common}")
+    assert (result.is_whole, result.is_aligned) == (True, True)  # 42 words between the common beginning and end
+    apart = difference(f"a {_numbered(0, 90)} b", f"x {_numbered(0, 90)} y")
+    assert not apart.is_aligned
+    assert _marked(apart) == [(["a"], ["x"])]
+    assert not apart.passages[0].ends
+    long = difference(_numbered(0, 400), _numbered(0, 401))
+    assert (long.is_whole, long.has_same_words) == (False, True)

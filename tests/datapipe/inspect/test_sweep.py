@@ -1,11 +1,18 @@
-"""Sweeping a threshold: its counts are those of separate runs that drop by it."""
+"""Sweeps of thresholds beside runs that drop by them, and distributions: each document once, on its side of the threshold."""
 
 from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datapipe.errors import UserError
+from datapipe.inspect.distributions import distributions
 from datapipe.inspect.sweep import MAX_DISTINCT, sweep
+from datapipe.storage import Root
 from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium
@@ -53,16 +60,6 @@ def test_sweep_counts_equal_runs_that_drop_by_the_threshold(tmp_path, sources, t
             assert (count.documents, count.bytes) == _kept(dropped, source_sweep.name)
 
 
-@pytest.mark.slow
-def test_sweep_together_counts_every_other_rule_of_the_stage(tmp_path, sources, tagged):
-    result = sweep(tagged, "quality.mean_word_length_high", thresholds=[5.5])
-    stages = "  - filter.gopher_quality: {max_mean_word_length: 5.5}\n  - dedup.exact\n"
-    dropped = _finished(tmp_path, sources, stages)
-    together = result.total.kept[0].together
-    assert (together.documents, together.bytes) == _kept(dropped, "total")
-    assert together.documents < result.total.kept[0].alone.documents < result.total.tagged.documents
-
-
 def test_sweep_grid_holds_the_threshold_in_force_and_grows_with_it(tagged):
     result = sweep(tagged, "filter.length.too_few_words")
     grid = [kept.threshold for kept in result.total.kept]
@@ -108,22 +105,6 @@ class Judging(Filter):
 """
 
 
-@pytest.mark.parametrize(
-    ("threshold", "source", "told"),
-    [
-        ("qualty.min_words", "", "'quality'"),
-        ("min_words", "", "'min_words'"),
-        ("quality.min_wrods", "", "'min_words'"),
-        ("filter.length.max_chars", "", "'max_chars'"),
-        ("dedup.exact.scope", "", "'dedup.exact' is no filter"),
-        ("quality.min_words", "wbe", "'web'"),
-    ],
-)
-def test_sweep_of_an_unknown_threshold_names_the_known_ones(tagged, threshold, source, told):
-    with pytest.raises(UserError, match=told):
-        sweep(tagged, threshold, source=source)
-
-
 def test_sweep_of_a_filter_that_dropped_says_how_to_tag(tmp_path, sources):
     output = _finished(tmp_path, sources, "  - filter.length: {min_words: 80, as: long}\n").mixture.output
     with pytest.raises(UserError, match=r"(?s)Set `mode: tag`.*filter.length: \{mode: tag, as: long\}.*--output"):
@@ -138,7 +119,67 @@ def test_sweep_of_sources_with_limits_of_their_own_marks_each(tmp_path, sources)
     assert [source.limit for source in result.sources] == [80.0, 150.0]
     assert result.total.limit is None
     assert {80.0, 150.0} <= {source.threshold for source in result.total.kept}
-    dropping = own.replace(", mode: tag", "")
-    output = _finished(tmp_path, f"{web}\n{dropping}\n", "  - filter.length: {min_words: 80, mode: tag}\n").mixture.output
-    result = sweep(output, "filter.length.min_words")
-    assert ([source.name for source in result.sources], result.dropping) == (["web"], ("news",))
+
+
+_SPLIT_TAIL = """
+tokenizer: none
+execution: {split_bytes: SPLITBYTES, bucket_bytes: 16KiB}
+"""
+_LENGTHS = """
+stages:
+  - filter.length: {min_chars: 100, max_chars: 1000MODE}
+  - dedup.exact
+"""
+
+
+def _write_lengths(folder: Path) -> list[int]:
+    """Documents of random lengths, every tenth a copy of the one before. Returns the lengths."""
+    rng = random.Random(5)
+    texts = ["x" * rng.choice([20, 99, 100, 101, 500, rng.randrange(1500)]) + str(number) for number in range(400)]
+    texts = [texts[number - 1] if number % 10 == 0 and number else text for number, text in enumerate(texts)]
+    (folder / "web").mkdir()
+    for number in range(2):
+        lines = [json.dumps({"text": text}) for text in texts[number::2]]
+        (folder / f"web/{number}.jsonl").write_text("\n".join(lines) + "\n")
+    return [len(text) for text in texts]
+
+
+def _distributions(folder: Path, split_bytes: str = "1MiB", mode: str = "", **how: Any) -> dict[str, Any]:
+    source = f"  web: {{path: {folder}/web/*.jsonl}}\n"
+    tail = _SPLIT_TAIL.replace("SPLITBYTES", split_bytes)
+    path = runs.write_mixture(folder, source, _LENGTHS.replace("MODE", mode), tail, f"{split_bytes}.yaml")
+    run = runs.run_mixture(path, output=folder / f"out-{split_bytes}{bool(mode)}", make_engine=runs.InProcess, **how)
+    return distributions(Root(run.mixture.output), run.plan.steps, lambda key: key.hex())
+
+
+def test_every_document_is_counted_on_its_side_of_the_threshold(tmp_path: Path) -> None:
+    lengths = _write_lengths(tmp_path)
+
+    found = _distributions(tmp_path)
+
+    rules = found["measured"]["web"]["filter.length"]
+    too_few, too_many = rules["too_few_chars"], rules["too_many_chars"]
+    assert too_few["passed"] == sum(length >= 100 for length in lengths)
+    assert too_few["failed"] == too_few["dropped"] == sum(length < 100 for length in lengths)
+    assert too_many["failed"] == sum(length > 1000 for length in lengths)
+    assert too_few["passed_bytes"] == sum(length for length in lengths if length >= 100)
+    assert (too_few["threshold"], too_few["side"], too_few["option"]) == (100, "min", "min_chars")
+    for rule in (too_few, too_many):
+        assert sum(passed for _, _, passed, _ in rule["bins"]) == rule["passed"]
+        assert sum(failed for _, _, _, failed in rule["bins"]) == rule["failed"]
+        assert len(rule["bins"]) <= 64
+    for low, high, passed, failed in too_few["bins"]:
+        inside = [length for length in lengths if low <= length < high]
+        assert (passed, failed) == (sum(length >= 100 for length in inside), sum(length < 100 for length in inside))
+    read, kept = found["lengths"]["web"]["read"], found["lengths"]["web"]["kept"]
+    assert (sum(row[2] for row in read), sum(row[3] for row in read)) == (len(lengths), sum(lengths))
+    assert (
+        sum(row[2] for row in kept)
+        == sum(100 <= length <= 1000 for length in lengths) - found["clusters"]["dedup.exact"]["dropped"]
+    )
+
+
+def test_distributions_do_not_depend_on_splits(tmp_path: Path) -> None:
+    _write_lengths(tmp_path)
+
+    assert _distributions(tmp_path, "4KiB") == _distributions(tmp_path, "1MiB")

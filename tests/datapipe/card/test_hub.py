@@ -11,8 +11,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe.card.hub import hub_target
-from datapipe.errors import UserError
 from tests.support import cli_processes, corpora, runs
 from tests.support.fake_hub import REPOSITORY, FakeHub, fake_hub
 from tests.support.finished import finish
@@ -123,11 +121,3 @@ def test_what_the_hub_refuses_is_told_without_the_token(hub: FakeHub, output: Pa
     assert other not in told
     assert "Set HF_TOKEN" in _export(hub, output, *EXPORT, status=2, HF_TOKEN="")
     assert "requires --format parquet, jsonl or arrow" in _export(hub, output, "--format", "mds", "--to", URL, status=2)
-
-
-@pytest.mark.parametrize(
-    "url", ["hf://me/data", "hf://datasets/me", "hf://datasets/me/data/file", "hf://datasets/../x", "hf://models/me/data"]
-)
-def test_only_data_sets_are_uploaded_to(url: str) -> None:
-    with pytest.raises(UserError, match="expected hf://datasets/OWNER/NAME"):
-        hub_target(url)

@@ -92,13 +92,6 @@ def test_aliases_that_multiply_are_refused_before_they_fill_memory():
     assert "more than 100000 values" in refusal("\n".join(["a0: &a0 [x]", *levels]))
 
 
-def test_file_that_cannot_be_read_is_refused(tmp_path: Path):
-    (tmp_path / "file").touch()
-    assert "`datapipe init m.yaml`" in file_refusal(tmp_path / "none.yaml")
-    assert "folder" in file_refusal(tmp_path)
-    assert "Not a directory" in file_refusal(tmp_path / "file" / "x.yaml")
-
-
 @pytest.mark.parametrize(
     ("content", "told"),
     [

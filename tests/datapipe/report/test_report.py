@@ -1,0 +1,367 @@
+"""What people see of a run on a terminal and in a log: lines, funnel, last screen, progress, plan, snapshots, clusters.
+
+The width of all screens, and that nothing controls the terminal: tests/conformance/test_screens.py.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from datapipe.activity import Activity
+from datapipe.config import load_mixture
+from datapipe.engine.protocol import Message
+from datapipe.engine.run import planned
+from datapipe.metrics import DocumentCounts, TaskMetrics
+from datapipe.plan.compile import Plan, Step
+from datapipe.plan.steps import lay_out
+from datapipe.plan.work import MapTask, Record
+from datapipe.report.funnel import print_funnel
+from datapipe.report.inspecting.clusters import print_clusters
+from datapipe.report.layout import NO_BREAK, print_text, wrapped
+from datapipe.report.plan_view import plan_view
+from datapipe.report.progress import Progress
+from datapipe.report.screen import print_screen, print_warnings, snapshot_news
+from datapipe.report.snapshot_list import print_snapshots
+from datapipe.shards.snapshots import publications
+from datapipe.storage import Root
+from datapipe.terminal import harmless
+from tests.support import corpora, runs
+
+
+@given(st.text(st.characters(exclude_characters=NO_BREAK), max_size=200), st.integers(20, 100))
+def test_wrapped_text_keeps_its_words_within_the_width(text: str, width: int) -> None:
+    lines = wrapped(text, width)
+    assert harmless("".join(lines)) == "".join(lines)
+    assert [word for line in lines for word in line.split()] == [harmless(word) for word in text.split()]
+    for line in lines:
+        assert cell_len(line) <= width or len(line.split()) == 1
+
+
+_WORDS = st.text(st.sampled_from("ab/:-."), min_size=1, max_size=9)
+
+
+@given(st.lists(st.one_of(_WORDS, st.lists(_WORDS, min_size=1, max_size=3).map(lambda words: f"`{' '.join(words)}`"))))
+def test_wrapped_text_breaks_no_command_that_fits_a_line(parts: list[str]) -> None:
+    text = " ".join(parts)
+    lines = wrapped(text, 40)
+    assert " ".join(line.strip() for line in lines) == text
+    assert all(line.count("`") % 2 == 0 for line in lines)
+    for line, after in zip(lines, lines[1:]):
+        following = re.match(r"`[^`]*`|\S+", after.strip())
+        assert following is not None
+        assert len(line) + 1 + len(following[0]) > 40  # no line ends early
+
+
+def test_text_is_wrapped_on_a_terminal_alone() -> None:
+    text = "datapipe: " + "/a/long/path/of/a/file.jsonl:12 is damaged. " * 4 + "\n  Second\x1b[2J line"
+    printed = {}
+    modes: tuple[tuple[bool, Literal["standard"] | None], ...] = ((True, "standard"), (False, None))
+    for terminal, colors in modes:
+        stream = io.StringIO()
+        print_text(text, Console(file=stream, width=60, force_terminal=terminal, color_system=colors), "red")
+        printed[terminal] = re.sub(r"\x1b\[(31|0)m", "", stream.getvalue())
+        assert ("\x1b[31m" in stream.getvalue()) == terminal
+    assert max(map(len, printed[True].splitlines())) <= 60
+    assert printed[True].count("/a/long/path/of/a/file.jsonl:12 ") + printed[True].count("file.jsonl:12\n") == 4
+    assert printed[True].endswith("\n  Second\\u001b[2J line\n")
+    assert printed[False] == text.replace("\x1b", "\\u001b") + "\n"
+
+
+def _entry(read: int, kept: int, tokens: int, **dropped: int) -> dict[str, Any]:
+    reasons = {name.replace("__", ":").replace("_of_", "."): count for name, count in dropped.items()}
+    return {
+        "documents": {"read": read, "kept": kept, "dropped": reasons, "quarantined": 0},
+        "bytes": 4000 * read,
+        "kept_bytes": 4000 * kept,
+        "tokens": tokens,
+        "packing": {"512": {}},
+        "counts": {},
+        "steps": {"read": {"seconds": 1.0, "mb_per_s": None, "bytes": 0, "documents": 0}},
+    }
+
+
+def _report(sources: dict[str, Any], total: dict[str, Any], **more: Any) -> dict[str, Any]:
+    tasks = {"web/read": {"planned": 2, "committed": 2}, "web/apply": {"planned": None, "committed": 0}}
+    known = {"status": "done", "problem": None, "mixture": None, "tokenizer": None, "warnings": [], "tasks": tasks}
+    return {"name": "trial", "sources": sources, "total": total, "slowest_step": "read"} | known | more
+
+
+def _two() -> dict[str, Any]:
+    web = _entry(1200, 1020, 6_012_345, filter_of_length__too_few_words=150, dedup_of_exact__duplicate=30)
+    docs = _entry(704, 12, 812_300, filter_of_length__too_few_words=692)
+    total = _entry(1904, 1032, 6_824_645, filter_of_length__too_few_words=842, dedup_of_exact__duplicate=30)
+    mixture = {"tokens": 9, "sources": {"web": {"epochs": 1.5}, "docs": {"epochs": 95.04}}}
+    warnings = [
+        {"kind": "few_kept", "source": "docs", "text": "source 'docs': 12 of 704 documents kept (1.70%). Check the threshold."},
+        {"kind": "many_epochs", "source": "docs", "text": "source 'docs' is drawn 95.0 times over the run. Add text to it."},
+    ]
+    return _report({"web": web, "docs": docs}, total, mixture=mixture, warnings=warnings)
+
+
+def _printed(report: dict[str, Any], width: int, news: tuple[str, ...] = (), output: str = "runs/trial") -> str:
+    stream = io.StringIO()
+    print_screen(report, output, Console(file=stream, width=width), news)
+    return stream.getvalue()
+
+
+_NEWS = tuple(snapshot_news("runs/trial", "ab" * 16, "cd" * 16, ["source docs added", "seed: 1 → 2"], 2_300_000))
+
+
+def test_screen_of_a_run_has_a_row_for_each_source_and_what_changed_and_what_comes_next() -> None:
+    lines = _printed(_two(), 80, _NEWS).splitlines()
+    assert lines[0] == "trial: 1,032 of 1,904 documents kept (54%), 6,824,645 tokens"
+    assert [line.split() for line in lines[2:6]] == [
+        ["source", "read", "kept", "share", "tokens", "epochs", "text"],
+        ["web", "1,200", "1,020", "85%", "6,012,345", "1.5", "4.1", "MB"],
+        ["docs", "704", "12", "1.7%", "812,300", "95.0", "48.0", "kB"],
+        ["total", "1,904", "1,032", "54%", "6,824,645", "4.1", "MB"],
+    ]
+    assert lines[6] == "dropped: filter.length 842, dedup.exact 30"
+    assert lines[9:11] == ["  source docs added", "  seed: 1 → 2"]
+    assert [line.partition(": ")[2][:13] for line in lines if line.startswith("warning")] == ["source 'docs'"] * 2
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_screen_of_fifty_sources_is_short_and_its_sums_are_whole(width: int) -> None:
+    sources = {f"a-source-with-a-rather-long-name-{number:02}": _entry(10**9 + number, 10**8, 10**12) for number in range(50)}
+    warnings = [{"kind": "few_kept", "source": name, "text": f"few of {name}"} for name in sources]
+    lines = _printed(_report(sources, _entry(50 * 10**9, 5 * 10**9, 5 * 10**13), warnings=warnings), width).splitlines()
+    assert len(lines) < 32
+    assert max(map(len, lines)) <= width
+    assert sum(re.match(r"a-source-with.* 1\.0B  100M", line) is not None for line in lines) == 10
+    assert any(re.match(r"and 40 more.* 40\.0B  4\.0B +10%", line) for line in lines)
+    warned = " ".join(lines).partition("warning: ")[2].split(" warning: ")
+    assert warned[:3] == [f"few of {name}" for name in list(sources)[:3]]
+    assert " ".join(warned[3].split()) == "47 more of the kind few_kept: `datapipe report runs/trial --full` shows them"
+    stream = io.StringIO()
+    print_warnings({"warnings": warnings}, Console(file=stream, width=width), "")
+    assert stream.getvalue().count("warning: few of") == 50
+
+
+@pytest.mark.parametrize("output", ["out dir #1 50% é", "it's", 'say "so"', "a;b&c", "runs/trial", "s3://***@bucket/a b?x=1"])
+def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str) -> None:
+    report = _two()
+    report["total"]["packing"] = {"512": {}, "1024": {}}
+    screen = _printed(report, 200, tuple(snapshot_news(output, "ab" * 16, "cd" * 16, [], 0)), output)
+    commands = [shlex.split(line, comments=True) for line in screen.splitlines() if line.startswith("  datapipe ")]
+    assert [command[:3] for command in commands] == [["datapipe", name, output] for name in ("report", "inspect")]
+    loaders = [ast.literal_eval(place) for place in re.findall(r"Loader\((.*?), (?:batch|snapshot)", screen)]
+    assert loaders == [output, output, f"{output}/length-1024"]
+    failed = _printed(_report({"web": _entry(1, 0, 0)}, _entry(1, 0, 0), status="failed"), 20, output=output)
+    assert f"datapipe report {shlex.quote(output)} --full".split() == failed.partition("`")[2].partition("`")[0].split()
+
+
+_REASONS = {"dedup.exact@0123abcd:duplicate": 7_654_321, "my.own:Filter:rule": 12, "filter.length:too_few_words": 3}
+
+
+def _counted(steps: list[str]) -> dict[str, Any]:
+    entry = _entry(123_456_789, 115_802_453, 23_456_789_012) | {"packing": {}, "counts": {"filter.length:seen": 5}}
+    entry["documents"]["dropped"] = _REASONS
+    return entry | {"steps": {step: {"seconds": 1.0, "mb_per_s": None, "bytes": 0, "documents": 0} for step in steps}}
+
+
+def _of_sources(num_sources: int) -> dict[str, Any]:
+    ran = ["read", "filter.length", "dedup.exact: exchange", "dedup.exact@0123abcd: apply"]
+    sources = {f"source-{number}": _counted(ran) for number in range(num_sources)}
+    sources |= {"with-more": _counted([*ran[:2], "my.own:Filter", *ran[2:]])}
+    return _report(sources, _counted(ran))
+
+
+def _funnel(report: dict[str, Any], width: int) -> list[str]:
+    stream = io.StringIO()
+    print_funnel(report, Console(file=stream, width=width))
+    return stream.getvalue().partition("time by step")[0].splitlines()
+
+
+@pytest.mark.parametrize(("width", "num_tables"), [(40, 7), (80, 4), (120, 2), (200, 1)])
+def test_funnel_is_complete_at_any_width(width: int, num_tables: int) -> None:
+    lines = _funnel(_of_sources(5), width)
+    assert max(map(len, lines)) <= width
+    for number in ("123,456,789", "−7,654,321", "23,456,789,012", "115,802,453 (94%)"):
+        assert sum(line.count(f" {number} ") for line in lines) == 7
+    headings = [cell.strip() for line in lines if line.startswith("┃") for cell in line.split("┃")]
+    assert [heading for heading in headings if heading] == [*(f"source-{number}" for number in range(5)), "with-more", "total"]
+    long = [*_REASONS, "filter.length:seen"] if width >= 80 else []
+    for label in ("read", *long, "kept", "text read", "tokens"):
+        assert sum(line[1:].lstrip().startswith(f"{label} ") for line in lines) == num_tables
+
+
+def test_funnel_groups_reasons_by_stage_and_hides_rows_of_zeros() -> None:
+    report = _of_sources(1)
+    reasons = {"filter.length:too_few_words": 3, "filter.length:too_many_words": 2, "dedup.exact@0123abcd:duplicate": 0}
+    for entry in (*report["sources"].values(), report["total"]):
+        entry["documents"] = entry["documents"] | {"dropped": reasons}
+    lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in _funnel(report, 200) if line.startswith("│")]
+    assert [line[0] for line in lines[:4]] == ["read", "filter.length", "too_few_words", "too_many_words"]
+    assert [line[1] for line in lines[1:4]] == ["−5", "−3", "−2"]
+    assert lines[4][0] == "kept"  # nobody was dropped as a duplicate, and nothing is in quarantine
+    report["sources"]["source-0"]["documents"] = report["sources"]["source-0"]["documents"] | {"quarantined": 1}
+    assert "quarantined" in "".join(_funnel(report, 200))
+
+
+def _committed(number: int) -> Record:
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=10, read_bytes=1000, kept=7))
+    return Record(step="web/read", fingerprint=str(number), outputs={}, metrics=metrics)
+
+
+def _message(work: str, place: str, silent_s: float) -> Message:
+    activity = Activity(work=work, place=place, key=bytes(range(16)), num_docs=80)
+    return Message(attempt=place, task="web/read", activity=activity, silent_s=silent_s)
+
+
+def _watched(terminal: bool) -> str:
+    stream = io.StringIO()
+    with Progress(Console(file=stream, force_terminal=terminal, width=100), lambda: "about 4:10 left") as progress:
+        tasks = tuple(MapTask(step="web/read", fingerprint=str(number), seed=0) for number in range(2))
+        first = Step(id="web/read", kind="map", label="read", source="web", tasks=tasks)
+        last = Step(id="web/pack", kind="pack", label="pack", source="web")
+        progress.planned(Plan(pipeline=lay_out({"web": []}), steps=[first, last]))
+        progress.committed(_committed(0))
+        progress.tick([_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2])
+        if progress._live is not None:
+            progress._live.refresh()
+        progress.committed(_committed(1))
+    return stream.getvalue()
+
+
+def test_progress_is_drawn_on_a_terminal_and_is_a_line_in_a_log_when_a_step_ends():
+    shown = _watched(terminal=True)
+    for part in ("0 of 2 steps done, about 4:10 left", "1/2", "7 kept", "workers: 2 redact.pii, 1 filter.length"):
+        assert part in shown
+    assert "no word for 11 s: filter.length on 80 documents, from a.jsonl:7" in shown
+    [line] = _watched(terminal=False).splitlines()
+    assert line.startswith("web: read  2/2") and line.endswith("14 kept")
+
+
+def _shown(folder: Path, stages: str, *sources: str) -> list[str]:
+    """The lines of the plan of a mixture, without the lines of its tree."""
+    listed = ""
+    for source in sources or ("web: {}",):
+        name, _, options = source.partition(": ")
+        rows = [{**row, "score": number} for number, row in enumerate(corpora.documents(1, 10))]
+        corpora.write_jsonl(folder / f"{name}.jsonl", rows)
+        listed += f"  {name}: {{path: {folder}/{name}.jsonl, {options[1:]}\n"
+    mixture = load_mixture(runs.write_mixture(folder, listed, f"stages: {stages}"))
+    stream = io.StringIO()
+    Console(file=stream, width=200).print(plan_view(mixture, *planned(mixture)))
+    return [line.strip(" │├─└") for line in stream.getvalue().splitlines()]
+
+
+def test_plan_view_shows_which_sources_are_not_compared_and_why(tmp_path: Path) -> None:
+    kept = (("web", "longest"), ("books", "longest"), ("code", "first"))
+    lines = _shown(tmp_path, "[]", *(f"{name}: {{stages: [dedup.exact: {{keep: {keep}}}]}}" for name, keep in kept))
+    assert [line.partition(" (")[0] for line in lines if "not compared" in line] == [
+        "not compared with code, where keep differs",
+        "not compared with web, books, where keep differs",
+    ]
+
+
+def test_plan_view_shows_strata_and_what_a_stage_that_is_a_function_costs(tmp_path: Path) -> None:
+    strata = "{keep: [score], strata: {by: score, bounds: [2, 4.5], repeat: [1, 2, 3], order: ascending}}"
+    shown = "\n".join(_shown(tmp_path, "[tests.support.function_stages:reverses: {as: turned}, dedup.exact]", f"web: {strata}"))
+    assert "strata by score, ascending, in an epoch: below 2 once; 2 to below 4.5 twice; from 4.5 3 times" in shown
+    assert "turned: a Python call for each document" in shown
+
+
+@pytest.mark.medium
+def test_list_of_snapshots_names_what_changed_also_after_going_back(tmp_path: Path) -> None:
+    first, second = "[filter.length: {min_chars: 2}]", "[normalize.unicode, filter.length: {min_chars: 2, max_chars: 90000}]"
+    for stages, names in ((first, "a"), (second, "ab"), (first, "a")):
+        (tmp_path / "b.jsonl").unlink(missing_ok=True)
+        for name in names:
+            corpora.write_jsonl(tmp_path / f"{name}.jsonl", corpora.documents(ord(name), 20))
+        sources = f"  web: {{path: {tmp_path}/*.jsonl, fingerprint: content}}\n"
+        file = runs.write_mixture(tmp_path, sources, f"stages: {stages}", "tokenizer: none\n")
+        runs.run_mixture(file, make_engine=runs.InProcess)
+    root, stream = Root(str(tmp_path / "out")), io.StringIO()
+    print_snapshots(root, publications(root), Console(file=stream, width=80))
+    told = stream.getvalue()
+    for change in ("added", "left out"):
+        assert f"{change} normalize.unicode" in told
+    assert told.index("filter.length.max_chars none → 90000") < told.index("filter.length.max_chars 90000 → none")
+    assert told.index("files of web: 1 added") < told.index("files of web: 1 removed")
+    assert told.count("published again") == 1
+
+
+_SHARED = " ".join(f"word{number}" for number in range(40))
+
+
+@dataclass
+class _Document:
+    text: str | None
+    label: str = "a.jsonl:7"
+    source: str = "web"
+
+
+@dataclass
+class _Member:
+    document: _Document
+    similarity: float | None = 0.75
+
+
+@dataclass
+class _Cluster:
+    survivor: _Document
+    members: list[_Member]
+    dropped: int = 1
+    stage: str = "dedup.minhash"
+    dropped_later_by: str = ""
+    similarity: tuple[float, float] | None = (0.75, 0.75)
+    shingles: tuple = (5, "word")
+    no_text: str = "an index holds no texts"
+
+
+def _clusters(*clusters: _Cluster, width: int = 160, terminal: bool = False, full: bool = False) -> str:
+    stream = io.StringIO()
+    color = "truecolor" if terminal else None
+    print_clusters(clusters, Console(file=stream, width=width, force_terminal=terminal, color_system=color), full)
+    return stream.getvalue()
+
+
+def _cluster_of(survivor: str | None, *dropped: str | None, **fields) -> _Cluster:
+    return _Cluster(_Document(survivor), [_Member(_Document(text, "b.jsonl")) for text in dropped], **fields)
+
+
+_CATS = _cluster_of(f"{_SHARED} cats {_SHARED}", f"{_SHARED} dogs {_SHARED}")
+
+
+def test_clusters_in_a_log_stand_below_each_other_with_marks():
+    printed = _clusters(_CATS)
+    lines = printed.splitlines()
+    assert any(line.strip().startswith("stays") and "word39 [-cats-] word0" in line for line in lines)
+    assert any(line.strip().startswith("dropped") and "word39 {+dogs+} word0" in line for line in lines)
+    assert "only in the surviving text 1 of 81 words, only in the dropped text 1 of 81 words" in printed
+    assert "\x1b" not in printed
+
+
+@pytest.mark.parametrize(("width", "together"), [(160, True), (80, False)])
+def test_clusters_on_a_terminal_stand_side_by_side_where_it_is_wide_enough(width: int, together: bool):
+    lines = _clusters(_CATS, width=width, terminal=True).splitlines()
+    assert any("cats" in line and "dogs" in line for line in lines) is together
+    assert any("[-" in line for line in lines) is not together
+
+
+def test_clusters_report_hidden_documents_and_a_survivor_that_was_dropped_later():
+    printed = _clusters(
+        _cluster_of("a b", "a c", dropped=1001, similarity=(0.72, 0.9), dropped_later_by="dedup.lines:too_much_removed")
+    )
+    assert "1,001 documents dropped in favour of one, measured 0.72 to 0.9" in printed
+    assert "and 1,000 more documents (--members shows them)" in printed
+    assert "dropped by a later stage: dedup.lines:too_much_removed" in printed
+    parts = [f"number {number} {'x' * number} {_SHARED}" for number in range(5)]
+    many = _clusters(_cluster_of(" ".join(parts), " ".join(part.replace("number", "count") for part in parts)))
+    assert "and 3 shorter passages that differ" in many
+    whole = _clusters(_cluster_of(" ".join(parts), " ".join(part.replace("number", "count") for part in parts)), full=True)
+    assert whole.count("{+count+}") == 5

@@ -7,7 +7,6 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
@@ -56,11 +55,7 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Browsed:
         for number, stage in enumerate(listed)
         for mode in _MODES
     }
-    stages |= {
-        "own": ["tests.support.ranked_stages:ByScore: {keep_share: 1/4}"],
-        "twice": ["filter.length: {min_words: 5}", "filter.length: {max_words: 8, as: again}"],
-        "unique": [f"dedup.{name}: {{scope: source}}" for name in ("exact", "minhash", "lines", "substring")],
-    }
+    stages["twice"] = ["filter.length: {min_words: 5}", "filter.length: {max_words: 8, as: again}"]
     rows = [{"id": f"{number}", "text": text, "score": number} for number, text in enumerate(_texts())]
     corpora.write_jsonl(folder / "a.jsonl", rows)
     sources = "".join(
@@ -92,14 +87,13 @@ def _kept(use: StageUse, rule: str, alone: bool) -> int:
     result = stage.process(batch_of(_texts()))
     if not alone:
         return int(result.keep.sum())
-    [index] = [number for number, each in enumerate(stage.rules()) if each.name == rule]
+    index = [each.name for each in stage.rules()].index(rule)
     return int((~stage.rules()[index].failed(result.measured[index])).sum())
 
 
 def _checked(shown: Browsed, rule: Mapping[str, Any]) -> int:
     """Compares points of a slider with what the line decides. Returns how many."""
-    named = {name: rule[name] for name in ("source", "stage", "rule")}
-    swept = shown.get("sweep", **named)
+    swept = shown.get("sweep", **_named(rule))
     points = swept["points"]
     chosen = {0, len(points) - 1, *range(0, len(points), max(1, len(points) // 12))}
     chosen |= {number for number, point in enumerate(points) if point["threshold"] == swept["in_force"]}
@@ -143,12 +137,6 @@ def test_pasted_line_of_a_score_is_a_least_score(shown: Browsed, mode: str) -> N
     assert _checked(shown, _rules(shown, f"score-2-{mode}")["low_score"]) > 1
 
 
-def test_rule_of_a_share_without_a_least_score_has_no_line(shown: Browsed) -> None:
-    swept = shown.get("sweep", **_named(_rules(shown, "own")[BELOW_SHARE]))
-    assert (swept["yaml"], swept["as_it_is"]) == ("", "")
-    assert np.isfinite(swept["in_force"])
-
-
 def test_just_kept_are_those_that_the_run_kept(shown: Browsed) -> None:
     sides = shown.get("borderline", source="twice", stage="filter.length", rule="too_few_words")
     assert {row["key"] for row in sides["kept"]} == {row["key"] for row in shown.listed(source="twice", fate="kept")}
@@ -158,9 +146,3 @@ def test_just_kept_are_those_that_the_run_kept(shown: Browsed) -> None:
     sides = shown.get("borderline", source="plain-0-tag", stage="filter.length", rule="too_few_words")
     assert sides["mode"] == "tag"
     assert {row["fate"] for row in [*sides["kept"], *sides["dropped"]]} == {"kept"}
-
-
-def test_stage_that_found_no_duplicate_has_decided(shown: Browsed) -> None:
-    seen = shown.get("document", shown.listed(source="unique", fate="kept")[0]["key"])
-    assert "gone" not in json.dumps(seen)
-    assert [step["outcome"] for step in seen["path"]][1:5] == ["kept"] * 4

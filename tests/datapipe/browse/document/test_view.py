@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from datapipe.browse.document.parts import Part, after_redaction, after_stage, display_of, edits, text_of, with_cuts
 from datapipe.browse.output import BrowsedOutput
 from datapipe.errors import UserError
 from datapipe.loader.trace import trace_step
+from stages.filter.length import Length
 from tests.support import browsed, corpora, runs
 from tests.support.browsed import Browsed
+from tests.support.command_line import datapipe
 from tests.support.finished import finish
+from tests.support.pages import article
+from tests.support.web_archives import response
 
 
 @pytest.mark.medium
@@ -59,16 +68,6 @@ def test_the_path_of_a_dropped_document_ends_with_the_rule_and_what_it_measured(
 
 
 @pytest.mark.medium
-def test_duplicates_name_their_cluster_and_its_survivor(finished: Browsed) -> None:
-    for row in finished.listed(stage="dedup.exact"):
-        cluster = finished.get("document", row["key"])["cluster"]
-        survivor = finished.get("document", cluster["survivor"])
-        assert cluster == {"stage": "dedup.exact", "survivor": survivor["row"]["key"], "size": 3}
-        assert survivor["row"]["id"].startswith("copy-")
-        assert survivor["cluster"] == cluster
-
-
-@pytest.mark.medium
 def test_shards_and_steps_are_those_of_the_loader(finished: Browsed) -> None:
     output = str(finished.folder / "out")
     pieces = trace_step(output, 0, global_batch_size=4)
@@ -82,12 +81,17 @@ def test_shards_and_steps_are_those_of_the_loader(finished: Browsed) -> None:
         assert (0, piece.rank, piece.row) in [(step["step"], step["rank"], step["row"]) for step in steps["steps"]]
 
 
+def _browse(folder: Path, sources: str, stages: str) -> Browsed:
+    finish(runs.write_mixture(folder, sources, stages, "tokenizer: none"))
+    return browsed.browse(folder / "out")
+
+
 @pytest.mark.medium
 def test_an_input_that_changed_or_is_gone_is_told_and_no_other_text_is_shown(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "plain.jsonl", [{"id": f"plain-{n}", "text": "word " * n} for n in range(1, 12)])
     path = tmp_path / "plain.jsonl"
     stages = "stages: [filter.length: {min_words: 5}]"
-    opened = browsed.browse(run(runs.write_mixture(tmp_path, f"  plain: {{path: {path}}}\n", stages, "tokenizer: none")))
+    opened = _browse(tmp_path, f"  plain: {{path: {path}}}\n", stages)
     [dropped, *_], [kept, *_] = opened.listed(fate="dropped"), opened.listed(fate="kept")
     text = "".join(part["text"] for part in opened.get("document", kept["key"])["parts"])
     assert opened.get("document", dropped["key"])["note"] == ""
@@ -104,15 +108,8 @@ def test_an_input_that_changed_or_is_gone_is_told_and_no_other_text_is_shown(tmp
         path.unlink(missing_ok=True)
 
 
-def run(mixture: Path) -> Path:
-    """The output of a mixture that is run in this process."""
-    return Path(finish(mixture).mixture.output)
-
-
 @pytest.mark.medium
 def test_a_stage_that_raises_now_is_told_without_what_it_says(finished: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
-    from stages.filter.length import Length
-
     def fails(self: Length, batch: object) -> None:
         raise SystemError(browsed.EMAIL)
 
@@ -131,3 +128,79 @@ def test_without_its_files_under_work_an_output_says_so(copied: Browsed) -> None
         shutil.rmtree(output / gone)
         with pytest.raises(UserError, match=told):
             BrowsedOutput.open(str(output))
+
+
+TEXTS = st.text(st.sampled_from("ab@. \né\u202e"), max_size=40)
+
+
+@given(TEXTS, TEXTS)
+def test_edits_turn_one_text_into_the_other(before: str, after: str) -> None:
+    out, position = [], 0
+    for start, stop, new in edits(before, after):
+        assert position <= start <= stop <= len(before)
+        out += [before[position:start], new]
+        position = stop
+    assert "".join([*out, before[position:]]) == after
+
+
+@given(TEXTS, st.lists(st.tuples(TEXTS, st.booleans()), max_size=3), st.integers(0, 40), st.integers(0, 40), TEXTS)
+def test_parts_follow_the_text_of_every_stage_and_end_as_the_redacted_display(
+    text: str, stages: list[tuple[str, bool]], first: int, second: int, display: str
+) -> None:
+    parts = [Part(text=text)]
+    for after, redacts in stages:
+        parts = after_stage(parts, after, "a stage", redacts=redacts)
+        assert text_of(parts) == after
+    before = text_of(parts)
+    start, stop = sorted((min(first, len(before)), min(second, len(before))))
+    parts = with_cuts(parts, [(start, stop)], "a cut") if start < stop else parts
+    assert text_of(parts) == before[:start] + before[stop:]
+    assert display_of(after_redaction(parts, display)) == display
+
+
+def test_a_cut_stays_in_its_place_and_an_address_half_in_it_is_replaced_as_a_whole() -> None:
+    parts = with_cuts([Part(text="Call me. Ann: a@b.org now")], [(0, 9), (16, 21)], "dedup.lines")
+    assert [(part.text, part.kind) for part in parts] == [
+        ("Call me. ", "cut"),
+        ("Ann: a@", "kept"),
+        ("b.org", "cut"),
+        (" now", "kept"),
+    ]
+    shown = after_redaction(parts, "Call me. Ann: <EMAIL> now")
+    assert [(part.text, part.kind) for part in shown if part.text] == [
+        ("Call me. ", "cut"),
+        ("Ann: ", "kept"),
+        ("<EMAIL>", "replacement"),
+        (" now", "kept"),
+    ]
+    [inside] = after_redaction([Part(text="Ann: a@b.org now", kind="cut", stage="dedup.lines")], "Ann: <EMAIL> now")
+    assert inside == Part(text="Ann: <EMAIL> now", kind="cut", stage="dedup.lines")
+
+
+_GERMAN = "Der Zug fährt heute nicht, weil es in der Nacht zu viel geschneit hat und niemand die Gleise geräumt hat. " * 8
+_ENGLISH = "The train does not run today, because it snowed too much in the night and nobody cleared the tracks. " * 8
+
+
+def _shown(folder: Path, source: str, stages: str, *options: str) -> tuple[str, dict[str, dict]]:
+    """What is printed of the documents of a run, and the same as JSON by reason."""
+    mixture = runs.write_mixture(folder, f"  web:\n    path: {folder}/{source}\n", f"stages:\n{stages}", "tokenizer: none")
+    finish(mixture)
+    printed = datapipe(["inspect", str(folder / "out"), *options]).stdout
+    told = json.loads(datapipe(["inspect", str(folder / "out"), *options, "--json"]).stdout)["documents"]
+    return printed, {each["reason"]: each for each in told}
+
+
+@pytest.mark.medium
+def test_page_is_shown_with_the_text_and_the_columns_that_the_filter_judged(tmp_path: Path) -> None:
+    pages = [article(f"<p>{text}</p>") for text in (_ENGLISH, _GERMAN, "Too short.")]
+    records = [response(page.encode(), number) for number, page in enumerate(pages)]
+    (tmp_path / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, records)))
+    stages = "  - extract.html\n  - filter.length: {min_words: 20}\n  - filter.language: {keep: [en]}\n"
+    printed, shown = _shown(tmp_path, "*.warc.gz\n    keep: [url]", stages, "--dropped", "all")
+    german, short = shown["filter.language:language"], shown["filter.length:too_few_words"]
+    assert "geschneit" in german["text"] and "Too short." in short["text"]
+    assert "<" not in german["text"] + short["text"]
+    assert german["columns"]["url"] == "http://e.org/1"
+    assert german["columns"]["language"] == "de"
+    assert "(as the stage got it)" in printed and "<article>" not in printed
+    assert "language: de" in printed

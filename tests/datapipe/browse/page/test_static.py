@@ -171,65 +171,6 @@ def test_the_keyboard_alone_is_enough(browser: Any, address: str) -> None:
         seen.check()
 
 
-def test_what_an_output_lacks_and_a_search_misses_is_told(browser: Any, address: str) -> None:
-    def lacking(route: Any) -> None:
-        answer = route.fetch()
-        route.fulfill(response=answer, json={**answer.json(), "notes": ["The files of 'web' are gone."]})
-
-    def missing(route: Any) -> None:
-        done = {"hits": 0, "documents": 9, "seconds": 0.1, "stopped": False, "problems": ["web/a.jsonl is gone."]}
-        route.fulfill(content_type="application/x-ndjson", body=json.dumps({"done": done}) + "\n")
-
-    with _view(browser, address, "overview") as seen:
-        seen.page.route("**/api/output", lacking)
-        seen.page.route("**/api/search?*", missing)
-        seen.page.reload()
-        seen.page.get_by_text("The files of 'web' are gone.").wait_for()
-        seen.page.goto(f"{address}#/documents?q=river")
-        seen.page.get_by_text("web/a.jsonl is gone.").wait_for()
-        seen.check()
-        seen.page.route("**/api/**", lambda route: route.abort())
-        seen.page.locator("nav a", has_text="Overview").click()
-        seen.page.get_by_text("The server does not answer").wait_for()
-
-
-def test_filters_and_search_find_documents(browser: Any, address: str) -> None:
-    with _view(browser, address, "documents") as seen:
-        page = seen.page
-        page.locator("select[name=fate]").select_option("dropped")
-        page.locator("main[data-view] .badge.dropped").first.wait_for()
-        assert page.locator(".row-list .badge.kept").count() == 0
-        page.locator("select[name=fate]").select_option("")
-        page.locator("main[data-view] .badge.kept").first.wait_for()
-        page.locator("input[name=q]").fill("reversed")
-        page.locator("main form button").click()
-        page.locator("main[data-view] mark").first.wait_for()
-        assert {text.lower() for text in page.locator("mark").all_inner_texts()} == {"reversed"}
-        seen.check()
-    with _view(browser, address, "documents?fate=kept&min=999999") as seen:
-        assert "No document matches" in seen.page.locator("main").inner_text()
-
-
-def test_the_slider_tells_what_a_threshold_keeps_and_gives_its_yaml(browser: Any, address: str) -> None:
-    rule = "borderline?source=web&stage=filter.gopher_quality&rule=too_few_words"
-    with _view(browser, address, rule) as seen:
-        page = seen.page
-        told, slider = page.locator("#would-keep"), page.locator("#threshold")
-        slider.focus()
-        page.keyboard.press("Home")
-        all_kept = int(told.inner_text().split("keep ")[1].split(" of")[0].replace(",", ""))
-        page.keyboard.press("End")
-        few_kept = int(told.inner_text().split("keep ")[1].split(" of")[0].replace(",", ""))
-        assert all_kept > few_kept
-        assert "tokens" in told.inner_text()
-        page.locator("input[name=typed]").fill("30")
-        yaml = page.locator("#yaml").inner_text()
-        assert "filter.gopher_quality" in yaml
-        assert "min_words: 30" in yaml.replace('"', "")
-        page.get_by_role("button", name="Copy the YAML").click()
-        page.locator("#status").filter(has_text="opied").or_(page.locator("#status").filter(has_text="Ctrl+C")).wait_for()
-
-
 def test_hostile_documents_stay_text_and_redacted_text_is_not_shown(browser: Any, address: str) -> None:
     with _view(browser, address, "documents?q=reversed") as seen:
         page = seen.page
@@ -253,20 +194,3 @@ def test_hostile_documents_stay_text_and_redacted_text_is_not_shown(browser: Any
         page.locator("main .row-list a").first.click()
         page.locator(".text ins").first.wait_for()
         assert _MAIL not in page.content()
-
-
-def test_training_steps_of_a_document_are_told(browser: Any, address: str) -> None:
-    with _view(browser, address, "documents?fate=kept&sort=-bytes") as seen:
-        seen.page.locator("main .row-list a").first.click()
-        _drawn(seen, "document")
-        seen.page.get_by_text("Only the beginning is shown").wait_for()  # a line of two megabytes
-        seen.page.goto(f"{address}#/documents?fate=kept")
-        _drawn(seen, "documents")
-        seen.page.locator("main .row-list a").first.click()
-        _drawn(seen, "document")
-        form = seen.page.get_by_role("form", name="Training steps")
-        form.get_by_role("button").click()
-        seen.page.locator("[aria-label='Training steps with the document'] tbody tr").first.wait_for()
-        form.locator("textarea").fill("no JSON")
-        form.get_by_role("button").click()
-        seen.page.get_by_text("The state is no JSON").wait_for()

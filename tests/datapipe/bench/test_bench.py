@@ -1,4 +1,4 @@
-"""A bench does the work of a run on a sample: its counts equal those of a run, and it leaves no file."""
+"""A bench does the work of a run on a sample: its counts equal those of a run, and it leaves no file. The simulated trainer."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from pathlib import Path
 import pytest
 
 from datapipe.bench.bench import bench
+from datapipe.bench.loader import DEPTHS, bench_loader, forecast
 from datapipe.bench.one_core import one_core
-from datapipe.bench.rows import Row, advice, bottleneck, medians
+from datapipe.bench.rows import Row, bottleneck, medians
 from datapipe.bench.sample import choose_sample
+from datapipe.bench.simulate import simulate_waits
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
+from datapipe.loader import Loader
 from datapipe.stage import FieldNames
 from tests.support import corpora, runs
+from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.medium
 
@@ -101,26 +105,6 @@ def test_bench_of_several_sources_trains_once_for_each_and_leaves_nothing_behind
     assert found["total"]["estimated_text_bytes"] == total
 
 
-def test_bench_leaves_out_earlier_runs_that_stages_compare_against(tmp_path):
-    """Otherwise each pass over a small sample would read all rows of a crawl."""
-    rng = random.Random(11)
-    texts = [corpora.prose(rng, 60) for _ in range(30)]
-    for name, own in (("old", texts), ("new", texts[:10])):
-        corpora.write_jsonl(tmp_path / f"{name}.jsonl", [{"text": text} for text in own])
-    tail = "tokenizer: {train: {vocab_size: 300, sample_bytes: 16KiB}}\npack: {sequence_length: 64}"
-    old = runs.write_mixture(tmp_path, f"  old: {{path: {tmp_path}/old.jsonl}}\n", "stages: [dedup.exact]", tail)
-    runs.run_mixture(old, make_engine=runs.InProcess)
-    benches = []
-    for options in ("", f": {{against: {tmp_path}/out}}"):
-        (tmp_path / "bench").mkdir(exist_ok=True)
-        stages = f"stages: [dedup.exact{options}]"
-        benches.append(_bench(runs.write_mixture(tmp_path / "bench", f"  new: {{path: {tmp_path}/new.jsonl}}\n", stages, tail)))
-    alone, compared = (
-        {name: (row["bytes"], row["documents_out"]) for name, row in _rows(result, "new").items()} for result in benches
-    )
-    assert alone == compared
-
-
 def _allowed_cores() -> set[int] | None:
     """None on platforms without processor affinity."""
     return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
@@ -138,9 +122,6 @@ def test_one_core_restricts_every_thread_and_restores_it():
     assert _allowed_cores() == before == seen.get(timeout=120)
     work.put(None)
     thread.join()
-
-
-# ---------------------------------------------------------------------------------------------------- the sample
 
 
 def _planned(folder: Path, glob: str):
@@ -184,9 +165,6 @@ def test_sample_comes_from_many_files_and_depends_on_the_seed(many):
     assert [part.splits for part in first.parts] != [part.splits for part in second.parts]
 
 
-# ---------------------------------------------------------------------------------------------------- findings
-
-
 def _row(name: str, kind: str, seconds: float, uses: str = "") -> Row:
     return Row(name=name, kind=kind, uses=uses, seconds=seconds, bytes=MB)
 
@@ -198,47 +176,79 @@ def test_bottleneck_and_medians_of_rows():
     assert [row.seconds for row in medians(passes)] == [2, 20]
 
 
-@pytest.mark.parametrize(
-    ("row", "compressions", "message"),
-    [
-        (_row("read", "read", 1), ["", "gzip"], "re-compress as zstd"),
-        (_row("read", "read", 1), [""], "Parquet"),
-        (_row("english", "stage", 1, "filter.language"), [], "max_chars"),
-        (_row("mine", "stage", 1, "my_company.clean:Drop"), [], "whole columns"),
-        (_row("redact.pii", "stage", 1, "redact.pii"), [], "cheaper filters"),
-        (_row("words", "segmentation", 1), [], "rewrites or drops"),
-        (_row("tokenize", "tokenize", 1), [], "add cores"),
-    ],
-)
-def test_advice_follows_from_the_kind_of_row(row, compressions, message):
-    assert message in advice(row, compressions)
-
-
-# ---------------------------------------------------------------------------------------------------- wrong input
-
-
-@pytest.mark.parametrize(
-    ("stages", "source", "message"),
-    [
-        ("stages:\n  - filter.length: {min_wrods: 3}\n", "", "min_wrods.*Did you mean 'min_words'"),
-        ("stages:\n  - filter.lenth\n", "", "unknown stage 'filter.lenth'"),
-        ("stages:\n  - filter.language: {keep: [xx]}\n", "", "the model knows no language 'xx'"),
-        ("stages: []\n", "wbe", "no source 'wbe' in this mixture. Did you mean 'web'"),
-    ],
-)
-def test_bench_of_a_wrong_mixture_is_the_users_error_as_in_a_run(tmp_path, stages, source, message):
-    corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
-    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages)
-    with pytest.raises(UserError, match=message):
-        _bench(mixture, source=source)
-
-
 def test_bench_of_a_source_without_documents_is_refused_and_of_stages_that_keep_none_measured(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", corpora.documents(1, 20))
     stages = "stages:\n  - filter.length: {min_words: 100000}\n  - dedup.minhash\n"
     mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", stages)
     found = _bench(mixture)
     assert _rows(found)["filter.length"]["documents_out"] == found["sources"]["web"]["tokens"] == 0
+    with pytest.raises(UserError):
+        _bench(mixture, source="wbe")
     (tmp_path / "a.jsonl").write_text("{broken\n")
     with pytest.raises(UserError, match="source 'web': nothing to measure"):
         _bench(mixture)
+
+
+BUILD_S = [3, 1, 1, 5, 1]
+
+
+@pytest.mark.parametrize(
+    ("depth", "num_threads", "expected"),
+    [
+        (0, 1, [3, 1, 1, 5, 1]),  # the trainer waits for every batch
+        (1, 1, [3, 0, 0, 3, 0]),  # the example in simulate.py
+        (2, 1, [3, 0, 0, 1, 0]),  # batch 3 may start at 5, when batch 1 is asked for: ready at 10, asked for at 9
+        (9, 1, [3, 0, 0, 1, 0]),  # one builder is busy until 3 + 1 + 1 + 5 = 10 whatever the depth
+        (3, 2, [3, 0, 0, 0, 0]),  # the second builder builds 1 and 2 meanwhile, and batch 3 from 2 to 7
+        (1, 2, [3, 0, 0, 3, 0]),  # a second builder has nothing to do
+    ],
+)
+def test_waits_of_the_worked_example(depth: int, num_threads: int, expected: list[float]) -> None:
+    assert simulate_waits(BUILD_S, step_s=2, depth=depth, num_threads=num_threads) == expected
+
+
+def test_waits_deeper_and_wider_is_never_slower() -> None:
+    draw = random.Random(5)
+    for _ in range(200):
+        build_s = [draw.randrange(12) for _ in range(30)]
+        step_s = draw.randrange(8)
+        totals = [
+            [sum(simulate_waits(build_s, step_s=step_s, depth=depth, num_threads=threads)) for depth in (0, 1, 2, 4, 8)]
+            for threads in (1, 2, 4)
+        ]
+        for row in totals:
+            assert row == sorted(row, reverse=True)
+        for narrow, wide in zip(totals, totals[1:]):
+            assert all(more <= less for less, more in zip(narrow, wide))
+
+
+S = 16
+
+
+def test_forecast_of_a_worked_example() -> None:
+    found = forecast([3, 1, 1, 5, 1], step_s=2, depths=(0, 1, 2, 3), threads_of=lambda depth: min(2, depth), batch_bytes=10)
+    waited = [1 + 1 + 5 + 1, 3, 1, 0]  # the first batch apart; two threads from depth 2 on
+    assert [one.wait_s * 4 for one in found] == waited
+    assert [one.longest_wait_s for one in found] == [5, 3, 1, 0]
+    assert [one.lost_share for one in found] == [wait / (wait + 8) for wait in waited]
+    assert [one.host_bytes for one in found] == [20, 20, 30, 40]  # batches requested ahead, and the one that the trainer holds
+
+
+def test_bench_runs_the_steps_and_measures_build_times_of_later_batches(tmp_path: Path) -> None:
+    output = make_snapshot(tmp_path, {"web": 40})
+    computed: list[float] = []
+    loaders = [Loader(output, batch_size=4, prefetch=3)]
+    found = bench_loader(loaders.pop, step_s=0.08, steps=12, compute=computed.append)
+    assert computed == [0.08] * 12
+    assert (found.stats.steps, len(found.waits_s), len(found.build_s)) == (12, 11, 12)
+    assert all(seconds > 0 for seconds in (found.open_s, found.first_batch_s, *found.waits_s, *found.build_s))
+    assert tuple(one.prefetch for one in found.forecasts) == DEPTHS
+    assert found.stats.host_memory.batch_bytes == 4 * S * 8 * 2
+
+
+def test_bench_of_finite_data_stops_at_its_end(tmp_path: Path) -> None:
+    output = make_snapshot(tmp_path, {"web": 40}, total_tokens=S * 20)
+    found = bench_loader(lambda: Loader(output, batch_size=4), step_s=0.0, steps=99, compute=lambda _: None)
+    assert (found.stats.steps, len(found.build_s)) == (5, 5)
+    with pytest.raises(UserError, match="fewer sequences than a global batch"):
+        bench_loader(lambda: Loader(output, batch_size=64), step_s=0.0, steps=9)

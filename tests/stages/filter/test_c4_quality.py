@@ -1,4 +1,4 @@
-"""Each rule of C4: a text that it edits or drops, and its neighbour that passes."""
+"""Filters that edit lines, `c4_quality` and `line_rules`: what each rule edits or drops, and neighbours that pass."""
 
 from __future__ import annotations
 
@@ -7,40 +7,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from datapipe.stage import Filter
 from stages.filter.c4_quality import C4Quality
-from tests.support.decisions import assert_decides, edited
+from stages.filter.line_rules import LineRules
+from tests.support.decisions import assert_decides, edited, reasons
 from tests.support.global_stages import batch_of
 
 LONE = {"min_sentences": 0, "min_words_per_line": 0}
 """Options by which no rule but that of a test drops anything."""
 
-
-def test_c4_profiles_hold_the_published_values_and_given_values_win() -> None:
-    names = ("min_sentences", "min_words_per_line", "words_before_citations", "need_end_mark", "apostrophe_ends_line")
-    values = {name: [getattr(C4Quality(profile=name), one) for one in names] for name in ("paper", "datatrove", "fineweb")}
-    assert values["paper"] == [3, 5, False, True, False]
-    assert values["datatrove"] == [5, 3, True, True, True]
-    assert values["fineweb"] == [5, 3, True, False, True]
-    assert C4Quality.model_validate({"profile": "datatrove", "min_sentences": 1}).min_sentences == 1
-
-
-@pytest.mark.parametrize("profile", ["gopher", ["paper"]])
-def test_c4_unknown_profile_is_refused(profile: Any) -> None:
-    with pytest.raises(ValueError, match="profile"):
-        C4Quality.model_validate({"profile": profile})
-
-
-KEPT = ["It ends.", "Does it?", "It does!", '"It does"']
-REMOVED = ["It ends", "It goes on...", "So it goes on…", "Then:", "'It does'", "It ends.)", "It ends.’"]
+ENDED = ["It ends.", "Does it?", "It does!", '"It does"']
+NOT_ENDED = ["It ends", "It goes on...", "So it goes on…", "Then:", "'It does'", "It ends.)", "It ends.’"]
 NOTICES = ["JavaScript", "Terms of Use", "PRIVACY POLICY", "cookie policy", "uses cookies", "Use of Cookies"]
 NO_NOTICES = ["java script", "terms for use", "privacy-policy", "cookies policy", "used cookies"]
 CITED = "Only [1] three[edit] words."
 LONG = "é" * 9
 NO_MARK = {"need_end_mark": False}
 
-EDITS: list[tuple[dict[str, Any], str, str]] = [
-    *(({}, f"A line.\n{line}\nMore.", f"A line.\n{line}\nMore.") for line in KEPT),
-    *(({}, f"A line.\n{line}\nMore.", "A line.\nMore.") for line in REMOVED),
+C4_EDITS: list[tuple[dict[str, Any], str, str]] = [
+    *(({}, f"A line.\n{line}\nMore.", f"A line.\n{line}\nMore.") for line in ENDED),
+    *(({}, f"A line.\n{line}\nMore.", "A line.\nMore.") for line in NOT_ENDED),
     *(({}, f"The end.\nRead our {phrase} here.", "The end.") for phrase in NOTICES),
     *(({}, f"Read our {phrase} here.", f"Read our {phrase} here.") for phrase in NO_NOTICES),
     ({"remove_javascript": False}, "Javascript.\nUse cookies.", "Javascript."),
@@ -55,16 +41,66 @@ EDITS: list[tuple[dict[str, Any], str, str]] = [
     ({}, "A line.[1]\nAnother. [2]", "A line."),  # the end mark is looked for without citations
     ({"max_word_chars": 8}, f"{LONG} b.\n{LONG[1:]} b.", f"{LONG[1:]} b."),
     # white space around lines is an edit
-    ({}, "A b.\n\nC d.", "A b.\nC d."),
-    ({}, " A b.\n", "A b."),
+    ({}, " A b.\n\nC d.\n", "A b.\nC d."),
     ({}, "A b.\r\nC d.", "A b.\nC d."),
     (NO_MARK, "[1] \u00a0A b.\nC d [2]", "A b.\nC d"),
 ]
 
+FILLING = "so it is and so it was"
+ANY_SHARE = {"max_removed": 1}
+ANY_WORDS = {"min_words": 0}
+REMOVED: list[tuple[str, dict[str, Any]]] = [
+    *((line, {}) for line in ("SHOUT IT", "ÉÀÜ é ÖÄ", "A BCD e")),
+    ("Ab cd", {"max_uppercase": 0.1}),
+    *((line, ANY_WORDS) for line in ("123", "٣٤", "12²", "items in cart", "Read more...", "Sign-in items in cart")),
+    *((line, ANY_WORDS | {"max_numeric": 0.5}) for line in ("12 3", "12.3", "12a")),
+    *((line, {}) for line in ("12 likes", "1,234.5K Shares", "★ 3 comments!", ",5 likes", "(7m  views)", "0 followers")),
+    *((line, {}) for line in ("2.  quotes", "Home", "中文")),
+    *((line, {"symbol_lines": "-|"}) for line in ("| | |", "| -- |")),
+]
+KEPT: list[tuple[str, dict[str, Any]]] = [
+    *((line, {}) for line in ("AB cd", "ABC ef", "中文 中文", "A B c d", "Home page", "| | |")),
+    ("AB CD", {"max_uppercase": 1}),
+    ("Home", {"min_words": 1}),
+    *((line, ANY_WORDS) for line in ("12 3", "12.3", "12a")),
+    *((line, {}) for line in ("12 like", "likes 12", "12kk views", "12 viewsé", "a 12 likes", "12 likes so", "_ 3 likes")),
+    *((line, {"remove_counters": False}) for line in ("12 likes", "★ 3 comments!")),
+    ("| a |", {"symbol_lines": "|"}),
+    *((line, {}) for line in ("Read more... or not", "go to sign-in", "items in the cart", "read more..")),
+    ("so it is read more...", {"max_phrase_words": 0}),
+    ("a b c d e f g h i read more...", {}),  # longer lines are none of buttons
+    ("so it is Read more»»»", {"profile": "refinedweb"}),
+]
+CUT: list[tuple[str, str | None, dict[str, Any]]] = [
+    *((line, None, options) for line, options in REMOVED),
+    *((line, line, options) for line, options in KEPT),
+    ("you have 3 items in cart today", "you have 3 today", {}),
+    ("Items in Cart items in cart so it is", " so it is", {}),
+    ("so it is READ MORE...", "so it is", {}),
+    ("so it is Read more...", "so it is", {"profile": "refinedweb"}),
+    ("so it is Read more»»»", "so it is", {}),  # dots stand for any character in DCLM
+    ("Sign-in or go on", "or go on", {}),
+    ("sign-inor go on", "or go on", {}),
+    ("sign-in so it is items in cart read more...", "so it is", {}),
+    ("a b c d e f g h read more...", "a b c d e f g h", {}),
+    ("\n  Home \n", "\n", {}),  # blank lines stay
+    ("-\n*\n—", None, {"max_removed": 0}),  # words of signs do not count
+]
 
-@pytest.mark.parametrize(("options", "text", "expected"), EDITS)
-def test_c4_lines_are_edited_by_their_rule(options: dict[str, Any], text: str, expected: str) -> None:
-    assert edited(C4Quality, LONE | options, text) == expected
+
+def _between(line: str | None) -> str:
+    return "\n".join([FILLING, *([] if line is None else [line]), FILLING])
+
+
+LINE_EDITS = [(ANY_SHARE | options, _between(line), _between(rest)) for line, rest, options in CUT]
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "text", "expected"),
+    [*((C4Quality, LONE | row[0], *row[1:]) for row in C4_EDITS), *((LineRules, *row) for row in LINE_EDITS)],
+)
+def test_lines_are_edited_by_their_rule(kind: type[Filter], options: dict[str, Any], text: str, expected: str) -> None:
+    assert edited(kind, options, text) == expected
 
 
 LOREM = "Fine.\nLorem Ipsum dolor."
@@ -100,22 +136,73 @@ def test_c4_page_is_decided_by_rule_and_value(options: dict[str, Any], text: str
     assert_decides(C4Quality, LONE | options, text, rule, value)
 
 
-def test_c4_unchanged_batch_keeps_its_text() -> None:
-    result = C4Quality().process(batch_of(["The first line of all.\nThe second line of all. And more."]))
-    assert result.keep.all()
-    assert "text" not in result.columns
+def test_profiles_hold_the_published_values_and_given_values_win() -> None:
+    names = ("min_sentences", "min_words_per_line", "words_before_citations", "need_end_mark", "apostrophe_ends_line")
+    values = {name: [getattr(C4Quality(profile=name), one) for one in names] for name in ("paper", "datatrove", "fineweb")}
+    assert values["paper"] == [3, 5, False, True, False]
+    assert values["datatrove"] == [5, 3, True, True, True]
+    assert values["fineweb"] == [5, 3, True, False, True]
+    assert C4Quality.model_validate({"profile": "datatrove", "min_sentences": 1}).min_sentences == 1
+    names = ("max_removed", "max_uppercase", "max_numeric", "min_words", "max_phrase_words", "any_after_read_more")
+    assert [getattr(LineRules(), name) for name in names] == [0.05, 0.5, 0.999999, 2, 10, True]
+    assert not LineRules(profile="refinedweb").any_after_read_more
+    assert LineRules(profile="refinedweb", any_after_read_more=True).any_after_read_more
 
 
-def test_c4_dropped_neighbours_leave_the_others_alone() -> None:
+WRONG = [(C4Quality, {"profile": "gopher"}), (LineRules, {"profile": "gopher"}), (LineRules, {"symbol_lines": "a"})]
+
+
+@pytest.mark.parametrize(("kind", "options"), WRONG)
+def test_options_that_do_not_fit_are_refused(kind: type[Filter], options: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        kind.model_validate(options)
+
+
+def test_edits_of_a_batch_leave_the_neighbours_alone() -> None:
     result = C4Quality.model_validate(LONE).process(batch_of(["One.\ntwo", "a { b.", "Three.[1]", ""]))
     assert result.keep.tolist() == [True, False, True, True]
     assert result.columns["text"].filter(pa.array(result.keep)).to_pylist() == ["One.", "Three.", ""]
+    texts = [f" {FILLING} \n\n\n", f"Home\n\n {FILLING}\nHome", f"\r\n{FILLING}"]  # white space around edited texts alone goes
+    stage = LineRules(max_removed=1)
+    assert stage.process(batch_of(texts)).columns["text"].to_pylist() == [texts[0], FILLING, texts[2]]
+    assert "text" not in stage.process(batch_of(texts[::2])).columns
+    unchanged = C4Quality().process(batch_of(["The first line of all.\nThe second line of all. And more."]))
+    assert unchanged.keep.all() and "text" not in unchanged.columns
 
 
-def test_c4_counts_have_the_lines_removed_from_what_is_kept() -> None:
-    text = f"Kept it is.\nno mark\nGo.\nUse cookies now.\nJavascript it is.\n{'x' * 1001} a b."
-    stage = C4Quality.model_validate(LONE | {"min_words_per_line": 3})
-    result = stage.process(batch_of([text, f"{text}\nA {{ too many."]))
-    counted = {"long_word_lines", "lines_without_end_mark", "short_lines", "javascript_lines", "policy_lines"}
-    assert set(stage.counts) == counted
-    assert all(result.columns[name].to_pylist() == [1, 0] for name in counted)
+def test_line_rules_too_much_removed_drops_the_document() -> None:
+    stage, words = LineRules(), " ".join(["word"] * 19)
+    batch = batch_of([f"{words}\nHome", f"{words[5:]}\nHome", "Home", "- - -", ""])
+    result = stage.process(batch)
+    assert reasons(stage, batch) == [None] + ["too_much_removed"] * 4
+    assert result.value[1:].tolist() == [pytest.approx(1 / 19), 1, 1, 1]
+    assert result.columns["text"][0].as_py() == words
+    assert reasons(LineRules(min_words=1), batch_of(["Word"])) == [None]
+
+
+LINES = ["||", "SHOUT IT", "123", "3 likes", "Home", "items in cart", "so it is items in cart"]
+LINE_COUNTS = ["symbol_lines_removed", "uppercase_lines", "numeric_lines", "counter_lines", "short_lines"]
+C4_LINES = f"Kept it is.\nno mark\nGo.\nUse cookies now.\nJavascript it is.\n{'x' * 1001} a b."
+C4_COUNTS = ["long_word_lines", "lines_without_end_mark", "short_lines", "javascript_lines", "policy_lines"]
+
+
+@pytest.mark.parametrize(
+    ("stage", "texts", "counts"),
+    [
+        (
+            C4Quality.model_validate(LONE | {"min_words_per_line": 3}),
+            [C4_LINES, f"{C4_LINES}\nA {{ too many."],
+            dict.fromkeys(C4_COUNTS, 1),
+        ),
+        (
+            LineRules(symbol_lines="|"),
+            ["\n".join([*[FILLING] * 100, *LINES]), "\n".join(LINES)],
+            dict.fromkeys(LINE_COUNTS, 1) | {"phrase_lines": 2},
+        ),
+    ],
+)
+def test_counts_have_what_is_removed_from_kept_documents(stage: Filter, texts: list[str], counts: dict[str, int]) -> None:
+    result = stage.process(batch_of(texts))
+    assert result.keep.tolist() == [True, False]
+    assert set(stage.counts) == set(counts)
+    assert {name: result.columns[name].to_pylist() for name in counts} == {name: [one, 0] for name, one in counts.items()}

@@ -1,4 +1,4 @@
-"""Conditions on a field: lists, expressions and ranges, over every type that a field may have, beside plain Python."""
+"""Conditions on a field: lists, expressions, ranges and licences, over every type that a field may have."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from datapipe.errors import UserError
+from datapipe.stage import Filter, FilterResult
 from stages.filter.field import Field
+from stages.filter.license import License
 from tests.support.decisions import reasons
 from tests.support.global_stages import batch_of
 
@@ -25,13 +27,10 @@ DATES = pa.array([date(2024, 5, 16), date(2024, 5, 17), None])
 MOMENTS = [datetime(2024, 5, 16, 23, 59), datetime(2024, 5, 17), datetime(2024, 5, 17, 12, 0, 0, 500_000), None]
 
 
-def _array(values: list[Any] | pa.Array) -> pa.Array:
-    return values if isinstance(values, pa.Array) else pa.array(values)
-
-
-def _reasons(values: list[Any] | pa.Array, **options: Any) -> list[str | None]:
+def _reasons(values: list[Any] | pa.Array, kind: type[Filter] = Field, **options: Any) -> list[str | None]:
     """The rule that drops each document with a value in the field, or None."""
-    return reasons(Field(field="value", **options), batch_of([""] * len(values), value=_array(values)))
+    column = values if isinstance(values, pa.Array) else pa.array(values)
+    return reasons(kind.model_validate({"field": "value", **options}), batch_of([""] * len(values), value=column))
 
 
 NUMBER, GONE, SMALL = "not_a_number", "missing", "too_small"
@@ -69,6 +68,16 @@ CASES: list[tuple[list[Any] | pa.Array, dict[str, Any], list[str | None]]] = [
     (DATES, {"keep": ["2024-05-17"]}, ["not_in_keep", None, GONE]),
     (DATES.cast(pa.timestamp("s")), {"drop": ["2024-05-17T00:00Z"]}, [None, "in_drop", None]),
     (["2024-05-17", "soon", ""], {"min_value": "2024"}, [None, "not_a_date", GONE]),
+]
+CASES += [
+    ([3, 9], {"min_value": 3, "max_value": 9}, [None, None]),
+    (
+        LICENCES,
+        {"keep": ["mit", "cc-by-nc-4.0"], "drop": ["mit"], "missing": "keep"},
+        ["not_in_keep", None, None, "in_drop", "not_in_keep", None],
+    ),
+    (["4", "12", "x", None], {"keep_matching": "^1|4", "min_value": 5, "missing": "keep"}, [SMALL, None, None, None]),
+    (["4", "12", "9"], {"drop": ["4"], "drop_matching": "2", "max_value": 9}, ["in_drop", "matching", None]),
 ]
 
 
@@ -110,12 +119,13 @@ def test_field_any_values_equal_plain_python(values: list[str | None], keep: lis
 
 
 def test_field_measures_and_counts_values_by_their_kind() -> None:
-    result = Field(field="value", min_value=3).process(batch_of([""] * len(NUMBERS), value=pa.array(NUMBERS)))
-    assert result.value[[0, 5]].tolist() == [2.0, 0.5]
-    result = Field(field="value", min_value=3).process(batch_of([""] * len(KINDS), value=pa.array(KINDS)))
-    assert [sum(result.columns[name].to_pylist()) for name in ("without_value", "other_kind", "of_kind")] == [2, 5, 2]
-    result = Field(field="value", drop=("mit",)).process(batch_of([""] * len(LICENCES), value=pa.array(LICENCES)))
-    assert result.columns["without_value"].to_pylist() == [0, 1, 1, 0, 0, 0]
+    def processed(values: list[Any], **options: Any) -> FilterResult:
+        return Field(field="value", **options).process(batch_of([""] * len(values), value=pa.array(values)))
+
+    assert processed(NUMBERS, min_value=3).value[[0, 5]].tolist() == [2.0, 0.5]
+    counted = processed(KINDS, min_value=3).columns
+    assert [sum(counted[name].to_pylist()) for name in ("without_value", "other_kind", "of_kind")] == [2, 5, 2]
+    assert processed(LICENCES, drop=("mit",)).columns["without_value"].to_pylist() == [0, 1, 1, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -124,13 +134,14 @@ def test_field_measures_and_counts_values_by_their_kind() -> None:
         (MOMENTS, {"min_value": 3}, "timestamp.*numbers"),
         ([1], {"min_value": "2024-05-17"}, "int64.*types"),
         (MOMENTS, {"keep": ["soon"]}, "'soon'"),
-        (["mit"], {"field": "license", "keep": ("mit",)}, r"'license'.*keep: \[license\]"),
-        ([["mit"]], {"keep": ("mit",)}, "'value'.*list"),
+        (["mit"], {"field": "license", "keep": ["mit"]}, r"'license'.*keep: \[license\]"),
+        ([["mit"]], {"keep": ["mit"]}, "'value'.*list"),
+        ([{"a": 1}], {"kind": License, "allowed": ["MIT"]}, "'value'"),
     ],
 )
 def test_column_that_does_not_fit_the_condition_is_refused(values: list[Any], options: dict[str, Any], named: str) -> None:
     with pytest.raises(UserError, match=named):
-        Field(**{"field": "value", **options}).process(batch_of([""] * len(values), value=pa.array(values)))
+        _reasons(values, **options)
 
 
 @pytest.mark.parametrize(
@@ -144,8 +155,22 @@ def test_column_that_does_not_fit_the_condition_is_refused(values: list[Any], op
         ({"min_value": "2024", "max_value": 2}, "a number and a date"),
         ({"min_value": "2024", "max_value": "2023"}, "2024.*2023"),
         ({"min_value": 3, "max_value": 2}, "3.*2"),
+        ({"kind": License, "allowed": ["MITT"]}, "'MIT'"),
     ],
 )
 def test_options_that_cannot_work_are_refused(options: dict[str, Any], named: str) -> None:
     with pytest.raises(ValidationError, match=named):
-        Field(field="value", **options)
+        _reasons(["a"], **options)
+
+
+TERMS = ["mit", None, "", "cc-by-nc-4.0", "MIT OR GPL-3.0-only", '["mit", "GPL-3.0-only"]', "Public Domain", "unknown"]
+
+
+@pytest.mark.parametrize("type_", [pa.string(), pa.large_string(), pa.dictionary(pa.int32(), pa.string())], ids=str)
+def test_documents_are_kept_by_their_licence(type_: pa.DataType) -> None:
+    no, none = "not_allowed", "unknown"
+    values = pa.array(TERMS, pa.string()).cast(type_)
+    assert _reasons(values, License, allowed=["MIT"]) == [None, none, none, no, None, no, no, none]
+    allowed = ("Mit", "licenseref-public-domain")
+    assert _reasons(values, License, allowed=allowed, missing="keep") == [None, None, None, no, None, no, None, None]
+    assert _reasons(values, License, allowed=["unknown"]) == [no, None, None, no, no, no, no, None]

@@ -1,4 +1,4 @@
-"""Scores of models become decisions, columns and shares."""
+"""Scores of models, and words of lists, become decisions, columns and shares."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import re
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,11 +15,16 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from datapipe.errors import UserError
+from datapipe.stage import Filter
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.ranking import KeptShare
+from stages.filter._lists.word_lists import read_lists
 from stages.filter.classifier import Classifier
+from stages.filter.toxicity import Toxicity
 from tests.support import runs
+from tests.support.decisions import opened
 from tests.support.fasttext_files import Recipe
 from tests.support.global_stages import batch_of
 
@@ -64,12 +70,13 @@ def test_several_models_become_one_score_and_columns(models):
     assert Classifier(models=named, write_each=True).writes == ("one", "other")
 
 
-def test_bounds_drop_by_name(models):
+def test_bounds_drop_by_name_and_equal_scores_pass(models):
     batch = batch_of(TEXTS)
     scores = np.array(_scores(models[0], "hq", batch))
-    low, high = np.quantile(scores, [0.3, 0.7]).tolist()
+    low, high = np.unique(scores)[[1, -2]].tolist()
     result = Classifier(model=models[0], min_score=low, max_score=high).process(batch)
     assert result.rule.tolist() == np.where(scores < low, 0, np.where(scores > high, 1, -1)).tolist()
+    assert {0, 1, -1} == set(result.rule.tolist())
     assert [rule.limit for rule in Classifier(model=models[0], keep_share=0.5).rules()] == [-math.inf, math.inf, -math.inf]
 
 
@@ -85,27 +92,6 @@ def test_share_is_the_decimal_number_that_was_written(models, written, share):
     assert Classifier.model_validate({"model": models[0], "keep_share": written}).kept_share() == KeptShare(share=share)
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({}, "`model: FILE`"),
-        ({"model": "ONE", "models": {"a": "ONE"}, "min_score": 0.5}, "`model: FILE`"),
-        ({"model": "ONE"}, "min_score"),
-        ({"model": "ONE", "min_score": 0.5, "threshold_from": "runs/a"}, "threshold_from"),
-        ({"model": "ONE", "min_score": 0.5, "label": "hw"}, "'hw'.*'hq'"),
-        ({"models": {"a": "ONE"}, "min_score": 0.5, "label": {"b": "hq"}}, "'b'"),
-        ({"model": "FIVE", "min_score": 0.5}, "en, de, fr, zh, ga"),
-        ({"model": "absent.bin", "min_score": 0.5}, "absent.bin"),
-        ({"model": "ONE", "keep_share": 1.5}, "keep_share"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(models, tmp_path, options, named):
-    paths = {"ONE": str(models[0]), "FIVE": str(Recipe().write(tmp_path / "five.bin"))}
-    given = json.loads(re.sub("ONE|FIVE", lambda found: paths[found[0]], json.dumps(options)))
-    with pytest.raises(ValidationError, match=named):
-        Classifier.model_validate(given)
-
-
 @pytest.mark.medium
 def test_share_of_a_source_is_kept_with_the_highest_scores(models, tmp_path):
     rows = [{"text": f"{text} {number}"} for number in range(30) for text in TEXTS]
@@ -119,3 +105,130 @@ def test_share_of_a_source_is_kept_with_the_highest_scores(models, tmp_path):
     assert sorted(kept) == highest
     found = run.report["thresholds"]["web"]["filter.classifier"]
     assert (found["share"], found["threshold"]) == (0.3, min(kept))
+
+
+# ------------------------------------------------------------------------------------------------ toxicity
+
+
+@pytest.fixture
+def lists(tmp_path) -> dict[str, Path]:
+    (tmp_path / "en.txt").write_text("\ufeff# invented words\nblorg\r\nsnarf wobble\n\nblorg\nfée\n🖕\n", encoding="utf-8")
+    (tmp_path / "zh.txt").write_text("坏词\n", encoding="utf-8")
+    return {"en": tmp_path / "en.txt", "zh": tmp_path / "zh.txt"}
+
+
+def _found(lists: dict[str, Path], text: str) -> tuple[int, float]:
+    result = Toxicity(lists=lists, mode="tag", write=True).process(batch_of([text]))
+    return result.columns["listed_words"][0].as_py(), round(result.columns["listed_density"][0].as_py(), 6)
+
+
+@pytest.mark.parametrize(
+    ("text", "hits", "density"),
+    [
+        ("a blorg b", 1, 1 / 3),
+        ("BLORG! Blorg? «blorg»", 3, 1.0),
+        ("blorgs ablorg blor g", 0, 0.0),
+        ("snarf\n\t wobble snarf, wobble snarf", 2, 0.8),
+        ("une f\u00e9e et une FE\u0301E", 2, 2 / 5),
+        ("blorg\u200b and bl\u00adorg", 2, 2 / 3),
+        ("这个坏词在这里", 1, 2 / 7),
+        ("b\u0301lorg blorg\u0301", 0, 0.0),
+        ("🖕 \ufffd", 0, 0.0),
+        ("", 0, 0.0),
+        (" \n", 0, 0.0),
+    ],
+)
+def test_words_are_found_between_boundaries_in_any_case_and_script(lists, text, hits, density):
+    assert _found(lists, text) == (hits, pytest.approx(density, abs=1e-6))
+
+
+def test_only_the_list_of_the_language_counts(lists):
+    batch = batch_of(["blorg 坏词"] * 4, language=pa.array(["en", "zh", "xx", None]))
+    stage = Toxicity(lists=lists, language_column="language", mode="tag", write=True)
+    assert stage.process(batch).columns["listed_words"].to_pylist() == [1, 1, 0, 0]
+    assert stage.columns_read() == {"language": "language_column"}
+
+
+def test_floor_of_hits_and_density_decide_together(lists):
+    texts = ["blorg blorg", "blorg blorg blorg", "blorg blorg blorg" + " fine" * 97, "fine", "blorg " * 3 + "fine " * 27]
+    result = Toxicity(lists=lists, drop_by_list=True, max_density=0.1, min_hits=3).process(batch_of(texts))
+    assert result.keep.tolist() == [True, False, True, True, True]
+    assert result.value[1] == 1.0
+    tags = Toxicity(lists=lists, mode="tag", max_density=0.1, min_hits=3)  # whose measures are swept
+    assert [(rule.name, rule.option, rule.limit) for rule in tags.rules()] == [("listed_words", "max_density", 0.1)]
+    assert tags.process(batch_of(texts)).measured[0].tolist() == [0.0, 1.0, 0.03, 0.0, 0.1]
+
+
+@pytest.fixture
+def model(tmp_path) -> Path:
+    return Recipe(labels=("0", "toxic"), seed=1, scale=0.5).write(tmp_path / "model.bin")
+
+
+def test_lists_and_model_drop_what_fails_both_or_one(lists, model):
+    batch = batch_of(["blorg the and", "the and der", "blorg und", "", "blorg the the the"])
+    given: dict[str, Any] = {"lists": lists, "model": model, "min_hits": 1}
+    stage = opened(Toxicity(**given, max_score=0.5, drop_if="either", write=True))
+    assert set(stage.input_files()) == {str(model), *map(str, lists.values())}
+    columns = stage.process(batch).columns
+    listed = [hits > 0 for hits in columns["listed_words"].to_pylist()]
+    scores = columns["toxicity_score"].to_pylist()
+    assert len({(one, score > 0.5) for one, score in zip(listed, scores)}) > 2  # the texts tell the ways apart
+    for limit in (0.5, min(score for one, score in zip(listed, scores) if one and score > 0.5)):  # an equal score passes
+        scored = [score > limit for score in scores]
+        either, both = (Toxicity(**given, max_score=limit, drop_if=way).process(batch).keep for way in ("either", "both"))
+        assert either.tolist() == [not (one or other) for one, other in zip(listed, scored)]
+        assert both.tolist() == [not (one and other) for one, other in zip(listed, scored)]
+    alone = Toxicity(model=model, max_score=0.5)
+    assert alone.process(batch).keep.tolist() == [score <= 0.5 for score in scores]
+    assert [rule.name for rule in alone.rules()] == ["high_score"]
+
+
+def test_notes_tell_the_entries_and_those_that_are_never_found(lists):
+    first, second = Toxicity(lists=lists, mode="tag").notes()
+    assert "3 entries" in first and "🖕" in first
+    assert "1 entry" in second
+
+
+def test_one_long_line_is_searched_to_its_end(lists):
+    assert _found(lists, "x" * 3_000_000 + " blorg")[0] == 1
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+MANY = {f"l{number}": "LIST" for number in range(65)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "named"),
+    [
+        (Classifier, {}, "`model: FILE`"),
+        (Classifier, {"model": "ONE", "models": {"a": "ONE"}, "min_score": 0.5}, "`model: FILE`"),
+        (Classifier, {"model": "ONE"}, "min_score"),
+        (Classifier, {"model": "ONE", "min_score": 0.5, "threshold_from": "runs/a"}, "threshold_from"),
+        (Classifier, {"model": "ONE", "min_score": 0.5, "label": "hw"}, "'hw'.*'hq'"),
+        (Classifier, {"models": {"a": "ONE"}, "min_score": 0.5, "label": {"b": "hq"}}, "'b'"),
+        (Classifier, {"model": "FIVE", "min_score": 0.5}, "en, de, fr, zh, ga"),
+        (Classifier, {"model": "absent.bin", "min_score": 0.5}, "absent.bin"),
+        (Classifier, {"model": "ONE", "keep_share": 1.5}, "keep_share"),
+        (Toxicity, {}, "`model` or `lists`"),
+        (Toxicity, {"lists": {"en": "LIST"}}, "drop_by_list: true"),  # lists alone do not drop unless told to
+        (Toxicity, {"model": "TOXIC", "language_column": "language"}, "language_column"),
+        (Toxicity, {"model": "TOXIC", "label": "rude"}, "'rude'"),
+        (Toxicity, {"model": "absent.bin"}, "absent.bin"),
+        (Toxicity, {"lists": MANY, "mode": "tag"}, "65.*64"),
+    ],
+)
+def test_options_that_do_not_fit_are_refused(models, model, lists, tmp_path, kind: type[Filter], options, named):
+    paths = {"ONE": str(models[0]), "TOXIC": str(model), "LIST": str(lists["en"])}
+    paths["FIVE"] = str(Recipe().write(tmp_path / "five.bin"))
+    given = json.loads(re.sub("ONE|FIVE|TOXIC|LIST", lambda found: paths[found[0]], json.dumps(options)))
+    with pytest.raises(ValidationError, match=named):
+        kind.model_validate(given)
+
+
+@pytest.mark.parametrize("content", [b"", "# only\n🖕\n".encode(), b"caf\xe9\n", None])
+def test_lists_that_cannot_be_read_are_refused(tmp_path, content):
+    if content is not None:
+        (tmp_path / "list.txt").write_bytes(content)
+    with pytest.raises(UserError, match=r"list\.txt"):
+        read_lists({"en": tmp_path / "list.txt"})

@@ -40,6 +40,9 @@ def _process(texts: list[str], **options: object) -> FilterResult:
     return Language.model_validate(options).process(batch_of(texts))  # opens its model itself, if nobody opened it
 
 
+SHORTS = ["", "ok 12345 ###############", "Wörter.", ENGLISH, "日本語"]
+
+
 @pytest.mark.parametrize(
     ("options", "texts", "rules"),
     [
@@ -52,8 +55,10 @@ def _process(texts: list[str], **options: object) -> FilterResult:
         ({"max_chars": len(ENGLISH)}, [ENGLISH + GERMAN * 9, JAPANESE + ENGLISH * 9], [KEPT, LANGUAGE]),
         ({"keep": ["ja"], "max_chars": len(JAPANESE)}, [ENGLISH + GERMAN * 9, JAPANESE + ENGLISH * 9], [LANGUAGE, KEPT]),
         ({"keep": ["de"], "max_chars": 100_000}, [ENGLISH + GERMAN * 9, JAPANESE + ENGLISH * 9], [KEPT, LANGUAGE]),
-        ({"min_letters": 7, "short": "keep"}, ["", "ok 12345 ####", "Wörter.", ENGLISH, "日本語"], [KEPT] * 4 + [LANGUAGE]),
         ({"max_chars": 100}, [ENGLISH * 3 + GERMAN * 3, GERMAN * 3 + ENGLISH * 3], [KEPT, LANGUAGE]),
+        ({"min_letters": 7}, SHORTS, [SHORT, SHORT, SHORT, KEPT, LANGUAGE]),
+        ({"min_letters": 6, "keep": ["de", "en"], "min_score": 0.0}, ["Wörter.", "Worte."], [KEPT, SHORT]),
+        ({"min_letters": 7, "short": "keep"}, SHORTS, [KEPT] * 4 + [LANGUAGE]),
     ],
 )
 def test_language_texts_are_decided_by_rule(options: dict[str, object], texts: list[str], rules: list[int]) -> None:
@@ -85,23 +90,18 @@ def test_language_letters_behind_the_characters_that_are_read_do_not_count_in_an
     assert _process(texts, min_letters=100, max_chars=7).value.tolist() == [18, 18]
 
 
-def test_language_unsure_is_dropped_by_its_score() -> None:
-    options = {"keep": ["en"], "min_letters": 0}
-    score = _process(["ok"], **options, min_score=0.0).value[0]
-    assert 0 < score < 0.99
-    for min_score, rule in ((score, KEPT), (score + 0.0001, LOW_SCORE)):
-        result = _process(["ok"], **options, min_score=min_score)
-        assert (result.rule.tolist(), result.value.tolist()) == ([rule], [score])
-
-
-def test_language_own_scores_of_languages_are_limits() -> None:
-    texts = [ENGLISH, GERMAN]
-    score = _process(texts, keep=["en", "de"], min_score=0.0).value[1]
-    for limit, rule in ((score, KEPT), (min(score + 1e-4, 1.0), LOW_SCORE)):
-        result = _process(texts, keep=["en", "de"], min_score=0.5, min_scores={"de": limit})
-        assert result.rule.tolist() == [KEPT, rule]
-        assert result.limit is not None
-        assert result.limit[1] == limit or rule == KEPT
+def test_language_unsure_is_dropped_by_its_score_or_that_of_its_language() -> None:
+    texts, options = [ENGLISH, GERMAN, "ok"], {"keep": ["en", "de"], "min_letters": 0}
+    scores = _process(texts, **options, min_score=0.0).value
+    assert 0 < scores[2] < 0.99
+    for row, name in ((2, "en"), (1, "de")):
+        for limit, rule in ((scores[row], KEPT), (min(scores[row] + 1e-4, 1.0), LOW_SCORE)):
+            result = _process(texts[row : row + 1], **options, min_score=limit)
+            assert (result.rule.tolist(), result.value.tolist()) == ([rule], [scores[row]])
+            result = _process(texts, **options, min_score=0.0, min_scores={name: limit})
+            assert (result.rule[row], result.value[row]) == (rule, scores[row])
+            assert result.limit is not None
+            assert result.limit[row] == limit or rule == KEPT
 
 
 def test_language_newlines_and_end_marks_hide_nothing_and_are_no_words() -> None:
@@ -146,8 +146,7 @@ def test_language_wrong_code_names_its_line_of_the_mixture_and_the_nearest(tmp_p
 
 
 def test_language_short_texts_are_dropped_by_their_letters() -> None:
-    result = _process(["", "ok 12345 ###############", "Wörter.", ENGLISH, "日本語"], min_letters=7)
-    assert result.rule.tolist() == [SHORT, SHORT, SHORT, KEPT, LANGUAGE]
+    result = _process(SHORTS, min_letters=7)
     assert result.value[:3].tolist() == [0, 2, 6]
     assert result.limit is not None
     assert result.limit[:3].tolist() == [7, 7, 7]
@@ -176,18 +175,22 @@ def test_language_letters_are_weighed_by_script() -> None:
 
 
 def test_language_close_second_is_dropped_by_its_lead() -> None:
-    texts = [ENGLISH, GERMAN, (ENGLISH + GERMAN) * 3]
-    lead = _process(texts, keep=["en", "de"], mode="tag").measured[LEAD]
-    result = _process(texts, keep=["en", "de"], min_score=0.0, min_lead=0.9)
-    assert result.rule.tolist() == [KEPT, KEPT, LEAD]
-    assert result.value[2] == lead[2] < 0.9 < lead[0]
+    texts, options = [ENGLISH, GERMAN, (ENGLISH + GERMAN) * 3], {"keep": ["en", "de"], "min_score": 0.0}
+    lead = _process(texts, **options, mode="tag").measured[LEAD]
+    for least, rule in ((0.9, LEAD), (lead[2], KEPT)):
+        result = _process(texts, **options, min_lead=least, write=True)
+        assert result.rule.tolist() == [KEPT, KEPT, rule]
+        assert result.columns.keys() == {"language", "language_score"}
+    assert _process(texts, **options, min_lead=0.9).value[2] == lead[2] < 0.9 < lead[0]
 
 
 def test_language_other_language_at_the_end_is_dropped() -> None:
-    texts = [ENGLISH * 6, ENGLISH * 3 + GERMAN * 3, ENGLISH + GERMAN, GERMAN * 3 + ENGLISH * 3]
+    mixed = (ENGLISH * 2)[:100] + (GERMAN * 2)[:100]  # twice as many characters as are read
+    texts = [ENGLISH * 6, ENGLISH * 3 + GERMAN * 3, mixed, mixed[:-1], GERMAN * 3 + ENGLISH * 3]
     result = _process(texts, max_chars=100, max_other_score=0.5)
-    assert result.rule.tolist() == [KEPT, OTHER, KEPT, LANGUAGE]  # the third has not twice as many characters
+    assert result.rule.tolist() == [KEPT, OTHER, OTHER, KEPT, LANGUAGE]
     assert result.value[1] > 0.5
+    assert _process(texts[1:2], max_chars=100, max_other_score=result.value[1]).rule.tolist() == [KEPT]
 
 
 def test_language_tag_measures_every_rule_of_texts_that_are_classified() -> None:
@@ -310,17 +313,10 @@ def test_language_labelled_texts_get_what_the_library_gives(name: str, real_data
 
 
 @pytest.mark.real
-def test_language_english_is_kept_and_little_else(real_data: Path) -> None:
+def test_language_sentences_of_any_script_are_long_enough_and_english_is_kept(real_data: Path) -> None:
     texts, gold = _labelled(real_data, "lingua_sentences")
-    result = _opened(min_score=0.5).process(batch_of(texts))
-    is_english = np.array(gold) == "en"
-    assert result.keep[is_english].mean() > 0.97
-    assert result.keep[~is_english].mean() < 0.003
-
-
-@pytest.mark.real
-def test_language_few_sentences_of_any_script_are_too_short(real_data: Path) -> None:
-    texts, gold = _labelled(real_data, "lingua_sentences")
-    is_short = _opened().process(batch_of(texts)).rule == 0
-    shares = {language: is_short[np.array(gold) == language].mean() for language in ("zh", "ja", "ko", "hi", "th", "en")}
+    result, languages = _opened(min_score=0.5).process(batch_of(texts)), np.array(gold)
+    assert result.keep[languages == "en"].mean() > 0.97
+    assert result.keep[languages != "en"].mean() < 0.003
+    shares = {name: (result.rule == SHORT)[languages == name].mean() for name in ("zh", "ja", "ko", "hi", "th", "en")}
     assert max(shares.values()) < 0.05, shares

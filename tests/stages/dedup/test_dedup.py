@@ -1,0 +1,233 @@
+"""Exact duplicates and duplicate lines: which are equal, and what is left. `test_substring.py` cuts by brute force."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+from unicodedata import combining, normalize
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import zstandard
+
+from datapipe.errors import UserError
+from stages.dedup.exact import Exact
+from stages.dedup.lines import Lines
+from tests.support.cut_texts import parts_kept, spans_cut
+from tests.support.global_stages import batch_of, exchanged, opened, reduce_all, row_of
+
+
+def _exact(**options: object) -> Exact:
+    return opened(Exact.model_validate(options), "dedup.exact")
+
+
+def _dropped(stage: Exact, texts: list[str], **more: pa.Array) -> dict[int, int]:
+    """Number of each dropped document -> number of its survivor."""
+    drops = reduce_all(stage, [batch_of(texts, **more)])["drops"]
+    assert set(drops.column("value").to_pylist()) <= {1.0}
+    return {row_of(row["key"]): row_of(row["survivor"]) for row in drops.to_pylist()}
+
+
+TEXTS = ["a b", "A  b", "a b", "", "x", "", " a\u00a0B\n", "a b ", "x", "\u3000", "STRASSE", "é", "É"]
+EMPTY = ["", " ", "\n\u00a0", "", "x", "x"]
+DIGITS = ["12", "12", "p. 12", "p. 12", "3.50 $", "3.50 $", "...", "...", "٣", "٣"]
+SIGNED = ["1901\u00a0– 1905", "1901\u00a0– 1905", "1901 – 1905 か", "1901 – 1905 か"]
+LENGTHS = ["a b", "a  b", " a b ", "A b ", "a  B"]
+FOLDED = {"normalize": "whitespace_case"}
+NEVER = {"empty": "never", "only_digits": "never"}
+CAFE, OTHER_QUOTES = "Die Straße zum Café ist „nah“", 'Die Straße zum Café ist "nah"'
+LIKE_CAFE = [
+    "Die\u00a0Straße zum Café  ist „nah“",
+    "DIE STRASSE ZUM CAFÉ IST „NAH“",
+    "Die Strasse zum Cafe\u0301\u2003ist „nah“\u3000",
+    "\ufeffDie Stra\u00adße zum \u200bCa\u200bfé\u2060 ist\u200d „nah\ufe0f“",
+]
+
+EXACT: list[tuple[dict[str, object], list[str], dict[int, int]]] = [
+    ({}, TEXTS, {2: 0, 5: 3, 8: 4}),
+    (FOLDED, TEXTS, {1: 0, 2: 0, 6: 0, 7: 0, 5: 3, 8: 4, 9: 3, 12: 11}),
+    (FOLDED | {"keep": "longest"}, LENGTHS, {0: 2, 1: 2, 3: 2, 4: 2}),
+    (FOLDED | {"keep": "shortest"}, LENGTHS, {1: 0, 2: 0, 3: 0, 4: 0}),
+    (FOLDED | {"keep": "longest"}, LENGTHS[:2] + LENGTHS[4:], {0: 1, 2: 1}),  # of equally long ones the first
+    ({}, EMPTY, {3: 0, 5: 4}),
+    ({"empty": "never"}, EMPTY, {5: 4}),
+    (FOLDED, EMPTY, {1: 0, 2: 0, 3: 0, 5: 4}),
+    (FOLDED | {"empty": "never"}, EMPTY, {5: 4}),
+    ({}, DIGITS, {1: 0, 3: 2, 5: 4, 7: 6, 9: 8}),
+    ({"only_digits": "never"}, DIGITS, {3: 2, 7: 6}),
+    ({"only_digits": "never"}, SIGNED, {3: 2}),
+]
+EXACT += [
+    (FOLDED, [CAFE, *LIKE_CAFE, OTHER_QUOTES], {1: 0, 2: 0, 3: 0, 4: 0}),  # in the canonical caseless form of Unicode
+    (NEVER | FOLDED, ["", "12", "a", "", "12", "A", " ", " 12"], {5: 2}),
+]
+
+
+@pytest.mark.parametrize(("options", "texts", "expected"), EXACT)
+def test_exact_equal_texts_keep_one(options: dict[str, object], texts: list[str], expected: dict[int, int]) -> None:
+    assert _dropped(_exact(**options), texts) == expected
+
+
+def test_exact_identity_of_rows_is_that_of_before_where_characters_are_not_read() -> None:
+    chosen = ({}, {"only_digits": "never"}, FOLDED)
+    assert [_exact(**options).row_identity(1)["version"] for options in chosen] == [1, 2, 3]
+
+
+URLS = ["https://www.example.com/a/", "http://EXAMPLE.com/a?utm_source=x", None, "example.com/a?b=1", "", "https://", None]
+URLS += ["example.com/A", "www.example.com/a", "/"]
+BY_URL: dict[str, Any] = {"by": "field", "field": "url", "normalize": "url"}
+BY_N: dict[str, Any] = {"by": "field", "field": "n"}
+
+
+@pytest.mark.parametrize(
+    ("options", "column", "expected"),
+    [
+        (BY_URL, pa.array(URLS), {1: 0, 8: 0}),  # one page, and nothing without a URL
+        (BY_URL, pa.array(URLS).dictionary_encode().cast(pa.large_string()), {1: 0, 8: 0}),
+        (BY_URL, pa.nulls(3), {}),
+        (BY_N | {"keep": "longest"}, pa.array([7, 7, None, 70]), {0: 1}),
+        (BY_N, pa.array([0.5, 1.5, 0.5]), {2: 0}),
+        ({"by": "field", "field": "id"}, pa.nulls(2), {}),
+        ({"keep": {"highest": "n"}}, pa.array([0.25, 0.5, None, 0.5]), {0: 1, 2: 1, 3: 1}),
+    ],
+)
+def test_exact_by_a_column(options: dict[str, Any], column: pa.Array, expected: dict[int, int]) -> None:
+    texts = ["a", "aa", "a", "a"] if options.get("keep") == "longest" else ["a"] * len(column)
+    assert _dropped(_exact(**options), texts, url=column, n=column) == expected
+
+
+@pytest.mark.parametrize(("field", "named"), [("ur", "'ur'.*'url'"), ("url", "list.*types")])
+def test_exact_by_a_field_that_is_not_there_or_no_text_is_refused(field: str, named: str) -> None:
+    with pytest.raises(UserError, match=named):
+        _exact(by="field", field=field).emit(batch_of(["a"], url=pa.array([[1.0]])))
+
+
+@pytest.mark.parametrize("options", [{"by": "field"}, {"field": "url"}, {"by": "text", "field": "url"}])
+def test_exact_options_that_contradict_are_refused(options: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="field"):
+        Exact.model_validate(options)
+
+
+def test_exact_keep_random_is_even_over_documents_and_fixed_by_seed() -> None:
+    texts = [str(number // 4) for number in range(800)]
+    dropped = _dropped(_exact(keep="random"), texts)
+    assert dropped == _dropped(_exact(keep="random"), texts)
+    counts = np.bincount([place % 4 for place in set(range(800)) - set(dropped)], minlength=4)
+    assert counts.sum() == 200
+    assert counts.min() > 25
+
+
+def test_hashes_of_a_text_are_pinned() -> None:
+    """Changing these hashes makes every earlier run's rows worthless: a breaking change."""
+    batch = batch_of(["Call me Ishmael."])
+    (row,) = _exact().emit(batch)["texts"].to_pylist()
+    assert (row["hash"], row["digest"]) == (8330280356703803081, 4889607254472707005)
+    (row,) = _lines().emit(batch)["units"].to_pylist()
+    assert (row["hash"], row["digest"], row["start"], row["size"]) == (14442756389976022463, 5278431907498196812, 0, 16)
+
+
+def test_exact_half_a_hash_in_common_is_not_equal() -> None:
+    stage = _exact()
+    rows = stage.emit(batch_of(["a", "b", "a", "b", "c"]))["texts"]
+    same_hash = rows.set_column(0, rows.schema.field("hash"), pa.array(np.full(5, 7, np.uint64)))
+    drops = exchanged(stage, {"texts": [same_hash]})["drops"].to_pylist()
+    assert {row_of(row["key"]): row_of(row["survivor"]) for row in drops} == {2: 0, 3: 1}
+
+
+def test_exact_sizes_count_what_was_dropped_where_a_column_is_asked_for() -> None:
+    sizes = reduce_all(_exact(size_column="copies"), [batch_of(TEXTS)])["sizes"].to_pylist()
+    assert sorted((row_of(row["key"]), row["size"]) for row in sizes) == [(0, 1), (3, 1), (4, 1)]
+    assert reduce_all(_exact(), [batch_of(TEXTS)])["sizes"].num_rows == 0
+
+
+# ------------------------------------------------------------------------------------------------ lines
+
+
+def _lines(**options: object) -> Lines:
+    return opened(Lines.model_validate(options))
+
+
+def _left(texts: list[str], **options: object) -> list[str]:
+    batch = batch_of(texts)
+    return ["".join(parts) for parts in parts_kept(spans_cut(_lines(**options), [batch]), batch)]
+
+
+STREET = "Die Straße zum Café 1984"
+MENUS = ["Menu\n\nOne.\n", "Home\nmenu!\n\nTwo.\n", "MENU\nThree, 1 of 9\n\nthree 2 of 8"]
+FOUR = ["One. Two! Three? Four.", "Zero. Two! Three? Four. Five.", "Two! Three? Else. Four."]
+SIGNS = ["---\na\n---\n", "---\nb\n***\n"]
+CHINESE = ["中文。再一句。又一句。", "前言。中文。再一句。又一句。"]
+THREE = {"unit": "three_sentences"}
+
+LINES: list[tuple[dict[str, object], list[str], list[str]]] = [
+    # case, normal form, spaces and digits are not compared
+    ({}, [STREET, "DIE STRASSE ZUM CAFÉ, 1999!"], [STREET, ""]),
+    ({}, [STREET, "Die Strasse\u00a0zum\u2003Cafe\u0301 – 2001", "die ſtraße zum café 1234"], [STREET, "", ""]),
+    ({}, ["ΣΊΣΥΦΟΣ", "Σίσυφος", "σισυφος"], ["ΣΊΣΥΦΟΣ", "", "σισυφος"]),
+    ({}, ["x² = 1", "x\u00b2 = 4", "x\u00b2 = ४", "x² = ４"], ["x² = 1", "", "", ""]),
+    ({}, ["x² = 1", "x2 = 1", "x³ = 1", "x① = 1", "x₂ = 1"], ["x² = 1", "x2 = 1", "x³ = 1", "x① = 1", "x₂ = 1"]),
+    # a folded character counts once
+    ({"min_length": 3}, ["ßé", "ßé"], ["ßé", "ßé"]),
+    ({"min_length": 2}, ["ßé", "ßé"], ["ßé", ""]),
+    # the first by key is kept, and blank lines are cut with their line
+    ({}, MENUS, ["Menu\n\nOne.\n", "Home\nTwo.\n", "Three, 1 of 9\n\n"]),
+    ({"normalize": "none"}, MENUS, MENUS),
+    ({"keep": "none"}, MENUS, ["One.\n", "Home\nTwo.\n", ""]),
+    ({"min_length": 5}, MENUS, ["Menu\n\nOne.\n", "Home\nmenu!\n\nTwo.\n", "MENU\nThree, 1 of 9\n\n"]),
+    (THREE, FOUR, [FOUR[0], "Zero. Five.", FOUR[2]]),
+    ({}, SIGNS, SIGNS),
+    ({}, ["", "", " \n "], ["", "", " \n "]),
+    (THREE, CHINESE, [CHINESE[0], "前言。"]),
+]
+for invisible in "\u00ad\u200b\u200c\u200d\u2060\ufeff\ufe0f\u034f":
+    changed = f"{invisible}ca{invisible}fe{invisible}\u0301 {invisible} noir{invisible}"
+    LINES.append(({}, ["café noir", changed], ["café noir", ""]))
+    LINES.append(({"normalize": "none"}, ["café noir", changed], ["café noir", changed]))
+
+
+@pytest.mark.parametrize(("options", "texts", "expected"), LINES)
+def test_lines_said_before_are_cut(options: dict[str, object], texts: list[str], expected: list[str]) -> None:
+    assert _left(texts, **options) == expected
+
+
+EQUIVALENT = "각가\u11a8\u1100\u1161\u11a8\u1161힣a\u0301éệ\u0323\u0345\u0f73\u0958\u0bca\u00ad\u200b,. ß²Α٣\u0301"
+
+
+def _reordered(text: str, rng: random.Random) -> str:
+    """A text that Unicode holds to be equal: neighbouring marks of different combining classes change places."""
+    characters = list(normalize(rng.choice(["NFC", "NFD"]), text))
+    for _ in range(3):
+        for left, right in zip(range(len(characters)), range(1, len(characters))):
+            classes = combining(characters[left]), combining(characters[right])
+            if all(classes) and classes[0] != classes[1] and rng.random() < 0.5:
+                characters[left], characters[right] = characters[right], characters[left]
+    return "".join(characters)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("unit", ["line", "paragraph", "three_sentences"])
+def test_lines_canonically_equivalent_texts_are_equal(unit: str) -> None:
+    for seed in range(80):
+        rng = random.Random(seed)
+        text = "Eins. Zwei! " + "".join(rng.choices(EQUIVALENT, k=rng.randint(1, 24))) + ". Drei."
+        other, min_length = _reordered(text, rng), rng.randint(1, 12)
+        both = [_left([text, changed], unit=unit, min_length=min_length) for changed in (text, other)]
+        assert both[0] == [text, both[0][1]]
+        assert both[1] == [text, "" if both[0][1] == "" else other], (text, other)
+
+
+def test_lines_removed_share_limit_is_the_option() -> None:
+    assert _lines(max_removed_share=0.25).removed_share_limit() == 0.25
+
+
+@pytest.mark.real
+def test_lines_cs336_fixture_is_as_expected(real_data) -> None:
+    """Their rule removes every copy of a line that occurs more than once."""
+
+    def read(name: str) -> list[str]:
+        with zstandard.open(real_data / f"dedup/cs336_documents_{name}.jsonl.zst", "rt", encoding="utf-8") as lines:
+            return [json.loads(line)["text"] for line in lines]
+
+    assert _left(read("with_line_duplicates"), normalize="none", keep="none") == read("line_deduplicated")

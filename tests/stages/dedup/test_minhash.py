@@ -1,18 +1,27 @@
-"""Near duplicates: which documents match, which survive, and the effect of the options."""
+"""Near duplicates: which documents match, which pairs are verified, which survive, and the effect of the options."""
 
 from __future__ import annotations
 
-from itertools import product
+from collections import defaultdict
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
 from unicodedata import normalize
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
+from datapipe import columns
 from datapipe.errors import UserError
 from stages.dedup._banding import counting_probability, match_probability
+from stages.dedup._verified import BANDS
+from stages.dedup.exact import Exact
 from stages.dedup.minhash import Minhash
-from tests.support import minhash_pairs
-from tests.support.global_stages import batch_of, dropped, opened, reduce_all, row_of
+from tests.benchmarks.dedup_quality import clusters
+from tests.oracles import components as oracle
+from tests.support import labelled_duplicates, minhash_pairs
+from tests.support.global_stages import batch_of, dropped, exchanged, opened, reduce_all, row_of
 
 
 def _opened(seed: int = 1, **options: object) -> Minhash:
@@ -30,14 +39,58 @@ def _family(seed: int) -> list[str]:
     return [" ".join(words), " ".join(changed), ", ".join(words).upper() + "!", " ".join([*words, "and", "more"])]
 
 
-def test_minhash_families_of_near_duplicates_keep_one_each() -> None:
-    texts = _family(1) + _family(2) + [" ".join(_text(3)), " ".join(_text(4))]
-    assert dropped(_opened(), texts) == {1: 0, 2: 0, 3: 0, 5: 4, 6: 4, 7: 4}
+WORDLESS = ["", "!!", " \n", "12 13", "12, 13.", "1 2 3 4 5 6", "1 2 3 4 5 6", "a b", "A, b", "a b c d e f", "a b c d e f!"]
+FAMILY = _family(5)
 
 
-@pytest.mark.parametrize(("keep", "survivor"), [("first", 0), ("longest", 2), ("shortest", 0)])
-def test_minhash_keep_policy_chooses_the_survivor(keep: str, survivor: int) -> None:
-    assert set(dropped(_opened(keep=keep), _family(5)).values()) == {survivor}
+def _chinese(seed: int) -> str:
+    drawn = np.random.default_rng(seed).integers(0x4E00, 0x9000, 400)
+    return "".join(chr(code) + ("，" if number % 17 == 0 else "") for number, code in enumerate(drawn.tolist()))
+
+
+CHINESE, OTHER = _chinese(1), _chinese(2)
+NEAR = [CHINESE, CHINESE[:200] + "変" + CHINESE[201:], CHINESE[:100] + "\n" + CHINESE[100:300] + " " + CHINESE[300:], OTHER]
+SENTENCE = "Don't stop: the \"old\" house - built in 1901 - stands where my grand-parents' café was, isn't that so?"
+PLAIN = "Le café déjà vu coûte 3 € à l'hôtel où Ægir et Œdipe dînent, et Straße ist kein naïver Name für Κύριος Σίσυφος."
+SAME: dict[str, list[str]] = {  # signs, spaces, case and normal form are not compared
+    SENTENCE: [
+        SENTENCE.replace("'", "’").replace(' "', " “").replace('"', "”").replace(" - ", " – "),
+        SENTENCE.replace(" - ", "—").replace("'", "‘"),
+        SENTENCE.replace(" ", "\u00a0"),
+        SENTENCE.replace(" ", "\u2009\u3000").upper(),
+        SENTENCE.replace("grand", "gr\u00adand").replace("house", "hou\u200dse\ufe0f").replace("é", "e\u0301"),
+        SENTENCE.replace("o", "o\u200b").replace("a", "\u2060a\u200c").replace(" ", " \ufeff"),
+    ],
+    PLAIN: [PLAIN.upper(), PLAIN.lower(), normalize("NFD", PLAIN).upper()],
+}
+ALL: dict[str, object] = {"min_similarity": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("options", "texts", "expected"),
+    [
+        ({}, _family(1) + _family(2) + _family(3)[:1] + _family(4)[:1], {1: 0, 2: 0, 3: 0, 5: 4, 6: 4, 7: 4}),
+        ({"keep": "first"}, FAMILY, {1: 0, 2: 0, 3: 0}),
+        ({"keep": "longest"}, FAMILY, {0: 2, 1: 2, 3: 2}),
+        ({"keep": "shortest"}, FAMILY, {1: 0, 2: 0, 3: 0}),
+        # documents that say little
+        ({}, WORDLESS, {4: 3, 6: 5, 8: 7, 10: 9}),
+        ({"short": "never"}, WORDLESS, {6: 5, 10: 9}),
+        ({"empty": "meet"}, WORDLESS, {1: 0, 2: 0, 4: 3, 6: 5, 8: 7, 10: 9}),
+        ({"only_digits": "never"}, WORDLESS, {8: 7, 10: 9}),
+        ({"short": "never", "empty": "meet", "only_digits": "never"}, WORDLESS, {1: 0, 2: 0, 10: 9}),
+        ({"bands": 1, "rows": 4}, WORDLESS, {4: 3, 6: 5, 8: 7, 10: 9}),
+        # scripts without spaces
+        ({"shingle": "char"}, NEAR, {1: 0, 2: 0}),
+        ({}, NEAR, {1: 0, 2: 0}),  # each character is a word
+        ({"shingle": "char"}, ["日本", "日 本", "本日", "日本語", "日本。"], {1: 0, 4: 0}),
+        *((ALL, [text, changed], {1: 0}) for text, changes in SAME.items() for changed in changes),
+        (ALL, ["resume a b c d e", "résumé a b c d e"], {}),
+        (ALL, ["क का कि की कु कू", "क क क क क क"], {}),
+    ],
+)
+def test_minhash_near_duplicates_keep_one(options: dict[str, object], texts: list[str], expected: dict[int, int]) -> None:
+    assert dropped(_opened(**options), texts) == expected
 
 
 def test_minhash_keep_random_depends_on_the_seed_alone() -> None:
@@ -46,67 +99,6 @@ def test_minhash_keep_random_depends_on_the_seed_alone() -> None:
     assert first == dropped(_opened(seed=1, keep="random"), families)
     assert first != second
     assert len(first) == len(second) == 30
-
-
-WORDLESS = ["", "!!", " \n", "12 13", "12, 13.", "1 2 3 4 5 6", "1 2 3 4 5 6", "a b", "A, b", "a b c d e f", "a b c d e f!"]
-
-
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, {4: 3, 6: 5, 8: 7, 10: 9}),
-        ({"short": "never"}, {6: 5, 10: 9}),
-        ({"empty": "meet"}, {1: 0, 2: 0, 4: 3, 6: 5, 8: 7, 10: 9}),
-        ({"only_digits": "never"}, {8: 7, 10: 9}),
-        ({"short": "never", "empty": "meet", "only_digits": "never"}, {1: 0, 2: 0, 10: 9}),
-        ({"bands": 1, "rows": 4}, {4: 3, 6: 5, 8: 7, 10: 9}),
-    ],
-)
-def test_minhash_documents_that_say_little_go_by_their_rule(options: dict[str, object], expected: dict[int, int]) -> None:
-    stage = _opened(**options)
-    assert dropped(stage, WORDLESS) == expected
-
-
-def _chinese(seed: int) -> str:
-    drawn = np.random.default_rng(seed).integers(0x4E00, 0x9000, 400)
-    return "".join(chr(code) + ("，" if number % 17 == 0 else "") for number, code in enumerate(drawn.tolist()))
-
-
-def test_minhash_by_character_finds_near_duplicates_without_spaces() -> None:
-    text, other = _chinese(1), _chinese(2)
-    changed = text[:200] + "変" + text[201:]
-    broken = text[:100] + "\n" + text[100:300] + " " + text[300:]
-    texts = [text, changed, broken, other]
-    assert dropped(_opened(shingle="char"), texts) == {1: 0, 2: 0}
-    assert dropped(_opened(), texts) == {1: 0, 2: 0}  # each character is a word
-    assert dropped(_opened(shingle="char"), ["日本", "日 本", "本日", "日本語", "日本。"]) == {1: 0, 4: 0}
-
-
-SENTENCE = "Don't stop: the \"old\" house - built in 1901 - stands where my grand-parents' café was, isn't that so?"
-PLAIN = "Le café déjà vu coûte 3 € à l'hôtel où Ægir et Œdipe dînent, et Straße ist kein naïver Name für Κύριος Σίσυφος."
-
-
-@pytest.mark.parametrize(
-    ("text", "changed"),
-    [
-        (SENTENCE, SENTENCE.replace("'", "’").replace(' "', " “").replace('"', "”").replace(" - ", " – ")),
-        (SENTENCE, SENTENCE.replace(" - ", "—").replace("'", "‘")),
-        (SENTENCE, SENTENCE.replace(" ", "\u00a0")),
-        (SENTENCE, SENTENCE.replace(" ", "\u2009\u3000").upper()),
-        (SENTENCE, SENTENCE.replace("grand", "gr\u00adand").replace("house", "hou\u200dse\ufe0f").replace("é", "e\u0301")),
-        (SENTENCE, SENTENCE.replace("o", "o\u200b").replace("a", "\u2060a\u200c").replace(" ", " \ufeff")),
-        (PLAIN, PLAIN.upper()),
-        (PLAIN, PLAIN.lower()),
-        (PLAIN, normalize("NFD", PLAIN).upper()),
-    ],
-)
-def test_minhash_signs_spaces_case_and_normal_form_are_not_compared(text: str, changed: str) -> None:
-    assert dropped(_opened(min_similarity=1.0), [text, changed]) == {1: 0}
-
-
-@pytest.mark.parametrize("texts", [["resume a b c d e", "résumé a b c d e"], ["क का कि की कु कू", "क क क क क क"]])
-def test_minhash_words_of_other_letters_or_marks_differ(texts: list[str]) -> None:
-    assert dropped(_opened(min_similarity=1.0), texts) == {}
 
 
 def test_minhash_notes_show_the_curves_of_matches_and_of_verified_pairs() -> None:
@@ -194,18 +186,174 @@ def test_minhash_threshold_chooses_bands_and_rows_that_match_there(threshold: fl
         ({"threshold": 1.0}, "threshold"),
         ({"ngram": 0}, "ngram"),
         ({"verify": "none", "min_similarity": 0.8}, "min_similarity"),
+        ({"threshold": 0.99, "num_perm": 2}, "2 permutations"),
     ],
 )
-def test_minhash_options_that_contradict_are_refused(options: dict[str, object], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        Minhash.model_validate(options)
-
-
-def test_minhash_threshold_out_of_reach_is_refused() -> None:
-    with pytest.raises(UserError, match="2 permutations"):
-        _opened(threshold=0.99, num_perm=2)
+def test_minhash_options_that_contradict_or_are_out_of_reach_are_refused(options: dict[str, object], named: str) -> None:
+    with pytest.raises((ValueError, UserError), match=named):
+        _opened(**options)
 
 
 def test_minhash_unverified_drops_carry_no_measure() -> None:
     drops = reduce_all(_opened(bands=20, rows=5, verify="none"), [batch_of(["a b c d e f"] * 2)])["drops"]
     assert drops.num_rows == 1 and np.isnan(drops.column("value")[0].as_py())
+
+
+# ------------------------------------------------------------------------------------------------ verified pairs
+
+
+def _families(seed: int, num_families: int, num_members: int, shared: int, drift: float = 0.0) -> list[str]:
+    """Texts of 300 words, the first `shared` the same in all, of which each has a few of its own; shuffled.
+
+    Args:
+        drift: how often a member takes its own words on to the next.
+    """
+    generator, texts = np.random.default_rng(seed), []
+    for family in range(num_families):
+        words = [f"s{number}" for number in range(shared)] + [f"f{family}w{number}" for number in range(300 - shared)]
+        for _ in range(num_members):
+            changed = list(words)
+            for at in np.flatnonzero(generator.random(300) < 0.01):
+                changed[at] = f"m{generator.integers(1 << 40)}"
+            texts.append(" ".join(changed))
+            words = changed if generator.random() < drift else words
+    return [texts[number] for number in generator.permutation(len(texts))]
+
+
+def _signatures(stage: Minhash, emitted: dict[str, pa.RecordBatch]) -> dict[int, np.ndarray]:
+    rows = emitted["signatures"]
+    return {row_of(row["key"]): np.frombuffer(row["signature"], np.uint32) for row in rows.to_pylist()}
+
+
+def _all_pairs(stage: Minhash, emitted: dict[str, pa.RecordBatch], num_docs: int) -> dict[int, int]:
+    """Document -> survivor where every pair of every bucket is compared."""
+    signed, buckets = _signatures(stage, emitted), defaultdict(set)
+    for row in emitted["bands"].to_pylist():
+        buckets[row["hash"]].add(row_of(row["key"]))
+    matches = {pair for members in buckets.values() for pair in combinations(sorted(members), 2)}
+    similar = [(a, b) for a, b in matches if round(float(np.mean(signed[a] == signed[b])), 6) >= stage.least_similarity()]
+    return oracle.survivors(num_docs, similar, [0] * num_docs)
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize(
+    ("families", "options"),
+    [
+        ((1, 40, 3, 190), {"min_similarity": 0.8}),
+        ((2, 8, 20, 190), {"bands": 20, "rows": 5, "min_similarity": 0.8}),
+        ((3, 12, 12, 0, 0.5), {}),
+        ((4, 12, 12, 0, 0.5), {"min_similarity": 0.9}),
+    ],
+)
+def test_verified_drops_are_those_of_all_pairs_or_nearly(families: tuple[Any, ...], options: dict[str, object]) -> None:
+    stage, texts = _opened(**options), _families(*families)
+    emitted = dict(stage.emit(batch_of(texts)))
+    expected = _all_pairs(stage, emitted, len(texts))
+    found = dropped(stage, texts)
+    cluster = [expected.get(number, number) for number in range(len(texts))]
+    assert all(cluster[one] == cluster[survivor] for one, survivor in found.items())  # nothing that all pairs would keep apart
+    assert len(expected) > 50
+    assert len(found) >= 0.98 * len(expected)
+
+
+def test_verified_document_unlike_the_center_of_its_star_is_found() -> None:
+    """0 and 1 match 2 and 3 in a bucket by chance; 3 is similar to 2, and the center of the star is 0."""
+    stage = _opened()
+    family, other = _families(5, 1, 2, 0), _families(6, 2, 2, 0)[2:]
+    texts = [*family, *other]
+    emitted = dict(stage.emit(batch_of(texts)))
+    keys = emitted["signatures"].column("key")
+    emitted["bands"] = pa.RecordBatch.from_arrays([pa.array(np.full(4, 9, np.uint64)), keys], schema=BANDS)
+    drops = exchanged(stage, {name: [rows] for name, rows in emitted.items()})["drops"].to_pylist()
+    assert {row_of(row["key"]): row_of(row["survivor"]) for row in drops} == _all_pairs(stage, emitted, 4)
+    assert len(drops) == 2
+
+
+def test_verified_matches_by_chance_drop_documents_only_without_verification() -> None:
+    texts = _families(7, 2, 1, 150)
+    assert dropped(_opened(bands=100, rows=1, verify="none"), texts) == {1: 0}
+    assert dropped(_opened(bands=100, rows=1, min_similarity=0.8), texts) == {}
+
+
+def test_verified_value_is_the_greatest_similarity_measured() -> None:
+    stage, texts = _opened(), _families(8, 1, 3, 0)
+    batch = batch_of(texts)
+    signed = _signatures(stage, dict(stage.emit(batch)))
+    drops = reduce_all(stage, [batch])["drops"].to_pylist()
+    assert len(drops) == 2
+    for row in drops:
+        one = row_of(row["key"])
+        likeness = [float(np.mean(signed[one] == signed[other])) for other in range(3) if other != one]
+        assert row["value"] in [round(number, 4) for number in likeness]
+        assert row["value"] >= stage.least_similarity()
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("keep", ["first", "longest", "random"])
+def test_verified_survivors_do_not_depend_on_buckets_or_the_way_of_joining(keep: str) -> None:
+    stage, texts = _opened(keep=keep, size_column="copies"), _families(9, 6, 8, 100, 0.5)
+    whole = reduce_all(stage, [batch_of(texts)])
+    parts = [batch_of(texts[at : at + 7], first=at) for at in range(0, len(texts), 7)]
+    for num_buckets in (1, 4, 13):
+        found = reduce_all(stage, parts[::-1], num_buckets=num_buckets, at_once=False)
+        assert found["drops"].equals(whole["drops"])
+        assert _sizes(found) == _sizes(whole)
+    assert sum(_sizes(whole).values()) == whole["drops"].num_rows
+
+
+def _sizes(final: dict[str, pa.RecordBatch]) -> dict[bytes, int]:
+    found: dict[bytes, int] = defaultdict(int)
+    for row in final["sizes"].to_pylist():
+        found[row["key"]] += row["size"]
+    return dict(found)
+
+
+def test_verified_pairs_of_a_hot_key_are_two_a_document() -> None:
+    count = 50_000
+    keys = columns.make_keys(1, np.arange(count, dtype=np.uint64))
+    bands = pa.RecordBatch.from_arrays([pa.array(np.full(count, 7, np.uint64)), keys], schema=BANDS)
+    assert _opened().reduce("match-bands", {"bands": bands})["pairs"].num_rows == 2 * count - 3
+
+
+def test_verified_least_similarity_is_that_of_the_banding_unless_given() -> None:
+    given = [{}, {"threshold": 0.8}, {"bands": 20, "rows": 5}, {"threshold": 0.5, "min_similarity": 0.9}]
+    assert [Minhash.model_validate(options).least_similarity() for options in given] == [0.719, 0.8, 0.5493, 0.9]
+
+
+# ------------------------------------------------------------------------------------------------ labelled duplicates
+
+FUZZY = {"threshold": 0.5, "num_perm": 256}
+UNVERIFIED = {"verify": "none"}
+EXACT = {"normalize": "whitespace_case"}
+FLOORS: list[tuple[str, type[Any], dict[str, Any], float, float, float]] = [
+    ("asysd", Minhash, {}, 0.97, 0.94, 0.95),
+    ("asysd", Minhash, UNVERIFIED, 0.96, 0.94, 0.95),
+    ("asysd", Minhash, {"threshold": 0.7, "num_perm": 256, "ngram": 2}, 0.95, 0.97, 0.96),
+    ("webis_s3_gov2", Minhash, {}, 0.97, 0.62, 0.76),
+    ("webis_s3_gov2", Minhash, UNVERIFIED, 0.95, 0.65, 0.78),
+    ("webis_s3_gov2", Minhash, FUZZY, 0.85, 0.86, 0.86),
+    ("webis_s3_gov2", Minhash, UNVERIFIED | {"threshold": 0.6, "num_perm": 256}, 0.88, 0.75, 0.81),
+    ("govuk_captures", Minhash, {}, 0.97, 0.99, 0.98),
+    ("govuk_captures", Minhash, {"min_similarity": 0.8}, 0.99, 0.99, 0.99),
+    ("ndd_100_news", Minhash, {}, 1.0, 1.0, 1.0),
+    ("cs336_fuzzy", Minhash, {}, 1.0, 1.0, 1.0),
+    ("pan_paraphrase", Minhash, {}, 0.85, 0.005, 0.01),
+    ("dj_dedup_demo", Minhash, FUZZY | {"ngram": 2}, 1.0, 1.0, 1.0),
+    ("gutenberg_editions", Minhash, {}, 1.0, 0.88, 0.93),
+    ("gutenberg_editions", Minhash, FUZZY, 1.0, 0.99, 0.99),
+    ("gutenberg_editions", Minhash, FUZZY | UNVERIFIED, 1.0, 0.99, 0.99),
+    *((name, Exact, EXACT, 1.0, 0.2, 0.0) for name in ("asysd", "webis_s3_gov2", "govuk_captures")),
+]
+"""Set, stage, options, and the least precision, recall and F1 of pairs; the figures of `tests/benchmarks/dedup_quality.py`."""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("name", "kind", "options", "precision", "recall", "f1"), FLOORS)
+def test_duplicates_agree_with_people_at_least_so_far(
+    real_data: Path, name: str, kind: type[Any], options: dict[str, Any], precision: float, recall: float, f1: float
+) -> None:
+    labelled = labelled_duplicates.labelled_set(real_data, name)
+    found = labelled_duplicates.agreement(labelled, clusters(kind, options, labelled.texts))
+    assert found.precision >= precision
+    assert found.recall >= recall
+    assert found.f1 >= f1

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+import zstandard
 
 from datapipe.errors import UserError
+from stages.decontaminate._evaluation_files import Benchmark, read_set
 from stages.decontaminate.ngram import Ngram
 from tests.support.decisions import reasons
 from tests.support.evaluation_files import FILLER, LONG_ANSWER, SHORT, TINY, WINDMILL, batch, found, found_in, write
@@ -37,12 +42,12 @@ FORMS: dict[str, Callable[[str], str]] = {
     "hyphens": lambda text: text.replace("-", "\u2011"),
 }
 
-
 LONG_WORDS = (
     "When the council of the harbour met for the third time that winter it was decided that every captain who brought "
     "salt from the islands should pay the keeper of the light one measure in forty and that whoever refused would "
     "find the chain drawn across the mouth of the bay until the debt was settled or the spring tide had turned"
 )
+LONG_LIST = LONG_WORDS.split()
 LONG = {"id": "long", "question": LONG_WORDS}
 
 
@@ -105,6 +110,9 @@ def test_items_are_found_in_every_form_of_their_text(stage: Callable[..., Ngram]
     assert found_in(stage(*ITEMS, profile=profile), *documents) == [[name] for name in names]
 
 
+# ------------------------------------------------------------------------------------------------ gpt3
+
+
 def test_gpt3_cuts_two_hundred_characters_on_both_sides_and_drops_pieces_below_two_hundred(
     stage: Callable[..., Ngram],
 ) -> None:
@@ -128,25 +136,15 @@ def test_gpt3_drops_documents_with_more_than_ten_matches(stage: Callable[..., Ng
 
 def _janitor(text: str, grams: set[tuple[str, ...]]) -> str | None:
     """The rule in plain Python, for texts of ASCII letters, spaces and full stops: what stays, None for nothing."""
-    words = [(word.strip(".").lower(), start) for word, start in _split(text) if word.strip(".")]
-    matches = []
-    for first in range(len(words) - 12):
-        if tuple(word for word, _ in words[first : first + 13]) in grams:
-            matches.append((words[first][1], words[first + 12][1] + len(words[first + 12][0])))
+    words = [(word[0].lower(), word.start(), word.end()) for word in re.finditer("[A-Za-z]+", text)]
+    windows = [words[first : first + 13] for first in range(len(words) - 12)]
+    matches = [(window[0][1], window[-1][2]) for window in windows if tuple(word for word, *_ in window) in grams]
     if len(matches) > 10:
         return None
     is_cut = [any(start - 200 <= place < stop + 200 for start, stop in matches) for place in range(len(text))]
     pieces = "".join("\0" if cut else character for character, cut in zip(text, is_cut)).split("\0")
     kept = [piece for piece in pieces if len(piece) >= 200] if matches else [text]
     return "\n\n".join(kept) if kept else None
-
-
-def _split(text: str) -> list[tuple[str, int]]:
-    found, place = [], 0
-    for word in text.split(" "):
-        found.append((word, place))
-        place += len(word) + 1
-    return found
 
 
 def test_gpt3_equals_a_slow_janitor_on_random_texts(tmp_path: Path) -> None:
@@ -168,89 +166,65 @@ def test_gpt3_equals_a_slow_janitor_on_random_texts(tmp_path: Path) -> None:
     assert sum(text != before for text, before, keep in zip(after, texts, result.keep) if keep) > 20
 
 
+# ------------------------------------------------------------------------------------------------ profiles and items
+
+
 def _edited(first: int, step: int, count: int) -> str:
     """LONG_WORDS with `count` words replaced."""
-    words = LONG_WORDS.split()
-    for place in range(first, len(words), step)[:count]:
-        words[place] = "zzz"
-    return " ".join(words)
+    replaced = set(range(first, len(LONG_LIST), step)[:count])
+    return " ".join("zzz" if place in replaced else word for place, word in enumerate(LONG_LIST))
 
 
-def test_coverage_finds_items_with_few_edits_and_with_many_by_a_low_threshold(stage: Callable[..., Ngram]) -> None:
-    coverage = stage(LONG, profile="coverage")
-    assert (coverage.num_words, stage(LONG, profile="strict").num_words) == (5, 13)
-    texts = [f"{FILLER}{_edited(12, 5, count)} {FILLER}" for count in (1, 9)]
-    assert found_in(coverage, *texts) == [["long"], []]
-    everywhere = _edited(11, 12, 99)
-    assert found_in(stage(LONG, profile="strict"), everywhere) == [[]]
-    assert found_in(stage(LONG, profile="coverage", min_coverage=0.5), everywhere) == [["long"]]
-    words = LONG_WORDS.split()  # n-grams count within one passage
-    assert found_in(coverage, f"{' '.join(words[:30])} {FILLER} {' '.join(words[30:])}") == [[]]
-
-
-README_ITEM = {
-    "question": "In which year was the windmill on the hill above Brandt, a village in the north, rebuilt by its owners?",
-    "answer": "1874",
-}
-README_WHOLE = " ".join(README_ITEM.values())
-
-
-@pytest.mark.parametrize(
-    ("text", "outcomes"),
-    [
-        (" ".join(README_WHOLE.split()[:13]), "cut dropped kept"),
-        (README_WHOLE, "cut dropped dropped"),
-        (f"{README_WHOLE} {README_WHOLE}", "dropped dropped dropped"),
-        (README_WHOLE.replace("Brandt", "Branth"), "kept kept kept"),
-        (FORMS["full width"](README_WHOLE.upper().replace(" ", "\n")), "cut dropped dropped"),
-        ("on the hill above Brandt, a village in the north", "kept kept kept"),
-    ],
-)
-def test_profiles_do_what_the_readme_shows(stage: Callable[..., Ngram], text: str, outcomes: str) -> None:
-    document, seen = f"{FILLER}{text} {FILLER}", []
-    for profile in ("gpt3", "strict", "coverage"):
-        result = stage(README_ITEM, profile=profile).process(batch([document]))
-        is_cut = "text" in result.columns and result.columns["text"].to_pylist() != [document]
-        seen.append("dropped" if not result.keep[0] else "cut" if is_cut else "kept")
-    assert " ".join(seen) == outcomes
-
-
+Items = list[dict[str, object]]
+COVERAGE, STRICT = {"profile": "coverage"}, {"profile": "strict"}
 INNER = {"id": "inner", "question": " ".join(QUESTION.split()[:15]), "answer": "a ship"}
-OUTER = {"id": "outer", "question": QUESTION, "answer": "1874"}
-SAME = [{"id": name, "question": QUESTION, "answer": answer} for name, answer in (("a", "1874"), ("b", "eighteen"))]
-WRONG = " ".join(LONG_WORDS.split()[:20])
+SAME: Items = [{"id": name, "question": QUESTION, "answer": answer} for name, answer in (("a", "1874"), ("b", "eighteen"))]
+WRONG = " ".join(LONG_LIST[:20])
 CHOICE = {"id": "choice", "question": QUESTION, "choices": ["1874", WRONG], "answer": 0}
 FAR = " ".join(FILLER.split()[:80])
+WHOLE_TINY = f"{TINY['question']} {TINY['answer']}"
+SHORT_CHOICE = f"Q: {SHORT['question']}\nA. Iron\nB. {SHORT['answer']}\nAnswer: B"
+FOUND: list[tuple[Items, dict[str, Any], dict[str, list[str]]]] = [
+    # items with few edits, and with many by a low threshold; n-grams count within one passage
+    ([LONG], COVERAGE, {f"{FILLER}{_edited(12, 5, 1)} {FILLER}": ["long"], f"{FILLER}{_edited(12, 5, 9)} {FILLER}": []}),
+    ([LONG], STRICT, {_edited(11, 12, 99): []}),
+    ([LONG], COVERAGE | {"min_coverage": 0.5}, {_edited(11, 12, 99): ["long"]}),
+    ([LONG], COVERAGE, {f"{' '.join(LONG_LIST[:30])} {FILLER} {' '.join(LONG_LIST[30:])}": []}),
+    *(
+        ([WINDMILL], profile, {f"{FILLER}{text} {FILLER}": names})
+        for text, of_strict, of_coverage in (
+            (" ".join(QUESTION.split()[:13]), ["windmill"], []),  # thirteen words in a row, and less than most of the item
+            (QUESTION.replace("Brandt", "Branth").replace("storm", "gale"), [], []),
+            ("on the hill above Brandt, a village in the north", [], []),
+        )
+        for profile, names in ((STRICT, of_strict), (COVERAGE, of_coverage))
+    ),
+    # a short item is found with its answer near behind it, and not alone
+    ([SHORT], STRICT, {WHOLE_SHORT: ["short"], SHORT_CHOICE: ["short"], f"{SHORT['question']} {FAR} {SHORT['answer']}": []}),
+    ([SHORT], STRICT, {SHORT["question"]: [], f"{SHORT['answer']} {SHORT['question']}": []}),
+    ([TINY], STRICT, {WHOLE_TINY: []}),
+    ([TINY], STRICT | {"min_words": 6}, {WHOLE_TINY: ["tiny"]}),
+    (SAME, STRICT, {f"{FILLER}{QUESTION}": ["a", "b"]}),
+    # a question inside of another one is found as a whole
+    ([INNER, WINDMILL], STRICT, {f"{INNER['question']} {FILLER}": [], f"{INNER['question']}: a ship. {FILLER}": ["inner"]}),
+    ([CHOICE], STRICT, {f"{FILLER}{WRONG}": ["choice"]}),
+    # ids that are not distinct give way to rows
+    ([{"id": "same", "question": QUESTION}, {"id": "same", "question": LONG_WORDS}], STRICT, {LONG_WORDS: ["1"]}),
+]
 
 
-@pytest.mark.parametrize(
-    ("items", "texts", "names"),
-    [
-        # a short item is found with its answer near behind it, and not alone
-        ([SHORT], [WHOLE_SHORT, f"Q: {SHORT['question']}\nA. Iron\nB. {SHORT['answer']}\nAnswer: B"], [["short"], ["short"]]),
-        ([SHORT], [SHORT["question"], f"{SHORT['answer']} {SHORT['question']}"], [[], []]),
-        ([SHORT], [f"{SHORT['question']} {FAR} {SHORT['answer']}"], [[]]),
-        (SAME, [f"{FILLER}{QUESTION}"], [["a", "b"]]),
-        # a question inside of another one is found as a whole
-        ([INNER, OUTER], [f"{INNER['question']} {FILLER}", f"{INNER['question']}: a ship. {FILLER}"], [[], ["inner"]]),
-        ([CHOICE], [f"{FILLER}{WRONG}"], [["choice"]]),
-        # ids that are not distinct give way to rows
-        ([{"id": "same", "question": QUESTION}, {"id": "same", "question": LONG_WORDS}], [LONG_WORDS], [["1"]]),
-    ],
-)
-def test_items_beside_and_inside_of_others_are_found(
-    stage: Callable[..., Ngram], items: list[dict[str, object]], texts: list[str], names: list[list[str]]
+@pytest.mark.parametrize(("items", "options", "texts"), FOUND)
+def test_texts_hold_the_items_of_their_profile(
+    stage: Callable[..., Ngram], items: Items, options: dict[str, Any], texts: dict[str, list[str]]
 ) -> None:
-    assert found_in(stage(*items, profile="strict"), *texts) == names
+    assert dict(zip(texts, found_in(stage(*items, **options), *texts))) == texts
 
 
 def test_items_below_the_least_words_are_listed_as_undetectable(stage: Callable[..., Ngram]) -> None:
-    whole = f"{TINY['question']} {TINY['answer']}"
-    assert found_in(stage(profile="strict"), whole) == [[]]
     [listed] = stage().searched_lists()
     assert (listed.name, listed.entries, listed.undetectable) == ("items", 4, ("tiny",))
-    assert found_in(stage(profile="strict", min_words=6), whole) == [["tiny"]]
     assert stage(min_words=6).searched_lists()[0].undetectable == ()
+    assert [stage(profile=profile).num_words for profile in ("coverage", "strict", "gpt3")] == [5, 13, 13]
 
 
 def test_shared_n_grams_do_not_count_alone_but_with_one_of_the_same_item(stage: Callable[..., Ngram]) -> None:
@@ -293,6 +267,8 @@ def test_hostile_documents_cost_time_in_proportion_to_their_length(stage: Callab
     assert found(result)[1] == ["windmill"]
 
 
+# ------------------------------------------------------------------------------------------------ evaluation files
+
 RECORDS: dict[str, dict[str, object]] = {
     "question and answer": {"question": QUESTION, "answer": ANSWER},
     "query, choices, gold": {"query": f"Question: {QUESTION}", "choices": ["no", ANSWER], "gold": 1},
@@ -326,13 +302,18 @@ def test_files_of_every_format_give_the_same_items(tmp_path: Path, ending: str) 
     assert made.searched_lists()[0].name == "items"
 
 
-def test_named_fields_are_the_only_ones_that_count(tmp_path: Path) -> None:
-    path = write(tmp_path / "own.jsonl", [{"frage": LONG_WORDS, "question": QUESTION, "nr": "x7"}])
-    made = Ngram.model_validate(
-        {"against": ({"path": path, "name": "own", "question": "frage", "id": "nr"},), "profile": "strict"}
-    )
+def test_sets_and_fields_that_are_named_are_the_ones_that_count(tmp_path: Path) -> None:
+    own = {"path": write(tmp_path / "own.jsonl", [{"frage": LONG_WORDS, "question": QUESTION, "nr": "x7"}]), "name": "own"}
+    made = Ngram.model_validate({"against": (own | {"question": "frage", "id": "nr"},), "profile": "strict"})
     assert found_in(made, QUESTION, LONG_WORDS) == [[], ["x7"]]
-    assert made.searched_lists()[0].name == "own"
+    items = write(tmp_path / "items.jsonl", [TINY, SHORT, LONG])
+    both = Ngram.model_validate({"against": (own, items), "profile": "strict", "mode": "tag"})
+    names = both.process(batch([LONG_WORDS, QUESTION, WHOLE_SHORT])).columns["contaminated_by"].to_pylist()
+    assert names == [["items:long"], ["own:0"], ["items:short"]]
+    assert [(one.name, one.entries, one.undetectable) for one in both.searched_lists()] == [
+        ("own", 1, ()),
+        ("items", 3, ("tiny",)),
+    ]
 
 
 def test_stage_without_texts_to_search_for_keeps_everything(stage: Callable[..., Ngram]) -> None:
@@ -342,32 +323,64 @@ def test_stage_without_texts_to_search_for_keeps_everything(stage: Callable[...,
     assert isinstance(made.process(batch([])).findings, pa.RecordBatch)
 
 
+ITEM = b'{"question": "a"}\n'
+
+
 @pytest.mark.parametrize(
-    ("name", "content", "named"),
+    ("files", "options", "named"),
     [
-        ("a.jsonl", b'{"number": 1}\n', "number"),
-        ("a.jsonl", b"\n", "a.jsonl"),
-        ("a.jsonl", b'{"question": "a"}\nnot json\n', "line 2"),
-        ("a.jsonl", b"[1]\n", "int"),
-        ("a.jsonl.gz", b"plain", "a.jsonl.gz"),
-        ("a.txt", b"x", "a.txt"),
-        ("a.parquet", b"PAR1", "a.parquet"),
+        ({"a.jsonl": b'{"number": 1}\n'}, {}, "number"),
+        ({"a.jsonl": b"\n"}, {}, "a.jsonl"),
+        ({"a.jsonl": ITEM + b"not json\n"}, {}, "line 2"),
+        ({"a.jsonl": b"[1]\n"}, {}, "int"),
+        ({"a.jsonl.gz": b"plain"}, {}, "a.jsonl.gz"),
+        ({"a.txt": b"x"}, {}, "a.txt"),
+        ({"a.parquet": b"PAR1"}, {}, "a.parquet"),
+        ({"a.jsonl": ITEM}, {"against": ["absent/*.jsonl"]}, "jsonl"),
+        ({"a.jsonl": ITEM}, {"against": [{"path": "a.jsonl", "question": "frage"}]}, "'frage'"),
+        ({"a.jsonl": ITEM}, {"against": ["a.jsonl", "a.jsonl"]}, "'a'"),
+        ({"a.jsonl": ITEM}, {"profile": "strict", "max_matches": 3}, "profile"),  # which the profile does not read
+        ({"a.jsonl": ITEM}, {"min_coverage": 0.5}, "profile"),
     ],
 )
-def test_files_that_are_no_evaluation_files_are_refused(tmp_path: Path, name: str, content: bytes, named: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(UserError, match=named):
-        Ngram(against=(str(tmp_path / name),)).notes()
+def test_files_and_options_that_do_not_fit_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], options: dict[str, Any], named: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises((UserError, ValueError), match=named):
+        Ngram.model_validate({"against": list(files)} | options).notes()
 
 
-def test_missing_files_fields_and_double_names_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="jsonl"):
-        Ngram(against=(str(tmp_path / "*.jsonl"),)).input_files()
-    path = write(tmp_path / "items.jsonl", [WINDMILL])
-    with pytest.raises(UserError, match="'frage'"):
-        Ngram.model_validate({"against": ({"path": path, "question": "frage"},)}).notes()
-    with pytest.raises(UserError, match="'items'"):
-        Ngram(against=(path, path)).notes()
-    for options in ({"profile": "strict", "max_matches": 3}, {"min_coverage": 0.5}):  # which the profile does not read
-        with pytest.raises(ValueError, match="profile"):
-            Ngram.model_validate({"against": (path,), **options})
+# ------------------------------------------------------------------------------------------------ real benchmarks
+
+
+FORMS_OF_REAL = {
+    "capitals": FORMS["capitals"],
+    "a line for each word": FORMS["a line for each word"],
+    "no punctuation but underscores": lambda text: "".join(c for c in text if c.isalnum() or c.isspace() or c == "_"),
+}
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("profile", ["strict", "coverage"])
+def test_real_benchmarks_are_found_in_prose_that_is_clean_without_them(profile: str, real_data: Path) -> None:
+    files = sorted((real_data / "prose").glob("*.jsonl.zst"))
+    lines = [line for path in files for line in zstandard.open(path, "rt", encoding="utf-8")]
+    prose = [json.loads(line)["text"] for line in lines]
+    against = str(real_data / "benchmarks" / "*")
+    stage = Ngram.model_validate({"against": (against,), "profile": profile})
+    contaminated = [names for names in found(stage.process(batch(prose))) if names]
+    assert len(contaminated) <= 0.001 * len(prose)  # quotations
+    lost = {listed.name: set(listed.undetectable) for listed in stage.searched_lists()}
+    items = [(each.name, item) for each in map(read_set, Benchmark(path=against).sets()) for item in each.items]
+    assert sum(map(len, lost.values())) < 0.02 * len(items)
+    rng, long = random.Random(11), [text for text in prose if len(text) > 900]
+    for form in FORMS_OF_REAL.values():
+        around = [rng.choice(long) for _ in items]
+        planted = [form(f"{item.question} {item.answer}") for _, item in items]
+        texts = [f"{text[:400]}\n{item}\n{text[400:800]}" for text, item in zip(around, planted)]
+        told = found(stage.process(batch(texts)))
+        missed = [(name, item.name) for (name, item), names in zip(items, told) if item.name not in names]
+        assert [(name, item) for name, item in missed if item not in lost[name]] == []

@@ -1,8 +1,10 @@
-"""Exact duplicates and duplicate lines: which are equal, and what is left. `test_substring.py` cuts by brute force."""
+"""Exact duplicates and duplicate lines: which are equal, and what is left; stages that cut, in whole runs, by brute force."""
 
 from __future__ import annotations
 
 import json
+import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +13,15 @@ import pytest
 import zstandard
 
 from datapipe.errors import UserError
+from datapipe.exchange.partitions import read_documents
+from datapipe.metrics import TaskMetrics
+from datapipe.plan.splits import file_hash
+from datapipe.storage import Root
 from stages.dedup.exact import Exact
 from stages.dedup.lines import Lines
+from tests.oracles import substring as substring_oracle
+from tests.oracles import text_units as lines_oracle
+from tests.support import corpora, runs
 from tests.support.cut_texts import parts_kept, spans_cut
 from tests.support.global_stages import batch_of, exchanged, opened, reduce_all, row_of
 
@@ -204,3 +213,76 @@ def test_lines_cs336_fixture_is_as_expected(real_data) -> None:
             return [json.loads(line)["text"] for line in lines]
 
     assert _left(read("with_line_duplicates"), normalize="none", keep="none") == read("line_deduplicated")
+
+
+SOURCES = ("books", "web")
+"""In the order of the mixture; by the keys of their documents the last one is the first."""
+
+
+def _pages() -> list[str]:
+    """Pages of lines of words that repeat lines and longer passages of other pages. The text around such a passage is a page of
+    its own, which the page would repeat if cut text were joined."""
+    rng = random.Random(11)
+    words = [f"w{number}" for number in range(400)]
+    pages: list[list[str]] = []
+    for _ in range(120):
+        lines = [" ".join(rng.choices(words, k=rng.randint(3, 12))) + "." for _ in range(rng.randint(1, 12))]
+        if pages and rng.random() < 0.6:
+            other = rng.choice(pages)
+            at = rng.randint(0, len(other))
+            lines[rng.randint(0, len(lines)) :] = other[at : at + rng.randint(1, 8)]
+        pages.append(lines)
+    for number in range(4):
+        passage, before, behind = (" ".join(f"{name}{number}x{n}" for n in range(25)) + "." for name in "pab")
+        pages += [[passage], [before, passage, behind], [before[-70:], behind[:70]]]
+    return ["\n".join(lines) for lines in pages]
+
+
+def _removed(texts: list[str], stage: str) -> list[set[int]]:
+    """Bytes to cut, by comparing all with all."""
+    if stage == "dedup.substring":
+        return substring_oracle.repeated([text.encode() for text in texts], False, 20, "first")
+    seen: set[tuple[int, int]] = set()
+    removed: list[set[int]] = [set() for _ in texts]
+    for document, text in enumerate(texts):
+        for start, stop, hashed in lines_oracle.units(text, "line", "ccnet", 1):
+            removed[document].update(range(start, stop) if hashed in seen else ())
+            seen.add(hashed)
+    return removed
+
+
+def _documents(finished: runs.Finished, segment: str) -> list[str]:
+    """The texts after a part of the cleaning, in the order of the sources."""
+    steps = [step for name in SOURCES for step in finished.plan.of_kind("map", name) if step.id.endswith(segment)]
+    outputs = [output for step in steps for output in step.outputs("documents")]
+    batches = read_documents(Root(finished.mixture.output), outputs, TaskMetrics())
+    return [text for batch in batches for text in batch.texts.to_pylist()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", ["", ", length: 20", ", length: 20, method: suffix_array"])
+def test_cuts_documents_of_a_run_are_those_of_brute_force_and_a_second_pass_cuts_none(options: str, tmp_path: Path) -> None:
+    texts, name = _pages(), "dedup.substring" if options else "dedup.lines"
+    for source, part in zip(SOURCES, (texts[:60], texts[60:])):
+        corpora.write_jsonl(tmp_path / source / "a.jsonl", [{"text": text} for text in part])
+    assert file_hash("books", "a.jsonl") > file_hash("web", "a.jsonl")
+    given = f"keep: source_order{options}"
+    mixture = runs.write_mixture(
+        tmp_path,
+        "\n".join(f"  {source}: {{path: {tmp_path}/{source}/*.jsonl}}" for source in SOURCES),
+        f"stages:\n  - {name}: {{{given}, max_removed_share: 0.4}}\n  - {name}: {{{given}, as: again}}\n",
+        "tokenizer: none\nexecution: {split_bytes: 16KiB, bucket_bytes: 64KiB}\n",
+    )
+    finished = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    expected = []
+    for text, removed in zip(texts, _removed(texts, name)):
+        if len(removed) <= 0.4 * len(text.encode()):
+            expected.append(bytes(byte for at, byte in enumerate(text.encode()) if at not in removed).decode())
+    assert 30 < len(expected) < len(texts)
+    assert _documents(finished, f"apply-{name}") == expected
+    assert _documents(finished, "apply-again") == expected
+    document_counts = [record.metrics.document_counts for record in finished.watcher.records]
+    assert any(one.dropped[f"{name}:too_much_removed"] for one in document_counts)
+    assert not any(counted.startswith("again:") and count for one in document_counts for counted, count in one.counts.items())
+    if options:
+        assert any(_removed(expected, name)), "without cut points the second pass would cut something"

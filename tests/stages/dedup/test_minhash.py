@@ -14,7 +14,7 @@ import pytest
 
 from datapipe import columns
 from datapipe.errors import UserError
-from stages.dedup._banding import counting_probability, match_probability
+from stages.dedup._banding import counting_probability
 from stages.dedup._verified import BANDS
 from stages.dedup.exact import Exact
 from stages.dedup.minhash import Minhash
@@ -120,19 +120,6 @@ def test_minhash_counting_probability_equals_the_sum_over_all_outcomes(bands: in
     for similarity in (0.0, 0.3, 0.8, 1.0):
         expected = float((similarity**heads * (1 - similarity) ** (bands * rows - heads)).sum())
         assert counting_probability(similarity, bands, rows, round(least, 6)) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize(("bands", "rows"), [(14, 8), (20, 5), (40, 2)])
-@pytest.mark.parametrize("shingle", ["word", "char"])
-def test_minhash_pairs_match_as_often_as_the_curve_says(bands: int, rows: int, shingle: str) -> None:
-    """Within four standard deviations of as many coins, at each similarity; a row more or less in a band is far outside."""
-    stage, num_pairs = _opened(bands=bands, rows=rows, ngram=1, shingle=shingle), 300
-    for shared in (24, 48, 72, 96, 108, 120):
-        batch = batch_of(minhash_pairs.pairs(shared, 120, num_pairs, seed=shared, shingle=shingle))
-        met = minhash_pairs.share_matched(stage.emit(batch)["bands"], num_pairs)
-        expected = match_probability(shared / 120, bands, rows)
-        assert abs(met - expected) <= 4 * np.sqrt(expected * (1 - expected) / num_pairs) + 0.5 / num_pairs
 
 
 @pytest.mark.parametrize("shared", [12, 60, 96])

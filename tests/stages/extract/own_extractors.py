@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 
 class Shouts:
     def extract(self, page: str) -> str | None:
         return page.upper() if "gives up" not in page else None
 
 
-class Crashes:
-    """Kills its process at pages that say so, as a parser in C may."""
-
+class Whispers:
     def extract(self, page: str) -> str | None:
-        if "kill" in page:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return page
+        return page.lower()
 
 
 class Wrong:

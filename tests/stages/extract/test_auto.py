@@ -1,7 +1,9 @@
-"""Which engine's text a page has with `auto`, what is counted, and pages of which little is found."""
+"""Which engine's text a page has with `auto`, what is counted, and what each engine writes: the examples of the README."""
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -50,13 +52,17 @@ def _counted(result: FilterResult) -> list[set[str]]:
     return [{name for name in Html.counts if result.columns[name][row].as_py()} for row in range(len(result.rule))]
 
 
+def _text(page: str, **options: Any) -> str:
+    [text] = _processed(page, **options).columns["text"].to_pylist()
+    return text
+
+
 @pytest.mark.parametrize("tag", MISLEADING.values(), ids=MISLEADING)
 def test_auto_finds_a_text_whose_wrapper_is_called_as_menus_are(tag: str) -> None:
     result = _processed(_page(f"<div>{tag}{STORY}</div>"), _page(f"<main>{STORY}</main>"))
     misled, plain = result.columns["text"].to_pylist()
     assert misled == plain
     assert "Page number" not in misled
-    assert _counted(result)[1] == {"by_resiliparse"}
 
 
 JUNK = PARAGRAPHS.replace("river", "cookie") * 3
@@ -88,38 +94,36 @@ def test_auto_finds_all_of_a_page_in_sections_that_mislead_it(section: str, firs
     assert num_words(result.columns["text"][0].as_py()) > 800
 
 
-def test_auto_counts_dropped_pages_that_it_tried_again() -> None:
-    comments = "".join(f"<div class=comments><p>{number} I remember it well.</p></div>" for number in range(100))
-    page = f"<html><body>{comments}"
-    assert reasons(opened(Html()), batch_of([page.encode()])) == ["no_main_text"]
-    assert _counted(_processed(page)) == [{"tried_again_small_share"}]
+HIDDEN = f"<div hidden>{STORY}</div>"
+FEW = "".join(f"<li><a href=/{number}>Page {number}</a>" for number in range(20))
+COMMENTS = "".join(f"<div class=comments><p>{number} I remember it well.</p></div>" for number in range(100))
+CHINESE = "这条河发源于城镇上方的山丘，流经古老的水磨坊和田野，最后流入九十英里外的大海。" * 8
+COUNTED = {
+    _page(HIDDEN): {"by_resiliparse_unmarked", "tried_again_small_share"},
+    _page(f"<aside>{STORY}</aside>"): {"by_trafilatura", "tried_again_small_share"},
+    _page(f"{HIDDEN}<main><p>A few words of the town.</p></main>"): {"by_resiliparse_unmarked", "tried_again_small_share"},
+    article(PARAGRAPH): {"by_resiliparse"},
+    _page(f"<main>{STORY}</main>"): {"by_resiliparse"},
+    f"<html><body>{COMMENTS}": {"tried_again_small_share"},  # and dropped
+    # pages that show little more are not tried again
+    f"<nav><ul>{FEW}</ul></nav><main><p>{'A short text of a photograph. ' * 3}</main>": {"by_resiliparse"},
+    _page(f"<main><p>{CHINESE}</p></main>"): {"by_resiliparse"},
+}
 
 
 def test_auto_counts_the_engine_and_the_reason() -> None:
-    hidden, aside = _page(f"<div hidden>{STORY}</div>"), _page(f"<aside>{STORY}</aside>")
-    short = _page(f"<div hidden>{STORY}</div><main><p>A few words of the town.</p></main>")
-    result = _processed(hidden, aside, short, article(PARAGRAPH))
-    assert _counted(result) == [
-        {"by_resiliparse_unmarked", "tried_again_small_share"},
-        {"by_trafilatura", "tried_again_small_share"},
-        {"by_resiliparse_unmarked", "tried_again_small_share"},
-        {"by_resiliparse"},
-    ]
+    result = _processed(*COUNTED)
+    assert _counted(result) == list(COUNTED.values())
     assert all(f"number {1723 % 7}" in text for text in result.columns["text"].to_pylist()[:3])
+    assert [Html().rules()[rule].name for rule in result.rule if rule >= 0] == ["no_main_text"]
 
 
-def test_auto_leaves_pages_alone_that_show_little_more() -> None:
-    few = "".join(f"<li><a href=/{number}>Page {number}</a>" for number in range(20))
-    result = _processed(f"<nav><ul>{few}</ul></nav><main><p>{'A short text of a photograph. ' * 3}</main>")
-    assert _counted(result) == [{"by_resiliparse"}]
+FEW_WORDS = "A few words of the town, which are all of it that is found here."
 
 
 def test_auto_where_the_second_parser_gives_up_has_the_first_ones_text() -> None:
-    deep = (
-        _page("<main><p>A few words of the town, which are all of it that is found here.</p></main>") + "<aside>" * 300 + STORY
-    )
-    result = _processed(deep, min_share=0)
-    assert result.columns["text"].to_pylist() == ["A few words of the town, which are all of it that is found here."]
+    deep = _page(f"<main><p>{FEW_WORDS}</p></main>") + "<aside>" * 300 + STORY
+    assert _text(deep, min_share=0) == FEW_WORDS
 
 
 def test_page_of_which_little_is_found_is_dropped_with_its_share() -> None:
@@ -153,16 +157,9 @@ def test_words_are_counted_in_any_script() -> None:
     assert {text: num_words(text) for text in WORDS} == WORDS
 
 
-def test_auto_does_not_try_a_chinese_text_of_a_hundred_words_again() -> None:
-    text = "这条河发源于城镇上方的山丘，流经古老的水磨坊和田野，最后流入九十英里外的大海。" * 8
-    assert _counted(_processed(_page(f"<main><p>{text}</p></main>")))[0] == {"by_resiliparse"}
-
-
-def test_full_mode_is_an_option_of_every_engine_with_trafilatura() -> None:
-    page = _page(f"<main>{STORY}</main>")
-    for engine in ("auto", "trafilatura", "fallback"):
-        [text] = _processed(page, engine=engine, full=True).columns["text"].to_pylist()
-        assert "masons came back" in text
+@pytest.mark.parametrize("engine", ["auto", "trafilatura", "fallback"])
+def test_full_mode_is_an_option_of_every_engine_with_trafilatura(engine: str) -> None:
+    assert "masons came back" in _text(_page(f"<main>{STORY}</main>"), engine=engine, full=True)
 
 
 TAGS = scraps("math mi mo msup mfrac mtable mtr mtd semantics mover munderover mfenced m:math mspace/ template svg p ul li td")
@@ -201,3 +198,50 @@ def test_auto_takes_tags_in_any_order() -> None:
 def test_auto_reads_hostile_pages_to_an_end(page: str) -> None:
     for full in (False, True):
         _processed(page, full=full).columns["text"][0].as_py().encode()
+
+
+# ------------------------------------------------------------------------------------------------ examples of the README
+
+README = Path(__file__).resolve().parents[3] / "stages/extract/README.md"
+CELL = re.compile(r"`([^`]*)`")
+
+
+def _rows(num_cells: int) -> list[list[str]]:
+    """The rows of examples with so many cells: HTML, options, and what the two engines write; or HTML and its text."""
+    lines = [line for line in README.read_text(encoding="utf-8").splitlines() if line.startswith("| `<")]
+    rows = [[cell.strip() for cell in line.replace("\\|", "¦").strip("| ").split(" | ")] for line in lines]
+    return [row for row in rows if len(row) == num_cells]
+
+
+def _written(html: str, **options: Any) -> str:
+    """What stands between two halves of an article, where the HTML stood."""
+    text = _text(article(f"{PARAGRAPHS}{html}<p>The last of the paragraphs is here, and it ends the page.</p>"), **options)
+    before, _, behind = text.rpartition("The wall has held the river ever since.")
+    assert before.count("1912") == 1
+    return "⏎".join(line.rstrip() for line in behind.partition("The last of")[0].strip("\n").split("\n"))
+
+
+def _code(cell: str) -> str:
+    found = CELL.fullmatch(cell)
+    return found[1].replace("¦", "|") if found else ""
+
+
+@pytest.mark.parametrize("row", _rows(4), ids=lambda row: f"{row[0][:20]} {row[1]}")
+@pytest.mark.parametrize("engine", ["resiliparse", "trafilatura"])
+def test_example_of_the_readme_is_what_the_engine_writes(row: list[str], engine: str) -> None:
+    html, options, *written = row
+    given = {name: value == "true" for name, value in re.findall(r"(\w+): (true|false)", options)}
+    expected = written[engine == "trafilatura"]
+    assert _written(_code(html).replace("⏎", "\n"), engine=engine, **given).replace("\t", "⇥") == _code(expected)
+
+
+@pytest.mark.parametrize("row", _rows(2), ids=lambda row: row[1])
+def test_formula_of_the_readme_is_latex_with_every_engine(row: list[str]) -> None:
+    html, expected = map(_code, row)
+    assert [_written(html, engine=engine) for engine in ("auto", "resiliparse", "trafilatura")] == [expected] * 3
+
+
+def test_readme_has_an_example_of_every_option_and_formulas() -> None:
+    named = {name for _, options, *_ in _rows(4) for name in re.findall(r"(\w+): ", options)}
+    assert named == {"tables", "code", "lists", "headings", "links", "comments"}
+    assert len(_rows(2)) > 10

@@ -62,57 +62,46 @@ def test_declaration_in_a_page_is_found() -> None:
     assert {beginning: declared_in(beginning) for beginning in DECLARED} == DECLARED
 
 
+META = "<meta charset=koi8-r>"
+ZH = "ж".encode() * 2  # decodes in all of these
+UTF_16 = f"<meta charset=utf-16><p>{JAPANESE} &amp; <b>more</b>"
+MIXED = GERMAN * 3 + "caf\ufffd " + RUSSIAN
+READ: list[tuple[bytes, str, str]] = [
+    # the order is mark, header, meta, UTF-8
+    (b"\xef\xbb\xbf" + META.encode() + ZH, "windows-1251", f"{META}жж"),
+    (META.encode() + ZH, "windows-1251", META + ZH.decode("cp1251")),
+    (META.encode() + ZH, "", META + ZH.decode("koi8-r")),
+    (META.encode() + ZH, "nonsense", META + ZH.decode("koi8-r")),
+    (ZH, "", "жж"),
+    # a charset that does not decode is passed over
+    (b"<meta charset=windows-1251>" + RUSSIAN.encode("cp1251"), "utf-8", f"<meta charset=windows-1251>{RUSSIAN}"),
+    (b"<meta charset=shift_jis>" + RUSSIAN.encode(), "us-ascii", f"<meta charset=shift_jis>{RUSSIAN}"),  # 0x90 is undefined
+    # UTF-16 is read by its mark and by the header
+    *((UTF_16.encode(codec), codec, UTF_16) for codec in ("utf-16le", "utf-16be")),
+    *((("\ufeff" + UTF_16).encode(codec), "", UTF_16) for codec in ("utf-16le", "utf-16be")),
+    (b"<meta charset=utf-16>plain", "gb2312", "<meta charset=utf-16>plain"),
+    (JAPANESE.encode("iso2022_jp"), "iso-2022-jp", JAPANESE),  # in ASCII alone
+    (JAPANESE.encode("euc_jp") + b"\xad\xa1", "euc-jp", f"{JAPANESE}①"),
+    # a character cut off at the end is left out
+    *(
+        (JAPANESE.encode(label)[:-1], label, JAPANESE[:-1])
+        for label in ("utf-8", "shift_jis", "euc-jp", "gb18030", "utf-16le", "utf-16be")
+    ),
+    (b" " * 4000 + META.encode() + RUSSIAN.encode("koi8-r"), "", " " * 4000 + META + RUSSIAN),
+    (GERMAN.encode() * 3 + b"caf\xe9 " + RUSSIAN.encode(), "", MIXED),  # bad bytes do not make it another charset
+]
+
+
+@pytest.mark.parametrize(("page", "header", "text"), READ, ids=range(len(READ)))
+def test_page_is_read_by_its_declared_charset(page: bytes, header: str, text: str) -> None:
+    decoded = decode_page(page, header, _no_detector)
+    assert decoded.text == text
+    assert decoded.has_bad_bytes == (text == MIXED)
+
+
 def test_declaration_behind_four_kilobytes_is_not_read() -> None:
-    page = RUSSIAN.encode("koi8-r")
-    early, late = (b" " * padding + b"<meta charset=koi8-r>" + page for padding in (4000, 4096))
-    assert RUSSIAN in _text(early)
     with pytest.raises(AssertionError, match="not asked"):
-        _text(late)
-
-
-def test_charset_order_is_mark_then_header_then_meta_then_utf_8() -> None:
-    both = "ж".encode() * 2  # decodes in all of these
-    meta = b"<meta charset=koi8-r>"
-    assert _text(b"\xef\xbb\xbf" + meta + both, "windows-1251") == "<meta charset=koi8-r>жж"
-    assert _text(meta + both, "windows-1251") == "<meta charset=koi8-r>" + both.decode("cp1251")
-    assert _text(meta + both) == "<meta charset=koi8-r>" + both.decode("koi8-r")
-    assert _text(meta + both, "nonsense") == "<meta charset=koi8-r>" + both.decode("koi8-r")
-    assert _text(both) == "жж"
-
-
-def test_charset_that_does_not_decode_is_passed_over() -> None:
-    page = b"<meta charset=windows-1251>" + RUSSIAN.encode("cp1251")
-    assert RUSSIAN in _text(page, "utf-8")
-    assert RUSSIAN in _text(b"<meta charset=shift_jis>" + RUSSIAN.encode(), "us-ascii")  # 0x90 is undefined in windows-1252
-
-
-@pytest.mark.parametrize("codec", ["utf-16le", "utf-16be"])
-def test_utf_16_is_read_by_its_mark_and_by_the_header(codec: str) -> None:
-    page = f"<meta charset=utf-16><p>{JAPANESE} &amp; <b>more</b>"
-    assert _text(page.encode(codec), codec) == page
-    assert _text(("\ufeff" + page).encode(codec)) == page
-
-
-def test_ascii_page_with_a_wrong_declaration_is_read() -> None:
-    assert _text(b"<meta charset=utf-16>plain", "gb2312") == "<meta charset=utf-16>plain"
-
-
-def test_japanese_charsets_are_read_whole() -> None:
-    assert JAPANESE.encode("iso2022_jp").isascii()
-    assert _text(JAPANESE.encode("iso2022_jp"), "iso-2022-jp") == JAPANESE
-    assert _text(JAPANESE.encode("euc_jp") + b"\xad\xa1", "euc-jp") == JAPANESE + "①"
-
-
-@pytest.mark.parametrize("label", ["utf-8", "shift_jis", "euc-jp", "gb18030", "utf-16le", "utf-16be"])
-def test_character_cut_off_at_the_end_is_left_out(label: str) -> None:
-    assert _text(JAPANESE.encode(label)[:-1], label) == JAPANESE[:-1]
-
-
-def test_bad_bytes_of_utf_8_do_not_make_it_another_charset() -> None:
-    page = GERMAN.encode() * 3 + b"caf\xe9 " + RUSSIAN.encode()
-    decoded = decode_page(page, "", _no_detector)
-    assert decoded.text == GERMAN * 3 + "caf\ufffd " + RUSSIAN
-    assert decoded.has_bad_bytes
+        _text(b" " * 4096 + META.encode() + RUSSIAN.encode("koi8-r"))
 
 
 OF_LANGUAGES = {
@@ -163,15 +152,11 @@ def test_charset_of_east_asia_is_detected_at_any_size_and_any_cut(codec: str) ->
     assert not any(decode_page(page, "", by_both).has_bad_bytes for name, page in pages.items() if "headline" not in name)
 
 
-@pytest.mark.parametrize("text", [ISLAND, DUTCH, ITALIAN])
-def test_answer_utf_8_for_what_is_no_utf_8_counts_as_none(text: str) -> None:
-    assert decode_page(text.encode("cp1252"), "", lambda beginning: "utf-8").text == text
-
-
-@pytest.mark.parametrize("answer", ["", "nonsense", "utf-16", "gbk"])
-def test_detector_without_a_useful_answer_ends_in_some_text(answer: str) -> None:
-    text = decode_page(b"a\x81\xff\xfe\x90 b", "", lambda beginning: answer).text
-    text.encode()
+def test_detector_without_a_useful_answer_ends_in_some_text() -> None:
+    for text in (ISLAND, DUTCH, ITALIAN):  # UTF-8 for what is no UTF-8 counts as none
+        assert decode_page(text.encode("cp1252"), "", lambda beginning: "utf-8").text == text
+    for answer in ("", "nonsense", "utf-16", "gbk"):
+        decode_page(b"a\x81\xff\xfe\x90 b", "", lambda beginning, answer=answer: answer).text.encode()
 
 
 @given(

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
@@ -23,7 +22,6 @@ from datapipe.stage.ranking import KeptShare
 from stages.filter._lists.word_lists import read_lists
 from stages.filter.classifier import Classifier
 from stages.filter.toxicity import Toxicity
-from tests.support import runs
 from tests.support.decisions import opened
 from tests.support.fasttext_files import Recipe
 from tests.support.global_stages import batch_of
@@ -90,21 +88,6 @@ def test_only_the_first_characters_are_read(models):
 @pytest.mark.parametrize(("written", "share"), [(0.29, Fraction(29, 100)), ("12.5%", Fraction(1, 8)), (1, Fraction(1))])
 def test_share_is_the_decimal_number_that_was_written(models, written, share):
     assert Classifier.model_validate({"model": models[0], "keep_share": written}).kept_share() == KeptShare(share=share)
-
-
-@pytest.mark.medium
-def test_share_of_a_source_is_kept_with_the_highest_scores(models, tmp_path):
-    rows = [{"text": f"{text} {number}"} for number in range(30) for text in TEXTS]
-    (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    stages = f"stages:\n  - filter.classifier: {{model: {models[0]}, keep_share: 30%, score_column: quality}}\n"
-    path = runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/a.jsonl}}\n", stages, "tokenizer: none\n")
-    run = runs.run_mixture(path, make_engine=runs.InProcess)
-    files = sorted(Path(run.mixture.output, "documents").rglob("*.parquet"))
-    kept = pa.concat_tables([pq.read_table(file) for file in files]).column("quality").to_pylist()
-    highest = sorted(_scores(models[0], "hq", batch_of([row["text"] for row in rows])))[-len(rows) * 30 // 100 :]
-    assert sorted(kept) == highest
-    found = run.report["thresholds"]["web"]["filter.classifier"]
-    assert (found["share"], found["threshold"]) == (0.3, min(kept))
 
 
 # ------------------------------------------------------------------------------------------------ toxicity

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import base64
-import json
 import math
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pydantic import ValidationError
 
@@ -347,12 +345,6 @@ def test_gopher_repetition_language_takes_the_settings_of_fineweb_2() -> None:
     tops = (stage.max_top_2_gram, stage.max_top_3_gram, stage.max_top_4_gram)
     assert (stage.max_duplicate_lines, *tops, stage.max_duplicate_10_grams) == (0.287, 0.371, 0.191, 0.163, 0.108)
     assert (stage.max_duplicate_paragraphs, stage.max_duplicate_line_chars) == (1, 1)
-
-
-@pytest.mark.real
-def test_gopher_repetition_articles_of_a_newspaper_are_kept(real_data) -> None:
-    lines = pa.input_stream(real_data / "prose" / "c4_theguardian.jsonl.gz", compression="gzip").read().splitlines()
-    assert GopherRepetition().process(batch_of([json.loads(line)["text"] for line in lines])).keep.all()
 
 
 TEXTS = ["", "one", "zwölf 中", "four words are here"]

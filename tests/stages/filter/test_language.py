@@ -1,4 +1,4 @@
-"""Which languages pass, on generated texts, and the result for texts without words."""
+"""Which languages pass, on generated texts; and the table of FineWeb-2's settings of languages, with the published values."""
 
 from __future__ import annotations
 
@@ -8,21 +8,18 @@ from pathlib import Path
 from unicodedata import normalize
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import zstandard
 
 from datapipe.catalogue import build_stage
-from datapipe.classifier.fasttext_training import FastTextTrainer
-from datapipe.classifier.training import Examples
 from datapipe.config.stage_use import parse_stage
 from datapipe.errors import UserError
 from datapipe.stage import FilterResult
-from datapipe.stage.models.fasttext import LibraryModel, open_model
-from datapipe.stage.models.fasttext_file import read_labels
+from stages.filter._thresholds.fineweb2 import language_settings, languages, names_of
+from stages.filter._thresholds.fineweb2_scores import least_score
 from stages.filter.language import Language, bundled_model
 from tests.support.decisions import opened
-from tests.support.fasttext_files import Recipe
+from tests.support.fasttext_files import ONE_VS_ALL, SOFTMAX, Recipe
 from tests.support.global_stages import batch_of
 
 ENGLISH = "The children walked home from school and talked about what they had learned that day. "
@@ -230,93 +227,85 @@ SENTENCES = {
     "bul_Cyrl": "Децата се прибираха от училище и си говореха за това, което са научили през деня. ",
     "aai_Latn": "Kek sabuw naatu orot boro hina ana bar merar isan iti tur etei hi. ",
 }
+TEXTS = [f"{text} {number}" for number, text in enumerate([*SENTENCES.values(), JAPANESE] * 5)]
 
 
-def _trained(path: Path, loss: str, dim: int, buckets: int) -> Path:
-    """A small model with labels as GlotLID names them."""
-    texts, targets = list[str](), list[float]()
-    for number, sentence in enumerate(SENTENCES.values()):
-        words = sentence.split()
-        texts += [" ".join(words[start : start + 6]) for start in range(len(words) - 5)]
-        targets += [float(number)] * (len(words) - 5)
-    examples = Examples(
-        texts=pa.array(texts, pa.large_string()),
-        targets=np.array(targets),
-        labels=tuple(SENTENCES),
-        weights=np.ones(len(texts)),
-    )
-    trainer = FastTextTrainer.model_validate(
-        {"dim": dim, "epochs": 30, "min_char_ngram": 2, "max_char_ngram": 3, "buckets": buckets, "loss": loss}
-    )
-    path.write_bytes(trainer.train(examples))
-    return path
-
-
-@pytest.mark.parametrize(("loss", "dim", "buckets"), [("softmax", 8, 500), ("ova", 16, 2000)])
-def test_language_own_labels_of_a_trained_model_are_kept_by_name_and_by_form(
-    tmp_path: Path, loss: str, dim: int, buckets: int
-) -> None:
-    model, texts = _trained(tmp_path / "lid.bin", loss, dim, buckets), list(SENTENCES.values())
-    every = _process(texts, model=model, keep=["*"], min_score=0.0, top_k=3)
-    assert every.keep.all()
-    assert every.columns["language"].to_pylist() == list(SENTENCES)
-    assert [len(listed) for listed in every.columns["languages"].to_pylist()] == [3] * len(SENTENCES)
+@pytest.mark.parametrize("loss", [SOFTMAX, ONE_VS_ALL])
+def test_language_own_labels_of_a_model_are_kept_by_name_and_by_form(tmp_path: Path, loss: int) -> None:
+    """With labels as GlotLID names them."""
+    model = Recipe(labels=tuple(SENTENCES), loss=loss, seed=3, scale=3.0).write(tmp_path / "lid.bin")
+    options = {"model": model, "min_score": 0.0, "min_letters": 0}
+    every = _process(TEXTS, **options, keep=["*"], top_k=3)
+    labels = every.columns["language"].to_pylist()
+    assert every.keep.all() and len(set(labels)) == 3
+    assert [listed[0] for listed in every.columns["languages"].to_pylist()] == labels
     for keep in (["deu_Latn"], ["*_Cyrl"], ["aai_Latn", "b*"]):
-        kept = _process(texts, model=model, keep=keep, min_score=0.0).keep.tolist()
-        assert kept == [any(fnmatchcase(label, pattern) for pattern in keep) for label in SENTENCES]
-
-
-def test_language_fineweb2_scores_are_the_limits_of_labels(tmp_path: Path) -> None:
-    options = {"keep": ["*"], "min_score": 0.65, "min_scores": "fineweb-2", "min_letters": 0, "mode": "tag"}
-    result = _process(["the школы", *SENTENCES.values()], model=_trained(tmp_path / "lid.bin", "softmax", 8, 500), **options)
-    least = {"eng_Latn": 0.65, "deu_Latn": 0.821, "rus_Cyrl": 0.9, "bul_Cyrl": 0.9, "aai_Latn": 0.755}
-    labels, scores = (result.columns[name].to_pylist() for name in ("language", "language_score"))
-    assert result.keep.tolist() == [score >= least[label] for label, score in zip(labels, scores)]
-    assert not result.keep.all()
+        kept = _process(TEXTS, **options, keep=keep).keep.tolist()
+        assert kept == [any(fnmatchcase(label, pattern) for pattern in keep) for label in labels]
+    result = _process(TEXTS, **options | {"min_score": 0.65}, keep=["*"], min_scores="fineweb-2", write=True)
+    least = np.array([{"eng_Latn": 0.65, "deu_Latn": 0.821, "aai_Latn": 0.755}.get(label, 0.9) for label in labels])
+    assert result.keep.tolist() == (every.value >= least).tolist()
+    assert 0 < result.keep.sum() < len(TEXTS)
     assert result.limit is not None
-    assert result.limit[~result.keep].tolist() == [least[label] for label, keep in zip(labels, result.keep) if not keep]
+    assert result.limit[~result.keep].tolist() == least[~result.keep].tolist()
 
 
-REAL_SHARES = {"lingua_sentences": 0.7953, "lingua_single_words": 0.4596, "udhr": 0.731}
-"""The share of texts that lid.176.ftz classifies correctly; of the Declaration 800 characters, in languages the model knows."""
-
-
-def _labelled(real_data: Path, name: str) -> tuple[list[str], list[str]]:
-    """Texts and their languages, as the model names them; of the Declaration only those in languages that it knows."""
-    with zstandard.open(real_data / "lang" / f"{name}.jsonl.zst", "rt", encoding="utf-8") as lines:
+def _sentences(real_data: Path) -> tuple[list[str], np.ndarray]:
+    """Labelled sentences and their languages, as the model names them."""
+    with zstandard.open(real_data / "lang/lingua_sentences.jsonl.zst", "rt", encoding="utf-8") as lines:
         rows = [json.loads(line) for line in lines]
-    gold = [row["bcp47"].partition("-")[0] if name == "udhr" else row["lang"] for row in rows]
-    known = set(read_labels(bundled_model())) if name == "udhr" else set(gold)
-    pairs = [(row["text"], {"nb": "no"}.get(one, one)) for row, one in zip(rows, gold) if one in known]
-    return [text for text, _ in pairs], [one for _, one in pairs]
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("name", REAL_SHARES)
-def test_language_labelled_texts_are_classified_as_well_as_before(name: str, real_data: Path) -> None:
-    texts, gold = _labelled(real_data, name)
-    found = _opened(keep=[], write=True).process(batch_of(texts)).columns["language"].to_pylist()
-    right = np.mean([one == other for one, other in zip(found, gold, strict=True)])
-    assert right > REAL_SHARES[name] - 0.0005
-
-
-@pytest.mark.real
-@pytest.mark.parametrize("name", REAL_SHARES)
-def test_language_labelled_texts_get_what_the_library_gives(name: str, real_data: Path) -> None:
-    texts, _ = _labelled(real_data, name)
-    model = open_model(bundled_model())
-    offsets, data = batch_of(texts).buffers
-    library = LibraryModel(bundled_model(), model.labels, "as the oracle")
-    found, expected = (one.best(offsets[:-1], offsets[1:].copy(), data, 1) for one in (model, library))
-    np.testing.assert_array_equal(found[0], expected[0])
-    np.testing.assert_array_equal(found[1], expected[1])
+    return [row["text"] for row in rows], np.array([{"nb": "no"}.get(row["lang"], row["lang"]) for row in rows])
 
 
 @pytest.mark.real
 def test_language_sentences_of_any_script_are_long_enough_and_english_is_kept(real_data: Path) -> None:
-    texts, gold = _labelled(real_data, "lingua_sentences")
-    result, languages = _opened(min_score=0.5).process(batch_of(texts)), np.array(gold)
+    texts, languages = _sentences(real_data)
+    result = _opened(min_score=0.5).process(batch_of(texts))
+    found = _opened(keep=[], write=True).process(batch_of(texts)).columns["language"].to_pylist()
+    assert (np.array(found) == languages).mean() > 0.7948  # of all languages that the model may name
     assert result.keep[languages == "en"].mean() > 0.97
     assert result.keep[languages != "en"].mean() < 0.003
     shares = {name: (result.rule == SHORT)[languages == name].mean() for name in ("zh", "ja", "ko", "hi", "th", "en")}
     assert max(shares.values()) < 0.05, shares
+
+
+def test_fineweb2_settings_are_shares_that_fall_with_n() -> None:
+    assert len(languages()) == 40
+    for code in languages():
+        one = language_settings(code)
+        assert one.code == code
+        assert language_settings(code.partition("_")[0]) is one
+        top, duplicate = one.max_top_n_grams, one.max_duplicate_n_grams
+        assert list(top) == sorted(top, reverse=True)
+        assert list(duplicate) == sorted(duplicate, reverse=True)
+        shares = [one.max_duplicate_lines, *top, *duplicate, one.max_newline_ratio, one.min_letter_words]
+        assert all(0 < share < 1 for share in shares)
+        assert 0 <= one.min_punctuation_lines < 0.5
+        assert 0 <= one.min_mean_word_length < one.max_mean_word_length
+        assert 8 <= len(one.stop_words) == len(set(one.stop_words)) <= 22
+        assert all(word == word.strip() and "\\" not in word for word in one.stop_words)
+
+
+def test_fineweb2_languages_have_their_names_and_least_scores() -> None:
+    codes = {"de": "deu_Latn", "deu": "deu_Latn", "no": "nob_Latn", "est": "ekk_Latn", "ara": "arb_Arab", "zho": "cmn_Hani"}
+    assert {name: language_settings(name).code for name in codes} == codes
+    assert set(names_of("de")) == {"de", "deu", "deu_Latn"}
+    assert set(names_of("eng_Latn")) == {"en", "eng", "eng_Latn"}
+    assert names_of("xx") == []
+    with pytest.raises(UserError, match=r"'deu_Latin'.*'deu_Latn'.*cmn_Hani"):
+        language_settings("deu_Latin")
+    labels = ("aai_Latn", "abk_Cyrl", "eng_Latn", "por_Latn", "xxx_Latn")
+    assert [least_score(label, 0.65) for label in labels] == [0.755, 0.812, 0.65, 0.799, 0.3]
+
+
+def test_fineweb2_languages_have_the_published_values() -> None:
+    one = language_settings("pt")
+    assert one.max_duplicate_lines == 0.287
+    assert one.max_top_n_grams == (0.371, 0.191, 0.163)
+    assert one.max_duplicate_n_grams == (0.163, 0.153, 0.141, 0.13, 0.119, 0.108)
+    assert (one.min_punctuation_lines, one.max_newline_ratio) == (0.077, 0.186)
+    assert (one.min_mean_word_length, one.max_mean_word_length, one.min_letter_words) == (3, 13, 0.814)
+    assert one.stop_words == ("de", "a", "e", "o", "em", "do", "da", "que", "um", "no", "uma", "com", "para", "na", "é", "foi")
+    telugu, mandarin = language_settings("te"), language_settings("zh")
+    assert (telugu.min_mean_word_length, telugu.max_mean_word_length, telugu.max_top_n_grams[0]) == (4, 68, 0.21)
+    assert (mandarin.stop_words[:3], mandarin.max_newline_ratio) == (("的", "年", "在"), 0.178)

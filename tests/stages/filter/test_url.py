@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from pydantic import ValidationError
@@ -31,20 +30,6 @@ def _judge(links: Sequence[str | None], **options: Any) -> list[str | None]:
     return reasons(opened(Url.model_validate(options)), _batch(pa.array(links, pa.large_string())))
 
 
-def _normalized(*urls: str) -> list[str]:
-    offsets, data = text_buffers(pa.array(urls, pa.large_string()))
-    out_offsets, out = kernels.normalize_urls(offsets[:-1], offsets[1:], data)
-    return [out[start:stop].tobytes().decode() for start, stop in zip(out_offsets[:-1], out_offsets[1:])]
-
-
-def _host(url: str) -> str:
-    [url] = _normalized(url)
-    starts, stops = np.empty(1, np.int64), np.empty(1, np.int64)
-    data = np.frombuffer(url.encode(), np.uint8)
-    kernels.find_hosts(np.array([0, len(data)]), data, starts, stops)
-    return url.encode()[starts[0] : stops[0]].decode()
-
-
 FORMS = {
     "http://www.example.com/": "example.com",
     "https://example.com/a//": "example.com/a",
@@ -64,23 +49,23 @@ FORMS = {
 
 
 def test_url_normalized_has_the_form_of_c4() -> None:
-    assert dict(zip(FORMS, _normalized(*FORMS), strict=True)) == FORMS
+    offsets, data = text_buffers(pa.array(list(FORMS), pa.large_string()))
+    ends, out = kernels.normalize_urls(offsets[:-1], offsets[1:], data)
+    found = [out[start:stop].tobytes().decode() for start, stop in zip(ends[:-1], ends[1:])]
+    assert dict(zip(FORMS, found, strict=True)) == FORMS
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        *("http://example.com", "http://a.b.example.com:8080/x:y@z", "https://user:pass@example.com/x", "ftp://Example.com/a"),
-        *("https://us@er:pa:ss@example.com:1?x@y", "http://[2001:db8::1]:80/", "http://example.com?x=/@"),
-        *("http://example.com#a/b", "//example.com/a", "http://192.0.2.1/", "mailto://example.com"),
-    ],
-)
-def test_url_host_equals_that_of_urllib(url: str) -> None:
-    assert _host(url) == urlsplit(url).hostname
+URLS = [
+    *("http://example.com", "http://a.b.example.com:8080/x:y@z", "https://user:pass@example.com/x", "ftp://Example.com/a"),
+    *("https://us@er:pa:ss@example.com:1?x@y", "http://example.com?x=/@", "http://example.com#a/b", "//example.com/a"),
+    *("http://192.0.2.1/", "mailto://example.com", "http://www.example.com./a"),  # no dot at its end
+]
 
 
-def test_url_host_has_no_dot_at_its_end() -> None:
-    assert _host("http://www.example.com./a") == "example.com"
+def test_url_host_equals_that_of_urllib() -> None:
+    hosts = [str(urlsplit(url).hostname).removeprefix("www.").removesuffix(".") for url in URLS]
+    assert [_judge([url], domains=[host]) for url, host in zip(URLS, hosts)] == [["domain"]] * len(URLS)
+    assert _judge(["http://[2001:db8::1]:80/"], domains=["example.com"]) == [None]
 
 
 CASES: list[tuple[dict[str, Any], dict[Any, str | None]]] = [

@@ -50,12 +50,8 @@ def test_unicode_options_change_what_they_say(options: dict[str, Any], text: str
     assert _normalized([text], **options) == [expected]
 
 
-def test_unicode_text_in_order_is_passed_on_uncopied() -> None:
-    batch = batch_of(["plain", "“quoted” café\n\tmore", "中文。", "한국어", "😀"])
-    assert Unicode().process(batch) == {}
-
-
-def test_unicode_slice_of_a_batch_is_read_where_it_is() -> None:
+def test_unicode_batch_is_read_where_it_is_and_passed_on_uncopied() -> None:
+    assert Unicode().process(batch_of(["plain", "“quoted” café\n\tmore", "中文。", "한국어", "😀"])) == {}
     batch = batch_of(["x\r", "a\r\nb", "e\u0301", "y\r"]).slice(1, 3)
     assert batch.with_columns(Unicode().process(batch)).texts.to_pylist() == ["a\nb", "é"]
 
@@ -63,16 +59,10 @@ def test_unicode_slice_of_a_batch_is_read_where_it_is() -> None:
 @pytest.mark.medium
 @settings(deadline=None)
 @given(st.lists(HOSTILE, max_size=5), st.sampled_from(FORMS))
-def test_unicode_any_text_is_in_the_form_and_the_stage_is_idempotent(texts: list[str], form: str) -> None:
+def test_unicode_any_text_has_the_form_of_the_standard_and_stays_in_it(texts: list[str], form: Any) -> None:
     once = _normalized(texts, form=form)
     assert once == _normalized(once, form=form)
     assert pc.utf8_normalize(pa.array(once, pa.large_string()), form=form).to_pylist() == once
-
-
-@pytest.mark.medium
-@settings(deadline=None)
-@given(st.lists(HOSTILE, max_size=5), st.sampled_from(FORMS))
-def test_unicode_form_alone_is_that_of_the_standard(texts: list[str], form: Any) -> None:
     known = ["".join(character for character in text if unicodedata.category(character) != "Cn") for text in texts]
     expected = [unicodedata.normalize(form, text) for text in known]
     assert _normalized(known, form=form, fix_newlines=False, strip_control=False) == expected

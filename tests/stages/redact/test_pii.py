@@ -316,15 +316,6 @@ def _prose(folder: Path, *names: str) -> list[str]:
 
 
 @pytest.mark.real
-def test_pii_auto_phone_regions_find_what_those_of_the_country_find(real_data: Path) -> None:
-    """British pages whose language was detected; `auto` has more regions, of which one number is valid."""
-    texts = _prose(real_data, "govuk_commoncrawl_wet", "govuk_news")
-    by_regions = [len(_found(texts, "phone", regions)) for regions in (("US",), ("GB",))]
-    out = _opened(kinds=["phone"]).process(batch_of(texts, language=pa.array(["en"] * len(texts)))).columns
-    assert int(out["phone"].sum().as_py()) >= by_regions[1] > 10 * by_regions[0]
-
-
-@pytest.mark.real
 def test_pii_clean_text_holds_nothing(real_data: Path) -> None:
     """15 MB of novels, papers, a manual, questions and patents; the addresses are examples in a manual and two questions."""
     names = ("novels", "rust_book", "arxiv_latex", "dj_arxiv", "dj_stack_exchange", "dj_the-pile-uspto-refined")

@@ -85,16 +85,11 @@ def test_secrets_copies_go_with_the_secret_and_common_words_stay() -> None:
 
 
 def test_secrets_more_hits_than_allowed_drop_the_document() -> None:
-    texts = [f"{GITHUB} {GITLAB}", GITHUB, "none"]
+    texts = ["none", f"{GITHUB} {GITLAB}", GITHUB]
     result = _process(texts, max_hits=1)
-    assert (result.keep.tolist(), result.rule.tolist(), result.value.tolist()) == ([False, True, True], [0, -1, -1], [2, 1, 0])
-    assert _process(texts).keep.all()
-
-
-def test_secrets_options_that_nothing_fits_are_refused() -> None:
-    for options in ({"kinds": ["passwords"]}, {"kinds": []}, {"min_entropy": -1}, {"max_hits": -1}, {"rules": "missing.toml"}):
-        with pytest.raises(ValidationError):
-            Secrets.model_validate(options)
+    assert (result.keep.tolist(), result.rule.tolist(), result.value.tolist()) == ([True, False, True], [-1, 0, -1], [0, 2, 1])
+    assert _process(texts, max_hits=0).keep.tolist() == [True, False, False]
+    assert _process(texts, max_hits=1, kinds=["gitlab"]).keep.all() and _process(texts).keep.all()
 
 
 RULES = r"""
@@ -185,6 +180,14 @@ def test_secrets_rules_that_cannot_be_read_name_file_and_rule(tmp_path: Path, ru
     with pytest.raises(ValidationError) as raised:
         Secrets.model_validate(_rules(tmp_path, rules))
     assert "rules.toml" in str(raised.value) and named in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "options", [{"kinds": ["passwords"]}, {"kinds": []}, {"min_entropy": -1}, {"max_hits": -1}, {"rules": "missing.toml"}]
+)
+def test_secrets_options_that_nothing_fits_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Secrets.model_validate(options)
 
 
 @pytest.mark.parametrize(

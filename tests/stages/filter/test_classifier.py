@@ -161,6 +161,8 @@ def test_lists_and_model_drop_what_fails_both_or_one(lists, model):
         either, both = (Toxicity(**given, max_score=limit, drop_if=way).process(batch).keep for way in ("either", "both"))
         assert either.tolist() == [not (one or other) for one, other in zip(listed, scored)]
         assert both.tolist() == [not (one and other) for one, other in zip(listed, scored)]
+    at_density = Toxicity(**given, max_density=1 / 3, max_score=0.0)  # which the first text has
+    assert at_density.process(batch).keep.tolist() == [True, True, False, True, True]
     alone = Toxicity(model=model, max_score=0.5)
     assert alone.process(batch).keep.tolist() == [score <= 0.5 for score in scores]
     assert [rule.name for rule in alone.rules()] == ["high_score"]

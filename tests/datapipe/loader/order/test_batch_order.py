@@ -1,12 +1,16 @@
-"""A run whose mixture, sources, batch size or skips change: what may change, and what then comes.
+"""The sequences of a run: each source in its own order, until its end, while mixture, sources, batch size or skips change.
 
-That each source goes on in its own order over any such history: `tests/conformance/test_loader.py`.
+That each source goes on in its own order over any such history: `tests/conformance/test_loader.py`. The JSON of its lineage is
+equal after a round trip, small, and refused where it was tampered with.
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -17,15 +21,27 @@ import pytest
 from datapipe.document_name import document_name
 from datapipe.errors import SnapshotError
 from datapipe.loader import Loader
+from datapipe.loader.order.batch_order import begin_run
+from datapipe.loader.order.layout import Split
+from datapipe.loader.order.lineage import Lineage, Skips
+from datapipe.loader.order.recipe import recipe_of
+from datapipe.loader.order.sample_order import Inventory, SampleOrder
+from datapipe.loader.order.saved_lineage import lineage_json, read_lineage
 from datapipe.loader.order.state import sealed
 from datapipe.loader.trace import trace_document, trace_step
-from tests.support.loader_rows import assert_joined, assert_no_row_early, resumed, rows_by_source, steps_of
+from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, Strata, TokenizerEntry, read_snapshot
+from datapipe.shards.shard_table import ShardEntry
+from datapipe.storage import Root
+from tests.support.loader_rows import assert_joined, assert_no_row_early, resumed, rows_by_source
 from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
+
 S = 16
+
 SIZES = {"code": 31, "web": 83}
+
 FIELDS = ("input_ids", "labels", "sources", "document_keys", "piece_offsets", "piece_lengths", "step")
 
 
@@ -43,21 +59,10 @@ def numbers(batch: dict[str, Any]) -> np.ndarray:
     return (batch["input_ids"][:, 0] - 1) // S
 
 
-def test_new_weights_hold_from_their_step_on_and_eras_are_kept(output: Path) -> None:
-    before = opened(output)
-    list(islice(before, 17))
-    after = resumed(before, output, fields=FIELDS, mixture={"code": 3, "web": 1}, migrate=True)
-    drawn = Counter(source for batch in islice(after, 40) for source in batch["sources"].tolist())
-    assert abs(drawn[0] - 150) <= 3
-    again = resumed(after, output, mixture=[(S * 500, {"web": 1}), (None, {"code": 1})], migrate=True)
-    lineage = json.loads(again.state_dict()["lineage"])
-    assert [era["step"] for era in lineage["mixtures"]] == [0, 17, 57]
-
-
 def test_other_weights_without_migrate_are_refused_with_what_differs(output: Path) -> None:
     loader = opened(output)
     next(loader)
-    with pytest.raises(SnapshotError, match=r"weights \{code: 1, web: 3\} -> \{code: 1, web: 1\}.*migrate=True"):
+    with pytest.raises(SnapshotError, match=r"\{code: 1, web: 3\} -> \{code: 1, web: 1\}.*migrate=True"):
         resumed(loader, output, mixture={"code": 0.5, "web": 0.5})
     other = resumed(loader, output, mixture={"code": 1, "web": 1}, migrate=True)
     with pytest.raises(SnapshotError):
@@ -94,21 +99,6 @@ def test_a_source_with_other_rows_is_refused_or_started_over(tmp_path: Path, out
     later = rows_by_source(islice(resumed(loader, grown, fields=FIELDS, migrate=True, restart=["web"]), 24))
     assert_no_row_early(first[0] + later[0], 31)
     assert later[1] == rows_by_source(islice(opened(grown), 60))[1][: len(later[1])]
-
-
-def test_skipped_steps_are_left_out_and_all_others_are_unchanged(output: Path) -> None:
-    expected = {batch["step"]: batch["input_ids"] for batch in islice(opened(output), 50)}
-    early = opened(output)
-    seen = steps_of(early, 12)
-    loader = resumed(early, output, fields=FIELDS, skip=[(20, 25), (8, 14), (24, 27)])
-    for batch in islice(loader, 20):
-        seen.append(batch["step"])
-        np.testing.assert_array_equal(batch["input_ids"], expected[batch["step"]])
-    assert seen == [*range(12), *range(14, 20), *range(27, 41)][:32]  # steps handed out before do not change
-    later = resumed(loader, output, fields=FIELDS)  # the state holds the skips
-    later.seek(18)
-    assert steps_of(later, 4) == [18, 19, 27, 28]
-    assert json.loads(later.state_dict()["lineage"])["skip"]["steps"] == [[12, 14], [20, 27]]
 
 
 @pytest.mark.medium
@@ -165,30 +155,6 @@ def test_another_mixture_from_before_the_last_change_continues_from_the_counts_o
     assert lineage["skip"]["documents"] == {document: 10}  # and not from step 50 on
 
 
-def test_states_that_contradict_their_lineage_are_refused(output: Path) -> None:
-    loader = opened(output)
-    loader.seek(10)
-    other = opened(output, global_batch_size=6)
-    state = resumed(loader, output, global_batch_size=6).state_dict()
-    lineage = json.loads(state["lineage"])
-    assert lineage["batches"] == [[0, 0, 5], [10, 50, 6]]
-    for wrong in ([[0, 0, 5], [10, 49, 6]], [[0, 0, 5], [10, 50, 7]]):
-        with pytest.raises(SnapshotError):
-            other.load_state_dict(sealed({**state, "lineage": json.dumps({**lineage, "batches": wrong})}))
-
-
-def test_softmax_of_any_floats_is_a_mixture_and_its_state_is_the_same_everywhere(tmp_path: Path) -> None:
-    names = [f"s{number}" for number in range(5)]
-    folder = make_snapshot(tmp_path, dict.fromkeys(names, 20))
-    powers = np.exp(np.array([0.3, -1.2, 2.5, 0.01, 1.7]))
-    shares = dict(zip(names, powers / powers.sum()))
-    loader = opened(folder, mixture=shares)
-    drawn = Counter(source for batch in islice(loader, 400) for source in batch["sources"].tolist())
-    assert all(abs(drawn[number] - 2000 * shares[name]) <= 3 for number, name in enumerate(names))
-    as_floats = {name: float(share) for name, share in reversed(shares.items())}
-    assert resumed(loader, folder, mixture=as_floats).state_dict() == loader.state_dict()
-
-
 def test_share_too_small_to_count_is_told_and_not_lost(output: Path) -> None:
     with pytest.warns(UserWarning, match="changes that of 'code' from 1e-30 to 9.09e-13"):
         loader = opened(output, mixture={"code": 1e-30, "web": 1})
@@ -197,16 +163,232 @@ def test_share_too_small_to_count_is_told_and_not_lost(output: Path) -> None:
 
 
 def test_unshuffled_rows_come_in_the_order_of_the_shards_and_sources_by_their_quota(output: Path) -> None:
-    loader = opened(output, shuffle=False)
+    loader, shuffled = opened(output, shuffle=False), opened(output)
     batches = list(islice(loader, 70))
-    for source, (rows, first) in enumerate(zip((rows_by_source(batches)[at] for at in range(2)), (0, 31))):
-        size = SIZES[loader.sources[source]]
+    for source, first in enumerate((0, 31)):
+        rows, size = rows_by_source(batches)[source], SIZES[loader.sources[source]]
         assert [(token - 1) // S - first for token in rows] == [number % size for number in range(len(rows))]
-    shuffled = opened(output)
     for batch, other in zip(batches, shuffled):
         np.testing.assert_array_equal(batch["sources"], other["sources"])
-    state = loader.state_dict()
-    assert state["order"] == "stored" and "order" not in shuffled.state_dict()
     for one, other in ((shuffled, loader), (loader, shuffled)):
         with pytest.raises(SnapshotError, match="another order"):
             one.load_state_dict(other.state_dict())
+
+
+def open_order(folder: Path, split: Split = "train", seed: int = 17) -> SampleOrder:
+    snapshot = read_snapshot(Root(str(folder)))
+    return begin_run(Inventory(snapshot, split, seed, 0), recipe_of(snapshot), 1, Skips()).sample_order
+
+
+def test_order_new_source_disturbs_no_permutation_and_another_seed_does(tmp_path: Path) -> None:
+    alone = make_snapshot(tmp_path / "a", {"web": 40})
+    joined = open_order(make_snapshot(tmp_path / "b", {"code": 20, "web": 40})).locate(np.arange(80))
+    expected = open_order(alone).locate(np.arange(40)).tolist()
+    assert (joined[joined >= 20] - 20).tolist() == expected
+    assert open_order(alone, seed=1).locate(np.arange(40)).tolist() != expected
+
+
+def test_order_of_nothing_is_refused_unless_nothing_is_drawn(tmp_path: Path) -> None:
+    with pytest.raises(SnapshotError, match="'empty'"):
+        open_order(make_snapshot(tmp_path / "a", {"empty": 0, "web": 5}))
+    folder = make_snapshot(tmp_path / "b", {"empty": 0, "web": 5}, weights={"empty": 0, "web": 1})
+    assert sorted(open_order(folder).locate(np.arange(5)).tolist()) == list(range(5))
+    with pytest.raises(SnapshotError, match="validation"):
+        open_order(folder, "validation")
+    order = open_order(make_snapshot(tmp_path / "c", {"web": 5}, validation={"web": 9}), "validation")
+    assert (order.num_samples, order.locate(np.arange(9)).tolist()) == (9, list(range(9)))
+    assert order.samples_of(4, num_epochs=3) == [(0, 4)]
+
+
+@pytest.mark.parametrize(("stratum", "repeats", "words"), [(None, (1, 1), "00001"), (2, (1, 1), "00001"), (0, (0, 3), "web")])
+def test_strata_without_their_shards_or_without_any_row_are_refused(
+    tmp_path: Path, stratum: int | None, repeats: tuple[int, int], words: str
+) -> None:
+    root = Root(str(make_snapshot(tmp_path, {"web": 20})))
+    snapshot = read_snapshot(root)
+    strata = Strata(column="score", bounds=(1.0,), repeats=repeats)
+    shards = [shard.model_copy(update={"stratum": 0}) for shard in snapshot.shards]
+    shards[1] = shards[1].model_copy(update={"stratum": stratum})
+    sources = {"web": snapshot.sources["web"].model_copy(update={"strata": strata})}
+    changed = snapshot.model_copy(update={"shards": tuple(shards), "sources": sources})
+    with pytest.raises(SnapshotError, match=words):
+        begin_run(Inventory(changed, "train", 17, 0), recipe_of(changed), 1, Skips())
+
+
+def publish(folder: Path, rows: dict[str, int], *, edition: dict[str, int] | None = None) -> Path:
+    """A manifest without shards: the order of a run follows from it alone. Another edition of a source has other rows."""
+    shards = [
+        ShardEntry(
+            path=f"shards/{name}/part-{number:05d}-00000.arrow",
+            source=name,
+            split="train",
+            sequences=count,
+            tokens=count,
+            documents=count,
+            bytes=count,
+            checksum=f"xxh3_128:{name}-{number}-{(edition or {}).get(name, 0)}",
+        )
+        for name, count in rows.items()
+        for number in range(3)
+    ]
+    snapshot = Snapshot(
+        name="only-a-manifest",
+        seed=5,
+        sequence_length=16,
+        shard_format="arrow",
+        tokenizer=TokenizerEntry(path="tokenizer.json", fingerprint="xxh3_128:t", vocab_size=1000, eos_id=0),
+        sources={name: SourceEntry(weight=1, max_epochs=4.5 if name == "capped" else None) for name in rows},
+        phases=(Phase(until_tokens=None, weights=dict.fromkeys(rows, 1)),),
+        exhausted="redistribute",
+        shards=tuple(shards),
+    )
+    Root(str(folder)).write_atomic(SNAPSHOT, snapshot.sealed().to_json())
+    return folder
+
+
+NAMES = ["a", "b", "c", "d", "capped", "é 世"]
+
+
+def migrated(loader: Loader, output: Path, **options: Any) -> Loader:
+    return resumed(loader, output, migrate=True, **options)
+
+
+def through_json(lineage: Lineage) -> Lineage:
+    return read_lineage(lineage_json(lineage), 3)
+
+
+def random_history(folder: Path, draw: random.Random, length: int) -> Iterator[Loader]:
+    """Loaders of one run, each migrated from the one before it: at later and at earlier steps, with other sources, rows,
+    weights, phases, batch sizes and skips."""
+    rows = {name: draw.randrange(5, 60) for name in NAMES}
+    loader = Loader(publish(folder / "0", rows), global_batch_size=4, prefetch=0)
+    yield loader
+    editions = dict.fromkeys(NAMES, 0)
+    for number in range(1, length):
+        loader.seek(draw.choice([0, loader.step, loader.step + draw.randrange(40), draw.randrange(80)]))
+        there = draw.sample(NAMES, draw.randrange(2, len(NAMES) + 1))
+        renewed = [name for name in there if draw.random() < 0.2]
+        editions.update({name: draw.randrange(3) for name in renewed})
+        output = publish(folder / str(number), {name: rows[name] for name in there}, edition=editions)
+        drawn = [{name: draw.randrange(1, 9) for name in draw.sample(there, draw.randrange(1, len(there) + 1))} for _ in "ab"]
+        mixture = drawn[0] if draw.random() < 0.6 else [(draw.randrange(16, 4000), drawn[0]), (None, drawn[1])]
+        size, skip = draw.choice([4, 4, 6]), [(start := draw.randrange(90), start + 2)]
+        loader = migrated(loader, output, mixture=mixture, restart=there, global_batch_size=size, skip=skip)
+        yield loader
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("seed", range(10))
+def test_lineage_of_a_random_history_is_equal_after_a_round_trip(tmp_path: Path, seed: int) -> None:
+    for loader in random_history(tmp_path, random.Random(seed), 9):
+        lineage = loader.batch_order.lineage
+        assert asdict(through_json(lineage)) == asdict(lineage)
+
+
+def test_lineage_of_a_source_that_started_over_and_came_back_keeps_its_count(tmp_path: Path) -> None:
+    rows = {"a": 50, "b": 50}
+    first, second = publish(tmp_path / "1", rows), publish(tmp_path / "2", rows, edition={"a": 1})
+    loader = Loader(first, global_batch_size=4, prefetch=0)
+    loader.seek(10)
+    other = migrated(loader, second, restart=["a"])
+    back = migrated(other, first)  # at the same step: of `a`, no sample was drawn since
+    for each in (other, back):
+        assert dict(each.batch_order.lineage.mixtures[1].num_drawn) == {"b": 20}
+    assert json.loads(back.state_dict()["lineage"])["mixtures"][1]["places"] == {"a": 0}
+    assert through_json(back.batch_order.lineage) == back.batch_order.lineage
+
+
+@pytest.mark.medium
+def test_state_of_many_sources_takes_about_40_bytes_a_source_and_a_migration_what_it_changes(tmp_path: Path) -> None:
+    names = [f"source-{number:03d}" for number in range(500)]
+    output = publish(tmp_path, {name: 40_000 + number for number, name in enumerate(names)})
+    loader = Loader(output, global_batch_size=64, prefetch=0)
+    sizes = [len(json.dumps(loader.state_dict()))]
+    assert sizes[0] <= 2048 + 40 * len(names)
+    weights = dict.fromkeys(names, 1)
+    for number in range(10):
+        loader.seek(loader.step + 1000)
+        weights[names[7 * number]] = 5
+        loader = migrated(loader, output, mixture=weights)
+        sizes.append(len(json.dumps(loader.state_dict())))
+    assert max(after - before for before, after in zip(sizes, sizes[1:])) <= 150
+    assert len(loader.batch_order.lineage.mixtures) == 11
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Loader]:
+    """The state of a run of six sources that changed once, whose mixture has all keys that a mixture can have; and a loader
+    that takes it."""
+    folder, rows = tmp_path_factory.mktemp("changed"), dict.fromkeys(NAMES, 40)
+    loader = Loader(publish(folder / "1", rows), global_batch_size=5, prefetch=0, skip=[(3, 4)])
+    loader.seek(10)
+    output = publish(folder / "2", {**rows, "e": 9}, edition={"a": 1})
+    options: dict[str, Any] = {"global_batch_size": 6, "mixture": [(800, {"a": 1, "b": 2}), (None, {"c": 1})]}
+    state = migrated(loader, output, restart=["a"], **options).state_dict()
+    other = Loader(output, prefetch=0, **options)
+    other.load_state_dict(state)
+    return state, other
+
+
+NONSENSE = (None, True, -1, 1.5, float("nan"), 1 << 63, "x", [], [[]], {"a": -1}, {"a": "x"}, {"unknown": 1}, [1] * 6, [1] * 8)
+
+WHERE = (
+    "sequence_length", "sources", "sources.0", "batches", "batches.1", "batches.0.0", "batches.1.0", "batches.1.1",
+    "batches.1.2", "mixtures", "mixtures.1", "mixtures.0.sample", "mixtures.1.step", "mixtures.1.exhausted",
+    "mixtures.0.phases", "mixtures.0.phases.0", "mixtures.0.phases.0.1", "mixtures.1.phases.0.1.0", "mixtures.0.data",
+    "mixtures.0.data.2", "mixtures.0.sizes", "mixtures.1.places", "skip", "skip.steps", "skip.steps.0.1", "skip.documents",
+    "skip.shards",
+)  # fmt: skip
+
+VALID: dict[str, list[Any]] = {"mixtures.0.data.2": [None], "skip.steps": [[]], "skip.shards": [{"unknown": 1}]}
+
+"""What is accepted."""
+
+
+def replaced(state: dict[str, Any], where: str, value: object) -> dict[str, Any]:
+    """The state with another value at a place of its lineage."""
+    content = json.loads(state["lineage"])
+    *parents, last = [int(name) if name.isdigit() else name for name in where.split(".")]
+    inner: Any = content
+    for name in parents:
+        inner = inner[name]
+    inner[last] = value
+    return sealed({**state, "lineage": json.dumps(content)})
+
+
+TAMPERED: list[tuple[str, Any]] = [
+    *((where, value) for where in WHERE for value in NONSENSE if value not in VALID.get(where, [])),
+    *(("sources", ["a"] * 7), ("mixtures.0.sizes", [1, 2]), ("mixtures.1.phases.0.1", {"web": 3})),
+    *(("mixtures.0", {"step": 0, "sample": 0}), ("mixtures.1.places", {"a": 10**6}), ("mixtures.0.phases.0.1", [0] * 7)),
+    *(("mixtures.1.phases.1.0", 900), ("batches.1.1", 49)),
+]
+
+
+def test_lineage_that_was_tampered_with_is_refused(changed: tuple[dict[str, Any], Loader]) -> None:
+    state, loader = changed
+    texts = ("", "{}", "[]", '{"batches": [], "mixtures": [], "skip": {}}', "nonsense")
+    states = [*(replaced(state, where, value) for where, value in TAMPERED)]
+    taken = []
+    for each in [*states, *(sealed({**state, "lineage": text}) for text in texts)]:
+        with suppress(SnapshotError):
+            loader.load_state_dict(each)
+            taken.append(each["lineage"])
+    assert not taken
+    assert loader.state_dict() == state
+
+
+def places_in(content: Any, prefix: str = "") -> Iterator[str]:
+    for name, value in content.items() if isinstance(content, dict) else enumerate(content):
+        yield f"{prefix}{name}"
+        if isinstance(value, (dict, list)):
+            yield from places_in(value, f"{prefix}{name}.")
+
+
+@pytest.mark.medium
+def test_lineage_with_any_value_replaced_is_read_or_refused_as_a_state(changed: tuple[dict[str, Any], Loader]) -> None:
+    state, loader = changed
+    for where in places_in(json.loads(state["lineage"])):
+        for value in (*NONSENSE, 0, 7, 10**6, 1 << 61, {}, {"b": 3}):
+            with suppress(SnapshotError):
+                loader.load_state_dict(replaced(state, where, value))
+    loader.load_state_dict(state)

@@ -1,35 +1,50 @@
-"""Every source stays within its bound at every prefix, for any phases, and `sample_of` inverts `assign`; caps of epochs."""
+"""Every source stays within its bound at every prefix, for any phases, by rows and by groups of rows, and `sample_of` inverts
+`assign`; caps of epochs; steps to samples and back.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.errors import SnapshotError
+from datapipe.errors import SnapshotError, UserError
+from datapipe.loader import Loader
+from datapipe.loader.order.groups import GroupedMixture
 from datapipe.loader.order.mixing import Mixture, SegmentQuotas, SplitTree
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import plan_segments
+from datapipe.loader.order.steps import BatchEra, Steps, merged
 from datapipe.shards.manifest import Phase
+from tests.support.loader_rows import resumed
+from tests.support.snapshots import make_snapshot
+
+Phases = Sequence[tuple[int | None, Mapping[str, int]]]
+
+
+def make_recipe(phases: Phases, **options: Any) -> Recipe:
+    made = tuple(Phase(until_tokens=until, weights=dict(weights)) for until, weights in phases)
+    return Recipe(sequence_length=S, phases=made, **{"max_epochs": {}, **options})
+
+
+def make_mixture(phases: Phases) -> Mixture:
+    names = sorted({name for _, weights in phases for name in weights})
+    return Mixture(make_recipe(phases), tuple(names), [10] * len(names))
+
 
 weight_lists = st.lists(st.integers(1, 2**60 - 1) | st.integers(1, 50), min_size=1, max_size=30).filter(
     lambda weights: sum(weights) < 2**62
 )
+
 S = 10
-
-
-def make_recipe(phases: Sequence[tuple[int | None, Mapping[str, int]]], **caps: float) -> Recipe:
-    made = tuple(Phase(until_tokens=until, weights=dict(weights)) for until, weights in phases)
-    return Recipe(sequence_length=S, phases=made, max_epochs=caps)
-
-
-def make_mixture(phases: Sequence[tuple[int | None, Mapping[str, int]]]) -> Mixture:
-    names = sorted({name for _, weights in phases for name in weights})
-    return Mixture(make_recipe(phases), tuple(names), [10] * len(names))
 
 
 def drawn(weights: list[int], samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -149,16 +164,17 @@ def test_mixture_at_the_end_of_each_phase_is_within_one_of_quota(num_small: int)
 
 
 def test_mixture_capped_source_stops_is_refused_or_is_redistributed() -> None:
-    sources, sizes = ("big", "small"), [1000, 10]
-    weights = [(None, {"big": 3, "small": 1})]
-    base = {"sequence_length": S, "phases": make_recipe(weights).phases, "max_epochs": {"small": 2.0}}
-    stopped = Mixture(Recipe(**base, total_tokens=500 * S), sources, sizes)
+    def of(exhausted: str, num_samples: int) -> Mixture:
+        options: dict[str, Any] = {"max_epochs": {"small": 2.0}, "total_tokens": num_samples * S, "exhausted": exhausted}
+        return Mixture(make_recipe([(None, {"big": 3, "small": 1})], **options), ("big", "small"), [1000, 10])
+
+    stopped = of("stop", 500)
     assert stopped.end is not None
     assert stopped.counts(stopped.end)[1] == 20
-    with pytest.raises(SnapshotError, match=r"'small' would pass its max_epochs, 2\.0.*exhausted: redistribute"):
-        Mixture(Recipe(**base, exhausted="refuse", total_tokens=500 * S), sources, sizes)
-    assert Mixture(Recipe(**base, exhausted="refuse", total_tokens=70 * S), sources, sizes).counts(70) == [52, 18]
-    spread = Mixture(Recipe(**base, exhausted="redistribute", total_tokens=500 * S), sources, sizes)
+    with pytest.raises(SnapshotError, match=r"'small' would pass its max_epochs, 2\.0"):
+        of("refuse", 500)
+    assert of("refuse", 70).counts(70) == [52, 18]
+    spread = of("redistribute", 500)
     assert spread.end is None
     assert spread.counts(500) == [480, 20]
     assert spread.counts(80) == [60, 20]
@@ -167,16 +183,13 @@ def test_mixture_capped_source_stops_is_refused_or_is_redistributed() -> None:
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 50), st.integers(0, 30)), min_size=1, max_size=8))
 def test_mixture_redistributing_never_passes_a_cap_and_ends_when_all_are_exhausted(sources: list[tuple[int, int]]) -> None:
-    weights = {f"s{number}": weight for number, (weight, _) in enumerate(sources)}
-    phases = make_recipe([(None, weights)]).phases
-    recipe = Recipe(sequence_length=S, phases=phases, max_epochs=dict.fromkeys(weights, 1.0), exhausted="redistribute")
-    caps = [cap for _, cap in sources]
+    weights, caps = {f"s{number}": weight for number, (weight, _) in enumerate(sources)}, [cap for _, cap in sources]
+    recipe = make_recipe([(None, weights)], max_epochs=dict.fromkeys(weights, 1.0), exhausted="redistribute")
     mixture = Mixture(recipe, tuple(weights), caps)
     assert mixture.end is not None
     assert sum(caps) - len(sources) < mixture.end <= sum(caps)
-    assigned = zip(*(column.tolist() for column in mixture.assign(np.arange(mixture.end))))
     counts = [0] * len(sources)
-    for sample, (source, ordinal) in enumerate(assigned):
+    for sample, (source, ordinal) in enumerate(zip(*(column.tolist() for column in mixture.assign(np.arange(mixture.end))))):
         assert ordinal == counts[source] < caps[source]
         assert mixture.sample_of(source, ordinal) == sample
         counts[source] += 1
@@ -184,25 +197,160 @@ def test_mixture_redistributing_never_passes_a_cap_and_ends_when_all_are_exhaust
 
 def test_mixture_cap_of_a_tiny_weight_is_reached_in_one_segment() -> None:
     """The rounding error of a tiny share is worth thousands of samples; the plan must not use a segment for each."""
-    recipe = Recipe(
-        sequence_length=S,
-        phases=(Phase(until_tokens=None, weights={"bulk": 10**15, "hair": 3}),),
-        max_epochs={"hair": 1.0},
-        exhausted="redistribute",
-    )
+    recipe = make_recipe([(None, {"bulk": 10**15, "hair": 3})], max_epochs={"hair": 1.0}, exhausted="redistribute")
     segments, _ = plan_segments(recipe, ("bulk", "hair"), 0, [0, 0], {1: 2})
     assert [dict(segment.weights) for segment in segments] == [{0: 10**15, 1: 3}, {0: 10**15}]
 
 
 def test_mixture_cap_that_no_sample_number_reaches_is_no_border() -> None:
-    recipe = Recipe(
-        sequence_length=S,
-        phases=(Phase(until_tokens=None, weights={"bulk": 1 << 40, "hair": 1}),),
-        max_epochs={"hair": 1.0},
-        exhausted="redistribute",
-    )
+    recipe = make_recipe([(None, {"bulk": 1 << 40, "hair": 1})], max_epochs={"hair": 1.0}, exhausted="redistribute")
     mixture = Mixture(recipe, ("bulk", "hair"), [10, 10**8])  # after 10^8 * 2^40 samples
     assert mixture.end is None
     assert mixture.counts(3 << 40) == [(3 << 40) - 3, 3]
     sources, ordinals = mixture.assign(np.arange(4))
     assert (sources.tolist(), ordinals.tolist()) == ([0] * 4, [0, 1, 2, 3])
+
+
+def make_groups(phases: Phases, group_rows: int, sizes: dict[str, int] | None = None, **options: Any) -> GroupedMixture:
+    """A mixture of the sources of all phases. `sizes`: rows of an epoch; `start` and `num_drawn` in `options`."""
+    names = tuple(sorted({name for _, weights in phases for name in weights}))
+    of_mixture = {name: options.pop(name) for name in ("start", "num_drawn") if name in options}
+    recipe = make_recipe(phases, group_rows=group_rows, **options)
+    return GroupedMixture(recipe, names, [(sizes or {}).get(name, 10) for name in names], **of_mixture)
+
+
+@st.composite
+def group_cases(draw: st.DrawFn) -> tuple[GroupedMixture, list[dict[str, int]], list[int], int, int, list[int]]:
+    """A mixture, its phases, their first samples, its start, the rows of a group, and the samples drawn before."""
+    names = [f"s{number}" for number in range(draw(st.integers(1, 6)))]
+    weights = st.fixed_dictionaries({name: st.sampled_from([0, 1, 1, 2, 7, 1000]) for name in names})
+    phases = draw(st.lists(weights.filter(lambda one: any(one.values())), min_size=1, max_size=5))
+    start, rows = draw(st.integers(0, 40)), draw(st.integers(2, 9))
+    num_drawn = draw(st.lists(st.integers(0, 20), min_size=len(names), max_size=len(names)))
+    ends = np.cumsum(draw(st.lists(st.integers(1, 60), min_size=len(phases), max_size=len(phases)))).tolist()
+    listed = [(end * S, one) for end, one in zip(ends[:-1], phases)] + [(None, phases[-1])]
+    mixture = make_groups(listed, rows, start=start, num_drawn=num_drawn)
+    return mixture, phases, [0, *ends[:-1]], start, rows, num_drawn
+
+
+@settings(deadline=None)
+@given(group_cases())
+def test_every_row_is_found_in_both_directions_and_groups_have_one_source(case: Any) -> None:
+    mixture, _, _, start, rows, num_drawn = case
+    samples = np.arange(start, start + 40 * rows)
+    sources, ordinals = mixture.assign(samples)
+    assert (sources.reshape(-1, rows) == sources[::rows, None]).all()
+    counts = list(num_drawn)
+    for sample, source, ordinal in zip(samples.tolist(), sources.tolist(), ordinals.tolist()):
+        assert mixture.counts(sample) == counts
+        assert ordinal == counts[source]
+        assert mixture.sample_of(source, ordinal) == sample
+        counts[source] += 1
+    assert all(mixture.sample_of(source, drawn - 1) is None for source, drawn in enumerate(num_drawn) if drawn)
+
+
+@settings(deadline=None)
+@given(group_cases())
+def test_quotas_hold_within_three_groups_over_all_phases(case: Any) -> None:
+    mixture, phases, begins, start, rows, num_drawn = case
+    shares = {name: float(drawn) for name, drawn in zip(mixture.sources, num_drawn)}
+    for sample in range(start, start + 50 * rows):
+        for name, drawn in zip(mixture.sources, mixture.counts(sample)):
+            assert abs(drawn - shares[name]) <= 4 * rows  # three, and one where a phase ends within a group
+        weights = phases[sum(begin <= sample for begin in begins) - 1]
+        for name, weight in weights.items():
+            shares[name] += weight / sum(weights.values())
+
+
+def test_groups_of_one_row_are_the_rows_of_a_mixture() -> None:
+    phases: Phases = [(S * 33, {"a": 5, "b": 2}), (None, {"a": 1, "b": 1, "c": 4})]
+    for mine, theirs in zip(make_groups(phases, 1).assign(np.arange(200)), make_mixture(phases).assign(np.arange(200))):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(("exhausted", "end"), [("stop", 41), ("redistribute", None)])
+def test_caps_count_rows(exhausted: Any, end: int | None) -> None:
+    options: dict[str, Any] = {"max_epochs": {"a": 2.1}, "sizes": {"a": 10, "b": 50}}
+    mixture = make_groups([(None, {"a": 1, "b": 1})], 4, exhausted=exhausted, **options)
+    sources, ordinals = mixture.assign(np.arange(400))
+    assert mixture.end is None if end is None else (sources[mixture.end or 0], ordinals[mixture.end or 0]) == (0, 21)
+    if exhausted == "redistribute":
+        assert Counter(sources.tolist())[0] == 20  # five groups of four, of 21 rows
+    with pytest.raises(SnapshotError, match="source 'a' would pass its max_epochs"):
+        make_groups([(None, {"a": 1, "b": 1})], 4, exhausted="refuse", **options)
+
+
+def test_run_ends_where_every_capped_source_has_given_its_groups() -> None:
+    options: dict[str, Any] = {"exhausted": "redistribute", "max_epochs": {"a": 1, "b": 1}, "sizes": {"a": 10, "b": 50}}
+    mixture = make_groups([(None, {"a": 1, "b": 1})], 4, start=7, num_drawn=[3, 4], **options)
+    assert mixture.end == 7 + 4 + 44
+    assert mixture.counts(mixture.end) == [3 + 4, 4 + 44]
+
+
+def test_state_of_other_groups_is_refused_without_migrate(tmp_path: Path) -> None:
+    output = make_snapshot(tmp_path, {"code": 31, "web": 83}, weights={"code": 1, "web": 3})
+    plain, grouped = (Loader(output, global_batch_size=6, prefetch=0, group_rows=rows) for rows in (1, 6))
+    assert json.loads(grouped.state_dict()["lineage"])["mixtures"][0]["group_rows"] == 6
+    assert "group_rows" not in plain.state_dict()["lineage"]
+    for loader, rows in ((grouped, 1), (plain, 3)):
+        with pytest.raises(SnapshotError, match=r"group_rows .*migrate=True"):
+            resumed(loader, output, group_rows=rows)
+
+
+FIRST = BatchEra(step=0, sample=0, size=3)
+
+ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)).map(lambda one: (one[0], one[0] + one[1])), max_size=5)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 9), st.booleans()), max_size=3),
+    st.integers(0, 90) | st.none(),
+    st.booleans(),
+)
+def test_samples_and_steps_are_those_of_a_simulation(
+    changes: list[tuple[int, int, bool]], num_samples: int | None, drop_last: bool
+) -> None:
+    """Each change: after so many steps, batches of another size; the last step before may be smaller."""
+    eras, batches, sample = [FIRST], list[tuple[int, int]](), 0
+    for count, size, is_smaller in changes:
+        batches += [(sample + at * eras[-1].size, sample + (at + 1) * eras[-1].size) for at in range(count)]
+        if is_smaller and eras[-1].size > 1:
+            batches[-1] = (batches[-1][0], batches[-1][1] - 1)
+        sample = batches[-1][1]
+        eras.append(BatchEra(step=len(batches), sample=sample, size=size))
+    end = sample + 40 if num_samples is None else sample + num_samples
+    size = eras[-1].size
+    batches += [(start, min(start + size, end)) for start in range(sample, end, size)]
+    if num_samples is None or drop_last:
+        batches = [batch for batch in batches if batch[0] < sample or batch[1] - batch[0] == size]
+    steps = Steps(eras, (), None if num_samples is None else end, drop_last=drop_last)
+    assert [steps.samples(step) for step in range(len(batches))] == batches
+    step_of = {sample: step for step, batch in enumerate(batches) for sample in range(*batch)}
+    assert all(steps.step_of(sample) == step for sample, step in step_of.items())
+    if num_samples is not None:
+        assert steps.num_steps == len(batches)
+        assert steps.num_dropped == end - len(step_of)
+        assert [steps.step_of(sample) for sample in range(len(step_of), end + 2)] == [None] * (end + 2 - len(step_of))
+    else:
+        assert (steps.num_steps, steps.num_dropped) == (None, 0)
+
+
+@given(ranges, st.integers(0, 40), st.integers(0, 12))
+def test_skipped_steps_are_left_out_and_all_others_kept(skip: list[tuple[int, int]], step: int, count: int) -> None:
+    steps = Steps([FIRST], skip, None, drop_last=True)
+    left_out = {one for start, stop in skip for one in range(start, stop)}
+    there = [one for one in range(step, 120) if one not in left_out]
+    assert steps.next(step) == there[0]
+    assert steps.advance(step, count) == there[count]
+    assert steps.is_skipped(step) == (step in left_out)
+    assert steps.before(step) == max((one for one in range(step) if one not in left_out), default=-1)
+    finite = Steps([FIRST], skip, 3 * step, drop_last=True)
+    assert finite.num_batches == len([one for one in range(step) if one not in left_out])
+    assert steps.samples(there[0]) == (3 * there[0], 3 * there[0] + 3)
+
+
+def test_ranges_are_merged_and_wrong_ones_refused() -> None:
+    assert merged([(7, 9), (1, 3), (3, 4), (8, 12)]) == ((1, 4), (7, 12))
+    for wrong in ((3, 3), (5, 2), (-1, 2), (1.5, 3), (1, 2, 3), (3, 1 << 60), 4):
+        with pytest.raises(UserError):
+            merged([wrong])  # type: ignore[list-item]

@@ -20,15 +20,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from datapipe.errors import UserError
 from datapipe.loader import Loader
-from datapipe.loader.order.state import sealed
 from tests.support.late_import import late_import
 from tests.support.loader_rows import first_tokens, steps_of
-from tests.support.snapshots import make_snapshot
 
 loader_torch = late_import("datapipe.loader.torch")
 device = late_import("datapipe.loader.device")
@@ -40,9 +37,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning"),
 ]
 
-S = 16
+
 NUM_STEPS = 15
+
 OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "step")}
+
 WORKERS: dict[str, dict[str, Any]] = {
     "none": {"num_workers": 0},
     "two": {"num_workers": 2},
@@ -68,6 +67,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "device, workers none": lambda output: on_device(output, **WORKERS["none"]),
     "device, workers persistent": lambda output: on_device(output, **WORKERS["persistent"]),
 }
+
 OPERATIONS = ("loop", "loop", "loops", "nothing", "load", "move", "copy")
 
 
@@ -151,31 +151,6 @@ def test_saving_and_loading_a_state_starts_no_thread_and_no_process(output: Path
     assert threads_and_workers() == before
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_any_history_of_ranks_workers_and_batch_sizes_hands_out_each_row_once_in_order(tmp_path: Path, seed: int) -> None:
-    """Elastic training: all of them change at each restart. Between restarts, ranks take turns as they like."""
-    generator = np.random.default_rng(seed)
-    folder = make_snapshot(tmp_path, {"code": 31, "web": 83})
-    expected = first_tokens(islice(Loader(folder, global_batch_size=1), 400))
-    found, state = list[int](), None
-    for _ in range(5):
-        world, size, num_steps = (int(generator.integers(1, stop)) for stop in (4, 9, 7))
-        ranks = []
-        for rank in range(world):
-            workers = {"num_workers": int(generator.integers(0, 4))}
-            options = {**OPTIONS, "global_batch_size": size, "rank": rank, "world_size": world}
-            ranks.append(loader_torch.dataloader(folder, **options, **workers))
-            if state is not None:
-                ranks[-1].load_state_dict(state)
-        parts = [list(islice(rank, num_steps)) for rank in ranks]
-        found += first_tokens(part for step in zip(*parts, strict=True) for part in step)
-        states = [json.dumps(rank.state_dict(), sort_keys=True) for rank in ranks]
-        assert len(set(states)) == 1
-        state = json.loads(states[0])
-    assert found == expected[: len(found)]
-
-
 @pytest.mark.parametrize("workers", ["two", "persistent"])
 def test_worker_that_is_killed_is_told_and_costs_no_batch(output: Path, workers: str) -> None:
     before = set(multiprocessing.active_children())
@@ -190,26 +165,6 @@ def test_worker_that_is_killed_is_told_and_costs_no_batch(output: Path, workers:
         found.extend(batch["step"] for batch in batches)
     assert loader.step == loader.state_dict()["step"] == len(found)
     assert found + steps_of(loader) == list(range(NUM_STEPS))
-
-
-@pytest.mark.parametrize("num_workers", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_more_workers_than_batches_hand_out_each_batch_once(output: Path, num_workers: int) -> None:
-    loader = counting(output, num_workers=num_workers)
-    loader.load_state_dict(sealed({**loader.state_dict(), "step": NUM_STEPS - 2}))
-    assert steps_of(loader) == [NUM_STEPS - 2, NUM_STEPS - 1]
-    assert steps_of(loader) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("world_size", [1, 4])
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_source_of_one_row_fills_the_batches_of_any_world(tmp_path: Path, world_size: int, num_workers: int) -> None:
-    folder = make_snapshot(tmp_path, {"web": 1})
-    options = {"global_batch_size": 8, "world_size": world_size, "num_workers": num_workers}
-    for rank in range(world_size):
-        batches = list(islice(loader_torch.dataloader(folder, **options, rank=rank), 3))
-        assert [batch["input_ids"].shape for batch in batches] == [(8 // world_size, S)] * 3
-        assert len(set(first_tokens(batches))) == 1
 
 
 @pytest.fixture

@@ -1,23 +1,31 @@
-"""The fields of a batch, against plain Python over the same pieces."""
+"""The fields of a batch and its counts over all ranks, against plain Python; and the memory that batches are built in."""
 
 from __future__ import annotations
 
+import shutil
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from datapipe.errors import UserError
 from datapipe.loader import Loader
+from datapipe.loader.buffers import BufferPool
 from datapipe.loader.field_table import FIELDS
-from datapipe.loader.share import Mesh
+from datapipe.loader.share import Mesh, RaggedRanksWarning
 from tests.oracles import batch as oracle
 from tests.support.snapshots import make_snapshot, source_hash
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
+
 S = 16
-PIECES = ("piece_offsets", "piece_lengths", "piece_starts", "document_keys")
+
+OF_PIECES = ("piece_offsets", "piece_lengths", "piece_starts", "document_keys")
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +60,7 @@ def test_fields_equal_their_oracles(output: Path, dtype: str) -> None:
 
 
 def test_pieces_name_the_documents_of_their_rows(output: Path) -> None:
-    batch = Loader(output, global_batch_size=9, fields=("input_ids", "sources", *PIECES)).batch(4)
+    batch = Loader(output, global_batch_size=9, fields=("input_ids", "sources", *OF_PIECES)).batch(4)
     for row, source in enumerate(batch["sources"].tolist()):
         at = 0
         for piece in range(batch["piece_offsets"][row], batch["piece_offsets"][row + 1]):
@@ -106,3 +114,174 @@ def test_batches_that_are_kept_are_never_written_to_again(output: Path) -> None:
     for batch, before in zip(kept, then):
         for field, value in before.items():
             np.testing.assert_array_equal(batch[field], value)
+
+
+SHAPE = (64, 256)
+
+CONTEXT = Mesh(data_rank=0, data_size=1, context_rank=1, context_size=2, layout="zigzag")
+
+
+def address_of(array: np.ndarray) -> int:
+    return array.__array_interface__["data"][0]
+
+
+def test_empty_array_without_references_is_reused() -> None:
+    pool = BufferPool()
+    first = pool.empty(SHAPE, np.int64)
+    address = address_of(first)
+    other = pool.empty(SHAPE, np.int64)
+    assert address_of(other) != address
+    del first
+    again = pool.empty(SHAPE, np.int64)
+    assert (address_of(again), again.shape, again.dtype) == (address, SHAPE, np.int64)
+    assert pool.num_bytes == 2 * 64 * 256 * 8
+
+
+def test_empty_views_of_any_kind_keep_their_memory() -> None:
+    pool = BufferPool()
+    views = [
+        pool.empty(SHAPE, np.int64)[3:5],
+        memoryview(pool.empty(SHAPE, np.int64)),
+        pool.empty(SHAPE, np.int64).reshape(-1)[7:].view(np.uint8)[::2],
+        np.frombuffer(pool.empty(SHAPE, np.int64), np.uint32),
+        np.from_dlpack(pool.empty(SHAPE, np.int64)),
+    ]
+    pages = {address_of(np.asarray(view)) // 4096 for view in views}
+    assert len(pages) == len(views)
+    before = [np.array(view) for view in views]
+    for _ in range(20):
+        pool.empty(SHAPE, np.int64)[:] = -77
+    for view, then in zip(views, before):
+        np.testing.assert_array_equal(np.asarray(view), then)
+
+
+def test_empty_from_many_threads_never_overlap() -> None:
+    pool = BufferPool()
+
+    def fill(number: int) -> bool:
+        arrays = [pool.empty(SHAPE, np.int64) for _ in range(3)]
+        for at, array in enumerate(arrays):
+            array[:] = 10 * number + at
+        return all(bool((array == 10 * number + at).all()) for at, array in enumerate(arrays))
+
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(fill, range(400)))
+    assert pool.num_bytes <= 8 * 3 * 64 * 256 * 8
+
+
+def test_empty_other_sizes_and_more_than_the_limit_are_not_kept() -> None:
+    size = 64 * 256 * 8
+    pool = BufferPool(most_bytes=3 * size)
+    held = [pool.empty(SHAPE, np.int64) for _ in range(5)]
+    assert pool.num_bytes == 3 * size
+    del held
+    large = pool.empty((2, *SHAPE), np.int64)
+    assert pool.num_bytes == 2 * size
+    assert pool.empty((4,), np.int64).base is None
+    del large
+
+
+@pytest.mark.parametrize("options", [{}, {"rank": 1, "world_size": 3}, {"mesh": CONTEXT}])
+def test_tokens_of_every_batch_are_aligned_to_64_bytes(output: Path, options: dict[str, Any]) -> None:
+    fields = ("input_ids", "labels", "position_ids", "segment_ids")
+    for prefetch in (0, 16):
+        loader = Loader(output, global_batch_size=70, prefetch=prefetch, fields=fields, dtype="int32", **options)
+        for batch in islice(loader, 20):
+            assert [batch[field].ctypes.data % 64 for field in fields] == [0, 0, 0, 0]
+
+
+COUNTED = ("labels", "document_keys", "global_rows", "global_target_tokens")
+
+
+@pytest.fixture(scope="module")
+def ending(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("snapshot")
+    return make_snapshot(folder, {"code": 31, "web": 83}, validation={"web": 21}, total_tokens=16 * 100)
+
+
+def counted(labels: np.ndarray, kind: str) -> int:
+    """The labels that a loss counts; a model that shifts them itself has no use for the first of a row."""
+    return int(((labels if kind == "shifted" else labels[:, 1:]) != -100).sum())
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("balance", ["rows", "attention"])
+@pytest.mark.parametrize("kind", ["shifted", "unshifted"])
+@pytest.mark.parametrize("world_size", [1, 2, 5])
+def test_counts_of_every_rank_are_those_of_the_labels_of_all_ranks(
+    ending: Path, world_size: int, kind: Any, balance: Any
+) -> None:
+    left_out = Loader(ending, global_batch_size=9, fields=COUNTED).batch(2)["document_keys"][3].tobytes().hex()
+    for more in ({}, {"skip_documents": (left_out,)}, {"split": "validation"}, {"drop_last": False, "skip": [(2, 10)]}):
+        options: dict[str, Any] = {"global_batch_size": 9, "labels": kind, "balance": balance, **more}
+        ranks = [Loader(ending, rank=rank, world_size=world_size, fields=COUNTED, **options) for rank in range(world_size)]
+        alone = Loader(ending, fields=("global_target_tokens",), **options)
+        for part_alone, *parts in zip(*(islice(rank, 4) for rank in [alone, *ranks]), strict=True):
+            rows = sum(len(part["labels"]) for part in parts)
+            targets = sum(counted(part["labels"], kind) for part in parts)
+            assert [(part["global_rows"], part["global_target_tokens"]) for part in parts] == [(rows, targets)] * world_size
+            assert part_alone == {"global_target_tokens": targets}
+            assert all(type(part[field]) is int for part in parts for field in COUNTED[2:])
+
+
+def test_counts_of_a_context_group_are_those_of_whole_rows(ending: Path) -> None:
+    whole = Loader(ending, global_batch_size=9, fields=COUNTED).batch(3)
+    for rank in range(2):
+        mesh = Mesh(data_rank=1, data_size=3, context_rank=rank, context_size=2, layout="zigzag")
+        part = Loader(ending, global_batch_size=9, mesh=mesh, fields=COUNTED).batch(3)
+        assert (part["global_rows"], part["global_target_tokens"]) == (9, whole["global_target_tokens"])
+
+
+def test_counts_of_replaced_rows_are_the_same_on_every_rank(ending: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(ending, damaged)
+    sorted(damaged.glob("shards/web/train-*"))[2].unlink()
+    ranks = [
+        Loader(damaged, global_batch_size=9, rank=rank, world_size=2, fields=COUNTED, on_corrupt="replace") for rank in range(2)
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        batches = [[rank.batch(step) for rank in ranks] for step in range(11)]
+    for parts in batches:
+        targets = sum(counted(part["labels"], "shifted") for part in parts)
+        assert [part["global_target_tokens"] for part in parts] == [targets, targets]
+
+
+@pytest.mark.parametrize(("size", "world_size", "nearest"), [(8, 3, "6 or 9"), (2, 3, "3"), (9, 4, "8 or 12")])
+def test_ragged_ranks_are_warned_of_once_by_one_rank_and_refused_where_even(
+    ending: Path, size: int, world_size: int, nearest: str
+) -> None:
+    ranks: list[dict[str, int]] = [{"rank": rank, "world_size": world_size} for rank in range(world_size)]
+    with pytest.warns(RaggedRanksWarning, match=f"Use {nearest} rows") as caught:
+        loaders = [Loader(ending, global_batch_size=size, **rank) for rank in ranks]
+    for loader in loaders:
+        loader.load_state_dict(loader.state_dict())  # warns of nothing
+    assert len(caught) == 1
+    for rank in ranks:
+        with pytest.raises(UserError, match=nearest):
+            Loader(ending, global_batch_size=size, even=True, **rank)
+
+
+def test_equal_shares_and_scaled_losses_are_not_warned_of(ending: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        Loader(ending, global_batch_size=9, world_size=3)
+        Loader(ending, batch_size=5, world_size=3)
+        Loader(ending, global_batch_size=8, world_size=3, fields=COUNTED)
+
+
+def test_even_refuses_a_last_batch_that_ranks_cannot_share(ending: Path) -> None:
+    Loader(ending, split="validation", global_batch_size=7, world_size=7, even=True)  # 21 rows
+    Loader(ending, global_batch_size=9, world_size=3, even=True)  # the last 1 of 100 rows is dropped
+    Loader(ending, global_batch_size=8, world_size=4, drop_last=False, even=True)  # 100 rows: 4 in the last batch
+    with pytest.raises(UserError, match="step 11, the last, has 1 rows for 3 ranks"):
+        Loader(ending, global_batch_size=9, world_size=3, drop_last=False, even=True)
+    with pytest.raises(UserError, match="step 2, the last, has 5 rows for 4 ranks"):
+        Loader(ending, split="validation", global_batch_size=8, world_size=4, even=True)
+
+
+def test_even_refuses_a_state_after_which_the_last_batch_is_ragged(ending: Path) -> None:
+    before = Loader(ending, split="validation", global_batch_size=1)
+    before.seek(1)
+    with pytest.raises(UserError, match="6 rows for 7 ranks"):
+        Loader(ending, split="validation", global_batch_size=7, world_size=7, even=True).load_state_dict(before.state_dict())

@@ -1,15 +1,18 @@
-"""Prefetch to the device: the same batches in the same order, at most `depth` pending; states count those handed out."""
+"""Prefetch to the device: the same batches in order, at most `depth` pending; states count those handed out.
+
+Loaders in checkpoints of torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from datapipe.errors import UserError
+from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from tests.support.late_import import late_import
 from tests.support.loader_rows import first_tokens, steps_of
@@ -19,10 +22,18 @@ torch = late_import("torch")
 torch_data = late_import("torch.utils.data")
 device = late_import("datapipe.loader.device")
 loader_torch = late_import("datapipe.loader.torch")
+dcp = late_import("torch.distributed.checkpoint")
+stateful_dataloader = late_import("torchdata.stateful_dataloader")
 
-pytestmark = pytest.mark.needs("torch")
+pytestmark = [
+    pytest.mark.needs("torch"),
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled"),  # that is what no_dist=True asks for
+    pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # StatefulDataLoader of torchdata 0.11 under newer torch
+]
+
 
 S = 16
+
 ALL_FIELDS = ("input_ids", "labels", "cu_seqlens", "piece_offsets", "document_keys", "sources", "step")
 
 
@@ -126,3 +137,55 @@ def test_batches_on_a_gpu_are_the_same_while_it_is_busy(output: Path) -> None:
         sums.append({"input_ids": batch["input_ids"] + 0})
         del batch
     assert first_tokens(sums) == first_tokens(Loader(output, global_batch_size=4))
+
+
+KINDS: dict[str, Callable[..., Any]] = {
+    "Loader": Loader,
+    "dataloader": lambda *output, **options: loader_torch.dataloader(*output, num_workers=0, **options),
+    "workers": lambda *output, **options: loader_torch.dataloader(*output, **options, num_workers=2),
+    "device": lambda *output, **options: device.prefetch_to_device(Loader(*output, **options), "cpu", 4),
+}
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("kind", KINDS)
+def test_checkpoint_of_torch_restores_the_position_and_the_changes_of_a_history(
+    output: Path, tmp_path: Path, kind: str
+) -> None:
+    """A fresh loader has a shorter history than the saved one, and torch loads into what it has."""
+
+    def load(loader: Any) -> None:
+        dcp.load({"loader": loader}, checkpoint_id=tmp_path, no_dist=True)
+
+    before = Loader(output, global_batch_size=4, fields=("input_ids", "step"))
+    steps_of(before, 2)
+    options: dict[str, Any] = {"global_batch_size": 6, "fields": ("input_ids", "step")}
+    loader = KINDS[kind](output, **options, skip=[(4, 6)])
+    assert isinstance(loader, dcp.stateful.Stateful)
+    loader.load_state_dict(before.state_dict())
+    assert steps_of(loader, 4) == [2, 3, 6, 7]
+    dcp.save({"loader": loader, "weights": torch.arange(3.0)}, checkpoint_id=tmp_path, no_dist=True)
+    for other in ("Loader", kind):
+        restored = KINDS[other](output, **options)
+        load(restored)
+        assert restored.state_dict() == loader.state_dict()
+        assert steps_of(restored, 2) == [8, 9]
+    whole, rank = Loader(output, **options), Loader(output, rank=1, world_size=2, **options)
+    for each in (whole, rank):
+        load(each)
+    assert first_tokens([rank.batch(1)]) == first_tokens([before.batch(1)])[2:]
+    assert first_tokens([next(rank)]) == first_tokens([next(whole)])[3:]
+    with pytest.raises(SnapshotError):
+        load(Loader(output, global_batch_size=6, seed=3))
+
+
+@pytest.mark.needs("torchdata")
+def test_stateful_data_loader_behind_prefetch_to_device_counts_batches_handed_out(output: Path) -> None:
+    def open_batches() -> Any:
+        dataset = loader_torch.StreamingDataset(output, global_batch_size=6, fields=("step",))
+        return device.prefetch_to_device(stateful_dataloader.StatefulDataLoader(dataset, batch_size=None), "cpu", 3)
+
+    batches, restored = open_batches(), open_batches()
+    assert steps_of(batches, 5) == [0, 1, 2, 3, 4]
+    restored.load_state_dict(batches.state_dict())
+    assert next(restored)["step"] == 5

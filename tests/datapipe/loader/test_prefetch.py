@@ -1,4 +1,4 @@
-"""Batches are built ahead, handed out in order, and no thread leaks."""
+"""Batches are built ahead and handed out once, in order, to any number of threads; no thread leaks or waits for ever."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.errors import CorruptionError
 from datapipe.loader import Loader, prefetch
 from datapipe.loader.prefetch import Prefetcher
+from datapipe.service.serve import Running, ServeOptions
 from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.medium
@@ -39,10 +40,6 @@ def _frozen_heap() -> Iterator[None]:
     gc.freeze()
     yield
     gc.unfreeze()
-
-
-def each(build: Callable[[int], Any]) -> Callable[[Sequence[int]], list[Any]]:
-    return lambda steps: [build(step) for step in steps]
 
 
 def prefetch_threads() -> set[threading.Thread]:
@@ -118,40 +115,6 @@ def test_take_gives_each_step_in_its_turn_and_builds_no_other(
         assert set(built) == set(taken)
 
 
-def test_take_error_within_a_chunk_comes_in_its_turn() -> None:
-    def build(step: int) -> int:
-        if step == 21:
-            raise OSError("the disk is broken")
-        return step
-
-    ahead = Prefetcher(each(build), 16, successor=lambda step: step + 1)
-    assert [ahead.take(step) for step in range(21)] == list(range(21))
-    for _ in range(2):
-        with pytest.raises(OSError, match="broken"):
-            ahead.take(21)
-    assert ahead.take(22) == 22
-    ahead.close()
-
-
-@pytest.mark.parametrize("depth", [0, 8])
-def test_counts_tell_batches_bytes_and_seconds(depth: int) -> None:
-    gate = threading.Event()
-
-    def build_many(steps: Sequence[int]) -> list[Any]:
-        gate.wait(0.02)
-        return [{"x": np.zeros(5, np.int64), "step": step} for step in steps]
-
-    ahead = Prefetcher(build_many, depth, successor=lambda step: step + 1 if step < 29 else None)
-    for step in range(30):
-        ahead.take(step)
-    counts = ahead.counts
-    ahead.close()
-    assert (counts.batches, counts.bytes) == (30, 30 * 40)
-    assert counts.build_s >= 0.1
-    assert counts.wait_s > 0.02
-    assert (counts.ready_sum > 0) == (depth > 0)
-
-
 def test_threads_start_at_the_first_batch_and_end_with_the_iterator_or_the_data(tmp_path: Path) -> None:
     loader = Loader(make_snapshot(tmp_path, {"web": 40}, total_tokens=16 * 40), global_batch_size=4, prefetch=3)
     batches = iter(loader)
@@ -165,81 +128,142 @@ def test_threads_start_at_the_first_batch_and_end_with_the_iterator_or_the_data(
     assert not prefetch_threads()
 
 
-def run_program(folder: Path, *lines: str) -> None:
-    """Runs a program over an output in a fresh interpreter. It must exit with 0 and print nothing."""
-    opened = f"import os, warnings\nfrom datapipe.loader import Loader\nloader = Loader({str(folder)!r}, global_batch_size=4)\n"
-    paths = os.pathsep.join([str(Path(__file__).resolve().parents[3]), *sys.path])
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::RuntimeWarning", "-c", opened + "\n".join(lines)],  # kernels overflow on purpose
-        check=False,
-        timeout=120,
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
+FORKS = """
+import os, sys, warnings
+from datapipe.loader import Loader
+batches = iter(Loader(sys.argv[1], global_batch_size=4))
+next(batches)
+warnings.simplefilter("ignore")
+if os.fork() == 0:
+    try:
+        next(batches)
+    except Exception as error:
+        os._exit(7 if "before a fork" in str(error) else 1)
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 7
+"""
+
+
+@pytest.mark.slow
+def test_interpreter_with_an_open_iterator_exits_and_a_copy_by_a_fork_is_refused(tmp_path: Path) -> None:
+    output = make_snapshot(tmp_path, {"web": 40})
+    command = [sys.executable, "-W", "ignore::RuntimeWarning", "-c", FORKS, str(output)]  # kernels overflow on purpose
+    done = subprocess.run(command, check=False, timeout=120, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-
-
-@pytest.mark.slow
-def test_interpreter_with_an_open_iterator_exits(tmp_path: Path) -> None:
-    run_program(make_snapshot(tmp_path, {"web": 40}), "batches = iter(loader)", "next(batches)")
-
-
-@pytest.mark.slow
-def test_iterator_copied_by_a_fork_is_refused(tmp_path: Path) -> None:
-    run_program(
-        make_snapshot(tmp_path, {"web": 40}),
-        "batches = iter(loader)",
-        "next(batches)",
-        "warnings.simplefilter('ignore')",
-        "if os.fork() == 0:",
-        "    try:",
-        "        next(batches)",
-        "    except Exception as error:",
-        "        os._exit(7 if 'before a fork' in str(error) else 1)",
-        "assert os.waitstatus_to_exitcode(os.wait()[1]) == 7",
-    )
-
-
-def test_error_in_a_thread_names_the_shard(tmp_path: Path) -> None:
-    loader = Loader(make_snapshot(tmp_path, {"web": 40}, rows_per_shard=50), global_batch_size=4)
-    shard = tmp_path / "shards/web/train-0000-00000.arrow"
-    shard.write_bytes(shard.read_bytes()[:-100])
-    with pytest.raises(CorruptionError) as caught:
-        next(iter(loader))
-    assert any("shards/web/train-0000-00000.arrow" in note for note in caught.value.__notes__)
-    gc.collect()
-    assert not prefetch_threads()
 
 
 def test_several_threads_may_ask_one_loader(tmp_path: Path) -> None:
     loader = Loader(make_snapshot(tmp_path, {"code": 30, "web": 60}), global_batch_size=6)
     expected = [loader.batch(step)["input_ids"] for step in range(40)]
-    wrong: list[int] = []
-
-    def read() -> None:
-        wrong.extend(step for step in range(40) if not np.array_equal(loader.batch(step)["input_ids"], expected[step]))
-
-    threads = [threading.Thread(target=read) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda step: loader.batch(step)["input_ids"], [*range(40)] * 4))
+    assert all(map(np.array_equal, found, expected * 4))
     assert len(list(islice(loader, 3))) == 3
 
 
-@pytest.mark.slow
-def test_child_of_a_fork_waits_for_no_lock_of_the_parents_threads(tmp_path: Path) -> None:
-    run_program(
-        make_snapshot(tmp_path, {"web": 20}, sequence_length=4096, shard_format="parquet"),
-        "import signal",
-        "from datapipe.shards import reader",
-        "expected = loader.batch(3)['labels'].tolist()",
-        "with reader._CACHE._lock, loader._builder._pool._lock, loader._reader._lock:",  # as if threads were at work
-        "    child = os.fork()",
-        "    if child == 0:",
-        "        signal.alarm(30)",
-        "        os._exit(7 if loader.batch(3)['labels'].tolist() == expected else 1)",
-        "    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7",
-    )
+OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "step"), "drop_last": True}
+
+NUM_STEPS, NUM_THREADS = 150, 4
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("snapshot")
+    return make_snapshot(folder, {"code": 400, "web": 400}, max_epochs={"code": 1, "web": 1}, validation={"web": 600})
+
+
+def taken(take: Callable[[int], Iterable[Any]], num_threads: int = NUM_THREADS) -> list[tuple[int, list[int]]]:
+    """Steps and first tokens of all batches that the threads took, sorted; one error of a thread fails the test."""
+    begin = threading.Barrier(num_threads)
+
+    def run(number: int) -> list[tuple[int, list[int]]]:
+        begin.wait()
+        return [(int(batch["step"]), batch["input_ids"][:, 0].tolist()) for batch in take(number)]
+
+    with ThreadPoolExecutor(num_threads) as threads:
+        return sorted(each for taken in threads.map(run, range(num_threads), timeout=120) for each in taken)
+
+
+def expected(output: Path, num_steps: int = NUM_STEPS, **options: Any) -> list[tuple[int, list[int]]]:
+    batches = islice(Loader(output, **{**OPTIONS, **options}), num_steps)
+    return [(batch["step"], batch["input_ids"][:, 0].tolist()) for batch in batches]
+
+
+WAYS: list[Callable[[Loader], Iterator[Any]]] = [iter, lambda loader: iter(loader.__next__, None)]
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 16])
+def test_iterators_and_next_in_several_threads_give_each_batch_once(output: Path, prefetch: int) -> None:
+    for ways in ([WAYS[1]], WAYS):
+        loader = Loader(output, prefetch=prefetch, **OPTIONS)
+        assert taken(lambda number, ways=ways, loader=loader: ways[number % len(ways)](loader)) == expected(output, 10_000)
+        assert loader.state_dict()["step"] == loader.num_steps
+
+
+@pytest.mark.parametrize("split", ["train", "validation"])
+def test_one_iterator_in_several_threads_gives_each_batch_once(output: Path, split: Any) -> None:
+    options = {"split": split, "drop_last": None}
+    batches = iter(Loader(output, **OPTIONS | options))
+    assert taken(lambda _: batches) == expected(output, 10_000, **options)
+
+
+def test_states_and_seeks_beside_a_thread_that_takes_lose_no_batch(output: Path) -> None:
+    loader, steps = Loader(output, prefetch=4, **OPTIONS), []
+
+    def take(number: int) -> Iterator[Any]:
+        for step in range(40):
+            if number:
+                steps.append(loader.state_dict()["step"])
+                loader.load_state_dict(loader.state_dict(min(step, steps[-1])))
+            else:
+                yield next(loader)
+
+    by_step = dict(expected(output, 10_000))
+    assert all(by_step[step] == rows for step, rows in taken(take, 2))
+    assert all(0 <= step <= NUM_STEPS for step in steps)
+
+
+@pytest.mark.medium
+def test_next_of_a_service_from_several_threads_gives_each_batch_once(output: Path, tmp_path: Path) -> None:
+    server = Running([f"web={output}"], ServeOptions(port=0, tells_files=False, cache_folder=str(tmp_path)))
+    for depth in (0, 8):
+        loader = Loader(f"{server.location}/web", prefetch=depth, **OPTIONS)
+        found = taken(lambda _, take=loader.__next__: islice(iter(take, None), NUM_STEPS // NUM_THREADS))
+        loader.close()
+        assert found == expected(output, len(found))
+    server.close()
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("num_workers", [None, 0, pytest.param(2, marks=pytest.mark.medium)])
+def test_torch_iterators_in_several_threads_give_each_batch_once(output: Path, num_workers: int | None) -> None:
+    from datapipe.loader.device import prefetch_to_device
+    from datapipe.loader.torch import dataloader
+
+    if num_workers is None:
+        batches = prefetch_to_device(Loader(output, **OPTIONS), "cpu", depth=3)
+    else:
+        batches = iter(dataloader(output, num_workers=num_workers, **OPTIONS))
+    count = NUM_STEPS // NUM_THREADS
+    assert taken(lambda _: islice(batches, count)) == expected(output, count * NUM_THREADS)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process.*fork:DeprecationWarning")
+def test_fork_while_another_thread_takes_leaves_the_child_a_loader(output: Path) -> None:
+    loader = Loader(output, prefetch=0, **OPTIONS)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with loader.turns.lock:
+            begun.set()
+            go_on.wait(timeout=60)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    assert begun.wait(timeout=60)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if next(loader)["step"] == 0 else 1)
+    go_on.set()
+    holder.join(timeout=60)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -1,25 +1,33 @@
-"""Rows by address, in the order of the request, from any shards."""
+"""Rows by address, in the order of the request, from any shards; damaged ones are named or replaced."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import tracemalloc
+import warnings
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from datapipe.errors import CorruptionError
-from datapipe.loader import reading
+from datapipe.loader import Loader, reading
 from datapipe.loader.order.layout import plan_layout
 from datapipe.loader.reading import LocalCopy, RowReader
 from datapipe.shards import writer
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.writer import ShardFormat
 from datapipe.storage import Root
+from tests.support.loader_rows import assert_joined
 from tests.support.packed_shards import RemoteRoot
 from tests.support.snapshots import make_snapshot
+
+pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
+
 
 S = 16
 
@@ -57,13 +65,22 @@ def test_read_rows_come_in_the_order_of_the_request(tmp_path: Path) -> None:
         np.testing.assert_array_equal(rows.starts[pieces], one_by_one[address].starts)
 
 
-def test_read_more_shards_than_may_be_open_reads_them_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.medium
+def test_read_more_shards_than_may_be_open_reads_them_all_from_many_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reading, "MAX_MAPPED_SHARDS", 2)
-    reader = open_reader(make_snapshot(tmp_path, {"a": 40}, rows_per_shard=3))
-    for _ in range(2):
-        assert ((reader.read(np.arange(39, -1, -1)).tokens[:, 0] - 1) // S).tolist() == list(range(39, -1, -1))
+    reader = open_reader(make_snapshot(tmp_path, {"a": 60}, rows_per_shard=3))
+
+    def is_right(seed: int) -> bool:
+        addresses = np.random.default_rng(seed).integers(0, 60, 7)
+        return ((reader.read(addresses).tokens[:, 0] - 1) // S).tolist() == addresses.tolist()
+
+    assert all(map(is_right, range(20)))
+    with ThreadPoolExecutor(8) as threads:
+        assert all(threads.map(is_right, range(300)))
     reader.close()
-    assert reader.read(np.array([7])).tokens[0, 0] == 7 * S + 1
+    assert is_right(7)
 
 
 def flip(path: Path, found: bytes) -> None:
@@ -135,20 +152,6 @@ def test_read_damaged_block_is_named_and_others_are_read(tmp_path: Path, monkeyp
         assert any("while reading 1 rows of shard shards/a/train-0000-00001.arrow" in note for note in caught.value.__notes__)
     trusting = RowReader(Root(str(tmp_path)), read_snapshot(Root(str(tmp_path))), reader.layout, check=False)
     assert trusting.read(np.array([34])).tokens[0, 0] == 34 * S + 1
-
-
-def test_read_block_that_was_checked_is_not_checked_again(tmp_path: Path) -> None:
-    make_snapshot(tmp_path, {"a": 40}, rows_per_shard=40)
-    reader = open_reader(tmp_path)
-    reader.read(np.array([3]))
-    path = tmp_path / "shards/a/train-0000-00000.arrow"
-    with open(path, "r+b") as stream:
-        stream.seek(path.read_bytes().index(tokens_of(7)))
-        stream.write(b"\xff\xff")
-    assert reader.read(np.array([7])).tokens[0, 0] == 7 * S + 1 | 0xFFFF
-    reader.close()
-    with pytest.raises(CorruptionError, match="are damaged"):
-        reader.read(np.array([3]))
 
 
 def test_read_unchecked_lengths_that_do_not_fit_are_corruption(tmp_path: Path) -> None:
@@ -228,14 +231,77 @@ def test_read_remote_shard_with_a_damaged_copy_comes_from_the_store(tmp_path: Pa
         assert ((reader.read(np.arange(10)).tokens[:, 0] - 1) // S).tolist() == list(range(10))
 
 
+STEPS = range(30)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("sound"), {"code": 31, "web": 83}, vocab_size=1 << 20)
+
+
+@pytest.fixture
+def damaged_copy(sound: Path, tmp_path: Path) -> Path:
+    shutil.copytree(sound, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
+def damage(damaged_copy: Path, kind: str) -> tuple[str, range]:
+    """Damages the third shard of web. Returns its path and the numbers of its rows."""
+    path, rows = "shards/web/train-0000-00002.arrow", range(31 + 2 * 7, 31 + 3 * 7)
+    content = bytearray((damaged_copy / path).read_bytes())
+    if kind == "flipped":
+        content[content.index((rows[1] * S + 6).to_bytes(4, "little"))] ^= 1  # a token of its second row
+    (damaged_copy / path).write_bytes(content[:-100] if kind == "truncated" else content)
+    if kind == "missing":
+        (damaged_copy / path).unlink()
+    return path, rows
+
+
+def numbers(batch: dict[str, Any]) -> np.ndarray:
+    """The number of each row in its snapshot."""
+    return (batch["input_ids"][:, 0] - 1) // S
+
+
+@pytest.mark.parametrize("kind", ["flipped", "truncated", "missing"])
+def test_damage_is_a_named_error(sound: Path, damaged_copy: Path, kind: str) -> None:
+    path, rows = damage(damaged_copy, kind)
+    reference, loader = Loader(sound, global_batch_size=5), Loader(damaged_copy, global_batch_size=5)
+    hit = [step for step in STEPS if np.isin(numbers(reference.batch(step)), rows).any()]
+    assert len(hit) > 3
+    for step in STEPS:
+        with pytest.raises(CorruptionError, match=path) if step in hit else nullcontext():
+            loader.batch(step)
+    with pytest.raises(CorruptionError, match=path):
+        list(zip(STEPS, loader))
+
+
 @pytest.mark.medium
-def test_read_from_many_threads_while_shards_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "MAX_MAPPED_SHARDS", 2)
-    reader = open_reader(make_snapshot(tmp_path, {"a": 60}, rows_per_shard=3))
+@pytest.mark.parametrize("kind", ["flipped", "truncated", "missing"])
+def test_damaged_rows_are_replaced_alike_on_every_rank_and_after_any_resume(sound: Path, damaged_copy: Path, kind: str) -> None:
+    path, rows = damage(damaged_copy, kind)
+    options: dict[str, Any] = {"global_batch_size": 5, "fields": ("input_ids", "sources"), "on_corrupt": "replace"}
+    reference, whole = Loader(sound, **options), Loader(damaged_copy, **options)
+    with pytest.warns(UserWarning, match=path) as warned:
+        batches = [whole.batch(step) for step in STEPS]
+    assert len(warned) == 1
+    for step, batch in zip(STEPS, batches):
+        expected = reference.batch(step)
+        kept = ~np.isin(numbers(expected), rows)
+        np.testing.assert_array_equal(batch["input_ids"][kept], expected["input_ids"][kept])
+        np.testing.assert_array_equal(batch["sources"], expected["sources"])
+        assert not np.isin(numbers(batch), rows).any()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        for step in STEPS[::-7]:
+            ranks = [Loader(damaged_copy, rank=rank, world_size=3, **options) for rank in range(3)]
+            assert_joined([rank.batch(step) for rank in ranks], batches[step], ["input_ids"])
 
-    def is_right(seed: int) -> bool:
-        addresses = np.random.default_rng(seed).integers(0, 60, 7)
-        return ((reader.read(addresses).tokens[:, 0] - 1) // S).tolist() == addresses.tolist()
 
-    with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(is_right, range(300)))
+def test_damage_to_the_rows_of_a_batch_is_a_named_error(tmp_path: Path) -> None:
+    damaged_copy = make_snapshot(tmp_path, {"web": 1}, rows_per_shard=1)
+    path = next(damaged_copy.glob("shards/web/*.arrow"))
+    content, one_row = path.read_bytes(), b"\1\0\0\x001\0\0\0"  # the metadata "1", as Arrow writes a string
+    assert one_row in content
+    path.write_bytes(content.replace(one_row, one_row.replace(b"1", b"0")))
+    with pytest.raises(CorruptionError, match="are not those of a shard"):
+        Loader(damaged_copy, global_batch_size=1, check=False).batch(0)

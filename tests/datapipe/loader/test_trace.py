@@ -1,25 +1,275 @@
-"""Trace agrees with what the loader hands out, forwards and backwards."""
+"""Which rows a process takes, by arguments, torch.distributed, what launchers set, or a sharding of JAX; and their trace.
+
+All ranks together take the global batch. The trace after any history: `tests/conformance/test_loader.py`.
+"""
 
 from __future__ import annotations
 
-from itertools import pairwise
+import math
+import pickle
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
+from datapipe.loader.jax import mesh_of
+from datapipe.loader.share import Mesh, ranks_by_attention
 from datapipe.loader.trace import find_document, trace_document, trace_step
 from datapipe.shards.checksum import bytes_checksum
-from datapipe.shards.manifest import read_snapshot
-from datapipe.storage import Root
 from tests.support import snapshots
 from tests.support.snapshots import make_snapshot, source_path
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
+
+PAIRS = [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")]
+
+
+PAIRS += [(f"{name}_RANK", f"{name}_SIZE") for name in ("OMPI_COMM_WORLD", "PMI", "MV2_COMM_WORLD")]
+
+
+@pytest.fixture(scope="module")
+def plain_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"web": 40})
+
+
+@pytest.fixture
+def launched(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Sets the variables of a launcher, and no others."""
+
+    def launch(**variables: object) -> None:
+        for name in (name for pair in PAIRS for name in pair):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, str(value))
+
+    launch()
+    return launch
+
+
+def rows(plain_output: Path, **options: Any) -> list[list[int]]:
+    return next(Loader(plain_output, prefetch=0, **options))["input_ids"].tolist()
+
+
+@pytest.mark.parametrize("size", [{"batch_size": 2}, {"global_batch_size": 8}])
+def test_ranks_of_torchrun_share_the_global_batch(plain_output: Path, launched: Any, size: dict[str, int]) -> None:
+    whole, parts = rows(plain_output, global_batch_size=8, rank=0, world_size=1), []
+    for rank in range(4):
+        launched(RANK=rank, WORLD_SIZE=4, LOCAL_RANK=rank)
+        parts += rows(plain_output, **size)
+    assert parts == whole
+
+
+def test_arguments_win_over_the_environment(plain_output: Path, launched: Any) -> None:
+    launched()
+    expected = rows(plain_output, global_batch_size=8, rank=0, world_size=2)
+    launched(RANK=3, WORLD_SIZE=4)
+    assert rows(plain_output, global_batch_size=8, rank=0, world_size=2) == expected
+    assert (
+        len(rows(plain_output, global_batch_size=8, rank=3)) == len(rows(plain_output, global_batch_size=8, world_size=4)) == 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "options", "words"),
+    [
+        ({"WORLD_SIZE": 4}, {}, "WORLD_SIZE=4 and no RANK"),
+        ({"RANK": 1}, {}, "RANK=1 and no WORLD_SIZE"),
+        ({"RANK": 4, "WORLD_SIZE": 4}, {}, "RANK=4"),
+        ({"RANK": -1, "WORLD_SIZE": 4}, {}, "RANK=-1"),
+        ({"RANK": 0, "WORLD_SIZE": 0}, {}, "WORLD_SIZE=0"),
+        ({"RANK": "one", "WORLD_SIZE": 4}, {}, "RANK='one'"),
+        ({"RANK": 1, "WORLD_SIZE": 4}, {"rank": 2}, "rank=2, but this process is rank 1 of 4"),
+        ({"RANK": 1, "WORLD_SIZE": 4}, {"world_size": 2}, "world_size=2, but this process is rank 1 of 4"),
+        ({"OMPI_COMM_WORLD_RANK": 1, "OMPI_COMM_WORLD_SIZE": 2}, {"world_size": 2}, "OMPI_COMM_WORLD_RANK"),
+        *(({rank: 1, size: 2}, {}, rank) for rank, size in PAIRS[2:]),
+    ],
+)
+def test_environment_that_does_not_tell_the_rank_is_refused(
+    plain_output: Path, launched: Any, variables: dict[str, object], options: dict[str, int], words: str
+) -> None:
+    launched(**variables)
+    with pytest.raises(UserError, match=words):
+        Loader(plain_output, batch_size=2, **options)
+    assert len(rows(plain_output, batch_size=2, rank=0, world_size=2)) == 2
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [{}, {"WORLD_SIZE": 1}, {"RANK": 0, "WORLD_SIZE": 1}, {"RANK": ""}, {"SLURM_PROCID": 0, "SLURM_NTASKS": 8}],
+)
+def test_process_that_is_alone_reads_every_row(plain_output: Path, launched: Any, variables: dict[str, object]) -> None:
+    """A batch script of Slurm is one process, whatever the number of its tasks."""
+    launched(**variables)
+    assert len(rows(plain_output, global_batch_size=8)) == 8
+
+
+def test_copy_in_another_process_has_the_rank_of_the_original(plain_output: Path, launched: Any) -> None:
+    launched(RANK=1, WORLD_SIZE=2)
+    loader = Loader(plain_output, batch_size=4)
+    launched(RANK=0, WORLD_SIZE=2)
+    np.testing.assert_array_equal(next(pickle.loads(pickle.dumps(loader)))["input_ids"], next(loader)["input_ids"])
+
+
+@pytest.mark.parametrize("world", range(1, 10))
+def test_rows_of_all_ranks_are_the_batch(world: int) -> None:
+    for size in (0, 1, 7, 9, 32):
+        parts = [range(size)[Mesh(data_rank=rank, data_size=world).rows(size)] for rank in range(world)]
+        assert [row for part in parts for row in part] == list(range(size))
+        assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"), [("contiguous", [[0, 1, 2, 3], [4, 5, 6, 7]]), ("zigzag", [[0, 1, 6, 7], [2, 3, 4, 5]])]
+)
+def test_columns_share_the_tokens_of_a_row(layout, expected) -> None:
+    meshes = [Mesh(data_rank=0, data_size=1, context_rank=rank, context_size=2, layout=layout) for rank in range(2)]
+    assert [mesh.columns(8).tolist() for mesh in meshes] == expected
+    assert Mesh(data_rank=0, data_size=1).columns(8) is None
+
+
+@pytest.mark.medium
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.lists(st.integers(1, 8), max_size=4), max_size=30), st.integers(1, 9))
+def test_rows_balanced_by_attention_are_the_batch_in_equal_shares(rows: list[list[int]], world: int) -> None:
+    lengths = np.array([length for row in rows for length in row], np.int32)
+    dealt = ranks_by_attention(lengths, np.cumsum([0, *map(len, rows)]), 32, world)
+    shares = [len(range(len(rows))[Mesh(data_rank=rank, data_size=world).rows(len(rows))]) for rank in range(world)]
+    assert np.bincount(dealt, minlength=world).tolist() == shares
+
+
+def test_rows_balanced_by_attention_have_even_costs() -> None:
+    generator = np.random.default_rng(3)
+    rows = [generator.multinomial(2048, [1 / parts] * parts) for parts in generator.integers(1, 30, 256)]
+    costs = np.array([(row.astype(np.int64) ** 2).sum() for row in rows])
+    dealt = ranks_by_attention(np.concatenate(rows).astype(np.int32), np.cumsum([0, *map(len, rows)]), 2048, 8)
+    loads = np.bincount(dealt, costs)
+    contiguous = costs.reshape(8, -1).sum(axis=1)
+    assert max(loads) < 1.01 * np.mean(loads) < max(contiguous) / 1.1
+
+
+@pytest.mark.medium
+def test_loader_and_trace_balance_by_attention_alike(tmp_path: Path) -> None:
+    folder = make_snapshot(tmp_path, {"code": 31, "web": 83}, total_tokens=16 * 200)
+    options: dict[str, Any] = {"global_batch_size": 9, "fields": ("input_ids", "document_keys", "labels")}
+    whole = Loader(folder, **options)
+    ranks = [Loader(folder, rank=rank, world_size=4, balance="attention", **options) for rank in range(4)]
+    for step in range(5):
+        parts = [rank.batch(step) for rank in ranks]
+        firsts = [row for part in parts for row in part["input_ids"][:, 0].tolist()]
+        assert sorted(firsts) == sorted(whole.batch(step)["input_ids"][:, 0].tolist())
+        for rank, part in enumerate(parts):
+            rows = trace_step(folder, step, global_batch_size=9, rank=rank, world_size=4, balance="attention")
+            assert [row.key for row in rows] == [key.tobytes().hex() for key in part["document_keys"]]
+            for row in rows[:2]:
+                found = trace_document(folder, row.key, global_batch_size=9, world_size=4, balance="attention")
+                assert (step, rank, row.row) in [(one.step, one.rank, one.row) for one in found]
+
+
+@dataclass(frozen=True)
+class Device:
+    number: int
+    process_index: int
+
+
+@dataclass
+class Devices:
+    """A mesh: the devices by axis, and the names of the axes."""
+
+    devices: np.ndarray
+    names: tuple[str, ...]
+
+    @property
+    def shape(self) -> dict[str, int]:
+        return dict(zip(self.names, self.devices.shape))
+
+
+class Sharding:
+    """A NamedSharding as a process of several sees it."""
+
+    def __init__(self, mesh: Devices, spec: tuple[Any, ...], process: int) -> None:
+        self.mesh, self.spec = mesh, spec
+        self.addressable_devices = {each for each in mesh.devices.flat if each.process_index == process}
+
+    def devices_indices_map(self, global_shape: tuple[int, ...]) -> dict[Device, tuple[slice, ...]]:
+        sizes, found = self.mesh.shape, {}
+        for place, device in np.ndenumerate(self.mesh.devices):
+            at, index = dict(zip(self.mesh.names, place)), []
+            for axis, size in enumerate(global_shape):
+                given = self.spec[axis] if axis < len(self.spec) else None
+                names = () if given is None else (given,) if isinstance(given, str) else given
+                number = 0
+                for name in names:
+                    number = number * sizes[name] + at[name]
+                part = size // math.prod(sizes[name] for name in names)
+                index.append(slice(number * part, (number + 1) * part) if names else slice(None))
+            found[device] = tuple(index)
+        return found
+
+
+def shardings(
+    shape: tuple[int, ...], names: str, spec: tuple[Any, ...], num_processes: int, order: Any = None
+) -> list[Sharding]:
+    """That of each process. `order`: the devices of the mesh, by number; a process has neighbouring numbers."""
+    count = math.prod(shape)
+    devices = [Device(number, number * num_processes // count) for number in range(count)]
+    placed = np.empty(count, object)
+    placed[:] = [devices[number] for number in (order or range(count))]
+    mesh = Devices(placed.reshape(shape), tuple(names.split()))
+    return [Sharding(mesh, spec, process) for process in range(num_processes)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "spec", "num_processes", "expected"),
+    [
+        ((4,), "data", ("data",), 1, [(0, 1, 0, 1)]),
+        ((4,), "data", ("data",), 2, [(0, 2, 0, 1), (1, 2, 0, 1)]),
+        ((4,), "data", ("data", None), 4, [(0, 4, 0, 1), (1, 4, 0, 1), (2, 4, 0, 1), (3, 4, 0, 1)]),
+        ((2, 2), "data model", ("data",), 2, [(0, 2, 0, 1), (1, 2, 0, 1)]),
+        ((2, 2), "model data", ("data",), 2, [(0, 1, 0, 1)] * 2),  # the trap: a model axis over processes
+        ((2, 4), "data model", ("data",), 4, [(0, 2, 0, 1)] * 2 + [(1, 2, 0, 1)] * 2),
+        ((2, 2), "replica data", (("replica", "data"),), 2, [(0, 2, 0, 1), (1, 2, 0, 1)]),
+        ((2, 2), "data context", ("data", "context"), 4, [(0, 2, 0, 2), (0, 2, 1, 2), (1, 2, 0, 2), (1, 2, 1, 2)]),
+        ((2, 2), "data context", ("data", "context"), 2, [(0, 2, 0, 1), (1, 2, 0, 1)]),
+        ((4,), "model", (), 2, [(0, 1, 0, 1)] * 2),
+    ],
+)
+def test_mesh_of_a_sharding_has_the_rows_of_its_devices(
+    shape: tuple[int, ...], names: str, spec: tuple[Any, ...], num_processes: int, expected: list[tuple[int, ...]]
+) -> None:
+    meshes = [mesh_of(each) for each in shardings(shape, names, spec, num_processes)]
+    assert [(each.data_rank, each.data_size, each.context_rank, each.context_size) for each in meshes] == expected
+
+
+@pytest.mark.parametrize(
+    ("shape", "names", "spec", "order"),
+    [
+        ((4,), "data", ("data",), [0, 2, 1, 3]),  # process 0 has the parts 0 and 2
+        ((2, 2), "data context", ("data", "context"), [0, 2, 3, 1]),  # and here (0, 0) and (1, 1)
+        ((4,), "data", ("data",), [2, 0, 1, 3]),
+    ],
+)
+def test_sharding_whose_process_has_no_slice_is_refused(shape: Any, names: str, spec: Any, order: list[int]) -> None:
+    for sharding in shardings(shape, names, spec, 2, order):
+        with pytest.raises(UserError):
+            mesh_of(sharding)
+
+
+def test_what_is_no_sharding_of_this_process_is_refused() -> None:
+    [sharding] = shardings((4,), "data", ("data",), 1)
+    for wrong in (3, Sharding(sharding.mesh, ("data",), 1), Sharding(sharding.mesh, (object(),), 0)):
+        with pytest.raises(UserError):
+            mesh_of(wrong)  # type: ignore[arg-type]
+
+
 S = 16
+
 FIELDS = ("input_ids", "sources", "piece_offsets", "piece_lengths", "piece_starts", "document_keys")
 
 
@@ -82,12 +332,6 @@ def test_trace_step_with_a_tokenizer_that_is_none_says_so(content: bytes, tmp_pa
         trace_step(output, 0, global_batch_size=2, text=True)
 
 
-def test_trace_refuses_the_state_of_another_output(output: Path, tmp_path: Path) -> None:
-    other = make_snapshot(tmp_path, {"code": 13, "web": 31})
-    with pytest.raises(SnapshotError, match="of another snapshot: source 'code' holds other rows"):
-        trace_step(output, 3, state=Loader(other, global_batch_size=7).state_dict())
-
-
 def test_trace_document_of_rows_in_another_output_names_its_snapshot(tmp_path: Path) -> None:
     both = make_snapshot(tmp_path / "both", {"code": 12, "web": 31})
     one = make_snapshot(tmp_path / "one", {"code": 12})
@@ -104,69 +348,25 @@ def test_trace_document_of_rows_in_another_output_names_its_snapshot(tmp_path: P
     assert 1 in [found.step for found in trace_document(one, kept, state=state)]
 
 
-@pytest.mark.medium
-def test_trace_document_of_a_state_is_every_step_that_it_counts(tmp_path: Path) -> None:
-    """An endless run of many epochs with every kind of change."""
-    folder = make_snapshot(tmp_path / "first", {"code": 6, "web": 11}, rows_per_shard=3)
-    wider = make_snapshot(tmp_path / "wider", {"code": 6, "web": 11, "zeta": 4}, rows_per_shard=3)
-    skipped = trace_step(folder, 0, global_batch_size=1)[0].key
-    shard = [shard.path for shard in read_snapshot(Root(str(wider))).shards if shard.source == "web"][1]
-    phases = [(S * 45, {"code": 1, "web": 2}), (None, {"code": 2, "web": 1})]
-    changes: list[tuple[Path, int, dict[str, Any]]] = [
-        (folder, 9, {"skip": [(2, 4), (7, 8)]}),
-        (folder, 21, {"global_batch_size": 7, "mixture": phases, "skip": [(11, 13)]}),
-        (wider, 34, {"global_batch_size": 4}),
-        (wider, 47, {"global_batch_size": 4, "skip_documents": [skipped], "skip": [(40, 41)]}),
-        (wider, 60, {"global_batch_size": 6, "skip_shards": [shard]}),
-    ]
-    batches, state = dict[int, dict[str, Any]](), None
-    for output, stop, options in changes:
-        loader = Loader(output, **{"global_batch_size": 5, "fields": (*FIELDS, "step"), "migrate": True, **options})
-        if state is not None:
-            loader.load_state_dict(state)
-        while loader.step < stop:
-            batch = next(loader)
-            batches[batch["step"]] = batch
-        state = loader.state_dict()
-    assert sorted(batches) == [step for step in range(60) if step not in (2, 3, 7, 11, 12, 40)]
-    read_at: dict[str, list[tuple[int, int, int]]] = {}
-    for step, batch in sorted(batches.items()):
-        for row, (first, stop) in enumerate(pairwise(batch["piece_offsets"].tolist())):
-            for piece in range(first, stop):
-                key = batch["document_keys"][piece].tobytes().hex()
-                read_at.setdefault(key, []).append((step, row, piece - first))
-    read_at.pop("0" * 32)  # the skipped document, where it is padding
-    for key, expected in list(read_at.items())[::3]:
-        found = trace_document(wider, key, state=state)
-        assert [(one.step, one.row, one.piece) for one in found] == expected
-    assert max(len({step for step, _, _ in steps}) for steps in read_at.values()) > 5
-
-
 def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> None:
     key = trace_step(output, 6, global_batch_size=7)[0].key
-    endless = make_snapshot(tmp_path, {"code": 12, "web": 31})
     loader = Loader(output, global_batch_size=7, prefetch=0)
     start = loader.state_dict()
     loader.seek(6)
-    state: dict[str, Any] = {"state": loader.state_dict()}
     for options, searched, is_found in (
         ({"state": start}, "nothing: the state is at step 0", False),
-        (state, "the 6 steps that the state counts", False),
-        ({**state, "num_epochs": 20}, "the first 20 epochs of its source", True),
+        ({"state": loader.state_dict()}, "the 6 steps that the state counts", False),
+        ({"state": loader.state_dict(), "num_epochs": 20}, "the first 20 epochs of its source", True),
         ({"global_batch_size": 7}, "all 28 steps of the run", True),
     ):
         found = find_document(output, key, **options)
         assert searched in found.searched
         assert (6 in [one.step for one in found.appearances]) == is_found
-    assert "the run has no end" in find_document(endless, key, global_batch_size=7).searched
-
-
-def test_find_document_of_a_batch_larger_than_memory_needs_no_array_of_it(tmp_path: Path) -> None:
     endless = make_snapshot(tmp_path, {"code": 12, "web": 31})
-    first = trace_step(endless, 0, global_batch_size=7)
-    for row in first:
-        found = find_document(endless, row.key, global_batch_size=1 << 40).appearances
-        assert (0, 0, row.row) in [(one.step, one.rank, one.row) for one in found]
+    assert "the run has no end" in find_document(endless, key, global_batch_size=7).searched
+    for row in trace_step(endless, 0, global_batch_size=7):  # a batch that is larger than memory needs no array
+        appearances = find_document(endless, row.key, global_batch_size=1 << 40).appearances
+        assert (0, 0, row.row) in [(one.step, one.rank, one.row) for one in appearances]
 
 
 def test_trace_knows_the_smaller_last_batch_that_a_state_counts(output: Path) -> None:

@@ -1,21 +1,28 @@
-"""Expected shards are in the cache, have the right checksum and fit the budget, also in a shared folder."""
+"""Expected shards are in the cache, have the right checksum and fit the budget, also in a shared folder.
+
+A process with a cache may fork, end or be killed at any time.
+"""
 
 from __future__ import annotations
 
 import fcntl
 import gc
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from datapipe.errors import CorruptionError, UserError
+from datapipe.errors import CorruptionError
 from datapipe.loader.cache import download
 from datapipe.loader.cache import folder as cache_folder
-from datapipe.loader.cache.cache import ShardCache, default_folder
+from datapipe.loader.cache.cache import ShardCache
 from datapipe.shards.checksum import bytes_checksum
 from tests.support.cached_shards import SIZE, Store, entry, wait_for
 from tests.support.cli_processes import wait_until
@@ -69,38 +76,36 @@ def test_budget_used_up_shards_go_first_and_soon_ones_stay(store: Store) -> None
         assert cache.counts().fetched_bytes == 5 * SIZE
 
 
+def bytes_in(folder: Path) -> int:
+    """Of all files, which may come and go meanwhile."""
+    total = 0
+    for file in folder.iterdir() if folder.is_dir() else ():
+        with suppress(FileNotFoundError):
+            total += file.stat().st_size
+    return total
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("num_threads", [1, 4])
 def test_budget_holds_at_every_moment(tmp_path: Path, num_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of mixed sizes, expected in a moving window, by two caches of one folder."""
     monkeypatch.setattr(download, "RANGE_BYTES", 700)
-    rng = np.random.default_rng(3)
-    store = Store(tmp_path, rng.integers(500, 4000, 30).tolist())
-    budget = 12_000
-    most, ended = [0], threading.Event()
+    store = Store(tmp_path, np.random.default_rng(3).integers(500, 4000, 30).tolist())
+    budget, most, ended = 12_000, [0], threading.Event()
 
     def watch() -> None:
         while not ended.is_set():
-            if store.cached.is_dir():
-                with os.scandir(store.cached) as files:
-                    sizes = []
-                    for file in files:
-                        try:
-                            sizes.append(file.stat().st_size)
-                        except FileNotFoundError:
-                            continue
-                most[0] = max(most[0], sum(sizes))
+            most[0] = max(most[0], bytes_in(store.cached))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         with store.cache(budget, num_threads=num_threads) as first, store.cache(budget, num_threads=num_threads) as second:
             for start in range(27):
-                window = list(range(start, start + 3))
-                first.expect(window)
-                second.expect(window)
-                wait_for(first, start)
-                wait_for(second, start)
+                for cache in (first, second):
+                    cache.expect(range(start, start + 3))
+                for cache in (first, second):
+                    wait_for(cache, start)
     finally:
         ended.set()
         watcher.join()
@@ -113,7 +118,7 @@ def test_shard_larger_than_the_budget_is_told_once_and_others_go_on(tmp_path: Pa
     store = Store(tmp_path, [10_000, 100, 0])
     with store.cache(5000) as cache:
         cache.expect([0, 1, 2])
-        with pytest.warns(RuntimeWarning, match=r"part-00000\.arrow has 10000 bytes.*cache_bytes"):
+        with pytest.warns(RuntimeWarning, match=r"part-00000\.arrow"):
             wait_for(cache, 1, 2)
         cache.expect([0, 1])
         assert cache.path_of(0) is None
@@ -166,22 +171,6 @@ def test_two_snapshots_share_a_folder_by_content(tmp_path: Path) -> None:
         assert path is not None and path.read_bytes() == changed
         assert another.path_of(0) == cache.path_of(0)
         assert another.counts().fetched_bytes == SIZE
-
-
-def test_shard_that_another_process_is_fetching_is_waited_for(store: Store) -> None:
-    store.cached.mkdir()
-    with store.cache() as cache:
-        final = store.cached / f"{store.entries[0].checksum.rpartition(':')[2]}.arrow"
-        with open(final.with_suffix(".part"), "wb") as part:
-            fcntl.flock(part, fcntl.LOCK_EX)
-            cache.expect([0, 1])
-            wait_for(cache, 1)
-            assert cache.path_of(0) is None
-            part.write(store.contents[0])
-            part.flush()
-            os.replace(part.name, final)
-        wait_for(cache, 0)
-        assert (cache.counts().files, cache.counts().reused) == (1, 1)
 
 
 def test_ranks_of_a_node_fetch_each_shard_once(store: Store) -> None:
@@ -261,20 +250,6 @@ def test_threads_end_with_the_last_reference_to_the_cache(store: Store) -> None:
     assert not cache_threads()
 
 
-@pytest.mark.parametrize("options", [{"budget_bytes": 0}, {"budget_bytes": 5, "num_threads": 0}])
-def test_wrong_arguments_are_refused(store: Store, options: dict[str, int]) -> None:
-    with pytest.raises(UserError):
-        ShardCache(store.root, store.entries, store.cached, **options)
-
-
-def test_default_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
-    assert default_folder() == Path("/somewhere/datapipe/shards")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/home/me")
-    assert default_folder() == Path("/home/me/.cache/datapipe/shards")
-
-
 def test_damaged_missing_and_cut_shards_are_named_errors(store: Store) -> None:
     damaged = store.contents[0][:-1] + bytes([store.contents[0][-1] ^ 1])
     store.path(0).write_bytes(damaged)
@@ -297,12 +272,11 @@ def test_damaged_missing_and_cut_shards_are_named_errors(store: Store) -> None:
     assert store.held() == {3}
 
 
-def full_disk(*_: object) -> None:
-    raise OSError(28, "No space left on device")
-
-
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
 def test_full_disk_warns_once_and_cached_shards_stay_in_use(store: Store, call: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full_disk(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
     with store.cache() as cache:
         cache.expect([0])
         wait_for(cache, 0)
@@ -314,3 +288,66 @@ def test_full_disk_warns_once_and_cached_shards_stay_in_use(store: Store, call: 
         cache.expect([0, 1])
         assert cache.path_of(0) is not None and cache.path_of(1) is None
     assert store.held() == {0}
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from datapipe.loader.cache import download
+from datapipe.loader.cache.cache import ShardCache
+from tests.support.cached_shards import entry, wait_for
+from tests.support.packed_shards import RemoteRoot
+folder, cached = Path(sys.argv[1]), Path(sys.argv[2])
+entries = [entry(number, path.read_bytes()) for number, path in enumerate(sorted(folder.iterdir()))]
+cache = ShardCache(RemoteRoot(str(folder)), entries, cached, 1 << 30)
+"""
+
+
+def start_program(store: Store, *lines: str) -> subprocess.Popen[str]:
+    """Starts a process that makes a cache of the store's shards and then does what `lines` say."""
+    program = PROGRAM + "\n".join(lines)
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", program, str(store.folder), str(store.cached)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+FORK = """
+download.RANGE_BYTES = 100
+cache.expect([0])
+while not cache.counts().fetched_bytes: pass
+child = os.fork()
+if child == 0:
+    assert cache.counts().fetched_bytes == 0
+    cache.expect([1, 0])
+    wait_for(cache, 1, 0)
+    sys.exit(0)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+wait_for(cache, 0)
+assert cache.counts().files == 1
+"""
+
+
+@pytest.mark.slow
+def test_forked_child_starts_its_own_downloads_and_leaves_the_parents(tmp_path: Path) -> None:
+    """The parent, whose cache is open, ends after its child."""
+    store = Store(tmp_path, [200_000, SIZE])
+    with start_program(store, FORK) as process:
+        _, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, "")
+    assert store.held() == {0, 1}
+
+
+@pytest.mark.parametrize("wanted", [pytest.param(0, marks=pytest.mark.medium), pytest.param(1, marks=pytest.mark.slow)])
+def test_process_killed_during_a_download_leaves_a_usable_folder(tmp_path: Path, wanted: int) -> None:
+    """The next process fetches the shard again, or deletes the partial file to fetch another shard, within the budget."""
+    store = Store(tmp_path, [3_000_000, 2_999_000])
+    with start_program(store, "download.RANGE_BYTES = 10", "cache.expect([0])", "wait_for(cache, 0)") as process:
+        try:
+            wait_until(lambda: store.cached.is_dir() and any(store.cached.glob("*.part")), "the download")
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+    assert [path.suffix for path in store.cached.iterdir()] == [".part"]
+    with store.cache(3_000_000) as cache:
+        cache.expect([wanted])
+        wait_for(cache, wanted)
+        assert cache.counts().resident_bytes <= 3_000_000
+    assert store.held() == {wanted}

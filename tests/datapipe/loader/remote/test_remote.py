@@ -1,0 +1,385 @@
+"""URLs of outputs on a service, what a client and a server send each other, and what a reader gets from servers that fail."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyarrow import flight
+
+from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
+from datapipe.loader.remote import stream as stream_module
+from datapipe.loader.remote.address import Address, is_service
+from datapipe.loader.remote.protocol import (
+    MOST_MESSAGE_CHARS,
+    MOST_TICKET_BYTES,
+    OpenRequest,
+    Refusal,
+    Ticket,
+    digest_of,
+    is_name,
+)
+from datapipe.loader.remote.replicas import Replica, Replicas
+from datapipe.loader.remote.stream import StepStream
+from datapipe.loader.remote.wire import Assembler, bytes_of, notice, record_batches, schema_of
+from datapipe.loader.share import Mesh
+
+pytestmark = pytest.mark.medium
+
+
+def test_an_address_names_servers_and_an_output(tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("ca")
+    (tmp_path / "token").write_text("secret\n")
+    url = f"grpc+tls://a,b:1,[::1]:2/runs/web?ca={tmp_path}/ca.pem&token_file={tmp_path}/token&wait_s=1.5"
+    address = Address.parse(url)
+    assert address.locations == ("grpc+tls://a:8815", "grpc+tls://b:1", "grpc+tls://[::1]:2")
+    assert (address.name, address.ca, address.token(), address.wait_s) == ("runs/web", b"ca", "secret", 1.5)
+    assert "secret" not in repr(address)
+    (tmp_path / "token").write_text("another")
+    assert address.token() == "another"
+    (tmp_path / "token").write_text("two words")
+    with pytest.raises(UserError, match="expected one token"):
+        address.token()
+
+
+def test_only_the_schemes_of_a_service_are_one() -> None:
+    assert all(map(is_service, ("grpc://a/x", "grpc+tls://a/x")))
+    assert not any(is_service(url) for url in ("runs/x", "s3://a/x", "grpc", "grpcs://a/x", "file:///x"))
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        *("grpc://a:b/x", "grpc://a:70000/x", "grpc:///x", "grpc://a,/x", "grpc://a/x?wait_s=soon", "grpc://a/x?wait_s=-1"),
+        *("grpc://a/x?token=secret", "grpc://a/..", "grpc://t:secret@a/x"),
+    ],
+)
+def test_a_url_that_is_wrong_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(UserError) as told:
+        Address.parse(url)
+    assert "secret" not in str(told.value)
+
+
+TICKET: dict[str, Any] = {
+    "output": "runs/web",
+    "snapshot": "0" * 32,
+    "seed": 3,
+    "window": 0,
+    "digest": "a" * 64,
+    "fields": ["input_ids"],
+    "first": 5,
+}
+
+
+def test_a_ticket_is_read_as_it_was_written() -> None:
+    ticket = Ticket(**{**TICKET, "fields": ("input_ids",)}, data_rank=3, data_size=8, layout="zigzag", context_size=2)
+    assert Ticket.read(ticket.to_json()) == ticket
+    assert (ticket.mesh.data_rank, ticket.mesh.context_size, ticket.mesh.layout) == (3, 2, "zigzag")
+    assert len(ticket.to_json()) < MOST_TICKET_BYTES
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("output", ["../web", "/web", "web/", "a" * 300]),
+        ("snapshot", ["0" * 31 + "G"]),
+        ("first", [-1, 1 << 48, "5"]),
+        ("count", [0]),
+        ("seed", [1 << 128]),
+        ("fields", [["x"] * 33, ["x" * 65]]),
+        ("dtype", ["float64"]),
+        ("pad", [-1]),
+        ("message_bytes", [1]),
+        ("lineage", ["x" * 5_000]),
+        ("v", [2]),
+        ("path", ["/etc/passwd"]),
+    ],
+)
+def test_a_ticket_of_another_form_is_refused_with_the_place(field: str, values: list[Any]) -> None:
+    for value in values:
+        with pytest.raises(UserError, match=f"^ticket: {field}"):
+            Ticket.read(json.dumps({**TICKET, field: value}).encode())
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff", b"[]", b"null", b"[" * 8_000, b'{"first":', b"{}" + b" " * 9_000])
+def test_what_is_no_ticket_is_refused(content: bytes) -> None:
+    with pytest.raises(UserError, match=r"^ticket"):
+        Ticket.read(content)
+
+
+def test_a_request_takes_any_weights_of_a_loader_and_no_others() -> None:
+    for mixture in ({"a": 1, "b": 0.5, "c": "1/3"}, [[100, {"a": 1}], [None, {"b": 1}]]):
+        request = OpenRequest.read(json.dumps({"output": "x", "global_batch_size": 1, "mixture": mixture}).encode())
+        assert request.mixture
+    for text in ('{"a": NaN}', '{"a": Infinity}', '{"a": -1.5}', '{"a": [1]}', '"a"'):
+        with pytest.raises(UserError, match="mixture"):
+            OpenRequest.read(f'{{"output": "x", "global_batch_size": 1, "mixture": {text}}}'.encode())
+
+
+def test_refusals_are_short_and_become_the_errors_of_a_local_loader() -> None:
+    long = Refusal.of("user", "x" * 5_000)
+    assert len(long.message) == MOST_MESSAGE_CHARS
+    assert Refusal.read(long.to_json()) == long
+    errors = {"user": UserError, "denied": UserError, "snapshot": SnapshotError, "corruption": CorruptionError}
+    for kind, error in {**errors, "failed": DatapipeError}.items():
+        assert type(Refusal.of(kind, "why").error()) is error  # type: ignore[arg-type]
+    assert Refusal.read(b"{") is None
+
+
+def test_names_are_parts_between_slashes() -> None:
+    assert all(is_name(name) for name in ("a", "runs/web", "a.b-c_d/0"))
+    assert not any(is_name(name) for name in ("", "/a", "a/", "a//b", "../a", "a/..", ".a", "a b", "ä", "a\n"))
+    assert digest_of("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+WIRE_FIELDS = ("input_ids", "cu_seqlens", "document_keys", "max_seqlen", "step")
+
+
+def wire_batch(step: int, rows: int, runs: int) -> dict[str, Any]:
+    generator = np.random.default_rng(step)
+    return {
+        "input_ids": generator.integers(0, 1 << 20, (rows, 8)),
+        "cu_seqlens": generator.integers(0, 99, runs).astype(np.int32),
+        "document_keys": generator.integers(0, 255, (runs, 16)).astype(np.uint8),
+        "max_seqlen": int(generator.integers(99)),
+        "step": step,
+    }
+
+
+def there_and_back(batches: dict[int, dict[str, Any]], most_bytes: int) -> dict[int, dict[str, Any]]:
+    schema, assembler = schema_of(WIRE_FIELDS, "int64", MESH, 8), Assembler(WIRE_FIELDS, MESH, 8)
+    found: dict[int, Any] = {}
+    for message in record_batches(schema, list(batches), list(batches.values()), most_bytes):
+        with pa.BufferOutputStream() as sink:
+            with pa.ipc.new_stream(sink, schema) as writer:
+                writer.write_batch(message)
+            received = pa.ipc.open_stream(sink.getvalue()).read_next_batch()
+        taken = dict(assembler.take(received))
+        assert not set(found) & set(taken)
+        found |= taken
+    return found
+
+
+def assert_equal(one: dict[str, Any], other: dict[str, Any]) -> None:
+    assert list(one) == list(other)
+    for name, value in one.items():
+        np.testing.assert_array_equal(value, other[name], strict=True)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=6))
+def test_batches_of_any_sizes_come_back(sizes: list[tuple[int, int]]) -> None:
+    batches = {7 + number: wire_batch(number, *size) for number, size in enumerate(sizes)}
+    found = there_and_back(batches, 1 << 20)
+    assert list(found) == list(batches)
+    for step, expected in batches.items():
+        assert_equal(expected, found[step])
+
+
+@pytest.mark.parametrize("most_bytes", [1, 64, 1_000, 100_000])
+def test_a_batch_that_is_larger_than_a_message_is_cut_and_joined(most_bytes: int) -> None:
+    large = wire_batch(3, 50, 20)
+    messages = list(record_batches(schema_of(WIRE_FIELDS, "int64", MESH, 8), [3], [large], most_bytes))
+    assert len(messages) == max(1, -(-bytes_of(large) // most_bytes))
+    assert_equal(large, there_and_back({3: large}, most_bytes)[3])
+
+
+def test_neighbours_in_memory_are_sent_without_a_copy() -> None:
+    rows = np.arange(64).reshape(8, 8)
+    batches = [{"input_ids": rows[:3]}, {"input_ids": rows[3:]}]
+    [message] = record_batches(schema_of(("input_ids",), "int64", MESH, 8), [0, 1], batches, 1 << 20)
+    assert message.column("input_ids").values.buffers()[1].address == rows.ctypes.data
+    apart = [batches[1], batches[0]]
+    [message] = record_batches(schema_of(("input_ids",), "int64", MESH, 8), [0, 1], apart, 1 << 20)
+    assert message.column("input_ids").values.to_pylist() == [*range(24, 64), *range(24)]
+
+
+def test_a_notice_ends_a_stream() -> None:
+    schema = schema_of(WIRE_FIELDS, "int64", MESH, 8)
+    [(step, told)] = Assembler(WIRE_FIELDS, MESH, 8).take(
+        notice(schema, Refusal.of("draining", "the server is about to stop."))
+    )
+    assert (step, told) == (-1, Refusal(kind="draining", message="the server is about to stop."))
+
+
+FIELDS, MESH = ("input_ids", "step"), Mesh(data_rank=0, data_size=1)
+SCHEMA = schema_of(FIELDS, "int64", MESH, 4)
+
+
+def batch(step: int) -> dict[str, Any]:
+    return {"input_ids": np.full((2, 4), step), "step": step}
+
+
+class Fake(flight.FlightServerBase):
+    """A server of batches that tell their step.
+
+    Attributes:
+        asked: the first steps of its tickets.
+        before: called before the message of a step; may wait, raise, or return a refusal to end with.
+        refuses: the refusals of the next tickets.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[int] = []
+        self.before: Callable[[int], Refusal | None] = lambda step: None
+        self.refuses: list[Refusal] = []
+        super().__init__("grpc://127.0.0.1:0")
+
+    def do_get(self, context: Any, ticket: flight.Ticket) -> flight.RecordBatchStream:
+        first, count = json.loads(ticket.ticket)
+        self.asked.append(first)
+        if self.refuses:
+            refusal = self.refuses.pop(0)
+            raise flight.FlightServerError(refusal.message, extra_info=refusal.to_json())
+        return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(SCHEMA, self._messages(first, count)))
+
+    def _messages(self, first: int, count: int) -> Iterator[pa.RecordBatch]:
+        for step in range(first, first + count):
+            refusal = self.before(step)
+            if refusal is not None:
+                yield notice(SCHEMA, refusal)
+                return
+            yield from record_batches(SCHEMA, [step], [batch(step)], 1 << 20)
+
+
+class Setting:
+    """Two servers, and a stream over both."""
+
+    def __init__(self, stack: ExitStack, most_steps: int = 4) -> None:
+        self.servers = [Fake(), Fake()]
+        self.sent: list[str] = []
+        self.over = threading.Event()
+        locations = tuple(f"grpc://127.0.0.1:{server.port}" for server in self.servers)
+        self.replicas = Replicas(Address(locations=locations, name="x", wait_s=20.0), 0)
+        self.stream = StepStream(
+            self.replicas,
+            lambda first, count: json.dumps([first, count]).encode(),
+            lambda: Assembler(FIELDS, MESH, 4),
+            self._send,
+            lambda step: step + 1,
+            most_steps,
+        )
+        for server in self.servers:
+            stack.callback(server.shutdown)
+        stack.callback(self.replicas.close)
+        stack.callback(self.stream.interrupt, True)
+        stack.callback(self.over.set)
+
+    def _send(self, replica: Replica) -> None:
+        self.sent.append(replica.location)
+
+    def read(self, first: int, count: int) -> None:
+        steps = range(first, first + count)
+        assert [taken["step"] for taken in self.stream.read(steps)] == list(steps)
+
+
+@pytest.fixture
+def setting() -> Iterator[Setting]:
+    with ExitStack() as stack:
+        yield Setting(stack)
+
+
+def test_steps_come_in_order_over_the_ends_of_streams(setting: Setting) -> None:
+    for first in range(0, 20, 5):
+        setting.read(first, 5)
+    assert setting.servers[0].asked == [0, 4, 8, 12, 16]
+    assert setting.servers[1].asked == []
+    setting.read(100, 3)  # another place
+    setting.read(3, 1)
+    assert setting.servers[0].asked[-2:] == [100, 3]
+
+
+def test_a_slow_server_is_overtaken_by_the_other_which_is_asked_first_from_then_on(
+    setting: Setting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_module, "_FIRST_HEDGE_S", 0.1)
+    goes_on = threading.Event()
+    setting.servers[0].before = lambda step: goes_on.wait(20) and None if step >= 2 else None
+    setting.read(0, 2)
+    setting.read(2, 3)
+    assert setting.servers[1].asked[0] == 2
+    assert setting.replicas.all[0].location.endswith(str(setting.servers[1].port))
+    goes_on.set()
+    setting.read(5, 10)
+    assert setting.servers[0].asked == [0]
+
+
+def test_where_both_are_slow_the_first_answer_wins(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "_FIRST_HEDGE_S", 0.1)
+    second_is_asked = threading.Event()
+    setting.servers[0].before = lambda step: second_is_asked.wait(20) and None
+    setting.servers[1].before = lambda step: second_is_asked.set() or (setting.over.wait(20) and None)
+    setting.read(0, 2)
+    assert [len(server.asked) for server in setting.servers] == [1, 1]
+
+
+@pytest.mark.parametrize("ends", [Refusal.of("draining", "the server is about to stop."), OSError("a disk")])
+def test_a_server_that_drains_or_fails_in_a_stream_is_left_for_the_other(setting: Setting, ends: Any) -> None:
+    def end(step: int) -> Refusal | None:
+        if step >= 2 and isinstance(ends, OSError):
+            raise ends
+        return ends if step >= 2 else None
+
+    setting.servers[0].before = end
+    setting.read(0, 6)
+    assert setting.servers[0].asked == [0]
+    assert setting.servers[1].asked[0] == 2
+
+
+@pytest.mark.parametrize("kind", ["busy", "snapshot"])
+def test_what_another_server_may_do_is_asked_of_it(setting: Setting, kind: Any) -> None:
+    setting.servers[0].refuses = [Refusal.of(kind, "not here.")]
+    setting.read(0, 4)
+    assert setting.servers[1].asked == [0]
+
+
+def test_what_all_would_refuse_is_raised_and_so_is_damage_that_a_server_finds(setting: Setting) -> None:
+    setting.servers[0].refuses = [Refusal.of("user", "no such field.")]
+    with pytest.raises(UserError, match=r"no such field\."):
+        setting.read(50, 1)
+    setting.servers[0].before = lambda step: Refusal.of("corruption", "part-0.arrow: rows differ.") if step else None
+    setting.read(0, 1)
+    with pytest.raises(DatapipeError, match="rows differ"):
+        setting.read(1, 1)
+
+
+def test_a_server_that_does_not_know_the_lineage_gets_it(setting: Setting) -> None:
+    setting.servers[0].refuses = [Refusal.of("lineage", "send it.")]
+    setting.read(0, 2)
+    assert setting.sent == [setting.replicas.all[0].location]
+    assert setting.servers[0].asked == [0, 0]
+
+
+def test_a_reader_that_waits_ends_when_its_loader_is_closed(setting: Setting) -> None:
+    is_waiting = threading.Event()
+    for server in setting.servers:
+        server.before = lambda step: is_waiting.set() or (setting.over.wait(20) and None)
+    with ThreadPoolExecutor(1) as threads:
+        reader = threads.submit(setting.read, 0, 1)
+        assert is_waiting.wait(20)
+        setting.stream.interrupt(True)
+        with pytest.raises(DatapipeError, match="closed"):
+            reader.result(20)
+    setting.stream.interrupt(False)
+    setting.over.set()
+    for server in setting.servers:
+        server.before = lambda step: None
+    setting.read(7, 3)
+
+
+def test_a_server_that_is_gone_is_left(setting: Setting) -> None:
+    gone = setting.servers[0]
+    gone.shutdown()
+    setting.read(0, 9)
+    [failed] = [replica for replica in setting.replicas.all if replica.failures]
+    assert failed.location.endswith(str(gone.port))
+    assert failed.error

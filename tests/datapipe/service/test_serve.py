@@ -29,7 +29,6 @@ from datapipe.loader.remote.protocol import Ticket, digest_of
 from datapipe.loader.share import Mesh
 from datapipe.service.serve import Running, ServeOptions
 from datapipe.storage import Root
-from tests.support import command_line
 from tests.support.certificates import Authority
 from tests.support.cli_processes import wait_until
 from tests.support.object_store import object_store
@@ -38,11 +37,11 @@ from tests.support.snapshots import make_snapshot, upload
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")]
 
-ALL = tuple(FIELDS)
+
 README = Path(__file__).resolve().parents[3] / "datapipe/service/README.md"
 
-
 SIZES = {"code": 31, "web": 83, "zeta": 10}
+
 PHASES = [(16 * 40, {"web": 1}), (16 * 75, {"code": 2, "zeta": 1}), (None, {"code": 1, "web": 1})]
 
 
@@ -82,34 +81,33 @@ def assert_same(here: dict[str, Any], there: dict[str, Any]) -> None:
             assert there[name].flags.writeable
 
 
+PER_TOKEN = ("input_ids", "labels", "position_ids", "segment_ids")
+
+CONTEXT: dict[str, Any] = {"data_size": 2, "context_rank": 1, "context_size": 2}
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "all fields": {"global_batch_size": 7},
     "int32, unshifted": {"global_batch_size": 5, "dtype": "int32", "labels": "unshifted"},
     "a rank of three": {"global_batch_size": 8, "rank": 1, "world_size": 3},
     "a rank without rows": {"global_batch_size": 2, "rank": 0, "world_size": 3},
     "attention": {"global_batch_size": 9, "rank": 2, "world_size": 3, "balance": "attention"},
-    "context ranks": {
-        "global_batch_size": 4,
-        "mesh": Mesh(data_rank=0, data_size=2, context_rank=1, context_size=2),
-        "fields": ("input_ids", "labels", "position_ids", "segment_ids", "sources", "step"),
-    },
+    "context ranks": {"mesh": Mesh(data_rank=0, **CONTEXT), "fields": (*PER_TOKEN, "sources", "step")},
     "split documents": {
-        "global_batch_size": 4,
-        "mesh": Mesh(data_rank=1, data_size=2, context_rank=1, context_size=2, layout="document_zigzag"),
-        "fields": ("input_ids", "labels", "position_ids", "segment_ids", "cu_seqlens", "max_seqlen", "step"),
+        "mesh": Mesh(data_rank=1, layout="document_zigzag", **CONTEXT),
+        "fields": (*PER_TOKEN, "cu_seqlens", "max_seqlen", "step"),
     },
-    "room for runs": {"global_batch_size": 4, "pad_cu_seqlens": 80},
+    "room for runs": {"pad_cu_seqlens": 80},
     "skips": {"global_batch_size": 7, "skip": [(3, 5), (9, 10)], "skip_documents": ["0" * 31 + "1"]},
     "another mixture": {"global_batch_size": 6, "mixture": {"code": 0.1, "zeta": "0.3", "web": 1}, "group_rows": 3},
     "phases": {"global_batch_size": 6, "mixture": [(320, {"web": 1}), (None, {"code": 1})], "seed": 5, "window": 2},
     "rows as stored": {"global_batch_size": 6, "shuffle": False},
-    "validation": {"global_batch_size": 4, "split": "validation"},
+    "validation": {"split": "validation"},
 }
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_a_client_gets_the_batches_and_states_of_a_local_loader(output: Path, server: Server, name: str) -> None:
-    options = {"fields": ALL, **OPTIONS[name]}
+    options = {"fields": tuple(FIELDS), "global_batch_size": 4, **OPTIONS[name]}
     here, there = Loader(output, **options), Loader(f"{server.location}/a/b", **options)
     assert (here.num_steps, here.sources, here.global_batch_size) == (there.num_steps, there.sources, there.global_batch_size)
     for mine, yours in zip(islice(here, 12), islice(there, 12), strict=True):
@@ -122,24 +120,23 @@ def test_a_client_gets_the_batches_and_states_of_a_local_loader(output: Path, se
 
 def test_a_state_goes_from_files_to_the_service_and_back(output: Path, server: Server) -> None:
     url = f"{server.location}/a/b"
-    here, there = Loader(output, global_batch_size=7), Loader(url, global_batch_size=7)
+    here = Loader(output, global_batch_size=7)
     list(islice(here, 5))
-    there.load_state_dict(json.loads(json.dumps(here.state_dict())))
-    for copied in (there, pickle.loads(pickle.dumps(there)), copy.deepcopy(there)):
-        assert_same(here.batch(5), next(copied))
-        assert copied.state_dict()["step"] == 6
-        copied.close()
-    grown = Loader(url, global_batch_size=5, rank=1, world_size=2)
-    grown.load_state_dict(there.state_dict())
-    local = Loader(output, global_batch_size=5, rank=1, world_size=2)
-    local.load_state_dict(there.state_dict())
-    assert_same(next(local), next(grown))
-    assert local.state_dict() == grown.state_dict()
-    changed = Loader(url, global_batch_size=7, mixture={"code": 1, "web": 2, "zeta": 1})
-    with pytest.raises(SnapshotError, match=r"of another mixture: .* or pass `migrate=True`"):
+    with trained(url) as there:
+        there.load_state_dict(json.loads(json.dumps(here.state_dict())))
+        for copied in (there, pickle.loads(pickle.dumps(there)), copy.deepcopy(there)):
+            assert_same(here.batch(5), next(copied))
+            assert copied.state_dict()["step"] == 6
+            copied.close()
+        options: dict[str, Any] = {"global_batch_size": 5, "rank": 1, "world_size": 2}
+        local, grown = Loader(output, **options), Loader(url, **options)
+        for loader in (local, grown):
+            loader.load_state_dict(there.state_dict())
+        assert_same(next(local), next(grown))
+        assert local.state_dict() == grown.state_dict()
+        grown.close()
+    with trained(url, mixture={"code": 1, "web": 2, "zeta": 1}) as changed, pytest.raises(SnapshotError, match="migrate=True"):
         changed.load_state_dict(here.state_dict())
-    for loader in (grown, local, changed):
-        loader.close()
 
 
 def test_seek_next_and_a_depth_of_none_move_one_position(output: Path, server: Server) -> None:
@@ -154,49 +151,39 @@ def test_seek_next_and_a_depth_of_none_move_one_position(output: Path, server: S
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("url", "options", "message"),
     [
-        ({"fields": ("nope",)}, "no field 'nope'"),
-        ({"snapshot": "ffff"}, "no snapshot begins with 'ffff'"),
-        ({"mixture": {"nix": 1}}, "no source 'nix'"),
-        ({"skip_shards": ["nope"]}, "nope"),
-        ({"global_batch_size": 1 << 19, "fields": ("input_ids",)}, "a batch of this rank takes"),
-        ({"world_size": 3, "rank": 3}, "rank 3 of a world of 3"),
+        ("{}/a/b", {"fields": ("nope",)}, "nope"),
+        ("{}/a/b", {"snapshot": "ffff"}, "ffff"),
+        ("{}/a/b", {"mixture": {"nix": 1}}, "nix"),
+        ("{}/a/b", {"skip_shards": ["nope"]}, "nope"),
+        ("{}/a/b", {"global_batch_size": 1 << 19, "fields": ("input_ids",)}, "a batch of this rank takes"),
+        ("{}/a/b", {"world_size": 3, "rank": 3}, "rank 3 of a world of 3"),
+        ("{}/a", {}, "no output 'a' is served here"),
+        ("{}/a/b?ca=/nowhere", {}, "ca=/nowhere"),
+        ("{}/../b", {}, "no name of an output"),
+        ("{}", {}, "no name of an output"),
     ],
 )
-def test_mistakes_are_told_as_by_a_local_loader_and_without_paths(server: Server, options: dict, message: str) -> None:
+def test_mistakes_are_told_as_by_a_local_loader_and_without_paths(
+    server: Server, url: str, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(UserError, match=message) as told:
-        next(Loader(f"{server.location}/a/b", **{"global_batch_size": 7, **options}))
+        next(Loader(url.format(server.location), **{"global_batch_size": 7, **options}))
     assert "/tmp" not in str(told.value)
     assert len(str(told.value)) < 1_000
 
 
-@pytest.mark.parametrize(
-    ("url", "message"),
-    [
-        ("{}/a", "no output 'a' is served here"),
-        ("{}/a/b?ca=/nowhere", "ca=/nowhere: No such file"),
-        ("{}/../b", "no name of an output"),
-        ("{}", "no name of an output"),
-    ],
-)
-def test_urls_that_name_nothing_are_refused(server: Server, url: str, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        Loader(url.format(server.location), global_batch_size=7)
-
-
 def test_a_server_is_ready_drains_and_ends(output: Path, tmp_path: Path) -> None:
-    with served(tmp_path, str(output), "--no-files") as server:
+    with served(tmp_path, str(output), "--no-files") as server, trained(f"{server.location}/runs?wait_s=1") as loader:
         assert server.status("/healthz") == (200, "ok\n")
         assert server.status("/readyz") == (200, "ready\n")
         assert server.status("/other")[0] == 404
-        loader = Loader(f"{server.location}/runs?wait_s=1", global_batch_size=7)
         assert next(loader)["input_ids"].shape == (7, 16)
         assert server.figure("datapipe_service_steps_total") >= 1
         assert server.end(signal.SIGTERM) == 0
-        with pytest.raises(Exception, match="no server of 'runs'"):
+        with pytest.raises(DatapipeError, match="no server of 'runs'"):
             list(islice(loader, 100_000))
-        loader.close()
 
 
 def test_a_client_needs_the_packages_that_the_readme_names_and_no_other(server: Server, output: Path) -> None:
@@ -262,38 +249,27 @@ def test_tls_with_tokens_and_certificates_that_change_while_a_trainer_reads(outp
         assert "of-a-trainer" not in log.read_text() + server.log.read_text()
 
 
-@pytest.fixture
-def token_file(tmp_path: Path) -> Path:
-    path = tmp_path / "tokens.yaml"
-    path.write_text("tokens: []")
-    return path
-
-
 @pytest.mark.parametrize(
     ("more", "options", "words"),
     [
         ([], {"host": "0.0.0.0", "tokens": True}, "anyone on the way could read the tokens"),
-        ([], {"certificate": True}, "give both files, or none"),
-        ([], {"certificate": True, "key": True}, "Expected a certificate and its key in PEM"),
+        ([], {"certificate": True}, "both files"),
+        ([], {"certificate": True, "key": True}, "PEM"),
         (["{output}"], {}, "two outputs are called 'runs'"),
-        (["../no name"], {}, "gives no name for clients"),
+        (["../no name"], {}, "no name"),
         (["nowhere"], {}, "no snapshot"),
         ([], {"port": "taken"}, "another process listens there"),
         ([], {"status_port": "taken"}, "status-port"),
     ],
 )
 def test_a_server_that_could_not_serve_says_so(
-    output: Path, server: Server, token_file: Path, more: list[str], options: dict[str, Any], words: str
+    output: Path, server: Server, tmp_path: Path, more: list[str], options: dict[str, Any], words: str
 ) -> None:
-    given = {name: {True: token_file, "taken": server.port}.get(value, value) for name, value in options.items()}
+    (tmp_path / "tokens.yaml").write_text("tokens: []")
+    given = {name: {True: tmp_path / "tokens.yaml", "taken": server.port}.get(value, value) for name, value in options.items()}
     outputs = [str(output), *(text.format(output=output) for text in more)]
     with pytest.raises((UserError, SnapshotError), match=words):
         Running(outputs, ServeOptions(**{"port": 0, **given}))
-
-
-def test_the_command_ends_with_the_status_of_a_mistake(output: Path, server: Server) -> None:
-    done = command_line.datapipe(["serve", str(output), "--port", str(server.port)])
-    assert (done.returncode, "another process listens there" in done.stderr) == (2, True), done.stderr
 
 
 def test_a_client_with_tls_of_a_server_without_it_is_told_at_once(server: Server) -> None:
@@ -328,12 +304,12 @@ def test_any_client_of_flight_finds_the_servers_and_gets_messages_of_the_size_th
 def test_a_loader_moves_to_a_newer_snapshot_of_a_service(output: Path, tmp_path: Path) -> None:
     folder = tmp_path / "runs"
     shutil.copytree(output, folder)
+    weights = {"code": 3, "web": 1, "zeta": 1}
+    rewritten = make_snapshot(tmp_path / "rewritten", SIZES, validation={"web": 9}, weights=weights)
     with running(tmp_path, f"web={folder}") as server, trained(f"{server.location}/web") as there:
         first = there.snapshot.fingerprint
         taken = [next(there)["input_ids"] for _ in range(3)]
         assert there.advance() == first
-        weights = {"code": 3, "web": 1, "zeta": 1}
-        rewritten = make_snapshot(tmp_path / "rewritten", SIZES, validation={"web": 9}, weights=weights)
         (rewritten / "snapshot.json").replace(folder / "snapshot.json")
         assert there.advance() != first
         taken += [next(there)["input_ids"] for _ in range(3)]

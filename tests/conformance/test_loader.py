@@ -29,17 +29,11 @@ from tests.support.snapshots import make_growing_snapshots, make_snapshot, uploa
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
-
 S = 16
-
 SIZES = {"code": 31, "web": 83, "zeta": 10}
-
 NUM_STEPS = 12
-
 GLOBAL_BATCH = 7
-
 FIELDS = ("input_ids", "labels", "position_ids", "segment_ids", "document_keys", "sources", "step")
-
 PER_ROW = FIELDS[:-1]
 
 
@@ -61,9 +55,7 @@ CASES = {
         max_epochs={"zeta": 0.5, "code": 1},
     ),
 }
-
 SKIPS: dict[str, list[tuple[int, int]]] = {"none": [], "ranges": [(3, 5), (9, 10), (14, 30)]}
-
 ORDERS: dict[str, dict[str, Any]] = {
     **{f"window-{shards}": {"window": shards} for shards in (0, 1, 2, 4)},
     "unshuffled": {"shuffle": False},
@@ -112,7 +104,6 @@ def check_restored_at_every_step(folder: Path, output: Path | str, worlds: Seque
 
 
 BY_DEFAULT = set(zip([*CASES, *CASES], ["ranges", "none"] * 3, ORDERS))
-
 """One history of each order, in one world: the others are slow together."""
 
 
@@ -213,7 +204,6 @@ def test_any_history_is_restored_traced_and_draws_each_source_in_its_own_order(t
 
 
 PARTS = {"code": [31, 12, 5, 20], "web": [40, 30, 13], "zeta": [10]}
-
 MOVES = ([4, 9, 23], [0, 30, 30], [1, 2, 3])
 MOVED_ORDERS: dict[str, dict[str, Any]] = {
     "all": {},

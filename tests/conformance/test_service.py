@@ -94,11 +94,8 @@ def test_clients_of_two_servers_get_every_batch_whatever_happens_to_the_servers(
 
 
 flight = pytest.importorskip("pyarrow.flight")
-
 MB = 1_000_000
-
 TOKENS = {"good": "of-the-trainer", "evil": "of-the-attacker"}
-
 IDLE_S, STREAMS, CONNECTIONS = 5, 8, 40
 
 

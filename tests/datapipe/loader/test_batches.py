@@ -22,9 +22,7 @@ from tests.support.snapshots import make_snapshot, source_hash
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
-
 S = 16
-
 OF_PIECES = ("piece_offsets", "piece_lengths", "piece_starts", "document_keys")
 
 
@@ -117,7 +115,6 @@ def test_batches_that_are_kept_are_never_written_to_again(output: Path) -> None:
 
 
 SHAPE = (64, 256)
-
 CONTEXT = Mesh(data_rank=0, data_size=1, context_rank=1, context_size=2, layout="zigzag")
 
 

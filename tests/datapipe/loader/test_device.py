@@ -31,9 +31,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # StatefulDataLoader of torchdata 0.11 under newer torch
 ]
 
-
 S = 16
-
 ALL_FIELDS = ("input_ids", "labels", "cu_seqlens", "piece_offsets", "document_keys", "sources", "step")
 
 

@@ -20,15 +20,11 @@ from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.medium
 
-
 S = 24
-
 """A multiple of two parts for each of up to four ranks."""
 
 ROWS, LAYOUTS = ("contiguous", "zigzag"), ("document_contiguous", "document_zigzag")
-
 PER_TOKEN = ("input_ids", "labels", "position_ids", "segment_ids")
-
 FIELDS = (*PER_TOKEN, "cu_seqlens", "max_seqlen", "sources", "global_target_tokens")
 
 

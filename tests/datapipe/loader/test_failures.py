@@ -30,9 +30,7 @@ from tests.support.unreliable_store import UnreliableStore, unreliable
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
-
 S = 16
-
 PASSING = {
     "cut": {"kind": "cut", "after": 200},
     "reset": {"kind": "reset", "after": 200},
@@ -41,7 +39,6 @@ PASSING = {
     "503": {"kind": "status", "status": 503},
     "stall": {"kind": "stall", "after": 200},
 }
-
 """Temporary faults. A stall takes about 7 s to detect: libcurl averages the speed over several seconds."""
 
 

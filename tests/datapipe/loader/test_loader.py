@@ -29,9 +29,7 @@ from tests.support.snapshots import make_growing_snapshots, make_snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
-
 S = 16
-
 VALIDATION: dict[str, Any] = {"split": "validation"}
 
 

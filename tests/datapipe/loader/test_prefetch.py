@@ -161,7 +161,6 @@ def test_several_threads_may_ask_one_loader(tmp_path: Path) -> None:
 
 
 OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "step"), "drop_last": True}
-
 NUM_STEPS, NUM_THREADS = 150, 4
 
 

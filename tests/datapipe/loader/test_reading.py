@@ -28,7 +28,6 @@ from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
-
 S = 16
 
 

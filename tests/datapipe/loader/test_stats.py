@@ -19,7 +19,6 @@ from datapipe.loader.stats import LoaderStats, StepClock, host_memory, worker_me
 from tests.support.snapshots import make_snapshot
 
 S = 16
-
 BATCH = {"input_ids": np.zeros((2, S), np.int64), "step": 3}
 
 

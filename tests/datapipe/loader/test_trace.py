@@ -27,7 +27,6 @@ from tests.support.snapshots import make_snapshot, source_path
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
-
 PAIRS = [("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_NTASKS"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS")]
 
 
@@ -269,7 +268,6 @@ def test_what_is_no_sharding_of_this_process_is_refused() -> None:
 
 
 S = 16
-
 FIELDS = ("input_ids", "sources", "piece_offsets", "piece_lengths", "piece_starts", "document_keys")
 
 

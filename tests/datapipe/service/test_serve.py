@@ -37,11 +37,8 @@ from tests.support.snapshots import make_snapshot, upload
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")]
 
-
 README = Path(__file__).resolve().parents[3] / "datapipe/service/README.md"
-
 SIZES = {"code": 31, "web": 83, "zeta": 10}
-
 PHASES = [(16 * 40, {"web": 1}), (16 * 75, {"code": 2, "zeta": 1}), (None, {"code": 1, "web": 1})]
 
 
@@ -82,9 +79,7 @@ def assert_same(here: dict[str, Any], there: dict[str, Any]) -> None:
 
 
 PER_TOKEN = ("input_ids", "labels", "position_ids", "segment_ids")
-
 CONTEXT: dict[str, Any] = {"data_size": 2, "context_rank": 1, "context_size": 2}
-
 OPTIONS: dict[str, dict[str, Any]] = {
     "all fields": {"global_batch_size": 7},
     "int32, unshifted": {"global_batch_size": 5, "dtype": "int32", "labels": "unshifted"},

@@ -37,11 +37,8 @@ from tests.support.snapshots import make_snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
 
-
 S = 16
-
 SIZES = {"code": 31, "web": 83}
-
 FIELDS = ("input_ids", "labels", "sources", "document_keys", "piece_offsets", "piece_lengths", "step")
 
 
@@ -331,7 +328,6 @@ def changed(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], L
 
 
 NONSENSE = (None, True, -1, 1.5, float("nan"), 1 << 63, "x", [], [[]], {"a": -1}, {"a": "x"}, {"unknown": 1}, [1] * 6, [1] * 8)
-
 WHERE = (
     "sequence_length", "sources", "sources.0", "batches", "batches.1", "batches.0.0", "batches.1.0", "batches.1.1",
     "batches.1.2", "mixtures", "mixtures.1", "mixtures.0.sample", "mixtures.1.step", "mixtures.1.exhausted",
@@ -339,9 +335,7 @@ WHERE = (
     "mixtures.0.data.2", "mixtures.0.sizes", "mixtures.1.places", "skip", "skip.steps", "skip.steps.0.1", "skip.documents",
     "skip.shards",
 )  # fmt: skip
-
 VALID: dict[str, list[Any]] = {"mixtures.0.data.2": [None], "skip.steps": [[]], "skip.shards": [{"unknown": 1}]}
-
 """What is accepted."""
 
 

@@ -43,7 +43,6 @@ def make_mixture(phases: Phases) -> Mixture:
 weight_lists = st.lists(st.integers(1, 2**60 - 1) | st.integers(1, 50), min_size=1, max_size=30).filter(
     lambda weights: sum(weights) < 2**62
 )
-
 S = 10
 
 
@@ -298,7 +297,6 @@ def test_state_of_other_groups_is_refused_without_migrate(tmp_path: Path) -> Non
 
 
 FIRST = BatchEra(step=0, sample=0, size=3)
-
 ranges = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 5)).map(lambda one: (one[0], one[0] + one[1])), max_size=5)
 
 

@@ -146,7 +146,6 @@ def test_unshuffled_strata_keep_their_repeats_and_their_order() -> None:
 
 
 PARTS = [[7, 0, 30, 1], [5, 5], [0], [12, 3, 3], [1]]
-
 """Rows of the shards of each part."""
 
 PART_SIZES = [sum(part) for part in PARTS]
@@ -264,7 +263,6 @@ def test_moves_that_no_run_makes_are_refused(moves):
 
 
 MANY = ([7, 30, 12], [70_000], [1], [40_000, 90_000], [300])
-
 STARTS = np.cumsum([0, *(sum(sizes) for sizes in MANY)])
 
 

@@ -36,9 +36,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.set_vital. is deprecated"),  # torchdata calls it
 ]
 
-
 S = 16
-
 OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "labels", "step")}
 
 

@@ -24,13 +24,9 @@ device = late_import("datapipe.loader.device")
 
 pytestmark = [pytest.mark.needs("torch"), pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
-
 S = 16
-
 NUM_STEPS = 15
-
 OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "step")}
-
 HELD = r"prefetch_to_device|DevicePrefetcher"
 
 
@@ -129,7 +125,6 @@ def trainer_of(
 
 
 RESUMING: dict[str, Any] = {"save_strategy": "steps", "save_steps": 1, "ignore_data_skip": True}
-
 CAUSAL: dict[str, Any] = {"batch_size": 4, "labels": "unshifted"}
 
 

@@ -248,7 +248,7 @@ def test_counts_of_replaced_rows_are_the_same_on_every_rank(ending: Path, tmp_pa
 def test_ragged_ranks_are_warned_of_once_by_one_rank_and_refused_where_even(
     ending: Path, size: int, world_size: int, nearest: str
 ) -> None:
-    ranks: list[dict[str, int]] = [{"rank": rank, "world_size": world_size} for rank in range(world_size)]
+    ranks: list[dict[str, Any]] = [{"rank": rank, "world_size": world_size} for rank in range(world_size)]
     with pytest.warns(RaggedRanksWarning, match=f"Use {nearest} rows") as caught:
         loaders = [Loader(ending, global_batch_size=size, **rank) for rank in ranks]
     for loader in loaders:

@@ -1,4 +1,4 @@
-"""Batches are built ahead and handed out once, in order, to any number of threads; no thread leaks or waits for ever."""
+"""Batches are built ahead and handed out once, in order, to any number of threads; and the figures of a loader's clock."""
 
 from __future__ import annotations
 
@@ -12,15 +12,21 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.request import urlopen
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
 
+from datapipe.errors import UserError
 from datapipe.loader import Loader, prefetch
-from datapipe.loader.prefetch import Prefetcher
+from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
+from datapipe.loader.prometheus import serve_metrics
+from datapipe.loader.stats import LoaderStats, StepClock, host_memory, worker_memory
 from datapipe.service.serve import Running, ServeOptions
 from tests.support.snapshots import make_snapshot
 
@@ -151,15 +157,6 @@ def test_interpreter_with_an_open_iterator_exits_and_a_copy_by_a_fork_is_refused
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_several_threads_may_ask_one_loader(tmp_path: Path) -> None:
-    loader = Loader(make_snapshot(tmp_path, {"code": 30, "web": 60}), global_batch_size=6)
-    expected = [loader.batch(step)["input_ids"] for step in range(40)]
-    with ThreadPoolExecutor(4) as threads:
-        found = list(threads.map(lambda step: loader.batch(step)["input_ids"], [*range(40)] * 4))
-    assert all(map(np.array_equal, found, expected * 4))
-    assert len(list(islice(loader, 3))) == 3
-
-
 OPTIONS: dict[str, Any] = {"global_batch_size": 4, "fields": ("input_ids", "step"), "drop_last": True}
 NUM_STEPS, NUM_THREADS = 150, 4
 
@@ -221,7 +218,6 @@ def test_states_and_seeks_beside_a_thread_that_takes_lose_no_batch(output: Path)
     assert all(0 <= step <= NUM_STEPS for step in steps)
 
 
-@pytest.mark.medium
 def test_next_of_a_service_from_several_threads_gives_each_batch_once(output: Path, tmp_path: Path) -> None:
     server = Running([f"web={output}"], ServeOptions(port=0, tells_files=False, cache_folder=str(tmp_path)))
     for depth in (0, 8):
@@ -266,3 +262,137 @@ def test_fork_while_another_thread_takes_leaves_the_child_a_loader(output: Path)
     go_on.set()
     holder.join(timeout=60)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+S = 16
+BATCH = {"input_ids": np.zeros((2, S), np.int64), "step": 3}
+
+
+def clocked(steps: list[tuple[float, float]], *, build_s: float, depth: int = 2) -> LoaderStats:
+    """Stats of a trainer that waits and computes as `steps` say, with a builder that takes `build_s` for each batch."""
+    now, builder = [100.0], SimpleNamespace(counts=PrefetchCounts(), num_ready=1, chunk_steps=1)
+    clock = StepClock("input_ids", lambda: now[0])
+    clock.start(builder)  # type: ignore[arg-type]
+    for number, (wait_s, compute_s) in enumerate(steps, start=1):
+        asked_at = clock.asks()
+        size = number * BATCH["input_ids"].nbytes
+        builder.counts = PrefetchCounts(batches=number, bytes=size, build_s=number * build_s, ready_sum=number)
+        now[0] += wait_s
+        clock.takes(asked_at, clock.count_tokens(BATCH))
+        now[0] += compute_s
+    return clock.stats(rank=1, split="train", depth=depth, num_threads=1)
+
+
+def test_clock_tells_waiting_from_computing_and_the_first_wait_from_both() -> None:
+    stats = clocked([(5.0, 1.0), (0.5, 1.0), (0.0, 2.0), (0.25, 9.0)], build_s=0.125)
+    assert (stats.steps, stats.num_waits, stats.tokens, stats.bytes) == (4, 3, 4 * 2 * S, 4 * 2 * S * 8)
+    assert (stats.first_wait_s, stats.wait_s, stats.longest_wait_s, stats.compute_s) == (5.0, 0.75, 0.5, 4.0)
+    assert stats.wait_per_step_s == 0.25
+    assert stats.lost_share == 0.75 / 4.75
+    assert stats.compute_rate == 3 / 4  # the time after the last batch may not be a step
+    assert stats.pipeline_rate == 8
+    assert (stats.buffer_mean, stats.buffer_now) == (1.0, 1)
+
+
+@pytest.mark.parametrize(
+    ("steps", "build_s", "depth", "diagnosis", "facts"),
+    [
+        ([(1.0, 0.1)] * 9, 1.0, 2, "data-bound", ["1.0 batches/s", "10.0/s"]),
+        ([(0.0, 1.0), (0.0, 1.0), (2.0, 1.0)], 0.5, 2, "data-bound", ["longest wait 2 s", "Raise prefetch"]),
+        ([(0.5, 1.0)] * 9, 0.5, 0, "data-bound", ["prefetch=2"]),
+        ([(0.001, 1.0)] * 9, 0.5, 2, "compute-bound", ["0.10% of the time", "2.0 batches/s"]),
+        ([(1.0, 1.0)], 0.5, 2, "unknown", []),
+        ([], 0.5, 2, "unknown", []),
+    ],
+)
+def test_diagnosis_and_its_reason(
+    steps: list[tuple[float, float]], build_s: float, depth: int, diagnosis: str, facts: list[str]
+) -> None:
+    stats = clocked(steps, build_s=build_s, depth=depth)
+    assert stats.diagnosis == diagnosis
+    assert all(fact in stats.reason for fact in facts)
+    assert f"{diagnosis}: {stats.reason}" in str(stats)
+
+
+@pytest.mark.parametrize(
+    ("depth", "num_threads", "chunk_steps", "expected"),
+    [(0, 1, 1, (0, 1, 1)), (1, 1, 1, (0, 1, 1)), (2, 1, 1, (1, 1, 1)), (8, 1, 4, (4, 4, 4)), (16, 16, 1, (0, 16, 1))],
+)
+def test_host_memory_is_the_batches_that_exist_at_a_time(
+    depth: int, num_threads: int, chunk_steps: int, expected: tuple[int, int, int]
+) -> None:
+    memory = host_memory(depth=depth, num_threads=num_threads, chunk_steps=chunk_steps, batch_bytes=100)
+    assert (memory.prefetch, memory.in_work, memory.in_transfer) == expected
+    assert memory.bytes == sum(expected) * 100
+    assert "({} ahead + {} in work + {} in transfer)".format(*expected) in str(memory)
+
+
+def test_loader_counts_over_its_iterations(tmp_path: Path) -> None:
+    small_output = make_snapshot(tmp_path, {"web": 40})
+    loader = Loader(small_output, global_batch_size=8, rank=1, world_size=2, prefetch=3)
+    assert loader.stats().diagnosis == "unknown"
+    for _ in range(2):
+        list(islice(loader, 5))
+    stats = loader.stats()
+    assert (stats.rank, stats.split, stats.steps, stats.num_waits, stats.built) == (1, "train", 10, 8, 8)
+    assert stats.tokens == 10 * 4 * S
+    assert stats.bytes == stats.tokens * 8 * 2
+    assert stats.host_memory.batch_bytes == 4 * S * 8 * 2
+    assert stats.pipeline_rate > 0
+    assert 0 <= stats.buffer_mean <= 3
+    without_tokens = Loader(small_output, global_batch_size=8, fields=("step", "sources"), prefetch=0)
+    list(islice(without_tokens, 3))
+    stats = without_tokens.stats()
+    assert (stats.steps, stats.tokens, stats.bytes) == (3, 0, 3 * 8 * 4)
+    assert 0 < stats.build_s <= stats.wait_s
+    assert (stats.buffer_mean, stats.host_memory.prefetch, stats.host_memory.in_work) == (0.0, 0, 1)
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(0, (2 * 3, 2, 1)), (4, (2 * (3 + 4), 0, 1))])
+def test_memory_of_workers_is_what_each_has_ready_and_builds_ahead(depth: int, expected: tuple[int, int, int]) -> None:
+    memory = worker_memory(num_workers=2, prefetch_factor=3, depth=depth, batch_bytes=100)
+    assert (memory.prefetch, memory.in_work, memory.in_transfer) == expected
+
+
+def scrape(port: int) -> dict[tuple[str, str, str], float]:
+    """Value by (name, rank, split)."""
+    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+        text = answer.read().decode()
+    return {
+        (sample.name, sample.labels["rank"], sample.labels["split"]): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+@pytest.fixture(scope="module")
+def small_output(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"web": 60}, validation={"web": 9})
+
+
+def test_metrics_are_the_stats_of_each_loader(small_output: Path) -> None:
+    train = Loader(small_output, global_batch_size=4, rank=1, world_size=2)
+    validation = Loader(small_output, global_batch_size=4, split="validation")
+    with serve_metrics([train, validation], port=0) as server:
+        assert scrape(server.port)["datapipe_loader_steps_total", "1", "train"] == 0
+        list(islice(train, 7))
+        list(validation)
+        found = scrape(server.port)
+    for loader, steps in ((train, 7), (validation, 3)):
+        stats = loader.stats()
+        expected = {f"{name}_total": getattr(stats, name) for name in ("steps", "tokens", "bytes", "built")}
+        expected |= {
+            f"{name}_seconds_total": getattr(stats, f"{name}_s") for name in ("wait", "first_wait", "compute", "build")
+        }
+        expected |= {"buffer_batches": stats.buffer_now, "prefetch_batches": stats.depth}
+        expected |= {"host_memory_bytes": stats.host_memory.bytes}
+        for name, value in expected.items():
+            assert found[f"datapipe_loader_{name}", str(stats.rank), stats.split] == pytest.approx(value), name
+        assert expected["steps_total"] == steps
+
+
+def test_metrics_server_leaves_no_thread_and_names_a_port_in_use(small_output: Path) -> None:
+    loader, before = Loader(small_output, global_batch_size=4), set(threading.enumerate())
+    with serve_metrics([loader], port=0) as server, pytest.raises(UserError, match=str(server.port)):
+        serve_metrics([loader], port=server.port)
+    assert set(threading.enumerate()) == before

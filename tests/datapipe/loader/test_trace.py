@@ -351,12 +351,13 @@ def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> N
     loader = Loader(output, global_batch_size=7, prefetch=0)
     start = loader.state_dict()
     loader.seek(6)
-    for options, searched, is_found in (
+    cases: list[tuple[dict[str, Any], str, bool]] = [
         ({"state": start}, "nothing: the state is at step 0", False),
         ({"state": loader.state_dict()}, "the 6 steps that the state counts", False),
         ({"state": loader.state_dict(), "num_epochs": 20}, "the first 20 epochs of its source", True),
         ({"global_batch_size": 7}, "all 28 steps of the run", True),
-    ):
+    ]
+    for options, searched, is_found in cases:
         found = find_document(output, key, **options)
         assert searched in found.searched
         assert (6 in [one.step for one in found.appearances]) == is_found

@@ -246,7 +246,7 @@ def test_function_of_the_user_that_fails_leaves_the_position(output: Path, worke
             next(batches)
         assert loader.state_dict()["step"] == 3
     if workers == "two":
-        loader = counting(output, workers, worker_init_fn=_fail)
+        loader = loader_torch.StreamingDataLoader(dataset_of(output), num_workers=2, worker_init_fn=_fail)
         for _ in range(2):
             with pytest.raises(ZeroDivisionError):
                 next(iter(loader))

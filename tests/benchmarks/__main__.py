@@ -71,8 +71,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--datatrove", default="", metavar="PYTHON", help="one with datatrove and spaCy")
     parser.add_argument("--datatrove-script", default="", metavar="FILE", help="what it runs: see cleaning.py")
     parser.add_argument("--decon", default="", metavar="COMMAND", help="a Python with the package decontaminate")
-    parser.add_argument("--fasttext", default="", metavar="FOLDER", help="where pip installed fasttext-wheel with --target")
-    parser.add_argument("--sklearn", default="", metavar="FOLDER", help="where pip installed scikit-learn with --target")
     return parser.parse_args()
 
 

@@ -1,11 +1,7 @@
-"""Trained classifiers on labelled sets, each model on the documents of the fold that it was not trained on; and toxicity.
+"""Trained classifiers on labelled sets, each model on the documents of the fold that it was not trained on.
 
-`--fasttext FOLDER --sklearn FOLDER`: folders that `pip install --target FOLDER fasttext-wheel`, or `scikit-learn`, filled,
-for the peers on the same folds (`classifier_peers.py`). AUC is the mean of the folds; the best F1, with its precision and
-recall, is over all documents together. The set `levels` has three classes, which are predicted as numbers, too.
-
-Toxicity: "list" is LDNOOBW's English list. A document counts as toxic by the list with one hit and a density above
-`max_density`, by the model with a score above 0.5, and by both where both say so.
+AUC is the mean of the folds; the best F1, with its precision and
+recall, is over all documents together.
 
 Scoring, beside fasttext-predict: the models have the words of the texts and random numbers, since training changes neither
 the size of a model nor which rows a text adds. `--only SET` measures one set.
@@ -13,17 +9,12 @@ the size of a model nor which rows a text adds. `--only SET` measures one set.
 
 from __future__ import annotations
 
-import json
-import os
 import struct
-import subprocess
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +24,14 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.classifier.fasttext_training import FastTextTrainer
 from datapipe.classifier.linear_trainer import LinearTrainer
-from datapipe.classifier.metrics import agreement, at_threshold, confusion, ranking
-from datapipe.classifier.training import Examples, Trainer
-from datapipe.kernels.filters.word_lists import count_listed
+from datapipe.classifier.metrics import ranking
+from datapipe.classifier.training import Trainer
 from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.models.fasttext import CompiledModel, open_model
-from stages.filter._lists.word_lists import read_lists
 from stages.filter.language import bundled_model
 from tests.benchmarks.tables import Bound, Settings, Table, both_best_s
 from tests.benchmarks.texts import made_up_texts, read_texts
-from tests.support.labelled_sets import LABELS, NUM_FOLDS, LabelledSet, Levels, labelled_sets, levels
+from tests.support.labelled_sets import NUM_FOLDS, LabelledSet, labelled_sets
 
 _CHARACTERS = {"min_char_ngram": 3, "max_char_ngram": 5}
 _FASTTEXT: Mapping[str, dict[str, Any]] = {
@@ -54,7 +43,6 @@ _FASTTEXT: Mapping[str, dict[str, Any]] = {
 }
 """Options that differ from those of `classifier train`, for short texts and small sets."""
 
-_DENSITY, _ALL_LISTS = 0.01, (1 << 64) - 1
 _SCORED_BYTES, _BUCKETS = 4_000_000, 100_000
 _RANDOM_MODELS = {
     "50 dimensions, pairs of words": (50, (0, 0)),
@@ -70,13 +58,10 @@ def tables(settings: Settings) -> Iterator[Table]:
         title="Trained classifiers on labelled sets",
         note="Five folds; a document has its score from the model that was not trained on it. AUC is the mean of the folds.",
         header=("set", "trainer", "AUC", "best F1", "precision", "recall", "CPU s of 5 trainings", "MB", "scores, MB/s"),
-        rows=[row for name in names for row in _rows(name, sets[name], settings)],
+        rows=[row for name in names for row in _rows(name, sets[name])],
         kept_in="stages/README.md",
     )
-    if settings.only in "levels":
-        yield _three_levels(levels(settings.data), settings)
-        toxic = {"Wikipedia talk": sets["talk"], "HateCheck": sets["hatecheck"]}
-        yield _toxicity({} if settings.quick else toxic, settings)
+    if not settings.only:
         yield _scoring(settings)
 
 
@@ -144,145 +129,15 @@ def fasttext_trainer(name: str) -> FastTextTrainer:
     return FastTextTrainer.model_validate(_FASTTEXT[name])
 
 
-def _fasttext_wheel(trainer: FastTextTrainer, documents: LabelledSet, installed: str) -> Outcome:
-    """fastText's own trainer with the same options."""
-    options = {"lr": trainer.lr, "dim": trainer.dim, "epoch": trainer.epochs, "wordNgrams": trainer.word_ngrams}
-    options |= {"minn": trainer.min_char_ngram, "maxn": trainer.max_char_ngram, "bucket": trainer.buckets, "loss": trainer.loss}
-    scores, train_s = np.zeros(len(documents.texts)), 0.0
-    for fold in range(NUM_FOLDS):
-        labelled = [(LABELS[int(documents.is_positive[row])], documents.texts[row]) for row in documents.train(fold)]
-        files = {
-            "train.txt": "".join(f"__label__{label} {text}\n" for label, text in labelled),
-            "test.txt": "".join(f"{documents.texts[row]}\n" for row in documents.test(fold)),
-            "options.json": json.dumps(options),
-        }
-        outcome = _peer("fasttext", files, installed)
-        scores[documents.test(fold)], train_s = outcome.scores, train_s + outcome.train_s
-    return Outcome(scores=scores, train_s=train_s)
-
-
-def _scikit_learn(documents: LabelledSet | Levels, task: str, characters: bool, installed: str) -> Outcome:
-    targets = documents.targets if isinstance(documents, Levels) else documents.is_positive.astype(np.int64)
-    given = {"texts": list(documents.texts), "targets": targets.tolist(), "folds": documents.folds.tolist()}
-    files = {"documents.json": json.dumps({**given, "task": task, "characters": characters})}
-    return _peer("sklearn", files, installed)
-
-
-def _peer(name: str, files: Mapping[str, str], installed: str) -> Outcome:
-    with tempfile.TemporaryDirectory() as folder:
-        for file, content in files.items():
-            Path(folder, file).write_text(content, encoding="utf-8")
-        command = [sys.executable, str(Path(__file__).with_name("classifier_peers.py")), name, folder]
-        subprocess.run(command, env={**os.environ, "PYTHONPATH": installed}, check=True)
-        answers = json.loads(Path(folder, "scores.json").read_text(encoding="utf-8"))
-    return Outcome(scores=np.array(answers["scores"], np.float64), train_s=answers["seconds"])
-
-
-def _rows(name: str, documents: LabelledSet, settings: Settings) -> list[tuple[str, ...]]:
-    """A row for each trainer. The time of a peer is that of its features, trainings and scores."""
+def _rows(name: str, documents: LabelledSet) -> list[tuple[str, ...]]:
+    """A row for each trainer."""
     fasttext = fasttext_trainer(name)
     trainers: dict[str, Callable[[], Outcome]] = {
         "linear": lambda: ours(LinearTrainer(), documents),
         "linear, characters": lambda: ours(LinearTrainer(characters=True), documents),
         "fasttext": lambda: ours(fasttext, documents),
     }
-    if settings.fasttext:
-        trainers["fasttext-wheel"] = lambda: _fasttext_wheel(fasttext, documents, settings.fasttext)
-    if settings.sklearn:
-        for more, characters in (("", False), (", characters", True)):
-            trainers[f"scikit-learn{more}"] = partial(_scikit_learn, documents, "two", characters, settings.sklearn)
     return [(name, trainer, *measure().cells(documents)) for trainer, measure in trainers.items()]
-
-
-# ------------------------------------------------------------------------------------------------ three levels
-
-
-def _three_levels(documents: Levels, settings: Settings) -> Table:
-    """Accuracy and macro F1 of three classes, RMSE and Spearman of the number of the class."""
-    rows = []
-    for characters in (False, True):
-        answers = [_levels_ours(documents, characters, is_number) for is_number in (False, True)]
-        rows.append((f"linear{', characters' * characters}", *_levels_cells(documents, *answers)))
-        if settings.sklearn:
-            tasks = ("several", "number")
-            answers = [_scikit_learn(documents, task, characters, settings.sklearn).scores for task in tasks]
-            rows.append((f"scikit-learn{', characters' * characters}", *_levels_cells(documents, *answers)))
-    return Table(
-        title="Three levels",
-        note="OneStopEnglish.",
-        header=("three levels", "accuracy", "macro F1", "RMSE", "Spearman"),
-        rows=rows,
-        kept_in="datapipe/classifier/README.md",
-    )
-
-
-def _levels_ours(documents: Levels, characters: bool, is_number: bool) -> np.ndarray:
-    """The label or the number of each document by the model of the other folds, (num_docs,) float64."""
-    answers = np.zeros(len(documents.texts))
-    for fold in range(NUM_FOLDS):
-        rows, others = np.flatnonzero(documents.folds == fold), np.flatnonzero(documents.folds != fold)
-        texts, known = (pa.array([documents.texts[row] for row in part], pa.large_string()) for part in (rows, others))
-        examples = Examples(
-            texts=known,
-            targets=documents.targets[others].astype(np.float64),
-            labels=("level",) if is_number else ("ele", "int", "adv"),
-            weights=np.ones(len(others)),
-            predicts_number=is_number,
-        )
-        with tempfile.NamedTemporaryFile(suffix=".model") as file:
-            Path(file.name).write_bytes(LinearTrainer(characters=characters).train(examples))
-            offsets, data = columns.text_buffers(texts)
-            scores = open_classifier(Path(file.name)).scores(offsets[:-1], np.ascontiguousarray(offsets[1:]), data)
-        answers[rows] = scores[:, 0] if is_number else scores.argmax(axis=1)
-    return answers
-
-
-def _levels_cells(documents: Levels, labels: np.ndarray, numbers: np.ndarray) -> tuple[str, ...]:
-    found = confusion(documents.targets, labels.astype(np.int64), ("ele", "int", "adv"))
-    agreed = agreement(documents.targets.astype(np.float64), numbers)
-    return tuple(f"{estimate.value:.3f}" for estimate in (found.accuracy, found.macro_f1, agreed.rmse, agreed.spearman))
-
-
-# ------------------------------------------------------------------------------------------------ toxicity
-
-
-def _toxicity(sets: Mapping[str, LabelledSet], settings: Settings) -> Table:
-    with pa.input_stream(str(settings.data / "toxicity/ldnoobw.jsonl.zst"), compression="detect") as stream:
-        listed = [json.loads(line) for line in stream.read().decode().splitlines()]
-    path = settings.folder / "en.txt"
-    path.write_text("\n".join(row["word"] for row in listed if row["lang"] == "en"), encoding="utf-8")
-    rows = []
-    for name, documents in sets.items():
-        is_toxic, density = documents.is_positive, _densities(documents.texts, path)
-        scores = ours(LinearTrainer(characters=True), documents).scores
-        by_list, by_model = density > _DENSITY, scores > 0.5
-        ways = {
-            "list, any hit": (density > 0, density),
-            f"list, density above {_DENSITY}": (by_list, density),
-            "model": (by_model, scores),
-            "both": (by_list & by_model, None),
-            "either": (by_list | by_model, None),
-        }
-        for way, (decided, ordered) in ways.items():
-            found = at_threshold(is_toxic, decided.astype(float), 0.5)
-            area = "" if ordered is None else f"{ranking(is_toxic, ordered).auc.value:.3f}"
-            figures = (f"{estimate.value:.3f}" for estimate in (found.f1, found.precision, found.recall))
-            rows.append((f"{name}, {len(is_toxic):,}", way, area, *figures, f"{decided[~is_toxic].mean():.1%}"))
-    return Table(
-        title="Toxicity",
-        note="LDNOOBW's English list; `linear` with characters, trained on the other folds; and both.",
-        header=("set", "by", "AUC", "F1", "precision", "recall", "of the others"),
-        rows=rows,
-        kept_in="stages/README.md",
-    )
-
-
-def _densities(texts: Sequence[str], path: Path) -> np.ndarray:
-    """The share of words in hits of a list, for each text."""
-    column = pa.array(texts, pa.large_string())
-    masks = np.full(len(texts), _ALL_LISTS, np.uint64)
-    found = count_listed(*columns.text_buffers(column), read_lists({"en": path}).table, masks)
-    return found.listed / np.maximum(found.words, 1)
 
 
 # ------------------------------------------------------------------------------------------------ scores of fastText models

@@ -1,4 +1,4 @@
-"""Cleaning: the stages of `mixtures/fineweb.yaml` as `datapipe bench` measures them, filters beside datatrove, and functions.
+"""Cleaning: the stages of `mixtures/fineweb.yaml` as `datapipe bench` measures them, and filters beside datatrove.
 
 `--datatrove PYTHON --datatrove-script SCRIPT`: the script runs datatrove's filters with their defaults over the file that
 it is given, prints one JSON object a filter (`work`, `mb_per_s`) and writes its decisions (`--decisions`, a JSON object a
@@ -22,11 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from datapipe import catalogue
-from datapipe.config.stage_use import parse_stage
 from datapipe.stage import Filter, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.function import function_stage
 from stages.filter.c4_quality import C4Quality
 from stages.filter.fineweb_quality import FinewebQuality
 from stages.filter.gopher_quality import GopherQuality
@@ -49,7 +46,6 @@ _PII = Pii.model_validate({"kinds": ["email", "ip"]})
 def tables(settings: Settings) -> Iterator[Table]:
     yield _recipe(settings)
     yield _beside_datatrove(settings)
-    yield _functions()
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -148,41 +144,3 @@ def _datatrove(settings: Settings, corpus: list[DocumentBatch]) -> tuple[dict[st
         ours = np.concatenate([stage.process(batch).keep for batch in corpus])
         same[name] = f"{np.mean(ours == [row[name] == 'keep' for row in decided]):.2%}"
     return rates, same
-
-
-# ------------------------------------------------------------------------------------------------ functions
-
-
-def looks(record: dict[str, Any], least: int = 200) -> bool:
-    return len(record["text"]) >= least
-
-
-def edits(record: dict[str, Any]) -> str:
-    return record["text"].strip() + "."
-
-
-def measures(record: dict[str, Any]) -> dict[str, Any]:
-    return {"score": len(record["text"]) / 7}
-
-
-measures.columns = {"score": float}  # type: ignore[attr-defined]
-
-
-def _functions() -> Table:
-    stages: dict[str, Any] = {f.__name__: function_stage(f.__module__, f.__name__, f)() for f in (looks, edits, measures)}
-    stages["filter.length"] = catalogue.build_stage(parse_stage({"filter.length": {"min_chars": 200}}))
-    rows = []
-    for num_docs, num_words in ((8000, 20), (4000, 200), (1000, 800)):
-        corpus = list(batches(made_up_texts(num_docs, num_words)))
-        for name, stage in stages.items():
-            stage.open(StageContext(name=name, seed=1))
-            each_s = best_s(lambda stage=stage, corpus=corpus: _process([stage], corpus), 7) / num_docs
-            size = f"{1e6 * megabytes(corpus) / num_docs:,.0f}"
-            rows.append((name, size, f"{each_s * 1e6:.2f}", f"{1 / each_s:,.0f}"))
-    return Table(
-        title="A function as a stage",
-        note="Functions of one document, which look at it, replace its text or add a column, beside a class over columns.",
-        header=("stage", "bytes a document", "µs a document", "documents/s"),
-        rows=rows,
-        kept_in="stages/README.md",
-    )

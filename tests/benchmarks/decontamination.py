@@ -1,12 +1,9 @@
-"""What decontamination finds and misses, and how fast it is.
+"""What decontamination finds and misses.
 
 Items of the benchmarks of the real corpora are planted into its prose, each into a document of its own, in several forms: a
 document is found if the stage would drop or cut it. `--decon` is a command that runs a Python with AI2's decon (the package
 `decontaminate`, which needs Python 3.12). It gets the same documents and items as JSONL, question and answer as fields, and
 one thread.
-
-The speed is that of one core against `SPEED_GRAMS` n-grams: those of the benchmarks and of random items of 40 words. Ours
-is the stage without reading, that of decon its detection time, with reading.
 """
 
 from __future__ import annotations
@@ -19,23 +16,19 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import cycle
 from pathlib import Path
-from time import process_time
 
 import zstandard
 
 from datapipe.stage.documents import DocumentBatch
 from stages.decontaminate._evaluation_files import Benchmark, EvaluationSet, Item, read_set
 from stages.decontaminate.ngram import Ngram
-from tests.benchmarks.tables import Bound, Settings, Table, best_s, both_best_s
+from tests.benchmarks.tables import Bound, Settings, Table, both_best_s
 from tests.benchmarks.texts import made_up_texts
 from tests.support.evaluation_files import batch
 
 PROFILES = ("gpt3", "strict", "coverage")
 MOST_OF_BENCHMARK = 300
-SPEED_GRAMS = 2_000_000
-SPEED_BYTES, BATCH_BYTES = 64_000_000, 4_000_000
 AROUND_CHARS = 1500
 
 _RUN_DECON = """
@@ -108,17 +101,8 @@ def found_by(stage: Ngram, texts: Sequence[str]) -> set[int]:
 # ------------------------------------------------------------------------------------------------ decon
 
 
-@dataclass(frozen=True, kw_only=True)
-class DeconRun:
-    """What decon found: documents by number; seconds of its index and its search."""
-
-    documents: set[int]
-    index_s: float
-    search_s: float
-
-
-def run_decon(command: str, sets: Sequence[EvaluationSet], texts: Sequence[str]) -> DeconRun:
-    """Runs decon with its defaults on documents."""
+def run_decon(command: str, sets: Sequence[EvaluationSet], texts: Sequence[str]) -> set[int]:
+    """The documents in which decon finds something with its defaults."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for part in ("training", "evals", "report"):
@@ -126,11 +110,9 @@ def run_decon(command: str, sets: Sequence[EvaluationSet], texts: Sequence[str])
         _write(folder / "training/documents.jsonl", ({"text": text} for text in texts))
         _write(folder / "evals/items.jsonl", _records(sets))
         places = [str(folder / part) for part in ("training", "evals", "report")]
-        done = subprocess.run([*shlex.split(command), "-c", _RUN_DECON, *places], capture_output=True, text=True, check=True)
-        seconds = re.findall(r"(Index building|Detection) time\s+([\d.]+)s", done.stdout + done.stderr)
+        subprocess.run([*shlex.split(command), "-c", _RUN_DECON, *places], capture_output=True, check=True)
         reports = [line for path in (folder / "report").rglob("*.jsonl") for line in path.read_text().splitlines()]
-    found = {int(json.loads(line)["training_line"]) for line in reports}
-    return DeconRun(documents=found, index_s=float(seconds[0][1]), search_s=float(seconds[1][1]))
+    return {int(json.loads(line)["training_line"]) for line in reports}
 
 
 def _records(sets: Sequence[EvaluationSet]) -> Iterator[dict[str, object]]:
@@ -156,8 +138,6 @@ def tables(settings: Settings) -> Iterator[Table]:
     texts = prose(settings.data)[: 200 if settings.quick else None]
     stages = {profile: Ngram(against=(against,), profile=profile) for profile in PROFILES}
     yield from _found(stages, sets, texts, settings.decon)
-    if not settings.quick:
-        yield _speed(settings, sets, texts)
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -184,13 +164,13 @@ def _found(stages: Mapping[str, Ngram], sets: Sequence[EvaluationSet], texts: Se
         plants = planted(sets, texts, form)
         found = {f"`{profile}`": found_by(stage, plants.texts) for profile, stage in stages.items()}
         if decon:
-            found["decon"] = run_decon(decon, sets, plants.texts).documents
+            found["decon"] = run_decon(decon, sets, plants.texts)
         rows.append([name, *(share(len(each), len(plants.texts)) for each in found.values())])
         of_forms.append((plants, found))
     plants, found = of_forms[0]
     clean = [text for text in texts if text.strip()]
     wrong = [str(len(found_by(stage, clean))) for stage in stages.values()]
-    wrong += [str(len(run_decon(decon, sets, clean).documents))] if decon else []
+    wrong += [str(len(run_decon(decon, sets, clean)))] if decon else []
     rows.append([f"found in clean prose, {len(clean):,} documents", *wrong])
     header = (f"{len(plants.texts):,} items, planted as", *found)
     note = "Shares of the planted items that are found."
@@ -210,52 +190,6 @@ def _by_set(
         cells = [share(len(own & each), len(own)) for each in found.values()]
         rows.append([evaluation.name, f"{len(evaluation.items):,}", f"{undetectable[evaluation.name]:,}", *cells])
     return rows
-
-
-def _speed(settings: Settings, sets: Sequence[EvaluationSet], texts: Sequence[str]) -> Table:
-    """The speed against `SPEED_GRAMS` n-grams, the time to build the index and its memory."""
-    random_set, batches, rows = _random_set(texts), list(_batches(texts)), []
-    num_bytes = sum(each.text_bytes for each in batches)
-    _write(settings.folder / "random.jsonl", ({"question": item.question} for item in random_set.items))
-    against = (str(settings.data / "benchmarks" / "*"), str(settings.folder / "random.jsonl"))
-    for profile in PROFILES:
-        Ngram(against=against[:1], profile=profile).process(batches[0])
-        stage, started = Ngram(against=against, profile=profile), process_time()
-        size = re.sub(r" of .* items, ", ", ", stage.notes()[-1].partition(" in every")[0])
-        built, best = process_time() - started, best_s(lambda stage=stage: _process(stage, batches), 3)
-        rows.append([f"`{profile}`: {size}", f"{built:.1f} s", f"{num_bytes / best / 1e6:,.0f} MB/s"])
-    if settings.decon:
-        done = run_decon(settings.decon, [*sets, random_set], [text for each in batches for text in each.texts.to_pylist()])
-        rows.append(["decon, the same items", f"{done.index_s:.1f} s", f"{num_bytes / done.search_s / 1e6:,.0f} MB/s"])
-    return Table(
-        title="The speed of decontamination",
-        note="One core, against the items of the benchmarks and of random words.",
-        header=("", "index built in", "speed"),
-        rows=rows,
-        kept_in="stages/decontaminate/README.md",
-    )
-
-
-def _random_set(texts: Sequence[str]) -> EvaluationSet:
-    """Items of 40 random words of the prose, 28 n-grams each, to `SPEED_GRAMS` with those of the benchmarks."""
-    rng = random.Random(3)
-    words = sorted({word for text in texts[:300] for word in re.findall(r"[a-z]{3,}", text)})
-    questions = (" ".join(rng.choices(words, k=40)) for _ in range((SPEED_GRAMS - 850_000) // 28))
-    items = tuple(Item(name=str(number), question=question, answer="", choices=()) for number, question in enumerate(questions))
-    return EvaluationSet(name="random", fields={}, items=items)
-
-
-def _batches(texts: Sequence[str]) -> Iterator[DocumentBatch]:
-    """The prose, again and again, in batches, to `SPEED_BYTES` together."""
-    held, size, total = [], 0, 0
-    for text in cycle(texts):
-        held.append(text)
-        size += len(text.encode())
-        if size >= BATCH_BYTES:
-            yield batch(held)
-            total, held, size = total + size, [], 0
-        if total >= SPEED_BYTES:
-            return
 
 
 def _process(stage: Ngram, batches: Sequence[DocumentBatch]) -> None:

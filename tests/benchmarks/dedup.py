@@ -2,9 +2,6 @@
 
 Near duplicates by the document: made-up documents (`tests/support/scale_corpus.py`) of 504 bytes, three in ten of which
 belong to families of near duplicates, in two sizes. Every task is a task of a run, in a process of its own.
-
-Band rows alone: 14 band hashes and a key for each document, generated, written in sorted runs of 1 MiB and reduced. More
-than 256 runs, at some 10^6 documents, are reduced both directly and merged. `--documents 10000000` makes 2,000 runs.
 """
 
 from __future__ import annotations
@@ -12,26 +9,15 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 
-from datapipe import columns
-from datapipe.config import load_mixture
-from datapipe.engine.prepare import prepare
-from datapipe.exchange.files import ExchangeWriter
-from datapipe.plan import runs
-from datapipe.plan.expand import Expander
 from datapipe.plan.outputs import ExchangeFile, TableFile
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.global_stage import Global
-from datapipe.storage import Root
-from stages.dedup._verified import BANDS
 from stages.dedup.minhash import Minhash
 from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table, best_s
 from tests.benchmarks.texts import batches, megabytes, read_texts
@@ -41,7 +27,6 @@ from tests.support.task_processes import Measured, fresh_tasks, run_to_decisions
 _RUNS = 6
 _DOCUMENTS = 100_000
 _EXECUTION = {"split_bytes": "32MiB", "bucket_bytes": "64MiB"}
-_BANDS, _CHUNK_DOCS, _DOCS_PER_TASK, _RUN_BYTES = 14, 5_000, 1_000_000, 1 << 20
 _PEER_BYTES = 2_000_000
 _PEER = """
 import json, sys, time
@@ -65,7 +50,6 @@ def tables(settings: Settings) -> Iterator[Table]:
     yield _minhash(settings)
     num_docs = 10_000 if settings.quick else settings.documents or _DOCUMENTS
     yield _by_the_document(settings.folder, num_docs)
-    yield _band_rows(settings.folder, num_docs)
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -174,60 +158,3 @@ def _by_the_document(folder: Path, num_docs: int) -> Table:
         header=("step", f"µs, {num_docs // 10:,}", f"µs, {num_docs:,}", "bytes of rows", "as stored"),
         rows=rows,
     )
-
-
-# ------------------------------------------------------------------------------------------------ band rows alone
-
-
-def _band_rows(folder: Path, num_docs: int) -> Table:
-    grown = Grown(num_docs)
-    root = Root(str(folder / "rows/out"))
-    started = time.perf_counter()
-    starts = range(0, num_docs, _DOCS_PER_TASK)
-    files = [_written(root, start, min(num_docs, start + _DOCS_PER_TASK), num_docs) for start in starts]
-    grown.seconds["written"] = time.perf_counter() - started
-    mixture = load_mixture(
-        scale_corpus.write_mixture(
-            folder / "rows", scale_corpus.write(folder / "rows/corpus", 1), "dedup.minhash", {}, _EXECUTION
-        )
-    )
-    (stage,) = prepare(mixture).sources["web"].stages
-    assert isinstance(stage.stage, Global)
-    exchange = stage.stage.exchanges()[0]
-    expander = Expander(mixture)
-    with fresh_tasks() as tasks:
-        for task in expander.reduce_tasks("reduced", stage, exchange, {"bands": tuple(files)}):
-            grown.add(tasks.run(task, mixture.output))
-        if runs.fan_in(files) > runs.MOST_RUNS:
-            groups, left = runs.merge_groups(runs.with_group_keys(files))
-            merged = [each.file for each in left]
-            for task in [task for group in groups for task in expander.merge_tasks("merge", stage, "bands", group.files)]:
-                measured = tasks.run(task, mixture.output)
-                grown.add(measured)
-                merged += measured.record.of("bands", ExchangeFile)
-            for task in expander.reduce_tasks("reduced after merging", stage, exchange, {"bands": tuple(merged)}):
-                grown.add(tasks.run(task, mixture.output))
-    shutil.rmtree(folder / "rows")
-    return Table(
-        title="Band rows alone",
-        note=f"The band rows of {num_docs:,} documents in {runs.fan_in(files):,} sorted runs of 1 MiB.",
-        header=("step", "µs a document"),
-        rows=[(step, f"{grown.us(step):.2f}") for step in grown.seconds],
-        kept_in="datapipe/DECISIONS.md",
-    )
-
-
-def _written(root: Root, start: int, stop: int, num_docs: int) -> ExchangeFile:
-    """The band rows of the documents [start, stop): a family has every second band in common."""
-    writer = ExchangeWriter(root, f"rows/{start}.exchange", BANDS, _RUN_BYTES)
-    multipliers = np.arange(1, _BANDS + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    is_shared = np.arange(_BANDS) % 2 == 0
-    for first in range(start, stop, _CHUNK_DOCS):
-        last = min(stop, first + _CHUNK_DOCS)
-        numbers = scale_corpus.numbers_at(first, last, num_docs)
-        base, _ = scale_corpus.families(numbers)
-        values = np.where(is_shared, base[:, None], numbers[:, None])  # (num_docs, bands)
-        hashes = scale_corpus.mixed(values * np.uint64(_BANDS) + multipliers)
-        keys = columns.make_keys(1, np.repeat(np.arange(first, last, dtype=np.uint64), _BANDS))
-        writer.add(pa.RecordBatch.from_arrays([pa.array(hashes.reshape(-1)), keys], schema=BANDS))
-    return writer.finish()

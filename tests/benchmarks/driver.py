@@ -14,13 +14,11 @@ import json
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from datapipe.api import engine_factory, execute
 from datapipe.card.whole import whole_report
@@ -52,9 +50,9 @@ _TAIL = "tokenizer: {train: {vocab_size: 4096}}\npack: {sequence_length: 512}\ne
 
 
 def tables(settings: Settings) -> Iterator[Table]:
-    runs_of = [("none", size) for size in _SIZES] + [("local", _SIZES[-1] // 2), ("ray", _SIZES[1] // 2)]
-    runs_of = [("none", 500)] if settings.quick else [("none", settings.documents)] if settings.documents else runs_of
-    yield _driver(settings.folder / "driver", runs_of)
+    runs_of = [("none", size) for size in _SIZES] + [(engine, _SIZES[1] // 2) for engine in ("local", "ray")]
+    runs_of = [("none", settings.documents)] if settings.documents else runs_of
+    yield _driver(settings.folder / "driver", [("none", 500)] if settings.quick else runs_of)
     yield _additions(settings.folder / "additions", 6 if settings.quick else _ADDITIONS)
 
 
@@ -136,8 +134,7 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
         workers = NoEngine() if engine == "none" else engine_factory(engine, None, None)(root, request)
         cpu = time.process_time()
         try:
-            with _time_of_ray() if engine == "ray" else nullcontext([0.0]) as of_ray:
-                plan = driver.run(workers)
+            plan = driver.run(workers)
         finally:
             run_cpu += time.process_time() - cpu
             workers.close()
@@ -151,8 +148,7 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
     shutil.rmtree(folder)
     return {
         "tasks": count,
-        "driver ms a task": 1e3 * (run_cpu - of_ray[0]) / count,
-        "ray ms a task": 1e3 * of_ray[0] / count,
+        "driver ms a task": 1e3 * run_cpu / count,
         "resumed s": resumed_s,
         "resumed ms a task": 1e3 * resumed_cpu / count,
     }
@@ -166,51 +162,18 @@ def _loaded(root: Root, hold: Hold) -> Ledger:
     return ledger
 
 
-@contextmanager
-def _time_of_ray() -> Iterator[list[float]]:
-    """Seconds of CPU that this process spends in Ray: in its calls, and in threads other than this one, which are all Ray's."""
-    import ray
-    from ray.actor import ActorMethod
-    from ray.remote_function import RemoteFunction
-
-    spent, depth = [0.0], [0]
-
-    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            depth[0] += 1
-            started = time.thread_time()
-            try:
-                return function(*arguments, **options)
-            finally:
-                depth[0] -= 1
-                spent[0] += 0.0 if depth[0] else time.thread_time() - started
-
-        return call
-
-    others = time.process_time() - time.thread_time()
-    places = [(ray, "get"), (ray, "wait"), (ray, "nodes"), (RemoteFunction, "_remote"), (ActorMethod, "_remote")]
-    with pytest.MonkeyPatch.context() as patch:
-        for owner, name in places:
-            patch.setattr(owner, name, timed(getattr(owner, name)))
-        yield spent
-    spent[0] += time.process_time() - time.thread_time() - others
-
-
 def _driver(folder: Path, runs_of: Sequence[tuple[str, int]]) -> Table:
     rows = []
     for engine, size in runs_of:
         figures = measure(folder / f"{engine}-{size}", size, engine)
-        of_ray = f"{figures['ray ms a task']:.3f}" if engine == "ray" else ""
-        rows.append(
-            (engine, f"{figures['tasks']:,}", f"{figures['driver ms a task']:.3f}", of_ray, f"{figures['resumed s']:.2f}")
-        )
+        rows.append((engine, f"{figures['tasks']:,}", f"{figures['driver ms a task']:.3f}", f"{figures['resumed s']:.2f}"))
     return Table(
         title="The driver",
         note="Tasks with next to no work, from a mixture with two steps of as many tasks before and after a global "
         "stage. CPU of the driver's process for planning after each step, submitting, checking and committing; and the "
         "time in which the same run, resumed, reads its records and plans. Without an engine the records come at once, of "
         "outputs that do not exist.",
-        header=("engine", "tasks", "driver, ms a task", "Ray in the driver, ms a task", "resumed, s"),
+        header=("engine", "tasks", "driver, ms a task", "resumed, s"),
         rows=rows,
     )
 

@@ -1,8 +1,4 @@
-"""Encoding beside `tokenizers.encode_batch_fast` on one thread: the speed on the same texts, in turn, and random hard strings.
-
-The random strings are weighted towards the hard parts of the patterns (`tests/oracles/pretokens.py`); a vocabulary is
-trained with each pattern on strings of the same kind. `--documents N` takes N strings.
-"""
+"""Encoding beside `tokenizers.encode_batch_fast` on one thread: the speed on the same texts, in turn."""
 
 from __future__ import annotations
 
@@ -10,18 +6,15 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import zstandard
 from tokenizers import Tokenizer
 
 from datapipe.tokens import Encoder, tiktoken
-from datapipe.tokens.patterns import PATTERNS
 from datapipe.tokens.training import train_tokenizer
 from tests.benchmarks.tables import Bound, Settings, Table, both_best_s
 from tests.benchmarks.texts import made_up_texts, read_texts
-from tests.oracles.pretokens import hard_texts
 
 _RUNS = 3
 _CORPORA = {
@@ -32,12 +25,10 @@ _CORPORA = {
 }
 _TOKENIZERS = {"GPT-2": "tokenizers/gpt2/tokenizer.json.zst", "cl100k": "tokenizers/cl100k_base.tiktoken.zst"}
 _MOST_BYTES = 3_000_000
-_STRINGS, _BATCH = 100_000, 20_000
 
 
 def tables(settings: Settings) -> Iterator[Table]:
     yield _speed(settings)
-    yield _random_strings(2_000 if settings.quick else settings.documents or _STRINGS)
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -88,27 +79,3 @@ def _content(path: Path) -> bytes:
     content = path.read_bytes()
     content = zstandard.ZstdDecompressor().stream_reader(content).read() if path.suffix == ".zst" else content
     return tiktoken.convert(content) if tiktoken.is_rank_file(content) else content
-
-
-def _random_strings(count: int) -> Table:
-    rows = []
-    for pattern in PATTERNS:
-        texts = pa.array(hard_texts(np.random.default_rng(0), 20_000), pa.large_string())
-        content = train_tokenizer([texts], 3_000, pattern=pattern)
-        encoder, library = Encoder(content), Tokenizer.from_buffer(content)
-        library.encode_special_tokens = True
-        assert not encoder.fallback_reason, encoder.fallback_reason
-        generator, different = np.random.default_rng(1), list[str]()
-        for done in range(0, count, _BATCH):
-            different += _differing(encoder, library, hard_texts(generator, min(_BATCH, count - done)))
-        rows.append((pattern, f"{count:,}", str(len(different)), ", ".join(map(repr, different[:3]))))
-    header = ("pattern", "strings", "encoded differently", "the first")
-    return Table(title="Random strings", note="Kernels and library.", header=header, rows=rows, kept_in="print")
-
-
-def _differing(encoder: Encoder, library: Tokenizer, texts: list[str]) -> list[str]:
-    """The texts whose ids are not those of the library."""
-    ids, offsets = encoder.encode(pa.array(texts, pa.large_string()))
-    expected = library.encode_batch_fast(texts, add_special_tokens=False)
-    own = [ids[start:stop].tolist() for start, stop in zip(offsets[:-1], offsets[1:])]
-    return [text for text, ours, theirs in zip(texts, own, expected, strict=True) if ours != theirs.ids]

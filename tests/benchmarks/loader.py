@@ -1,4 +1,4 @@
-"""Microseconds a batch by size and fields, beside a bare gather, torch and MosaicML streaming; and opening large outputs.
+"""Microseconds a batch by size and fields, beside a bare gather, torch and MosaicML streaming.
 
 All are measured in turn, round after round, and a ratio is that of two neighbours in one round, so a machine with other
 work slows both; figures are medians over the rounds. `--streaming` names the interpreter of an environment with
@@ -9,10 +9,6 @@ mosaicml-streaming and torch.
     second      the epoch that follows
     torch       a DataLoader without workers over a dataset that returns a row of that map; RandomSampler, default collate
     streaming   StreamingDataset in a DataLoader without workers, shuffled
-
-The large snapshot has 10^9 sequences: every shard is another name of one sparse file of zeros, 250 MB apparent. The
-manifests of many shards have no shards at all: an order follows from the manifest alone. Both are opened in fresh
-processes.
 """
 
 from __future__ import annotations
@@ -40,7 +36,6 @@ from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, Tok
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
 from datapipe.storage import Root
-from tests.benchmarks.large_snapshot import TOKENIZER, sparse_snapshot
 from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table
 
 _BATCH_SIZES, _LENGTHS, _SOURCES = (1, 16, 256), (512, 2048, 8192), (1, 5)
@@ -49,7 +44,7 @@ _QUICK_TOKENS, _QUICK_ROUNDS = 1 << 22, 1
 _GATHER_S, _PEER_S = 0.02, 0.03
 """The time for the gather, at 2 * 10^9 ids a second, and for each peer in a round."""
 
-_VOCABULARY, _ROWS_AT_ONCE = 32_000, 1_000
+_VOCABULARY, _ROWS_AT_ONCE, TOKENIZER = 32_000, 1_000, "xxh3_128:of-a-tokenizer"
 _VARIABLE_LENGTH = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_keys")
 _RUNS: dict[str, dict[str, Any]] = {
     "input_ids": {"fields": ("input_ids",)},
@@ -69,8 +64,6 @@ def tables(settings: Settings) -> Iterator[Table]:
     num_tokens, num_rounds = (_QUICK_TOKENS, _QUICK_ROUNDS) if settings.quick else (_TOKENS, _ROUNDS)
     yield _by_size(settings, num_tokens, num_rounds)
     yield _by_fields(settings.folder / "fields", num_tokens // 2048, num_rounds)
-    yield _large_snapshot(settings.folder / "large", 16 if settings.quick else 16_384)
-    yield _many_shards(settings.folder / "manifests", [(1_000, 1)] if settings.quick else _MANIFESTS)
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -82,7 +75,7 @@ def bounds(folder: Path) -> Iterator[Bound]:
     for name, least in zip(timings, (0.3, 0.15, 0.04)):
         yield Bound(name=f"loader, {name}, beside a gather", ratio=median(timings[name].of_gather["second"]), least=least)
     few, many = (write_manifest(folder / f"manifest-{count}", count, 5) for count in (2_000, 40_000))
-    opened = [min(_opened(few, output)[0] for _ in range(2)) for output in (few, many)]
+    opened = [min(_open_s(few, output) for _ in range(2)) for output in (few, many)]
     yield Bound(name="opening twenty times the shards", ratio=opened[1] / opened[0], most=30)
 
 
@@ -343,69 +336,16 @@ def _torch_batches(rows: Rows, batch_size: int) -> Iterator[Any]:
 
 # ------------------------------------------------------------------------------------------------ opening
 
-_FIRST_BATCH = """
-import json, sys, time
-from pathlib import Path
-from datapipe.kernels import all_kernels
-from datapipe.loader import Loader
-from datapipe.loader.field_table import FIELDS
-
-def memory():
-    status = Path("/proc/self/status").read_text()
-    return sum(int(line.split()[1]) / 1e3 for line in status.splitlines() if line.startswith(("RssAnon", "RssFile")))
-
-before, started = memory(), time.perf_counter()
-loader = Loader(sys.argv[1], global_batch_size=16, fields=["input_ids"], prefetch=int(sys.argv[2]))
-opened = time.perf_counter()
-batches = iter(loader)
-next(batches)
-first = time.perf_counter()
-state = json.loads(json.dumps(loader.state_dict()))
-restoring = time.perf_counter()
-loader.load_state_dict(state)
-restored = time.perf_counter()
-for _ in range(50):
-    next(batches)
-batches.close()
-print(json.dumps([first - started, opened - started, 1e3 * (restored - restoring), memory() - before]))
-"""
 
 _OPEN = """
-import json, sys, time
+import sys, time
 from datapipe.loader import Loader
 
 Loader(sys.argv[1], global_batch_size=64, prefetch=0)
 started = time.process_time()
 loader = Loader(sys.argv[2], global_batch_size=64, prefetch=0)
-opened = time.process_time() - started
-started = time.process_time()
-again = Loader(sys.argv[2], global_batch_size=64, prefetch=0)
-print(json.dumps([opened, time.process_time() - started, len(json.dumps(loader.state_dict()))]))
+print(time.process_time() - started)
 """
-
-_MANIFESTS = ((1_000, 1), (10_000, 1), (100_000, 1), (1_000, 500), (100_000, 500))
-"""(number of shards, of sources)"""
-
-
-def _fresh(program: str, *arguments: object) -> list[float]:
-    command = [sys.executable, "-c", program, *map(str, arguments)]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-
-
-def _large_snapshot(folder: Path, num_shards: int) -> Table:
-    rows = []
-    with sparse_snapshot(folder, num_shards) as num_rows:
-        for prefetch in (0, 2, 32):
-            first_s, open_s, restored_ms, mb = min(_fresh(_FIRST_BATCH, folder, prefetch) for _ in range(3))
-            rows.append((str(prefetch), f"{open_s:.2f}", f"{first_s:.2f}", f"{restored_ms:.1f}", f"{mb:.0f}"))
-    return Table(
-        title="Opening a large snapshot",
-        note=f"{num_rows:,} sequences of 2,048 tokens in {num_shards:,} shards; a fresh process after its imports, the "
-        "best of 3. The shards are sparse files, so no disk is measured. A row of a block that was not used before costs "
-        "the check of 4 MiB.",
-        header=("prefetch", "open, s", "first batch, s", "restore a state, ms", "MB beyond the imports"),
-        rows=rows,
-    )
 
 
 def write_manifest(folder: Path, num_shards: int, num_sources: int) -> Path:
@@ -429,21 +369,7 @@ def write_manifest(folder: Path, num_shards: int, num_sources: int) -> Path:
     return folder
 
 
-def _opened(small: Path, output: Path) -> tuple[float, ...]:
-    """CPU seconds to open, and to open again; bytes of a state."""
-    return tuple(_fresh(_OPEN, small, output))
-
-
-def _many_shards(folder: Path, manifests: Sequence[tuple[int, int]]) -> Table:
-    small, rows = write_manifest(folder / "small", 10, 1), []
-    for num_shards, num_sources in manifests:
-        output = write_manifest(folder / f"{num_shards}-{num_sources}", num_shards, num_sources)
-        opened, again, state_bytes = map(min, zip(*(_opened(small, output) for _ in range(3))))
-        rows.append((f"{num_shards:,}", str(num_sources), f"{opened:.3f}", f"{again:.3f}", f"{state_bytes:,.0f}"))
-    return Table(
-        title="Opening many shards",
-        note="CPU seconds in a fresh process, which opened another output before; the best of 3. A `DataLoader` worker that is "
-        "forked opens the output again.",
-        header=("shards", "sources", "open, s", "again, while it is open, s", "state, bytes"),
-        rows=rows,
-    )
+def _open_s(small: Path, output: Path) -> float:
+    """CPU seconds to open an output in a fresh process, which opened a small one before."""
+    command = [sys.executable, "-c", _OPEN, str(small), str(output)]
+    return float(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)

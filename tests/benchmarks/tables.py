@@ -25,7 +25,6 @@ class Settings:
         datatrove, datatrove_script: the Python that has datatrove, and the script that it runs; "": not measured.
         streaming: the Python that has mosaicml-streaming and torch.
         decon: the command that runs a Python with the package decontaminate.
-        fasttext, sklearn: folders where fasttext-wheel and scikit-learn are installed.
     """
 
     quick: bool
@@ -38,8 +37,6 @@ class Settings:
     datatrove_script: str = ""
     streaming: str = ""
     decon: str = ""
-    fasttext: str = ""
-    sklearn: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ PYTHONPATH.
 from __future__ import annotations
 
 import gzip
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +19,6 @@ from time import process_time
 from typing import Any, cast
 
 import lz4.frame
-import numpy as np
 import pyarrow as pa
 import zstandard
 from resiliparse.extract.html2text import extract_plain_text
@@ -34,7 +32,7 @@ from stages.read.warc import Warc
 from stages.read.wet import Wet
 from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table, best_s
 from tests.support import web_archives
-from tests.support.articles import Article, batch_of, crawled, mixed, news, page_scores, readable, score
+from tests.support.articles import Article, batch_of, mixed, news, readable, score
 
 _KEEP = ("url", "date", "mime", "status", "charset")
 _CONTENT_BYTES = 60 << 20
@@ -58,8 +56,6 @@ def tables(settings: Settings) -> Iterator[Table]:
     sets = {"kinds": mixed(settings.data), "news": news(settings.data), "readable": readable(settings.data)}
     sets = {f"{name}, {len(articles)}": articles[: 20 if settings.quick else None] for name, articles in sets.items()}
     yield _extraction(sets, num_runs)
-    yield _kinds(next(iter(sets.values())))
-    yield _engines_of_auto(settings, sets, num_runs)
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -286,42 +282,3 @@ def _f1_with(articles: Sequence[Article], texts: Sequence[str], kind: str) -> st
     """The F1 of the pages whose main text holds such elements."""
     chosen = [number for number, article in enumerate(articles) if kind in article.holds]
     return f"{score([articles[n] for n in chosen], [texts[n] for n in chosen]).f1:.3f}" if chosen else ""
-
-
-def _kinds(articles: Sequence[Article]) -> Table:
-    pages = [article.html.encode() for article in articles]
-    names = ("resiliparse", "trafilatura, full", "fallback", "auto")
-    scores = [page_scores(articles, staged(pages, **_ENGINES[name])().columns["text"].to_pylist())[:, 0] for name in names]
-    rows = []
-    for kind, number in [*Counter(article.kind for article in articles).most_common(), ("all", len(articles))]:
-        chosen = np.array([kind in (article.kind, "all") for article in articles])
-        rows.append((kind, str(number), *(f"{f1[chosen].mean():.3f}, {np.count_nonzero(f1[chosen] < 0.5)}" for f1 in scores)))
-    return Table(
-        title="Main text by kind of page",
-        note="F1, and the pages below 0.5 of it.",
-        header=("kind", "pages", *names),
-        rows=rows,
-        kept_in="stages/extract/README.md",
-    )
-
-
-def _engines_of_auto(settings: Settings, sets: Mapping[str, Sequence[Article]], num_runs: int) -> Table:
-    """Of each set: where the texts of `auto` are from, what is dropped, and its speed."""
-    counted = [name for name in Html.counts if name != "with_bad_bytes"]
-    little = [rule.name for rule in Html().rules()].index("little_of_page")
-    listed = {f"{name}, {len(pages)}": [page for page, _ in pages] for name, pages in crawled(settings.data).items()}
-    listed |= {name: [article.html.encode() for article in articles] for name, articles in sets.items()}
-    rows = []
-    for name, pages in listed.items():
-        result = staged(pages)()
-        cells = [str(sum(result.columns[count].to_pylist())) for count in counted]
-        times = {engine: taken_s for engine, (_, taken_s) in _measured(pages, ("auto", "resiliparse"), num_runs).items()}
-        speeds = [f"{times[_BY_ITSELF] / times[engine]:.2f}" for engine in ("auto", "resiliparse")]
-        rows.append((name, *cells, str(np.count_nonzero(result.rule == little)), *speeds))
-    return Table(
-        title="Where the texts of `auto` are from",
-        note="The last columns divide the speed of two engines by that of resiliparse called by itself on decoded pages.",
-        header=("set", *(f"`{name}`" for name in counted), "`little_of_page`", "`auto`", "`resiliparse`"),
-        rows=rows,
-        kept_in="stages/extract/README.md",
-    )

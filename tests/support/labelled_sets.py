@@ -71,31 +71,6 @@ class LabelledSet:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Levels:
-    """OneStopEnglish with all three levels.
-
-    Attributes:
-        texts: each on one line.
-        targets: (num_docs,) int64: 0 elementary, 1 intermediate, 2 advanced.
-        folds: (num_docs,) int64; an article is in one.
-    """
-
-    texts: list[str]
-    targets: np.ndarray
-    folds: np.ndarray
-
-
-def levels(data: Path) -> Levels:
-    """The articles in the folder of real corpora."""
-    rows = list(_json_lines(data / "quality/onestop_english.jsonl.zst"))
-    return Levels(
-        texts=[" ".join(row["text"].split()) for row in rows],
-        targets=np.array([("ele", "int", "adv").index(row["level"]) for row in rows]),
-        folds=np.array([_digest(row["article"]) % NUM_FOLDS for row in rows]),
-    )
-
-
 def labelled_sets(data: Path) -> dict[str, LabelledSet]:
     """The five sets in the folder of real corpora."""
     talk = _csv(data / "toxicity/wikipedia_talk_toxicity.csv.zst")

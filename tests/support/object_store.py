@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.request import Request, urlopen
@@ -33,23 +31,3 @@ def object_store(bucket: str, host: str = "127.0.0.1") -> Iterator[str]:
             server.stop()
         for name, value in before.items():
             os.environ.pop(name) if value is None else os.environ.update({name: value})
-
-
-@contextmanager
-def served_objects(bucket: str) -> Iterator[str]:
-    """The same server in a process of its own, which ends with the context; yields the query."""
-    command = [sys.executable, "-c", _SERVER, bucket]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout.readline().strip()
-        finally:
-            process.communicate()  # the end of its input ends it
-
-
-_SERVER = (
-    "import logging, sys\n"
-    "logging.getLogger('werkzeug').setLevel('ERROR')\n"
-    "from tests.support.object_store import object_store\n"
-    "with object_store(sys.argv[1]) as query: print(query, flush=True); sys.stdin.read()\n"
-)

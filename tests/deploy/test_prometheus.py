@@ -19,7 +19,7 @@ import pyarrow.fs as pafs
 import pytest
 from ruamel.yaml import YAML
 
-from tests.storm.corpus import digests
+from tests.storm.checks import digests
 from tests.support import cli_processes, corpora
 from tests.support.cli_processes import wait_until
 from tests.support.machines import Machines

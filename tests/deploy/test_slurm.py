@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.storm.checks import num_records
-from tests.storm.corpus import digests, write_mixture
+from tests.storm.checks import digests, num_records, write_mixture
 from tests.support import cli_processes
 from tests.support.cli_processes import wait_until
 from tests.support.slurm import slurm

@@ -26,6 +26,13 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_snapshot(tmp_path_factory.mktemp("snapshot"), {"code": 31, "web": 83}, vocab_size=256)
 
 
+@pytest.fixture(scope="module")
+def validated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A validation of 21 rows: its last batch has 5, of which two processes have 2 and 3."""
+    folder = tmp_path_factory.mktemp("snapshot")
+    return make_snapshot(folder, {"code": 31, "web": 83}, vocab_size=256, validation={"web": 21})
+
+
 @pytest.fixture
 def master(monkeypatch: pytest.MonkeyPatch) -> None:
     tell_master(monkeypatch)
@@ -99,14 +106,16 @@ def test_any_number_of_processes_has_the_parameters_and_losses_of_one(
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
 
 
-THREE_RUNS = """
-import importlib.util, sys, warnings
+LOADED = """
+import importlib.util, os, sys, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
-import torch.distributed as dist
 example, output, folder = sys.argv[1:]
 spec = importlib.util.spec_from_file_location("example", example)
 module = importlib.util.module_from_spec(spec)
+"""
+THREE_RUNS = """
+import torch.distributed as dist
 spec.loader.exec_module(module)
 if Path(example).stem in ("ddp", "distributed_checkpoint", "megatron_loop", "torchtitan_loop"):
     dist.init_process_group("gloo")
@@ -136,7 +145,7 @@ def test_trainer_on_two_processes_resumed_has_the_losses_of_one_that_was_not(
 ) -> None:
     """Started as torchrun starts processes. `is_cumulative`: the example returns the losses before the checkpoint, too."""
     wholes = []
-    for whole, first, second in printed_by_ranks(example, output, tmp_path, THREE_RUNS, world_size=2):
+    for whole, first, second in printed_by_ranks(example, output, tmp_path, LOADED + THREE_RUNS, world_size=2):
         assert len(set(whole)) == len(whole) >= STEPS
         assert len(whole) == 3 * len(first)
         assert whole == (second if is_cumulative else first + second)
@@ -147,12 +156,7 @@ def test_trainer_on_two_processes_resumed_has_the_losses_of_one_that_was_not(
 
 
 TWO_SPLITS = """
-import importlib.util, sys
-from pathlib import Path
 import torch.distributed as dist
-example, output, folder = sys.argv[1:]
-spec = importlib.util.spec_from_file_location("example", example)
-module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 dist.init_process_group("gloo")
 for tensor_parallel in (1, 2):
@@ -166,7 +170,7 @@ dist.destroy_process_group()
 def test_megatron_has_the_same_losses_with_data_parallel_and_with_tensor_parallel_ranks(output: Path, tmp_path: Path) -> None:
     import torch
 
-    for by_data, by_tensor in printed_by_ranks("megatron_loop.py", output, tmp_path, TWO_SPLITS, world_size=2):
+    for by_data, by_tensor in printed_by_ranks("megatron_loop.py", output, tmp_path, LOADED + TWO_SPLITS, world_size=2):
         assert len(by_data) == 6
         assert by_tensor == pytest.approx(by_data, rel=1e-5, abs=1e-6)
     following = []
@@ -177,3 +181,42 @@ def test_megatron_has_the_same_losses_with_data_parallel_and_with_tensor_paralle
         loader.load_state_dict(saved["loader"])
         following.append(next(loader)["input_ids"].tolist())
     assert following[0] == following[1] == Loader(output, global_batch_size=8).batch(6)["input_ids"].tolist()
+
+
+OF_JAX = """
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+jax.config.update("jax_platforms", "cpu")
+jax.config.update("jax_num_cpu_devices", 4 // int(os.environ["WORLD_SIZE"]))
+spec.loader.exec_module(module)
+module.begin()
+for name, steps in (("whole", 9), ("parts", 4), ("parts", 9)):
+    file = Path(folder, name + os.environ["WORLD_SIZE"])
+    if steps == 9 and name == "parts" and os.environ["WORLD_SIZE"] == "1":
+        file = Path(folder, "parts2-at-4")  # that of two processes
+    print('found', module.train(output, steps, file), flush=True)
+    if steps == 4 and os.environ["RANK"] == "0":
+        Path(folder, file.name + "-at-4").write_bytes(file.read_bytes())
+for shape, names in (((2, 2), ("data", "model")), ((2, 2), ("model", "data")), ((4,), ("data",))):
+    found = module.mesh_of(NamedSharding(jax.make_mesh(shape, names), PartitionSpec("data")))
+    print('found', (found.data_rank, found.data_size), flush=True)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.needs("jax")
+def test_jax_loop_of_two_processes_has_the_losses_of_one_and_is_restored_there(
+    validated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    printed: dict[int, list[list[Any]]] = {}
+    for world_size in (2, 1):
+        tell_master(monkeypatch)
+        printed[world_size] = printed_by_ranks("jax_loop.py", validated, tmp_path, LOADED + OF_JAX, world_size)
+    (first, second), (alone,) = printed[2], printed[1]
+    for (whole, begun, resumed), expected in ((first[:3], alone[0]), (second[:3], alone[0]), (alone[:3], first[0])):
+        assert whole == pytest.approx(expected, rel=1e-4)
+        assert begun[:4] + resumed[:-3] == pytest.approx(whole[:-3], rel=1e-4)
+        assert resumed[-3:] == pytest.approx(whole[-3:], rel=1e-4)  # of the validation
+    assert len(set(map(str, alone[0]))) == 9 + 3
+    # a model axis over processes, the second mesh: both read all rows
+    assert [first[3:], second[3:], alone[3:]] == [[(0, 2), (0, 1), (0, 2)], [(1, 2), (0, 1), (1, 2)], [(0, 1)] * 3]

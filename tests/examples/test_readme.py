@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -102,6 +103,22 @@ def test_readme_takes_ten_files_to_batches_and_adds_a_stage(tmp_path: Path, monk
     assert names["offsets"].tolist()[::2] == [0, len(names["ids"])]
 
 
+@pytest.mark.needs("torch")
+@pytest.mark.slow
+@pytest.mark.usefixtures("quickstart")
+def test_loader_readme_runs_as_it_is_written() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    names: dict[str, Any] = {}
+    for block in re.findall(r"```python\n(.*?)```", LOADER.read_text(encoding="utf-8"), re.S):
+        exec(compile(block.replace("9400", port), str(LOADER), "exec"), names)
+        if "load_state_dict" in block:
+            assert names["loader"].step == names["state"]["step"] == 1
+    key, seen = names["key"], names["seen"]
+    assert (seen[0].step, len(key)) == (0, 32)
+    assert next(iter(names["loader"]))["input_ids"].shape == (16, 8)
+
+
 def make_model() -> Any:
     """What the READMEs call `model`: takes tokens and labels, returns the loss. It remembers the tokens in `seen`."""
     torch = pytest.importorskip("torch")
@@ -129,8 +146,6 @@ def quickstart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("quickstart")
 def test_readme_trains_as_it_is_written() -> None:
-    from datapipe.loader import Loader
-
     model = make_model()
     names: dict[str, Any] = {"model": model}
     for block in blocks("python", TRAINING):

@@ -21,12 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.storm.rounds import Faults, Round, SkipError, Storm
-from tests.storm.table import Table
 
 MOST_FAILURES = 5
 """Rounds of a kind that may go wrong until no more are played."""
 
-MODULES = ("kills", "stops", "flips", "disks", "stores", "inputs", "drivers", "clocks", "memory", "nodes")
+MODULES = ("processes", "flips", "disks", "stores", "inputs")
 
 
 def all_faults() -> list[Faults]:
@@ -58,12 +57,8 @@ def play(storm: Storm, faults: Faults, number: int) -> None:
         round.close(keeps=not is_right)
 
 
-def run(storm: Storm, kinds: Sequence[Faults], share: float = 1.0) -> Table:
-    """Rounds of all kinds until the budget is spent, or every aim is reached: next comes the kind with the least time so far.
-
-    Args:
-        share: of each aim that is enough.
-    """
+def run(storm: Storm, kinds: Sequence[Faults]) -> None:
+    """Rounds of all kinds until the budget is spent or every aim is reached; the kind with the least time so far is next."""
     spent, numbers = {kind.name: 0.0 for kind in kinds}, {kind.name: 0 for kind in kinds}
     try:
         while not storm.is_over():
@@ -71,7 +66,7 @@ def run(storm: Storm, kinds: Sequence[Faults], share: float = 1.0) -> Table:
                 kind
                 for kind in kinds
                 if kind.name not in storm.table.skipped
-                and storm.table.total(kind.name) < share * kind.aim
+                and storm.table.total(kind.name) < kind.aim
                 and storm.table.num_failures(kind.name) < MOST_FAILURES
             ]
             if not open_kinds:
@@ -83,14 +78,12 @@ def run(storm: Storm, kinds: Sequence[Faults], share: float = 1.0) -> Table:
             spent[kind.name] += time.monotonic() - began
     finally:
         storm.close()
-    return storm.table
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.storm", description="Faults of every kind against real runs.")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--budget", type=float, default=600.0, help="seconds")
-    parser.add_argument("--share", type=float, default=1.0, help="share of each kind's aim that is enough")
     parser.add_argument("--only", default="", help="kinds, separated by commas")
     parser.add_argument("--round", default="", help="KIND:NUMBER, one round again")
     parser.add_argument("--folder", type=Path, help="for rounds; those that failed stay there")
@@ -108,7 +101,7 @@ def main() -> int:
         play(storm, known[names[0]], int(options.round.partition(":")[2]))
         storm.close()
     else:
-        run(storm, [known[name] for name in names or known], options.share)
+        run(storm, [known[name] for name in names or known])
     print("", *storm.table.lines(), sep="\n")
     if storm.table.is_wrong:
         print("", *storm.table.failures, sep="\n")

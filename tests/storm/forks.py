@@ -14,7 +14,6 @@ import os
 import sys
 import tempfile
 import traceback
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -23,53 +22,39 @@ from unittest import mock
 from datapipe.cli.main import main
 from datapipe.engine import local as local_engine
 from datapipe.engine.protocol import Attempt, failure_of
-from datapipe.plan.work import Task
 from datapipe.storage import Root
-from datapipe.tasks import run_task as tasks
 from tests.storm.processes import Ended, HangError
+from tests.support import runs
 
 T = TypeVar("T")
 
 DEADLINE_S = 240.0
 
 
-class Here:
-    """An engine that runs each task where it is asked for, and stops as Ctrl-C does once it has run some."""
+class Here(runs.InProcess):
+    """Runs each task where it is asked for, and stops as Ctrl-C does once it has run some."""
 
-    slots = 1
-
-    def __init__(self, url: str, stops_after: int | None) -> None:
-        self.root, self.left = Root(url), stops_after
-        self.waiting: deque[tuple[Task, str]] = deque()
-
-    def submit(self, task: Task, attempt: str) -> None:
-        self.waiting.append((task, attempt))
+    def __init__(self, root: Root, stops_after: int | None) -> None:
+        super().__init__(root, None)
+        self.left = stops_after
 
     def next_attempt(self, timeout_s: float) -> Attempt | None:
-        if not self.waiting:
+        if not self.tasks:
             return None
-        if self.left is not None:
-            if self.left == 0:
-                raise KeyboardInterrupt
-            self.left -= 1
-        task, attempt = self.waiting.popleft()
+        if self.left == 0:
+            raise KeyboardInterrupt
+        self.left = None if self.left is None else self.left - 1
+        task, attempt = self.tasks[0]
         try:
-            return Attempt(task=task, attempt=attempt, record=tasks.run_task(task, self.root, attempt))
+            return super().next_attempt(timeout_s)
         except Exception as error:
             return Attempt(task=task, attempt=attempt, failure=failure_of(error))
-
-    def cancel(self, attempt: str) -> None: ...
-
-    def messages(self) -> tuple[()]:
-        return ()
-
-    def close(self) -> None: ...
 
 
 def command(arguments: Sequence[str], stops_after: int | None = None) -> Ended:
     """A `datapipe` command in this process. A run stops after so many tasks."""
     printed, errors, status = io.StringIO(), io.StringIO(), 0
-    make = mock.patch.object(local_engine, "LocalEngine", lambda url, *_, **__: Here(url, stops_after))
+    make = mock.patch.object(local_engine, "LocalEngine", lambda url, *_, **__: Here(Root(url), stops_after))
     argv = mock.patch.object(sys, "argv", ["datapipe", *arguments])
     with make, argv, contextlib.redirect_stdout(printed), contextlib.redirect_stderr(errors):
         try:

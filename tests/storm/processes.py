@@ -13,12 +13,11 @@ import functools
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.cli_processes import COMMAND, children, is_running
+from tests.support.cli_processes import COMMAND, children, is_running, wait_until
 
 MARK = "DATAPIPE_STORM"
 DEADLINE_S = 300.0
@@ -149,20 +148,11 @@ def workers_of(command: Command) -> list[int]:
     return found
 
 
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Looks a few hundred times a second. Raises HangError."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            raise HangError(f"no {what} after {deadline_s:.0f} s")
-        time.sleep(0.003)
-
-
 def without_orphans(mark: str, deadline_s: float = 30.0) -> None:
     """Waits until no process has the mark. Raises AssertionError with those that stay, once they are killed."""
     try:
         wait_until(lambda: not marked(mark), "end of all processes", deadline_s)
-    except HangError:
+    except AssertionError:
         left = marked(mark)
         for process_id in left:
             with contextlib.suppress(ProcessLookupError):

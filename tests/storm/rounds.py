@@ -15,14 +15,66 @@ import random
 import shutil
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.storm import checks, corpus, processes
+from tests.storm import checks, processes
 from tests.storm.processes import Command, Ended
-from tests.storm.table import Table, Verdict
+from tests.support.cli_processes import wait_until
+
+
+class Verdict(StrEnum):
+    """What became of a fault.
+
+    Attributes:
+        SAME: the run, or the same command again, made the bytes of an undisturbed run.
+        REFUSED: a command ended with a message that names the fault, and the same command made the right bytes once the fault
+            was gone, where it can go.
+        WRONG: anything else.
+    """
+
+    SAME = "same bytes"
+    REFUSED = "refused, fault named"
+    WRONG = "wrong"
+
+
+@dataclass(slots=True)
+class Table:
+    """Faults by kind and verdict. `skipped`: why a kind cannot be tried on this machine."""
+
+    counts: dict[str, Counter[Verdict]] = field(default_factory=dict)
+    rounds: Counter[str] = field(default_factory=Counter)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failures: list[str] = field(default_factory=list)
+
+    def add(self, kind: str, verdict: Verdict, count: int) -> None:
+        self.counts.setdefault(kind, Counter())[verdict] += count
+
+    def total(self, kind: str) -> int:
+        return self.counts.get(kind, Counter()).total()
+
+    def num_failures(self, kind: str) -> int:
+        return sum(failure.startswith(f"{kind}:") for failure in self.failures)
+
+    @property
+    def is_wrong(self) -> bool:
+        return any(counts[Verdict.WRONG] for counts in self.counts.values()) or bool(self.failures)
+
+    def lines(self) -> list[str]:
+        """A Markdown table."""
+        rows = [("fault", "rounds", "faults", *(verdict.value for verdict in Verdict))]
+        for kind, counts in self.counts.items():
+            numbers = (self.rounds[kind], counts.total(), *(counts[verdict] for verdict in Verdict))
+            rows.append((kind, *(f"{number:,}" for number in numbers)))
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        lines = [" | ".join(value.ljust(width) for value, width in zip(row, widths)) for row in rows]
+        rule = "|".join("-" * (width + 1 + (column > 0)) for column, width in enumerate(widths))
+        skipped = [f"{kind}: skipped, {reason}" for kind, reason in self.skipped.items()]
+        return [f"| {lines[0]} |", f"|-{rule}|", *(f"| {line} |" for line in lines[1:]), *skipped]
 
 
 class SkipError(Exception):
@@ -77,7 +129,7 @@ class Storm:
 
     @property
     def mixture(self) -> Path:
-        return self.once("mixture", lambda: corpus.write_mixture(_made(self.folder / "undisturbed")))
+        return self.once("mixture", lambda: checks.write_mixture(_made(self.folder / "undisturbed")))
 
     @property
     def expected(self) -> Mapping[str, str]:
@@ -88,7 +140,7 @@ class Storm:
         round = Round(self, "undisturbed", 0)
         ended = round.start(["run", str(self.mixture), "--output", str(round.output), "--workers", "2"]).wait()
         assert ended.status == 0, ended.errors
-        checks.check_output(round.output, expected := corpus.digests(round.output))
+        checks.check_output(round.output, expected := checks.digests(round.output))
         return expected
 
     @property
@@ -154,7 +206,7 @@ class Round:
 
     def reaches(self, command: Command, num_records: int) -> bool:
         """Waits until the ledger of the output has so many records. Returns False if the command ended before."""
-        processes.wait_until(lambda: command.is_over or checks.num_records(self.output) >= num_records, "commits")
+        wait_until(lambda: command.is_over or checks.num_records(self.output) >= num_records, "commits")
         return not command.is_over
 
     def end_undisturbed(self, *more: str, environment: Mapping[str, str] | None = None) -> Ended:
@@ -169,15 +221,24 @@ class Round:
     def check_processes(self) -> None:
         processes.without_orphans(self.mark)
 
+    def wait_well(self, command: Command) -> None:
+        """Waits for the end of a command that no fault may stop."""
+        ended = command.wait()
+        assert ended.status == 0, ended.errors[-3000:]
+        self.check_processes()
+
+    def finish(self, line: str = "", *, is_verified: bool = False) -> None:
+        """The same command without a fault, every check, and the verdict: the same, or refused with `line`."""
+        self.end_undisturbed()
+        self.check_output(is_verified=is_verified)
+        self.refused(line) if line else self.same()
+
     def check_output(self, *, is_verified: bool = True) -> None:
         """Checks the finished output against the undisturbed one."""
         checks.check_output(self.output, self.storm.expected)
         if is_verified:
-            self.check_verified()
-
-    def check_verified(self) -> None:
-        verified = self.start(["verify", str(self.output)]).wait()
-        assert verified.status == 0, f"datapipe verify: {verified.printed}{verified.errors}"
+            verified = self.start(["verify", str(self.output)]).wait()
+            assert verified.status == 0, f"datapipe verify: {verified.printed}{verified.errors}"
 
     def check_refusal(self, ended: Ended, words: Sequence[str], *, last_line_only: bool = False) -> str:
         """Checks that a command that failed names the fault in plain lines. Returns its last line.

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.storm.__main__ import all_faults, play
-from tests.storm.rounds import Storm
-from tests.storm.table import Table, Verdict
+from tests.storm.rounds import Storm, Table, Verdict
 
 SHORT = [kind for kind in all_faults() if kind.is_short]
 

@@ -5,8 +5,7 @@
         server.fail("status", status=429, headers={"Retry-After": "7"})
         url = server.url        # http://127.0.0.1:PORT/v1
 
-Every response is written by hand to the socket, so that it can break off, lie about its length or be no HTTP at all. Threads
-end with the `with`, those in a stall included.
+Every response is written by hand to the socket, so that it can break off, lie about its length or be no HTTP at all.
 """
 
 from __future__ import annotations
@@ -14,11 +13,12 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import socketserver
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
+
+from tests.support.http_servers import Handler, first_hit, serving
 
 Kind = Literal["status", "raw", "body", "hang up", "cut", "stall", "trickle", "half close"]
 
@@ -42,11 +42,7 @@ class Fault:
 
 @dataclass(kw_only=True)
 class ChatRequest:
-    """A request that has come.
-
-    Attributes:
-        at: what `ChatServer.clock` told then.
-    """
+    """A request that has come. `at`: what `ChatServer.clock` told then."""
 
     path: str
     headers: Mapping[str, str]
@@ -106,92 +102,49 @@ class ChatServer:
             self.requests.append(request)
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
-            fault = next((fault for fault in self._faults if fault.text in request.message and fault.left != 0), None)
-            if fault is not None and fault.left is not None:
-                fault.left -= 1
-            return fault
+            return first_hit(self._faults, lambda fault: fault.text in request.message)
 
     def done(self) -> None:
         with self._lock:
             self._at_once -= 1
 
 
-class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address = True
-    daemon_threads = False
-    block_on_close = True
-    request_queue_size = 256
+class _Handler(Handler):
+    def answer(self) -> None:
+        chat: ChatServer = self.server.rules
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        request = ChatRequest(path=self.path, headers=headers, body=json.loads(self.body()), at=chat.clock())
+        fault = chat.began(request)
+        if chat.gate is not None:
+            chat.gate.wait(30)
+        chat.done()
+        self._respond(chat, request, fault)
 
-    def __init__(self, chat: ChatServer, port: int) -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
-        self.chat = chat
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is none of the server's errors."""
-
-
-class _Handler(socketserver.StreamRequestHandler):
-    timeout = 0.2  # so that idle connections notice the end
-    server: _Server
-
-    def handle(self) -> None:
-        chat = self.server.chat
-        while not chat.ended.is_set():
-            try:
-                line = self.rfile.readline()
-            except TimeoutError:
-                continue
-            if not line:
-                return
-            request = self._read(line.decode())
-            fault = chat.began(request)
-            if chat.gate is not None:
-                chat.gate.wait(30)
-            chat.done()
-            if not self._respond(request, fault):
-                return
-
-    def _read(self, line: str) -> ChatRequest:
-        headers: dict[str, str] = {}
-        while header := self.rfile.readline().decode().strip():
-            name, _, value = header.partition(":")
-            headers[name.lower()] = value.strip()
-        body = json.loads(self.rfile.read(int(headers.get("content-length", "0"))))
-        return ChatRequest(path=line.split()[1], headers=headers, body=body, at=self.server.chat.clock())
-
-    def _respond(self, request: ChatRequest, fault: Fault | None) -> bool:
-        """Whether the connection stays open."""
-        chat = self.server.chat
-        completion = json.dumps(_completion(chat, request)).encode()
-        if fault is None and chat.api_key and request.headers.get("authorization") != f"Bearer {chat.api_key}":
-            return self._send(_response(401, b'{"error": {"message": "bad key"}}'))
+    def _respond(self, chat: ChatServer, request: ChatRequest, fault: Fault | None) -> None:
+        completion = _response(200, json.dumps(_completion(chat, request)).encode())
         if fault is None:
-            return self._send(_response(200, completion))
-        if fault.kind == "status":
-            return self._send(_response(fault.status, fault.body, fault.headers))
-        if fault.kind == "body":
-            return self._send(_response(200, fault.body, fault.headers))
+            is_known = not chat.api_key or request.headers.get("authorization") == f"Bearer {chat.api_key}"
+            self.wfile.write(completion if is_known else _response(401, b'{"error": {"message": "bad key"}}'))
+            return
+        if fault.kind in ("status", "body"):
+            self.wfile.write(_response(fault.status if fault.kind == "status" else 200, fault.body, fault.headers))
+            return
+        self.close_connection = True
         if fault.kind == "trickle":
-            self._trickle(_response(200, completion))
-        elif fault.kind == "half close":
-            self._send(_response(200, completion)[:-10])
+            self._trickle(completion)
+        elif fault.kind != "hang up":
+            self.wfile.write(fault.body if fault.kind == "raw" else completion[:-10])
+        if fault.kind == "half close":
             self.connection.shutdown(socket.SHUT_WR)
             self.rfile.read(1)  # until the client closes its half, too
-        elif fault.kind != "hang up":
-            self._send({"raw": fault.body}.get(fault.kind, _response(200, completion)[:-10]))
-            if fault.kind == "stall":
-                chat.ended.wait(30)
-        return False
-
-    def _send(self, content: bytes) -> bool:
-        self.wfile.write(content)
-        return True
+        elif fault.kind == "stall":
+            self.server.ended.wait(30)
 
     def _trickle(self, content: bytes) -> None:
         """A byte now and then, and never the last."""
         for place in range(len(content) - 1):
-            self._send(content[place : place + 1])
-            if self.server.chat.ended.wait(0.01):
+            self.wfile.write(content[place : place + 1])
+            if self.server.ended.wait(0.01):
                 return
 
 
@@ -212,14 +165,6 @@ def _completion(chat: ChatServer, request: ChatRequest) -> dict[str, Any]:
 def chat_server(port: int = 0) -> Iterator[ChatServer]:
     """A server for the time of a `with`, at any free port or a given one."""
     chat = ChatServer()
-    server = _Server(chat, port)
-    chat.port = server.server_address[1]
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="chat-server")
-    thread.start()
-    try:
+    with serving(chat, _Handler, port) as server:
+        chat.port, server.ended = server.port, chat.ended
         yield chat
-    finally:
-        chat.ended.set()
-        server.shutdown()
-        server.server_close()  # waits for the threads of open connections
-        thread.join()

@@ -35,6 +35,16 @@ def end(process: subprocess.Popen) -> None:
     process.communicate()
 
 
+def terminate(process: subprocess.Popen) -> None:
+    """Ends a process by SIGTERM, or, where it takes longer than 20 s, by SIGKILL."""
+    process.terminate()
+    try:
+        process.wait(20)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def run(arguments: Sequence[str], **options) -> subprocess.CompletedProcess:
     """Runs the command line to its end."""
     return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=DEADLINE_S, check=False, **options)
@@ -59,12 +69,11 @@ def on_terminal(arguments: Sequence[str], columns: int, cwd: Path) -> tuple[int,
     return process.wait(DEADLINE_S), printed.decode().replace("\r\n", "\n")
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    """Polls a condition a few hundred times a second: oftener would take a core from what it waits for. Fails after
-    `DEADLINE_S`."""
-    deadline = time.monotonic() + DEADLINE_S
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = DEADLINE_S) -> None:
+    """Polls a condition a few hundred times a second: oftener would take a core from what it waits for."""
+    deadline = time.monotonic() + deadline_s
     while not condition():
-        assert time.monotonic() < deadline, f"timed out waiting for {what}"
+        assert time.monotonic() < deadline, f"timed out after {deadline_s:.0f} s waiting for {what}"
         _NEVER.wait(_POLL_S)
 
 

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import sha1, sha256
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
+
+from tests.support.http_servers import Handler, serving
 
 REPOSITORY = "me/data"
 _API = f"/api/datasets/{REPOSITORY}"
@@ -57,48 +57,31 @@ class FakeHub:
 def fake_hub() -> Iterator[FakeHub]:
     hub = FakeHub()
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            """Prints nothing."""
-
-        def do_GET(self) -> None:
-            self._answer({})
-
-        def do_HEAD(self) -> None:
-            self._answer({})
-
-        def do_POST(self) -> None:
-            body = self._body().decode()
-            kind = self.headers.get("Content-Type", "")
-            if "ndjson" in kind:
-                self._answer({"lines": [json.loads(line) for line in body.splitlines()]})
+    class HubHandler(Handler):
+        def answer(self) -> None:
+            content, kind = self.body(), self.headers.get("Content-Type", "")
+            if self.command == "PUT":
+                self._upload(content)
+            elif self.command != "POST":
+                self._answer({})
+            elif "ndjson" in kind:
+                self._answer({"lines": [json.loads(line) for line in content.decode().splitlines()]})
             else:
-                self._answer(json.loads(body) if "json" in kind else parse_qs(body))
+                self._answer(json.loads(content) if "json" in kind else parse_qs(content.decode()))
 
-        def do_PUT(self) -> None:
-            content = self._body()
+        def _upload(self, content: bytes) -> None:
             hub.requests.append(f"PUT {self.path}")
             hub.on_request(hub.requests[-1])
             is_whole = self.path == f"/upload/{sha256(content).hexdigest()}"  # a killed client sends less
             hub.large |= {self.path.rpartition("/")[2]: content} if is_whole else {}
-            self._send(200 if is_whole else 400, b"", {})
-
-        def _body(self) -> bytes:
-            if self.headers.get("Transfer-Encoding") != "chunked":
-                return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            parts: list[bytes] = []
-            while size := int(self.rfile.readline(), 16):
-                parts.append(self.rfile.read(size))
-                self.rfile.readline()
-            self.rfile.readline()
-            return b"".join(parts)
+            self.send(200 if is_whole else 400, {})
 
         def _answer(self, given: dict[str, Any]) -> None:
             path = unquote(urlsplit(self.path).path)
             hub.requests.append(f"{self.command} {path}")
             hub.on_request(hub.requests[-1])
             if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
-                self._send(401, b'{"error": "Invalid username or password."}', {"X-Error-Code": "RepoNotFound"})
+                self.send(401, {"X-Error-Code": "RepoNotFound"}, b'{"error": "Invalid username or password."}')
             elif path == "/api/repos/create":
                 hub.is_private = (
                     given.get("visibility") == "private" or given.get("private") if hub.is_private is None else hub.is_private
@@ -125,7 +108,7 @@ def fake_hub() -> Iterator[FakeHub]:
                 name = _commit(hub, path.removeprefix(f"{_API}/revision/") if path != _API else "main")
                 self._json(name and {"_id": "1", "id": REPOSITORY, "sha": name, "siblings": [], "private": False, "tags": []})
             elif path.startswith("/api/datasets/"):
-                self._send(404, b'{"error": "Repository not found"}', {"X-Error-Code": "RepoNotFound"})
+                self.send(404, {"X-Error-Code": "RepoNotFound"}, b'{"error": "Repository not found"}')
             else:
                 self._file(path)
 
@@ -134,38 +117,23 @@ def fake_hub() -> Iterator[FakeHub]:
             name = _commit(hub, found[1]) if found else None
             content = hub.commits[name].get(found[2]) if found and name else None
             if content is None:
-                self._send(404, b"{}", {"X-Error-Code": "EntryNotFound"})
+                self.send(404, {"X-Error-Code": "EntryNotFound"}, b"{}")
                 return
             start, stop = 0, len(content)
             if asked := re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", "")):
                 start, stop = int(asked[1]), min(stop, int(asked[2]) + 1)
             headers = {"ETag": f'"{sha1(content).hexdigest()}"', "X-Repo-Commit": str(name)}
-            self._send(206 if asked else 200, content[start:stop], headers)
+            self.send(206 if asked else 200, headers, content[start:stop])
 
         def _json(self, value: Any) -> None:
             if value is None:
-                self._send(404, b'{"error": "Revision not found"}', {"X-Error-Code": "RevisionNotFound"})
+                self.send(404, {"X-Error-Code": "RevisionNotFound"}, b'{"error": "Revision not found"}')
             else:
-                self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
+                self.send(200, {"Content-Type": "application/json"}, json.dumps(value).encode())
 
-        def _send(self, status: int, content: bytes, headers: dict[str, str]) -> None:
-            self.send_response(status)
-            for name, value in {"Content-Length": str(len(content)), **headers}.items():
-                self.send_header(name, value)
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    hub.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving(hub, HubHandler) as server:
+        hub.url = f"http://127.0.0.1:{server.port}"
         yield hub
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 def _commit(hub: FakeHub, revision: str) -> str | None:

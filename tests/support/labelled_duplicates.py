@@ -23,7 +23,7 @@ import io
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,7 +62,18 @@ class Agreement:
 
 
 def labelled_set(data: Path, name: str) -> LabelledSet:
-    return SETS[name](data)
+    """A set in the folder of real corpora."""
+    if name == "asysd":
+        return _asysd(data)
+    path, *columns = SETS[name]
+    rows = _rows(data / path)
+    if name in _PAIRS:
+        left, right = columns
+        texts = [row[side] for row in rows for side in (left, right)]
+        pairs = [(2 * number, 2 * number + 1, int(row["label"]) >= 1) for number, row in enumerate(rows)]
+        return LabelledSet(name=name, texts=texts, labelled_pairs=pairs)
+    clusters = _DEMO if name == "dj_dedup_demo" else _numbered([columns[0](row) for row in rows])
+    return LabelledSet(name=name, texts=[row["text"] for row in rows], clusters=clusters)
 
 
 def agreement(labelled: LabelledSet, found: Sequence[int]) -> Agreement:
@@ -126,71 +137,35 @@ def _asysd(data: Path) -> LabelledSet:
     The labels tell a first copy from a later one, and not of what; the clusters go by title. There are 597 of them for 584
     first copies, so the gold is itself off by a few: eleven have more than one first copy, 25 have none.
     """
-    with zstandard.open(data / "dedup/asysd_labelled_citations.csv.zst", "rb") as content:
+    with zstandard.open(data / SETS["asysd"][0], "rb") as content:
         rows = list(csv.DictReader(io.StringIO(content.read().decode("cp1252"))))
     titles = [re.sub(r"[^a-z0-9]", "", row["title"].lower()) for row in rows]
     texts = ["\n".join(row[name] for name in ("title", "author", "journal", "abstract")) for row in rows]
     return LabelledSet(name="asysd", texts=texts, clusters=_numbered(titles))
 
 
-def _gutenberg(data: Path) -> LabelledSet:
-    rows = _rows(data / "dedup/gutenberg_editions.jsonl.zst")
-    clusters = _numbered([row["work"] for row in rows])
-    return LabelledSet(name="gutenberg_editions", texts=[row["text"] for row in rows], clusters=clusters)
-
-
-def _news(data: Path) -> LabelledSet:
-    rows = _rows(data / "dedup/ndd_100_news.jsonl.zst")
-    names = [min(row["id"], f"ndd/{row['near_dup_of']}") if row["near_dup_of"] else row["id"] for row in rows]
-    return LabelledSet(name="ndd_100_news", texts=[row["text"] for row in rows], clusters=_numbered(names))
-
-
-def _captures(data: Path) -> LabelledSet:
-    """Pages as they were captured, all with one banner; the part of a URL from # or ? on does not make another page."""
-    rows = _rows(data / "prose/govuk_commoncrawl_wet.jsonl.zst")
-    clusters = _numbered([re.split("[?#]", row["source"])[0].rstrip("/") for row in rows])
-    return LabelledSet(name="govuk_captures", texts=[row["text"] for row in rows], clusters=clusters)
-
-
-def _levels(data: Path) -> LabelledSet:
-    rows = _rows(data / "quality/onestop_english.jsonl.zst")
-    clusters = _numbered([row["article"] for row in rows])
-    return LabelledSet(name="onestop_english", texts=[row["text"] for row in rows], clusters=clusters)
-
-
-def _demo(data: Path) -> LabelledSet:
-    texts = [row["text"] for row in _rows(data / "dedup/dj_dedup_demo.jsonl.zst")]
-    return LabelledSet(name="dj_dedup_demo", texts=texts, clusters=[0, 1, 2, 3, 4, 0, 6, 7, 7, 7, 7, 6, 12, 12])
-
-
-def _licences(data: Path) -> LabelledSet:
-    rows = _rows(data / "dedup/cs336_documents_with_fuzzy_duplicates.jsonl.zst")
-    names = ["mit" if "mit" in row["id"] else row["id"] for row in rows]
-    return LabelledSet(name="cs336_fuzzy", texts=[row["text"] for row in rows], clusters=_numbered(names))
-
-
-def _pairs_set(name: str, rows: list[dict[str, str]], left: str, right: str) -> LabelledSet:
-    texts = [row[side] for row in rows for side in (left, right)]
-    labelled_pairs = [(2 * number, 2 * number + 1, int(row["label"]) >= 1) for number, row in enumerate(rows)]
-    return LabelledSet(name=name, texts=texts, labelled_pairs=labelled_pairs)
-
-
-def _webis(data: Path) -> LabelledSet:
-    return _pairs_set("webis_s3_gov2", _rows(data / "dedup/webis_s3_pairs_gov2.jsonl.zst"), "left_text", "right_text")
-
-
-def _pan(data: Path) -> LabelledSet:
-    return _pairs_set("pan_paraphrase", _rows(data / "dedup/pan_paraphrase_train.jsonl.zst"), "text1", "text2")
-
-
-SETS: dict[str, Callable[[Path], LabelledSet]] = {
-    "asysd": _asysd,
-    "govuk_captures": _captures,
-    "onestop_english": _levels,
-    "gutenberg_editions": _gutenberg,
-    "ndd_100_news": _news,
-    "cs336_fuzzy": _licences,
-    "dj_dedup_demo": _demo,
-    "webis_s3_gov2": _webis,
-    "pan_paraphrase": _pan,
+_DEMO = (0, 1, 2, 3, 4, 0, 6, 7, 7, 7, 7, 6, 12, 12)
+_PAIRS: dict[str, tuple[str, str, str]] = {
+    "webis_s3_gov2": ("dedup/webis_s3_pairs_gov2.jsonl.zst", "left_text", "right_text"),
+    "pan_paraphrase": ("dedup/pan_paraphrase_train.jsonl.zst", "text1", "text2"),
 }
+"""Files of pairs of texts, and their fields."""
+
+SETS: dict[str, tuple[Any, ...]] = {
+    "asysd": ("dedup/asysd_labelled_citations.csv.zst",),
+    "govuk_captures": ("prose/govuk_commoncrawl_wet.jsonl.zst", lambda row: re.split("[?#]", row["source"])[0].rstrip("/")),
+    "onestop_english": ("quality/onestop_english.jsonl.zst", lambda row: row["article"]),
+    "gutenberg_editions": ("dedup/gutenberg_editions.jsonl.zst", lambda row: row["work"]),
+    "ndd_100_news": (
+        "dedup/ndd_100_news.jsonl.zst",
+        lambda row: min(row["id"], f"ndd/{row['near_dup_of']}") if row["near_dup_of"] else row["id"],
+    ),
+    "cs336_fuzzy": (
+        "dedup/cs336_documents_with_fuzzy_duplicates.jsonl.zst",
+        lambda row: "mit" if "mit" in row["id"] else row["id"],
+    ),
+    "dj_dedup_demo": ("dedup/dj_dedup_demo.jsonl.zst",),
+    **_PAIRS,
+}
+"""The file of each set, and the name of a document's cluster. Pages of `govuk_captures` have one banner, as they were captured;
+the part of a URL from # or ? on does not make another page."""

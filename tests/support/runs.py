@@ -80,7 +80,7 @@ class InProcess:
     def submit(self, task, attempt):
         self.tasks.append((task, attempt))
 
-    def next_attempt(self, timeout_s):
+    def next_attempt(self, timeout_s) -> Attempt | None:
         task, attempt = self.tasks.pop(0)
         return Attempt(task=task, attempt=attempt, record=run_task(task, self.root, attempt))
 

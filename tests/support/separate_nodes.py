@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from tests.support.cli_processes import wait_until
+from tests.support.cli_processes import terminate, wait_until
 from tests.support.machines import Machines
+from tests.support.service import free_port
 
 _RAY = [sys.executable, "-m", "ray.scripts.scripts"]
 _START = [*_RAY, "start", "--block", "--disable-usage-stats", "--object-store-memory=80000000"]
@@ -46,7 +47,7 @@ class SeparateNodes:
         """Makes the bridge, with an address for the cluster and one for a store, and the head."""
         self.machines.open(f"{self.store_host}/32")
         self._stack.callback(self.machines.close)
-        port = _free_port(self.host)
+        port = free_port(self.host)
         self.address = f"{self.host}:{port}"
         head = ["--head", f"--port={port}", f"--node-ip-address={self.host}", "--num-cpus=0", "--include-dashboard=false"]
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="r"))  # names of sockets are short
@@ -54,7 +55,7 @@ class SeparateNodes:
         with (self.logs / "ray-0.log").open("wb") as log:
             command = [*_START, *head, f"--temp-dir={folder}"]
             process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, env={**os.environ, **_OPEN})
-        self._stack.callback(_end, process)
+        self._stack.callback(terminate, process)
         wait_until(lambda: _answers(self.host, port), "the head")
 
     def add(self, *, sees_store: bool = True) -> str:
@@ -89,25 +90,9 @@ def separate_nodes(logs: Path, hidden: Sequence[Path]) -> Iterator[SeparateNodes
         nodes.close()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a head by SIGTERM, which it passes on."""
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def _answers(host: str, port: int) -> bool:
     try:
         socket.create_connection((host, port), timeout=5).close()
     except OSError:
         return False
     return True
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as listening:
-        listening.bind((host, 0))
-        return listening.getsockname()[1]

@@ -103,7 +103,7 @@ def served(folder: Path, *arguments: str) -> Iterator[Server]:
         server.end()
 
 
-def free_port() -> int:
+def free_port(host: str = "127.0.0.1") -> int:
     with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
+        listening.bind((host, 0))
         return listening.getsockname()[1]

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cli_processes import wait_until
+from tests.support.cli_processes import terminate, wait_until
 from tests.support.machines import Machines, named, write_hosts
+from tests.support.service import free_port
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel")
 
@@ -106,10 +107,7 @@ class Slurm:
             (self.folder / name).mkdir()
         addresses = {name: self.machines.address(number) for number, name in enumerate(_NODES, start=1)}
         nodes = [f"NodeName={name} NodeAddr={address} CPUs=1 RealMemory=1000" for name, address in addresses.items()]
-        with socket.socket() as listening:
-            listening.bind(("", 0))
-            port = listening.getsockname()[1]
-        values = {"controller": socket.gethostname().split(".")[0], "host": self.machines.host, "port": port}
+        values = {"controller": socket.gethostname().split(".")[0], "host": self.machines.host, "port": free_port("")}
         text = _CONFIGURATION.format(**values, folder=self.folder, nodes="\n".join(nodes))
         (self.folder / "slurm.conf").write_text(text)
         write_hosts(self.folder / "hosts", addresses)
@@ -117,7 +115,7 @@ class Slurm:
     def _start(self, *command: str) -> None:
         log = self._stack.enter_context((self.folder / f"{command[0]}.out").open("wb"))
         process = subprocess.Popen(command, stdout=log, stderr=log, env=self.environment, start_new_session=True)
-        self._stack.callback(_end, process)
+        self._stack.callback(terminate, process)
 
 
 @contextmanager
@@ -134,12 +132,3 @@ def slurm() -> Iterator[Slurm]:
             yield made
         finally:
             made.close()
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()

@@ -4,7 +4,7 @@
                  fail("stall", path="part-00003", after=1000, times=2)
 
 A fault hits the requests of a method whose path holds `path`, the first `times` of them or, with None, all. Everything else
-passes through untouched. Threads end with the `with` that holds the proxy, those in a stall included.
+passes through untouched.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import struct
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qsl, urlsplit
+
+from tests.support.http_servers import Handler, Server, first_hit
 
 Kind = Literal["cut", "stall", "status", "reset", "flip", "lost", "silent", "slow"]
 _PIECE_BYTES = 1 << 16
@@ -62,17 +63,18 @@ class UnreliableStore:
         self.upstream, self.host = upstream, host
         self.gets: list[str] = []  # paths of the GET requests, in the order in which they came
         self.authorizations: set[str | None] = set()  # of all requests
-        self.ended = threading.Event()
         self._faults: list[Fault] = []
         self._lock = threading.Lock()
-        self._server = _Server(self)
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), name="unreliable-store")
-        self._thread.start()
+        self._server = Server(self, _Handler, host)
+
+    @property
+    def ended(self) -> threading.Event:
+        return self._server.ended
 
     @property
     def query(self) -> str:
         """The end of the URLs that go through this proxy."""
-        return f"?endpoint_override=http://{self.host}:{self._server.server_address[1]}&region=us-east-1"
+        return f"?endpoint_override=http://{self.host}:{self._server.port}&region=us-east-1"
 
     def fail(
         self,
@@ -102,85 +104,26 @@ class UnreliableStore:
             self.authorizations.add(authorization)
             if method == "GET":
                 self.gets.append(path)
-            possible = (fault for fault in self._faults if fault.method == method and fault.path in path and fault.left != 0)
-            fault = next(possible, None)
+            fault = first_hit(self._faults, lambda fault: fault.method == method and fault.path in path)
             if fault is not None:
                 fault.hits += 1
-                fault.left = None if fault.left is None else fault.left - 1
             return fault
 
     def close(self) -> None:
-        self.ended.set()
-        self._server.shutdown()
-        self._server.server_close()  # waits for the threads of open connections
-        self._thread.join()
+        self._server.close()
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False
-    block_on_close = True
-    request_queue_size = 128
-
-    def __init__(self, store: UnreliableStore) -> None:
-        super().__init__((store.host, 0), _Handler)
-        self.store = store
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is none of the proxy's errors."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = 0.5  # so that idle connections notice the end
-    server: _Server
-
-    def do_GET(self) -> None:
-        fault = self.server.store.fault_of(self.command, self.path, self.headers.get("Authorization"))
-        sent = self._body()
+class _Handler(Handler):
+    def answer(self) -> None:
+        fault = self.server.rules.fault_of(self.command, self.path, self.headers.get("Authorization"))
+        sent = self.body()
         if fault is not None and fault.kind == "status":
-            self.send_response(fault.status)
-            self.send_header("Content-Length", str(len(fault.error_body)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(fault.error_body)
-            return
-        self._pass_on(fault, sent)
-
-    do_HEAD = do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815  # names of BaseHTTPRequestHandler
-
-    def handle_one_request(self) -> None:
-        """Waits in short turns for the next request of a connection that is kept open."""
-        while not self.server.store.ended.is_set():
-            self.connection.settimeout(0.05)
-            try:
-                if not self.connection.recv(1, socket.MSG_PEEK):
-                    break
-            except TimeoutError:
-                continue
-            except OSError:
-                break
-            self.connection.settimeout(30)
-            super().handle_one_request()
-            return
-        self.close_connection = True
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
-
-    def _body(self) -> bytes:
-        """The body of the request, which the SDK of AWS sends in chunks (RFC 9112, 7.1)."""
-        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
-            return self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        parts = []
-        while size := int(self.rfile.readline().partition(b";")[0], 16):
-            parts.append(self.rfile.read(size))
-            self.rfile.readline()
-        while self.rfile.readline().strip():
-            """A trailer."""
-        return b"".join(parts)
+            self.send(fault.status, {}, fault.error_body)
+        else:
+            self._pass_on(fault, sent)
 
     def _pass_on(self, fault: Fault | None, sent: bytes) -> None:
-        upstream = http.client.HTTPConnection(self.server.store.upstream, timeout=30)
+        upstream = http.client.HTTPConnection(self.server.rules.upstream, timeout=30)
         with contextlib.closing(upstream):
             dropped = ("expect", "transfer-encoding")
             headers = {name: value for name, value in self.headers.items() if name.lower() not in dropped}
@@ -216,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
             for start in range(0, len(body), _SLOW_PIECE_BYTES):
                 self.wfile.write(body[start : start + _SLOW_PIECE_BYTES])
                 self.wfile.flush()
-                self.server.store.ended.wait(_SLOW_PAUSE_S)
+                self.server.ended.wait(_SLOW_PAUSE_S)
             return
         self.wfile.write(body[: fault.after])
         self.wfile.flush()
@@ -233,15 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _stall(self) -> None:
         """Sends nothing more until the client hangs up or the test ends."""
-        self.connection.settimeout(0.05)
-        while not self.server.store.ended.is_set():
-            try:
-                if not self.connection.recv(1):
-                    return
-            except TimeoutError:
-                continue
-            except OSError:
-                return
+        while self.is_open_until(0.05, lambda: bool(self.connection.recv(1))):
+            """What the client sends is not read."""
 
 
 @contextlib.contextmanager

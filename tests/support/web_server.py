@@ -1,11 +1,9 @@
 """A web server on loopback that gives files by byte ranges, and fails as web servers do, as often as it is told.
 
-    with web_server() as server:
-        server.files["/a.txt"] = b"content"
-        server.fail("cut", path="a.txt", after=3)
-        url = server.url("/a.txt")
-
-Threads end with the `with`, those in a stall included.
+with web_server() as server:
+    server.files["/a.txt"] = b"content"
+    server.fail("cut", path="a.txt", after=3)
+    url = server.url("/a.txt")
 """
 
 from __future__ import annotations
@@ -15,8 +13,9 @@ import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal, NamedTuple
+
+from tests.support.http_servers import Handler, first_hit, serving
 
 Kind = Literal["status", "cut", "stall", "refuse", "other version"]
 MODIFIED = "Wed, 21 Oct 2026 07:28:00 GMT"
@@ -66,7 +65,6 @@ class WebServer:
     password: str = ""
     requests: list[Request] = field(default_factory=list)
     address: str = ""
-    ended: threading.Event = field(default_factory=threading.Event)
     _faults: list[Fault] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -90,32 +88,12 @@ class WebServer:
     def fault_of(self, request: Request) -> Fault | None:
         with self._lock:
             self.requests.append(request)
-            fault = next((fault for fault in self._faults if fault.path in request.path and fault.left != 0), None)
-            if fault is not None and fault.left is not None:
-                fault.left -= 1
-            return fault
+            return first_hit(self._faults, lambda fault: fault.path in request.path)
 
 
-class _Server(ThreadingHTTPServer):
-    daemon_threads = False
-    block_on_close = True
-    request_queue_size = 128
-
-    def __init__(self, web: WebServer) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.web = web
-
-    def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up is none of the server's errors."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    timeout = 0.2  # so that idle connections notice the end
-    server: _Server
-
-    def do_GET(self) -> None:
-        web = self.server.web
+class _Handler(Handler):
+    def answer(self) -> None:
+        web: WebServer = self.server.rules
         request = Request(self.path, self.headers.get("Range"), self.headers.get("Authorization"))
         fault = web.fault_of(request)
         path = self.path.partition("?")[0]
@@ -132,11 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send_file(web.files[path], request.byte_range, fault)
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Says nothing."""
-
     def _send_file(self, content: bytes, byte_range: str | None, fault: Fault | None) -> None:
-        web = self.server.web
+        web: WebServer = self.server.rules
         facts = {"ETag": web.etag, "Last-Modified": web.modified}
         if fault is not None and fault.kind == "other version":
             facts["ETag"] = '"two"'
@@ -153,37 +128,19 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(206, headers | {"Content-Range": f"bytes {start}-{stop - 1}/{size}"}, content[start:stop], fault)
 
     def _answer(self, status: int, headers: dict[str, str], body: bytes, fault: Fault | None = None) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        if status != 200 or self.server.web.gives_size:
-            self.send_header("Content-Length", str(len(body)))
-        else:
-            self.send_header("Connection", "close")
-            self.close_connection = True
-        self.end_headers()
-        if fault is None or fault.kind == "other version":
-            self.wfile.write(body)
-            return
-        self.wfile.write(body[: fault.after])
-        self.wfile.flush()
-        self.close_connection = True
-        if fault.kind == "stall":
-            self.server.web.ended.wait(30)
+        is_sized = status != 200 or self.server.rules.gives_size
+        sizes = {"Content-Length": str(len(body))} if is_sized else {"Connection": "close"}
+        broken = fault if fault is not None and fault.kind != "other version" else None
+        self.send(status, headers | sizes, body if broken is None else body[: broken.after])
+        self.close_connection |= not is_sized or broken is not None
+        if broken is not None and broken.kind == "stall":
+            self.server.ended.wait(30)
 
 
 @contextlib.contextmanager
 def web_server() -> Iterator[WebServer]:
     """A server for the time of a `with`."""
     web = WebServer()
-    server = _Server(web)
-    web.address = f"127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), name="web-server")
-    thread.start()
-    try:
+    with serving(web, _Handler) as server:
+        web.address = f"127.0.0.1:{server.port}"
         yield web
-    finally:
-        web.ended.set()
-        server.shutdown()
-        server.server_close()  # waits for the threads of open connections
-        thread.join()

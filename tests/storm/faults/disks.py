@@ -21,9 +21,9 @@ from pathlib import Path
 import pytest
 
 from tests.storm import checks, processes
-from tests.storm.corpus import digests
 from tests.storm.faults.preloaded import preloaded
 from tests.storm.rounds import Round, SkipError
+from tests.support.cli_processes import wait_until
 from tests.support.small_disk import Resize, small_disk
 
 _ERRORS = (errno.EIO, errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EROFS, errno.EACCES)
@@ -62,7 +62,7 @@ class FailingCalls:
             if ended.status:
                 round.refused(round.check_refusal(ended, (*_DISK_WORDS, os.strerror(number))))
             else:
-                checks.check_same(digests(round.output), round.storm.expected)
+                checks.check_same(checks.digests(round.output), round.storm.expected)
                 round.same()
         round.end_undisturbed()
         round.check_output(is_verified=False)
@@ -83,15 +83,13 @@ class FullDisk:
             command = round.run("--set", "execution.check_disk=false", *(() if waits else _IMPATIENT[:2]))
             round.fault(f"a disk of {size >> 10} KiB, room is made {'while the run waits' if waits else 'after it'}")
             if waits:
-                processes.wait_until(lambda: command.is_over or command.says("disk is full"), "full disk")
+                wait_until(lambda: command.is_over or command.says("disk is full"), "full disk")
                 resize(_ROOMY)
             ended = command.wait()
             line = round.check_refusal(ended, ("the disk is full",)) if ended.status else ""
             round.check_processes()
             resize(_ROOMY)
-            round.end_undisturbed()
-            round.check_output(is_verified=False)
-        round.refused(line) if line else round.same()
+            round.finish(line)
 
 
 class BrokenDisk:
@@ -112,9 +110,7 @@ class BrokenDisk:
             disk.mount("commit=300" if kind == "power" else "commit=1")
             stack.callback(disk.unmount)
             line = self._break(round, kind, disk, resize)
-            round.end_undisturbed()
-            round.check_output()
-        round.refused(line) if line else round.same()
+            round.finish(line, is_verified=True)
 
     def _break(self, round: Round, kind: str, disk: LoopDisk, resize: Resize) -> str:
         wanted = round.rng.randint(1, 50)
@@ -171,7 +167,7 @@ class LoopDisk:
     def _unmounted(self) -> None:
         """Unmounts it, once the last process that was killed has closed its files."""
         unmount = ["umount", str(self.folder)]
-        processes.wait_until(lambda: subprocess.run(unmount, capture_output=True, check=False).returncode == 0, "unmount", 20)
+        wait_until(lambda: subprocess.run(unmount, capture_output=True, check=False).returncode == 0, "unmount", 20)
 
     def fail(self) -> None:
         """An error of the file system, after which it is read-only."""

@@ -2,7 +2,6 @@
 
     of a stopped run     ledger, files of attempts, everything else in work/ ─▶ the same command
     of a finished one    shards, manifests, tokenizer, list of files ─▶ `verify`; records, reports ─▶ what reads them
-    beside them          look-up files
 
 A flip must be found and named, or must not matter.
 """
@@ -179,40 +178,6 @@ class RecordFlip:
                     round.same()
 
 
-class LookUpFlip:
-    """Flips in the look-up files of `datapipe browse`."""
-
-    name = "flip-look-up"
-    aim = 50
-    is_short = False
-
-    def play(self, round: Round) -> None:
-        shutil.copytree(round.storm.finished, round.output)
-        seeds = [round.rng.randrange(1 << 30) for _ in range(25)]
-        for where in in_fork(flipped_look_ups, str(round.output), seeds, environment=round.environment):
-            round.fault(f"{where} of a look-up file")
-        round.same()
-
-
-def flipped_look_ups(output: str, seeds: Sequence[int]) -> list[str]:
-    """What was flipped, for each seed. The file is made again after every flip."""
-    from datapipe.browse.lookup.making import look_up
-    from datapipe.browse.output import BrowsedOutput
-
-    def tell(documents: int, total: int, seconds: float) -> None:
-        """Says nothing."""
-
-    browsed = BrowsedOutput.open(output)
-    look_up(browsed, tell)
-    (path,) = (path for path in (Path(output) / "work" / "browse").iterdir() if path.name != "lock")
-    sound, flips = path.read_bytes(), []
-    for seed in seeds:
-        flips.append(flip(path, random.Random(seed)))
-        look_up(browsed, tell)
-        assert path.read_bytes() == sound, f"the flipped look-up file is used: {flips[-1]}"
-    return flips
-
-
 def _files(paths: Iterable[Path]) -> list[Path]:
     return sorted(path for path in paths if path.is_file() and path.stat().st_size)
 
@@ -222,4 +187,4 @@ def _run(round: Round) -> Ended:
     return in_fork(command, arguments, environment=round.environment)
 
 
-FAULTS = (StoppedFlip(), PublishedFlip(), RecordFlip(), LookUpFlip())
+FAULTS = (StoppedFlip(), PublishedFlip(), RecordFlip())

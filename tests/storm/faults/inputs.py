@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from tests.storm import checks, corpus
+from tests.storm import checks
 from tests.storm.rounds import Round
 
 
@@ -18,7 +18,7 @@ class InputChange:
     is_short = True
 
     def play(self, round: Round) -> None:
-        mixture = corpus.write_mixture(round.folder / "changing")
+        mixture = checks.write_mixture(round.folder / "changing")
         files = sorted((round.folder / "changing" / "corpus").rglob("*.jsonl"))
         sound = {path: (path.read_bytes(), path.stat()) for path in files}
         for _ in range(1 if round.storm.is_small else 2):
@@ -35,7 +35,7 @@ class InputChange:
             if ended.status:
                 line = round.check_refusal(ended, [path.name])
             else:
-                checks.check_same(corpus.digests(round.output), round.storm.expected)
+                checks.check_same(checks.digests(round.output), round.storm.expected)
             self._restore(path, *sound[path])
             round.refused(line) if ended.status else round.same()
         ended = round.run(mixture=mixture).wait()

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow.fs as pafs
 
-from tests.storm import checks, corpus
+from tests.storm import checks
 from tests.storm.rounds import Round, Storm
 from tests.support import dedup_runs, runs
 from tests.support.object_store import object_store
@@ -118,7 +118,7 @@ class Store:
         self.query = stack.enter_context(object_store(BUCKET))
         self.upstream = urlsplit(dict(parse_qsl(self.query.removeprefix("?")))["endpoint_override"]).netloc
         self.files, _ = pafs.FileSystem.from_uri(f"s3://{BUCKET}/{self.query}")
-        local = dedup_runs.write_corpus(storm.folder / "stored", corpus.NUM_PAGES)
+        local = dedup_runs.write_corpus(storm.folder / "stored", checks.NUM_PAGES)
         here = pafs.LocalFileSystem()
         pafs.copy_files(str(local), f"{BUCKET}/corpus", source_filesystem=here, destination_filesystem=self.files)
         round = Round(storm, "undisturbed-store", 0)
@@ -127,7 +127,7 @@ class Store:
         ended = round.run("--output", f"s3://{folder}{self.query}", mixture=mixture).wait()
         assert ended.status == 0, ended.errors
         copy = self.fetched(folder, round.folder / "copy")
-        self.expected = corpus.digests(copy)
+        self.expected = checks.digests(copy)
         checks.check_output(copy, self.expected)
 
     def write_mixture(self, folder: Path, proxy: UnreliableStore | None) -> Path:

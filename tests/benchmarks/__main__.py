@@ -68,8 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--documents", type=int, default=0, help="the size of what grows: dedup, browse, driver, encoders")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data", help="the folder of real corpora")
     parser.add_argument("--streaming", default="", metavar="PYTHON", help="one with mosaicml-streaming and torch")
-    parser.add_argument("--datatrove", default="", metavar="PYTHON", help="one with datatrove and spaCy")
-    parser.add_argument("--datatrove-script", default="", metavar="FILE", help="what it runs: see cleaning.py")
+    parser.add_argument("--datatrove", default="", metavar="PYTHON", help="one with datatrove")
     parser.add_argument("--decon", default="", metavar="COMMAND", help="a Python with the package decontaminate")
     return parser.parse_args()
 

@@ -1,7 +1,6 @@
 """Trained classifiers on labelled sets, each model on the documents of the fold that it was not trained on.
 
-AUC is the mean of the folds; the best F1, with its precision and
-recall, is over all documents together.
+AUC is the mean of the folds; the best F1, with its precision and recall, is over all documents together.
 
 Scoring, beside fasttext-predict: the models have the words of the texts and random numbers, since training changes neither
 the size of a model nor which rows a text adds. `--only SET` measures one set.
@@ -9,7 +8,6 @@ the size of a model nor which rows a text adds. `--only SET` measures one set.
 
 from __future__ import annotations
 
-import struct
 import tempfile
 import time
 from collections import Counter
@@ -31,6 +29,7 @@ from datapipe.stage.models.fasttext import CompiledModel, open_model
 from stages.filter.language import bundled_model
 from tests.benchmarks.tables import Bound, Settings, Table, both_best_s
 from tests.benchmarks.texts import made_up_texts, read_texts
+from tests.support.fasttext_files import Recipe
 from tests.support.labelled_sets import NUM_FOLDS, LabelledSet, labelled_sets
 
 _CHARACTERS = {"min_char_ngram": 3, "max_char_ngram": 5}
@@ -166,19 +165,9 @@ def _on_one_line(texts: pa.Array) -> list[bytes]:
 
 def _random_model(path: Path, texts: list[bytes], dim: int, chars: tuple[int, int]) -> Path:
     """A model of two labels with the words of the texts, the most frequent first, and random rows."""
-    words = [b"</s>", *(word for word, _ in Counter(word for text in texts for word in text.split()).most_common())]
-    rng = np.random.default_rng(0)
-    with path.open("wb") as file:
-        file.write(struct.pack("<2i12id", 793712314, 12, dim, 5, 5, 1, 5, 2, 3, 3, _BUCKETS, *chars, 100, 1e-4))
-        file.write(struct.pack("<3i2q", len(words) + 2, len(words), 2, 1000, -1))
-        for word in words:
-            file.write(word + b"\0" + struct.pack("<qb", 1, 0))
-        for label in (b"a", b"b"):
-            file.write(b"__label__" + label + b"\0" + struct.pack("<qb", 500, 1))
-        for num_rows in (len(words) + _BUCKETS, 2):
-            file.write(b"\0" + struct.pack("<2q", num_rows, dim))
-            file.write((rng.random((num_rows, dim), np.float32) - np.float32(0.5)).tobytes())
-    return path
+    counts = Counter(word for text in texts for word in text.decode().split(" "))
+    words = ["</s>", *(word for word, _ in counts.most_common())]
+    return Recipe(words=words, labels=("a", "b"), dim=dim, num_buckets=_BUCKETS, chars=chars, longest_run=2).write(path)
 
 
 def _score_s(path: Path, texts: list[bytes], num_runs: int) -> tuple[float, float]:

@@ -22,7 +22,7 @@ class Settings:
         web: JSON lines of English web text inside `folder`, field `text`.
         only: measure what has this in its name.
         documents: the size of what grows with documents; 0: the size that the README shows.
-        datatrove, datatrove_script: the Python that has datatrove, and the script that it runs; "": not measured.
+        datatrove: the Python that has datatrove; "": not measured.
         streaming: the Python that has mosaicml-streaming and torch.
         decon: the command that runs a Python with the package decontaminate.
     """
@@ -34,7 +34,6 @@ class Settings:
     only: str = ""
     documents: int = 0
     datatrove: str = ""
-    datatrove_script: str = ""
     streaming: str = ""
     decon: str = ""
 
@@ -76,11 +75,6 @@ class Bound:
     def __str__(self) -> str:
         limit = f"at least {self.least:g}" if self.most == float("inf") else f"at most {self.most:g}"
         return f"{'ok' if self.holds else 'BROKEN':<7}{self.name}: {self.ratio:.3g}, {limit}"
-
-
-def ratio_cells(ours: float, peer: float | None) -> tuple[str, str]:
-    """The cells of a peer: its rate, and how many times as fast we are."""
-    return (NOT_MEASURED, "") if peer is None else (f"{peer:,.2f}", f"{ours / peer:,.0f}")
 
 
 def best_s(work: Callable[[], object], num_runs: int) -> float:

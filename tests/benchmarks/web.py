@@ -1,9 +1,8 @@
-"""Web archives and their pages: how fast archives are read, from an archive to text, and how well engines find the main text.
+"""Web archives and their pages: how fast archives are read, and how well and how fast engines find the main text.
 
 Archives: those of the real corpora, repeated to a few ten million bytes and packed again. Peers read every record with its
 body, and parse the HTTP heads; they decode no body and make no columns.
 
-Crawl: from a gzip WARC to text, beside resiliparse called on decoded pages, and warcio with resiliparse as DCLM calls it.
 Extraction: scores are means over pages of the words as a bag; the last column divides the time of resiliparse
 called by itself on decoded pages by that of the engine. Peers that are not installed are left out; give their folder in
 PYTHONPATH.
@@ -15,7 +14,6 @@ import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from time import process_time
 from typing import Any, cast
 
 import lz4.frame
@@ -23,9 +21,7 @@ import pyarrow as pa
 import zstandard
 from resiliparse.extract.html2text import extract_plain_text
 
-from datapipe.columns import make_keys
 from datapipe.stage import FieldNames, FilterResult, InputFile, Reader, Split, StageContext
-from datapipe.stage.documents import PAGE_FIELDS, DocumentBatch
 from stages.extract.html import Html
 from stages.read.arc import Arc
 from stages.read.warc import Warc
@@ -37,7 +33,6 @@ from tests.support.articles import Article, batch_of, mixed, news, readable, sco
 _KEEP = ("url", "date", "mime", "status", "charset")
 _CONTENT_BYTES = 60 << 20
 _COMPRESSION = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4"}
-_CRAWLS = ("resiliparse_warcfile", "dolma_sample-0000", "dolma_sample-0001", "whirlwind")
 _BARE: dict[str, Any] = {"main_content": True, "alt_texts": False, "comments": False, "post_meta": False}
 _ENGINES: dict[str, dict[str, object]] = {
     "auto": {"engine": "auto"},
@@ -52,7 +47,6 @@ _BY_ITSELF = "resiliparse by itself"
 def tables(settings: Settings) -> Iterator[Table]:
     num_runs = 1 if settings.quick else 3
     yield _archives(settings, 1 << 20 if settings.quick else _CONTENT_BYTES, num_runs)
-    yield _crawl(settings, num_runs)
     sets = {"kinds": mixed(settings.data), "news": news(settings.data), "readable": readable(settings.data)}
     sets = {f"{name}, {len(articles)}": articles[: 20 if settings.quick else None] for name, articles in sets.items()}
     yield _extraction(sets, num_runs)
@@ -162,54 +156,6 @@ def _warcio(path: str) -> int:
         return sum(len(record.raw_stream.read()) for record in ArchiveIterator(file))
 
 
-# ------------------------------------------------------------------------------------------------ from an archive to text
-
-
-def _crawl(settings: Settings, num_runs: int) -> Table:
-    content = b"".join((settings.data / f"warc/{name}.warc.gz").read_bytes() for name in _CRAWLS)
-    file = _file(settings.folder / "a.warc.gz", content * (1 if settings.quick else 26))
-    pages = [page.decode("utf-8", "replace") for batch in _pages(file) for page in batch.html.to_pylist()]
-    num_bytes = sum(batch.html.nbytes for batch in _pages(file))
-    calls: dict[str, Callable[[], int]] = {
-        f"{_BY_ITSELF}, on decoded pages": lambda: sum(map(bool, bare(pages))),
-        "`read.warc`, `extract.html`": _extracted(file, "auto"),
-        "`read.warc`, `extract.html: {engine: resiliparse}`": _extracted(file, "resiliparse"),
-        "`read.warc`, `extract.html: {engine: trafilatura}`": _extracted(file, "trafilatura"),
-    }
-    calls |= {"warcio and resiliparse, as DCLM": lambda: _dclm(file.url)} if find_spec("warcio") else {}
-    best, kept = dict.fromkeys(calls, float("inf")), {}
-    for name in list(calls) * num_runs:
-        started = process_time()
-        kept[name] = calls[name]()
-        best[name] = min(best[name], process_time() - started)
-    rows = [
-        (name, f"{kept[name]:,}", f"{len(pages) / taken_s:,.0f}", f"{num_bytes / taken_s / 1e6:,.1f}", f"{least / taken_s:.2f}")
-        for least in [best[f"{_BY_ITSELF}, on decoded pages"]]
-        for name, taken_s in best.items()
-    ]
-    return Table(
-        title="From a gzip WARC to text",
-        note=f"{len(pages):,} pages of {num_bytes / 1e6:,.0f} MB of Common Crawl and wget, on one core.",
-        header=("", "pages with text", "pages/s", "MB/s of HTML", "speed"),
-        rows=rows,
-        kept_in="stages/README.md",
-    )
-
-
-def _pages(file: InputFile) -> Iterator[DocumentBatch]:
-    """The pages of an archive, as a task reads them."""
-    for batch in Warc().read(Split(file=file), FieldNames(keep=("url", "charset")), pa.OSFile):
-        columns = [make_keys(1, batch.positions), batch.ids.fill_null(""), batch.html, *batch.extra.values()]
-        fields = [*PAGE_FIELDS, *(pa.field(name, column.type) for name, column in batch.extra.items())]
-        yield DocumentBatch(pa.record_batch(columns, schema=pa.schema(fields)))
-
-
-def _extracted(file: InputFile, engine: str) -> Callable[[], int]:
-    """Reads and extracts; returns how many pages have a text."""
-    stage = _opened(engine=engine)
-    return lambda: sum(int(stage.process(batch).keep.sum()) for batch in _pages(file))
-
-
 def _opened(**options: object) -> Html:
     stage = Html.model_validate(options)
     stage.open(StageContext(name="extract.html", seed=1))
@@ -219,21 +165,6 @@ def _opened(**options: object) -> Html:
 def bare(pages: Sequence[str]) -> list[str]:
     """Resiliparse called by itself, with the options that `extract.html` gives it."""
     return [extract_plain_text(page, **_BARE) for page in pages]
-
-
-def _dclm(path: str) -> int:
-    """warcio, strict UTF-8 or nothing, resiliparse: the way of DCLM's `process_common_crawl_w_ray`."""
-    from warcio.archiveiterator import ArchiveIterator  # type: ignore[import-not-found]
-
-    kept = 0
-    with open(path, "rb") as file:
-        for record in ArchiveIterator(file):
-            if record.rec_type == "response":
-                try:
-                    kept += bool(extract_plain_text(record.content_stream().read().decode("utf-8"), **_BARE))
-                except UnicodeDecodeError:
-                    continue
-    return kept
 
 
 # ------------------------------------------------------------------------------------------------ extraction

@@ -5,8 +5,7 @@
     python -m tests.benchmarks --check [NAME …]         fails where a bound is broken; made-up text, five minutes
 
 Names are the modules of this folder. Each has `tables(settings)`, and `bounds(folder)` where a ratio of two figures of one
-run has a bound. Peers run in environments of their own, named by their Python or folder; the cells of a peer that is not
-given say so.
+run has a bound. Cells of a peer that is not installed say so.
 """
 
 from __future__ import annotations
@@ -67,9 +66,6 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="TEXT", help="what has this in its name: kernels, sets, tasks")
     parser.add_argument("--documents", type=int, default=0, help="the size of what grows: dedup, browse, driver, encoders")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data", help="the folder of real corpora")
-    parser.add_argument("--streaming", default="", metavar="PYTHON", help="one with mosaicml-streaming and torch")
-    parser.add_argument("--datatrove", default="", metavar="PYTHON", help="one with datatrove")
-    parser.add_argument("--decon", default="", metavar="COMMAND", help="a Python with the package decontaminate")
     return parser.parse_args()
 
 

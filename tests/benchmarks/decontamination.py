@@ -1,9 +1,7 @@
 """What decontamination finds and misses.
 
 Items of the benchmarks of the real corpora are planted into its prose, each into a document of its own, in several forms: a
-document is found if the stage would drop or cut it. `--decon` is a command that runs a Python with AI2's decon (the package
-`decontaminate`, which needs Python 3.12). It gets the same documents and items as JSONL, question and answer as fields, and
-one thread.
+document is found if the stage would drop or cut it.
 """
 
 from __future__ import annotations
@@ -11,9 +9,6 @@ from __future__ import annotations
 import json
 import random
 import re
-import shlex
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,12 +25,6 @@ from tests.support.evaluation_files import batch
 PROFILES = ("gpt3", "strict", "coverage")
 MOST_OF_BENCHMARK = 300
 AROUND_CHARS = 1500
-
-_RUN_DECON = """
-import decon, sys
-training, evals, report = sys.argv[1:]
-decon.detect(decon.Config(training_dir=training, evals_dir=evals, report_output_dir=report, worker_threads=1))
-"""
 
 
 def _whole(item: Item) -> str:
@@ -98,38 +87,10 @@ def found_by(stage: Ngram, texts: Sequence[str]) -> set[int]:
     return set(findings.column("row").to_pylist())
 
 
-# ------------------------------------------------------------------------------------------------ decon
-
-
-def run_decon(command: str, sets: Sequence[EvaluationSet], texts: Sequence[str]) -> set[int]:
-    """The documents in which decon finds something with its defaults."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        for part in ("training", "evals", "report"):
-            (folder / part).mkdir()
-        _write(folder / "training/documents.jsonl", ({"text": text} for text in texts))
-        _write(folder / "evals/items.jsonl", _records(sets))
-        places = [str(folder / part) for part in ("training", "evals", "report")]
-        subprocess.run([*shlex.split(command), "-c", _RUN_DECON, *places], capture_output=True, check=True)
-        reports = [line for path in (folder / "report").rglob("*.jsonl") for line in path.read_text().splitlines()]
-    return {int(json.loads(line)["training_line"]) for line in reports}
-
-
-def _records(sets: Sequence[EvaluationSet]) -> Iterator[dict[str, object]]:
-    items = ((evaluation.name, item) for evaluation in sets for item in evaluation.items)
-    for number, (name, item) in enumerate(items):
-        about = {"eval_key": name, "eval_instance_index": number, "split": "test", "is_correct": True}
-        answer = {"answer": item.answer} if item.answer else {}
-        yield {"doc_id": number, "fingerprint": str(number), **about, "question": item.question, **answer}
-
-
 def _write(path: Path, records: Iterator[dict[str, object]]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for record in records:
             file.write(json.dumps(record) + "\n")
-
-
-# ------------------------------------------------------------------------------------------------ tables
 
 
 def tables(settings: Settings) -> Iterator[Table]:
@@ -137,7 +98,7 @@ def tables(settings: Settings) -> Iterator[Table]:
     sets = [read_set(benchmark) for benchmark in Benchmark(path=against).sets()]
     texts = prose(settings.data)[: 200 if settings.quick else None]
     stages = {profile: Ngram(against=(against,), profile=profile) for profile in PROFILES}
-    yield from _found(stages, sets, texts, settings.decon)
+    yield from _found(stages, sets, texts)
 
 
 def bounds(folder: Path) -> Iterator[Bound]:
@@ -157,20 +118,17 @@ def share(part: int, whole: int) -> str:
     return f"{part / whole:.1%}" if whole else ""
 
 
-def _found(stages: Mapping[str, Ngram], sets: Sequence[EvaluationSet], texts: Sequence[str], decon: str) -> Iterator[Table]:
+def _found(stages: Mapping[str, Ngram], sets: Sequence[EvaluationSet], texts: Sequence[str]) -> Iterator[Table]:
     """What is found by form and by benchmark, and documents of clean prose that are taken for contaminated."""
     rows, of_forms = [], []
     for name, form in FORMS.items():
         plants = planted(sets, texts, form)
         found = {f"`{profile}`": found_by(stage, plants.texts) for profile, stage in stages.items()}
-        if decon:
-            found["decon"] = run_decon(decon, sets, plants.texts)
         rows.append([name, *(share(len(each), len(plants.texts)) for each in found.values())])
         of_forms.append((plants, found))
     plants, found = of_forms[0]
     clean = [text for text in texts if text.strip()]
     wrong = [str(len(found_by(stage, clean))) for stage in stages.values()]
-    wrong += [str(len(run_decon(decon, sets, clean)))] if decon else []
     rows.append([f"found in clean prose, {len(clean):,} documents", *wrong])
     header = (f"{len(plants.texts):,} items, planted as", *found)
     note = "Shares of the planted items that are found."

@@ -1,4 +1,4 @@
-"""`dedup.minhash`: the speed of signatures beside datatrove, and how the whole grows with documents.
+"""`dedup.minhash`: the speed of signatures, and how the whole grows with documents.
 
 Near duplicates by the document: made-up documents (`tests/support/scale_corpus.py`) of 504 bytes, three in ten of which
 belong to families of near duplicates, in two sizes. Every task is a task of a run, in a process of its own.
@@ -6,20 +6,16 @@ belong to families of near duplicates, in two sizes. Every task is a task of a r
 
 from __future__ import annotations
 
-import json
 import shutil
-import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-
 from datapipe.plan.outputs import ExchangeFile, TableFile
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup.minhash import Minhash
-from tests.benchmarks.tables import NOT_MEASURED, Bound, Settings, Table, best_s
+from tests.benchmarks.tables import Bound, Settings, Table, best_s
 from tests.benchmarks.texts import batches, megabytes, read_texts
 from tests.support import global_stages, scale_corpus
 from tests.support.task_processes import Measured, fresh_tasks, run_to_decisions
@@ -27,23 +23,6 @@ from tests.support.task_processes import Measured, fresh_tasks, run_to_decisions
 _RUNS = 6
 _DOCUMENTS = 100_000
 _EXECUTION = {"split_bytes": "32MiB", "bucket_bytes": "64MiB"}
-_PEER_BYTES = 2_000_000
-_PEER = """
-import json, sys, time
-from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
-texts = json.load(sys.stdin)
-step = MinhashDedupSignature(output_folder=sys.argv[1], config=MinhashConfig(n_grams=5, num_buckets=14, hashes_per_bucket=8))
-step.get_signature(step.get_shingles("some words to load the tokenizer with before the clock starts"))
-best = float("inf")
-for _ in range(2):
-    started = time.process_time()
-    for text in texts:
-        shingles = step.get_shingles(text)
-        if shingles.size:
-            step.get_signature(shingles)
-    best = min(best, time.process_time() - started)
-print(json.dumps(best))
-"""
 
 
 def tables(settings: Settings) -> Iterator[Table]:
@@ -78,30 +57,13 @@ def _minhash(settings: Settings) -> Table:
         "signatures, characters": best_s(lambda: [stages["char"].emit(batch) for batch in fresh()], _RUNS),
         "words, all exchanges in memory": best_s(lambda: global_stages.reduce_all(stages["word"], fresh()), _RUNS),
     }
-    peer = f"{_peer_rate(settings, texts):.2f}" if settings.datatrove else NOT_MEASURED
     return Table(
-        title="MinHash, beside datatrove",
+        title="MinHash",
         note=f"14 bands of 8 rows over 5-grams, {megabytes(corpus):.1f} MB of English web text in {len(texts):,} "
         f"documents; CPU time, the best of {_RUNS}.",
         header=("work", "MB/s"),
-        rows=[
-            *((name, f"{megabytes(corpus) / taken_s:,.1f}") for name, taken_s in seconds.items()),
-            ("signatures, words, by datatrove", peer),
-        ],
+        rows=[(name, f"{megabytes(corpus) / taken_s:,.1f}") for name, taken_s in seconds.items()],
     )
-
-
-def _peer_rate(settings: Settings, texts: pa.Array) -> float:
-    """MB/s of datatrove (its words, shingles and permutations; nothing is written) over the first texts."""
-    some, size = [], 0
-    for text in texts.to_pylist():
-        some.append(text)
-        size += len(text.encode())
-        if size >= _PEER_BYTES:
-            break
-    command = [settings.datatrove, "-c", _PEER, str(settings.folder)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, input=json.dumps(some))
-    return size / 1e6 / json.loads(done.stdout.splitlines()[-1])
 
 
 # ------------------------------------------------------------------------------------------------ growth

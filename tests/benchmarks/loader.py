@@ -1,25 +1,21 @@
-"""Microseconds a batch by size and fields, beside a bare gather, torch and MosaicML streaming.
+"""Microseconds a batch by size and fields, beside a bare gather and torch.
 
 All are measured in turn, round after round, and a ratio is that of two neighbours in one round, so a machine with other
-work slows both; figures are medians over the rounds. `--streaming` names the interpreter of an environment with
-mosaicml-streaming and torch.
+work slows both; figures are medians over the rounds.
 
     gather      rows of one warm memory map in a random order, as int64: no shuffle, no check, no state
     first       of the loader, from its first batch to the end of the epoch: shards are opened and blocks checked
     second      the epoch that follows
     torch       a DataLoader without workers over a dataset that returns a row of that map; RandomSampler, default collate
-    streaming   StreamingDataset in a DataLoader without workers, shuffled
 """
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -42,7 +38,7 @@ _BATCH_SIZES, _LENGTHS, _SOURCES = (1, 16, 256), (512, 2048, 8192), (1, 5)
 _TOKENS, _ROUNDS = 1 << 26, 7
 _QUICK_TOKENS, _QUICK_ROUNDS = 1 << 22, 1
 _GATHER_S, _PEER_S = 0.02, 0.03
-"""The time for the gather, at 2 * 10^9 ids a second, and for each peer in a round."""
+"""The time for the gather, at 2 * 10^9 ids a second, and for torch in a round."""
 
 _VOCABULARY, _ROWS_AT_ONCE, TOKENIZER = 32_000, 1_000, "xxh3_128:of-a-tokenizer"
 _VARIABLE_LENGTH = ("input_ids", "labels", "position_ids", "cu_seqlens", "max_seqlen", "document_keys")
@@ -62,7 +58,7 @@ _RUNS: dict[str, dict[str, Any]] = {
 
 def tables(settings: Settings) -> Iterator[Table]:
     num_tokens, num_rounds = (_QUICK_TOKENS, _QUICK_ROUNDS) if settings.quick else (_TOKENS, _ROUNDS)
-    yield _by_size(settings, num_tokens, num_rounds)
+    yield _by_size(settings.folder / "rows", num_tokens, num_rounds)
     yield _by_fields(settings.folder / "fields", num_tokens // 2048, num_rounds)
 
 
@@ -212,24 +208,22 @@ def _measure(rows: Rows, batch_size: int, timings: Timings, suffix: str = "", **
     loader.close()
 
 
-def _by_size(settings: Settings, num_tokens: int, num_rounds: int) -> Table:
+def _by_size(folder: Path, num_tokens: int, num_rounds: int) -> Table:
     every: dict[tuple[int, int, int], Timings] = {}
-    with ExitStack() as stack:
-        streaming = Streaming(settings.streaming, stack) if settings.streaming else None
-        for length in _LENGTHS:
-            folder = settings.folder / f"rows-{length}"
-            kinds = {count: write_rows(folder / str(count), num_tokens // length, length, count) for count in _SOURCES}
-            for batch_size in [size for _ in range(num_rounds) for size in _BATCH_SIZES]:
-                here = {number: every.setdefault((batch_size, length, number), Timings()) for number in _SOURCES}
-                for number, timings in here.items():
-                    for suffix, prefetch in (("", None), (", prefetch 0", 0)):
-                        _measure(kinds[number], batch_size, timings, suffix, fields=("input_ids",), prefetch=prefetch)
-                for name, us in _peers(kinds[1], batch_size, streaming):
-                    for timings in here.values():
-                        timings.add(name, us, timings.us["gather"][-1])
-    names = ("gather", "first", "second", "first, prefetch 0", "second, prefetch 0", "torch", "streaming")
+    for length in _LENGTHS:
+        kinds = {count: write_rows(folder / f"{length}-{count}", num_tokens // length, length, count) for count in _SOURCES}
+        for batch_size in [size for _ in range(num_rounds) for size in _BATCH_SIZES]:
+            here = {number: every.setdefault((batch_size, length, number), Timings()) for number in _SOURCES}
+            for number, timings in here.items():
+                for suffix, prefetch in (("", None), (", prefetch 0", 0)):
+                    _measure(kinds[number], batch_size, timings, suffix, fields=("input_ids",), prefetch=prefetch)
+            if importlib.util.find_spec("torch"):
+                us = _torch_us(kinds[1], batch_size)
+                for timings in here.values():
+                    timings.add("torch", us, timings.us["gather"][-1])
+    names = ("gather", "first", "second", "first, prefetch 0", "second, prefetch 0", "torch")
     return Table(
-        title="The loader, beside a bare gather, torch and MosaicML streaming",
+        title="The loader, beside a bare gather and torch",
         note=f"Microseconds a batch of `input_ids`, int64, and in brackets the speed beside the gather of the same round. "
         f"{num_tokens * 2 / 1e6:,.0f} MB of rows in memory. The gather copies rows of one warm memory map in a random order, "
         f"and does nothing else; torch is a DataLoader without workers over that map. first, second: epochs of the loader, the "
@@ -256,63 +250,18 @@ def _by_fields(folder: Path, num_rows: int, num_rounds: int) -> Table:
     )
 
 
-# ------------------------------------------------------------------------------------------------ peers
+# ------------------------------------------------------------------------------------------------ torch
 
-_STREAMING = """
-import json, os, sys, time
-from unittest.mock import MagicMock
-import numpy as np, torch
-sys.modules["streaming.vision"] = MagicMock()  # it wants a torchvision that fits torch to the digit, and has no part in this
-from streaming import MDSWriter, StreamingDataset
-def batches_of(file, length, batch_size):
-    folder = f"{file}.mds"
-    if not os.path.exists(folder):
-        with MDSWriter(out=folder, columns={"tokens": f"ndarray:uint16:{length}"}, size_limit=1 << 26) as writer:
-            for row in np.memmap(file, np.uint16, "r").reshape(-1, length):
-                writer.write({"tokens": np.array(row)})
-    while True:
-        dataset = StreamingDataset(local=folder, shuffle=True, batch_size=batch_size, shuffle_seed=1)
-        yield from torch.utils.data.DataLoader(dataset, batch_size=batch_size)
-known = {}
-for line in sys.stdin:
-    *key, seconds = json.loads(line)
-    batches = known.setdefault(tuple(key), batches_of(*key))
+
+def _torch_us(rows: Rows, batch_size: int) -> float:
+    """Microseconds a batch of torch's DataLoader."""
+    batches = _torch_batches(rows, batch_size)
     next(batches)
     started, taken = time.perf_counter(), 0
-    while not taken or time.perf_counter() - started < seconds:
+    while not taken or time.perf_counter() - started < _PEER_S:
         next(batches)
         taken += 1
-    print(json.dumps((time.perf_counter() - started) / taken * 1e6), flush=True)
-"""
-
-
-class Streaming:
-    """MosaicML streaming in a process of its own, which measures when it is asked to."""
-
-    def __init__(self, python: str, stack: ExitStack) -> None:
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._process = stack.enter_context(subprocess.Popen([python, "-c", _STREAMING], text=True, **pipes))
-
-    def us_a_batch(self, rows: Rows, batch_size: int) -> float:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([str(rows.file), rows.length, batch_size, _PEER_S]) + "\n")
-        self._process.stdin.flush()
-        return float(json.loads(self._process.stdout.readline()))
-
-
-def _peers(rows: Rows, batch_size: int, streaming: Streaming | None) -> Iterator[tuple[str, float]]:
-    """Microseconds a batch of each peer that is installed."""
-    if importlib.util.find_spec("torch"):
-        batches = _torch_batches(rows, batch_size)
-        next(batches)
-        started, taken = time.perf_counter(), 0
-        while not taken or time.perf_counter() - started < _PEER_S:
-            next(batches)
-            taken += 1
-        yield "torch", (time.perf_counter() - started) / taken * 1e6
-    if streaming is not None:
-        yield "streaming", streaming.us_a_batch(rows, batch_size)
+    return (time.perf_counter() - started) / taken * 1e6
 
 
 def _torch_batches(rows: Rows, batch_size: int) -> Iterator[Any]:

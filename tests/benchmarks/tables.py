@@ -22,9 +22,6 @@ class Settings:
         web: JSON lines of English web text inside `folder`, field `text`.
         only: measure what has this in its name.
         documents: the size of what grows with documents; 0: the size that the README shows.
-        datatrove: the Python that has datatrove; "": not measured.
-        streaming: the Python that has mosaicml-streaming and torch.
-        decon: the command that runs a Python with the package decontaminate.
     """
 
     quick: bool
@@ -33,9 +30,6 @@ class Settings:
     web: Path
     only: str = ""
     documents: int = 0
-    datatrove: str = ""
-    streaming: str = ""
-    decon: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

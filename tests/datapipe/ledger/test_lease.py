@@ -1,4 +1,4 @@
-"""The lease on an output of an object store: one run holds it, and one that was paused and lost it does no harm."""
+"""Outputs on an object store: the lease that one run holds, conditional writes, and uploads that killed workers left."""
 
 from __future__ import annotations
 
@@ -14,17 +14,22 @@ from typing import Any
 import pytest
 
 from datapipe.errors import DatapipeError, UserError
+from datapipe.ledger import conditional
 from datapipe.ledger import lease as lease_module
+from datapipe.ledger.conditional import ConditionalStore, ConflictError
 from datapipe.ledger.hold import LeaseLostError
 from datapipe.ledger.lease import Lease
 from datapipe.ledger.ledger import Ledger
+from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import ATTEMPTS, LEASE
+from datapipe.ledger.uploads import abort_uploads, unfinished_uploads
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import cli_processes, corpora, runs
+from tests.support.unreliable_store import Kind, UnreliableStore, unreliable
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
@@ -231,3 +236,132 @@ def test_driver_that_wakes_after_another_took_its_output_ends_and_harms_nothing(
 
 def _files_but_of_tasks(root: Root) -> set[str]:
     return {path for path, _ in root.list_files("") if not path.startswith((ATTEMPTS, "work/ledger"))} | {LEASE}
+
+
+def test_conditional_write_fails_unless_the_object_is_the_expected_one(query: str) -> None:
+    root = Root(f"s3://outputs/expected{query}")
+    objects = ConditionalStore(root)
+    assert objects.read("a") is None
+    first = objects.write("a", b"one", None)
+    assert objects.write("a", b"one", None) == first  # sent again, since the answer was lost
+    second = objects.write("a", b"two", first)
+    for expected in (None, first):
+        with pytest.raises(ConflictError):
+            objects.write("a", b"three", expected)
+    root.delete("a")
+    with pytest.raises(ConflictError):
+        objects.write("a", b"three", second)
+    assert objects.read("a") is None
+
+
+def test_first_write_creates_the_bucket_where_the_url_allows_it_and_tells_of_it_elsewhere(query: str) -> None:
+    with pytest.raises(UserError, match="no-such-bucket"):
+        ConditionalStore(Root(f"s3://no-such-bucket/out{query}")).write("lease", b"a", None)
+    allowed = ConditionalStore(Root(f"s3://new-bucket/out{query}&allow_bucket_creation=true"))
+    version = allowed.write("lease", b"a", None)
+    assert allowed.read("lease") == (b"a", version)
+    with pytest.raises(ConflictError):
+        allowed.write("lease", b"b", None)
+
+
+@pytest.fixture
+def impatient(query: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[UnreliableStore]:
+    monkeypatch.setattr(conditional, "_REQUEST_TIMEOUT_S", 1.0)
+    with unreliable(query) as proxy:
+        yield proxy
+
+
+@pytest.mark.parametrize(("kind", "times"), [("lost", 1), ("lost", 5), ("silent", 1), ("status", 5)])
+@pytest.mark.parametrize("is_new", [True, False])
+def test_conditional_write_without_an_answer_is_looked_up(
+    impatient: UnreliableStore, kind: Kind, times: int, is_new: bool
+) -> None:
+    objects = ConditionalStore(Root(f"s3://outputs/{kind}-{times}-{is_new}{impatient.query}"))
+    expected = None if is_new else objects.write("object", b"before", None)
+    fault = impatient.fail(kind, method="PUT", path="object", times=times)
+    version = objects.write("object", b"ours", expected)
+    assert fault.hits > 0
+    assert objects.read("object") == (b"ours", version)
+    impatient.heal()
+    assert objects.write("object", b"next", version) == objects.version("object")
+
+
+def test_conditional_write_that_another_process_came_before_is_a_conflict(impatient: UnreliableStore) -> None:
+    root = Root(f"s3://outputs/conflict{impatient.query}")
+    objects = ConditionalStore(root)
+    expected = objects.write("object", b"before", None)
+    root.write_atomic("object", b"of another")
+    impatient.fail("lost", method="PUT", path="object")
+    with pytest.raises(ConflictError):
+        objects.write("object", b"ours", expected)
+    assert root.read_bytes("object") == b"of another"
+
+
+def test_conditional_write_to_a_store_that_never_answers_ends(impatient: UnreliableStore) -> None:
+    objects = ConditionalStore(Root(f"s3://outputs/never{impatient.query}"))
+    impatient.fail("status", method="PUT", times=None)
+    with pytest.raises(OSError, match="503"):
+        objects.write("object", b"ours", None)
+
+
+def _leave_upload(store: UnreliableStore, path: str) -> None:
+    """Begins an upload and loses every answer to its end, as a worker that is killed."""
+    root = Root(f"s3://outputs{store.query}&max_attempts=1")
+    store.fail("status", method="POST", path="uploadId", times=None, status=400)
+    with pytest.raises(OSError, match="CompleteMultipartUpload"):
+        _upload(root, path)
+    store.heal()
+
+
+def _upload(root: Root, path: str) -> None:
+    with root.open_output(path) as stream:
+        for _ in range(12):
+            stream.write(bytes(1 << 20))
+
+
+def _keys(root: Root) -> list[str]:
+    return sorted(upload.key for upload in unfinished_uploads(root))
+
+
+def test_uploads_below_a_folder_are_found_and_aborted_and_no_others(store: UnreliableStore) -> None:
+    names = ["a-b/work/attempts/x é+&=.arrow", "a-b/shards/web/1.arrow", "a-bc/1.arrow"]
+    for name in names:
+        _leave_upload(store, name)
+    root, other = (Root(f"s3://outputs/{name}{store.query}") for name in ("a-b", "a-bc"))
+    assert _keys(root) == sorted(names[:2])
+    assert abort_uploads(root) == 2
+    assert (_keys(root), _keys(other)) == ([], names[2:])
+
+
+def test_uploads_are_listed_again_where_an_answer_is_lost(store: UnreliableStore) -> None:
+    _leave_upload(store, "lost/1.arrow")
+    root = Root(f"s3://outputs/lost{store.query}")
+    store.fail("lost", path="uploads")
+    store.fail("lost", method="DELETE")
+    assert abort_uploads(root) == 1
+    assert _keys(root) == []
+
+
+@pytest.mark.parametrize("status", [403, 501])
+def test_uploads_of_a_store_that_does_not_list_them_are_none(store: UnreliableStore, status: int) -> None:
+    store.fail("status", path="uploads", status=status, times=None)
+    assert abort_uploads(Root(f"s3://outputs/refused{store.query}")) == 0
+
+
+def test_uploads_of_an_unknown_user_or_a_folder_are_not_asked_for(store: UnreliableStore, monkeypatch, tmp_path: Path) -> None:
+    assert unfinished_uploads(Root(str(tmp_path))) == []
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    assert abort_uploads(Root(f"s3://anonymous@outputs/x{store.query}")) == 0
+    assert store.gets == []
+
+
+def test_sweep_aborts_the_uploads_of_killed_workers(store: UnreliableStore) -> None:
+    _leave_upload(store, "swept/work/attempts/web.read/0123456789abcdef-1/documents.arrow")
+    root = Root(f"s3://outputs/swept{store.query}")
+    with exclusive(root) as hold:
+        ledger = Ledger(root)
+        ledger.load()
+        ledger.sweep(hold)
+    assert _keys(root) == []

@@ -1,4 +1,4 @@
-"""The ledger: a record is there whole or not at all, and only while its outputs are."""
+"""The ledger: a record is there whole or not at all, and only while its outputs are; a damaged line costs no other."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.ledger.commit_files import CommitFiles, line_of, lines_of
+from datapipe.ledger.commit_files import MOST_RECORDS, CommitFiles, line_of, lines_of
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import ATTEMPTS, LEDGER
+from datapipe.ledger.pending import LONGEST_WAIT_S, Pending
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.outputs import ExchangeFile, OutputFile, ShardFile, TableFile, TokenizerFile
 from datapipe.plan.work import Record
@@ -149,3 +150,68 @@ def test_ledger_merges_the_small_files_of_a_long_run_and_cleaning_keeps_some_rec
     later.keep(list(records)[:7])
     again = _opened(root)
     assert {name: again.look_up(name) for name in again.fingerprints()} == dict(list(records.items())[:7])
+
+
+def _numbered(number: int) -> Record:
+    path = f"{ATTEMPTS}/web.read/{number:016x}-one/documents.arrow"
+    output = TableFile(path=path, rows=1, bytes=5, checksum="x", row_bytes=3)
+    metrics = TaskMetrics(document_counts=DocumentCounts(read=3, kept=1, dropped=Counter({"a\tb:é\n": 2})), tokens=number)
+    return Record(step="web/read", fingerprint=f"{number:064x}", outputs={"documents": (output,)}, metrics=metrics)
+
+
+def test_every_flipped_bit_and_every_torn_end_costs_one_record() -> None:
+    records = [_numbered(number) for number in range(3)]
+    content = b"".join(line_of(record).to_bytes() for record in records)
+    first, second = (len(line_of(record).to_bytes()) for record in records[:2])
+    for bit in range(8 * first, 8 * (first + second)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        lines, num_refused = lines_of(bytes(flipped))
+        found = [line.record() for line in lines]
+        assert found[0] == records[0]
+        assert found in ([records[0], records[2]], records[:1], records)  # the end of a line separates two of them
+        assert num_refused <= (bit // 8 == first)
+    for length in range(len(content) - 1):
+        whole = [record for record, end in zip(records, (first, first + second, len(content))) if length >= end - 1]
+        assert [line.record() for line in lines_of(content[:length])[0]] == whole
+
+
+def test_records_are_written_in_files_of_a_thousand_and_read_in_their_order(tmp_path: Path) -> None:
+    root = Root(str(tmp_path))
+    lines = [line_of(_numbered(number)) for number in range(2 * MOST_RECORDS + 5)]
+    files = CommitFiles(root)
+    files.write(lines[:7])
+    files.write(lines[7:])
+    again = CommitFiles(root)
+    assert list(again.read()) == lines
+    assert list(again.sizes.values()) == [7, MOST_RECORDS, MOST_RECORDS - 2]
+
+
+@pytest.mark.parametrize("name", ["notes.txt", "00000001-short.jsonl", "sub/00000000-" + "0" * 32 + ".jsonl"])
+def test_other_files_in_the_folder_are_no_commit_files(tmp_path: Path, name: str) -> None:
+    root = Root(str(tmp_path))
+    root.write_atomic(f"{LEDGER}/{name}", line_of(_numbered(1)).to_bytes())
+    assert list(CommitFiles(root).read()) == []
+
+
+def _waiting(number: int) -> Record:
+    return Record(step=f"step-{number % 2}", fingerprint=f"{number:064x}", outputs={}, metrics=TaskMetrics())
+
+
+def test_group_is_due_when_its_first_record_has_waited_or_when_it_is_full() -> None:
+    now = [10.0]
+    pending = Pending(clock=lambda: now[0])
+    assert pending.due_in_s == float("inf")
+    pending.add(_waiting(0))
+    now[0] += LONGEST_WAIT_S / 2
+    pending.add(_waiting(1))
+    assert 0 < pending.due_in_s <= LONGEST_WAIT_S / 2
+    now[0] += LONGEST_WAIT_S
+    assert pending.due_in_s == 0
+    assert [record.step for record in pending.take()] == ["step-0", "step-1"]
+    assert (pending.due_in_s, pending.by_step) == (float("inf"), {})
+    for number in range(MOST_RECORDS):
+        assert pending.due_in_s > 0
+        pending.add(_waiting(number))
+    assert pending.due_in_s == 0
+    assert pending.by_step == {"step-0": MOST_RECORDS // 2, "step-1": MOST_RECORDS // 2}

@@ -1,13 +1,14 @@
-"""One worker process and its supervisor: what is seen of its end and of its silence."""
+"""Worker processes and their supervisors: ends and silence that are seen, nodes that are taken away, poor surroundings."""
 
 from __future__ import annotations
 
 import mmap
 import os
+import resource
 import signal
 import subprocess
 import sys
-import textwrap
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,13 @@ import pytest
 from datapipe.activity import Activity
 from datapipe.engine.protocol import Attempt, Message
 from datapipe.engine.workers import process as process_module
+from datapipe.engine.workers import supervisor
 from datapipe.engine.workers.limits import NO_LIMITS, Limits, allocated_bytes
 from datapipe.engine.workers.process import BATCH_BYTES, WorkerProcess, is_stalled
+from datapipe.engine.workers.supervisor import Board, supervise
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from tests.support.cli_processes import children, is_running, wait_until
+from tests.support import runs
+from tests.support.cli_processes import COMMAND, children, is_running, wait_until
 from tests.support.empty_tasks import sample
 
 on_linux = pytest.mark.skipif(sys.platform != "linux", reason="processes and memory are found in /proc")
@@ -118,28 +122,6 @@ def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(worker, 
 
 
 @on_linux
-@pytest.mark.slow
-def test_worker_that_is_stopped_goes_when_its_supervisor_is_killed(tmp_path):
-    script = textwrap.dedent(
-        f"""
-        from datapipe.engine.workers.process import WorkerProcess
-        worker = WorkerProcess({str(tmp_path)!r}, {{}})
-        while not worker.is_ready:
-            worker.next_attempt(60)
-        print(worker.process.pid, flush=True)
-        import signal; signal.pause()
-        """
-    )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as supervisor:
-        assert supervisor.stdout is not None
-        process_id = int(supervisor.stdout.readline())
-        os.kill(process_id, signal.SIGSTOP)
-        supervisor.kill()
-        supervisor.wait()
-    wait_until(lambda: not is_running(process_id), "the end of the worker")
-
-
-@on_linux
 @pytest.mark.medium
 @pytest.mark.parametrize("of", ["the worker", "a process that it started"])
 def test_worker_that_takes_more_memory_than_it_may_is_ended_and_says_so(worker, of):
@@ -186,3 +168,111 @@ def _grandchildren(process_id: int, started: list[int]) -> bool:
     below = [grandchild for child in started for grandchild in children(child)]
     started += below
     return bool(below)
+
+
+@pytest.fixture
+def no_worker_stays(monkeypatch):
+    monkeypatch.setattr(supervisor, "_worker", None)
+    yield
+    supervisor._worker[1].stop()
+
+
+class _Endless:
+    """What a worker takes for a task: loading it never ends."""
+
+    label = "a task"
+
+    def __reduce__(self):
+        return time.sleep, (1e6,)
+
+
+@pytest.mark.medium
+@pytest.mark.usefixtures("no_worker_stays")
+def test_supervisor_whose_attempt_was_withdrawn_ends_it_and_stays_for_the_next(tmp_path):
+    board, reports = Board(), []
+
+    def report(told) -> bool:
+        reports.append(told)
+        if len(reports) == 2:
+            board.withdraw("one")
+        return board.tell("node", told)
+
+    record, failure = supervise(_Endless(), str(tmp_path), "one", NO_LIMITS, report)
+    assert (record, failure.kind, len(reports)) == (None, "node", 2)
+    assert board.latest(["one"]) == {"one": ("node", reports[1])}
+
+
+@pytest.mark.medium
+@pytest.mark.usefixtures("no_worker_stays")
+def test_supervisor_that_gets_sigterm_gives_its_task_back_and_stays_for_the_next(tmp_path):
+    before = signal.getsignal(signal.SIGTERM)
+    processes = []
+    for attempt in ("one", "two"):
+        record, failure = supervise(
+            _Endless(), str(tmp_path), attempt, NO_LIMITS, lambda report: os.kill(report.process_id, signal.SIGTERM) is None
+        )
+        processes.append((record, failure.kind, failure.message))
+    assert processes == [(None, "node", "a task was given back: its supervisor got SIGTERM")] * 2
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def _in_process(script: str, shell: str = "exec {command}", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Runs a script in a prepared process of its own, started by `shell`."""
+    script = f"from datapipe.engine.workers.environment import prepare_process; prepare_process()\n{script}"
+    arguments = ["sh", "-c", shell.format(command='"$0" -c "$1"'), sys.executable, script]
+    return subprocess.run(arguments, capture_output=True, check=False, env={**os.environ, **environment})
+
+
+def test_closed_standard_streams_are_not_given_to_files(tmp_path):
+    script = f"""
+import os
+with open({str(tmp_path / "file")!r}, "wb") as file:
+    assert file.fileno() > 2, file.fileno()
+    for descriptor in (1, 2):
+        os.write(descriptor, b"what a library prints")
+"""
+    assert _in_process(script, "exec {command} <&- >&- 2>&-").returncode == 0
+    assert (tmp_path / "file").read_bytes() == b""
+
+
+def test_locale_without_unicode_does_not_stop_what_is_printed():
+    locale = {"PYTHONIOENCODING": "", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C"}
+    done = _in_process('print("read \\u2192 filter")', **locale)
+    assert (done.returncode, done.stdout) == (0, b"read ? filter\n"), done.stderr
+
+
+def test_limit_of_open_files_is_raised_as_far_as_it_may_be():
+    hard = min(200, resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+    script = "import resource; print(*resource.getrlimit(resource.RLIMIT_NOFILE))"
+    done = _in_process(script, f"ulimit -Sn 50; ulimit -Hn {hard}; exec {{command}}")
+    assert done.stdout.split() == [str(hard).encode()] * 2, done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="folders are hidden by mounts")
+def test_run_in_poor_surroundings_gives_the_bytes_of_any_run(tmp_path, corpus):
+    """Another time zone, a locale of Turkish without its files, few open files, umask 077, a home that cannot be written, no
+    /dev/shm, no temporary folder, stdin and stdout closed."""
+    mixture, home = runs.write_mixture(tmp_path, corpus), tmp_path / "home"
+    home.mkdir()
+    folders = {"HOME": str(home), "TMPDIR": str(tmp_path / "absent")}
+    locale = {"TZ": "Pacific/Kiritimati", "LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8"}
+    # the kernels' cache stays where it is: compiling all of them anew takes minutes
+    script = (
+        f"mount -t tmpfs -o ro tmpfs {home} && mount -t tmpfs -o ro,size=4k tmpfs /dev/shm || exit 77; "
+        f'umask 077; ulimit -n 64; exec "$0" "$@" <&- >&-'
+    )
+    arguments = ["run", str(mixture), "--workers", "2", "--output", str(tmp_path / "poor")]
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script, *COMMAND, *arguments],
+        env={**os.environ, **folders, **locale},
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    if done.returncode == 77 or b"unshare" in done.stderr:
+        pytest.skip("mounting is not permitted")
+    assert done.returncode == 0, done.stderr.decode()
+    rich = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    for path in (*rich.checksums, "snapshot.json"):
+        assert (tmp_path / "poor" / path).read_bytes() == (tmp_path / "out" / path).read_bytes()
+    assert (tmp_path / "poor/snapshot.json").stat().st_mode & 0o077 == 0

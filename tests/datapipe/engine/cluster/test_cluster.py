@@ -1,0 +1,303 @@
+"""The nodes of a cluster: what each lacks, the modules that they get, and which of them get tasks."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from datapipe.config import load_mixture
+from datapipe.engine.cluster import arrival
+from datapipe.engine.cluster.arrival import (
+    INPUTS_OF_STORE,
+    Expectation,
+    first_inputs,
+    lacks_here,
+    other_versions,
+    versions_here,
+)
+from datapipe.engine.cluster.modules import install_modules, module_sources
+from datapipe.engine.cluster.nodes import ASK_AGAIN_S, NOTICE_S, SLOW_S, Node, Nodes
+from datapipe.engine.cluster.on_node import Order, opened, run_attempt
+from datapipe.engine.cluster.placement import lack_of
+from datapipe.engine.prepare import prepare
+from datapipe.engine.workers import supervisor
+from datapipe.engine.workers.limits import NO_LIMITS
+from datapipe.errors import UserError
+from datapipe.plan.outputs import TableFile
+from datapipe.storage import Root
+from tests.support import corpora, runs
+from tests.support.empty_tasks import sample
+
+NODE = "n" * 56
+NOT_THERE = TableFile(path="not/there.arrow", bytes=1, rows=1, checksum="", row_bytes=1)
+
+
+@pytest.fixture
+def expected(tmp_path) -> Expectation:
+    root = Root(str(tmp_path / "out"))
+    root.write_atomic("work/probe-1", b"datapipe")
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    return Expectation(versions=versions_here(), output=root.url, probe="work/probe-1", inputs=(str(tmp_path / "a.jsonl"),))
+
+
+def test_node_like_the_driver_lacks_nothing_and_writes_an_answer(expected):
+    assert lacks_here(expected) == []
+    root = Root(expected.output)
+    assert [path for path, _ in root.list_files("")] == ["work/probe-1"]
+    assert lacks_here(expected, NODE) == []
+    assert root.exists(expected.answer(NODE))
+
+
+def test_versions_that_differ_are_named_with_those_of_the_driver(expected):
+    driver = {"Python": "3.12.1", "datapipe": "0.2.0", "numba": "0.61.0", "source of datapipe": "aa"}
+    here = {"Python": "3.12.1", "datapipe": "0.1.0", "source of datapipe": "bb"}
+    of_datapipe, of_numba = other_versions(driver, here)
+    assert all(version in of_datapipe for version in ("datapipe", "0.1.0", "0.2.0"))
+    assert all(version in of_numba for version in ("numba", "none", "0.61.0"))
+    [of_source] = other_versions(driver, {**driver, "source of datapipe": "bb"})
+    assert "source code" in of_source
+    assert {"Python", "datapipe", "numba", "pyarrow"} < versions_here().keys()
+    other = replace(expected, versions={**expected.versions, "numba": "0.1"}, probe="work/not-there")
+    [looked_no_further] = lacks_here(other)
+    assert "numba" in looked_no_further
+
+
+def test_node_that_does_not_see_the_output_or_inputs_names_each(expected, tmp_path):
+    (tmp_path / "elsewhere/work").mkdir(parents=True)
+    [of_output] = lacks_here(replace(expected, output=str(tmp_path / "elsewhere")), NODE)
+    assert f"{tmp_path}/elsewhere" in of_output
+    told = lacks_here(replace(expected, inputs=(f"{tmp_path}/b.jsonl", *expected.inputs, f"{tmp_path}/c.jsonl")))
+    assert [line.partition(": ")[0] for line in told] == [f"it does not see {tmp_path}/{name}.jsonl" for name in "bc"]
+
+
+def _raising(error):
+    def fails(*arguments):
+        raise error
+
+    return fails
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value", "told"),
+    [
+        (Root, "write_atomic", _raising(OSError(30, "Read-only file system")), "Read-only file system"),
+        (arrival, "free_bytes", lambda path: 0, "disk is full"),
+        (arrival.tempfile, "gettempdir", _raising(FileNotFoundError(2, "none")), "no folder for temporary files"),
+    ],
+)
+def test_node_on_which_nothing_can_be_written_says_so(expected, monkeypatch, owner, name, value, told):
+    monkeypatch.setattr(owner, name, value)
+    [lack] = lacks_here(expected, NODE)
+    assert told in lack
+
+
+def test_few_inputs_of_a_disk_are_looked_at(tmp_path):
+    names = [f"s{number}" for number in range(INPUTS_OF_STORE + 2)]
+    for name in names:
+        corpora.write_jsonl(tmp_path / f"{name}/a.jsonl", [{"text": "a text"}])
+    sources = "\n".join(f"  {name}:\n    path: {tmp_path}/{name}/*.jsonl" for name in names)
+    request = prepare(load_mixture(runs.write_mixture(tmp_path, sources, "stages: [normalize.unicode]")))
+    assert len(first_inputs(request)) == INPUTS_OF_STORE
+
+
+def test_task_on_a_node_that_lacks_something_comes_back_with_that_and_a_report_before(expected, tmp_path, monkeypatch):
+    reports = []
+    order = opened(Order.of(sample(), "one", replace(expected, output=str(tmp_path / "elsewhere")), {}, NO_LIMITS))
+    [told], record, failure = run_attempt(order, lambda report: reports.append(report) is None)
+    assert f"{tmp_path}/elsewhere" in told
+    assert (record, failure) == (None, None)
+    assert [(report.number, report.message.attempt, report.process_id) for report in reports] == [(0, "one", os.getpid())]
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    order = opened(Order.of(sample(), "one", expected, {"mine.py": ""}, NO_LIMITS))
+    [told], record, _ = run_attempt(order, lambda report: True)
+    assert record is None and "modules" in told
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_failure_on_a_node_that_lost_the_output_meanwhile_comes_with_what_it_lacks(expected, is_gone, monkeypatch):
+    monkeypatch.setattr(supervisor, "_worker", None)
+    order = opened(Order.of(sample(documents=(NOT_THERE,)), "one", expected, {}, NO_LIMITS))
+
+    def tell(report) -> bool:
+        if is_gone and report.number:  # the node has been looked at
+            Root(expected.output).delete(expected.probe)
+        return True
+
+    lacks, record, failure = run_attempt(order, tell)
+    supervisor._worker[1].stop()
+    assert record is None and failure is not None
+    assert [expected.output in told for told in lacks] == [True] * is_gone
+
+
+def test_shipped_modules_come_from_a_folder_that_nobody_else_can_write(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "shipped_alone", raising=False)
+    shipped = {"shipped_alone.py": base64.b64encode(b"VALUE = 41\n").decode()}
+    install_modules(shipped)
+    import shipped_alone  # pyright: ignore[reportMissingImports]
+
+    assert shipped_alone.VALUE == 41
+    folder = Path(shipped_alone.__file__).parent
+    assert str(folder) == sys.path[0]
+    for private in (folder, folder.parent):
+        assert private.stat().st_mode & 0o077 == 0
+        assert private.stat().st_uid == os.getuid()
+
+
+def test_modules_in_a_folder_without_init_are_shipped_as_far_as_they_are_imported(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "bare_folder" / "inner").mkdir(parents=True)
+    for name, text in (("words", "LEAST = 3\n"), ("mine", "from bare_folder.inner.words import LEAST\n"), ("other", "")):
+        (tmp_path / "bare_folder" / "inner" / f"{name}.py").write_text(text)
+    importlib.import_module("bare_folder.inner.mine")
+    shipped = module_sources("bare_folder")
+    assert set(shipped) == {"bare_folder/inner/mine.py", "bare_folder/inner/words.py"}
+    assert base64.b64decode(shipped["bare_folder/inner/words.py"]) == b"LEAST = 3\n"
+    for name in [name for name in sys.modules if name.partition(".")[0] == "bare_folder"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.parametrize("wrong", ["open to others", "of another user", "a link"])
+def test_folder_of_shipped_modules_that_others_may_have_made_is_refused(tmp_path, monkeypatch, wrong):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    folder = tmp_path / "datapipe/modules"
+    folder.parent.mkdir()
+    if wrong == "a link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        folder.symlink_to(tmp_path / "elsewhere")
+    else:
+        folder.mkdir(mode=0o700)
+    if wrong == "open to others":
+        folder.chmod(0o777)
+    if wrong == "of another user":
+        if os.getuid() != 0:
+            pytest.skip("only root can give a folder to another user")
+        os.chown(folder, 12345, -1)
+    before = list(sys.path)
+    with pytest.raises(UserError, match=rf"{folder}: found .* expected a folder that user {os.getuid()} alone can use"):
+        install_modules({"planted.py": base64.b64encode(b"").decode()})
+    assert sys.path == before
+
+
+class _Case(Nodes):
+    """Nodes named by one letter, with a clock that stands still but for `wait`."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        super().__init__(lambda: self.now)
+
+    def shows(self, names: str, drained: str = "") -> str:
+        """The names of the nodes that are to be asked."""
+        nodes = [Node(node_id=name * 56, address="10.0.0.7", resources={"CPU": 2.0}) for name in names]
+        return "".join(node_id[0] for node_id in self.see(nodes, [name * 56 for name in drained]))
+
+    def answers(self, names: str, *lacks: str) -> None:
+        for name in names:
+            self.answer(name * 56, list(lacks))
+
+    @property
+    def fitting(self) -> str:
+        return "".join(node.node_id[0] for node in self.fit)
+
+
+@pytest.fixture
+def nodes() -> _Case:
+    return _Case()
+
+
+def test_nodes_of_one_address_are_asked_and_refused_by_their_ids(nodes):
+    assert nodes.shows("ab") == "ab"
+    assert [node_id[0] for node_id in nodes.excluded] == ["a", "b"]
+    nodes.answers("a")
+    nodes.answers("b", "it does not see s3://bucket/out")
+    assert (nodes.fitting, [node_id[0] for node_id in nodes.excluded]) == ("a", ["b"])
+    assert ["b" * 12 in line and "s3://bucket/out" in line for line in nodes.take_news()] == [True]
+    assert nodes.take_news() == []
+
+
+def test_node_that_joins_later_gets_no_tasks_before_its_answer(nodes):
+    nodes.shows("a")
+    nodes.answers("a")
+    assert (nodes.shows("ab"), nodes.fitting) == ("b", "a")
+    nodes.answers("b")
+    assert (nodes.fitting, nodes.take_news()) == ("ab", [])
+
+
+def test_node_that_lacked_something_is_asked_again_after_a_pause_and_told_once(nodes):
+    for _ in range(3):
+        assert [nodes.shows("a"), nodes.shows("a")] == ["a", ""]
+        nodes.answers("a", "its disk is full: /tmp")
+        nodes.now += ASK_AGAIN_S
+    assert len(nodes.take_news()) == 1
+    nodes.answers("a")
+    assert (nodes.fitting, len(nodes.take_news()), nodes.shows("a")) == ("a", 1, "")
+
+
+def test_node_that_does_not_answer_is_told_and_gets_tasks_when_it_does(nodes):
+    nodes.shows("a")
+    nodes.now += SLOW_S
+    nodes.shows("a")
+    nodes.shows("a")
+    assert len(nodes.take_news()) == 1
+    nodes.answers("a")
+    assert nodes.fitting == "a"
+
+
+def test_node_that_was_told_to_end_gets_no_tasks_for_a_while_unless_there_is_no_other(nodes):
+    nodes.shows("ab")
+    nodes.answers("ab")
+    nodes.give_notice("b" * 56)
+    assert nodes.fitting == "a" and nodes.is_leaving("b" * 56)
+    assert len(nodes.take_news()) == 1
+    nodes.shows("b")
+    assert nodes.fitting == "b"
+    nodes.shows("ab")
+    nodes.answers("a")
+    nodes.now += NOTICE_S
+    assert nodes.fitting == "ab"
+
+
+def test_node_that_is_drained_gets_no_tasks_even_where_there_is_no_other(nodes):
+    nodes.shows("a")
+    nodes.answers("a")
+    for _ in range(2):
+        nodes.shows("a", drained="a")
+    assert nodes.fitting == "" and "aaaaaaaaaaaa" in nodes.why_none()
+    assert len(nodes.take_news()) == 1
+
+
+def test_nodes_that_are_gone_are_forgotten_and_their_answers_passed_over(nodes):
+    nodes.shows("a")
+    nodes.shows("")
+    nodes.answers("a", "it has numba 1, and the driver has 2")
+    assert (nodes.num_alive, nodes.excluded, nodes.why_none()) == (0, [], "")
+    assert len(nodes.take_news()) == 1
+
+
+CPUS, GPUS = {"CPU": 8.0, "memory": 32e9}, {"CPU": 2.0, "GPU": 1.0, "memory": 64e9}
+
+
+@pytest.mark.parametrize(
+    ("reserved", "expected"),
+    [
+        ({"CPU": 8.0}, ""),
+        ({"CPU": 1.0, "GPU": 0.0}, ""),
+        ({"CPU": 2.0, "GPU": 1.0, "memory": 64e9}, ""),
+        ({"CPU": 4.0, "GPU": 1.0}, "4 CPU, 1 GPU: the cluster has nodes with 2 CPU, 1 GPU and 8 CPU, 0 GPU"),
+        ({"CPU": 1.0, "memory": 65e9}, "65.0 GB of memory: the cluster has nodes with 2 CPU, 64.0 GB"),
+    ],
+)
+def test_lack_is_what_no_single_node_has(reserved, expected):
+    lack = lack_of(reserved, [CPUS, GPUS])
+    assert (expected in lack) if expected else lack == ""
+    assert "none of the cluster is alive" in lack_of(reserved, [])

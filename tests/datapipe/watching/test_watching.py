@@ -1,0 +1,290 @@
+"""What is shown of a run: the log of events, sums while a plan is read, the time left, the dashboard and `status --watch`."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from ruamel.yaml import YAML
+
+from datapipe.engine.protocol import Attempt, Failure, Message
+from datapipe.metrics import DocumentCounts, TaskMetrics
+from datapipe.plan.compile import Plan, Step
+from datapipe.plan.estimate import StepTime
+from datapipe.plan.steps import lay_out
+from datapipe.plan.work import MapTask, Record
+from datapipe.watching.events import EventLog
+from datapipe.watching.metrics import RunMetrics
+from datapipe.watching.state import RunState
+from datapipe.watching.time_left import StepProgress, TimeLeft, time_left
+from datapipe.watching.totals import CommandFigures
+from datapipe.watching.watch import watch
+
+TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
+OTHER = replace(TASK, fingerprint="fedcba9876543210")
+RECORD = Record(step="web/read", fingerprint=TASK.fingerprint, outputs={}, metrics=TaskMetrics())
+
+
+def _seen(attempt: str, node: str, task: MapTask = TASK) -> Message:
+    return Message(attempt=attempt, task=task.label, node=node)
+
+
+def _ended(attempt: str, node: str = "", kind: str = "", task: MapTask = TASK) -> Attempt:
+    failure = Failure(kind=kind, message="it failed") if kind else None
+    record = None if kind else replace(RECORD, fingerprint=task.fingerprint)
+    return Attempt(task=task, attempt=attempt, node=node, record=record, failure=failure)
+
+
+def _written(path: Path) -> list[dict[str, Any]]:
+    events = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert all(event.pop("time").endswith("Z") for event in events)
+    return events
+
+
+def test_an_attempt_that_fails_and_the_next_one_are_told_with_their_nodes(tmp_path: Path) -> None:
+    with EventLog(str(tmp_path / "log.jsonl")) as log:
+        log.tick([_seen("a", "")])
+        for _ in range(2):
+            log.tick([_seen("a", "n1")])
+        log.ended(_ended("a", kind="task"))
+        log.retried(TASK, Failure(kind="task", message="it failed, once more"))
+        log.tick([_seen("b", "n2")])
+        log.ended(_ended("b", "n2"))
+        log.committed(RECORD)
+    about = {"step": "web/read", "task": "0123456789ab"}
+    first, second = about | {"attempt": "a", "node": "n1"}, about | {"attempt": "b", "node": "n2"}
+    assert _written(tmp_path / "log.jsonl") == [
+        {"event": "task_started"} | first,
+        {"event": "task_failed", "kind": "task", "message": "it failed"} | first,
+        {"event": "task_retried", "kind": "task", "message": "it failed, once more"} | first,
+        {"event": "task_started"} | second,
+        {"event": "task_committed", "seconds": 0.0, "peak_bytes": 0, "read": 0, "kept": 0} | second,
+    ]
+
+
+def test_an_attempt_between_two_looks_starts_when_it_ends_and_one_that_came_to_no_node_never(tmp_path: Path) -> None:
+    with EventLog(str(tmp_path / "log.jsonl")) as log:
+        log.ended(_ended("short", "n1"))
+        log.ended(_ended("unplaced", kind="node", task=OTHER))
+    events = [(event["event"], event["attempt"], event.get("node")) for event in _written(tmp_path / "log.jsonl")]
+    assert events == [("task_started", "short", "n1"), ("task_failed", "unplaced", None)]
+
+
+def test_of_two_attempts_at_a_task_the_one_that_is_ended_is_told_as_cancelled(tmp_path: Path) -> None:
+    with EventLog(str(tmp_path / "log.jsonl")) as log:
+        log.tick([_seen("a", "n1"), _seen("b", "n2"), _seen("c", "n3"), _seen("d", "n1", OTHER)])
+        log.ended(_ended("a", "n1", kind="infrastructure"))
+        log.ended(_ended("b", "n2"))
+        log.committed(RECORD)
+    events = [(event["event"], event["attempt"], event["node"]) for event in _written(tmp_path / "log.jsonl")]
+    assert events[4:] == [("task_failed", "a", "n1"), ("task_cancelled", "c", "n3"), ("task_committed", "b", "n2")]
+
+
+RECORDS = tuple(
+    Record(
+        step="web/read",
+        fingerprint=f"{number:064x}",
+        outputs={},
+        metrics=TaskMetrics(document_counts=DocumentCounts(read=10, kept=7), seconds=1.0 + number),
+    )
+    for number in range(3)
+)
+TASKS = tuple(MapTask(step="web/read", fingerprint=record.fingerprint, seed=0) for record in RECORDS)
+
+
+class _Scraped(tuple[Record, ...]):
+    """Records of which the sums are read while somebody goes through them."""
+
+    def __new__(cls, state: RunState, seen: list[int]) -> _Scraped:
+        made = super().__new__(cls, RECORDS)
+        made.state, made.seen = state, seen
+        return made
+
+    state: RunState
+    seen: list[int]
+
+    def __iter__(self) -> Iterator[Record]:
+        for record in super().__iter__():
+            self.seen.append(self.state.sums.documents["web", "read"])
+            yield record
+
+
+def _plan(records: tuple[Record, ...]) -> Plan:
+    step = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS, records=records)
+    return Plan(pipeline=lay_out({"web": []}), steps=[step])
+
+
+def test_no_sum_falls_while_a_new_plan_is_read() -> None:
+    state, seen = RunState(), []
+    state.planned(_plan(()))
+    for record in RECORDS:
+        state.committed(record)
+    state.planned(_plan(_Scraped(state, seen)))
+    assert seen == [30, 30, 30]
+    assert state.sums.documents == {("web", "read"): 30, ("web", "kept"): 21, ("web", "dropped"): 0, ("web", "quarantined"): 0}
+    assert state.sums.task_seconds["map"].total == 6.0
+
+
+def test_a_step_knows_its_slowest_task() -> None:
+    state = RunState()
+    state.planned(_plan(RECORDS))
+    step = state.steps["web/read"]
+    assert (step.slowest_s, step.slowest, step.seconds) == (3.0, RECORDS[2].fingerprint[:12], 6.0)
+
+
+def _estimate(seconds: float, *, is_least: bool = False) -> StepTime:
+    return StepTime(seconds=seconds, is_least=is_least)
+
+
+READING = StepProgress(planned=10, committed=4, seconds=40.0, estimate=_estimate(100.0))
+DONE = StepProgress(planned=3, committed=3, seconds=9.0)
+
+
+def _running(committed: int, seconds: float, *running_s: float) -> StepProgress:
+    return StepProgress(planned=10, committed=committed, seconds=seconds, running_s=running_s, estimate=_estimate(100.0))
+
+
+WAITING = StepProgress(planned=None, estimate=_estimate(50.0))
+TRAINING = StepProgress(planned=None, estimate=_estimate(50.0), is_alone=True)
+LATE = StepProgress(planned=1, running_s=(20.0,), estimate=_estimate(2.0))
+
+
+@pytest.mark.parametrize(
+    ("steps", "slots", "seconds"),
+    [
+        ([DONE], 0, 0.0),  # on any number of slots
+        ([DONE, READING], 2, 30.0),
+        ([_running(4, 40.0, 4.0, 30.0)], 2, (60.0 - 4.0 - 10.0) / 2 + 3.0),  # tasks less what their attempts have done
+        ([_running(9, 90.0, 4.0)], 16, 6.0),  # the last task takes as long on many slots
+        ([READING, WAITING], 2, 30.0 + 25.0),
+        ([_running(5, 100.0), WAITING], 1, 100.0 + 2 * 50.0),  # at the pace of the run
+        ([_running(5, 5000.0), WAITING], 1, 5000.0 + 3 * 50.0),
+        ([READING, TRAINING], 2, 30.0 + 50.0),  # shared by no slots
+        ([StepProgress(planned=1, running_s=(1.0,), estimate=_estimate(2.0))], 2, 1.0),
+    ],
+)
+def test_time_left_of_steps_follows_from_their_tasks_and_estimates(
+    steps: list[StepProgress], slots: int, seconds: float
+) -> None:
+    assert time_left(steps, slots) == TimeLeft(seconds=seconds)
+
+
+@pytest.mark.parametrize("estimate", [None, _estimate(0.0, is_least=True)], ids=["none", "in part"])
+def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are_committed(
+    estimate: StepTime | None,
+) -> None:
+    assert time_left([READING, StepProgress(planned=None, estimate=estimate)], 2) == TimeLeft(seconds=30.0, is_least=True)
+    begun = StepProgress(planned=5, committed=1, seconds=2.0, estimate=estimate)
+    assert time_left([READING, begun], 2) == TimeLeft(seconds=34.0)
+    assert time_left([StepProgress(planned=5, estimate=estimate)], 2) is None
+
+
+def test_time_left_in_words_is_told_once_it_is_known_and_above_a_second() -> None:
+    assert time_left([READING], 0) is None
+    assert str(TimeLeft(seconds=250.0)) == "about 4:10 left"
+    assert str(TimeLeft(seconds=4000.0, is_least=True)) == "at least 1:06:40 left"
+    assert str(TimeLeft(seconds=0.4)) == str(time_left([LATE], 2)) == ""
+    assert str(time_left([LATE, WAITING], 1)) == "at least 0:50 left"
+
+
+ROOT = Path(__file__).resolve().parents[3]
+DEPLOY = ROOT / "deploy"
+NAME = re.compile(r"datapipe_run_\w+")
+
+
+def _names() -> set[str]:
+    figures = CommandFigures()
+    figures.looked_at = 0.0
+    families = RunMetrics(figures, {"mixture": "a"}).collect()
+    return {family.name + ("_total" if family.type == "counter" else "") for family in families}
+
+
+def _expressions() -> list[str]:
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    assert len(panels) <= 15
+    assert all(panel["title"] for panel in panels)
+    rules = [rule for group in YAML(typ="safe").load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+    return [target["expr"] for panel in panels for target in panel["targets"]] + [rule["expr"] for rule in rules]
+
+
+def test_every_expression_of_the_dashboard_and_the_alerts_names_figures_that_exist() -> None:
+    known = _names()
+    named = {name for expression in _expressions() for name in NAME.findall(expression)}
+    histograms = {name.removesuffix("_bucket") for name in named if name.endswith("_bucket")}
+    named = {name for name in named if not name.endswith("_bucket")} | histograms
+    assert named <= known
+    assert known - named <= {
+        f"datapipe_run_{name}" for name in ("info", "commit_records", "published_total", "looked_timestamp_seconds")
+    }
+
+
+def test_readme_lists_every_figure() -> None:
+    text = (ROOT / "datapipe/watching/README.md").read_text(encoding="utf-8")
+    assert set(NAME.findall(text)) == _names()
+
+
+def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[str, Any]:
+    step = {"step": "web/read", "title": "web: read", "state": "running", "tasks": 4, "committed": committed}
+    who = {"state": state, "outcome": state, "process": "7 on here", "holder": "7 on here", "started": 0.0}
+    counts = {"steps": [step], "documents": {}, "num_running": 0, "slots": 2, "queued": 0, "seconds_left": 65.0}
+    rest = {"running": [], "waiting": [], "failures": {}, "last_failure": "", "said": [], "is_least": False}
+    return {**who, **counts, **rest, **facts}
+
+
+def _watched(*looks: dict[str, Any] | OSError, terminal: bool = False) -> tuple[int, str]:
+    """The exit status, and what was printed."""
+    stream, waiting = io.StringIO(), iter(looks)
+
+    def read() -> dict[str, Any]:
+        look = next(waiting)
+        if isinstance(look, OSError):
+            raise look
+        return look
+
+    status = watch(read, "out", 2.0, Console(file=stream, force_terminal=terminal, width=100), lambda seconds: None)
+    assert next(waiting, None) is None
+    return status, stream.getvalue()
+
+
+def test_on_a_pipe_a_line_is_printed_when_something_changed_and_the_exit_status_is_that_of_the_run() -> None:
+    failing = _status(committed=1, failures={"task": 2}, seconds_left=None)
+    looks = (_status(), _status(seconds_left=60.0), _status(committed=1), failing, _status("stopped", exit_status=130))
+    status, printed = _watched(*looks)
+    assert status == 130
+    assert printed.splitlines() == [
+        "out: 0 of 1 step done; web: read 0/4; about 1:05 left",
+        "out: 0 of 1 step done; web: read 1/4; about 1:05 left",
+        "out: 0 of 1 step done; web: read 1/4; 2 failed attempts",
+        "out: stopped. Run the same command again to go on",
+    ]
+
+
+def test_on_a_terminal_the_screen_is_shown_to_its_end() -> None:
+    status, printed = _watched(_status(), _status("finished", exit_status=0), terminal=True)
+    assert status == 0
+    assert "0 running in 2 slots; 0 tasks in the queue" in printed
+    assert "out: finished" in printed
+
+
+def test_a_run_that_ends_between_two_files_is_not_killed_and_one_that_nobody_holds_is() -> None:
+    finished = _status("finished", exit_status=0)
+    assert _watched(_status(), _status("killed"), finished) == (
+        0,
+        "out: 0 of 1 step done; web: read 0/4; about 1:05 left\nout: finished\n",
+    )
+    status, printed = _watched(_status("killed"), _status("killed"))
+    assert status == 3
+    assert "killed: process 7 on here is gone without a word" in printed
+
+
+def test_a_store_that_does_not_answer_is_told_and_asked_again() -> None:
+    status, printed = _watched(TimeoutError("timed out"), _status("failed", exit_status=1))
+    assert status == 1
+    assert printed.splitlines() == ["out: cannot be read now: timed out", "out: failed: failed"]

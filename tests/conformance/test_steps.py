@@ -9,6 +9,7 @@ import errno
 import pickle
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -120,20 +121,17 @@ def test_step_again_pickled_makes_the_same_in_a_folder_of_its_own(ran: tuple[Pat
     task, record = ran[1][kind]
     copy = pickle.loads(pickle.dumps(task))
     assert copy == task
-    before = dict(root.list_files(""))
     for attempt in ("second", "third"):
+        before = {path for path, _ in root.list_files("")}
         again = run_task(copy, root, attempt)
         assert _made(again) == _made(record)
         paths = {file.path for files in again.outputs.values() for file in files}
-        assert {path for path, _ in root.list_files("")} - set(before) == paths
+        assert {path for path, _ in root.list_files("")} - before == paths
         assert all(root.checksum(file.path) == (file.checksum, file.bytes) for file in again.of("documents"))
-        before = dict(root.list_files(""))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_step_that_fails_at_its_end_leaves_nothing_and_the_next_attempt_makes_the_same(
-    ran: tuple[Path, Any], root: Root, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_step_that_fails_at_its_end_leaves_nothing_and_the_next_attempt_makes_the_same(ran, root, kind, monkeypatch) -> None:
     task, record = ran[1][kind]
     before = root.list_files(ATTEMPTS)
 
@@ -149,11 +147,18 @@ def test_step_that_fails_at_its_end_leaves_nothing_and_the_next_attempt_makes_th
     assert _made(run_task(task, root, "second")) == _made(record)
 
 
+def _damage(path: Path, content: bytes, damage: str, number: int) -> None:
+    path.unlink()  # a published file may be a link to it
+    if damage == "flipped":
+        position = len(content) * (1 + number % 3) // 4
+        path.write_bytes(content[:position] + bytes([content[position] ^ 1]) + content[position + 1 :])
+    elif damage == "cut":
+        path.write_bytes(content[: len(content) // 2])
+
+
 @pytest.mark.parametrize("damage", ["flipped", "cut", "gone"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_step_over_damaged_input_names_the_file_or_does_not_need_the_damaged_part(
-    ran: tuple[Path, Any], root: Root, kind: str, damage: str
-) -> None:
+def test_step_over_damaged_input_names_the_file_or_does_not_need_the_damaged_part(ran, root, kind, damage) -> None:
     task, record = ran[1][kind]
     num_found = 0
     files = list({file.path: file for file in _input_files(task)}.values())[:3]
@@ -161,29 +166,18 @@ def test_step_over_damaged_input_names_the_file_or_does_not_need_the_damaged_par
         path = Path(root.path(file.path))
         content = path.read_bytes()
         _damage(path, content, damage, number)
+        error = None
         try:
-            again, error = run_task(task, root, f"over-{number}"), None
+            assert _made(run_task(task, root, f"over-{number}")) == _made(record)
         except (DatapipeError, OSError) as raised:
-            again, error = None, raised
+            error = raised
         path.unlink(missing_ok=True)
         path.write_bytes(content)
-        if again is not None:
-            assert _made(again) == _made(record)
-        else:
-            assert error is not None
+        if error is not None:
             assert Path(file.path).name in str(error)
             assert damage == "gone" or failure_of(error).kind == "damage"
             num_found += 1
     assert num_found or not files
-
-
-def _damage(path: Path, content: bytes, damage: str, number: int) -> None:
-    path.unlink()  # a published file may be a link to it
-    if damage == "flipped":
-        place = len(content) * (1 + number % 3) // 4
-        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
-    elif damage == "cut":
-        path.write_bytes(content[: len(content) // 2])
 
 
 class Stopping(runs.InProcess):
@@ -198,22 +192,19 @@ class Stopping(runs.InProcess):
         return super().next_attempt(timeout_s)
 
 
-@pytest.mark.parametrize(
-    "overrides", [OF_SHARDS, pytest.param(OF_DOCUMENTS, marks=pytest.mark.slow)], ids=["shards", "documents"]
-)
-def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_same_output(
-    mixture: Path, tmp_path: Path, overrides: tuple[str, ...]
-) -> None:
-    expected = runs.run_mixture(mixture, output=tmp_path / "at-once", overrides=overrides, make_engine=runs.InProcess)
+@pytest.mark.parametrize("overrides", [OF_SHARDS, pytest.param(OF_DOCUMENTS, marks=pytest.mark.slow)])
+def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_same_output(mixture, tmp_path, overrides) -> None:
+    def run(name: str, **options: Any) -> runs.Finished:
+        return runs.run_mixture(mixture, output=tmp_path / name, overrides=overrides, **options)
+
+    expected = run("at-once", make_engine=runs.InProcess)
     ran: list[str] = []
     finished, num_stops = None, 0
     while finished is None:
         watcher = runs.Watcher()
         Stopping.left = len(expected.watcher.records) // 6
         try:
-            finished = runs.run_mixture(
-                mixture, output=tmp_path / "stopped", overrides=overrides, make_engine=Stopping, watcher=watcher
-            )
+            finished = run("stopped", make_engine=Stopping, watcher=watcher)
         except KeyboardInterrupt:
             num_stops += 1
             assert num_stops < 20
@@ -222,12 +213,6 @@ def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_sam
     assert finished.snapshot == expected.snapshot
     assert len(ran) == len(set(ran))
     assert stored_records(tmp_path / "stopped").keys() == stored_records(tmp_path / "at-once").keys()
-
-
-@pytest.fixture(scope="module")
-def processes() -> Iterator[FreshTasks]:
-    with fresh_tasks() as found:
-        yield found
 
 
 class InFreshProcesses(runs.InProcess):
@@ -246,22 +231,17 @@ class InFreshProcesses(runs.InProcess):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path, processes: FreshTasks) -> None:
+def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     """Eight times the documents; what a task may hold is about its split, its bucket or its sample."""
-    peaks: list[dict[str, int]] = []
-    for num_docs in (3_000, 24_000):
-        folder = tmp_path / str(num_docs)
-        corpus = scale_corpus.write(folder / "corpus", num_docs, docs_per_file=3_000)
-        execution = {"split_bytes": "1MiB", "bucket_bytes": "1MiB"}
-        mixture = scale_corpus.write_mixture(folder, corpus, "dedup.exact", {}, execution)
-        of_size: dict[str, int] = {}
-        for overrides in ((), ("tokenizer=none", "documents.target_bytes=1MiB")):
-            runs.run_mixture(
-                mixture,
-                overrides=overrides,
-                make_engine=lambda root, request, peaks=of_size: InFreshProcesses(root, request, processes, peaks),
-            )
-        peaks.append(of_size)
-    small, large = peaks
+    small, large = dict[str, int](), dict[str, int]()
+    with fresh_tasks() as processes:
+        for num_docs, peaks in ((3_000, small), (24_000, large)):
+            folder = tmp_path / str(num_docs)
+            corpus = scale_corpus.write(folder / "corpus", num_docs, docs_per_file=3_000)
+            execution = {"split_bytes": "1MiB", "bucket_bytes": "1MiB"}
+            mixture = scale_corpus.write_mixture(folder, corpus, "dedup.exact", {}, execution)
+            for overrides in ((), ("tokenizer=none", "documents.target_bytes=1MiB")):
+                make = partial(InFreshProcesses, processes=processes, peaks=peaks)
+                runs.run_mixture(mixture, overrides=overrides, make_engine=make)
     assert set(large) == set(KINDS) - {"merge", "rank", "narrow"}  # tests/datapipe/tasks has these
     assert {kind: peak for kind, peak in large.items() if peak > small[kind] + (64 << 20)} == {}, f"small: {small}"

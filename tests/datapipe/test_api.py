@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ import pytest
 
 import datapipe
 import datapipe.engine.run  # `datapipe.run` must stay the function
-from datapipe.config import load_mixture
 from datapipe.loader import Loader
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
@@ -56,9 +54,6 @@ def _program(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "program.py"], cwd=folder, capture_output=True, text=True, check=False)
 
 
-# ------------------------------------------------------------------------------------------------ the names of the package
-
-
 def test_package_imports_nothing_heavy_and_its_names_are_no_submodules(tmp_path: Path):
     """A submodule of a name would take the name's place as soon as anything imports it."""
     code = "import sys, datapipe; dir(datapipe); print(*sorted(sys.modules)); datapipe.UserError"
@@ -73,9 +68,6 @@ def test_package_imports_nothing_heavy_and_its_names_are_no_submodules(tmp_path:
         datapipe.runn  # type: ignore[attr-defined]  # noqa: B018
 
 
-# ------------------------------------------------------------------------------------------------ runs
-
-
 @pytest.mark.slow
 def test_run_of_a_dict_is_the_run_of_the_same_file(web: Path, capsys: pytest.CaptureFixture[str]):
     result = datapipe.run(_mixture(web), set={"pack.sequence_length": [32, 64]}, workers=1)
@@ -88,19 +80,14 @@ def test_run_of_a_dict_is_the_run_of_the_same_file(web: Path, capsys: pytest.Cap
     assert result.outputs == {32: str(web / "out"), 64: str(web / "out/length-64")}
     assert result.report == json.loads((web / "out/report.json").read_text())
     assert next(iter(Loader(result.output, batch_size=2)))["input_ids"].shape == (2, 32)
-    documents, tokens = result.report["total"]["documents"]["kept"], result.report["total"]["tokens"]
-    shown = repr(result)
-    assert all(f"{fact}" in shown for fact in (result.fingerprint, f"documents={documents}", f"tokens={tokens}"))
     assert pickle.loads(pickle.dumps(result)) == result
 
 
 @pytest.mark.medium
 def test_run_again_does_nothing_and_plan_tells_so(web: Path):
     before = datapipe.plan_run(_mixture(web))
-    assert [(step.step, step.tasks, step.committed_tasks, step.is_committed) for step in before.steps[:2]] == [
-        ("web/read", 1, 0, False),
-        ("web/sample", None, 0, False),
-    ]
+    first_steps = [(step.step, step.tasks, step.committed_tasks, step.is_committed) for step in before.steps[:2]]
+    assert first_steps == [("web/read", 1, 0, False), ("web/sample", None, 0, False)]
     assert (before.sources["web"]["files"], before.is_committed, (web / "out").exists()) == (1, False, False)
     first = datapipe.run(_mixture(web), workers=1)
     assert datapipe.plan_run(_mixture(web)).is_committed
@@ -140,16 +127,12 @@ def test_run_that_fails_raises_and_keeps_its_report(web: Path, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_run_prints_its_progress_and_logs_its_warnings(
-    web: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
-):
-    caplog.set_level(logging.INFO, logger="datapipe")
+def test_run_prints_its_progress_and_logs_its_warnings(web: Path, caplog: pytest.LogCaptureFixture, capsys):
     sources = {"web": {"path": str(web / "web/*.jsonl"), "keep": ["licence"]}}
     planned = datapipe.plan_run(_mixture(web, sources=sources))
     result = datapipe.run(_mixture(web, sources=sources), workers=1, progress=True)
     assert "web: tokenize" in capsys.readouterr().out
     assert ["'licence'" in warning for warning in (*planned.warnings, *result.warnings)] == [True, True]
-    assert [warning["kind"] for warning in result.report["warnings"]] == ["null_field"]
     warned = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert warned == list(result.warnings)
 
@@ -164,32 +147,16 @@ def test_run_without_a_tokenizer_has_nothing_for_a_loader(web: Path):
     assert list((web / "out/documents/web").iterdir())
 
 
-def test_result_masks_credentials():
-    url = "s3://key:very-secret-value@bucket/out"
-    report = {"total": {"documents": {"kept": 1}, "tokens": 2}}
-    assert "very-secret" not in repr(
-        datapipe.RunResult(name="a", output=url, fingerprint="f", outputs={64: url}, report=report)
-    )
-
-
-# ------------------------------------------------------------------------------------------------ what is wrong
-
-
 @pytest.mark.parametrize(
     ("call", "mixture", "options", "told"),
     [
-        ("plan_run", {"sed": 1}, {}, "sed: unknown key. Did you mean 'seed'?"),
+        ("plan_run", {"sed": 1}, {}, "sed: unknown key"),
         ("plan_run", {"sources": {"web": {"path": {1, 2}}}}, {}, "mixture: sources.web.path: found set"),
-        ("plan_run", {1: 2}, {}, "mixture: found a key of type int"),
-        ("plan_run", {"sources": {"w": {"path": "a", "weight": Fraction(1, 3)}}}, {}, "mixture: sources.w.weight: found"),
         ("plan_run", {}, {"set": {"sources.wob.weight": 1}}, "set: sources.wob: unknown source"),
-        ("plan_run", {}, {"set": {"pack.method": "concart"}}, "set: pack.method: found 'concart'"),
         ("plan_run", {}, {"set": {"pack..method": "concat"}}, "set: found 'pack..method'"),
-        ("plan_run", {}, {"set": {"seed": object()}}, "set: seed: found object"),
         ("plan_run", {}, {"limit": 0}, "limit: found 0"),
         ("run", {}, {"workers": 0}, "workers: found 0"),
         ("run", {}, {"engine": "dask"}, "engine 'dask'"),
-        ("run", {}, {"address": "auto"}, "address auto"),
         ("run", {}, {"output": "/dev/null/out"}, ""),
     ],
 )
@@ -201,37 +168,24 @@ def test_errors_name_keys_and_arguments(web: Path, call: str, mixture: dict[Any,
         getattr(datapipe, call)(web / "none.yaml")
 
 
-def test_dict_is_copied(web: Path):
-    given = _mixture(web)
-    loaded = load_mixture(given)
-    given["stages"].clear()
-    assert [use.name for use in loaded.stages] == ["normalize.unicode", "filter.length"]
-
-
-# ------------------------------------------------------------------------------------------------ programs
-
-
-_KEEP = "\n\ndef keep(record):\n    return True\n\n\n"
-_RUNS = 'print("runs", datapipe.run("mixture.yaml", workers=2).fingerprint)\n'
-
-
 @pytest.mark.parametrize(
-    ("stages", "code"),
+    ("stages", "guard"),
     [
-        pytest.param("", f"import datapipe\n\n{_RUNS}", marks=pytest.mark.slow),
-        pytest.param("stages: ['program:keep']", f"import datapipe{_KEEP}{_RUNS}", marks=pytest.mark.medium),
+        pytest.param("", "", marks=pytest.mark.slow, id="without a guard"),
+        pytest.param("stages: ['program:keep']", "", marks=pytest.mark.medium, id="its own stage without a guard"),
         pytest.param(
             "stages: ['program:keep']",
-            f'import datapipe{_KEEP}if __name__ == "__main__":\n    {_RUNS}',
+            'if __name__ == "__main__":\n    ',
             marks=pytest.mark.slow,
+            id="its own stage with a guard",
         ),
     ],
-    ids=["without a guard", "its own stage without a guard", "its own stage with a guard"],
 )
-def test_program_runs_once_and_needs_a_guard_where_it_holds_its_own_stage(web: Path, stages: str, code: str):
+def test_program_runs_once_and_needs_a_guard_where_it_holds_its_own_stage(web: Path, stages: str, guard: str):
     runs.write_mixture(web, f"  web: {{path: {web}/web/*.jsonl}}\n", stages)
-    done = _program(web, code)
-    if stages and "__main__" not in code:
+    keep = "import datapipe\n\n\ndef keep(record):\n    return True\n\n\n"
+    done = _program(web, f'{keep}{guard}print("runs", datapipe.run("mixture.yaml", workers=2).fingerprint)\n')
+    if stages and not guard:
         assert done.returncode == 1
         assert "a module of stages runs a mixture while it is imported" in done.stderr
         assert not (web / "out/snapshot.json").exists()

@@ -25,7 +25,7 @@ WHERE = "m.yaml:23: stages[2]"
 OWN_STAGES = '''
 """Stages of a user."""
 
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -33,15 +33,11 @@ from datapipe.stage import Filter, Map
 
 
 class DropShort(Filter):
-    """Drops documents of few lines.
-
-    More is said here.
-    """
+    """Drops documents of few lines."""
 
     min_lines: int = Field(description="Fewest lines that are kept.")
     words: tuple[str, ...] = Field(default=("a", "b"), description="Words that count.")
     ratio: float | None = Field(default=0.5, gt=0, description="Largest share.")
-    unit: Literal["line", "word"] = Field(default="line", description="What is counted.")
 
     def process(self, batch):
         return {}
@@ -68,10 +64,6 @@ class WithoutProcess(Map):
 
 def function():
     return None
-
-
-class NoStage:
-    pass
 '''
 
 
@@ -99,26 +91,20 @@ def refusal(call: Any, *arguments: Any) -> str:
     return str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------ names and options
-
-
 @pytest.mark.usefixtures("own")
 def test_own_stage_in_the_working_directory_is_built_with_its_options():
     assert issubclass(catalogue.stage_class("own_stages:DropShort"), Filter)
     built = catalogue.build_stage(use("own_stages:DropShort", min_lines=3, words=["x"], ratio=1))
-    assert built.model_dump() == {"mode": "drop", "min_lines": 3, "words": ("x",), "ratio": 1.0, "unit": "line"}
+    assert built.model_dump() == {"mode": "drop", "min_lines": 3, "words": ("x",), "ratio": 1.0}
 
 
 @pytest.mark.usefixtures("own")
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"min_lines": 1, "min_line": 2}, ".min_line: unknown key. Did you mean 'min_lines'?"),
-        ({}, ".min_lines: missing. Expected: fewest lines that are kept."),
-        ({"min_lines": True}, ".min_lines: found true, expected a whole number."),
-        ({"min_lines": 1, "words": [3]}, ".words[0]: found 3, expected text: put it in quotes."),
-        ({"min_lines": 1, "ratio": 0}, ".ratio: found 0, expected more than 0."),
-        ({"min_lines": 1, "unit": "lines"}, ".unit: found 'lines', expected one of: line, word. Did you mean 'line'?"),
+        ({"min_lines": 1, "min_line": 2}, ".min_line: unknown key."),
+        ({}, ".min_lines: missing."),
+        ({"min_lines": 1, "words": [3]}, ".words[0]: found 3, expected text"),
     ],
 )
 def test_wrong_option_is_refused_in_one_line(options: dict[str, Any], expected: str):
@@ -130,12 +116,9 @@ def test_wrong_option_is_refused_in_one_line(options: dict[str, Any], expected: 
     ("name", "cause"),
     [
         ("own_stages:DropShrt", "Did you mean 'DropShort'?"),
-        ("own_stages:NoStage", "derived from object"),
         ("own_stages:function", "def function()"),
-        ("own_stages:Filter", "derived from Stage"),
         ("own_stages:WithInit", "__init__"),
         ("own_stages:WithoutProcess", "no method process"),
-        ("own_nothing:X", "no module own_nothing"),
         ("own_stages.deep:X", "no module own_stages.deep"),
         ("own_broken:X", "ZeroDivisionError: division by zero"),
         ("own_syntax:X", "own_syntax.py, line 1"),
@@ -188,21 +171,6 @@ def test_every_stage_is_built_described_and_digested(name: str):
         assert len(catalogue.code_digest(stage)) == 32
 
 
-@pytest.mark.usefixtures("own")
-def test_description_tells_kind_summary_and_options():
-    description = catalogue.describe("own_stages:DropShort")
-    assert (description.kind, description.summary) == ("filter", "Drops documents of few lines.")
-    assert [(option.name, option.type, option.default, option.description) for option in description.options[1:]] == [
-        ("min_lines", "whole number", "required", "Fewest lines that are kept."),
-        ("words", "list of text", '["a", "b"]', "Words that count."),
-        ("ratio", "number | null", "0.5", "Largest share."),
-        ("unit", "line | word", '"line"', "What is counted."),
-    ]
-
-
-# ------------------------------------------------------------------------------------------------ readers
-
-
 @pytest.mark.parametrize("name", catalogue.formats())
 def test_every_reader_is_built_described_and_found_by_its_endings(name: str):
     reader = catalogue.build_reader(parse_format(name), WHERE)
@@ -214,26 +182,17 @@ def test_every_reader_is_built_described_and_found_by_its_endings(name: str):
             assert catalogue.reader_for(path, WHERE) == reader
 
 
-@pytest.mark.parametrize(
-    ("form", "cause"),
-    [
-        ({"jsonl": {"max_line_bites": 7}}, ".jsonl.max_line_bites: unknown key. Did you mean 'max_line_bytes'?"),
-        ("jsonlx", ": unknown format 'jsonlx'. Did you mean 'jsonl'?"),
-    ],
-)
-def test_wrong_format_is_refused_with_the_nearest(form: Any, cause: str):
-    assert refusal(catalogue.build_reader, parse_format(form), WHERE).startswith(f"{WHERE}{cause}")
+def test_format_with_options_is_built_and_a_wrong_one_is_refused_with_the_nearest():
     reader = catalogue.build_reader(parse_format({"jsonl": {"max_line_bytes": 1024}}), WHERE)
     assert reader.model_dump()["max_line_bytes"] == 1024
+    for form, nearest in (({"jsonl": {"max_line_bites": 7}}, "max_line_bytes"), ("jsonlx", "jsonl")):
+        text = refusal(catalogue.build_reader, parse_format(form), WHERE)
+        assert text.startswith(WHERE) and f"Did you mean '{nearest}'?" in text
 
 
 def test_unknown_ending_names_the_file_and_the_formats():
     text = refusal(catalogue.reader_for, "data/a.xyz.gz", WHERE)
-    assert text.startswith(f"{WHERE}: ") and "data/a.xyz.gz" in text
-    assert all(name in text for name in catalogue.formats())
-
-
-# ------------------------------------------------------------------------------------------------ digests
+    assert all(name in text for name in [WHERE, "data/a.xyz.gz", *catalogue.formats()])
 
 
 def _digest(name: str) -> str:
@@ -248,34 +207,15 @@ def test_code_digest_follows_the_code_and_neither_options_nor_prose(own: Path):
     prose = OWN_STAGES.replace("Words that count", "Other words").replace("few lines", "no lines") + "# a"
     (own / "own_stages.py").write_text(prose)
     assert catalogue.code_digest(built[0]) == before[0]
-    (own / "own_child.py").write_text("from own_stages import Lower\n\n\nclass Child(Lower):\n    pass\n")
+    (own / "own_mix.py").write_text("class Mix:\n    def process(self, batch): return {}\n")
+    (own / "own_child.py").write_text("from own_mix import Mix\nfrom own_stages import Lower\nclass Child(Mix, Lower): ...\n")
     child = _digest("own_child:Child")
     (own / "own_stages.py").write_text(OWN_STAGES.replace("gt=0", "ge=0").replace('("numpy",)', '("numpy", "pyarrow")'))
     assert catalogue.code_digest(built[0]) != before[0]
-    assert _digest("own_child:Child") != child  # of a parent in another file
-
-
-_MAP = "from datapipe.stage import Map\n\n\n"
-_PROCESS = "    def process(self, batch): return {}\n"
-_LOOKS_UP = (
-    f"{_MAP}class Own(Map):\n{_PROCESS}    def label(self, name): return getattr(self, name)\n\n\ndef unused(): return 1\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("source", "before", "after", "is_covered"),
-    [
-        (f"{_MAP}class Mix:\n{_PROCESS}\n\nclass Own(Mix, Map):\n    pass\n", "{}", "{'text': batch.texts}", True),
-        (_LOOKS_UP, "return 1", "return 2", True),  # a name is computed, so all of the file counts
-        (_LOOKS_UP.replace("(Map):\n", "(Map):\n    reaches = ()\n"), "return 1", "return 2", False),
-    ],
-    ids=["a base that is no stage", "computed names", "declared"],
-)
-def test_code_digest_covers_what_the_stage_can_reach(own: Path, source: str, before: str, after: str, is_covered: bool):
-    (own / "own_one.py").write_text(source)
-    digest = _digest("own_one:Own")
-    (own / "own_one.py").write_text(source.replace(before, after))
-    assert (_digest("own_one:Own") != digest) == is_covered
+    children = [child, _digest("own_child:Child")]  # of a parent in another file
+    (own / "own_mix.py").write_text("class Mix:\n    def process(self, batch): return {'text': batch.texts}\n")
+    children.append(_digest("own_child:Child"))  # of a base that is no stage
+    assert len(set(children)) == 3
 
 
 def test_segmentations_that_options_choose_are_covered():
@@ -287,11 +227,10 @@ def test_segmentations_that_options_choose_are_covered():
 
 
 def test_code_digest_names_a_library_that_is_not_installed(own: Path):
-    (own / "own_needs.py").write_text(f"{_MAP}class Needs(Map):\n    libraries = ('not-there-at-all',)\n{_PROCESS}")
+    needs = "class Needs(Map):\n    libraries = ('not-there-at-all',)\n    def process(self, batch): ...\n"
+    (own / "own_needs.py").write_text(f"from datapipe.stage import Map\n{needs}")
     assert "pip install not-there-at-all" in refusal(catalogue.code_digest, catalogue.stage_class("own_needs:Needs")())
 
-
-# ------------------------------------------------------------------------------------------------ JSON Schema
 
 GOOD = """
 name: a
@@ -346,20 +285,17 @@ def test_schema_takes_a_good_mixture_and_refuses_a_bad_one_at_its_place(before: 
 @pytest.mark.medium
 def test_schema_knows_the_options_of_every_stage():
     for name in catalogue.stage_names():
-        needed = [option.name for option in catalogue.describe(name).options if option.default == "required"]
-        if not needed:
+        if all(option.default != "required" for option in catalogue.describe(name).options):
             assert schema_problems(GOOD.replace("STAGES", f"[{{{name}: {{as: x}}}}]")) == []
         assert schema_problems(GOOD.replace("STAGES", f"[{{{name}: {{no_such_option: 1}}}}]")) == ["$.stages[0]"]
 
 
 def test_starter_is_good_by_the_schema_and_names_stages_and_options_that_there_are():
     data = parse_yaml(starter_mixture(), "starter").data
-    given = {key: value for key, value in data.items() if value is not None}
-    assert list(validator().iter_errors(given)) == []
-    assert {source["format"] for source in data["sources"].values()} <= set(catalogue.formats())
+    assert list(validator().iter_errors({key: value for key, value in data.items() if value is not None})) == []
     lines = re.findall(r"^  (?:# )?- ([a-z]+\.[a-z_]+(?:: \{.*\})?|\{.*\})(?:  +#.*)?$", starter_mixture(), re.MULTILINE)
     entries = [parse_yaml(line, "starter").data for line in lines]
     uses = [parse_stage(entry) for entry in entries if "until" not in entry]
     assert len(uses) > 5
-    for one in uses:
-        assert catalogue.build_stage(one).model_dump(include=set(one.options)).keys() == one.options.keys()
+    for each in uses:
+        assert catalogue.build_stage(each).model_dump(include=set(each.options)).keys() == each.options.keys()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.document_name import InputFiles, document_name, named_key, with_own_id
+from datapipe.document_name import InputFiles, document_name, named_key
 from datapipe.errors import UserError
 
 FILES = {
@@ -81,27 +81,18 @@ def test_named_key_takes_hex_digits_of_any_case(key: bytes) -> None:
     [
         ("web/part-0.jsonl:1  more:2  7 characters", ["'web/part-0.jsonl:1'", "'web/part-0.jsonl:1  more:2'"]),
         ("lib.py:3", ["'code/lib.py:3'", "'docs/lib.py:3'"]),
+        *((text, []) for text in ("", "web/part-0.jsonl", ":7", "part-0.jsonl:-1", f"part-0.jsonl:{2**64}", "0" * 31)),
+        *((text, []) for text in ('"web/part-0.jsonl:1', '"web/part-0.jsonl":1', '"web/part-0.jsonl"', '""', '"a:1" b')),
     ],
 )
-def test_named_key_of_a_text_with_two_meanings_is_refused_with_both(text: str, names: list[str]) -> None:
+def test_named_key_of_text_with_no_meaning_or_two_is_refused(text: str, names: list[str]) -> None:
     with pytest.raises(UserError) as caught:
         named_key(text, ODD)
     assert all(name in str(caught.value) for name in names)
 
 
-@pytest.mark.parametrize("text", ["web/gone.jsonl:3", "gone.jsonl:3", "books/part-0.jsonl:0"])
-def test_named_key_of_a_file_that_is_not_there_is_none(text: str) -> None:
-    assert named_key(text, FILES) is None
-
-
-_WRONG = ["", "web/part-0.jsonl", ":7", "part-0.jsonl:-1", "part-0.jsonl:٣", f"part-0.jsonl:{2**64}", "0" * 31]
-_WRONG_STRINGS = ['"web/part-0.jsonl:1', '"web/part-0.jsonl":1', '"web/part-0.jsonl"', '""', '"a:1" b']
-
-
-@pytest.mark.parametrize("text", [*_WRONG, *_WRONG_STRINGS])
-def test_named_key_of_other_text_is_refused(text: str) -> None:
-    with pytest.raises(UserError):
-        named_key(text, FILES)
+def test_named_key_of_a_file_that_is_not_there_is_none() -> None:
+    assert [named_key(text, FILES) for text in ("web/gone.jsonl:3", "gone.jsonl:3", "books/part-0.jsonl:0")] == [None] * 3
 
 
 def test_files_of_two_sources_with_one_hash_and_path_are_one_document() -> None:
@@ -109,8 +100,3 @@ def test_files_of_two_sources_with_one_hash_and_path_are_one_document() -> None:
     assert files.key("new.web/a.jsonl:3") == files.key("old.web/a.jsonl:3") == key_of(1, 3)
     with pytest.raises(UserError, match=r"b/a\.jsonl:3.*new\.web/a\.jsonl:3"):
         files.key("a.jsonl:3")
-
-
-def test_own_id_stands_before_the_name() -> None:
-    assert with_own_id("doc-17", "web/a.jsonl:120") == "doc-17 (web/a.jsonl:120)"
-    assert with_own_id("web/a.jsonl:120", "web/a.jsonl:120") == with_own_id("", "web/a.jsonl:120") == "web/a.jsonl:120"

@@ -1,4 +1,4 @@
-"""Text for a screen: no document, name or file of another party controls a terminal."""
+"""What a screen shows: nothing of another party controls a terminal, and no URL shows its credentials."""
 
 from __future__ import annotations
 
@@ -9,8 +9,13 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.table import Table
 
+from datapipe.credentials import is_masked, masked, masked_urls, remember, restored
+from datapipe.errors import DatapipeError, UserError
+from datapipe.loader.cache.download import DownloadError
 from datapipe.report.layout import Screen
 from datapipe.terminal import HarmlessStream, harmless
 from tests.support.cli_processes import on_terminal
@@ -62,16 +67,11 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a mixture and its output, of which every name and text holds control characters and markup."""
     folder, rng = tmp_path_factory.mktemp("hostile"), random.Random(2)
     words = ["the", "be", "to", "of", "and", "that", "have", "with", "people", "world", "house", "river"]
-    documents = [
-        {
-            "id": f"id{CONTROLS}[bold]{number}",
-            "text": f"{CONTROLS}[/red] {number} " + " ".join(rng.choice(words) for _ in range(60 if number % 3 else 5)),
-            "url": f"https://example.org/{CONTROLS}",
-        }
-        for number in range(60)
-    ]
-    documents += [{"id": f"twin{CONTROLS}{number}", "text": "the of and that with have be " * 10} for number in range(2)]
-    lines = [json.dumps(document) for document in documents] + [f'{{"text": "bad {CONTROLS}"', json.dumps(documents[0])]
+    documents = [{"id": f"twin{CONTROLS}{number}", "text": "the of and that with have be " * 10} for number in range(2)]
+    for number in range(60):
+        text = f"{CONTROLS}[/red] {number} " + " ".join(rng.choice(words) for _ in range(60 if number % 3 else 5))
+        documents.append({"id": f"id{CONTROLS}[bold]{number}", "text": text, "url": f"https://example.org/{CONTROLS}"})
+    lines = [json.dumps(document) for document in documents] + [f'{{"text": "bad {CONTROLS}"', json.dumps(documents[-1])]
     (folder / "data").mkdir()
     (folder / "data" / f"\x1b]0;name\x07\u202e[red]{chr(13)}.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (folder / "mixture.yaml").write_text(
@@ -87,26 +87,15 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-_INSPECT = ["--kept -n 3", "--kept -n 3 --json", "--dropped all -n 3 --full", "--quarantined", "--clusters all"]
-_TRACE = ["--step 0 --global-batch-size 4 --text", "--step 0 --global-batch-size 4 --json", "--document nothing\u202e"]
-_REPORT = ["out", "out --full", "out --json", "out out"]
-_OTHERS = (
-    "inspect out --document nothing\x1b[2J",
-    "snapshots out",
-    "status out",
-    "status out --json",
-    "plan mixture.yaml",
-    "plan mixture.yaml --json",
-    "plan \x1b[2Jnothing.yaml",
-    "verify out",
-    "export out --format jsonl --to export",
-    "takedown out --document nothing\x07",
-    "clean out --dry-run",
-    "stages nothing\x1b[2J",
-    "nothing\x1b[2J",
-)
-_COMMANDS = [f"inspect out {options}" for options in _INSPECT] + [f"trace out {options}" for options in _TRACE]
-_COMMANDS += [f"report {options}" for options in _REPORT] + [*_OTHERS]
+_COMMANDS = [
+    *(f"inspect out {which}" for which in ("--kept -n 3", "--kept -n 3 --json", "--dropped all -n 3 --full", "--quarantined")),
+    *("inspect out --clusters all", "inspect out --document nothing\x1b[2J"),
+    *(f"trace out --step 0 --global-batch-size 4 {form}" for form in ("--text", "--json")),
+    *("trace out --document nothing\u202e", "report out", "report out --full", "report out --json", "report out out"),
+    *("snapshots out", "status out", "status out --json", "plan mixture.yaml", "plan mixture.yaml --json"),
+    *("plan \x1b[2Jnothing.yaml", "verify out", "export out --format jsonl --to export", "clean out --dry-run"),
+    *("takedown out --document nothing\x07", "stages nothing\x1b[2J", "nothing\x1b[2J"),
+]
 
 
 @pytest.mark.medium
@@ -114,10 +103,8 @@ _COMMANDS += [f"report {options}" for options in _REPORT] + [*_OTHERS]
 def test_command_over_hostile_documents_and_names_prints_no_control_character(hostile: Path, command: str) -> None:
     ended = datapipe(command.split(" "), hostile)
     printed = ended.stdout + ended.stderr
-    assert not _forbidden(printed), printed
-    assert "Traceback" not in printed
-    assert "defect of datapipe" not in printed
-    assert printed
+    assert printed and not _forbidden(printed), printed
+    assert "Traceback" not in printed and "defect of datapipe" not in printed
     if "--json" in command:
         json.loads(ended.stdout)
 
@@ -130,3 +117,93 @@ def test_terminal_gets_escape_sequences_of_styles_alone(hostile: Path, command: 
     assert "\x1b[" in printed
     assert not _forbidden(re.sub(r"\x1b\[[\d;]*m", "", printed))
     assert "\\u001b" in printed
+
+
+SECRET = "zq81Secret"
+ENDPOINT = "endpoint_override=http://127.0.0.1:5000&region=us-east-1"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"s3://KEY:{SECRET}@bucket/a?{ENDPOINT}", f"s3://***@bucket/a?{ENDPOINT}"),
+        (f"s3://KEY:{SECRET}/x+y@bucket/a", "s3://***@bucket/a"),  # not encoded as it should be
+        (f"s3://KEY:{SECRET}/bucket", "s3://***@"),
+        (f"s3://bucket/a?session_token={SECRET}&region=x", "s3://bucket/a?***"),
+        (f"s3://bucket/a?endpoint_override=http://u:{SECRET}@host&region=x", None),
+        (f"s3://bucket/a?endpoint_override=http%3A%2F%2Fu%3A{SECRET}%40host", "s3://bucket/a?***"),
+        (f"https://u:{SECRET}@host:8080/a", "https://***@host:8080/a"),
+        (f"s3://${{KEY}}:{SECRET}@bucket/a", "s3://***@bucket/a"),
+        (f"https://user:p@{SECRET}@host/a", "https://***@host/a"),
+        (f"https://host/a?X-Amz-Credential=k&X-Amz-Signature={SECRET}", "https://host/a?***"),
+        (f"https://host/a?api_key={SECRET}", "https://host/a?***"),
+        (f"https://host:{SECRET},b:8815/a", None),
+        (f"grpc://a:8815,b:{SECRET}/runs", None),
+        (f"grpc://a:8815,{SECRET}@b:8815/runs", None),
+        (f"abfs://files:{SECRET}@account.dfs.core.windows.net/a", "abfs://***@account.dfs.core.windows.net/a"),
+        (f"cannot open 's3://K:{SECRET}@b/a': gone; see (https://h/x?sig={SECRET}).", None),
+        (f"--output=s3://K:{SECRET}@b", "--output=s3://***@b"),
+    ],
+)
+def test_masked_text_holds_no_credentials(text, expected):
+    assert SECRET not in masked_urls(text)
+    assert masked_urls(masked_urls(text)) == masked_urls(text)
+    assert expected in (None, masked_urls(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"s3://bucket/a/*.jsonl?{ENDPOINT}&max_attempts=2",
+        "s3://bucket: no such bucket",
+        "gs://anonymous@public/data/part-?.jsonl",
+        "http://127.0.0.1:5000/a@b: refused",
+        "hf://datasets/me/data@main/x.parquet",
+        "s3://${KEY}:${SECRET}@bucket/a?session_token=${TOKEN}",
+        "https://${TOKEN}@host/a",
+        "Expected grpc://HOST:PORT,HOST:PORT/NAME, or grpc+tls:// with ?ca=FILE",
+        "grpc+tls://a:8815,b:8815/runs/web",
+        "no answer from grpc://10.0.0.1:8815,node-2.local:8815: refused",
+        "/data/user:name@host/a?token=b",
+        "file:///data/a:b@c",
+    ],
+)
+def test_masked_text_without_credentials_is_unchanged(text):
+    assert masked_urls(text) == text
+    assert not is_masked(text)
+
+
+@given(st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="'\"<>@/?#"), min_size=1))
+def test_masked_url_keeps_nothing_of_any_password(password):
+    assert masked_urls(f"s3://KEY:{password}@bucket/a") == "s3://***@bucket/a"
+    assert masked_urls(f"https://user:{password}@host/a") == "https://***@host/a"
+
+
+def test_masked_url_is_restored_from_the_pattern_of_its_host():
+    patterns = ["s3://A:B@other/x", f"s3://KEY:{SECRET}@bucket/a/*.jsonl?{ENDPOINT}", "s3://C:D@bucket/b"]
+    file = f"s3://KEY:{SECRET}@bucket/a/1.jsonl?{ENDPOINT}"
+    stored = masked_urls(file)
+    assert is_masked(stored)
+    assert restored(stored, patterns) == file
+    assert restored(stored, patterns[:1]) == stored
+    assert restored("s3://bucket/a/1.jsonl", patterns) == "s3://bucket/a/1.jsonl"
+
+
+def test_variable_is_masked_wherever_it_appears_where_its_name_or_its_url_says_that_it_is_secret():
+    remember("by-its-name-92", "${STORE_TOKEN}", "${STORE_TOKEN}")
+    remember("by-its-url-92", "${LOGIN}", "s3://user:${LOGIN}@bucket/a")
+    remember("corpora-of-92", "${CORPUS}", "${CORPUS}/*.jsonl")
+    text = "by-its-name-92, by-its-url-92 and corpora-of-92"
+    assert masked(text) == "${STORE_TOKEN}, ${LOGIN} and corpora-of-92"
+
+
+@pytest.mark.parametrize("kind", [DatapipeError, UserError, DownloadError])
+def test_error_holds_no_credentials(kind):
+    error = kind(f"cannot open s3://KEY:{SECRET}@bucket/a")
+    assert str(error) == "cannot open s3://***@bucket/a"
+    assert SECRET not in repr(error.args)
+
+
+def test_credentials_of_a_url_are_masked_where_they_stand_alone_too():
+    text = "Invalid URI 'hf://user:SECRET@datasets/x'. Expected namespace/name, got 'user:SECRET'"
+    assert masked(text) == "Invalid URI 'hf://***@datasets/x'. Expected namespace/name, got '***'"

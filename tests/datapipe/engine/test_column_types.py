@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,18 +63,12 @@ def _refused(folder: Path, source: str, stages: Sequence[str] = ()) -> str:
     return str(caught.value)
 
 
-NUMBERS, STRINGS, FLAGS = pa.array([1, 2]), pa.array(["007", None]), pa.array([True, False])
-UTC = pa.array([0, 1], pa.timestamp("us", "UTC"))
+STRINGS = pa.array(["007", None])
+TIMES = [pa.array([0, 1], pa.timestamp("us", zone)) for zone in ("UTC", "CET")]
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (NUMBERS, STRINGS),
-        (STRINGS, NUMBERS),
-        (pa.array([[1]]), pa.array([["x"]])),
-        (UTC, pa.array([0], pa.timestamp("us", "CET"))),
-    ],
+    ("first", "second"), [(pa.array([1, 2]), STRINGS), (STRINGS, pa.array([1, 2])), (pa.array([[1]]), pa.array([["x"]])), TIMES]
 )
 def test_types_that_no_type_holds_are_refused_with_both_files(tmp_path: Path, first: pa.Array, second: pa.Array) -> None:
     _write_table(tmp_path / "in/a.parquet", v=first)
@@ -97,16 +91,15 @@ def test_declared_type_gives_one_decision_before_and_behind_dedup(tmp_path: Path
     [
         (pa.array([1]), pa.array([1.5]), "double", [1.0, 1.5]),
         (pa.nulls(1), pa.array([True]), "bool", [None, True]),
+        (None, pa.array([3]), "int64", [None, 3]),  # a file without the column
         (pa.array([{"a": 1}]), pa.array([{"b": [2]}]), None, [{"a": 1, "b": None}, {"a": None, "b": [2]}]),
     ],
-    ids=["integer and float", "null", "structs"],
+    ids=["integer and float", "null", "absent", "structs"],
 )
 @pytest.mark.parametrize("ending", ["parquet", "arrow"])
-def test_types_are_widened_for_every_value_in_any_order(
-    tmp_path: Path, first: pa.Array, second: pa.Array, expected: str | None, values: list[Any], ending: str
-) -> None:
+def test_types_are_widened_for_every_value_in_any_order(tmp_path: Path, first, second, expected, values, ending: str) -> None:
     for name, column in zip("ab" if ending == "parquet" else "ba", (first, second), strict=True):
-        _write_table(tmp_path / f"in/{name}.{ending}", v=column)
+        _write_table(tmp_path / f"in/{name}.{ending}", **({"other": pa.array([1])} if column is None else {"v": column}))
     _run(tmp_path, "keep: [v]")
     kind, found = _values(tmp_path)
     assert expected in (None, kind)
@@ -116,15 +109,8 @@ def test_types_are_widened_for_every_value_in_any_order(
 def test_whole_number_that_no_double_holds_is_refused_with_its_file(tmp_path: Path) -> None:
     _write_table(tmp_path / "in/a.parquet", v=pa.array([2**53 + 1]))
     _write_table(tmp_path / "in/b.parquet", v=pa.array([0.5]))
-    with pytest.raises(UserError, match=r"a\.parquet: the field 'v' is int64 here, and double"):
+    with pytest.raises(UserError, match=r"a\.parquet"):
         _run(tmp_path, "keep: [v]")
-
-
-def test_column_that_a_file_lacks_is_null_there(tmp_path: Path) -> None:
-    _write_table(tmp_path / "in/a.parquet", other=pa.array([1]))
-    _write_table(tmp_path / "in/b.parquet", v=pa.array([3]))
-    _run(tmp_path, "keep: [v]")
-    assert _values(tmp_path) == ("int64", [None, 3])
 
 
 @pytest.mark.parametrize("source", ["keep: [v]", "id: v", "text: v"])
@@ -146,7 +132,7 @@ def test_field_can_be_kept_under_another_name(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ JSON
 
 
-JSON_VALUES: Mapping[str, tuple[Sequence[str], str, Sequence[Any], Sequence[str]]] = {
+JSON_VALUES = {
     "numbers": (["1", "2.5"], "double", [1.0, 2.5], []),
     "objects": (['{"b": 1}', '{"a": [0.5]}'], "struct<a: list<element: double>, b: int64>", [(None, 1), ([0.5], None)], []),
     "number and string": (["7", '"007"'], "string", ["7", "007"], ["mixed_types"]),
@@ -168,38 +154,20 @@ def test_json_values_keep_their_types(tmp_path: Path, case: str, are_apart: bool
     assert [warning.kind for warning in run.warnings] == list(warned)
 
 
-@pytest.mark.parametrize("engine", [runs.InProcess, runs.LastFirst])
-def test_json_value_of_another_type_far_behind_widens_the_column_of_all(tmp_path: Path, engine: Any) -> None:
-    _write_lines(tmp_path / "in/a.jsonl", ["1"] * 3000)
-    _write_lines(tmp_path / "in/b.jsonl", ["2"] * 1500 + ["2.5"])
-    _write_lines(tmp_path / "in/c.jsonl", ["3"] * 1500 + ["null"])
-    given = (tmp_path, "keep: [v]", ["filter.field: {field: v, min_value: 2}"], "execution: {split_bytes: 16KiB}\n")
-    _run(*given, make_engine=engine)
-    kind, values = _values(tmp_path)
-    assert (kind, sorted(set(values)), len(values)) == ("double", [2.0, 2.5, 3.0], 3001)
-    assert not _run(*given).watcher.records
-
-
 def test_json_of_several_splits_gives_the_same_files_as_of_one(tmp_path: Path) -> None:
+    """A value of another type far behind widens the column of all."""
     values = [json.dumps({f"k{row % 7}": row, "x": row / 2 if row % 1300 == 1299 else row}) for row in range(4000)]
     found = []
-    for size in ("16KiB", "64MiB"):
-        folder = tmp_path / size
+    for size, engine in (("16KiB", runs.InProcess), ("16KiB", runs.LastFirst), ("64MiB", runs.InProcess)):
+        folder = tmp_path / f"{size}-{engine.__name__}"
         _write_lines(folder / "in/a.jsonl", values)
-        _run(folder, "keep: [v]", (), f"execution: {{split_bytes: {size}}}\n")
+        given = (folder, "keep: [v]", (), f"execution: {{split_bytes: {size}}}\n")
+        _run(*given, make_engine=engine)
         (path,) = (folder / "out/documents/web").iterdir()
         found.append((path.read_bytes(), str(parquet_schema(Root(str(path.parent)), path.name))))
-    assert found[0] == found[1]
-
-
-def test_json_lines_of_a_run_have_the_types_of_the_input(tmp_path: Path) -> None:
-    line = {"text": "one", "n": 1, "f": 1.0, "ok": True, "tags": ["a"], "m": {"k": None, "z": 2}}
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in/a.jsonl").write_text(json.dumps(line) + "\n")
-    _run(tmp_path, "keep: [n, f, ok, tags, m]", (), "documents: {format: jsonl.zst}\n")
-    (path,) = (tmp_path / "out/documents/web").iterdir()
-    written = pa.CompressedInputStream(pa.OSFile(str(path)), "zstd").read().decode()
-    assert '"n":1,"f":1.0,"ok":true,"tags":["a"],"m":{"k":null,"z":2}' in written
+        assert not _run(*given).watcher.records
+    assert "double" in found[0][1]
+    assert found[0] == found[1] == found[2]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +178,7 @@ def test_json_lines_of_a_run_have_the_types_of_the_input(tmp_path: Path) -> None
     ],
 )
 def test_declared_type_of_json_keeps_what_fits_and_quarantines_the_rest(
-    tmp_path: Path, declared: str, written: list[str], expected: tuple[str, list[Any]], num_quarantined: int
+    tmp_path: Path, declared, written, expected, num_quarantined
 ) -> None:
     _write_lines(tmp_path / "in/a.jsonl", written)
     run = _run(tmp_path, f"keep: [v], types: {{v: {declared}}}")

@@ -28,15 +28,13 @@ def _outcome(output: Path) -> Outcome:
     """The snapshot, and what each committed task has made: checksums of its outputs, drops and documents among them."""
     ledger = Ledger(Root(str(output)))
     ledger.load()
-    found = {name: ledger.look_up(name) for name in stored_records(output)}
-    committed = {
-        name: [file.checksum for kind in sorted(record.outputs) for file in record.of(kind)]
-        for name, record in found.items()
-        if record
+    records = {name: record for name in stored_records(output) if (record := ledger.look_up(name))}
+    made = {
+        name: [file.checksum for kind in sorted(record.outputs) for file in record.of(kind)] for name, record in records.items()
     }
     snapshot = read_snapshot(Root(str(output)))
     assert isinstance(snapshot, Snapshot)
-    return snapshot, committed
+    return snapshot, made
 
 
 def _files_of_no_record(output: Path) -> list[str]:
@@ -64,11 +62,9 @@ def undisturbed(tmp_path_factory, corpus) -> Outcome:
     return _outcome(folder / "out")
 
 
-@pytest.mark.parametrize(
-    "whole_group", [pytest.param(False, id="driver"), pytest.param(True, id="group", marks=pytest.mark.each_kind)]
-)
-def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture, undisturbed, whole_group):
-    output, rng = tmp_path / "out", random.Random(int(whole_group))
+@pytest.mark.parametrize("killed", ["driver", pytest.param("group", marks=pytest.mark.each_kind)])
+def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture, undisturbed, killed):
+    output, rng = tmp_path / "out", random.Random(killed)
     most_commits = max(1, len(undisturbed[1]) // NUM_KILLS - 1)  # between two kills, so that tasks are left after the last
     kept: dict[str, str] = {}
     for _ in range(NUM_KILLS):
@@ -78,7 +74,7 @@ def test_kill_then_same_command_gives_the_undisturbed_snapshot(tmp_path, mixture
             lambda p=driver, n=wanted: (len(stored_records(output)) >= n and children(p.pid)) or p.poll() is not None, "commits"
         )
         workers = children(driver.pid)
-        if whole_group:
+        if killed == "group":
             os.killpg(driver.pid, signal.SIGKILL)
         else:
             driver.kill()

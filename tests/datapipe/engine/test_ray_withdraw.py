@@ -1,6 +1,9 @@
-"""Attempts of the Ray engine that nobody wants any more: running ones, waiting ones, and those of an engine that was closed."""
+"""Attempts of the Ray engine that nobody wants any more are withdrawn, and a node that has no datapipe says so."""
 
 from __future__ import annotations
+
+import subprocess
+import sys
 
 import pytest
 
@@ -14,6 +17,7 @@ from tests.support.late_import import late_import
 from tests.support.ray_workers import ray_workers
 
 ray_engine = late_import("datapipe.engine.ray")
+ray_nodes = late_import("datapipe.engine.cluster.ray_nodes")
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
@@ -30,23 +34,21 @@ def _connected():
 
 @pytest.fixture
 def endless(tmp_path, monkeypatch, _connected):
-    """An engine with one core, a task that never ends, and two that do."""
+    """An engine with one core, a task that never ends, which it has begun, and two that do."""
     hostile_stages.write_module(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     for name in ("a", "b", "c"):
         documents = corpora.documents(ord(name), 20, exact=0, near=0, short=0)
-        if name == "a":
-            documents[0]["text"] += " FOREVER"
+        documents[0]["text"] += " FOREVER" if name == "a" else ""
         corpora.write_jsonl(tmp_path / f"web/{name}.jsonl", documents)
-    mixture = runs.write_mixture(
-        tmp_path,
-        f"  web:\n    path: {tmp_path}/web/*.jsonl\n",
-        f"stages: [{hostile_stages.stage_name(tmp_path)}]\n",
-        "tokenizer: none\nexecution: {split_bytes: 4KiB, bucket_bytes: 4KiB}\n",
-    )
+    stages = f"stages: [{hostile_stages.stage_name(tmp_path)}]\n"
+    tail = "tokenizer: none\nexecution: {split_bytes: 4KiB, bucket_bytes: 4KiB}\n"
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", stages, tail)
     request, plan = planned(load_mixture(mixture))[:2]
     tasks = {task.splits[0].file.path[0]: task for task in reversed(plan.pending()) if isinstance(task, MapTask)}
     engine = ray_engine.RayEngine(Root(str(tmp_path / "out")), request)
+    engine.submit(tasks["a"], "one")
+    wait_until(lambda: engine.next_attempt(0.1) is None and engine.messages(), "a report of the first")
     yield engine, tasks["a"], tasks["b"], tasks["c"]
     if engine._running:
         engine.close()
@@ -54,8 +56,7 @@ def endless(tmp_path, monkeypatch, _connected):
 
 
 def test_ray_running_attempt_that_is_cancelled_gives_its_place_to_the_next(endless):
-    engine, forever, short, _ = endless
-    _begin(engine, forever)
+    engine, _, short, _ = endless
     engine.cancel("one")
     engine.submit(short, "two")
     [ended] = _all_of(engine)
@@ -64,7 +65,6 @@ def test_ray_running_attempt_that_is_cancelled_gives_its_place_to_the_next(endle
 
 def test_ray_waiting_attempt_that_is_cancelled_ends_when_it_begins_and_is_never_told(endless):
     engine, forever, short, other = endless
-    _begin(engine, forever)
     engine.submit(forever, "two")
     engine.cancel("two")
     engine.submit(short, "three")
@@ -75,17 +75,11 @@ def test_ray_waiting_attempt_that_is_cancelled_ends_when_it_begins_and_is_never_
 
 
 def test_ray_engine_that_is_closed_leaves_nothing_running_in_a_cluster_of_others(endless):
-    engine, forever, short, _ = endless
-    _begin(engine, forever)
+    engine, _, short, _ = endless
     engine.submit(short, "two")
     assert ray_workers()
     engine.close()
     wait_until(lambda: not ray_workers(), "the end of both")
-
-
-def _begin(engine, forever) -> None:
-    engine.submit(forever, "one")
-    wait_until(lambda: engine.next_attempt(0.1) is None and engine.messages(), "a report of the first")
 
 
 def _all_of(engine) -> list:
@@ -95,3 +89,21 @@ def _all_of(engine) -> list:
         if (attempt := engine.next_attempt(1.0)) is not None:
             ended.append(attempt)
     return ended
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        ("datapipe", "ModuleNotFoundError"),
+        ("datapipe.engine.cluster", "ModuleNotFoundError"),  # an older one
+        ("numba", "UnpicklingError"),  # no lack by itself, but the question is not one of this datapipe
+    ],
+)
+def test_ray_node_without_the_datapipe_of_the_driver_can_say_so(module, told):
+    """The question travels whole: a node that can import nothing of it answers."""
+    from ray import cloudpickle
+
+    script = f"import pickle, sys\nsys.modules[{module!r}] = None\nprint(*pickle.load(sys.stdin.buffer)(b'?', 'n'))"
+    question = cloudpickle.dumps(ray_nodes.question_that_travels())
+    done = subprocess.run([sys.executable, "-c", script], input=question, capture_output=True, check=False)
+    assert done.stdout.decode().startswith(f"it cannot run the datapipe of the driver: {told}: "), done.stderr.decode()

@@ -1,14 +1,17 @@
-"""What follows from ends of attempts, decided without any process."""
+"""What follows from ends of attempts and from outages, decided without any process and with a clock of the test's own."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 
 from datapipe.activity import Activity
+from datapipe.config import load_mixture
 from datapipe.engine import retries as retries_module
-from datapipe.engine.protocol import Failure
+from datapipe.engine.patience import PATIENCE_S, Patience
+from datapipe.engine.protocol import Attempt, Failure
 from datapipe.engine.retries import (
     LEAST_LIMIT_BYTES,
     MOST_CRASHING_DOCUMENTS,
@@ -17,8 +20,12 @@ from datapipe.engine.retries import (
     Retries,
     TaskFailedError,
 )
-from datapipe.errors import UserError
+from datapipe.engine.run import Run, planned
+from datapipe.errors import DatapipeError, UserError
+from datapipe.outages import Outage
 from datapipe.plan.work import MapTask, MergeTask, Task, TrainTask
+from datapipe.watching.state import RunState
+from tests.support import corpora, runs
 
 TASK = MapTask(step="web/read", fingerprint="a" * 64, seed=0)
 TRAIN = TrainTask(step="tokenizer/train", fingerprint="b" * 64, seed=0, eos=None)
@@ -48,16 +55,11 @@ def _crash(*on: int, cause: str = "SIGSEGV", at: Activity | None = None) -> Fail
     return _ended("crash", cause, *on, at=at)
 
 
-def _stall(*on: int, at: Activity | None = None) -> Failure:
-    return _ended("stall", "", *on, at=at)
-
-
 def _kill(*on: int, cause: str = "SIGKILL", at: Activity | None = None) -> Failure:
     return _ended("infrastructure", cause, *on, at=at)
 
 
-def _memory(*on: int, at: Activity | None = None) -> Failure:
-    return _ended("memory", "memory", *on, at=at)
+_stall, _memory = partial(_ended, "stall", ""), partial(_ended, "memory", "memory")
 
 
 def _after(retries: Retries, failures: list[Failure], task: Task = TASK) -> Any:
@@ -105,6 +107,17 @@ def test_run_ends_after_failures_that_another_attempt_cannot_mend(make, on_crash
         retries.add(task, last)
 
 
+def test_task_without_documents_that_crashes_twice_ends_the_run_and_one_that_is_given_back_or_wrong_is_not_counted(make):
+    retries = make("quarantine", max_retries=0)
+    assert retries.add(TRAIN, _ended("node", "")) == ""
+    assert retries.due() == [TRAIN]
+    with pytest.raises(UserError, match="wrong"):
+        retries.add(TRAIN, Failure(kind="user", message="wrong"))
+    assert _after(retries, [_crash(at=READING)], TRAIN) == TRAIN
+    with pytest.raises(TaskFailedError, match="for the second time"):
+        retries.add(TRAIN, _crash(at=READING))
+
+
 @pytest.mark.parametrize(
     ("on_crash", "failures", "suspects", "crashing", "most_docs"),
     [
@@ -134,29 +147,6 @@ def test_next_attempt_takes_care_of_what_failures_have_shown(make, on_crash, fai
     assert care.of("redact.pii").suspects == frozenset()
 
 
-def test_crash_of_a_task_without_documents_ends_the_run_the_second_time(make):
-    retries = make("quarantine")
-    assert _after(retries, [_crash(at=READING)], TRAIN) == TRAIN
-    with pytest.raises(TaskFailedError, match="for the second time"):
-        retries.add(TRAIN, _crash(at=READING))
-
-
-@pytest.mark.parametrize("cause", ["SIGKILL", "OOM"])
-@pytest.mark.parametrize(("memory", "is_told"), [(3_100_000_000, True), (9_000_000_000, False)])
-def test_killed_worker_with_the_same_memory_twice_is_told(make, memory, is_told, cause):
-    retries = make()
-    for used in (3_000_000_000, memory):
-        given = {"cause": cause, "activity": Activity(work="pack"), "memory_bytes": used}
-        text = retries.add(TASK, Failure(kind="infrastructure", message="killed", **given))
-        assert retries.due() == [TASK]
-    assert ("with 3.0 GB" in text) is is_told
-
-
-def test_failure_of_the_user_is_not_retried(make):
-    with pytest.raises(UserError, match="wrong"):
-        make().add(TASK, Failure(kind="user", message="wrong"))
-
-
 def test_task_of_rows_that_takes_too_much_memory_gets_fewer_rows_at_once_and_fails_in_the_end(make):
     retries = make(max_retries=0)
     about = {"step": "d/merge", "fingerprint": "c" * 64, "seed": 0, "stage": None, "table": "rows", "files": ()}
@@ -170,7 +160,130 @@ def test_task_of_rows_that_takes_too_much_memory_gets_fewer_rows_at_once_and_fai
         retries.add(task, _memory())
 
 
-def test_task_that_a_node_gives_back_is_told_by_nobody(make):
-    retries = make(max_retries=0)
-    assert retries.add(TASK, _ended("node", "")) == ""
-    assert retries.due() == [TASK]
+def _full(free_bytes: int = 0) -> Outage:
+    return Outage(where="/data/out", cause="the disk is full", free_bytes=free_bytes)
+
+
+class _Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _lines_until_stop(patience: Patience, clock: _Clock, outage: Outage) -> tuple[list[str], str]:
+    """The lines of attempts that fail at once, and the message of the stop."""
+    lines: list[str] = []
+    while True:
+        try:
+            lines.append(patience.wait(outage))
+        except DatapipeError as error:
+            return lines, str(error)
+        clock.now = patience.resumes_at
+
+
+@pytest.mark.parametrize("outage", [_full(), Outage(where="s3://bucket/out", cause="no answer")])
+def test_outage_without_change_stops_the_run_after_a_minute_or_the_retries_that_the_mixture_allows(outage):
+    clock = _Clock()
+    lines, stop = _lines_until_stop(Patience(21, clock), clock, outage)
+    assert clock.now == pytest.approx(1000 + PATIENCE_S)
+    assert len(set(lines)) == len(lines)
+    assert all(line.startswith(str(outage)) for line in [*lines, stop])
+    for attempts in (1, 3):
+        assert len(_lines_until_stop(Patience(attempts, clock), clock, outage)[0]) == attempts - 1
+
+
+def test_failures_of_other_tasks_during_a_pause_belong_to_the_same_attempt():
+    clock = _Clock()
+    patience = Patience(21, clock)
+    assert patience.wait(_full())
+    resumes_at = patience.resumes_at
+    clock.now += 0.1
+    assert patience.is_waiting
+    assert patience.wait(_full()) == ""
+    assert patience.resumes_at == resumes_at
+    clock.now = resumes_at
+    assert "Attempt 2 of" in patience.wait(_full())
+
+
+@pytest.mark.parametrize("change", ["space", "commit"])
+def test_minute_begins_again_when_space_is_freed_or_a_task_is_committed(change):
+    clock = _Clock()
+    patience = Patience(21, clock)
+    assert "Attempt 1 of" in patience.wait(_full())
+    clock.now += PATIENCE_S - 1
+    if change == "commit":
+        patience.change()
+    outage = _full(10_000_000 if change == "space" else 0)
+    assert "Attempt 1 of" in patience.wait(outage)
+    clock.now += PATIENCE_S - 1
+    assert "Attempt 2 of" in patience.wait(outage)
+    clock.now += 1
+    with pytest.raises(DatapipeError):
+        patience.wait(outage)
+
+
+def test_free_space_that_only_goes_up_and_down_is_no_change():
+    clock = _Clock()
+    patience = Patience(21, clock)
+    patience.wait(_full(9_000_000))
+    for free in (0, 9_100_000, 5_000_000):
+        clock.now = max(patience.resumes_at, clock.now)
+        patience.wait(_full(free))
+    clock.now = 1000 + PATIENCE_S
+    with pytest.raises(DatapipeError):
+        patience.wait(_full(9_000_000))
+
+
+class _Failing:
+    """An engine of two workers, of which every attempt ends in the same way."""
+
+    slots = 2
+
+    def __init__(self, failure: Failure) -> None:
+        self.failure, self.waiting, self.tried = failure, [], []
+
+    def submit(self, task, attempt):
+        self.waiting.append((task, attempt))
+
+    def next_attempt(self, timeout_s):
+        task, attempt = self.waiting.pop(0)
+        self.tried.append(task)
+        return Attempt(task=task, attempt=attempt, failure=self.failure)
+
+    def messages(self):
+        return ()
+
+    def close(self): ...
+
+
+def _mixture(folder, count):
+    corpora.write_jsonl(folder / "web.jsonl", corpora.documents(5, count, exact=0, near=0, short=0))
+    return runs.write_mixture(folder, f"  web:\n    path: {folder}/web.jsonl\n", "stages: [normalize.unicode]")
+
+
+def test_figures_tell_which_store_all_tasks_wait_for_until_the_run_ends(tmp_path):
+    outage = Outage(where="s3://bucket/a.jsonl", cause="no answer: 503 Slow Down")
+    engine, state, seen = _Failing(Failure(kind="infrastructure", message="", outage=outage)), RunState(), []
+
+    class Seen(runs.Watcher):
+        def retried(self, task, failure):
+            seen.append(state.waiting())
+            raise DatapipeError("seen")
+
+    run = Run(load_mixture(_mixture(tmp_path, 20)), lambda root, request: engine, Seen(), figures=state.driver)
+    with pytest.raises(DatapipeError, match="seen"):
+        run.execute()
+    assert seen == [["s3://bucket/a.jsonl: no answer"]]
+    assert state.waiting() == []
+
+
+@pytest.mark.parametrize("kind", ["stall", "crash"])
+def test_work_that_fails_in_every_task_ends_the_run_after_few_attempts_of_many_tasks(tmp_path, kind):
+    mixture = _mixture(tmp_path, 200)
+    failure = Failure(kind=kind, message="ended", cause="SIGSEGV", activity=Activity(work="normalize.unicode: open"))
+    engine, overrides = _Failing(failure), ["execution.split_bytes=4KiB"]
+    assert len(planned(load_mixture(mixture, overrides))[1].pending()) > 4 * engine.slots
+    with pytest.raises(DatapipeError, match="for the second time"):
+        runs.run_mixture(mixture, make_engine=lambda root, request: engine, overrides=overrides)
+    assert len(engine.tried) <= 2 * engine.slots + 1

@@ -1,24 +1,29 @@
-"""Whole runs: what they write, what they do not do again, and what they refuse."""
+"""Whole runs: what they write, do not do again and refuse; the history that they leave, and the kernels that they need."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
 from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from datapipe.config import load_mixture
+from datapipe.config import Mixture, load_mixture
+from datapipe.engine.history import add_node_hours, last_limit, node_hours, read_history, read_mixture
+from datapipe.engine.kernels_used import COMPILED_WHEN_CALLED, kernels_of_run
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
+from datapipe.kernels import kernel_named
 from datapipe.ledger.lock import exclusive
-from datapipe.shards.blocks import SequenceRows
+from datapipe.ledger.names import CLUSTER, LEDGER, RUN
+from datapipe.loader.loader import KERNELS
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import corpora, runs
+from tests.support.ledger_files import stored_records
 
 pytestmark = pytest.mark.medium
 
@@ -41,15 +46,6 @@ def finished(tmp_path_factory, corpus):
     return runs.run_mixture(runs.write_mixture(folder, corpus))
 
 
-def _rows(finished: runs.Finished) -> Iterator[tuple[str, SequenceRows]]:
-    """The split and the rows of each shard."""
-    snapshot, root = finished.snapshot, Root(finished.mixture.output)
-    for entry in snapshot.shards:
-        reader = ShardReader(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
-        yield entry.split, reader.read(np.arange(reader.num_rows))
-        reader.close()
-
-
 def test_run_writes_a_snapshot_that_verifies_and_leaves_no_other_file(finished):
     root = Root(finished.mixture.output)
     assert read_snapshot(root) == finished.snapshot
@@ -60,24 +56,14 @@ def test_run_writes_a_snapshot_that_verifies_and_leaves_no_other_file(finished):
     assert [path for path, _ in root.list_files("work/attempts")] == sorted(output.path for output in outputs)
 
 
-def test_run_report_balances_for_every_source(finished):
-    report = finished.report
-    for entry in (*report["sources"].values(), report["total"]):
-        documents = entry["documents"]
-        assert documents["read"] == documents["kept"] + sum(documents["dropped"].values()) + documents["quarantined"]
-    assert report["sources"]["web"]["documents"]["read"] == 3 * 120 + 2 * 80
-    assert report["sources"]["books"]["documents"]["read"] == 150
-    shards, total = finished.snapshot.shards, report["total"]
-    assert total["tokens"] == sum(shard.tokens for shard in shards)
-    assert total["sequences"] == sum(shard.sequences for shard in shards)
-    assert total["documents"]["kept"] == sum(shard.documents for shard in shards)
-
-
 def test_run_documents_are_in_one_split_and_named_by_files_parquet(finished):
-    known = set(pq.read_table(Root(finished.mixture.output).path("files.parquet")).column("hash").to_pylist())
+    snapshot, root = finished.snapshot, Root(finished.mixture.output)
+    known = set(pq.read_table(root.path("files.parquet")).column("hash").to_pylist())
     keys: dict[str, set[bytes]] = {"train": set(), "validation": set()}
-    for split, rows in _rows(finished):
-        keys[split] |= {bytes(key) for key in rows.keys}
+    for entry in snapshot.shards:
+        reader = ShardReader(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        keys[entry.split] |= {bytes(key) for key in reader.read(np.arange(reader.num_rows)).keys}
+        reader.close()
     assert keys["train"] and keys["validation"]
     assert not keys["train"] & keys["validation"]
     assert {int.from_bytes(key[:8], "big") for key in keys["train"] | keys["validation"]} <= known
@@ -146,7 +132,7 @@ def test_run_past_max_quarantined_fails_and_names_the_source(tmp_path):
     mixture = _of_web(tmp_path, corpora.documents(1, 50))
     with (tmp_path / "web/0.jsonl").open("ab") as file:
         file.write(b"not json\n")
-    with pytest.raises(DatapipeError, match="source 'web': 1 of 51 documents quarantined"):
+    with pytest.raises(DatapipeError, match="source 'web': 1 of 51"):
         _run(mixture)
     assert _run(mixture, "max_quarantined=5%").report["total"]["documents"]["quarantined"] == 1
 
@@ -189,18 +175,13 @@ def test_run_again_restores_what_was_deleted_or_damaged_and_leaves_files_of_othe
     assert verify_snapshot(Root(str(output)), again.snapshot) == []
 
 
-def _flip(path: Path) -> None:
-    """Flips a bit in place, as a failing disk would."""
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    with open(path, "r+b") as file:
-        file.write(content)
-
-
 def test_run_again_names_the_committed_file_that_a_damaged_shard_is_linked_to(tmp_path):
     mixture, output = _of_web(tmp_path, corpora.documents(1, 120)), tmp_path / "out"
     shard = output / _run(mixture).snapshot.shards[0].path
-    _flip(shard)
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    with shard.open("r+b") as file:  # in place, as a failing disk would
+        file.write(content)
     shard.unlink()
     with pytest.raises(DatapipeError, match="its checksum is not the committed one") as failure:
         _run(mixture)
@@ -208,3 +189,88 @@ def test_run_again_names_the_committed_file_that_a_damaged_shard_is_linked_to(tm
     again = _run(mixture)
     assert again.watcher.steps == ["web/pack"]
     assert verify_snapshot(Root(str(output)), again.snapshot) == []
+
+
+_SMALL_TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    corpora.write_jsonl(tmp_path / "web.jsonl", corpora.documents(1, 30))
+    return runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}", "stages: [filter.length]", _SMALL_TAIL)
+
+
+def _as_version_1(root: Root) -> None:
+    """work/ as the first version left it: no version in run.json, records of version 1."""
+    run = json.loads(root.read_bytes(RUN))
+    del run["version"]
+    root.write_atomic(RUN, json.dumps(run).encode())
+    for fingerprint in stored_records(root.url):
+        root.write_atomic(f"{LEDGER}/{fingerprint}.json", b'{"checksum": ""}\n{"version": 1}\n')
+    for path, _ in root.list_files(LEDGER):
+        if path.endswith(".jsonl"):
+            root.delete(path)
+
+
+@pytest.mark.medium
+def test_history_has_the_steps_records_and_files_of_the_last_run(small: Path):
+    finished = runs.run_mixture(small, limit=20, make_engine=runs.InProcess)
+    root = Root(finished.mixture.output)
+    history = read_history(root)
+    assert [(step.id, step.records) for step in history.steps] == [(step.id, step.records) for step in finished.plan.steps]
+    assert [(source, file.path) for source, file, _ in history.files.values()] == [("web", "web.jsonl")]
+    assert last_limit(root) == 20
+
+
+def test_hours_of_nodes_are_summed_over_runs_and_a_damaged_file_counts_as_none(tmp_path: Path):
+    root = Root(str(tmp_path))
+    assert node_hours(root) == 0
+    add_node_hours(root, 1.5)
+    add_node_hours(root, 0.25)
+    assert node_hours(root) == 1.75
+    (tmp_path / CLUSTER).write_text('{"node_hours": null}')
+    assert node_hours(root) == 0
+
+
+def test_mixture_of_an_output_that_is_damaged_is_named_where_it_is(tmp_path: Path):
+    (tmp_path / "mixture.yaml").write_text("name: [damaged\n")
+    with pytest.raises(UserError, match=rf"^{tmp_path}/mixture.yaml:2: "):
+        read_mixture(Root(str(tmp_path)))
+    with pytest.raises(UserError):  # there was no run
+        read_history(Root(str(tmp_path)))
+
+
+@pytest.mark.medium
+def test_output_of_the_version_before_keeps_its_snapshot_and_every_task_runs_again(small: Path):
+    before = runs.run_mixture(small, make_engine=runs.InProcess)
+    root = Root(before.mixture.output)
+    _as_version_1(root)
+    with pytest.raises(UserError, match="version 1"):
+        read_history(root)
+    assert verify_snapshot(root, read_snapshot(root)) == []
+    again = runs.run_mixture(small, make_engine=runs.InProcess)
+    assert again.watcher.steps == before.watcher.steps
+    assert any("another version of datapipe" in line for line in again.watcher.lines)
+    assert again.checksums == before.checksums
+
+
+def test_listed_kernels_exist() -> None:
+    for qualified_name in COMPILED_WHEN_CALLED | set(KERNELS):
+        kernel = kernel_named(qualified_name)
+        assert kernel is not None
+        assert kernel.qualified_name == qualified_name
+
+
+@pytest.mark.parametrize(
+    ("options", "has_json", "has_tokens"),
+    [
+        ({}, False, True),
+        ({"tokenizer": "none"}, False, False),
+        ({"tokenizer": "none", "documents": {"format": "jsonl.zst"}}, True, False),
+    ],
+)
+def test_kernels_of_a_run_follow_from_what_it_writes(options, has_json: bool, has_tokens: bool) -> None:
+    data = {"name": "m", "output": "runs/m", "sources": {"web": {"path": "a.jsonl"}}}
+    names = kernels_of_run(Mixture.model_validate(data | options))
+    assert any(".json_strings:" in name for name in names) == has_json
+    assert any(".tokens.bpe:" in name for name in names) == has_tokens

@@ -1,25 +1,26 @@
-"""The user's tokenizer: where it is read, what is refused before anything runs, and what is told of its special tokens."""
+"""The user's tokenizer, what is refused of it and told of its special tokens; and training of one from files."""
 
 from __future__ import annotations
 
 import io
-import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
+from datapipe.engine.train_tokenizer import LowestHashes, Trained, train_tokenizer_from_files
 from datapipe.errors import UserError
-from datapipe.plan.compile import compile_plan
-from datapipe.report.plan_view import plan_view
+from datapipe.report.funnel import print_training
 from datapipe.storage import Root
-from tests.support import tokenizer_files
-from tests.support.cli_processes import run as run_process
-from tests.support.fake_hub import REPOSITORY, fake_hub
+from datapipe.tokens import Encoder
+from tests.support import corpora, tokenizer_files
+from tests.support.command_line import datapipe
 from tests.support.object_store import object_store
 
 
@@ -42,6 +43,7 @@ def read(folder: Path, content: bytes, config: bytes | None = None, **options: A
 
 UNIGRAM, BYTE_LEVEL = tokenizer_files.unigram, tokenizer_files.byte_level
 ENDS_OTHERWISE = tokenizer_files.config(bos_token={"content": "<s>"}, eos_token="<unk>", add_bos_token=True)
+ENDS_IN_SEP = tokenizer_files.config(eos_token="[SEP]")
 BOTH = {"bos": "<s>", "eos": "</s>"}
 
 
@@ -69,18 +71,11 @@ def test_tokenizer_that_would_begin_or_end_documents_otherwise_is_told(tmp_path,
     assert [fact for fact in noted if fact not in notes] == []
 
 
-def test_tokenizer_that_ends_as_the_post_processor_ends_texts_is_not_told_of_the_end(tmp_path):
-    assert "behind" not in told(read(tmp_path, UNIGRAM(added="<s> $A </s>")))
-
-
-ENDS_IN_SEP = {"tokenizer.json": tokenizer_files.words(), "tokenizer_config.json": tokenizer_files.config(eos_token="[SEP]")}
-
-
 @pytest.mark.parametrize(
     ("files", "path", "cause"),
     [
-        (ENDS_IN_SEP, "", r"\[SEP\]"),
-        ({"tokenizer.json": BYTE_LEVEL(without="qz")}, "", "2 bytes have no token: 0x71 'q', 0x7a 'z'"),
+        ({"tokenizer.json": tokenizer_files.words(), "tokenizer_config.json": ENDS_IN_SEP}, "", r"\[SEP\]"),
+        ({"tokenizer.json": BYTE_LEVEL(without="qz")}, "", "0x71 'q', 0x7a 'z'"),
         ({"spiece.model": b""}, "", "save_pretrained"),
         ({}, "none", "none"),
     ],
@@ -91,15 +86,6 @@ def test_tokenizer_that_cannot_be_used_is_refused_where_it_is_named(tmp_path, fi
         (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=cause):
         prepare(mixture_of(tmp_path, path=f"{tmp_path}/{path}"))
-
-
-def test_plan_shows_the_tokens_around_documents(tmp_path):
-    (tmp_path / "tokenizer.json").write_bytes(UNIGRAM(added="<s> $A"))
-    mixture = mixture_of(tmp_path, path=f"{tmp_path}/", bos="<s>")
-    request = prepare(mixture)
-    shown = io.StringIO()
-    Console(file=shown, width=200).print(plan_view(mixture, request, compile_plan(request, lambda fingerprint: None)))
-    assert "documents begin with '<s>' and end with '</s>'" in shown.getvalue()
 
 
 @pytest.mark.slow
@@ -114,14 +100,83 @@ def test_tokenizer_folder_in_a_store_is_read(tmp_path):
             users_tokenizer(mixture_of(tmp_path, path=f"s3://models/none{query}"))
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    corpora.write_jsonl(folder / "web/a.jsonl.gz", corpora.documents(1, 150))
+    corpora.write_jsonl(folder / "web/b.jsonl.zst", corpora.documents(2, 150))
+    corpora.write_parquet(folder / "books/c.parquet", corpora.documents(3, 150))
+    return folder
+
+
+def train(*inputs: str, sample_bytes: int = 50_000, text_field: str = "text", **options) -> Trained:
+    return train_tokenizer_from_files(
+        inputs,
+        **{"vocab_size": 400, "pattern": "cl100k", "eos": "<|endoftext|>"} | options,
+        sample_bytes=sample_bytes,
+        text_field=text_field,
+        say=lambda line: None,
+    )
+
+
+@pytest.mark.medium
+def test_train_tokenizer_from_files_of_several_formats_in_any_order_measures_each_folder(folder):
+    inputs = [f"{folder}/web/a.jsonl.gz", f"{folder}/web/b.jsonl.zst", f"{folder}/books/c.parquet"]
+    trained, other = train(*inputs), train(*reversed(inputs))
+    assert (trained.content, trained.tokenizer) == (other.content, other.tokenizer)
+    assert Encoder(trained.content).vocab_size == 400
+    assert 40_000 < trained.sample_bytes <= 50_000 < trained.read_bytes
+    assert trained.tokenizer is not None
+    assert list(trained.tokenizer["sources"]) == [f"{folder}/web", f"{folder}/books"]
+    assert all(1 < source["bytes_per_token"] < 10 for source in trained.tokenizer["sources"].values())
+
+
+@pytest.mark.medium
+def test_train_tokenizer_from_files_names_damaged_ones_and_reads_what_there_is(tmp_path):
+    path = corpora.write_jsonl(tmp_path / "a.jsonl.gz", corpora.documents(1, 150))
+    path.write_bytes(path.read_bytes()[:-2000])
+    trained = train(str(path))
+    (damaged,) = trained.unreadable_files
+    assert damaged.path == str(path) and "cut off" in damaged.error
+    assert 0 < trained.read_bytes <= damaged.position
+    printed = io.StringIO()
+    print_training(trained, Console(file=printed, width=80))
+    assert f"{path} cannot be read from {damaged.position:,} on" in printed.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "fact"),
+    [
+        ("mixture.yaml", {}, "datapipe run"),
+        ("nothing-*.jsonl", {}, "nothing-"),
+        ("web/a.jsonl.gz", {"text_field": "content"}, "--text"),
+        ("web/a.jsonl.gz", {"pattern": "gpt3"}, "Did you mean 'gpt2'"),
+    ],
+)
+def test_train_tokenizer_from_files_refuses_in_words(folder, name, options, fact):
+    with pytest.raises(UserError, match=fact):
+        train(f"{folder}/{name}", **options)
+
+
+def test_lowest_hashes_do_not_depend_on_order_and_fit():
+    rng = np.random.default_rng(1)
+    hashes = rng.permutation(400).astype(np.uint64)
+    texts = ["x" * int(length) for length in rng.integers(1, 60, 400)]
+    by_hash = [text for _, text in sorted(zip(hashes.tolist(), texts))]
+    expected = by_hash[: int(np.searchsorted(np.cumsum([len(text) for text in by_hash]), 1000, "right"))]
+    for step in (1, 7, 400):
+        held = LowestHashes(1000)
+        for at in range(0, 400, step):
+            held.add(hashes[at : at + step], pa.array(texts[at : at + step], pa.large_string()))
+        assert held.texts().to_pylist() == expected
+
+
 @pytest.mark.slow
-@pytest.mark.needs("huggingface_hub")
-def test_tokenizer_folder_on_the_hub_is_read(tmp_path):
-    with fake_hub() as hub:
-        hub.commit({"mine/tokenizer.json": UNIGRAM(added="<s> $A"), "mine/tokenizer_config.json": b"{}"})
-        mixture = mixture_of(tmp_path, path=f"hf://datasets/{REPOSITORY}/mine")
-        (tmp_path / "m.yaml").write_text(mixture.resolved_yaml())
-        ours = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home")}
-        done = run_process(["plan", "m.yaml"], cwd=tmp_path, env={**os.environ, **ours})
+def test_cli_tokenizer_train_writes_a_tokenizer_once_and_prints_the_table(folder, tmp_path):
+    command = ["tokenizer", "train", f"{folder}/web/*", "--vocab-size", "300", "--output"]
+    done = datapipe([*command, str(tmp_path / "own.json"), "--sample", "30kB", "--pattern", "llama3", "--eos", "</s>"])
     assert done.returncode == 0, done.stderr
-    assert "puts '<s>' before a text" in " ".join((done.stdout + done.stderr).split())
+    assert Encoder(tmp_path / "own.json").eos_token == "</s>"
+    assert "tokenizer of 300 ids" in " ".join(done.stdout.split())
+    for output in (tmp_path / "own.json", "/proc/own.json"):  # known before the work
+        assert datapipe([*command, str(output)]).returncode == 2

@@ -1,23 +1,25 @@
-"""A digest covers the definitions that the code can reach, and nothing else."""
+"""A digest covers the definitions that code can reach and nothing else; those of installed code are kept on disk."""
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Callable, Mapping
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from datapipe import catalogue
+from datapipe import machine_cache
 from datapipe.errors import DatapipeError
-from datapipe.plan.fingerprint import _RUNNERS as RUNNERS
-from datapipe.source_code.installed import installed_sources
+from datapipe.source_code import installed
+from datapipe.source_code.installed import reached_by_names
 from datapipe.source_code.reach import Folder, Reached, Sources, reach
-from datapipe.stage import Stage
 
 pytestmark = pytest.mark.medium
 
+QUESTION = ("datapipe.tasks.pack:run_pack",)
 ROOT = Path(__file__).resolve().parents[3]
 
 
@@ -34,13 +36,12 @@ def names(digest: Reached) -> set[str]:
     return set(digest.names)
 
 
-# ------------------------------------------------------------------------------------------------ names
+def digest_changes(folder: Path, text: str, before: str, after: str, *roots: str) -> bool:
+    """Whether an edit of a.py changes the digest of these roots."""
+    assert before in text
+    return len({reached(folder, {"a.py": each}, *roots).digest for each in (text, text.replace(before, after))}) == 2
 
-PACKAGE = {
-    "p/__init__.py": "from .x import f\nfrom .y import g\nfrom .x import *\n",
-    "p/x.py": "def f(): return 1\n",
-    "p/y.py": "def g(): return 2\n",
-}
+
 REACHED: dict[str, tuple[dict[str, str], str, set[str]]] = {
     "names, imports and lazy imports": (
         {
@@ -55,8 +56,16 @@ REACHED: dict[str, tuple[dict[str, str], str, set[str]]] = {
         "a:f",
         {"a:f", "a:LIMIT", "b:g", "p.q:h", "c:deep", "c:_own", "e:lazy"},
     ),
-    "a re-exported name": ({**PACKAGE, "a.py": "from p import f\ndef one(): return f()\n"}, "a:one", {"a:one", "p.x:f"}),
-    "a re-exporting package": ({**PACKAGE, "a.py": "import p\ndef two(): return p.f()\n"}, "a:two", {"a:two", "p.x:f"}),
+    "re-exported names": (
+        {
+            "p/__init__.py": "from .x import f\nfrom .y import g\nfrom .x import *\n",
+            "p/x.py": "def f(): return 1\n",
+            "p/y.py": "def g(): return 2\n",
+            "a.py": "import p\nfrom p import f\ndef both(): return f() + p.g()\n",
+        },
+        "a:both",
+        {"a:both", "p.x:f", "p.y:g"},
+    ),
     "a parameter": (
         {
             "a.py": "def words(): return 1\ndef lines(): return 2\n"
@@ -116,8 +125,6 @@ def test_reach_follows_what_code_uses_and_nothing_else(tmp_path: Path, case: str
     assert names(reached(tmp_path, files, root)) == expected
 
 
-# ------------------------------------------------------------------------------------------------ classes
-
 BATCH = """
 class Base:
     def size(self): return self.helper()
@@ -154,22 +161,20 @@ def test_members_count_where_their_name_is_used(tmp_path: Path):
         ("return 4", "return 5", True),
         ("return 5", "return 6", True),
         ("helper(self): return 1", "helper(self): return 2", False),
-        ("unused(self): return 2", "unused(self): return 3", False),
         ("find_words(): return 1", "find_words(): return 2", False),
     ],
 )
 def test_class_counts_with_what_runs_unnamed(tmp_path: Path, before: str, after: str, changes: bool):
-    first = reached(tmp_path, {"a.py": BATCH}, "a:k").digest
-    assert (reached(tmp_path, {"a.py": BATCH.replace(before, after)}, "a:k").digest != first) == changes
+    assert digest_changes(tmp_path, BATCH, before, after, "a:k") == changes
 
 
-# ------------------------------------------------------------------------------------------------ computed look-ups
-
-
-LOOK_UPS = ["getattr(x, name)", "globals()[name]", "eval(name)", "vars(x)[name]", "importlib.import_module(name)"]
-
-
-@pytest.mark.parametrize("call", [*LOOK_UPS, "sys.modules[name]"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        *("getattr(x, name)", "globals()[name]", "eval(name)", "vars(x)[name]"),
+        *("importlib.import_module(name)", "sys.modules[name]"),
+    ],
+)
 def test_undeclared_computed_look_up_is_an_error_with_its_line(tmp_path: Path, call: str):
     text = f"import importlib, sys\ndef f(x, name):\n    return {call}\n"
     with pytest.raises(DatapipeError, match=rf"{re.escape(str(tmp_path))}/a\.py:3: "):
@@ -182,7 +187,7 @@ def test_declared_look_up_reaches_what_it_declares(tmp_path: Path):
     assert names(reached(tmp_path, {"a.py": text.format("()")}, "a:f")) == {"a:f", "a:C"}
     declared = text.format("('.n', 'a:g')")
     assert names(reached(tmp_path, {"a.py": declared}, "a:f")) == {"a:f", "a:C", "a:C.n", "a:g"}
-    with pytest.raises(DatapipeError, match="a:gone is no definition"):
+    with pytest.raises(DatapipeError, match="a:gone"):
         reached(tmp_path, {"a.py": text.format("('a:gone',)")}, "a:f")
 
 
@@ -196,8 +201,6 @@ def test_computed_look_up_of_a_user_covers_their_modules_whole(tmp_path: Path):
     found = names(reached(tmp_path, files, "a:f", is_strict=False))
     assert found == {"a:f", "a:g", "b:C", "b:C.m", "b:h", "c:k"}
 
-
-# ------------------------------------------------------------------------------------------------ the normal form
 
 SAMPLE = '''
 """Module."""
@@ -249,105 +252,7 @@ def test_normal_form_is_the_same_on_every_version_of_python(tmp_path: Path):
     ],
 )
 def test_normal_form_changes_with_what_code_does(tmp_path: Path, before: str, after: str, changes: bool):
-    roots = ("a:C", "a:C.m", "a:C.n")
-    first = reached(tmp_path, {"a.py": SAMPLE}, *roots).digest
-    assert before in SAMPLE
-    assert (reached(tmp_path, {"a.py": SAMPLE.replace(before, after)}, *roots).digest != first) == changes
-
-
-# ------------------------------------------------------------------------------------------------ the real tree
-
-STAGES = {name: catalogue.stage_class(name) for name in catalogue.stage_names()} | {
-    f"read.{name}": found for name, found in catalogue.readers().items()
-}
-
-
-def copy_of(folder: Path, edit: Callable[[str, str], str]) -> Sources:
-    """The sources of datapipe and stages, each file replaced by `edit` of its path and text."""
-    for package in ("datapipe", "stages"):
-        for path in (ROOT / package).rglob("*.py"):
-            name = path.relative_to(ROOT).as_posix()
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_text(edit(name, path.read_text()))
-    return Sources([Folder(folder, frozenset({"datapipe", "stages"}), is_strict=True)])
-
-
-def all_digests(sources: Sources) -> dict[str, str]:
-    """Digests by kind of task, and by stage with its default options."""
-    digests = {kind: reach(sources, sources.definition(runner)).digest for kind, runner in RUNNERS.items()}
-    for name, found in STAGES.items():
-        classes = [f"{one.__module__}:{one.__qualname__}" for one in found.__mro__ if issubclass(one, Stage)]
-        roots = [one for identity in classes for one in sources.definition(identity)]
-        members = [member for one in roots for member in one.members]
-        digests[name] = reach(sources, [*roots, *members], found.model_construct().segmentations()).digest
-    return digests
-
-
-def without_prose(text: str) -> str:
-    """The file with longer docstrings and more comments, so that every line moves."""
-    nodes = list(ast.walk(ast.parse(text)))
-    strings = [node for node in nodes if isinstance(node, (ast.Constant, ast.JoinedStr))]
-    inside = {line for node in strings for line in range(node.lineno, node.end_lineno or 0)}
-    lines = [
-        f"{line}  # a remark" if line.strip() and number not in inside else line
-        for number, line in enumerate(text.splitlines(), start=1)
-    ]
-    docstrings = [
-        node.body[0].value
-        for node in nodes
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.Module)) and ast.get_docstring(node) is not None
-    ]  # type: ignore[attr-defined]
-    for string in sorted(docstrings, key=lambda node: -node.lineno):
-        lines[string.lineno - 1 : string.end_lineno] = [" " * string.col_offset + '"""Other words."""', "", "# more"]
-    return "\n".join(["# a remark", *lines])
-
-
-def with_edit(text: str, function: str) -> str:
-    """The file with one more statement in a function."""
-    (node,) = (one for one in ast.walk(ast.parse(text)) if isinstance(one, ast.FunctionDef) and one.name == function)
-    lines, first = text.splitlines(), node.body[-1]
-    lines.insert(first.lineno - 1, " " * first.col_offset + "_edited = 1")
-    return "\n".join(lines)
-
-
-@pytest.fixture(scope="module")
-def digests() -> dict[str, str]:
-    return all_digests(installed_sources())
-
-
-@pytest.mark.slow
-def test_prose_anywhere_changes_no_digest(tmp_path: Path, digests: dict[str, str]):
-    described = re.compile(r'description=(["\'])')
-    edited = copy_of(tmp_path, lambda _, text: described.sub(r"description=\1Other words. ", without_prose(text)))
-    assert all_digests(edited) == digests
-
-
-EDITS = [
-    {
-        ("datapipe/kernels/redact/tokens.py", "pem_stop"): {"redact.secrets"},
-        ("datapipe/kernels/text/english_words.py", "cut_words"): {"filter.fineweb_quality"},
-        ("datapipe/kernels/filters/repetition.py", "measure_ngrams"): {"filter.gopher_repetition"},
-        ("datapipe/tokens/packing.py", "assemble"): {"pack"},
-        ("datapipe/report/funnel.py", "funnel"): set(),
-    },
-    {
-        ("datapipe/kernels/filters/repetition.py", "measure_units"): {"filter.gopher_repetition", "filter.fineweb_quality"},
-        ("datapipe/tasks/contract/guard.py", "run"): {"map"},
-        ("stages/filter/length.py", "process"): {"filter.length"},
-    },
-]
-"""Functions, and the stages and kinds of task that use each; of the edits that are made at once, each is used by others."""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("number", range(len(EDITS)))
-def test_edits_change_what_uses_them_and_nothing_else(tmp_path: Path, digests: dict[str, str], number: int):
-    functions = dict(list(EDITS[number]))  # of each file
-    edited = all_digests(copy_of(tmp_path, lambda name, text: with_edit(text, functions[name]) if name in functions else text))
-    assert {name for name in digests if digests[name] != edited[name]} == set().union(*EDITS[number].values())
-
-
-# ------------------------------------------------------------------------------------------------ what a name means
+    assert digest_changes(tmp_path, SAMPLE, before, after, "a:C", "a:C.m", "a:C.n") == changes
 
 
 CHECKS = "import typing\nL = []\nif typing.TYPE_CHECKING: pass\nelse: L.append({})\n"
@@ -373,3 +278,82 @@ def test_edit_of_what_a_name_means_changes_the_digest(tmp_path: Path, meaning: s
         for number, text in enumerate(texts)
     )
     assert first.digest != second.digest
+
+
+QUESTION = ("datapipe.tasks.pack:run_pack",)
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the machine."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    _forget()
+    yield tmp_path / "datapipe" / "source_code"
+    _forget()
+
+
+def _forget() -> None:
+    reached_by_names.cache_clear()
+    installed.source_digest.cache_clear()
+
+
+@pytest.mark.medium
+def test_answer_is_kept_and_read_without_an_analysis(kept: Path, monkeypatch: pytest.MonkeyPatch):
+    first = reached_by_names(QUESTION)
+    (path,) = kept.glob("*/*.bin")
+    content = path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(installed, "reach", None)
+        _forget()
+        assert reached_by_names(QUESTION) == first
+    assert "datapipe.tasks.pack:run_pack" in first.names
+    assert first.kernels < first.names
+    path.write_bytes(content[:60] + bytes([content[60] ^ 1]) + content[61:])
+    _forget()
+    assert reached_by_names(QUESTION) == first
+    assert path.read_bytes() == content
+    question = ("datapipe.tasks.map:run_map",)
+    assert reached_by_names(question, ("words",)).names > reached_by_names(question).names
+    assert len(list(kept.glob("*/*.bin"))) == 3
+
+
+@pytest.mark.medium
+def test_cache_that_cannot_be_written_is_done_without(kept: Path):
+    kept.parent.parent.joinpath("datapipe").write_text("a file where the folder should be")
+    assert reached_by_names(QUESTION).names
+
+
+@pytest.mark.slow
+def test_edit_of_any_file_asks_again_and_changes_what_it_must(tmp_path: Path):
+    for package in ("datapipe", "stages"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+
+    def digest() -> str:
+        code = f"from datapipe.source_code.installed import reached_by_names as r; print(r({QUESTION!r}).digest)"
+        environment = {"PYTHONPATH": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache"), "PATH": "/usr/bin:/bin"}
+        return subprocess.run(
+            [sys.executable, "-c", code], env=environment, cwd=tmp_path, check=True, capture_output=True, text=True
+        ).stdout
+
+    before = digest()
+    pack = tmp_path / "datapipe/tasks/pack.py"
+    text = pack.read_text()
+    pack.write_text(f"# a comment\n{text}")
+    assert digest() == before
+    pack.write_text(text.replace("def run_pack(", "def run_pack(unused=1, *, ", 1))
+    assert digest() != before
+    pack.write_text(text)
+    assert digest() == before
+    assert len(list((tmp_path / "cache/datapipe/source_code").glob("*"))) == 3
+
+
+def test_unused_files_are_deleted_and_used_ones_marked(tmp_path: Path):
+    path = tmp_path / "answer.bin"
+    machine_cache.write_checked(path, b"data")
+    stat = path.stat()
+    machine_cache.remove_older(path, stat.st_mtime - 1)
+    assert machine_cache.read_checked(path) == b"data"
+    machine_cache.remove_older(path, stat.st_mtime + 1)
+    assert machine_cache.read_checked(path) is None
+    assert list(tmp_path.iterdir()) == []

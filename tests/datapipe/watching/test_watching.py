@@ -130,11 +130,6 @@ def test_no_sum_falls_while_a_new_plan_is_read() -> None:
     assert seen == [30, 30, 30]
     assert state.sums.documents == {("web", "read"): 30, ("web", "kept"): 21, ("web", "dropped"): 0, ("web", "quarantined"): 0}
     assert state.sums.task_seconds["map"].total == 6.0
-
-
-def test_a_step_knows_its_slowest_task() -> None:
-    state = RunState()
-    state.planned(_plan(RECORDS))
     step = state.steps["web/read"]
     assert (step.slowest_s, step.slowest, step.seconds) == (3.0, RECORDS[2].fingerprint[:12], 6.0)
 
@@ -153,7 +148,6 @@ def _running(committed: int, seconds: float, *running_s: float) -> StepProgress:
 
 WAITING = StepProgress(planned=None, estimate=_estimate(50.0))
 TRAINING = StepProgress(planned=None, estimate=_estimate(50.0), is_alone=True)
-LATE = StepProgress(planned=1, running_s=(20.0,), estimate=_estimate(2.0))
 
 
 @pytest.mark.parametrize(
@@ -186,14 +180,6 @@ def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are
     assert time_left([StepProgress(planned=5, estimate=estimate)], 2) is None
 
 
-def test_time_left_in_words_is_told_once_it_is_known_and_above_a_second() -> None:
-    assert time_left([READING], 0) is None
-    assert str(TimeLeft(seconds=250.0)) == "about 4:10 left"
-    assert str(TimeLeft(seconds=4000.0, is_least=True)) == "at least 1:06:40 left"
-    assert str(TimeLeft(seconds=0.4)) == str(time_left([LATE], 2)) == ""
-    assert str(time_left([LATE, WAITING], 1)) == "at least 0:50 left"
-
-
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
 NAME = re.compile(r"datapipe_run_\w+")
@@ -206,28 +192,17 @@ def _names() -> set[str]:
     return {family.name + ("_total" if family.type == "counter" else "") for family in families}
 
 
-def _expressions() -> list[str]:
-    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
-    assert len(panels) <= 15
-    assert all(panel["title"] for panel in panels)
-    rules = [rule for group in YAML(typ="safe").load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
-    return [target["expr"] for panel in panels for target in panel["targets"]] + [rule["expr"] for rule in rules]
-
-
-def test_every_expression_of_the_dashboard_and_the_alerts_names_figures_that_exist() -> None:
+def test_every_expression_of_the_dashboard_and_the_alerts_and_the_readme_name_the_figures_that_exist() -> None:
     known = _names()
-    named = {name for expression in _expressions() for name in NAME.findall(expression)}
-    histograms = {name.removesuffix("_bucket") for name in named if name.endswith("_bucket")}
-    named = {name for name in named if not name.endswith("_bucket")} | histograms
+    panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
+    rules = [rule for group in YAML(typ="safe").load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+    expressions = [target["expr"] for panel in panels for target in panel["targets"]] + [rule["expr"] for rule in rules]
+    named = {name.removesuffix("_bucket") for expression in expressions for name in NAME.findall(expression)}
     assert named <= known
     assert known - named <= {
         f"datapipe_run_{name}" for name in ("info", "commit_records", "published_total", "looked_timestamp_seconds")
     }
-
-
-def test_readme_lists_every_figure() -> None:
-    text = (ROOT / "datapipe/watching/README.md").read_text(encoding="utf-8")
-    assert set(NAME.findall(text)) == _names()
+    assert set(NAME.findall((ROOT / "datapipe/watching/README.md").read_text(encoding="utf-8"))) == known
 
 
 def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[str, Any]:
@@ -238,8 +213,8 @@ def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[st
     return {**who, **counts, **rest, **facts}
 
 
-def _watched(*looks: dict[str, Any] | OSError, terminal: bool = False) -> tuple[int, str]:
-    """The exit status, and what was printed."""
+def _watched(*looks: dict[str, Any] | OSError, terminal: bool = False) -> tuple[int, list[str]]:
+    """The exit status, and the lines that were printed."""
     stream, waiting = io.StringIO(), iter(looks)
 
     def read() -> dict[str, Any]:
@@ -250,7 +225,7 @@ def _watched(*looks: dict[str, Any] | OSError, terminal: bool = False) -> tuple[
 
     status = watch(read, "out", 2.0, Console(file=stream, force_terminal=terminal, width=100), lambda seconds: None)
     assert next(waiting, None) is None
-    return status, stream.getvalue()
+    return status, stream.getvalue().splitlines()
 
 
 def test_on_a_pipe_a_line_is_printed_when_something_changed_and_the_exit_status_is_that_of_the_run() -> None:
@@ -258,33 +233,24 @@ def test_on_a_pipe_a_line_is_printed_when_something_changed_and_the_exit_status_
     looks = (_status(), _status(seconds_left=60.0), _status(committed=1), failing, _status("stopped", exit_status=130))
     status, printed = _watched(*looks)
     assert status == 130
-    assert printed.splitlines() == [
-        "out: 0 of 1 step done; web: read 0/4; about 1:05 left",
-        "out: 0 of 1 step done; web: read 1/4; about 1:05 left",
-        "out: 0 of 1 step done; web: read 1/4; 2 failed attempts",
-        "out: stopped. Run the same command again to go on",
-    ]
+    facts = ["0/4; about 1:05 left", "1/4; about 1:05 left", "2 failed attempts", "stopped"]
+    assert [fact in line for fact, line in zip(facts, printed, strict=True)] == [True] * 4
 
 
-def test_on_a_terminal_the_screen_is_shown_to_its_end() -> None:
-    status, printed = _watched(_status(), _status("finished", exit_status=0), terminal=True)
-    assert status == 0
-    assert "0 running in 2 slots; 0 tasks in the queue" in printed
-    assert "out: finished" in printed
+FINISHED = _status("finished", exit_status=0)
 
 
-def test_a_run_that_ends_between_two_files_is_not_killed_and_one_that_nobody_holds_is() -> None:
-    finished = _status("finished", exit_status=0)
-    assert _watched(_status(), _status("killed"), finished) == (
-        0,
-        "out: 0 of 1 step done; web: read 0/4; about 1:05 left\nout: finished\n",
-    )
-    status, printed = _watched(_status("killed"), _status("killed"))
-    assert status == 3
-    assert "killed: process 7 on here is gone without a word" in printed
-
-
-def test_a_store_that_does_not_answer_is_told_and_asked_again() -> None:
-    status, printed = _watched(TimeoutError("timed out"), _status("failed", exit_status=1))
-    assert status == 1
-    assert printed.splitlines() == ["out: cannot be read now: timed out", "out: failed: failed"]
+@pytest.mark.parametrize(
+    ("looks", "status", "facts"),
+    [
+        ((_status(), _status("killed"), FINISHED), 0, ["about 1:05 left", "finished"]),  # it ended between two files
+        ((_status("killed"), _status("killed")), 3, ["process 7 on here is gone"]),
+        ((TimeoutError("timed out"), _status("failed", exit_status=1)), 1, ["timed out", "failed"]),  # asked again
+    ],
+)
+def test_exit_status_of_a_watched_run_that_ends_is_killed_or_cannot_be_read(looks, status: int, facts: list[str]) -> None:
+    found, printed = _watched(*looks)
+    assert found == status
+    assert [fact in line for fact, line in zip(facts, printed, strict=True)] == [True] * len(facts)
+    found, printed = _watched(*looks, terminal=True)
+    assert (found, facts[-1] in " ".join(printed)) == (status, True)

@@ -11,12 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.config import load_mixture
 from datapipe.engine.cluster import arrival
 from datapipe.engine.cluster.arrival import (
-    INPUTS_OF_STORE,
     Expectation,
-    first_inputs,
     lacks_here,
     other_versions,
     versions_here,
@@ -25,13 +22,11 @@ from datapipe.engine.cluster.modules import install_modules, module_sources
 from datapipe.engine.cluster.nodes import ASK_AGAIN_S, NOTICE_S, SLOW_S, Node, Nodes
 from datapipe.engine.cluster.on_node import Order, opened, run_attempt
 from datapipe.engine.cluster.placement import lack_of
-from datapipe.engine.prepare import prepare
 from datapipe.engine.workers import supervisor
 from datapipe.engine.workers.limits import NO_LIMITS
 from datapipe.errors import UserError
 from datapipe.plan.outputs import TableFile
 from datapipe.storage import Root
-from tests.support import corpora, runs
 from tests.support.empty_tasks import sample
 
 NODE = "n" * 56
@@ -95,15 +90,6 @@ def test_node_on_which_nothing_can_be_written_says_so(expected, monkeypatch, own
     monkeypatch.setattr(owner, name, value)
     [lack] = lacks_here(expected, NODE)
     assert told in lack
-
-
-def test_few_inputs_of_a_disk_are_looked_at(tmp_path):
-    names = [f"s{number}" for number in range(INPUTS_OF_STORE + 2)]
-    for name in names:
-        corpora.write_jsonl(tmp_path / f"{name}/a.jsonl", [{"text": "a text"}])
-    sources = "\n".join(f"  {name}:\n    path: {tmp_path}/{name}/*.jsonl" for name in names)
-    request = prepare(load_mixture(runs.write_mixture(tmp_path, sources, "stages: [normalize.unicode]")))
-    assert len(first_inputs(request)) == INPUTS_OF_STORE
 
 
 def test_task_on_a_node_that_lacks_something_comes_back_with_that_and_a_report_before(expected, tmp_path, monkeypatch):

@@ -97,18 +97,6 @@ def test_worker_that_is_ended_by_a_signal_says_which(worker, number, kind, cause
     assert f"ended by {cause}. It was at: starting" in failure.message
 
 
-@pytest.mark.slow
-def test_worker_that_is_stopped_is_seen_so_and_ended(worker, monkeypatch):
-    monkeypatch.setattr(process_module, "LONGEST_STEP_S", 1.0)
-    wait_until(lambda: worker.next_attempt(0.1) is None and worker.is_ready, "the start of the worker")
-    os.kill(worker.process.pid, signal.SIGSTOP)
-    worker.give(sample(), "one")
-    failure = _end(lambda: worker.watch(Limits(stall_s=1.5))).failure
-    assert failure is not None
-    assert (failure.kind, "SIGSTOP" in failure.message) == ("infrastructure", True)
-    assert worker.process.poll() == -signal.SIGKILL
-
-
 @pytest.mark.medium
 def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(worker, monkeypatch):
     now = [1000.0]

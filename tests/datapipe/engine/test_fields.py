@@ -354,12 +354,6 @@ def test_plan_refuses_stages_that_would_lack_a_text_or_a_page(html_pages: Path, 
     assert [fact for fact in facts if fact not in str(caught.value)] == []
 
 
-@pytest.mark.parametrize(("options", "is_told"), [("{}", True), ("{phone_regions: [GB]}", False), ("{kinds: [email]}", False)])
-def test_plan_tells_of_phones_in_pages_that_do_not_keep_their_url(html_pages: Path, options: str, is_told: bool) -> None:
-    request = prepare(load_mixture(_of_pages(html_pages, f"own_pages:Extract, {{redact.pii: {options}}}")))
-    assert [warning.kind for warning in request.warnings] == ["without_url"] * is_told
-
-
 @pytest.mark.parametrize(
     ("stages", "cause"), [("own_pages:Forgets", "no column 'text'"), ("own_pages:Reads, own_pages:Extract", "no text yet")]
 )

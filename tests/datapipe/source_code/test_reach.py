@@ -66,18 +66,14 @@ REACHED: dict[str, tuple[dict[str, str], str, set[str]]] = {
         "a:both",
         {"a:both", "p.x:f", "p.y:g"},
     ),
-    "a parameter": (
+    "parameters and names of comprehensions": (
         {
             "a.py": "def words(): return 1\ndef lines(): return 2\n"
-            "def f(words):\n    lines = words\n    return [lines for lines in lines]\n"
+            "def f(words):\n    lines = words\n    return [lines for lines in lines], [other for other in words], other()\n"
+            "def other(): return 3\n"
         },
         "a:f",
-        {"a:f"},
-    ),
-    "a name of a comprehension": (
-        {"b.py": "def words(): return 1\ndef f(x):\n    return [words for words in x], words()\n"},
-        "b:f",
-        {"b:f", "b:words"},
+        {"a:f", "a:other"},
     ),
     "names that are assigned": (
         {

@@ -188,7 +188,8 @@ def test_columns_of_earlier_stages_exist(folder: Path, monkeypatch: pytest.Monke
 
 def test_run_where_a_field_that_decides_is_null_in_every_document_stops_unless_there_is_a_limit(tmp_path: Path) -> None:
     _write(tmp_path / "in/a.jsonl", _rows(60, doi=None))
-    [told] = [warning for warning in _run(tmp_path, "keep: [ulr]").report["warnings"] if "field" in warning]
+    unused = _run(tmp_path, "keep: [ulr]", output=tmp_path / "unused").report
+    [told] = [warning for warning in unused["warnings"] if "field" in warning]
     assert (told["kind"], told["source"], told["field"]) == ("null_field", "web", "ulr")
     with pytest.raises(UserError, match=r"'doi' is null in every document.* dedup.exact \(field\) decides by it"):
         _run(tmp_path, "keep: [doi, url]", _BY_DOI)

@@ -16,7 +16,6 @@ from datapipe.errors import UnsplittableInputError
 from datapipe.stage import FieldNames, InputFile, Reader, Split
 from datapipe.storage import open_input
 from stages.read.arc import Arc
-from stages.read.parquet import Parquet
 from tests.support.reader_formats import FORMATS, LFS_POINTER, Format
 from tests.support.reader_results import ReadResult, broken_storage, read_file, read_splits
 
@@ -126,8 +125,6 @@ def _check_beginning(form: Format, found: ReadResult, texts: list[str]) -> None:
 def test_reader_of_a_flipped_byte_loses_nothing_in_silence(tmp_path: Path, name: str, most: int) -> None:
     form = FORMATS[name]
     content, reader, rng = form.write(TEXTS), form.reader(), random.Random(7)
-    if form.reader is Parquet:
-        most = 20  # TODO(parquet-abort): pyarrow ends the process for some flips of a footer; open such files in another one
     whole = read_file(reader, form.file(tmp_path, content), FIELDS)
     for place in _sampled(range(len(content)), most):
         changed = bytearray(content)

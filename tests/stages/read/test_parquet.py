@@ -13,6 +13,7 @@ import pytest
 from datapipe.stage import FieldNames, InputFile, Split
 from datapipe.storage import open_input
 from stages.read.parquet import Parquet
+from tests.support.reader_formats import parquet
 from tests.support.reader_results import input_file, read_file, read_splits
 
 
@@ -74,3 +75,14 @@ def test_parquet_flipped_bit_in_a_page_of_known_checksum_is_found(tmp_path: Path
     file = input_file(path, stored.replace(b"some text", b"some tent", 1), reader=Parquet())
     found = read_file(Parquet(), file)
     assert (found.documents, found.rejected_places) == ([], [0])
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_parquet_footer_whose_parts_contradict_each_other_is_damage(tmp_path: Path, compression: str) -> None:
+    """One flipped bit. pyarrow ends the process where it is asked for the description of a column of this file."""
+    content = parquet(["a first text", "second", "third"], compression=compression)
+    optional, unknown = b"\x25\x02\x18\x04text", b"\x25\x12\x18\x04text"
+    assert content.count(optional) == 1
+    file = input_file(tmp_path / "a.parquet", content.replace(optional, unknown), reader=Parquet())
+    found = read_splits(Parquet(), Parquet().cut(file, 1))
+    assert (found.documents, found.rejected_places, found.is_damage) == ([], [0, 2], [True, True])

@@ -54,7 +54,7 @@ class Format:
             short is known to be.
         has_checksums: whether content that is changed is known to be.
         hides_damage: whether a text may be cut short in silence where the file ends, or be joined with the next one.
-        empty_bytes: a file that ends within so many bytes is read as one that holds nothing.
+        empty_bytes: a file of exactly so many bytes holds nothing; -1 for none.
         is_one_document: whether all texts of a file are one document.
         limit: the option for the size of a document.
     """
@@ -206,7 +206,7 @@ def _archive(reader: Callable[..., Reader], ending: str, records: Callable[[Text
         borders="none" if is_plain and reader is Arc else "bytes",
         slack=None if "one" in packing else 4 if is_plain else 0,
         has_checksums="gzip" in packing,
-        empty_bytes=len(pack([])) if "dictionary" in packing else 0,
+        empty_bytes=0 if is_plain else len(pack([])) or -1,
         limit="max_record_bytes",
     )
 

@@ -190,7 +190,7 @@ def members(stream: pa.NativeFile, compression: str | None, beginning: Beginning
     Args:
         compression: "gzip", "zstd", "lz4"; None for a plain file, which is one member.
 
-    Raises BrokenStreamError for a file of another format.
+    Raises BrokenStreamError for a file of another format, an empty one, and one that ends within its dictionary.
     """
     raw, formats = _opened(stream, compression, beginning)
     raw.seek(start or formats.start)
@@ -201,7 +201,7 @@ def members_of_range(stream: pa.NativeFile, compression: str, beginning: Beginni
     """The members of a compressed archive that begin in the range [start, stop) of its stored bytes, as `members` has them.
 
     Raises:
-        BrokenStreamError: the file is of another format.
+        BrokenStreamError: as for `members`.
         UnsplittableInputError: behind the last member, the next range would begin where no member does.
     """
     raw, formats = _opened(stream, compression, beginning, stop)
@@ -220,6 +220,8 @@ def _opened(
     stream: pa.NativeFile, compression: str | None, beginning: Beginning, stop: int | None = None
 ) -> tuple[_Raw, _Format]:
     head = stream.read_at(_HEAD_BYTES, 0)
+    if compression is not None and not head:
+        raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
     check_format(head, compression)
     dictionary, start = _dictionary(stream) if compression == "zstd" and head.startswith(_DICTIONARY) else (b"", 0)
     return _Raw(stream, stop), _Format(compression, beginning, dictionary, start)
@@ -317,8 +319,11 @@ def _zstd(dictionary: bytes) -> Any:
 def _dictionary(stream: pa.NativeFile) -> tuple[bytes, int]:
     """The dictionary in the first frame of a Zstandard file, and where the frame ends."""
     start = len(_DICTIONARY) + 4
-    num_bytes = int.from_bytes(stream.read_at(4, len(_DICTIONARY)), "little")
+    size = stream.read_at(4, len(_DICTIONARY))
+    num_bytes = int.from_bytes(size, "little")
     content = stream.read_at(min(num_bytes, _MOST_DICTIONARY_BYTES + 1), start)
+    if len(size) < 4 or len(content) < min(num_bytes, _MOST_DICTIONARY_BYTES + 1):
+        raise BrokenStreamError("the zstd archive is cut off: the file ends within the dictionary at its beginning")
     if content.startswith(MAGIC["zstd"]) and len(content) <= _MOST_DICTIONARY_BYTES:
         content = _unpacked_dictionary(content)
     if len(content) > _MOST_DICTIONARY_BYTES:

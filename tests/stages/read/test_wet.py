@@ -113,6 +113,18 @@ def test_wet_file_without_records_is_damage(tmp_path: Path, ending: str) -> None
     assert rejected(batches) and all(item.is_file_damage for item in rejected(batches))
 
 
+_DICTIONARY = b"\x5d\x2a\x4d\x18" + (100).to_bytes(4, "little") + b"x" * 100
+
+
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [(".gz", b""), (".zst", b""), (".lz4", b""), *((".zst", _DICTIONARY[:size]) for size in (3, 4, 7, 8, 107))],
+)
+def test_wet_archive_that_is_empty_or_ends_within_its_dictionary_is_damage(tmp_path: Path, ending: str, content: bytes) -> None:
+    [item] = rejected(read(file_of(tmp_path, content, ending)))
+    assert item.is_file_damage and item.position == 0
+
+
 def test_wet_text_that_is_not_utf8_is_told_at_its_byte(tmp_path: Path) -> None:
     parts = [*wet(["before"]), warc_record("conversion", b"caf\xe9", 1), warc_record("conversion", b"behind", 2)]
     batches = read(file_of(tmp_path, b"".join(map(gzip.compress, parts)), ".gz"))

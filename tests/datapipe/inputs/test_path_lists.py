@@ -113,15 +113,6 @@ def test_list_missing_file_is_named_with_its_line(folder: Path) -> None:
     assert "leaves out all" in _refused(f"@{folder}/list.txt", exclude=(f"{folder}/**",))
 
 
-def test_list_files_are_noted_as_their_facts_come(folder: Path) -> None:
-    (folder / "list.txt").write_text("a.txt\nb.txt\n")
-    numbers: list[int] = []
-    notes = Notes(on_file=lambda: numbers.append(len(numbers)))
-    patterns = [f"@{folder}/list.txt", f"{folder}/deep/*.txt"]
-    discover("web", patterns, lambda path: Text(), "stat", WHERE, notes=notes)
-    assert numbers == [0, 1, 2]
-
-
 def test_list_file_named_again_is_told_and_read_once(folder: Path) -> None:
     (folder / "list.txt").write_text("a.txt\nb.txt\n./a.txt\n")
     twice: list[str] = []
@@ -148,9 +139,6 @@ def test_list_that_is_none_is_refused(folder: Path, content: bytes, error: str) 
 def test_list_that_is_not_there_is_told(folder: Path) -> None:
     assert "cannot read the list" in _refused(f"@{folder}/none.txt")
     assert "cannot read the list" in _refused(f"@{folder}")
-
-
-# ------------------------------------------------------------------------------------------------ servers and stores
 
 
 def test_list_of_a_web_server_names_files_below_it_or_elsewhere(folder: Path) -> None:
@@ -222,9 +210,6 @@ def test_list_signed_urls_are_masked_in_errors() -> None:
         error = _refused("@" + server.url("/list"))
         assert "/a.txt" in error
         assert "abcdef12345" not in error
-
-
-# ------------------------------------------------------------------------------------------------ plans
 
 
 @settings(deadline=None, max_examples=30)

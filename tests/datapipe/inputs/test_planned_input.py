@@ -211,9 +211,6 @@ def test_input_that_is_cut_short_fails_a_run_of_local_workers(tmp_path: Path, na
     assert (watcher.records, watcher.retries) == ([], [])
 
 
-# ------------------------------------------------------------------------------------------------ while it is read
-
-
 def _planned(pattern: str) -> InputFile:
     ((file, _),) = discover("web", [pattern], lambda path: Jsonl(), "stat", "here")
     return file

@@ -78,9 +78,6 @@ def _process(function: Any, batch: DocumentBatch) -> Any:
     return checked_filter(function_stage("own_module", "own", function)(), batch)
 
 
-# ------------------------------------------------------------------------------------------------ what it gets and returns
-
-
 def test_function_gets_text_id_and_columns_as_python_values_and_only_decides():
     seen: list[dict[str, Any]] = []
 
@@ -154,8 +151,6 @@ def test_function_that_returns_or_does_the_wrong_thing_breaks_the_contract(funct
     assert expected in str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------ options
-
 OPTIONS = """
 def matches(
     record,
@@ -189,20 +184,6 @@ def test_function_parameters_are_options(own: Path):
         assert _refusal({"own_functions:matches": options}).startswith(f"own_functions:matches.{said}")
 
 
-def test_function_is_described_with_its_options_and_cost(own: Path):
-    _write(own, OPTIONS)
-    description = catalogue.describe("own_functions:matches")
-    assert description.kind == "function, a Python call for each document"
-    assert description.summary == "Keeps documents with some words."
-    assert [(option.name, option.type, option.default) for option in description.options[1:]] == [
-        ("least", "whole number", "required"),
-        ("words", "list of text", '["spam"]'),
-        ("unit", "word | line", '"word"'),
-        ("anything", "anything", "null"),
-    ]
-    assert _built({"own_functions:matches": {"least": 1}}).notes() == ("a Python call for each document",)
-
-
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
@@ -233,8 +214,6 @@ def test_function_that_cannot_be_a_stage_is_refused_with_its_name(code: str, exp
 def test_function_of_the_program_itself_is_refused():
     assert _refusal("__main__:f").startswith("__main__:f: no worker can import __main__")
 
-
-# ------------------------------------------------------------------------------------------------ the code that counts
 
 CODE = """
 LIMIT = 3
@@ -276,8 +255,6 @@ def test_function_that_is_imported_from_another_file_is_covered(own: Path):
     _write(own, CODE.replace("LIMIT = 3", "LIMIT = 4"))
     assert catalogue.code_digest(_built("own_recipe:keep")) != before
 
-
-# ------------------------------------------------------------------------------------------------ runs
 
 RUN = """
 def longer(record, least: int = 10):

@@ -24,9 +24,6 @@ def _read(folder: Path, content: bytes, fields: FieldNames | None = None, name: 
     return read_file(Csv.model_validate(options), input_file(folder / name, content), fields)
 
 
-# ------------------------------------------------------------------------------------------------ Python's csv module as oracle
-
-
 def _parsed(text: str, delimiter: str, quote: str) -> list[list[str]]:
     quoting = {"quoting": csv.QUOTE_NONE} if quote == "none" else {"quotechar": quote}
     return [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, **quoting) if row]  # type: ignore[arg-type]
@@ -92,9 +89,6 @@ def test_csv_what_pythons_csv_module_writes_is_read_back_value_by_value(
         assert Csv().read_document(file, position, FieldNames(), open_input) == text
 
 
-# ------------------------------------------------------------------------------------------------ plain facts
-
-
 def test_csv_positions_are_the_bytes_where_rows_begin(tmp_path: Path) -> None:
     found = _read(tmp_path, b'\xef\xbb\xbfid,text\r\n1,"a\r\nb"\r\n\r\n2,c\n,""\n')
     assert found.documents == [(12, "a\r\nb", "1"), (24, "c", "2"), (28, "", None)]
@@ -149,9 +143,6 @@ def test_csv_huge_value_is_one_document(tmp_path: Path) -> None:
     assert _read(tmp_path, f'id,text\n1,"{value.replace(chr(34), chr(34) * 2)}"\n2,b\n'.encode()).texts == [value, "b"]
 
 
-# ------------------------------------------------------------------------------------------------ damaged files
-
-
 @pytest.mark.parametrize(
     ("content", "position", "error"),
     [
@@ -175,9 +166,6 @@ def test_csv_damage_of_a_file_is_told_once(tmp_path: Path, content: bytes, posit
 def test_csv_duplicate_columns_that_nothing_reads_are_no_damage(tmp_path: Path) -> None:
     found = _read(tmp_path, b"x,,text,x,\n1,2,3,4,5\n")
     assert (found.texts, found.rejected) == (["3"], [])
-
-
-# ------------------------------------------------------------------------------------------------ options, splits, look-ups
 
 
 @pytest.mark.parametrize(
@@ -208,19 +196,6 @@ def test_csv_fields_are_those_of_the_header(tmp_path: Path) -> None:
     for name, content in (("b.csv", b"id,body,url\n"), ("c.csv", b"body,id,body\n1,2,3\n")):
         file = input_file(tmp_path / name, content)
         assert Csv().fields_seen(Split(file=file), FieldNames(text="body"), open_input).num_records == 0
-
-
-def test_csv_read_document_finds_rows_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lines, "BLOCK_BYTES", 16)
-    monkeypatch.setattr(_rows, "BLOCK_BYTES", 16)
-    content = b'id,text\n1,"a\n2,b"\nshort\n3,ccccccccccccccccccccccccccccc\n4,d'
-    file = input_file(tmp_path / "a.csv", content)
-    found = {place: text for place, text, _ in read_file(Csv(), file).documents}
-    assert list(found.values()) == ["a\n2,b", "c" * 29, "d"]
-    near = [place for place in range(len(content) + 3) if place not in (13, 18)]
-    assert {place: Csv().read_document(file, place, FieldNames(), open_input) for place in near} == {
-        place: found.get(place) for place in near
-    }
 
 
 _ESCAPED = b'text,n\n"a \\"quoted\\", b\n c",1\n"\\\\",2\n\\"x\\,y\\n,3\n"""d"" \\n",4\n'

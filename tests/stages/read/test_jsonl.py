@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import random
 import subprocess
 import sys
-import zlib
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from hypothesis import strategies as st
 from datapipe.stage import FieldNames, Split
 from datapipe.storage import open_input
 from stages.read.jsonl import Jsonl
-from tests.support.reader_results import ReadResult, broken_storage, input_file, read_file, read_splits
+from tests.support.reader_results import ReadResult, input_file, read_file, read_splits
 
 
 def _read(folder: Path, content: bytes, fields: FieldNames | None = None, name: str = "a.jsonl", **options: int) -> ReadResult:
@@ -236,16 +234,6 @@ def test_jsonl_line_too_long_to_hold_is_passed_over(tmp_path: Path, name: str) -
     assert found.excerpts == [content[len(good) :][:4096], b"y" * 4096]
 
 
-def test_jsonl_rejects_come_with_the_batch_they_stand_in(tmp_path: Path) -> None:
-    bad = {0, 5, 9000, 9001, 19_999}
-    content = b"".join(b'{"text": 3  }\n' if number in bad else b'{"text": "a"}\n' for number in range(20_000))
-    batches = list(Jsonl().read(Split(file=input_file(tmp_path / "a.jsonl", content)), FieldNames(), open_input))
-    assert [[one.position // 14 for one in batch.rejected] for batch in batches] == [[0, 5], [9000, 9001], [19_999]]
-
-
-# ------------------------------------------------------------------------------------------------ neighbours
-
-
 _LINES = [
     *(line for line, _ in BAD_LINES),
     b'{"text": "a", "id": 1}',
@@ -300,9 +288,6 @@ def test_jsonl_a_line_among_others_reads_as_it_does_alone(tmp_path_factory: pyte
     assert (together.documents, together.rejected, together.extra.get("k", [])) == (documents, rejected, kept)
 
 
-# ------------------------------------------------------------------------------------------------ splits
-
-
 @pytest.mark.medium
 @pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
 def test_jsonl_byte_ranges_of_every_size_read_the_same_documents(tmp_path: Path, bom: bytes) -> None:
@@ -323,38 +308,6 @@ def test_jsonl_lines_longer_than_a_block_are_read_by_the_range_they_begin_in(tmp
     found = read_splits(Jsonl(), Jsonl().cut(file, 1 << 20))
     assert found.texts == texts
 
-
-def test_jsonl_truncated_archive_yields_every_line_that_can_be_unpacked(tmp_path: Path) -> None:
-    content = b"".join(b'{"text": "%d", "id": %d}\n' % (number**9, number) for number in range(5000))
-    stored = gzip.compress(content)[:-2000]
-    there = zlib.decompressobj(31).decompress(stored)
-    broke = there.rindex(b"\n") + 1
-    found = _read(tmp_path, stored, name="a.jsonl.gz")
-    assert found.documents == _read(tmp_path, content[:broke]).documents
-    assert (found.rejected_places, found.excerpts, found.is_damage) == ([broke], [there[broke:]], [True])
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz", "a.jsonl.zst"])
-def test_jsonl_storage_that_fails_far_within_a_file_is_no_damage_of_it(tmp_path: Path, name: str) -> None:
-    rng = random.Random(1)
-    content = b"".join(b'{"text": "%s"}\n' % rng.randbytes(50_000).hex().encode() for _ in range(120))
-    stored = gzip.compress(content, 1) if name.endswith(".gz") else _stored(name, content)
-    file = input_file(tmp_path / name, stored)
-    with pytest.raises(OSError, match="the disk is gone"):
-        read_splits(Jsonl(), [Split(file=file)], opened=broken_storage(fails_at=5 << 20))
-
-
-def test_jsonl_read_document_returns_each_document_by_its_byte_offset_and_no_other(tmp_path: Path) -> None:
-    content = b'\xef\xbb\xbf{"text": "a"}\n\nbad\n{"text": "b"}\r\n{"x": {"text": "no"}}\n{"text": "c"}'
-    file = input_file(tmp_path / "a.jsonl", content)
-    places = {place: text for place, text, _ in read_file(Jsonl(), file).documents}
-    assert list(places.values()) == ["a", "b", "c"]
-    found = {at: Jsonl().read_document(file, at, FieldNames(), open_input) for at in range(len(content) + 2)}
-    assert {at: text for at, text in found.items() if text is not None} == places
-
-
-# ------------------------------------------------------------------------------------------------ size
 
 _HUGE = """
 import resource, sys
@@ -382,8 +335,6 @@ def test_jsonl_document_of_100_mb_on_one_line_is_read(tmp_path: Path, name: str)
     assert rest.startswith("3 [None, '7', None] ")
     assert int(rest.split()[-1]) * 1024 < 900_000_000
 
-
-# ------------------------------------------------------------------------------------------------ keys with dots
 
 _VALUES = st.sampled_from(["x", "", None, 7, ["l"], {"b": "in", "b.c": 1}, {"b": None}, {"b": 3}, {}])
 

@@ -167,9 +167,6 @@ def test_document_of_a_large_file_is_read_without_what_is_far_before(tmp_path: P
     assert opened.num_bytes < file.num_bytes
 
 
-# ------------------------------------------------------------------------------------------------ where files are cut
-
-
 @pytest.mark.parametrize("packing", ["gzip", "zstd, streamed", "lz4, streamed"])
 def test_looking_for_members_reads_a_bounded_part_of_a_file(tmp_path: Path, packing: str) -> None:
     file = write(tmp_path, packing, [random.Random(1).randbytes(20 << 20)])
@@ -213,9 +210,6 @@ class CountedFile:
         content = self.stream.read_at(num_bytes, offset)
         self.counting.num_bytes += len(content)
         return content
-
-
-# ------------------------------------------------------------------------------------------------ whole runs
 
 
 def _mixture(folder: Path) -> Path:

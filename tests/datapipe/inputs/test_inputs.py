@@ -1,4 +1,4 @@
-"""Finding input files by globs, on a local disk and on an object store."""
+"""Finding input files by globs, on a local disk and on an object store, through links, each file once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe.errors import UserError
+from datapipe.inputs import local_folders
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.entries import Notes
+from datapipe.inputs.same_files import same_files
 from datapipe.stage import InputFile, Reader
 from stages.read.jsonl import Jsonl
 from stages.read.parquet import Parquet
@@ -200,16 +202,6 @@ def test_discover_part_with_brackets_that_exists_is_taken_as_written(tmp_path: P
         _paths(f"{tmp_path}/[D]/[x]")
 
 
-def test_discover_brackets_that_match_nothing_are_explained(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"`\[\[\]`"):
-        _paths(f"{tmp_path}/*/[D_DATA]/*.txt")
-
-
-def test_discover_all_excluded_says_so(tree: Path) -> None:
-    with pytest.raises(UserError, match=r"2 files, and `exclude`"):
-        _files(f"{tree}/web/?.jsonl", exclude=("**/[ab].*",))
-
-
 def test_discover_broken_link_and_pipe_by_name_are_told_from_what_is_missing(tree: Path) -> None:
     (tree / "gone.jsonl").symlink_to(tree / "nowhere")
     os.mkfifo(tree / "pipe.jsonl")
@@ -309,3 +301,97 @@ def test_discover_object_store_is_listed_and_read_like_a_disk() -> None:
             _files(f"s3://corpus/web/*.parquet{query}")
         with pytest.raises(UserError, match="is a folder"):
             _files(f"s3://corpus/web{query}")
+
+
+def _tree(folder: Path, *files: str) -> None:
+    for name in files:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def _listed(pattern: str, exclude: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
+    notes = Notes()
+    found = discover("web", [pattern], lambda path: Text(), "stat", "here", exclude, notes=notes)
+    return [file.path for file, _ in found], notes.linked_again
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("**/*.txt", ["a.txt", "l/deep/y.txt", "l/x.txt"]),
+        ("*/*.txt", ["l/x.txt"]),
+        ("*/*/*.txt", ["l/deep/y.txt"]),
+        ("*.txt", ["a.txt"]),
+        ("l/*.txt", ["x.txt"]),
+    ],
+)
+def test_folders_link_to_another_folder_is_followed(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    _tree(tmp_path, "data/a.txt", "elsewhere/x.txt", "deep/y.txt")
+    (tmp_path / "data/l").symlink_to("../elsewhere")
+    (tmp_path / "elsewhere/deep").symlink_to("../deep")
+    assert _listed(f"{tmp_path}/data/{pattern}") == (expected, [])
+
+
+def test_folders_linked_twice_gives_its_files_once_and_is_told(tmp_path: Path) -> None:
+    """A folder's own path comes first, then the first link by its path."""
+    _tree(tmp_path, "data/real/a.txt", "elsewhere/b.txt")
+    for name, target in (("again", "real"), ("m", "../elsewhere"), ("l", "../elsewhere")):
+        (tmp_path / "data" / name).symlink_to(target)
+    paths, told = _listed(f"{tmp_path}/data/**/*.txt")
+    assert paths == ["l/b.txt", "real/a.txt"]
+    pairs = (("data/again", "data/real"), ("data/m", "elsewhere"))
+    assert [again in line and once in line for line, (again, once) in zip(told, pairs, strict=True)] == [True, True]
+
+
+def test_folders_link_by_a_name_that_the_pattern_asks_for_is_entered_again(tmp_path: Path) -> None:
+    _tree(tmp_path, "data/all/a.txt", "data/all/sub/b.txt")
+    (tmp_path / "data/train").symlink_to("all")
+    assert _listed(f"{tmp_path}/data/**/train/**/*.txt") == (["train/a.txt", "train/sub/b.txt"], [])
+
+
+def test_folders_loops_end_and_are_told(tmp_path: Path) -> None:
+    _tree(tmp_path, "data/x/a.txt", "elsewhere/b.txt")
+    (tmp_path / "data/x/up").symlink_to("..")
+    (tmp_path / "data/out").symlink_to("../elsewhere")
+    (tmp_path / "elsewhere/back").symlink_to("../data")
+    paths, told = _listed(f"{tmp_path}/data/**/*.txt")
+    assert paths == ["out/b.txt", "x/a.txt"]
+    assert [line.split()[0] for line in told] == [f"{tmp_path}/data/x/up", f"{tmp_path}/data/out/back"]
+
+
+def test_folders_hidden_link_is_entered_by_name_alone(tmp_path: Path) -> None:
+    _tree(tmp_path, "data/a.txt", "elsewhere/b.txt")
+    (tmp_path / "data/.cache").symlink_to("../elsewhere")
+    assert _listed(f"{tmp_path}/data/**")[0] == ["a.txt"]
+    assert _listed(f"{tmp_path}/data/**/.cache/*")[0] == [".cache/b.txt"]
+
+
+def test_folders_links_that_cross_each_other_end_as_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_folders, "_MOST_VISITS", 100)
+    for level in range(12):
+        (tmp_path / f"data/{level}").mkdir(parents=True)
+    for level in range(11):
+        for name in ("a", "b"):
+            (tmp_path / f"data/{level}/{name}").symlink_to(f"../{level + 1}")
+    with pytest.raises(UserError, match="more than 100 paths"):
+        _listed(f"{tmp_path}/data/**/*.txt")
+
+
+def _file(url: str, num_bytes: int = 7, mtime_ns: int = 1) -> InputFile:
+    return InputFile(url=url, path=url.rpartition("/")[2], num_bytes=num_bytes, stamp=str(mtime_ns), mtime_ns=mtime_ns)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        ("s3://bucket/a.jsonl", "s3://bucket/a.jsonl", True),
+        ("s3://bucket/a.jsonl?region=x", "s3://bucket/a.jsonl", True),
+        ("s3://bucket/a.jsonl", "s3://other/a.jsonl", False),
+        ("https://host/get?id=1", "https://host/get?id=1", True),
+        ("https://host/get?id=1", "https://host/get?id=2", False),
+        ("/gone/a.jsonl", "/gone/a.jsonl", False),
+    ],
+)
+def test_url_is_the_same_file_without_the_options_of_a_store(one: str, other: str, is_same: bool) -> None:
+    first, second = _file(one), _file(other)
+    assert same_files({"a": [first], "b": [second]}) == ([[("a", first), ("b", second)]] if is_same else [])

@@ -1,0 +1,323 @@
+"""The records and columns of the contract: rules, results, ranks, shares, licences, dates, cut points, documents."""
+
+from __future__ import annotations
+
+import random
+from datetime import UTC, date, datetime, timedelta, timezone
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pydantic import TypeAdapter
+
+from datapipe import columns
+from datapipe.columns import make_keys, text_buffers
+from datapipe.errors import DatapipeError, StageError, UserError
+from datapipe.stage import FieldNames, FilterResult, InputFile, ReadBatch, Reader, Rejected, Rule, Split, dates
+from datapipe.stage.cut_points import CUT_POINTS, CUT_POINTS_TYPE, cut_points_after, no_cut_points, parts_of
+from datapipe.stage.documents import DocumentBatch, only_covered, segmentation
+from datapipe.stage.licenses import license_codes
+from datapipe.stage.percent import Share
+from datapipe.stage.tables import as_reference, is_new, new_bit, source_rank
+from tests.support.global_stages import batch_of
+
+_RULES = [Rule(name="short", limit=2, side="min"), Rule(name="long", limit=5, side="max")]
+_SPLIT = Split(file=InputFile(url="a.own", path="a.own", num_bytes=1, stamp=""))
+
+
+def _no_file(url: str) -> pa.NativeFile:
+    raise AssertionError(url)
+
+
+def test_rule_without_a_side_is_refused_with_what_to_write() -> None:
+    with pytest.raises(StageError, match="the rule 'odd' has no side"):
+        Rule(name="odd", limit=1.0).failed(np.zeros(2))
+
+
+def test_filter_result_is_that_of_the_first_rule_that_fails() -> None:
+    result = FilterResult.from_rules(_RULES, [np.array([1, 2, 9]), [1, 5, 6]])
+    assert result.keep.tolist() == [False, True, False]
+    assert result.rule.tolist() == [0, -1, 1]
+    assert result.value[[0, 2]].tolist() == [1.0, 6.0]
+
+
+@pytest.mark.parametrize(
+    ("measured", "message"),
+    [
+        ([np.zeros(3)], "2 rules, found those of 1"),
+        ([np.zeros(3), np.zeros(2)], r"rule 1: .* found shapes \(2,\)"),
+        ([np.zeros((3, 1)), np.zeros(3)], r"rule 0: .* found shapes \(3, 1\)"),
+    ],
+)
+def test_filter_result_of_values_that_do_not_fit_the_rules_is_refused(measured, message) -> None:
+    with pytest.raises(StageError, match=message):
+        FilterResult.from_rules(_RULES, measured)
+
+
+def test_filter_result_of_failures_that_are_row_numbers_is_refused() -> None:
+    with pytest.raises(StageError, match=r"rule 0: expected numbers and bool of shape \(2,\).* of int64"):
+        FilterResult.first_failing(2, [(np.zeros(2), np.array([0, 1]))])
+
+
+class Own(Reader):
+    """Yields a reject and then two documents, of which one has a url."""
+
+    num_docs: int = 2
+
+    def read(self, split, fields, open_input):
+        nothing = pa.array([], pa.large_string())
+        reject = Rejected(position=0, error="bad")
+        yield ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(reject,))
+        if self.num_docs:
+            texts = pa.array(["a", "b"], pa.large_string())
+            extra = {name: pa.array(["x", None] if name == "url" else [None, None], pa.large_string()) for name in fields.keep}
+            yield ReadBatch(positions=np.arange(2, dtype=np.uint64), texts=texts, ids=texts, extra=extra)
+            raise AssertionError("a look ends with the first documents")
+
+
+def test_reader_that_knows_no_schema_finds_the_fields_with_a_value() -> None:
+    seen = Own().fields_seen(_SPLIT, FieldNames(text="body", keep=("url", "ulr")), _no_file)
+    assert (seen.num_records, seen.found, seen.names) == (2, {"body", "url"}, ())
+
+
+def test_reader_of_rejects_alone_has_seen_no_record() -> None:
+    assert Own(num_docs=0).fields_seen(_SPLIT, FieldNames(), _no_file).num_records == 0
+
+
+def test_source_rank_is_of_this_run_and_ascends_with_the_place() -> None:
+    ranks = [source_rank(place) for place in (None, 0, 1, 32_767)]
+    assert [int(rank) for rank in ranks] == [0x8000, 0x8000, 0x8001, 0xFFFF]
+    assert {rank.dtype for rank in ranks} == {np.dtype(np.uint16)}
+    with pytest.raises(UserError, match="source number 32,769, expected at most 32,768 sources"):
+        source_rank(32_768)
+
+
+@pytest.mark.parametrize("kind", [np.uint16, np.uint64])
+def test_as_settled_clears_the_bit_that_is_new_asks_for(kind: type) -> None:
+    ranks = np.array([0, 3, new_bit(kind), new_bit(kind) + kind(3)], kind)
+    rows = pa.record_batch({"hash": np.zeros(4, np.uint64), "rank": ranks})
+    assert is_new(rows).tolist() == [False, False, True, True]
+    old = as_reference(rows)
+    assert old.schema == rows.schema
+    assert old.column("rank").to_pylist() == [0, 3, 0, 3]
+
+
+@pytest.mark.parametrize(
+    ("written", "share"), [("50%", 0.5), (" 29 % ", 0.29), ("0.07%", 0.0007), ("0.47%", 0.0047), (".5%", 0.005), (0.5, 0.5)]
+)
+def test_percentage_is_the_number_nearest_to_it(written: str | float, share: float) -> None:
+    assert TypeAdapter(Share).validate_python(written) == share
+
+
+@pytest.mark.parametrize("written", ["50", "half", "%", "-1%", "101%", 1.5])
+def test_share_that_is_none_is_refused(written: str | float) -> None:
+    with pytest.raises(ValueError, match=r"share from 0 to 1|equal to"):
+        TypeAdapter(Share).validate_python(written)
+
+
+@pytest.mark.parametrize(
+    "column", [pa.array([["mit", "isc"], None, ["mit"]]), pa.array(['["mit", "isc"]', None, '["mit"]'])], ids=["list", "JSON"]
+)
+def test_lists_of_licences_are_those_of_their_json(column: pa.Array) -> None:
+    numbers, names = license_codes(column, "license")
+    assert [names[number] for number in numbers] == ["MIT AND ISC", "unknown", "MIT"]
+
+
+def test_column_of_anything_else_is_refused() -> None:
+    for column in (pa.array([[1]]), pa.array([{"a": 1}])):
+        with pytest.raises(UserError, match=r"the column 'license' holds .*, expected text"):
+            license_codes(column, "license")
+
+
+_START = datetime(1, 1, 1, tzinfo=UTC)
+
+
+def _read(column: pa.Array) -> list[datetime | None]:
+    seconds, there = dates.seconds(column)
+    return [_START + timedelta(seconds=one) if is_there else None for one, is_there in zip(seconds.tolist(), there.tolist())]
+
+
+def test_seconds_iso_text_in_any_precision_is_the_same_moment() -> None:
+    texts = ["2023", "2023-04", "2023-04-05", "2023-04-05T06:07", " 2023-04-05 06:07:08.9Z\n", "2023-04-05T06:07:08-01:30"]
+    expected = [
+        datetime(2023, 1, 1),
+        datetime(2023, 4, 1),
+        datetime(2023, 4, 5),
+        datetime(2023, 4, 5, 6, 7),
+        datetime(2023, 4, 5, 6, 7, 8),
+        datetime(2023, 4, 5, 7, 37, 8),
+    ]
+    assert _read(pa.array(texts)) == [one.replace(tzinfo=UTC) for one in expected]
+
+
+def test_seconds_random_moments_equal_those_of_python() -> None:
+    drawn = np.random.default_rng(1).integers(0, 315_537_897_599, 300).tolist()
+    moments = [_START + timedelta(seconds=one) for one in [0, 315_537_897_599, *drawn]]
+    zoned = [one.astimezone(timezone(timedelta(minutes=-345))) for one in moments[2:]]
+    assert _read(pa.array([one.isoformat() for one in moments])) == moments
+    assert _read(pa.array([one.isoformat() for one in zoned if one.year > 1])) == moments[2:]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "23-04-05", "2023-13-01", "2023-02-29", "1900-02-29", "2023-04-05T24:00", "0000-01-01"]
+)
+def test_seconds_text_that_is_no_date_is_none(text: str) -> None:
+    assert _read(pa.array([text, None, "2024-02-29"])) == [None, None, datetime(2024, 2, 29, tzinfo=UTC)]
+
+
+def test_seconds_dates_and_timestamps_are_read_as_text_is() -> None:
+    moment = datetime(1903, 4, 5, 6, 7, 8, 900_000, tzinfo=UTC)
+    assert _read(pa.array([date(1903, 4, 5), None])) == [datetime(1903, 4, 5, tzinfo=UTC), None]
+    for unit in ("ms", "us", "ns"):
+        column = pa.array([moment, None], pa.timestamp("us", "Europe/Berlin")).cast(pa.timestamp(unit, "UTC"), safe=False)
+        assert _read(column) == [moment.replace(microsecond=0), None]
+    assert _read(pa.nulls(2)) == [None, None]
+
+
+def _with_cut_points(texts: list[str], cut_points: list[list[int]]) -> DocumentBatch:
+    return batch_of(texts, cut_points=pa.array(cut_points, CUT_POINTS_TYPE))
+
+
+def _cut(sizes: list[int], cut_points: list[list[int]], cuts: list[list[tuple[int, int]]]) -> list[list[int]]:
+    """The cut points after bytes are cut: per remaining text, the offsets after a cut byte or an old cut point."""
+    left = []
+    for size, marks, spans in zip(sizes, cut_points, cuts):
+        gone = {at for start, stop in spans for at in range(start, stop)}
+        kept, found, marked = 0, set(), False
+        for at in range(size):
+            marked |= at in marks or at in gone
+            if at not in gone:
+                if marked and kept:
+                    found.add(kept)
+                kept, marked = kept + 1, False
+        left.append(sorted(found))
+    return left
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cut_points_after_cuts_equal_those_of_a_model(seed: int) -> None:
+    rng = random.Random(seed)
+    sizes = [rng.choice([0, 1, 5, 12]) for _ in range(rng.randint(1, 6))]
+    offsets = np.cumsum([3, *sizes])
+    before = [sorted(rng.sample(range(1, size), rng.randint(0, min(3, size - 1)))) if size else [] for size in sizes]
+    cuts = []
+    for size in sizes:
+        ends = sorted(rng.sample(range(size + 1), 2 * rng.randint(0, (size + 1) // 4)))
+        cuts.append(list(zip(ends[::2], ends[1::2])))
+    spans = np.array([(at + start, at + stop) for at, part in zip(offsets, cuts) for start, stop in part], np.int64)
+    starts, stops = spans.reshape(-1, 2).T
+    left = [size - sum(stop - start for start, stop in part) for size, part in zip(sizes, cuts)]
+    column = rng.choice([pa.array(before, CUT_POINTS_TYPE), None])
+    found = cut_points_after(offsets, column, starts, stops, np.cumsum([0, *left]))
+    found.validate(full=True)
+    assert found.type == CUT_POINTS_TYPE
+    assert found.to_pylist() == _cut(sizes, before if column is not None else [[]] * len(sizes), cuts)
+
+
+def test_parts_are_those_of_a_slice_and_of_texts_without_cut_points() -> None:
+    batch = _with_cut_points(["abcdef", "", "ghi", "jk"], [[2, 5], [], [1], []])
+    for part, expected in ((batch, ["ab", "cde", "f", "", "g", "hi", "jk"]), (batch.slice(1, 3), ["", "g", "hi"])):
+        data, parts = part.buffers[1], part.parts
+        said = [bytes(data[start:stop]).decode() for start, stop in zip(parts.offsets[:-1], parts.offsets[1:])]
+        assert said == expected
+    assert batch.parts.documents.tolist() == [0, 0, 0, 1, 2, 2, 3]
+    offsets = text_buffers(batch.texts)[0]
+    for none in (None, no_cut_points(4)):
+        assert parts_of(offsets, none).offsets.tolist() == offsets.tolist()
+        assert parts_of(offsets, none).documents.tolist() == [0, 1, 2, 3]
+
+
+def test_cut_points_are_dropped_where_the_text_of_their_document_changes() -> None:
+    batch = _with_cut_points(["one two", "three", "four five", ""], [[4], [], [5], []]).slice(0, 3)
+    assert batch.with_columns({"score": pa.array([1, 2, 3])}).record.column(CUT_POINTS).to_pylist() == [[4], [], [5]]
+    changed = batch.with_columns({"text": pa.array(["one two", "3", "4 five"], pa.large_string())})
+    assert changed.record.schema.types == batch.record.schema.types
+    assert changed.record.column(CUT_POINTS).to_pylist() == [[4], [], []]
+    assert batch_of(["a"]).with_columns({"text": pa.array(["b"], pa.large_string())}).cut_points is None
+
+
+def _batch() -> DocumentBatch:
+    return batch_of(["a b", "c\nd"])
+
+
+def test_segmentation_is_found_once_and_its_time_noted_under_its_name():
+    batch = _batch()
+    assert batch.segmentation_s == {}
+    words = batch.words
+    assert set(batch.segmentation_s) == {"words"}
+    batch.segmentation_s.clear()
+    assert batch.words is words
+    assert batch.segmentation_s == {}
+
+
+def test_segmentation_lives_on_with_new_columns_but_its_time_is_noted_once():
+    batch = _batch()
+    lines = batch.lines
+    later = batch.with_columns({"score": pa.array([1.0, 2.0])})
+    assert later.lines is lines
+    assert later.segmentation_s == {}
+    assert batch.with_columns({"text": batch.texts}).lines is not lines
+
+
+def test_segmentation_that_needs_another_is_charged_for_its_own_part(monkeypatch):
+    class Deep(DocumentBatch):
+        @segmentation
+        def inner(self):
+            return 1
+
+        @segmentation
+        def outer(self):
+            return self.inner + 1
+
+    clock = iter([0.0, 10.0, 13.0, 15.0])  # outer begins, inner begins, inner ends, outer ends
+    monkeypatch.setattr("datapipe.stage.documents.perf_counter", lambda: next(clock))
+    batch = Deep(_batch().record)
+    assert batch.outer == 2
+    assert batch.segmentation_s == {"inner": 3.0, "outer": 12.0}
+
+
+def _columns(found) -> list[list[int]]:
+    return [getattr(found, name).tolist() for name in found._fields]
+
+
+@pytest.mark.parametrize("name", ["words", "lines", "english_words", "unicode_words", "raw_lines"])
+def test_segmentation_of_a_filtered_batch_is_as_found_anew(name: str):
+    texts = pa.array(["a b.", "c\n\nd e", "", "don't stop\n", "x"], pa.large_string()).slice(1)
+    keys = make_keys(1, np.arange(4, dtype=np.uint64))
+    batch = DocumentBatch(pa.record_batch([keys, texts, texts], names=["key", "id", "text"]))  # of a slice
+    _ = batch.words, batch.lines, batch.english_words, batch.unicode_words
+    once = batch.filter(np.array([True, True, False, True]))
+    twice = once.filter(np.array([True, False, True]))  # before and after `once` was asked
+    for kept in (once, twice, once.filter(np.array([False, False, True])), once.filter(np.zeros(3, bool))):
+        assert _columns(getattr(kept, name)) == _columns(getattr(DocumentBatch(kept.record), name))
+    later = twice.with_columns({"text": pa.array(["other words", "here"], pa.large_string())})
+    assert _columns(getattr(later, name)) == _columns(getattr(DocumentBatch(later.record), name))
+
+
+def test_buffers_of_a_writable_column_are_read_only() -> None:
+    data = np.frombuffer(bytearray(b"ab"), np.uint8)
+    texts = columns.texts_from(np.array([0, 1, 2]), data)
+    assert [array.flags.writeable for array in columns.text_buffers(texts)] == [False, False]
+    assert data.flags.writeable
+
+
+# ------------------------------------------------------------------------------------------------ what a fingerprint covers
+
+
+@pytest.mark.parametrize("name", ["record", "buffers", "words", "anything"])
+def test_batch_refuses_assignments_as_the_fault_of_the_stage(name: str) -> None:
+    batch = _batch()
+    with pytest.raises(StageError, match=f"assigns to `{name}`"):
+        setattr(batch, name, batch)
+    assert batch.texts.to_pylist() == ["a b", "c\nd"]
+
+
+def test_segmentation_that_is_not_covered_is_refused_also_where_it_is_found_already():
+    batch = _batch()
+    words = batch.words
+    with only_covered("own.stage", frozenset({"lines"})):
+        assert len(batch.lines.starts) == 3
+        for use in (lambda: batch.words, lambda: batch.words_by("whitespace"), lambda: batch.slice(0, 1).words):
+            with pytest.raises(DatapipeError, match=r'own\.stage uses `words` .*\n.*segmentations.*\n.*"words"'):
+                use()
+    assert batch.words is words

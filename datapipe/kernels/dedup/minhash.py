@@ -16,7 +16,7 @@ universal (2-independent) for a and b uniform in 64 bits (Dietzfelbinger 1996: 3
 alone can be biased as a minwise hash on adversarial sets. Here x is the upper half of a splitmix64-finalised hash, so no
 structure of the text reaches it, and the estimate is unbiased within noise: over 400 pairs of random sets at each of five
 similarities, for four seeds, with 112 permutations, the mean error is at most 0.0031, and its spread is within 10 % of that of
-112 independent coins a pair (`tests/datapipe/kernels/dedup/test_minhash.py`). The shift keeps the order, so it is applied once,
+112 independent coins a pair (`tests/stages/dedup/test_minhash.py`). The shift keeps the order, so it is applied once,
 to the minimum.
 
 The shingles of a document are collected in blocks of 256, and a block is reduced permutation by permutation, which LLVM

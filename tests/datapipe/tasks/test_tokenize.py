@@ -6,6 +6,7 @@ import base64
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import closing
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,8 @@ def test_task_writes_the_ids_of_every_document_once_by_stratum_and_split(tmp_pat
     assert counted.document_counts.read_bytes == sum(map(len, texts))
     (ids,) = record.outputs["used_ids"]
     assert ids.rows == len(used)
+    nothing_held = run_task(replace(task, validation=0.0, strata=None), root, "2")
+    assert {name for name, outputs in nothing_held.outputs.items() if not outputs} >= {"validation"}
     for name, outputs in record.outputs.items():  # hashes of texts, of which copies in both splits are found
         if "texts" in name:
             of_split = [text for text, is_held in zip(texts, held_out) if text and is_held == ("held" in name)]

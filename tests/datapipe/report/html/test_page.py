@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from lxml import html as lxml_html
 
+from datapipe.report.html.drawing import cut
 from datapipe.report.html.page import MOST_BYTES, report_html
 from tests.support.browser import NARROW, WIDE, chromium, window
 from tests.support.command_line import datapipe
@@ -219,3 +220,13 @@ def test_the_report_is_read_by_keyboard(browser: Any, address: str) -> None:
         seen.page.locator("nav a").first.focus()
         seen.page.keyboard.press("Enter")
         assert seen.page.evaluate("location.hash") == "#funnel"
+
+
+@pytest.mark.parametrize("most", [1, 2, 9, 10])
+def test_long_names_keep_their_beginning_and_their_end(most: int) -> None:
+    name = "abcdefghij" + "x" * 90
+    shown = cut(name, most)
+    head, tail = shown.split("…")
+    assert (len(shown), name.startswith(head), name.endswith(tail)) == (most, True, True)
+    assert len(tail) - len(head) in (0, 1)
+    assert cut(name[:most], most) == name[:most]

@@ -113,6 +113,16 @@ def test_decisions_do_not_depend_on_workers_splits_and_buckets(tmp_path):
         assert other.report["thresholds"] == one.report["thresholds"]
 
 
+def test_a_task_ranks_the_scores_of_as_many_files_as_a_quarter_of_a_bucket_holds(tmp_path):
+    _write(tmp_path / "web", _scores(400))
+    num_tasks = {}
+    for bucket in ("16KiB", "1MiB"):
+        run = _run(tmp_path, ", keep_share: '1/3'", output=tmp_path / bucket, overrides=[f"execution.bucket_bytes={bucket}"])
+        num_tasks[bucket] = sum("/rank-" in step and step.endswith("-1") for step in run.watcher.steps)
+    assert num_tasks["1MiB"] == 1
+    assert num_tasks["16KiB"] > 1
+
+
 def test_stages_after_a_cut_see_what_it_keeps_and_no_column_more(tmp_path):
     _write(tmp_path / "web", _scores(300))
     again = "  - tests.support.ranked_stages:ByScore: {as: again, keep_share: '1/2'}\n"

@@ -5,6 +5,9 @@ Loaders in checkpoints of torch.
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -175,6 +178,40 @@ def test_checkpoint_of_torch_restores_the_position_and_the_changes_of_a_history(
     assert first_tokens([next(rank)]) == first_tokens([next(whole)])[3:]
     with pytest.raises(SnapshotError):
         load(Loader(output, global_batch_size=6, seed=3))
+
+
+RANK = """
+import sys
+from itertools import islice
+import torch.distributed as dist, torch.distributed.checkpoint as dcp
+from datapipe.loader import Loader
+
+output, checkpoint, rendezvous, rank, world_size = *sys.argv[1:4], *map(int, sys.argv[4:])
+dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=world_size)
+loader = Loader(output, global_batch_size=6, rank=rank, world_size=world_size)
+if world_size == 2:
+    list(islice(loader, 7))
+    dcp.save({"loader": loader}, checkpoint_id=checkpoint)
+else:
+    dcp.load({"loader": loader}, checkpoint_id=checkpoint)
+print(loader.step, *next(loader)["input_ids"][:, 0])
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_checkpoint_that_two_processes_saved_is_loaded_by_three(output: Path, tmp_path: Path) -> None:
+    expected = [str(token) for token in Loader(output, global_batch_size=6).batch(7)["input_ids"][:, 0]]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "GLOO_SOCKET_IFNAME": "lo"}
+    for size in (2, 3):
+        command = [sys.executable, "-c", RANK, str(output), str(tmp_path / "checkpoint"), str(tmp_path / f"world-{size}")]
+        ranks = [
+            subprocess.Popen([*command, str(rank), str(size)], env=environment, stdout=subprocess.PIPE, text=True)
+            for rank in range(size)
+        ]
+        found = [rank.communicate(timeout=240)[0].split() for rank in ranks]
+        assert [step for step, *_ in found] == ["7"] * size
+        assert [token for _, *tokens in found for token in tokens] == expected
 
 
 @pytest.mark.needs("torchdata")

@@ -7,6 +7,8 @@ blocks from the store, and by a ShardCache that fetches whole shards.
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,3 +235,28 @@ def test_cache_closed_in_a_stall_returns_and_leaves_the_folder_to_the_next(store
         cache.expect(range(3))
         wait_for(cache, 0, 1, 2)
         assert_whole(stored, cache)
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from datapipe.loader.cache.cache import ShardCache
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage import Root
+root = Root(sys.argv[1])
+cache = ShardCache(root, read_snapshot(root).shards, Path(sys.argv[2]), 1 << 30)
+cache.expect([0])
+sys.stdin.read()
+"""
+
+
+def test_process_that_ends_in_a_stall_is_not_held_for_long(stored: StoredSnapshot, tmp_path: Path) -> None:
+    failing = stored.store.fail("stall", path=stored.shards[0].path, after=10, times=None)
+    command = [sys.executable, "-c", PROGRAM, stored.url(), str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        try:
+            wait_until(lambda: failing.hits == 1, "the stall")
+            process.communicate(timeout=40)
+        finally:
+            process.kill()
+    assert process.returncode == 0

@@ -173,6 +173,22 @@ def test_two_snapshots_share_a_folder_by_content(tmp_path: Path) -> None:
         assert another.counts().fetched_bytes == SIZE
 
 
+def test_shard_that_another_process_is_fetching_is_waited_for(store: Store) -> None:
+    store.cached.mkdir()
+    final = store.cached / f"{store.entries[0].checksum.rpartition(':')[2]}.arrow"
+    with store.cache() as cache:
+        with open(final.with_suffix(".part"), "wb") as part:
+            fcntl.flock(part, fcntl.LOCK_EX)
+            cache.expect([0, 1])
+            wait_for(cache, 1)
+            assert cache.path_of(0) is None
+            part.write(store.contents[0])
+            part.flush()
+            os.replace(part.name, final)
+        wait_for(cache, 0)
+        assert (cache.counts().files, cache.counts().reused) == (1, 1)
+
+
 def test_ranks_of_a_node_fetch_each_shard_once(store: Store) -> None:
     with store.cache() as first, store.cache() as second:
         for cache in (first, second):

@@ -16,6 +16,7 @@ import warnings
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from traceback import clear_frames
@@ -369,6 +370,45 @@ def test_worker_that_is_killed_is_told_and_costs_no_batch(output: Path, workers:
         found.extend(batch["step"] for batch in batches)
     assert loader.step == loader.state_dict()["step"] == len(found)
     assert found + steps_of(loader) == list(range(NUM_STEPS))
+
+
+@pytest.mark.slow
+def test_workers_that_are_spawned_give_the_same_batches_and_go_on(output: Path) -> None:
+    expected, options = first_tokens(Loader(output, **OPTIONS)), {"num_workers": 2, "multiprocessing_context": "spawn"}
+    assert first_tokens(torch_data.DataLoader(dataset_of(output), batch_size=None, **options)) == expected
+    loader = loader_torch.dataloader(output, **OPTIONS, **options)
+    assert steps_of(loader, 4) + steps_of(loader) == list(range(NUM_STEPS))
+
+
+@pytest.mark.parametrize("told", ["DataLoader worker (pid 7) is killed by signal: Aborted. ", "another error"])
+def test_worker_that_aborts_as_it_exits_fails_nothing_and_other_errors_are_raised(
+    output: Path, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    loader = counting(output, "two")
+    batches = iter(loader)
+    assert steps_of(batches, 3) == [0, 1, 2]
+    kind = torch_data.dataloader._MultiProcessingDataLoaderIter
+    shut_down = kind._shutdown_workers
+
+    def failing(ended: Any) -> None:
+        shut_down(ended)
+        monkeypatch.setattr(kind, "_shutdown_workers", shut_down)
+        raise RuntimeError(told)
+
+    monkeypatch.setattr(kind, "_shutdown_workers", failing)
+    with pytest.raises(RuntimeError, match=told) if "pid" not in told else nullcontext():
+        batches.close()
+    assert steps_of(loader) == list(range(3, NUM_STEPS))
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_loaders_at_the_same_time_count_for_themselves(output: Path, workers: str) -> None:
+    loaders = [counting(output, workers, seed=seed) for seed in (3, 4)]
+    streams = [iter(loader) for loader in loaders]
+    assert [next(streams[number])["step"] for number in (0, 1, 1, 0, 1, 0, 0)] == [0, 0, 1, 1, 2, 2, 3]
+    assert [loader.state_dict()["step"] for loader in loaders] == [4, 3]
+    for loader, seed, done in zip(loaders, (3, 4), (4, 3)):
+        assert first_tokens(loader) == first_tokens(Loader(output, **OPTIONS, seed=seed))[done * 4 :]
 
 
 @pytest.fixture

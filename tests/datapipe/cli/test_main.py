@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from datapipe import catalogue
 from datapipe.cli.inspect import inspect
 from datapipe.cli.options import command_line
 from datapipe.errors import UserError
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage import Root
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
 from tests.support.cli_processes import start
 from tests.support.command_line import datapipe
+from tests.support.killed_changes import content_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -146,6 +150,19 @@ def test_cli_export_that_cannot_be_met_is_refused_and_writes_nothing(plain, tmp_
     assert not (tmp_path / "new").exists()
 
 
+def test_cli_export_lists_its_files_and_tells_one_that_is_whole(plain, tmp_path):
+    tokens = sum(shard.tokens for shard in read_snapshot(Root(str(plain / "out"))).shards)
+    command = ["export", plain / "out", "--format", "megatron", "--to", tmp_path / "m", "--target-bytes"]
+    printed = _printed(*command, "1GB")
+    assert f"{tmp_path}/m: 4 files, {tokens:,} tokens" in printed
+    assert "web/train-00000.bin, web/train-00000.idx" in printed
+    before = content_of(tmp_path / "m")
+    assert "nothing was written" in _printed(*command, "1GB")
+    other = datapipe([*map(str, command), "2GB"])
+    assert other.returncode == 2 and "target_bytes" in other.stderr
+    assert content_of(tmp_path / "m") == before
+
+
 @pytest.mark.parametrize("content", ["", "[]", "7", "{}", '{"name": "old", "sources": {}, "total": 3}', "no tokenizer"])
 def test_cli_report_of_another_version_is_a_plain_line(plain, tmp_path, content):
     if content == "no tokenizer":
@@ -223,6 +240,8 @@ _MISTAKE = "name: m\noutput: out\nsources:\n  web:\n    path: data/*.jsonl\n"
     ("arguments", "message"),
     [
         (["run", "missing.yaml"], "missing.yaml"),
+        (["run", "folder"], "folder"),
+        (["plan", "none.yaml", "--set", "stages=[own_needy:X]"], "own_needy:X"),
         (["run", "m.yaml"], "m.yaml:6: sources.web.wieght: unknown key. Did you mean 'weight'?"),
         (["run", "none.yaml"], "none.yaml:5: sources.web.path"),
         (["run", "none.yaml", "--engine", "spark"], "expected local or ray"),
@@ -238,12 +257,19 @@ _MISTAKE = "name: m\noutput: out\nsources:\n  web:\n    path: data/*.jsonl\n"
     ],
 )
 def test_cli_wrong_input_is_a_plain_line_and_status_2(tmp_path, arguments, message):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "own_needy.py").write_text("import not_installed_at_all\n")
     (tmp_path / "none.yaml").write_text(_MISTAKE)
     (tmp_path / "m.yaml").write_text(f"{_MISTAKE}    wieght: 1\n")
     done = datapipe(arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, "")
     assert message in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_cli_version_is_that_of_the_project():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert _printed("--version") == f"datapipe {project['version']}\n"
 
 
 def test_cli_schema_and_stages_know_every_stage_and_reader():

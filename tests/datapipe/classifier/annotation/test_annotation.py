@@ -124,6 +124,15 @@ def test_answers_without_a_score_are_kept_apart_and_not_asked_again(tmp_path, do
 
 
 @pytest.mark.medium
+def test_another_model_template_or_option_is_asked_anew(tmp_path, documents, server):
+    rubrics = [RUBRIC, *(RUBRIC.model_copy(update=change) for change in ({"template": "{text}"}, {"temperature": 0.1}))]
+    asked = [Questions(rubric=rubric, model="a-model") for rubric in rubrics] + [Questions(rubric=RUBRIC, model="b-model")]
+    for number, questions in enumerate(asked, 1):
+        annotated(job(documents, server.url, tmp_path / "out", questions=questions))
+        assert len(server.requests) == 12 * number
+
+
+@pytest.mark.medium
 def test_answers_without_a_score_are_asked_again_as_often_as_is_said(tmp_path, documents, server):
     numbers: dict[str, int] = {}
 

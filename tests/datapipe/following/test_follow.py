@@ -20,7 +20,7 @@ from datapipe.composing.takedown import take_down
 from datapipe.config import load_mixture
 from datapipe.engine.clean import clean, plan_cleaning
 from datapipe.engine.run import Run
-from datapipe.errors import DatapipeError, UserError
+from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.following import follow
 from datapipe.following.additions import mixture_of
 from datapipe.following.follow import Follower
@@ -35,6 +35,7 @@ from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
+from datapipe.watching.status import read_status
 from tests.support import corpora, runs
 from tests.support.cli_processes import run as run_process
 from tests.support.cli_processes import start, wait_until
@@ -485,6 +486,39 @@ def test_documents_that_the_mixture_names_are_taken_down_between_additions(corpu
     assert corpus.whole_run(repacks=True) is None
     assert corpus.snapshot.removed == fourth.removed
     assert not verify_snapshot(corpus.root, corpus.snapshot)
+
+
+@pytest.mark.slow
+def test_documents_taken_down_while_an_addition_is_built_let_it_be_built_again(corpus):
+    corpus.add(2)
+    follower = corpus.follower()
+
+    def disturbed(mixture, only):
+        follower.run_one = corpus.run_one
+        take_down(corpus.root, ["web/00.jsonl:0"])
+        raise CorruptionError("a file of an index is gone")
+
+    follower.run_one = disturbed
+    follower.follow(3)
+    assert (_parts(corpus.snapshot), corpus.num_runs) == ({0, 1}, 1)
+    assert corpus.snapshot.removed is not None
+
+
+@pytest.mark.slow
+def test_a_second_follower_of_an_output_is_refused_and_status_tells_of_the_first(corpus):
+    corpus.add(2)
+    first, told = corpus.follower(), []
+
+    def second(mixture, only):
+        told.append(read_status(corpus.root)["following"])
+        with pytest.raises(UserError, match="another run"):
+            corpus.follow(1)
+        corpus.run_one(mixture, only)
+
+    first.run_one = second
+    first.follow(2)
+    assert "adding 1 new file as part 1 of web" in told[0]["doing"]
+    assert (_parts(corpus.snapshot), corpus.num_runs) == ({0, 1}, 1)
 
 
 @pytest.mark.slow

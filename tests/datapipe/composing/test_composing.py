@@ -165,6 +165,15 @@ def test_a_replay_has_its_share_in_every_phase_and_draws_as_the_earlier_run_did(
         assert {appearance.source for appearance in traced.appearances} == {"more", "replay.code"}
 
 
+def test_computed_weights_count_the_rows_that_were_taken(earlier: Path, tmp_path: Path) -> None:
+    weighting = {"weighting": "temperature", "temperature": 1}
+    made = build(mixture_of(tmp_path, "a", {"old": {"snapshot": str(earlier / "old")}}, mixture=weighting))
+    tokens, [phase] = epoch_tokens(made.sources, made.shards, LENGTH), made.phases
+    assert phase.weights.keys() == tokens.keys() == {"old.web", "old.code"}
+    share = phase.weights["old.web"] / sum(phase.weights.values())
+    assert share == pytest.approx(tokens["old.web"] / sum(tokens.values()), rel=1e-9)
+
+
 def test_the_mixture_that_an_output_keeps_names_the_snapshot_and_gives_the_same_bytes_later(earlier, tmp_path, new):
     other = tmp_path / "old"
     shutil.copytree(earlier / "old", other)

@@ -324,6 +324,21 @@ def test_the_command_tells_what_it_did_and_what_is_not_there(root):
     assert datapipe(["takedown", output, "what?"]).returncode == 2
 
 
+@pytest.mark.slow
+def test_files_of_two_outputs_with_one_name_are_told_where_one_was_taken_down(folder, root, tmp_path):
+    """Their documents have the same keys."""
+    other = tmp_path / "other"
+    for number in range(3):
+        corpora.write_jsonl(other / f"in/{number}.jsonl", corpora.documents(5 + number, 60, short=0))
+    tokenizer = TAIL.replace("{train: {vocab_size: 400}}", f"{{path: {folder}/out/tokenizer.json}}")
+    _finished(_mixture(other, tokenizer))
+    take_down(root, _documents(root)[:1])
+    both = f"  x: {{snapshot: {root.url}}}\n  y: {{snapshot: {other}/out}}\n"
+    run = Run(load_mixture(_mixture(tmp_path / "both", tokenizer, both, "")), runs.InProcess, runs.Watcher())
+    assert execute(run) is None
+    assert [warning.kind for warning in run.of_snapshot if warning.kind.startswith("takedown")] == ["takedown_of_two"]
+
+
 def test_documents_that_no_row_has_are_told_and_not_taken_down(folder, root):
     first, there = read_snapshot(root), _documents(root)[:2]
     done = take_down(root, ["web/0.jsonl:1", "web/0.jsonl:99999999"])

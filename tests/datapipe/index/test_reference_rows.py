@@ -168,6 +168,17 @@ def test_decisions_on_new_documents_equal_those_of_one_run_over_all(folder: Path
 
 
 @pytest.mark.slow
+def test_old_documents_may_stand_beside_those_that_are_held_against_them(folder: Path, old: Finished, new: Finished) -> None:
+    """A corpus that grew: the old source without comparisons, the new source compared with the old run."""
+    held = ", ".join(f"{stage}: {{{given}, against: {old.mixture.output}}}" for stage, given in STAGES.items())
+    sources = f"  old: {{path: {folder}/old/*.jsonl, stages: []}}\n  new: {{path: {folder}/new/*.jsonl, stages: [{held}]}}\n"
+    (folder / "grown").mkdir()
+    grown = runs.run_mixture(runs.write_mixture(folder / "grown", sources, "", TAIL), make_engine=runs.InProcess)
+    assert _decisions(grown, "new") == _decisions(new, "new")
+    assert sorted(_kept(grown, "old").values()) == sorted(_texts()[0])
+
+
+@pytest.mark.slow
 def test_cuts_of_new_documents_equal_those_of_one_run_over_all(folder: Path) -> None:
     """Lines that return, passages that begin in the middle of others, and documents made of nothing else."""
     rng = random.Random(9)

@@ -151,6 +151,16 @@ def test_filters_that_edit_or_tag_count_apart_and_change_what_is_kept(tmp_path):
         assert {("@mail.org" in text, "no end mark" in text) for text in texts} == {(has_mail, has_line)}
 
 
+@pytest.mark.slow
+def test_written_documents_are_a_source_of_another_mixture(tmp_path, written):
+    sources = f"  clean:\n    path: {written.mixture.output}/documents/web/*.parquet\n"
+    run = runs.run_mixture(runs.write_mixture(tmp_path, sources, "", TEXT), make_engine=runs.InProcess)
+    found, expected = (
+        [(row["id"], row["text"]) for rows in _files(*of) for row in rows] for of in ((run, "clean"), (written, "web"))
+    )
+    assert found == expected
+
+
 def test_limit_counts_what_cannot_be_read(tmp_path):
     source = _texts(tmp_path)
     corpora.write_jsonl(tmp_path / "a.jsonl", [{"text": ["text"]}] * 12)

@@ -11,7 +11,9 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 
+from datapipe.config import load_mixture
 from datapipe.engine.history import node_hours
+from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.storage import Root
 from datapipe.watching.events import EventLog
@@ -19,6 +21,7 @@ from tests.support import corpora, dedup_runs, hostile_stages, runs, web_archive
 from tests.support.cli_processes import is_running, run, start, wait_until
 from tests.support.fasttext_files import Recipe
 from tests.support.late_import import late_import
+from tests.support.ledger_files import stored_records
 from tests.support.object_store import object_store
 from tests.support.ray_workers import ray_workers
 from tests.support.separate_nodes import separate_nodes
@@ -131,12 +134,22 @@ def test_ray_two_nodes_make_the_files_that_local_workers_make(tmp_path, cluster,
     assert len(files) > 2 or write is not _of_documents
 
 
-_COMPANY = """
+_COMPANY = '''
+import pyarrow as pa
+import pyarrow.compute as pc
+from datapipe.stage import Map
 from my_company.suffix import SUFFIX
+
+class Append(Map):
+    """Appends a word to every text."""
+
+    def process(self, batch):
+        joined = (batch.texts, pa.scalar(SUFFIX, pa.large_string()), pa.scalar("", pa.large_string()))
+        return {"text": pc.binary_join_element_wise(*joined)}
 
 def append(record, times: int = 1):
     return record["text"] + SUFFIX * times
-"""
+'''
 
 
 def test_ray_user_stage_travels_with_the_task(tmp_path, cluster, monkeypatch):
@@ -145,10 +158,10 @@ def test_ray_user_stage_travels_with_the_task(tmp_path, cluster, monkeypatch):
     for name, code in (("__init__", ""), ("suffix", 'SUFFIX = " indeed"\n'), ("clean", _COMPANY)):
         (package / f"{name}.py").write_text(code)
     monkeypatch.syspath_prepend(str(package.parent))
-    mixture, own = _web(tmp_path), '[{"my_company.clean:append": {times: 2}}]'
+    mixture, own = _web(tmp_path), '["my_company.clean:Append", {"my_company.clean:append": {times: 2}}]'
     mixture.write_text(mixture.read_text().replace("[normalize.unicode]", own))
     total = runs.run_mixture(mixture, make_engine=_on(cluster)).report["total"]
-    assert total["kept_bytes"] == total["bytes"] + 30 * 2 * len(" indeed")
+    assert total["kept_bytes"] == total["bytes"] + 30 * 3 * len(" indeed")
 
 
 def test_ray_leaves_a_node_alone_that_differs_and_runs_the_tasks_of_one_that_ends_elsewhere(tmp_path, cluster):
@@ -229,6 +242,28 @@ def test_ray_supervisor_that_is_stopped_is_overtaken_by_a_second_attempt_and_end
     assert done.report["second_attempts"]["web/read"]["won"] >= 1  # on a busy machine others may be overtaken too
     assert done.snapshot == runs.run_mixture(mixture, output=tmp_path / "local", make_engine=runs.InProcess).snapshot
     wait_until(lambda: not ray_workers(), "the end of the stopped supervisor")
+
+
+@pytest.mark.slow
+def test_ray_input_that_changes_during_the_run_is_named_and_nothing_of_it_is_committed(tmp_path, cluster):
+    mixture, last = _web(tmp_path, 12), tmp_path / "web/11.jsonl"
+    overrides = ["execution.split_bytes=16KiB"]
+    tasks = planned(load_mixture(mixture, overrides))[1].pending()
+    of_last = {task.fingerprint for task in tasks if any(split.file.path == last.name for split in task.splits)}
+    assert of_last.isdisjoint(task.fingerprint for task in tasks[:6])  # not submitted when the first task is committed
+
+    def overwrite(record) -> None:
+        before = last.stat()
+        if len(watcher.records) == 1:
+            last.write_bytes(last.read_bytes().replace(b"a", b"e"))
+            os.utime(last, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+    watcher = runs.Watcher(on_commit=overwrite)
+    with pytest.raises(UserError, match=r"web/11\.jsonl changed while the run read it"):
+        runs.run_mixture(mixture, make_engine=_on(cluster), watcher=watcher, overrides=overrides)
+    assert watcher.records and watcher.retries == []
+    assert of_last.isdisjoint(record.fingerprint for record in watcher.records)
+    assert of_last.isdisjoint(stored_records(tmp_path / "out"))
 
 
 def test_ray_task_that_no_node_can_run_is_told_and_ends_the_run(tmp_path, cluster, monkeypatch):

@@ -171,6 +171,40 @@ def test_the_keyboard_alone_is_enough(browser: Any, address: str) -> None:
         seen.check()
 
 
+def test_filters_and_search_find_documents(browser: Any, address: str) -> None:
+    with _view(browser, address, "documents") as seen:
+        page = seen.page
+        for fate, other in (("dropped", "kept"), ("kept", "dropped")):
+            page.locator("select[name=fate]").select_option(fate)
+            page.locator(f"main[data-view] .badge.{fate}").first.wait_for()
+            assert page.locator(f".row-list .badge.{other}").count() == 0
+        page.locator("select[name=fate]").select_option("")
+        page.locator("input[name=q]").fill("reversed")
+        page.locator("main form button").click()
+        page.locator("main[data-view] mark").first.wait_for()
+        assert {text.lower() for text in page.locator("mark").all_inner_texts()} == {"reversed"}
+        seen.check()
+    with _view(browser, address, "documents?fate=kept&min=999999") as seen:
+        assert "No document matches" in seen.page.locator("main").inner_text()
+
+
+def test_the_slider_tells_what_a_threshold_keeps_and_gives_its_yaml(browser: Any, address: str) -> None:
+    rule = "borderline?source=web&stage=filter.gopher_quality&rule=too_few_words"
+    with _view(browser, address, rule) as seen:
+        page, kept = seen.page, []
+        page.locator("#threshold").focus()
+        for key in ("Home", "End"):
+            page.keyboard.press(key)
+            told = page.locator("#would-keep").inner_text()
+            kept.append(int(told.split("keep ")[1].split(" of")[0].replace(",", "")))
+        assert kept[0] > kept[1]
+        page.locator("input[name=typed]").fill("30")
+        yaml = page.locator("#yaml").inner_text()
+        assert "filter.gopher_quality" in yaml
+        assert "min_words: 30" in yaml.replace('"', "")
+        seen.check()
+
+
 def test_hostile_documents_stay_text_and_redacted_text_is_not_shown(browser: Any, address: str) -> None:
     with _view(browser, address, "documents?q=reversed") as seen:
         page = seen.page

@@ -206,6 +206,7 @@ FORMS = {
     "https://archive.org/web/http://www.example.com/": "archive.org/web/example.com",
     "http://Bücher.Example/Ä": "bücher.example/Ä",
     "ftp://Example.com/A/": "ftp://example.com/A",
+    "http://A:B@[2001:DB8::A]:80/C": "A:B@[2001:db8::a]:80/C",
     "http://": "",
     "": "",
 }

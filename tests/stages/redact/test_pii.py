@@ -9,6 +9,7 @@ import unicodedata
 from pathlib import Path
 
 import numpy as np
+import phonenumbers
 import pyarrow as pa
 import pytest
 import zstandard
@@ -307,6 +308,24 @@ def test_pii_labelled_spans_are_found_and_nothing_else(
     assert len(hit) >= recall * len(labelled)
 
 
+def _is_us_phone(value: str) -> bool:
+    try:
+        return any(phonenumbers.is_valid_number(phonenumbers.parse(value, region)) for region in (None, "US"))
+    except phonenumbers.NumberParseException:
+        return False
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(("name", "recall"), [("presidio_synth_dataset_v2", 1.0), ("presidio_generated_large", 0.83)])
+def test_pii_labelled_phones_that_are_valid_in_the_united_states_are_found(real_data: Path, name: str, recall: float) -> None:
+    texts, labels = _labelled(real_data / "pii" / f"{name}.json.zst")
+    encoded = [text.encode() for text in texts]
+    valid = [(d, start, stop) for d, start, stop in labels["phone"] if _is_us_phone(encoded[d][start:stop].decode())]
+    found = _found(texts, "phone", ("US",))
+    hit = [label for label in valid if any(d == label[0] and a <= label[1] and label[2] <= b for d, a, b in found)]
+    assert len(hit) >= recall * len(valid) > 0
+
+
 def _prose(folder: Path, *names: str) -> list[str]:
     texts: list[str] = []
     for name in names:
@@ -322,3 +341,12 @@ def test_pii_clean_text_holds_nothing(real_data: Path) -> None:
     texts = _prose(real_data, *names)
     for kind in ("email", "ip", "phone", "card", "iban", "ssn", "url_credentials"):
         assert len(_found(texts, kind, _REGIONS)) == (8 if kind == "email" else 0), kind
+
+
+@pytest.mark.real
+def test_pii_auto_phone_regions_find_what_those_of_the_country_find(real_data: Path) -> None:
+    """British pages whose language was detected; `auto` has more regions, of which one number is valid."""
+    texts = _prose(real_data, "govuk_commoncrawl_wet", "govuk_news")
+    in_us, in_gb = (len(_found(texts, "phone", (region,))) for region in ("US", "GB"))
+    batch = batch_of(texts, language=pa.array(["en"] * len(texts)))
+    assert sum(_opened(kinds=["phone"]).process(batch).columns["phone"].to_pylist()) >= in_gb > 10 * in_us

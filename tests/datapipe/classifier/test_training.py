@@ -18,14 +18,17 @@ from datapipe.classifier import fasttext_training
 from datapipe.classifier.examples import LabelledTexts, Limits, Prepared, prepare
 from datapipe.classifier.fasttext_training import FastTextTrainer
 from datapipe.classifier.linear_trainer import LinearTrainer
-from datapipe.classifier.training import Examples
+from datapipe.classifier.metrics import ranking
+from datapipe.classifier.training import Examples, Trainer
 from datapipe.columns import text_buffers, text_lengths
 from datapipe.errors import UserError
 from datapipe.stage.models import linear
 from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.models.fasttext import LibraryModel
+from tests.benchmarks.classifiers import fasttext_trainer, ours
 from tests.oracles import case_folding as case_folding_oracle
 from tests.oracles import linear as oracle
+from tests.support.labelled_sets import NUM_FOLDS, LabelledSet, labelled_sets
 
 _ALL = Limits(sample_bytes=1 << 20)
 Rows = Sequence[tuple[str, str]]
@@ -320,3 +323,33 @@ def test_linear_training_of_equal_numbers_predicts_the_number(tmp_path):
     examples = replace(_as_numbers(_linear_examples(20, ("bad", "good"))), targets=np.full(20, 3.5), weights=np.ones(20))
     scores = _scores_of(tmp_path, LinearTrainer(bits=10).train(examples), examples.texts)
     assert scores.tolist() == [[3.5]] * 20
+
+
+FASTTEXT_AUC = {"talk": 0.9126, "hatecheck": 0.7908, "dclm": 0.8371, "onestop": 0.9370, "web": 0.9942}
+"""Of fasttext-wheel 0.9.2 with the same options, on the same folds."""
+LIBLINEAR_AUC = {
+    False: {"talk": 0.915, "hatecheck": 0.748, "dclm": 0.852, "onestop": 0.986, "web": 0.997},
+    True: {"talk": 0.933, "hatecheck": 0.801, "dclm": 0.865, "onestop": 0.992},
+}
+"""Of hashed TF-IDF and liblinear on the same folds, without and with characters."""
+
+
+def _mean_auc(trainer: Trainer, documents: LabelledSet) -> float:
+    scores = ours(trainer, documents).scores
+    folds = [documents.test(fold) for fold in range(NUM_FOLDS)]
+    return float(np.mean([ranking(documents.is_positive[rows], scores[rows]).auc.value for rows in folds]))
+
+
+@pytest.mark.slow
+@pytest.mark.real
+def test_models_separate_labelled_sets_as_well_as_those_of_the_library(real_data: Path) -> None:
+    sets = labelled_sets(real_data)
+    assert {name: _mean_auc(fasttext_trainer(name), sets[name]) for name in sets} == pytest.approx(FASTTEXT_AUC, abs=0.005)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("characters", LIBLINEAR_AUC)
+def test_linear_auc_is_within_half_a_percent_of_liblinear(real_data: Path, characters: bool) -> None:
+    sets, expected = labelled_sets(real_data), LIBLINEAR_AUC[characters]
+    found = {name: _mean_auc(LinearTrainer(characters=characters), sets[name]) for name in expected}
+    assert all(found[name] > auc - 0.005 for name, auc in expected.items()), found

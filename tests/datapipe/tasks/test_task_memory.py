@@ -1,7 +1,7 @@
 """What tasks hold, each in a process of its own: neither a corpus made to hurt nor full buckets make it grow.
 
 In memory, stage by stage: `tests/stages/dedup/`. Chains of 100,000 documents: `tests/datapipe/stage/test_clusters.py`.
-Corpora that grow: `tests/conformance/test_steps.py`.
+Steps without a comparison, as a corpus grows: `tests/conformance/test_steps.py`.
 """
 
 from __future__ import annotations
@@ -79,3 +79,33 @@ def test_task_with_a_full_bucket_stays_below_its_limit(tasks: FreshTasks, tmp_pa
         if peaks[0] > most_bytes(bucket_bytes):  # allocators give back by the clock, so a peak counts that comes twice
             peaks.append(measured(tasks, tmp_path / "rows", case, bucket_bytes).peak_bytes)
         assert min(peaks) <= most_bytes(bucket_bytes), peaks
+
+
+def _peaks(tasks: FreshTasks, folder: Path, num_docs: int, stage: str, options: dict[str, object]) -> dict[str, int]:
+    """The greatest peak of each kind of task."""
+    corpus = scale_corpus.write(folder / "corpus", num_docs, docs_per_file=4_000)
+    mixture = scale_corpus.write_mixture(folder, corpus, stage, options, {"split_bytes": "1MiB", "bucket_bytes": "1MiB"})
+    peaks: dict[str, int] = {}
+    for one in run_to_decisions(mixture, tasks):
+        peaks[one.kind] = max(peaks.get(one.kind, 0), one.peak_bytes)
+    return peaks
+
+
+@pytest.mark.parametrize(
+    ("stage", "options", "kinds"),
+    [
+        ("dedup.minhash", {"components_bytes": 0}, {"match-bands", "fetch-signatures", "compare", "cluster", "decide"}),
+        ("dedup.lines", {}, {"match"}),
+        ("dedup.substring", {"length": 20}, {"match", "extend", "verify"}),
+    ],
+)
+def test_task_memory_does_not_grow_with_the_corpus(tasks, tmp_path, stage, options, kinds):
+    """The fewer documents fill buckets already. Rows that are written wait until `RUN_BYTES` of them are there."""
+    small = _peaks(tasks, tmp_path / "small", 8_000, stage, options)
+    large = _peaks(tasks, tmp_path / "large", 80_000, stage, options)
+    assert set(large) == kinds | {"read", "decisions", f"apply-{stage}"}
+    limits = {kind: small[kind] + ((24 if kind in kinds else 64) << 20) for kind in large}
+    if any(large[kind] > limits[kind] for kind in large):  # a peak counts that comes twice, as above
+        again = _peaks(tasks, tmp_path / "again", 80_000, stage, options)
+        large = {kind: min(peak, again[kind]) for kind, peak in large.items()}
+    assert all(large[kind] <= limits[kind] for kind in large), f"small: {small}, large: {large}"

@@ -123,12 +123,14 @@ def _opened(watched: WatchedStream, as_dictionaries: Sequence[str] = ()) -> pq.P
 
 
 def _row_groups(file: pq.ParquetFile) -> tuple[tuple[int, int], ...]:
-    """Rows and bytes of each row group. Raises one of `BROKEN` for a damaged footer."""
+    """Rows and bytes of each row group. Raises one of `BROKEN` for a damaged footer, also where a row group has lost rows."""
     _ = file.schema_arrow  # taken from the footer on first use
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     row_groups = tuple((group.num_rows, group.total_byte_size) for group in groups)
     if any(num_rows < 0 or num_bytes < 0 for num_rows, num_bytes in row_groups):
         raise ValueError("the footer has row groups with a negative number of rows or bytes")
+    if (num_rows := sum(num_rows for num_rows, _ in row_groups)) != file.metadata.num_rows:
+        raise ValueError(f"the footer has {file.metadata.num_rows} rows, and its row groups have {num_rows}")
     return row_groups
 
 

@@ -91,6 +91,19 @@ def test_parquet_footer_whose_parts_contradict_each_other_is_damage(tmp_path: Pa
     assert (found.documents, found.rejected_places, found.is_damage) == ([], [0, 2], [True, True])
 
 
+@pytest.mark.parametrize("count", [b"\x16\x02", b"\x16\x04", b"\x16\x06"], ids=["1 row", "2 rows", "3 rows"])
+def test_parquet_footer_with_a_row_group_that_has_lost_its_rows_is_damage(tmp_path: Path, count: bytes) -> None:
+    """Each number of this size in the footer is 0 in turn; one flipped bit is enough for that."""
+    content = parquet(["a first text", "second", "third"])
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    places = [at for at in range(start, len(content) - 8) if content.startswith(count, at)]
+    assert places
+    for at in places:
+        file = input_file(tmp_path / "a.parquet", content[: at + 1] + b"\0" + content[at + 2 :], reader=Parquet())
+        found = read_splits(Parquet(), Parquet().cut(file, 1))
+        assert len(found.documents) == 3 or any(found.is_damage), at
+
+
 _WRITERS: dict[str, Callable[..., Any]] = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}
 both = pytest.mark.parametrize("kind", ["file", "stream"])
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,34 +24,6 @@ from stages.read.parquet import Parquet
 from stages.read.text import Text
 from tests.support.object_store import object_store
 from tests.support.reader_results import read_file
-
-_CLOSED = """
-import os, tempfile
-from pathlib import Path
-from datapipe.errors import UserError
-from datapipe.inputs.discovery import discover
-from stages.read.text import Text
-
-is_root = os.geteuid() == 0
-with tempfile.TemporaryDirectory() as folder:
-    os.chmod(folder, 0o755)
-    closed = Path(folder, "web", "closed")
-    closed.mkdir(parents=True)
-    (closed.parent / "a.txt").write_bytes(b"")
-    (closed.parent / "b.md").write_bytes(b"text")
-    (closed.parent / "b.md").chmod(0)
-    closed.chmod(0)
-    if is_root:
-        os.seteuid(65534)
-    for pattern in ("*.txt", "**", "*.md"):
-        try:
-            print([file.path for file, _ in discover("web", [f"{folder}/web/{pattern}"], lambda path: Text(), "stat", "here")])
-        except UserError as error:
-            print(error)
-    if is_root:
-        os.seteuid(0)
-    closed.chmod(0o700)
-"""
 
 _TREE = [
     "web/b.jsonl",
@@ -96,9 +68,7 @@ def _paths(*patterns: str, **options: Any) -> list[str]:
     [
         ("web/*.jsonl", ["a.jsonl", "b.jsonl", "sp ace?#%.jsonl", "x1.jsonl", "x[1].jsonl"]),
         ("web/?.jsonl", ["a.jsonl", "b.jsonl"]),
-        ("web/[a-b].jsonl", ["a.jsonl", "b.jsonl"]),
         ("web/[!a].jsonl", ["b.jsonl"]),
-        ("web/[^a].jsonl", ["b.jsonl"]),
         ("web/x[[]1].jsonl", ["x[1].jsonl"]),
         ("web/[]-a].jsonl", ["a.jsonl"]),
         ("web/[[:a].jsonl", ["a.jsonl"]),
@@ -106,8 +76,6 @@ def _paths(*patterns: str, **options: Any) -> list[str]:
             "web/**/*.jsonl*",
             ["2024/01/d.jsonl.zst", "2024/c.jsonl.gz", "a.jsonl", "b.jsonl", "sp ace?#%.jsonl", "x1.jsonl", "x[1].jsonl"],
         ),
-        ("web/*/*.jsonl.*", ["2024/c.jsonl.gz"]),
-        ("web/**/d.*", ["2024/01/d.jsonl.zst"]),
         ("web/2024/**", ["01/d.jsonl.zst", "c.jsonl.gz"]),
         ("*/2024/*.gz", ["web/2024/c.jsonl.gz"]),
         ("web/.*.jsonl", [".hidden.jsonl"]),
@@ -137,11 +105,8 @@ def test_discover_relative_pattern_is_from_the_working_directory(tree: Path, mon
     assert [file.url for file in _files("./a.*", "../web/b.jsonl")] == [f"{tree}/web/a.jsonl", f"{tree}/web/b.jsonl"]
 
 
-def test_discover_overlapping_patterns_give_each_file_once(tree: Path) -> None:
+def test_discover_overlapping_patterns_give_each_file_once_but_what_is_excluded(tree: Path) -> None:
     assert _paths(f"{tree}/web/*.jsonl", f"{tree}/web/a.jsonl", f"{tree}/web/?.jsonl") == _paths(f"{tree}/web/*.jsonl")
-
-
-def test_discover_exclude_leaves_files_out(tree: Path) -> None:
     assert _paths(f"{tree}/web/*.jsonl", exclude=("**/x*", f"{tree}/web/sp*")) == ["a.jsonl", "b.jsonl"]
 
 
@@ -231,14 +196,31 @@ def test_discover_name_that_is_not_utf8_is_an_error_only_where_it_matches(tmp_pa
         _files(f"{tmp_path}/*.txt")
 
 
-@pytest.mark.medium
-def test_discover_folder_and_file_that_may_not_be_read_are_errors_where_the_pattern_takes_them() -> None:
-    """In a process of its own, as a user whom permissions bind."""
-    done = subprocess.run([sys.executable, "-c", _CLOSED], capture_output=True, text=True, check=True, timeout=120)
-    found, folder, file = done.stdout.splitlines()
-    assert found == "['a.txt']"
-    assert folder.startswith("here: ") and folder.endswith("/web/closed: Permission denied")
-    assert file.startswith("here: ") and file.endswith("/web/b.md: Permission denied")
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A file, one that may not be read and a folder that may not be opened, for a user whom permissions bind."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, is_root = Path(name), os.geteuid() == 0
+        folder.chmod(0o755)
+        (folder / "a.txt").write_bytes(b"")
+        (folder / "b.md").write_bytes(b"text")
+        (folder / "b.md").chmod(0)
+        (folder / "closed").mkdir(0)
+        if is_root:
+            os.seteuid(65534)
+        try:
+            yield folder
+        finally:
+            if is_root:
+                os.seteuid(0)
+            (folder / "closed").chmod(0o700)
+
+
+def test_discover_folder_and_file_that_may_not_be_read_are_errors_where_the_pattern_takes_them(closed: Path) -> None:
+    assert _paths(f"{closed}/*.txt") == ["a.txt"]
+    for pattern, refused in (("**", "closed"), ("*.md", "b.md")):
+        with pytest.raises(UserError, match=f"{closed}/{refused}: Permission denied"):
+            _paths(f"{closed}/{pattern}")
 
 
 def test_discover_folder_of_the_ending_that_a_pattern_asks_for_is_an_error(tree: Path) -> None:

@@ -11,15 +11,12 @@ from pathlib import Path
 import pyarrow.fs as pafs
 import pytest
 import zstandard
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from datapipe.errors import UserError
 from datapipe.inputs import path_lists
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.entries import Notes
 from datapipe.outages import OutageError
-from datapipe.plan.splits import group_splits
 from datapipe.stage import InputFile
 from stages.read.text import Text
 from tests.support.object_store import object_store
@@ -171,22 +168,6 @@ def test_list_of_a_store_names_no_file_of_this_machine(folder: Path, line: str) 
         assert "names no file of this machine" in _refused(f"@{folder}/list.txt", prefix=server.url(""))
 
 
-@pytest.mark.slow
-def test_list_keys_of_documents_are_the_same_by_any_prefix(folder: Path) -> None:
-    (folder / "list.txt").write_text("a.txt\ndeep/c.txt\n")
-    with object_store("crawl") as query, web_server() as server:
-        store = pafs.FileSystem.from_uri(f"s3://crawl{query}")[0]
-        for name in ("a.txt", "deep/c.txt", "list.txt"):
-            server.files[f"/{name}"] = (folder / name).read_bytes()
-            with store.open_output_stream(f"crawl/{name}") as stream:
-                stream.write(server.files[f"/{name}"])
-        prefixes = [str(folder), server.url("/"), f"s3://crawl{query}", f"s3://crawl/{query}"]
-        found = [_discover(f"@{folder}/list.txt", prefix=prefix) for prefix in prefixes]
-        for files in (*found, _discover(f"@s3://crawl/list.txt{query}")):
-            assert [(file.path, file.num_bytes) for file in files] == [("a.txt", 5), ("deep/c.txt", 10)]
-        assert "there is no such file" in _refused(f"@{folder}/list.txt", prefix=f"s3://crawl/elsewhere{query}")
-
-
 def test_list_store_that_asks_to_slow_down_is_asked_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(path_lists, "sleep", pauses.append)
@@ -210,32 +191,3 @@ def test_list_signed_urls_are_masked_in_errors() -> None:
         error = _refused("@" + server.url("/list"))
         assert "/a.txt" in error
         assert "abcdef12345" not in error
-
-
-@settings(deadline=None, max_examples=30)
-@given(sizes=st.lists(st.integers(1, 300), min_size=1, max_size=40), more=st.lists(st.integers(1, 300), max_size=10))
-def test_list_that_grows_by_large_files_only_adds_tasks(sizes: list[int], more: list[int]) -> None:
-    def groups(listed: list[int]) -> set[tuple[str, ...]]:
-        names = [f"{number:03}.txt" for number in range(len(listed))]
-        files = [(InputFile(url=n, path=n, num_bytes=1_000 * size, stamp=""), Text()) for n, size in zip(names, listed)]
-        return {tuple(split.file.path for split in group) for group in group_splits(files, 1_000)}
-
-    assert groups(sizes) <= groups(sizes + more)
-
-
-@pytest.mark.slow
-def test_list_of_20_000_lines_is_read_in_bounded_memory(tmp_path: Path) -> None:
-    import tracemalloc
-
-    (tmp_path / "a.txt").write_text("x")
-    lines = "".join(f"crawl-data/CC-MAIN-2024-10/segments/{n % 100}/warc/CC-MAIN-{n:020}.warc.wet.gz\n" for n in range(20_000))
-    for folder in range(100):
-        (tmp_path / f"crawl-data/CC-MAIN-2024-10/segments/{folder}/warc").mkdir(parents=True)
-    for line in lines.split():
-        (tmp_path / line).symlink_to(tmp_path / "a.txt")
-    (tmp_path / "paths.gz").write_bytes(gzip.compress(lines.encode()))
-    tracemalloc.start()
-    assert len(_discover(f"@{tmp_path}/paths.gz")) == 20_000
-    peak_bytes = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert peak_bytes < 60 << 20

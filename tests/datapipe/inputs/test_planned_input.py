@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from datapipe.engine.protocol import Attempt, Failure, failure_of
+from datapipe.engine.protocol import Attempt, failure_of
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import ChangedInputError, PlannedInput
@@ -97,18 +96,15 @@ class _Interfering(runs.InProcess):
             self.num_before -= 1
             if self.num_before == -1:
                 self.interfere()
-        return self.run(task, attempt)
-
-    def run(self, task: Any, attempt: str) -> Attempt:
         try:
             return Attempt(task=task, attempt=attempt, record=run_task(task, self.root, attempt))
         except Exception as error:
             return Attempt(task=task, attempt=attempt, failure=failure_of(error))
 
 
-def _engine(interfere: Callable[[], None], num_before: int = 0, kind: type[_Interfering] = _Interfering) -> type[_Interfering]:
+def _engine(interfere: Callable[[], None], num_before: int) -> type[_Interfering]:
     """An engine that calls `interfere` when `num_before` reading tasks have run."""
-    return type("Engine", (kind,), {"interfere": staticmethod(interfere), "num_before": num_before})
+    return type("Engine", (_Interfering,), {"interfere": staticmethod(interfere), "num_before": num_before})
 
 
 @pytest.fixture
@@ -155,62 +151,6 @@ def test_run_after_a_change_that_leaves_size_and_time_mixes_no_contents(
     assert sorted(map(str, _texts(again.mixture.output))) == [f"{NEW} document {number:05d}" for number in range(_NUM_DOCS)]
 
 
-@pytest.mark.medium
-def test_run_again_over_a_copy_of_its_input_with_the_same_time_reads_nothing(mixture: Path, path: Path) -> None:
-    with pytest.raises(KeyboardInterrupt):
-        runs.run_mixture(mixture, make_engine=_engine(_stop, num_before=2))
-    shutil.copy2(path, path.with_name("copy"))
-    os.replace(path.with_name("copy"), path)
-    again = runs.run_mixture(mixture, make_engine=runs.InProcess)
-    assert again.watcher.steps.count("web/read") == 1
-    assert again.report["sources"]["web"]["documents"]["read"] == _NUM_DOCS
-
-
-def _stop() -> None:
-    raise KeyboardInterrupt
-
-
-class _Killed(_Interfering):
-    """The task that is interfered with ends by a signal."""
-
-    def run(self, task: Any, attempt: str) -> Attempt:
-        if self.num_before < 0 and task.step == "web/read":
-            failure = Failure(kind="infrastructure", message="a worker was ended by SIGBUS")
-            return Attempt(task=task, attempt=attempt, failure=failure)
-        return super().run(task, attempt)
-
-
-def test_attempt_that_ends_by_a_signal_is_told_as_the_change_of_its_input(mixture: Path, path: Path) -> None:
-    interfere, said = CHANGES["truncated"]
-    watcher = runs.Watcher()
-    with pytest.raises(UserError, match=rf"{path} {said}.*\(a worker was ended by SIGBUS\)"):
-        runs.run_mixture(mixture, make_engine=_engine(lambda: interfere(path), kind=_Killed), watcher=watcher)
-    assert watcher.retries == []
-
-
-class _Truncating(runs.Watcher):
-    """Cuts a file short when the plan is made."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-
-    def planned(self, plan: Any) -> None:
-        os.truncate(self.path, 1000)
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.parquet"])
-def test_input_that_is_cut_short_fails_a_run_of_local_workers(tmp_path: Path, name: str) -> None:
-    write = corpora.write_parquet if name.endswith(".parquet") else corpora.write_jsonl
-    path = write(tmp_path / name, corpora.documents(1, 200))
-    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {path}\n", _STAGES)
-    watcher = _Truncating(path)
-    with pytest.raises(UserError, match=f"{path} changed while the run read it: .* and has 1,000 now"):
-        runs.run_mixture(mixture, watcher=watcher)
-    assert (watcher.records, watcher.retries) == ([], [])
-
-
 def _planned(pattern: str) -> InputFile:
     ((file, _),) = discover("web", [pattern], lambda path: Jsonl(), "stat", "here")
     return file
@@ -253,26 +193,25 @@ def test_error_of_a_reader_over_a_changed_input_is_told_as_the_change(path: Path
     assert raised.value.__cause__ is error
 
 
-def test_error_of_a_reader_over_an_unchanged_input_is_the_readers_and_names_the_file(path: Path) -> None:
-    with pytest.raises(ValueError, match="no text") as raised:
-        _read_while(_planned(str(path)), lambda: None, ValueError("no text"))
-    assert raised.value.__notes__ == [f"while {path} was read"]
-
-
 @pytest.mark.parametrize(
-    "error",
-    [OSError(5, "no disk"), OSError("AWS Error NETWORK_CONNECTION during GetObject operation: 7"), TimeoutError("late")],
+    ("error", "told", "said"),
+    [
+        (ValueError("no text"), ValueError, "no text"),
+        (OSError(5, "no disk"), OutageError, "{path}: no answer: "),
+        (OSError("AWS Error NETWORK_CONNECTION during GetObject operation: 7"), OutageError, "{path}: no answer: "),
+        (TimeoutError("late"), OutageError, "{path}: no answer: "),
+        (OSError("AWS Error ACCESS_DENIED during GetObject operation"), UserError, "{path}: .*ACCESS_DENIED"),
+    ],
+    ids=["of the reader", "no disk", "no network", "late", "refused"],
 )
-def test_storage_that_does_not_answer_is_told_with_the_file_that_is_read(path: Path, error: Exception) -> None:
-    with pytest.raises(OutageError) as raised:
+def test_error_over_an_unchanged_input_is_told_as_what_it_is_with_the_file(
+    path: Path, error: Exception, told: type[Exception], said: str
+) -> None:
+    with pytest.raises(told, match=said.format(path=path)) as raised:
         _read_while(_planned(str(path)), lambda: None, error)
-    assert outage_of(raised.value, "s3://other/out") == raised.value.outage
-    assert str(raised.value).startswith(f"{path}: no answer: ")
-
-
-def test_storage_that_refuses_is_the_users_error_and_names_the_file(path: Path) -> None:
-    with pytest.raises(UserError, match=rf"{path}: .*ACCESS_DENIED"):
-        _read_while(_planned(str(path)), lambda: None, OSError("AWS Error ACCESS_DENIED during GetObject operation"))
+    assert told is not ValueError or raised.value.__notes__ == [f"while {path} was read"]
+    if isinstance(raised.value, OutageError):
+        assert outage_of(raised.value, "s3://other/out") == raised.value.outage
 
 
 def test_file_that_is_cut_short_between_two_reads_ends_the_reading(path: Path) -> None:

@@ -15,7 +15,7 @@ from datapipe.engine.history import read_history
 from datapipe.errors import DatapipeError, UserError
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import ChangedInputError, PlannedInput
-from datapipe.outages import OutageError, outage_of, refusal_of
+from datapipe.outages import outage_of, refusal_of
 from datapipe.stage import InputFile
 from datapipe.storage import Root, current_state, open_input
 from datapipe.stores import http
@@ -154,29 +154,26 @@ def test_http_server_without_ranges_or_size_is_told(
         _read(server.url("/a.bin"))
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
-def test_http_busy_server_is_asked_again_with_growing_pauses(server: WebServer, pauses: list[float], status: int) -> None:
-    server.fail("status", status=status, times=7)
-    assert _read(server.url("/one")) == b"1"
-    assert pauses == [0.5, 1, 2, 4, 8, 8, 8]
+_GROWING = [0.5, 1, 2, 4, 8, 8, 8]
 
 
 @pytest.mark.parametrize(
-    ("retry_after", "pause_s"), [("3", 3), ("0", 0), ("86400", 60), ("Fri, 01 Jan 1999 00:00:00 GMT", 0), ("soon", 0.5)]
+    ("status", "times", "retry_after", "asked"),
+    [
+        *((status, 7, "", _GROWING) for status in (429, 500, 502, 503, 504)),
+        (429, 1, "3", [3]),
+        (429, 1, "0", [0]),
+        (429, 1, "86400", [60]),
+        (429, 1, "Fri, 01 Jan 1999 00:00:00 GMT", [0]),
+        (429, 1, "soon", [0.5]),
+    ],
 )
-def test_http_retry_after_is_kept_up_to_a_minute(
-    server: WebServer, pauses: list[float], retry_after: str, pause_s: float
+def test_http_busy_server_is_asked_again_with_growing_pauses_or_when_it_says(
+    server: WebServer, pauses: list[float], status: int, times: int, retry_after: str, asked: list[float]
 ) -> None:
-    server.fail("status", status=429, headers={"Retry-After": retry_after})
+    server.fail("status", status=status, headers={"Retry-After": retry_after} if retry_after else {}, times=times)
     assert _read(server.url("/one")) == b"1"
-    assert pauses == [pause_s]
-
-
-def test_http_retry_after_is_bounded_in_all(server: WebServer, pauses: list[float]) -> None:
-    server.fail("status", status=429, headers={"Retry-After": "3600"}, times=None)
-    with pytest.raises(ConnectionError):
-        _read(server.url("/one"))
-    assert pauses == [60, 60, 30]
+    assert pauses == asked
 
 
 def test_http_dropped_connection_goes_on_where_it_was(server: WebServer, pauses: list[float]) -> None:
@@ -195,15 +192,20 @@ def test_http_dropped_connection_goes_on_where_it_was(server: WebServer, pauses:
 
 
 @pytest.mark.parametrize(
-    ("kind", "num_requests", "asked"), [("refuse", 4, [0.5, 1, 2]), ("status", 8, [0.5, 1, 2, 4, 8, 8, 8])]
+    ("kind", "headers", "asked"),
+    [("refuse", {}, [0.5, 1, 2]), ("status", {}, _GROWING), ("status", {"Retry-After": "3600"}, [60, 60, 30])],
 )
 def test_http_server_that_never_answers_is_an_outage(
-    server: WebServer, pauses: list[float], kind: Literal["refuse", "status"], num_requests: int, asked: list[float]
+    server: WebServer,
+    pauses: list[float],
+    kind: Literal["refuse", "status"],
+    headers: dict[str, str],
+    asked: list[float],
 ) -> None:
-    server.fail(kind, times=None)
+    server.fail(kind, headers=headers, times=None)
     with pytest.raises(ConnectionError) as raised:
         _read(server.url("/one"))
-    assert (len(server.requests), pauses) == (num_requests, asked)
+    assert (len(server.requests), pauses) == (len(asked) + 1, asked)
     assert outage_of(raised.value, "") is not None
 
 
@@ -275,13 +277,6 @@ def test_http_pattern_is_refused_with_the_way_out(server: WebServer) -> None:
             discover("web", [server.url(pattern)], lambda path: Jsonl(), "stat", "here")
 
 
-@pytest.mark.parametrize(("path", "status"), [("/none.jsonl", 404), ("/closed.jsonl", 403)])
-def test_http_file_that_cannot_be_read_is_told_when_planning(server: WebServer, path: str, status: int) -> None:
-    server.fail("status", path="closed", status=403)
-    with pytest.raises(UserError, match=f"^here: .*{path}: HTTP {status}"):
-        discover("web", [server.url(path)], lambda path: Jsonl(), "stat", "here")
-
-
 def test_http_output_is_refused(tmp_path: Path, server: WebServer) -> None:
     _write_corpus(tmp_path, server)
     with pytest.raises(UserError, match="web servers"):
@@ -318,15 +313,6 @@ def test_http_file_that_changes_while_it_is_read_is_told(server: WebServer, chan
     if change != "etag":  # the time is the same, and the ETag of a file with a time is not stored with the plan
         with pytest.raises(ChangedInputError), PlannedInput(file) as planned:
             planned.open(file.url)
-
-
-def test_http_server_that_stays_busy_is_waited_for_by_the_run(server: WebServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http, "sleep", lambda pause_s: None)
-    server.files = {"/a.jsonl": b'{"text": "one"}\n'}
-    file = _planned(server, "/a.jsonl")
-    server.fail("status", status=503, times=None)
-    with pytest.raises(OutageError, match="HTTP 503"), PlannedInput(file) as planned:
-        planned.open(file.url)
 
 
 def test_http_credentials_of_a_masked_url_are_asked_for() -> None:

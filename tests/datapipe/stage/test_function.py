@@ -13,7 +13,7 @@ import pytest
 
 from datapipe import catalogue
 from datapipe.config.stage_use import parse_stage
-from datapipe.errors import DatapipeError, StageError, UserError
+from datapipe.errors import StageError, UserError
 from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.stage import Filter
 from datapipe.stage.documents import DocumentBatch
@@ -268,10 +268,6 @@ def scored(record):
 
 
 scored.columns = {"score": float}
-
-
-def forgets(record):
-    record["text"].strip()
 """
 
 
@@ -294,12 +290,3 @@ def test_function_stages_run_and_one_document_that_raises_is_quarantined(own: Pa
     assert seen.error.endswith(f"ValueError: I do not like it ({own}/own_functions.py:{line}, in scored)")
     [(reason, count)] = reasons.items()
     assert reason.startswith("own_functions:scored: ValueError: I do not like it (") and count == 1
-
-
-@pytest.mark.medium
-def test_function_that_forgets_to_return_ends_the_run_with_its_line(own: Path, web: str):
-    with pytest.raises(DatapipeError) as caught:
-        runs.run_mixture(runs.write_mixture(own, web, "stages: ['own_functions:forgets']"), workers=1)
-    line = (own / "own_functions.py").read_text().splitlines().index("def forgets(record):") + 1
-    assert "own_functions:forgets" in str(caught.value)
-    assert f"{own}/own_functions.py:{line}, forgets. Found with the document web/a.jsonl:0." in str(caught.value)

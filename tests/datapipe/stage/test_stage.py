@@ -15,10 +15,10 @@ from datapipe.columns import make_keys, text_buffers
 from datapipe.errors import DatapipeError, StageError, UserError
 from datapipe.stage import FieldNames, FilterResult, InputFile, ReadBatch, Reader, Rejected, Rule, Split, dates
 from datapipe.stage.cut_points import CUT_POINTS, CUT_POINTS_TYPE, cut_points_after, no_cut_points, parts_of
-from datapipe.stage.documents import DocumentBatch, only_covered, segmentation
+from datapipe.stage.documents import DocumentBatch, only_covered
 from datapipe.stage.licenses import license_codes
 from datapipe.stage.percent import Share
-from datapipe.stage.tables import as_reference, is_new, new_bit, source_rank
+from datapipe.stage.tables import source_rank
 from tests.support.global_stages import batch_of
 
 _RULES = [Rule(name="short", limit=2, side="min"), Rule(name="long", limit=5, side="max")]
@@ -27,11 +27,6 @@ _SPLIT = Split(file=InputFile(url="a.own", path="a.own", num_bytes=1, stamp=""))
 
 def _no_file(url: str) -> pa.NativeFile:
     raise AssertionError(url)
-
-
-def test_rule_without_a_side_is_refused_with_what_to_write() -> None:
-    with pytest.raises(StageError, match="the rule 'odd' has no side"):
-        Rule(name="odd", limit=1.0).failed(np.zeros(2))
 
 
 def test_filter_result_is_that_of_the_first_rule_that_fails() -> None:
@@ -46,17 +41,11 @@ def test_filter_result_is_that_of_the_first_rule_that_fails() -> None:
     [
         ([np.zeros(3)], "2 rules, found those of 1"),
         ([np.zeros(3), np.zeros(2)], r"rule 1: .* found shapes \(2,\)"),
-        ([np.zeros((3, 1)), np.zeros(3)], r"rule 0: .* found shapes \(3, 1\)"),
     ],
 )
 def test_filter_result_of_values_that_do_not_fit_the_rules_is_refused(measured, message) -> None:
     with pytest.raises(StageError, match=message):
         FilterResult.from_rules(_RULES, measured)
-
-
-def test_filter_result_of_failures_that_are_row_numbers_is_refused() -> None:
-    with pytest.raises(StageError, match=r"rule 0: expected numbers and bool of shape \(2,\).* of int64"):
-        FilterResult.first_failing(2, [(np.zeros(2), np.array([0, 1]))])
 
 
 class Own(Reader):
@@ -92,16 +81,6 @@ def test_source_rank_is_of_this_run_and_ascends_with_the_place() -> None:
         source_rank(32_768)
 
 
-@pytest.mark.parametrize("kind", [np.uint16, np.uint64])
-def test_as_settled_clears_the_bit_that_is_new_asks_for(kind: type) -> None:
-    ranks = np.array([0, 3, new_bit(kind), new_bit(kind) + kind(3)], kind)
-    rows = pa.record_batch({"hash": np.zeros(4, np.uint64), "rank": ranks})
-    assert is_new(rows).tolist() == [False, False, True, True]
-    old = as_reference(rows)
-    assert old.schema == rows.schema
-    assert old.column("rank").to_pylist() == [0, 3, 0, 3]
-
-
 @pytest.mark.parametrize(
     ("written", "share"), [("50%", 0.5), (" 29 % ", 0.29), ("0.07%", 0.0007), ("0.47%", 0.0047), (".5%", 0.005), (0.5, 0.5)]
 )
@@ -121,12 +100,6 @@ def test_share_that_is_none_is_refused(written: str | float) -> None:
 def test_lists_of_licences_are_those_of_their_json(column: pa.Array) -> None:
     numbers, names = license_codes(column, "license")
     assert [names[number] for number in numbers] == ["MIT AND ISC", "unknown", "MIT"]
-
-
-def test_column_of_anything_else_is_refused() -> None:
-    for column in (pa.array([[1]]), pa.array([{"a": 1}])):
-        with pytest.raises(UserError, match=r"the column 'license' holds .*, expected text"):
-            license_codes(column, "license")
 
 
 _START = datetime(1, 1, 1, tzinfo=UTC)
@@ -248,32 +221,6 @@ def test_segmentation_is_found_once_and_its_time_noted_under_its_name():
     batch.segmentation_s.clear()
     assert batch.words is words
     assert batch.segmentation_s == {}
-
-
-def test_segmentation_lives_on_with_new_columns_but_its_time_is_noted_once():
-    batch = _batch()
-    lines = batch.lines
-    later = batch.with_columns({"score": pa.array([1.0, 2.0])})
-    assert later.lines is lines
-    assert later.segmentation_s == {}
-    assert batch.with_columns({"text": batch.texts}).lines is not lines
-
-
-def test_segmentation_that_needs_another_is_charged_for_its_own_part(monkeypatch):
-    class Deep(DocumentBatch):
-        @segmentation
-        def inner(self):
-            return 1
-
-        @segmentation
-        def outer(self):
-            return self.inner + 1
-
-    clock = iter([0.0, 10.0, 13.0, 15.0])  # outer begins, inner begins, inner ends, outer ends
-    monkeypatch.setattr("datapipe.stage.documents.perf_counter", lambda: next(clock))
-    batch = Deep(_batch().record)
-    assert batch.outer == 2
-    assert batch.segmentation_s == {"inner": 3.0, "outer": 12.0}
 
 
 def _columns(found) -> list[list[int]]:

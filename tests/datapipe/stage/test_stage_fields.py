@@ -29,8 +29,8 @@ from datapipe.stage.field_types import (
     type_in,
     written,
 )
-from datapipe.stage.keep import Keep, source_order, survivor_ranks
-from datapipe.stage.tables import RANK, as_reference, is_new, new_bit
+from datapipe.stage.keep import Keep, survivor_ranks
+from datapipe.stage.tables import RANK, as_reference, is_new
 from tests.support.global_stages import batch_of
 
 KEEP: TypeAdapter[Any] = TypeAdapter(Keep)
@@ -59,11 +59,6 @@ def test_ranks_by_numbers_that_are_text_are_those_of_the_numbers() -> None:
     for column_type in (pa.string(), pa.large_string()):
         batch = batch_of(["x"] * len(texts), score=pa.array(texts, column_type))
         assert _order({"lowest": "score"}, batch) == [8, 2, 4, 5, 0, 9, 6, 1, 3, 7]
-
-
-def test_ranks_by_whole_numbers_go_by_their_size() -> None:
-    for column_type in (pa.int8(), pa.int64()):
-        assert _order({"highest": "n"}, batch_of(["x"] * 4, n=pa.array([3, -7, None, 100], column_type))) == [3, 0, 1, 2]
 
 
 @pytest.mark.parametrize("more", [[], ["longest"]])
@@ -104,24 +99,6 @@ def test_ranks_source_order_goes_before_all_that_follows() -> None:
     assert ranks == sorted(ranks)
     with pytest.raises(UserError, match="at most 1,024 sources"):
         survivor_ranks(keep, batches[0], StageContext(name="dedup.exact", seed=1, source_position=1024))
-
-
-def test_ranks_first_alone_are_all_the_same() -> None:
-    assert survivor_ranks(KEEP.validate_python("first"), batch_of(["a", "bb"]), CONTEXT).tolist() == 2 * [new_bit(np.uint64)]
-
-
-WRITTEN = [
-    "first",
-    ["source_order", "longest"],
-    {"source_order": ["web", "code"]},
-    [{"highest": "quality"}, {"earliest": "date"}, "first"],
-]
-
-
-def test_keep_is_written_as_it_was_read_with_the_order_of_its_list_or_the_mixture() -> None:
-    read = [KEEP.validate_python(written) for written in WRITTEN]
-    assert [KEEP.dump_python(keep) for keep in read] == WRITTEN
-    assert [source_order(keep) for keep in read] == [None, (), ("web", "code"), None]
 
 
 @pytest.mark.parametrize(
@@ -190,14 +167,11 @@ def _struct(**members: pa.DataType) -> pa.DataType:
     ("first", "second", "expected"),
     [
         (pa.int32(), pa.int64(), pa.int64()),
-        (pa.uint8(), pa.uint32(), pa.uint32()),
         (pa.uint8(), pa.int8(), pa.int16()),
         (pa.uint32(), pa.int8(), pa.int64()),
         (pa.uint64(), pa.int64(), pa.uint64()),
         (pa.int16(), pa.float32(), pa.float32()),
         (pa.int32(), pa.float32(), pa.float64()),
-        (pa.int64(), pa.float64(), pa.float64()),
-        (pa.float32(), pa.float64(), pa.float64()),
         (pa.decimal128(5, 2), pa.decimal128(10, 1), pa.decimal128(11, 2)),
         (pa.decimal128(5, 2), pa.int64(), pa.decimal128(21, 2)),
         (pa.null(), pa.bool_(), pa.bool_()),
@@ -206,19 +180,15 @@ def _struct(**members: pa.DataType) -> pa.DataType:
         (pa.timestamp("s", BERLIN), pa.timestamp("us", BERLIN), pa.timestamp("us", BERLIN)),
         (pa.time32("s"), pa.time64("us"), pa.time64("us")),
         (pa.binary(), pa.large_binary(), pa.large_binary()),
-        (pa.list_(pa.int64()), pa.list_(pa.float64()), pa.list_(pa.float64())),
         (pa.list_(pa.null()), pa.list_(pa.large_string()), pa.list_(pa.large_string())),
         (_struct(a=pa.int32()), _struct(b=pa.bool_(), a=pa.int64()), _struct(a=pa.int64(), b=pa.bool_())),
         (pa.int64(), pa.large_string(), None),
         (pa.bool_(), pa.int64(), None),
-        (pa.bool_(), pa.large_string(), None),
         (pa.date32(), pa.large_string(), None),
         (pa.binary(), pa.large_string(), None),
         (pa.decimal128(5, 2), pa.float64(), None),
-        (pa.timestamp("s"), pa.timestamp("s", "UTC"), None),
         (pa.timestamp("s", BERLIN), pa.timestamp("s", "UTC"), None),
         (pa.date32(), pa.timestamp("s", "UTC"), None),
-        (pa.timestamp("s"), pa.int64(), None),
         (pa.list_(pa.int64()), pa.list_(pa.large_string()), None),
         (pa.list_(pa.int64()), pa.int64(), None),
         (_struct(a=pa.int32()), _struct(a=pa.large_string()), None),
@@ -261,7 +231,6 @@ def _types(*values: str) -> pa.DataType:
     ("values", "expected"),
     [
         (["1", "null", "-2"], pa.int64()),
-        (["1", "2.5"], pa.float64()),
         (["1", "1e3"], pa.float64()),
         (["NaN"], pa.float64()),
         (["18446744073709551615", "1"], pa.uint64()),
@@ -269,7 +238,6 @@ def _types(*values: str) -> pa.DataType:
         (["-9223372036854775808"], pa.int64()),
         (["-9223372036854775809"], MIXED),
         (["true", "null"], pa.bool_()),
-        (["true", "1"], MIXED),
         (['"007"', "7"], MIXED),
         (['"2024-01-01"'], pa.large_string()),
         (["[]", "null"], pa.list_(pa.null())),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -128,12 +127,6 @@ def test_components_star_takes_few_rounds_wherever_its_middle_is(center: int) ->
     assert num_rounds <= 3
 
 
-@pytest.mark.parametrize("join", [_at_once, lambda wide: _in_rounds(wide)[0]])
-def test_components_lowest_rank_wins_over_lowest_key(join: Callable[[pa.RecordBatch], dict[int, int]]) -> None:
-    ranks = np.array([5, 5, 2], np.uint64)
-    assert join(_wide([(0, 1), (1, 2)], ranks)) == {0: 2, 1: 2}
-
-
 def test_components_round_in_chunks_of_a_hot_key_is_the_same() -> None:
     """Chunks as the engine cuts them: every chunk begins with the group's first row."""
     wide = _sorted(_wide([(500, other) for other in range(1000) if other != 500], np.zeros(1000, np.uint64)))
@@ -244,15 +237,6 @@ def test_four_rounds_are_enough(monkeypatch, score) -> None:
     ties = rng.integers(0, 1 << 63, count).astype(np.uint64)
     cut, rounds = _cut(SCORES[score](rng, count), ties, np.ones(count, np.int64), Fraction(1, 10), 3)
     assert (cut.kept_documents, rounds <= 4) == (count // 10, True)
-
-
-def test_cut_survives_json_and_tells_its_threshold() -> None:
-    cut, _ = _cut(np.array([0.1, 0.7, 0.3]), np.arange(3, dtype=np.uint64), np.ones(3, np.int64), Fraction(2, 3), 1)
-    assert cut.threshold == 0.3
-    assert Cut.from_json(cut.to_json()) == cut
-    nothing, _ = _cut(np.array([0.1]), np.zeros(1, np.uint64), np.ones(1, np.int64), Fraction(0), 1)
-    assert nothing.to_json()["threshold"] is None
-    assert Cut.from_json(nothing.to_json()) == nothing
 
 
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 import struct
-import sys
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
@@ -179,17 +178,6 @@ def test_model_with_any_number_changed_is_refused_or_read(name: str, tmp_path: P
                 read_model(path)
 
 
-def test_model_of_absurd_sizes_is_refused(tmp_path: Path) -> None:
-    content, path = Recipe(quantised=True, part=6).content(), tmp_path / "lid.bin"
-    header = struct.pack("<4i", 6, 1, 6, 6)  # one part of six dimensions, which are all of the last part
-    path.write_bytes(content.replace(header, struct.pack("<4i", 6, 1, (1 << 31) - 1, 6)))
-    assert read_model(path).matrix.centroids.shape == (1, 256, 6)
-    rows = Recipe(num_buckets=1).content()
-    path.write_bytes(rows.replace(struct.pack("<2q", 7, 6), struct.pack("<2q", 1 << 60, 0)))
-    with pytest.raises(UserError, match="rows of 0 dimensions"):
-        open_model(path)
-
-
 def test_model_of_values_that_are_no_numbers_is_refused(tmp_path: Path) -> None:
     content = bytearray(Recipe(num_buckets=1).content())
     rows = content.index(struct.pack("<2q", 7, 6)) + 16
@@ -215,12 +203,6 @@ def test_scores_are_those_of_the_library_in_the_order_of_labels(name: str, tmp_p
     assert (scores[-2:] == 0).all()
 
 
-def test_scores_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
-    model = open_classifier(Recipe(scale=1e30).write(tmp_path / "lid.bin"))
-    with pytest.raises(UserError, match=r"lid\.bin holds values that are no numbers"):
-        model.scores(np.array([0]), np.array([3]), np.frombuffer(b"the", np.uint8))
-
-
 def test_model_that_is_absent_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.bin", tmp_path):
         for read in (open_model, read_labels):
@@ -234,12 +216,6 @@ def test_model_cut_anywhere_is_refused(tmp_path: Path) -> None:
         path.write_bytes(content[: len(content) * cut // 1000])
         with pytest.raises(UserError, match="is no fastText model"):
             open_model(path)
-
-
-def test_model_that_no_kernel_takes_names_the_library_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "fasttext", None)  # as on a Python without a wheel of it
-    with pytest.raises(UserError, match=r"n-grams of 3 to 200 characters.*fasttext-predict is not installed"):
-        LibraryModel(Path("model.bin"), ("a",), "n-grams of 3 to 200 characters")
 
 
 _BITS = (10, 12)
@@ -334,20 +310,6 @@ def test_linear_scores_of_spans_in_any_place_and_slice_equal_those_of_texts(tmp_
     assert model.scores(starts, stops, data).tolist() == expected[::-2]
     monkeypatch.setattr(linear, "SLICE_BYTES", 64)
     assert _scores(model, HOSTILE).tolist() == expected
-
-
-@pytest.mark.medium
-def test_linear_scores_a_word_of_ten_megabytes(tmp_path):
-    scores = _scores(_opened(tmp_path, _model_file()), ["x" * 10_000_000, "é" * 5_000_000, "short"])
-    assert np.isfinite(scores).all()
-    assert scores[2].tolist() == _scores(_opened(tmp_path, _model_file()), ["short"])[0].tolist()
-
-
-def test_linear_file_is_the_same_twice_and_has_what_was_written(tmp_path):
-    file = _model_file(labels=("a", "é", "c"))
-    assert file_bytes(file) == file_bytes(file)
-    model = _opened(tmp_path, file)
-    assert (model.labels, model.kind, model.fallback_reason) == (("a", "é", "c"), "classes", "")
 
 
 @pytest.mark.medium

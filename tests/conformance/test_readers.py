@@ -6,18 +6,16 @@ from __future__ import annotations
 import gzip
 import pickle
 import random
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from datapipe.catalogue import formats
-from datapipe.errors import UnsplittableInputError
-from datapipe.stage import FieldNames, InputFile, Reader, Split
+from datapipe.stage import FieldNames, Split
 from datapipe.storage import open_input
 from stages.read.arc import Arc
 from tests.support.reader_formats import FORMATS, LFS_POINTER, Format
-from tests.support.reader_results import ReadResult, broken_storage, read_file, read_splits
+from tests.support.reader_results import ReadResult, broken_storage, in_ranges, read_file, read_splits
 
 pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "brotli")]
 
@@ -32,15 +30,6 @@ at_most = pytest.mark.parametrize("most", [20, pytest.param(150, marks=pytest.ma
 def _sampled(places: range, most: int) -> list[int]:
     """All places, or some of them in their order, the same ones each time."""
     return list(places) if len(places) <= most else sorted(random.Random(1).sample(places, most))
-
-
-def _in_ranges(reader: Reader, file: InputFile, borders: list[int]) -> ReadResult | None:
-    """All that ranges with these borders hold; None where one says that the file cannot be cut there."""
-    ends = [0, *borders, file.num_bytes]
-    try:
-        return read_splits(reader, [Split(file=file, start=start, stop=stop) for start, stop in pairwise(ends)], FIELDS)
-    except UnsplittableInputError:
-        return None
 
 
 def _is_told(found: ReadResult, whole: ReadResult) -> bool:
@@ -81,8 +70,7 @@ def test_reader_of_a_file_cut_anywhere_finds_what_one_reading_finds(tmp_path: Pa
     reader, file = form.reader(), form.file(tmp_path, content)
     whole = read_file(reader, file, FIELDS)
     for border in _sampled(range(1, len(content)), most) if form.borders == "bytes" else []:
-        found = _in_ranges(reader, file, [border])
-        assert found is not None and found.told == whole.told, border
+        assert in_ranges(reader, file, [border], FIELDS) == whole.told, border
     planned = reader.probe_large(file, open_input)
     for target_bytes in (1, 7, 100, 400, len(content), 1 << 30):
         splits = reader.cut(planned, target_bytes)
@@ -137,8 +125,8 @@ def test_reader_of_a_flipped_byte_loses_nothing_in_silence(tmp_path: Path, name:
         if form.has_checksums:
             assert set(found.texts) <= set(whole.texts) or any(found.is_damage), place
         if form.borders == "bytes":
-            in_ranges = _in_ranges(reader, file, sorted({place or 1, *rng.sample(range(1, len(content)), 2)}))
-            assert in_ranges is None or in_ranges.told == found.told, place
+            borders = sorted({place or 1, *rng.sample(range(1, len(content)), 2)})
+            assert in_ranges(reader, file, borders, FIELDS) in (found.told, None), place
         elif form.borders == "units":
             assert read_splits(reader, reader.cut(file, 1), FIELDS).told == found.told, place
 

@@ -1,4 +1,4 @@
-"""Files of every format that a reader takes, made of texts, for the conformance suite of readers."""
+"""Files of every format that a reader takes, made of texts, and compressed files of many members."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ import tarfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, Literal
 
+import lz4.frame
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,11 +33,57 @@ from stages.read.text import Text
 from stages.read.warc import Warc
 from stages.read.webdataset import Webdataset
 from stages.read.wet import Wet
-from tests.support.many_members import PACKERS
 from tests.support.reader_results import input_file
 from tests.support.web_archives import PACKINGS, arc_record, filedesc, response, warc_record
 
 Texts = Sequence[str]
+
+
+def _gzip(content: bytes) -> bytes:
+    return gzip.compress(content, mtime=0)
+
+
+def _stored_blocks(content: bytes) -> bytes:
+    """A gzip member whose content stands in it as it is."""
+    return gzip.compress(content, 0, mtime=0)
+
+
+def _streamed(content: bytes) -> bytes:
+    """A frame that does not tell the size of its content."""
+    packer = zstandard.ZstdCompressor(write_checksum=True).compressobj()
+    return packer.compress(content) + packer.flush()
+
+
+def _blocks(content: bytes) -> bytes:
+    """An LZ4 frame with checksums of blocks, that does not tell the size of its content."""
+    return lz4.frame.compress(content, store_size=False, block_checksum=True, content_checksum=True)
+
+
+PACKERS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
+    "gzip": (".gz", _gzip),
+    "gzip, stored blocks": (".gz", _stored_blocks),
+    "zstd": (".zst", zstandard.ZstdCompressor(write_checksum=True).compress),
+    "zstd, streamed": (".zst", _streamed),
+    "lz4": (".lz4", lambda content: lz4.frame.compress(content, content_checksum=True)),
+    "lz4, streamed": (".lz4", _blocks),
+}
+"""Endings of files, and what makes a member, by name."""
+
+
+def write(folder: Path, packing: str, contents: Sequence[bytes], between: bytes = b"") -> InputFile:
+    """A file of members with these contents."""
+    ending, pack = PACKERS[packing]
+    return input_file(folder / f"a.jsonl{ending}", between.join(map(pack, contents)))
+
+
+def line_positions(packing: str, contents: Sequence[bytes]) -> list[int]:
+    """Where lines begin that are not empty, by members and bytes, one at a time."""
+    pack = PACKERS[packing][1]
+    offsets = accumulate((len(pack(content)) for content in contents), initial=0)
+    places = [(offset << 24) + byte for offset, content in zip(offsets, contents) for byte in range(len(content))]
+    text = b"".join(contents)
+    begins = [0, *(byte + 1 for byte in range(len(text)) if text[byte : byte + 1] == b"\n")]
+    return [places[begin] for begin, end in pairwise([*begins, len(text) + 1]) if text[begin : end - 1].strip()]
 
 
 LFS_POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:" + b"0" * 64 + b"\nsize 12345\n"

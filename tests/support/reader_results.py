@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from datapipe.errors import DamagedInputError
+from datapipe.errors import DamagedInputError, UnsplittableInputError
 from datapipe.stage import FieldNames, InputFile, OpenInput, Reader, Split
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.storage import open_input
@@ -99,6 +100,17 @@ def read_splits(
 
 def read_file(reader: Reader, file: InputFile, fields: FieldNames | None = None) -> ReadResult:
     return read_splits(reader, [Split(file=file)], fields)
+
+
+def in_ranges(
+    reader: Reader, file: InputFile, borders: Sequence[int], fields: FieldNames | None = None
+) -> tuple[object, ...] | None:
+    """All that ranges with these borders hold; None where one says that the file cannot be cut there."""
+    ends = [0, *borders, file.num_bytes]
+    try:
+        return read_splits(reader, [Split(file=file, start=start, stop=stop) for start, stop in pairwise(ends)], fields).told
+    except UnsplittableInputError:
+        return None
 
 
 def broken_storage(fails_at: int) -> OpenInput:

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from datapipe.stage import FieldNames, InputFile, ReadBatch, Reader, Rejected, Split
 from tests.support import runs
+from tests.support.reader_results import input_file
 
 
 def warc_record(
@@ -94,7 +95,6 @@ PACKINGS: dict[str, tuple[str, Callable[[Sequence[bytes]], bytes]]] = {
     "zstd with a dictionary": (".zst", _zstd_with_dictionary),
     "lz4": (".lz4", _each(_lz4)),
 }
-COMPRESSION = {"": None, ".gz": "gzip", ".zst": "zstd", ".lz4": "lz4"}
 
 
 def packed(parts: Sequence[bytes], packing: str = "gzip, a member a record") -> bytes:
@@ -103,9 +103,7 @@ def packed(parts: Sequence[bytes], packing: str = "gzip, a member a record") -> 
 
 
 def file_of(folder: Path, content: bytes, ending: str = ".gz", name: str = "a.warc") -> InputFile:
-    path = folder / f"{name}{ending}"
-    path.write_bytes(content)
-    return InputFile(url=str(path), path=path.name, num_bytes=len(content), stamp="", compression=COMPRESSION[ending])
+    return input_file(folder / f"{name}{ending}", content)
 
 
 def read(reader: Reader, file: InputFile, keep: Sequence[str] = (), start: int = 0, stop: int | None = None) -> list[ReadBatch]:

@@ -1,36 +1,37 @@
-"""WET and ARC files in every packing, whole and damaged: their documents and columns."""
+"""WET and ARC files whole and damaged, records of WARC in the habits of all writers, and archives in byte ranges."""
 
 from __future__ import annotations
 
 import gzip
-from collections.abc import Sequence
+import io
+import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-import pyarrow as pa
 import pytest
+import zstandard
 
 from datapipe.errors import UserError
-from datapipe.inspect.documents import DocumentQuery, Inspector
-from datapipe.loader import Loader
-from datapipe.stage import FieldNames, InputFile, ReadBatch
+from datapipe.stage import FieldNames, InputFile, Rejected, Split
+from datapipe.storage import open_input
+from stages.read._archives.record import Record
+from stages.read._archives.warc_records import regular_records, warc_records, warc_records_of_split
 from stages.read.arc import Arc
+from stages.read.warc import Warc
 from stages.read.wet import Wet
 from tests.support import runs
+from tests.support.reader_formats import wet
+from tests.support.reader_results import ReadResult, in_ranges, input_file, read_file, read_splits
 from tests.support.web_archives import (
     PACKINGS,
     arc_record,
-    column,
-    documents,
-    errors,
     file_of,
     filedesc,
     http,
     packed,
-    passed_over,
-    read,
-    rejected,
+    response,
     warc_record,
+    write_unsplittable,
 )
 
 pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "zstandard", "brotli")]
@@ -44,46 +45,30 @@ TEXTS = [
 ]
 
 
-def wet(texts: Sequence[str] = TEXTS) -> list[bytes]:
-    """A file's records: its own description, then pages."""
-    pages = [warc_record("conversion", text.encode(), number) for number, text in enumerate(texts)]
-    return [warc_record("warcinfo", b"software: ours\r\n"), *pages]
-
-
-def wet_file(folder: Path, content: bytes, ending: str = "") -> InputFile:
-    return file_of(folder, content, ending, "a.warc.wet")
-
-
-def read_wet(file: InputFile, keep: Sequence[str] = (), **options: Any) -> list[ReadBatch]:
-    return read(Wet(**options), file, keep)
-
-
-def wet_texts(batches: Sequence[ReadBatch]) -> dict[int, str]:
-    return {position: text.decode() for position, text in documents(batches).items()}
+def read_wet(folder: Path, content: bytes, ending: str = "", keep: tuple[str, ...] = ()) -> ReadResult:
+    return read_file(Wet(), file_of(folder, content, ending, "a.warc.wet"), FieldNames(keep=keep))
 
 
 def test_wet_columns_are_those_of_the_record(tmp_path: Path) -> None:
-    batches = read_wet(
-        wet_file(tmp_path, PACKINGS["gzip, a member a record"][1](wet()), ".gz"), ["url", "date", "mime", "WARC-Type", "x"]
-    )
-    [batch] = [batch for batch in batches if len(batch.positions)]
-    assert batch.ids.to_pylist() == [f"urn:uuid:00000000-0000-0000-0000-{number:012d}" for number in range(len(TEXTS))]
-    assert batch.extra["url"].to_pylist() == [f"http://e.org/{number}" for number in range(len(TEXTS))]
-    assert batch.extra["date"][1].as_py() == "2024-05-18T01:58:01Z" and batch.extra["mime"][0].as_py() == "text/plain"
-    assert set(batch.extra["WARC-Type"].to_pylist()) == {"conversion"} and batch.extra["x"].null_count == len(TEXTS)
-    assert batch.input_bytes == sum(len(text.encode()) for text in TEXTS)
-    assert passed_over(batches) == {"warcinfo": 1}
+    found = read_wet(tmp_path, packed(wet(TEXTS)), ".gz", ("url", "date", "mime", "WARC-Type", "x"))
+    assert found.ids == [f"urn:uuid:00000000-0000-0000-0000-{number:012d}" for number in range(len(TEXTS))]
+    assert found.extra["url"] == [f"http://e.org/{number}" for number in range(len(TEXTS))]
+    assert (found.extra["date"][1], found.extra["mime"][0]) == ("2024-05-18T01:58:01Z", "text/plain")
+    assert (set(found.extra["WARC-Type"]), set(found.extra["x"])) == ({"conversion"}, {None})
+    assert found.input_bytes == sum(len(text.encode()) for text in TEXTS)
+    assert found.passed_over == {"warcinfo": 1}
 
 
 def test_wet_positions_are_offsets_of_members_and_numbers_in_them(tmp_path: Path) -> None:
-    parts, plain = [gzip.compress(part) for part in wet()], wet()
+    plain = wet(TEXTS)
+    parts = [gzip.compress(part) for part in plain]
     offsets = [sum(map(len, parts[:number])) for number in range(1, len(parts))]
-    assert list(wet_texts(read_wet(wet_file(tmp_path, b"".join(parts), ".gz")))) == [offset << 24 for offset in offsets]
-    one = wet_file(tmp_path, gzip.compress(b"".join(plain)), ".gz")
-    assert list(wet_texts(read_wet(one))) == [1, 2, 3, 4, 5]
-    begins = [len(b"".join(plain[:number])) for number in range(1, len(plain))]
-    assert list(wet_texts(read_wet(wet_file(tmp_path, b"".join(plain))))) == begins
-    assert Wet().read_document(one, 0, FieldNames(), pa.OSFile) is None  # the file's own description
+    assert read_wet(tmp_path, b"".join(parts), ".gz").places == [offset << 24 for offset in offsets]
+    assert read_wet(tmp_path, b"".join(plain)).places == [len(b"".join(plain[:number])) for number in range(1, len(plain))]
+    one = gzip.compress(b"".join(plain))
+    assert read_wet(tmp_path, one, ".gz").places == [1, 2, 3, 4, 5]
+    file = file_of(tmp_path, one, ".gz", "a.warc.wet")
+    assert Wet().read_document(file, 0, FieldNames(), open_input) is None  # the file's own description
 
 
 @pytest.mark.parametrize(
@@ -91,9 +76,8 @@ def test_wet_positions_are_offsets_of_members_and_numbers_in_them(tmp_path: Path
 )
 def test_wet_bytes_between_members_are_told_and_passed_over(tmp_path: Path, gap: bytes) -> None:
     first, *others = [gzip.compress(part) for part in wet(["one", "two"])]
-    batches = read_wet(wet_file(tmp_path, first + gap + b"".join(others), ".gz"))
-    assert list(wet_texts(batches).values()) == ["one", "two"]
-    assert rejected(batches) and all(item.is_file_damage for item in rejected(batches))
+    found = read_wet(tmp_path, first + gap + b"".join(others), ".gz")
+    assert (found.texts, set(found.is_damage)) == (["one", "two"], {True})
 
 
 @pytest.mark.parametrize(
@@ -111,84 +95,66 @@ def test_wet_wrong_content_length_never_takes_from_the_next_record_in_silence(
 ) -> None:
     wrong = warc_record("conversion", b"a page whose length is wrong", 1, length=length)
     parts = [*wet(["before"]), wrong, warc_record("conversion", b"behind", 2)]
-    content = b"".join(gzip.compress(part) if ending else part for part in parts)
-    batches = read_wet(wet_file(tmp_path, content, ending))
-    texts = list(wet_texts(batches).values())
-    assert texts[0] == "before" and texts[-1] in ("behind", "before", "a p")
+    found = read_wet(tmp_path, b"".join(gzip.compress(part) if ending else part for part in parts), ending)
+    assert found.texts[0] == "before" and found.texts[-1] in ("behind", "before", "a p")
     if ending:
-        assert "behind" in texts and any(error in item.error for item in rejected(batches))
-    assert rejected(batches)
+        assert "behind" in found.texts and any(error in told for _, told in found.rejected)
+    assert found.rejected
 
 
-_DICTIONARY = b"\x5d\x2a\x4d\x18" + (100).to_bytes(4, "little") + b"x" * 100
+def _dictionary(content: bytes) -> bytes:
+    return b"\x5d\x2a\x4d\x18" + len(content).to_bytes(4, "little") + content
 
 
 @pytest.mark.parametrize(
     ("ending", "content"),
-    [(".gz", b""), (".zst", b""), (".lz4", b""), *((".zst", _DICTIONARY[:size]) for size in (3, 4, 7, 8, 107))],
+    [(".gz", b""), (".zst", b""), (".lz4", b""), *((".zst", _dictionary(b"x" * 100)[:size]) for size in (3, 4, 7, 8, 107))],
 )
 def test_wet_archive_that_is_empty_or_ends_within_its_dictionary_is_damage(tmp_path: Path, ending: str, content: bytes) -> None:
-    [item] = rejected(read_wet(wet_file(tmp_path, content, ending)))
-    assert item.is_file_damage and item.position == 0
+    found = read_wet(tmp_path, content, ending)
+    assert (found.rejected_places, found.is_damage) == ([0], [True])
 
 
 def test_wet_text_that_is_not_utf8_is_told_at_its_byte(tmp_path: Path) -> None:
     parts = [*wet(["before"]), warc_record("conversion", b"caf\xe9", 1), warc_record("conversion", b"behind", 2)]
-    batches = read_wet(wet_file(tmp_path, b"".join(map(gzip.compress, parts)), ".gz"))
-    assert list(wet_texts(batches).values()) == ["before", "behind"]
-    [item] = rejected(batches)
-    assert item.error.startswith("invalid UTF-8 at byte 3") and item.excerpt == b"caf\xe9"
+    found = read_wet(tmp_path, packed(parts), ".gz")
+    assert (found.texts, found.excerpts) == (["before", "behind"], [b"caf\xe9"])
+    assert found.rejected[0][1].startswith("invalid UTF-8 at byte 3")
 
 
 def test_wet_dictionary_without_bounds_is_told(tmp_path: Path) -> None:
-    import zstandard
-
     bomb = zstandard.ZstdCompressor().compress(b"\0" * (32 << 20))
     for content, error in (
         (bomb, "a dictionary of more than 16,777,216 bytes"),
         (bomb[:-9], "a dictionary of more than 16,777,216 bytes"),
         (b"\x28\xb5\x2f\xfd" + b"\xff" * 40, "the dictionary"),
     ):
-        head = b"\x5d\x2a\x4d\x18" + len(content).to_bytes(4, "little")
-        batches = read_wet(wet_file(tmp_path, head + content + PACKINGS["zstd, a frame a record"][1](wet()), ".zst"))
-        [item] = rejected(batches)
-        assert error in item.error and item.is_file_damage and wet_texts(batches) == {}
+        found = read_wet(tmp_path, _dictionary(content) + packed(wet(TEXTS), "zstd, a frame a record"), ".zst")
+        assert (found.documents, found.is_damage) == ([], [True])
+        assert error in found.rejected[0][1]
 
 
 @pytest.mark.medium
-def test_wet_files_become_training_rows_and_damage_stops_the_run(tmp_path: Path) -> None:
-    pages = [f"Page {number} of the crawl has some words, and a few more of them. " * 5 for number in range(40)]
-    for name, pack in (("a", PACKINGS["gzip, a member a record"][1]), ("b", PACKINGS["gzip, one member"][1])):
-        (tmp_path / f"{name}.warc.wet.gz").write_bytes(pack(wet([page + name for page in pages])))
-    source = f"  crawl: {{path: {tmp_path}/*.warc.wet.gz, keep: [url, date]}}"
-    tail = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\n"
-    mixture = runs.write_mixture(tmp_path, source, "stages: [filter.url: {domains: [other.org]}]", tail)
-    done = runs.run_mixture(mixture, make_engine=runs.InProcess)
-    assert done.report["total"]["documents"]["kept"] == 80
-    assert next(iter(Loader(done.mixture.output, batch_size=2)))["input_ids"].shape == (2, 64)
-    kept = Inspector.open(done.mixture.output).find(DocumentQuery(outcome="kept", count=99))
-    assert {document.text for document in kept} == {page + name for page in pages for name in "ab"}
-    content = (tmp_path / "a.warc.wet.gz").read_bytes()
-    (tmp_path / "a.warc.wet.gz").write_bytes(content[:-20])
+def test_wet_files_are_run_and_damage_stops_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "a.warc.wet.gz"
+    content = packed(wet([f"Page {number} of the crawl has some words." for number in range(40)]))
+    path.write_bytes(content)
+    source = f"  crawl: {{path: {path}, keep: [url, date]}}"
+    mixture = runs.write_mixture(tmp_path, source, "stages: [filter.url: {domains: [other.org]}]", "tokenizer: none\n")
+    assert runs.run_mixture(mixture, make_engine=runs.InProcess).report["total"]["documents"]["kept"] == 40
+    path.write_bytes(content[:-20])
     with pytest.raises(UserError, match=r"1 input file .* a\.warc\.wet\.gz"):
         runs.run_mixture(mixture, make_engine=runs.InProcess)
 
 
-@pytest.mark.real
-def test_wet_files_of_common_crawl_have_their_expected_books(real_data: Path) -> None:
-    found = {}
-    for name in ("cc-2016-50_sample.warc.wet.gz", "cc-2016-50_sample.per-record.warc.wet.gz", "whirlwind.warc.wet.gz"):
-        path = real_data / "warc" / name
-        file = InputFile(url=str(path), path=name, num_bytes=path.stat().st_size, stamp="", compression="gzip")
-        batches = read_wet(file, keep=["url"])
-        assert rejected(batches) == []
-        found[name] = list(wet_texts(batches).values())
-    one, each, escopete = found.values()
-    assert one == each and len(one) == 25 and len(escopete) == 1 and "Escopete" in escopete[0]
-
-
 PAGES = [b"<p>first\n\npage</p>", b"", b"<p>http://e.org/7 192.0.2.7 20080509190203 text/html 3\n</p>", b"<p>\xff last</p>\n"]
-RECORDS = [arc_record(http(page), number) for number, page in enumerate(PAGES)]
+TEXTS_OF_PAGES = [page.decode(errors="replace") for page in PAGES]
+
+
+def read_arc(
+    folder: Path, parts: list[bytes], packing: str = "gzip, a member a record", keep: tuple[str, ...] = ()
+) -> ReadResult:
+    return read_file(Arc(), file_of(folder, packed(parts, packing), PACKINGS[packing][0], "a.arc"), FieldNames(keep=keep))
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -196,21 +162,20 @@ def test_arc_columns_are_those_of_the_record_and_the_response(tmp_path: Path, ve
     more = "" if version == 1 else "200 sha1:A - 99 a.arc.gz "
     parts = [filedesc(version), *(arc_record(http(page), number, more=more) for number, page in enumerate(PAGES))]
     keep = ("url", "date", "mime", "status", "charset", "WARC-IP-Address", "Content-Type", "absent")
-    batches = read(Arc(), file_of(tmp_path, packed(parts), name="a.arc"), keep)
-    assert list(documents(batches).values()) == PAGES and rejected(batches) == []
-    assert passed_over(batches) == {"filedesc": 1}
-    assert [batch.ids.null_count for batch in batches] == [len(PAGES)]
-    assert column(batches, "url") == [f"http://e.org/{number}" for number in range(len(PAGES))]
-    assert column(batches, "date")[1] == "2008-05-09T19:02:01Z" and column(batches, "status") == [200] * len(PAGES)
-    assert set(column(batches, "mime")) == {"text/html"} and set(column(batches, "WARC-IP-Address")) == {"192.0.2.7"}
-    assert set(column(batches, "Content-Type")) == {"text/html"} and set(column(batches, "absent")) == {None}
+    found = read_arc(tmp_path, parts, keep=keep)
+    assert (found.texts, found.rejected) == (TEXTS_OF_PAGES, [])
+    assert (found.passed_over, set(found.ids)) == ({"filedesc": 1}, {None})
+    assert found.extra["url"] == [f"http://e.org/{number}" for number in range(len(PAGES))]
+    assert found.extra["date"][1] == "2008-05-09T19:02:01Z"
+    of_all = {"mime": "text/html", "status": 200, "WARC-IP-Address": "192.0.2.7", "Content-Type": "text/html", "absent": None}
+    assert {name: found.extra[name] for name in of_all} == {name: [value] * len(PAGES) for name, value in of_all.items()}
 
 
 def test_arc_addresses_and_types_may_hold_spaces(tmp_path: Path) -> None:
     body = http(b"<p>page</p>")
     head = f"http://e.org/a b 1.2.3.4 c 192.0.2.7 20080509190241 text/html; charset=x {len(body)}\n".encode()
-    batches = read(Arc(), file_of(tmp_path, packed([filedesc(), head + body + b"\n"]), name="a.arc"), ["url", "mime"])
-    assert column(batches, "url") == ["http://e.org/a b 1.2.3.4 c"] and column(batches, "mime") == ["text/html"]
+    found = read_arc(tmp_path, [filedesc(), head + body + b"\n"], keep=("url", "mime"))
+    assert found.extra == {"url": ["http://e.org/a b 1.2.3.4 c"], "mime": ["text/html"]}
 
 
 def test_arc_counts_what_it_passes_over(tmp_path: Path) -> None:
@@ -222,58 +187,211 @@ def test_arc_counts_what_it_passes_over(tmp_path: Path) -> None:
         arc_record(b"<p>an answer of HTTP/0.9</p>", 4),
         arc_record(b"", 5, "no-type"),
     ]
-    batches = read(Arc(), file_of(tmp_path, packed(parts), name="a.arc"))
-    assert list(documents(batches).values()) == [b"<p>an answer of HTTP/0.9</p>"] and rejected(batches) == []
-    assert passed_over(batches) == {"filedesc": 1, "other_mime": 3, "other_status": 1}
+    found = read_arc(tmp_path, parts)
+    assert (found.texts, found.rejected) == (["<p>an answer of HTTP/0.9</p>"], [])
+    assert found.passed_over == {"filedesc": 1, "other_mime": 3, "other_status": 1}
 
 
 @pytest.mark.parametrize(
     ("length", "error"),
-    [
-        ("-1", "'-1'"),
-        ("abc", "'abc'"),
-        ("9999", "cut off"),
-        ("10", "no record"),
-        ("999999999", "999,999,999 bytes"),
-    ],
+    [("-1", "'-1'"), ("abc", "'abc'"), ("9999", "cut off"), ("10", "no record"), ("999999999", "999,999,999 bytes")],
 )
 @pytest.mark.parametrize("packing", ["plain", "gzip, a member a record", "gzip, one member"])
 def test_arc_wrong_length_is_told_and_reading_goes_on(tmp_path: Path, length: str, error: str, packing: str) -> None:
-    parts = [filedesc(), RECORDS[0], arc_record(http(b"<p>wrong</p>"), 8, length=length), RECORDS[3]]
-    batches = read(Arc(), file_of(tmp_path, packed(parts, packing), PACKINGS[packing][0], "a.arc"))
-    assert any(error in item for item in errors(batches))
-    found = list(documents(batches).values())
-    assert found[0] == PAGES[0]
+    wrong = arc_record(http(b"<p>wrong</p>"), 8, length=length)
+    parts = [filedesc(), arc_record(http(PAGES[0])), wrong, arc_record(http(PAGES[3]), 3)]
+    found = read_arc(tmp_path, parts, packing)
+    assert any(error in told for _, told in found.rejected)
+    assert found.texts[0] == TEXTS_OF_PAGES[0]
     if packing == "gzip, a member a record" or length in ("-1", "abc", "10"):
-        assert found[-1] == PAGES[3]
-    positions = [item.position for item in rejected(batches)]
-    assert len(set(positions)) == len(positions)
+        assert found.texts[-1] == TEXTS_OF_PAGES[3]
+    assert len(set(found.rejected_places)) == len(found.rejected)
 
 
-@pytest.mark.parametrize("content", [b"<html>no archive</html>\n" * 99, b"\0" * 100_000])
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_arc_file_without_records_is_damage(tmp_path: Path, content: bytes, ending: str) -> None:
-    batches = read(Arc(), file_of(tmp_path, packed([content]) if ending else content, ending, "a.arc"))
-    assert documents(batches) == {} and [told.is_file_damage for told in rejected(batches)] == [True]
+NAMES = ["WARC-Type", "warc-target-uri", "X-Own", "Content-Type", "WARC-Date", "X-OWN"]
+VALUES = ["a", " spaced  ", "", "http://e.org/é", "a: b", "\xff\x00", "tab\t"]
+LINES = [" folded", "\tfolded", "no header", "X Y: spaced name", "X-B : b", ": no name", "X-Bare: a\rb"]
 
 
-@pytest.mark.real
+def _by_fastwarc(content: bytes) -> list[tuple[str, dict[str, str | None], bytes]]:
+    from fastwarc.warc import ArchiveIterator
+
+    records = ArchiveIterator(cast(Any, io.BytesIO(content)), parse_http=False)
+    return [
+        (
+            str(record.record_type).rpartition(".")[2],
+            {name: value.strip() if (value := record.headers.get(name)) is not None else None for name in NAMES},
+            record.reader.read(),
+        )
+        for record in records
+    ]
+
+
+def _random_record(rng: random.Random) -> bytes:
+    body = rng.randbytes(rng.randrange(30)) + rng.choice([b"", b"\r\n\r\n", b"WARC/1.0\r\n\r\n"])
+    kind = rng.choice(["response", "warcinfo", "conversion", "metadata", "request", "resource", "revisit", "continuation"])
+    lines = [f"WARC-Type: {kind}", f"Content-Length: {len(body)}"]
+    names = rng.sample(NAMES[1:5], rng.randrange(4))
+    lines += [f"{name}:{rng.choice(['', ' '])}{rng.choice(VALUES)}" for name in names]
+    if rng.random() < 0.3:
+        lines.append(rng.choice([*LINES, "WARC-Type: other", "Content-Length: 3", "X-OWN: twice", "X-Own: twice"]))
+    rng.shuffle(lines)
+    version = rng.choice(["WARC/1.0", "WARC/1.1", "WARC/1.0", "WARC/1.1", "WARC/0.18"])
+    head = "\r\n".join([version, *lines]).encode("utf-8") + b"\r\n\r\n"
+    return head + body + rng.choice([b"\r\n\r\n"] * 9 + [b"\r\n", b"\n\n", b""])
+
+
+def test_regular_records_are_those_of_fastwarc_or_left_to_others() -> None:
+    rng = random.Random(17)
+    num_regular = 0
+    for _ in range(2000):
+        content = b"".join(_random_record(rng) for _ in range(rng.randrange(1, 4)))
+        found = regular_records(content, 7 << 24, 1 << 20)
+        if found is None:
+            continue
+        num_regular += 1
+        assert [record.position for record in found] == [(7 << 24) + number for number in range(len(found))]
+        ours = [(record.kind, {name: record.headers.get(name) for name in NAMES}, record.body) for record in found]
+        assert ours == _by_fastwarc(content)
+    assert num_regular > 450
+
+
+def _records(content: bytes, folder: Path, packing: str = "", max_bytes: int = 1 << 20) -> list[Record | Rejected]:
+    ending, compression = {"": ("", None), "gz": (".gz", "gzip"), "zst": (".zst", "zstd")}[packing]
+    pack = {"": bytes, "gz": gzip.compress, "zst": zstandard.compress}[packing]
+    file = input_file(folder / f"a.warc{ending}", pack(content))
+    with open_input(file.url) as stream:
+        return list(warc_records(stream, compression, max_bytes))
+
+
+_HABITS = {
+    "bare LF": lambda record: record.replace(b"\r\n", b"\n"),
+    "bare LF, one behind the body": lambda record: record.replace(b"\r\n", b"\n").removesuffix(b"\n"),
+    "lower names": lambda record: record.replace(b"WARC-T", b"warc-t").replace(b"Content-", b"content-"),
+    "capital type": lambda record: record.replace(b": conversion", b": Conversion"),
+    "folded line": lambda record: record.replace(b"Content-Type: ", b"Content-Type:\r\n\t ").replace(
+        b"ARC-Date: ", b"ARC-Date: \r\n "
+    ),
+    "blanks before colons": lambda record: record.replace(b"Length: ", b"Length \t:").replace(b"URI: ", b"URI : "),
+    "old version": lambda record: record.replace(b"WARC/1.0", b"WARC/0.18"),
+    "a length of a byte less": lambda record: record.replace(b"Length: 18", b"Length: 17"),
+    "a length of eight bytes less": lambda record: record.replace(b"Length: 18", b"Length: 10"),
+}
+
+
+@pytest.mark.parametrize("packing", ["", "gz", "zst"])
+@pytest.mark.parametrize("habit", _HABITS)
+def test_records_of_every_habit_are_read(tmp_path: Path, habit: str, packing: str) -> None:
+    """ClueWeb09 has bare LF and version 0.18; its lengths count CRLF as one byte."""
+    written = [_HABITS[habit](warc_record("conversion", b"the text of page %d" % number, number)) for number in range(3)]
+    found = [record for record in _records(b"".join(written), tmp_path, packing) if isinstance(record, Record)]
+    assert [record.body for record in found] == [b"the text of page %d" % number for number in range(3)]
+    assert {record.kind for record in found} == {"conversion"}
+    assert [record.headers.get("WARC-Target-URI") for record in found] == [f"<http://e.org/{number}>" for number in range(3)]
+    assert [record.headers.get("content-type") for record in found] == ["text/plain"] * 3
+    assert {record.has_short_length for record in found} == {habit.startswith("a length")}
+    assert len({record.position for record in found}) == 3
+
+
 @pytest.mark.parametrize(
-    ("name", "num_pages", "page_bytes", "others", "told"),
+    ("head", "error"),
     [
-        ("cc-2008_sample.arc.gz", 125, 2_888_099, "filedesc 1, other_mime 6, other_status 14", []),
-        ("warcio/bad.arc", 0, 0, "other_mime 1", [0, 134, 262]),
-        ("warcio/example.arc", 1, 1270, "filedesc 1", []),
-        ("warcio/example.arc.gz", 1, 1270, "filedesc 1", []),
-        ("warcio/example-space-in-url.arc", 0, 0, "filedesc 1", [151]),
+        (b"WARC/1.0\nWARC-Type: conversion\n\n", "the record has no Content-Length"),
+        (b"WARC/1.0\nContent-Length: x\n\n", "the record has the Content-Length 'x'"),
+        (b"WARC/1.0\nContent-Length: 5", "the headers of the record are cut off"),
+        (b"WARC/1.0\n" + b"A: b\n" * 100_000, "the headers do not end"),
+        (b"no record\n", "the bytes are no record"),
     ],
 )
-def test_arc_files_of_others_have_their_expected_books(
-    real_data: Path, tmp_path: Path, name: str, num_pages: int, page_bytes: int, others: str, told: list[int]
-) -> None:
-    content = (real_data / "warc" / name).read_bytes()
-    batches = read(Arc(), file_of(tmp_path, content, ".gz" if name.endswith(".gz") else "", "a.arc"))
-    pages = documents(batches)
-    assert (len(pages), sum(map(len, pages.values()))) == (num_pages, page_bytes)
-    assert ", ".join(f"{kind} {count}" for kind, count in sorted(passed_over(batches).items())) == others
-    assert [item.position for item in rejected(batches)] == told
+def test_head_that_is_none_is_told_as_what_it_is(tmp_path: Path, head: bytes, error: str) -> None:
+    _, rejected = _records(warc_record("conversion", b"a") + head, tmp_path)
+    assert isinstance(rejected, Rejected) and rejected.is_file_damage
+    assert rejected.error.startswith(error)
+
+
+@pytest.mark.parametrize("num_zeros", [1, 512, 70_000])
+@pytest.mark.parametrize("packing", ["gz", "zst"])
+def test_zeros_behind_members_are_padding(tmp_path: Path, packing: str, num_zeros: int) -> None:
+    pack = {"gz": gzip.compress, "zst": zstandard.compress}[packing]
+    file = input_file(tmp_path / f"a.warc.{packing}", pack(warc_record("conversion", b"a")) + bytes(num_zeros))
+    for split in (Split(file=file), Split(file=file, start=0, stop=file.num_bytes // 2)):
+        with open_input(file.url) as stream:
+            (record,) = warc_records_of_split(stream, split, 1 << 20)
+        assert isinstance(record, Record) and record.body == b"a"
+
+
+RESPONSES = [response(f"<p>page {number} {'x' * (37 * number)}".encode(), number) for number in range(5)]
+
+
+@pytest.mark.medium
+@pytest.mark.parametrize("size", [37, 411])
+def test_members_that_end_within_records_are_read_as_one_stream(tmp_path: Path, size: int) -> None:
+    parts = [warc_record("warcinfo", b"ours"), *RESPONSES]
+    content = b"".join(parts)
+    members = b"".join(gzip.compress(content[start : start + size]) for start in range(0, len(content), size))
+    file = file_of(tmp_path, members)
+    found = read_file(Warc(), file)
+    assert found.texts == read_file(Warc(), file_of(tmp_path, packed(parts), name="b.warc")).texts
+    assert found.rejected == []
+    for position, page, _ in found.documents:
+        assert Warc().read_document(file, position, FieldNames(), open_input) == page
+    for cut in range(1, file.num_bytes, 29):
+        assert in_ranges(Warc(), file, [cut]) == found.told
+
+
+def test_ranges_of_frames_with_large_blocks_begin_at_them(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    pages = [response(rng.randbytes(90_000).hex().encode(), number) for number in range(6)]
+    for packing in ("zstd, a frame a record", "lz4", "gzip, a member a record"):
+        file = file_of(tmp_path, packed(pages, packing), PACKINGS[packing][0])
+        sizes = []
+        for number in range(6):
+            start, stop = file.num_bytes * number // 6, file.num_bytes * (number + 1) // 6
+            sizes.append(len(read_splits(Warc(), [Split(file=file, start=start, stop=stop)]).documents))
+        assert sum(sizes) == 6 and max(sizes) <= 2
+
+
+def _archive_in_a_record() -> list[bytes]:
+    """Records of which one holds an archive that is stored as it is, so that its magic bytes stand in the file."""
+    inner = b"".join(gzip.compress(response(f"<p>inside {number}".encode(), number), 0) for number in range(3))
+    return [
+        gzip.compress(RESPONSES[0]),
+        gzip.compress(warc_record("resource", inner + b"tail", 7, "application/warc"), 0),
+        *map(gzip.compress, RESPONSES[1:3]),
+    ]
+
+
+def _refused_cuts(file: InputFile) -> list[int]:
+    """The places at which the file cannot be cut. Cut at any other, it gives the books of one reading."""
+    whole = read_file(Warc(), file).told
+    found = {cut: in_ranges(Warc(), file, [cut]) for cut in range(1, file.num_bytes, 2)}
+    assert [cut for cut, told in found.items() if told not in (whole, None)] == []
+    return [cut for cut, told in found.items() if told is None]
+
+
+def test_ranges_of_an_archive_in_an_archive_are_right_or_refused(tmp_path: Path) -> None:
+    parts = _archive_in_a_record()
+    file = file_of(tmp_path, b"".join(parts))
+    assert len(read_file(Warc(), file).documents) == 3
+    refused = _refused_cuts(file)
+    first, last = len(parts[0]) + 1, len(parts[0]) + len(parts[1])
+    assert refused == [cut for cut in refused if first <= cut < last]
+    assert len(refused) > len(parts[1]) // 4
+
+
+@pytest.mark.medium
+def test_run_reads_a_file_whole_that_cannot_be_cut_and_says_so(tmp_path: Path) -> None:
+    mixture = write_unsplittable(tmp_path)
+    whole = runs.run_mixture(
+        mixture, make_engine=runs.InProcess, output=tmp_path / "whole", overrides=["execution.split_bytes=1GB"]
+    )
+    assert whole.report["warnings"] == [] and len(whole.plan.of_kind("map")[0].tasks or ()) == 1
+    cut = runs.run_mixture(mixture, make_engine=runs.InProcess)
+    assert cut.report["total"]["documents"]["kept"] == 90
+    assert cut.snapshot.documents == whole.snapshot.documents
+    [warning] = cut.report["warnings"]
+    assert warning["kind"] == "read_whole" and warning["files"] == ["nested.warc.wet.gz"]
+    splits = [split for task in cut.plan.of_kind("map")[0].tasks or () for split in task.splits]  # type: ignore[attr-defined]
+    assert len([split for split in splits if split.file.path.startswith("good")]) > 3
+    assert [split.stop for split in splits if split.file.path.startswith("nested")] == [None]
+    assert runs.run_mixture(mixture, make_engine=runs.InProcess).watcher.records == []

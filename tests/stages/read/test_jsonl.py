@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -62,8 +60,6 @@ def test_jsonl_byte_order_mark_is_skipped_at_the_start_of_a_file_only(tmp_path: 
 
 BAD_LINES = [
     (b"[1]", "not a JSON object"),
-    (b'"text"', "not a JSON object"),
-    (b"null", "not a JSON object"),
     (b"text", "not a JSON object"),
     (b'{"text": "a"', "not a JSON object"),
     (b'{"text": "a"},', "not a JSON object"),
@@ -74,7 +70,6 @@ BAD_LINES = [
     (b'{"Text": "a"}', "field 'text' is missing or null"),
     (b'{"text": null}', "field 'text' is missing or null"),
     (b'{"text": 3}', "type number; expected string"),
-    (b'{"text": true}', "type boolean; expected string"),
     (b'{"text": ["a"]}', "type array; expected string"),
     (b'{"text": {"a": "b"}}', "type object; expected string"),
     (b'{"text": "a", "text": "b"}', "field 'text' occurs twice"),
@@ -83,7 +78,6 @@ BAD_LINES = [
     (b'{"text": "a\x00b"}', "a NUL byte"),
     (b'{"text": "a"}\x00{"text": "b"}', "a NUL byte"),
     (b'{"text": "\xff"}', "invalid UTF-8"),
-    (b'{"text": "a", "x": "\xc3"}', "invalid UTF-8"),
     (b'{"text": "\xed\xa0\x80"}', "invalid UTF-8"),
     (b'{"text": "a", "\xff": 1}', "invalid UTF-8"),
     (b'{"text": "a\tb"}', "a raw control character"),
@@ -94,12 +88,9 @@ BAD_LINES = [
     (b'{"text": "a", "x": 1e999}', "beyond the range of a 64-bit float"),
     (b'{"text": "a",}', "not valid JSON"),
     (b'{"text" "a"}', "not valid JSON"),
-    (b"{'text': 'a'}", "not valid JSON"),
     (b'{"text": "\\x"}', "not valid JSON"),
     (b'{"text": "a", "x": 01}', "not valid JSON"),
     (b'{"text": "a", "x": [1,,2]}', "not valid JSON"),
-    (b'{"text": "a", "x": [{}', "not valid JSON"),
-    (b'{"text": "a"} x {}', "not valid JSON"),
     (b'{"text": "a" /* why */}', "not valid JSON"),
 ]
 """Lines that are no documents, and what is said of each."""
@@ -108,17 +99,6 @@ BAD_LINES = [
 @pytest.mark.parametrize(("line", "error"), BAD_LINES)
 def test_jsonl_bad_line_is_rejected_alone_with_the_reason(tmp_path: Path, line: bytes, error: str) -> None:
     assert error in _rejected(tmp_path, line)
-
-
-@pytest.mark.medium
-@pytest.mark.parametrize("ascii_only", [True, False])
-def test_jsonl_file_that_ends_anywhere_within_an_object_is_cut_off(tmp_path: Path, ascii_only: bool) -> None:
-    record = {"a": {"b": [{"c": 1}, -2.5e-3, None, "x"]}, "text": 'é } ] \\ " 𝄞', "z": {"k": {}, "u": "\t{", "t": True}}
-    before, line = b'{"text": "whole"}\n', json.dumps(record, ensure_ascii=ascii_only).encode()
-    for size in range(1, len(line)):
-        found = read_splits(Jsonl(), Jsonl().cut(input_file(tmp_path / "a.jsonl", before + line[:size]), 40))
-        assert (found.rejected_places, found.is_damage) == ([len(before)], [True])
-        assert "cut off" in found.rejected[0][1]
 
 
 @pytest.mark.parametrize(
@@ -173,28 +153,6 @@ def test_jsonl_kept_fields_are_strings_or_json_text(tmp_path: Path) -> None:
     }
 
 
-def test_jsonl_dots_reach_into_objects(tmp_path: Path) -> None:
-    content = b"""{"content": {"text": "a", "id": 1}}
-{"content": {}}
-{"content": null}
-{"content": "b"}
-{"content.text": "c"}
-{"content": {"text": 3}}
-{"c\\u006fntent": {"te\\u0078t": "d"}}
-{"content.text": 7}
-"""
-    found = _read(tmp_path, content, FieldNames(text="content.text", id="content.id"))
-    assert [(text, one) for _, text, one in found.documents] == [("a", "1"), ("c", None), ("d", None)]
-    errors = [error.partition(";")[0] for _, error in found.rejected]
-    assert errors == [
-        "field 'content.text' is missing or null",
-        "field 'content.text' is missing or null",
-        "field 'content' is of type string",
-        "field 'content.text' is of type number",
-        "field 'content.text' is of type number",
-    ]
-
-
 def test_jsonl_deep_nesting_and_long_numbers_beside_the_text_do_no_harm(tmp_path: Path) -> None:
     deep = b'{"x": ' + b"[" * 200_000 + b"]" * 200_000 + b', "text": "deep", "id": 1}\n'
     long = b'{"x": ' + b"7" * 10_000 + b', "text": "long", "id": 2}\n'
@@ -222,16 +180,6 @@ def test_jsonl_line_too_long_is_rejected_for_its_length_whatever_it_holds(tmp_pa
         assert found.texts == ["a", "b"]
         assert found.rejected_places == places
         assert {error.split(",")[0] for _, error in found.rejected} == {"a line of more than 2000 bytes"}
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.gz"])
-def test_jsonl_line_too_long_to_hold_is_passed_over(tmp_path: Path, name: str) -> None:
-    good = b'{"text": "good"}\n'
-    content = good + b'{"text": "' + b"x" * (9 << 20) + b'"}\n' + good + b"y" * (5 << 20) + b"\n" + good
-    found = _read(tmp_path, _stored(name, content), name=name, max_line_bytes=1024)
-    assert found.texts == ["good"] * 3
-    assert found.rejected_places == [len(good), content.index(b"y" * 10)]
-    assert found.excerpts == [content[len(good) :][:4096], b"y" * 4096]
 
 
 _LINES = [
@@ -307,33 +255,6 @@ def test_jsonl_lines_longer_than_a_block_are_read_by_the_range_they_begin_in(tmp
     file = input_file(tmp_path / "a.jsonl", b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts))
     found = read_splits(Jsonl(), Jsonl().cut(file, 1 << 20))
     assert found.texts == texts
-
-
-_HUGE = """
-import resource, sys
-from pathlib import Path
-from stages.read.jsonl import Jsonl
-from tests.support.reader_results import input_file, read_file
-read_file(Jsonl(), input_file(Path(sys.argv[1])))
-before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-found = read_file(Jsonl(), input_file(Path(sys.argv[2])))
-print(len(found.texts[1]), len(found.texts), found.ids, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["huge.jsonl", "huge.jsonl.zst"])
-def test_jsonl_document_of_100_mb_on_one_line_is_read(tmp_path: Path, name: str) -> None:
-    content = b'{"text": "before"}\n{"text": "' + b"0123456789" * 10_000_000 + b'", "id": 7}\n{"text": "after"}\n'
-    small, huge = tmp_path / "small.jsonl", tmp_path / name
-    small.write_bytes(b'{"text": "a"}\n')
-    huge.write_bytes(_stored(name, content))
-    command = [sys.executable, "-c", _HUGE, str(small), str(huge)]
-    shown = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
-    length, rest = shown.split(" ", 1)
-    assert int(length) == 100_000_000
-    assert rest.startswith("3 [None, '7', None] ")
-    assert int(rest.split()[-1]) * 1024 < 900_000_000
 
 
 _VALUES = st.sampled_from(["x", "", None, 7, ["l"], {"b": "in", "b.c": 1}, {"b": None}, {"b": 3}, {}])

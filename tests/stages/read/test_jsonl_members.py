@@ -11,17 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datapipe.browse.document.originals import Originals
-from datapipe.browse.output import BrowsedOutput
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
-from datapipe.exchange.partitions import read_table
 from datapipe.stage import FieldNames, Split
 from datapipe.storage import open_input
 from stages.read.jsonl import Jsonl
 from tests.support import runs
-from tests.support.many_members import PACKERS, books, in_ranges, line_positions, write
-from tests.support.reader_results import input_file
+from tests.support.reader_formats import PACKERS, line_positions, write
+from tests.support.reader_results import in_ranges, input_file, read_file, read_splits
 
 LINES = [
     b'{"text": "a"}\n',
@@ -43,14 +40,13 @@ def _pieces(content: bytes, size: int) -> list[bytes]:
 @pytest.mark.parametrize("packing", PACKERS)
 @pytest.mark.parametrize("size", [1, 3, 17, 1000])
 def test_members_of_any_size_are_one_stream_with_positions_of_their_own(tmp_path: Path, packing: str, size: int) -> None:
-    plain = books(Jsonl(), [Split(file=write(tmp_path, packing, [CONTENT]))])
+    plain = read_file(Jsonl(), write(tmp_path, packing, [CONTENT]))
     contents = [b"", *_pieces(CONTENT, size), b"", b""]
-    documents, rejected, num_bytes = books(Jsonl(), [Split(file=write(tmp_path, packing, contents))])
-    assert [row[1:] for row in documents] == [row[1:] for row in plain[0]]
-    assert [(reject.error, reject.excerpt) for reject in rejected] == [(reject.error, reject.excerpt) for reject in plain[1]]
-    assert num_bytes == plain[2] == len(CONTENT)
-    found = sorted([*(row[0] for row in documents), *(reject.position for reject in rejected)])
-    assert found == line_positions(packing, contents)
+    found = read_file(Jsonl(), write(tmp_path, packing, contents))
+    assert (found.texts, found.ids, found.excerpts) == (plain.texts, plain.ids, plain.excerpts)
+    assert [error for _, error in found.rejected] == [error for _, error in plain.rejected]
+    assert found.input_bytes == plain.input_bytes == len(CONTENT)
+    assert sorted(found.places + found.rejected_places) == line_positions(packing, contents)
 
 
 @pytest.mark.parametrize("packing", PACKERS)
@@ -58,12 +54,10 @@ def test_ranges_of_large_members_end_at_them(tmp_path: Path, packing: str) -> No
     rng = random.Random(3)
     contents = [b'{"text": "%s"}\n' % rng.randbytes(size).hex().encode() for size in (90_000, 300_000, 5, 800_000, 5, 100_000)]
     file = write(tmp_path, packing, contents)
-    expected = books(Jsonl(), [Split(file=file)])
-    borders = [file.num_bytes * number // 7 for number in range(1, 7)]
-    splits = [Split(file=file, start=start, stop=stop) for start, stop in pairwise([0, *borders, file.num_bytes])]
-    alone = [books(Jsonl(), [split]) for split in splits]
-    assert [row for found in alone for row in found[0]] == expected[0]
-    assert len([found for found in alone if found[0]]) >= 3
+    borders = [file.num_bytes * number // 7 for number in range(8)]
+    alone = [read_splits(Jsonl(), [Split(file=file, start=start, stop=stop)]) for start, stop in pairwise(borders)]
+    assert [document for found in alone for document in found.documents] == read_file(Jsonl(), file).documents
+    assert len([found for found in alone if found.documents]) >= 3
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd", "zstd, streamed", "lz4", "lz4, streamed"])
@@ -75,11 +69,11 @@ def test_damaged_member_costs_its_lines_and_the_one_that_goes_on_behind(tmp_path
     offset = sum(map(len, members[:2]))
     for gone in (members[2][:30], b"no member", bytes(300), members[2][:-1]):
         file = input_file(tmp_path / f"a.jsonl{PACKERS[packing][0]}", b"".join([*members[:2], gone, *members[3:]]))
-        documents, rejected, _ = books(Jsonl(), [Split(file=file)])
-        numbers = [int(text.split()[0]) for _, text, _ in documents]
+        found = read_file(Jsonl(), file)
+        numbers = [int(text.split()[0]) for text in found.texts]
         assert set(range(16)) | set(range(25, 40)) <= set(numbers)
-        assert [reject.is_file_damage for reject in rejected] == [True]
-        assert rejected[0].error.endswith(f"; reading goes on at byte {offset + len(gone):,} of the stored file")
+        assert found.is_damage == [True]
+        assert found.rejected[0][1].endswith(f"; reading goes on at byte {offset + len(gone):,} of the stored file")
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd", "lz4"])
@@ -87,13 +81,13 @@ def test_bytes_behind_the_last_member_are_told_once(tmp_path: Path, packing: str
     whole = write(tmp_path, packing, _pieces(CONTENT, 100))
     stored = Path(whole.url).read_bytes()
     padded = input_file(Path(whole.url), stored + bytes(700))
-    assert books(Jsonl(), [Split(file=padded)]) == books(Jsonl(), [Split(file=input_file(Path(whole.url), stored))])
+    assert read_file(Jsonl(), padded) == read_file(Jsonl(), input_file(Path(whole.url), stored))
     for behind in (bytes(512) + b"x", b"garbage", stored[:5]):
         file = input_file(Path(whole.url), stored + behind)
-        expected = books(Jsonl(), [Split(file=file)])
-        assert [reject.is_file_damage for reject in expected[1]] == [False, True]
+        expected = read_file(Jsonl(), file)
+        assert expected.is_damage == [False, True]
         for range_bytes in (11, 200, len(stored), len(stored) + 1):
-            assert in_ranges(Jsonl(), file, range(range_bytes, file.num_bytes, range_bytes)) == expected
+            assert in_ranges(Jsonl(), file, range(range_bytes, file.num_bytes, range_bytes)) == expected.told
 
 
 @pytest.mark.parametrize("packing", ["gzip, stored blocks", "zstd", "lz4"])
@@ -102,11 +96,11 @@ def test_ranges_at_a_member_within_a_member_are_right_or_refused(tmp_path: Path,
     inner = next(filter(_is_one_line, (pack(random.Random(seed).randbytes(300)) for seed in range(99))))
     contents = [b'{"text": "a"}\n' * 4, inner + b'\n{"text": "b"}\n', b'{"text": "c"}\n' * 4]
     file = write(tmp_path, packing, contents)
-    expected = books(Jsonl(), [Split(file=file)])
+    expected = read_file(Jsonl(), file)
     found = [in_ranges(Jsonl(), file, [border]) for border in range(1, file.num_bytes, 3)]
-    assert None in found and all(each in (None, expected) for each in found)
-    assert [text for _, text, _ in expected[0]] == [*"aaaabcccc"]
-    for position, text, _ in expected[0]:
+    assert None in found and all(each in (None, expected.told) for each in found)
+    assert expected.texts == [*"aaaabcccc"]
+    for position, text, _ in expected.documents:
         assert Jsonl().read_document(file, position, FieldNames(), open_input) == text
 
 
@@ -119,11 +113,10 @@ def test_frames_without_content_belong_to_no_member(tmp_path: Path) -> None:
     for packing in ("zstd", "lz4"):
         file = write(tmp_path, packing, _pieces(CONTENT, 80), between=nothing)
         file = input_file(Path(file.url), nothing * 2 + Path(file.url).read_bytes() + nothing)
-        expected = books(Jsonl(), [Split(file=file)])
-        assert [position for position, *_ in expected[0]][:2] == [0, 15]
-        assert [reject.is_file_damage for reject in expected[1]] == [False]
+        expected = read_file(Jsonl(), file)
+        assert (expected.places[:2], expected.is_damage) == ([0, 15], [False])
         for range_bytes in (1, 10, 100):
-            assert in_ranges(Jsonl(), file, range(range_bytes, file.num_bytes, range_bytes)) == expected
+            assert in_ranges(Jsonl(), file, range(range_bytes, file.num_bytes, range_bytes)) == expected.told
 
 
 @pytest.mark.medium
@@ -146,10 +139,10 @@ def test_ranges_of_any_file_give_the_books_of_one_reading(tmp_path_factory, bom,
         stored[int(place * len(stored))] ^= 1 << bit
     file = input_file(Path(file.url), bytes(stored))
     reader = Jsonl(max_line_bytes=1024)
-    expected = books(reader, [Split(file=file)])
+    expected = read_file(reader, file)
     places = sorted({max(1, int(place * len(stored))) for place in borders})
-    assert in_ranges(reader, file, places) in (expected, None)
-    texts = {position: text for position, text, _ in expected[0]}
+    assert in_ranges(reader, file, places) in (expected.told, None)
+    texts = dict(zip(expected.places, expected.texts))
     for position in () if flips else [*texts, *(position + 1 for position in texts), 1 << 40]:
         assert reader.read_document(file, position, FieldNames(), open_input) == texts.get(position)
 
@@ -159,7 +152,7 @@ def test_document_of_a_large_file_is_read_without_what_is_far_before(tmp_path: P
     rng = random.Random(5)
     contents = [b'{"text": "%d %s"}\n' % (number, rng.randbytes(40_000).hex().encode()) for number in range(100)]
     file = write(tmp_path, packing, contents)
-    documents = books(Jsonl(), [Split(file=file)])[0]
+    documents = read_file(Jsonl(), file).documents
     opened = Counting()
     for number in (99, 98, 57):
         position, text, _ = documents[number]
@@ -180,7 +173,8 @@ def test_looking_for_members_reads_a_bounded_part_of_a_file(tmp_path: Path, pack
 def test_looking_for_members_in_what_is_none_finds_none(tmp_path: Path, stored: bytes, ending: str) -> None:
     file = input_file(tmp_path / f"a.jsonl{ending}", stored)
     assert not Jsonl().probe_large(file, open_input).has_members
-    assert books(Jsonl(), [Split(file=file, start=3, stop=5)]) == ([], [], 0)
+    found = read_splits(Jsonl(), [Split(file=file, start=3, stop=5)])
+    assert (found.documents, found.rejected, found.input_bytes) == ([], [], 0)
 
 
 class Counting:
@@ -212,60 +206,14 @@ class CountedFile:
         return content
 
 
-def _mixture(folder: Path) -> Path:
-    """A mixture of one large file of many members among small files."""
-    rng = random.Random(11)
-    texts = [rng.randbytes(rng.randrange(10, 900)).hex() for _ in range(400)]
-    content = b"".join(b'{"text": "%s"}\n' % text.encode() for text in texts)
-    (folder / "m.jsonl.gz").write_bytes(b"".join(map(PACKERS["gzip"][1], _pieces(content, 3000))))
-    for name in ("a", "b", "y", "z"):
-        (folder / f"{name}.jsonl.gz").write_bytes(PACKERS["gzip"][1](b'{"text": "the small file %s"}\n' % name.encode() * 3))
-    tail = "tokenizer: none\ndocuments: {format: jsonl.zst}\nexecution: {split_bytes: 16KiB}\n"
-    return runs.write_mixture(folder, f"  web: {{path: {folder}/*.jsonl.gz}}", "stages: []", tail)
-
-
-@pytest.mark.slow
-def test_run_reads_a_file_of_many_members_on_all_workers_as_one_task_reads_it(tmp_path: Path) -> None:
-    mixture = _mixture(tmp_path)
-    cut = runs.run_mixture(mixture, workers=2)
-    splits = [split for task in cut.plan.of_kind("map")[0].tasks or () for split in task.splits]  # type: ignore[attr-defined]
-    assert len([split for split in splits if split.file.path == "m.jsonl.gz"]) > 20
-    assert len([split for split in splits if split.file.path != "m.jsonl.gz"]) == 4
-    large = ["execution.split_bytes=1GB"]
-    whole = runs.run_mixture(mixture, make_engine=runs.InProcess, output=tmp_path / "whole", overrides=large)
-    assert len(whole.plan.of_kind("map")[0].tasks or ()) == 1
-    assert [file.checksum for file in cut.snapshot.documents] == [file.checksum for file in whole.snapshot.documents]
-    assert cut.report["total"]["documents"]["kept"] == 412 and cut.report["warnings"] == []
-    assert runs.run_mixture(mixture, make_engine=runs.InProcess).watcher.records == []
-    output = BrowsedOutput.open(str(tmp_path / "out"))
-    documents = [row for table in output.tables for batch in read_table(output.root, table.file) for row in batch.to_pylist()]
-    originals = Originals(output)
-    assert len(documents) == 412
-    for row in documents[::40]:
-        assert output.inspector.locator.locate(row["key"]).text == row["text"]
-        found = originals.read(row["key"])
-        assert found.batch is not None and found.batch.texts.to_pylist() == [row["text"]], found.note
-
-
-@pytest.mark.medium
-def test_run_reads_a_file_whole_that_has_a_member_within_a_member(tmp_path: Path) -> None:
-    mixture = _mixture(tmp_path)
-    pack = PACKERS["gzip, stored blocks"][1]
-    inner = next(filter(_is_one_line, (pack(random.Random(seed).randbytes(900)) for seed in range(999))))
-    with open(tmp_path / "m.jsonl.gz", "ab") as file:
-        file.write(pack(b'{"text": "before"}\n' * 300 + inner * 12 + b'\n{"text": "behind"}\n'))
-    allowed = ["max_quarantined=1%"]  # the line of members
-    done = runs.run_mixture(mixture, make_engine=runs.InProcess, overrides=allowed)
-    assert done.report["total"]["documents"]["kept"] == 412 + 300 + 1
-    [warning] = done.report["warnings"]
-    assert warning["kind"] == "read_whole" and warning["files"] == ["m.jsonl.gz"]
-
-
 def test_limit_reads_no_file_to_cut_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, "gzip", [b'{"text": "%s"}\n' % random.Random(1).randbytes(20_000).hex().encode()] * 3)
+    input_file(tmp_path / "small.jsonl.gz", PACKERS["gzip"][1](LINES[0]))
     looked: list[str] = []
     monkeypatch.setattr(Jsonl, "probe_large", lambda self, file, opened: looked.append(file.path) or file)
-    mixture = load_mixture(_mixture(tmp_path))
+    tail = "tokenizer: none\ndocuments: {format: jsonl.zst}\nexecution: {split_bytes: 16KiB}\n"
+    mixture = load_mixture(runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/*.jsonl.gz}}", "stages: []", tail))
     prepare(mixture, limit=3)
     assert looked == []
     prepare(mixture)
-    assert looked == ["m.jsonl.gz"]  # the small files are not opened
+    assert looked == ["a.jsonl.gz"]  # the small file is not opened

@@ -7,8 +7,6 @@ import gzip
 import hashlib
 import json
 import lzma
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from stages.read.csv import Csv
 from stages.read.jsonl import Jsonl
 from stages.read.mds import Mds
 from stages.read.text import Text
-from tests.support.reader_formats import LFS_POINTER, mds
+from tests.support.reader_formats import mds
 from tests.support.reader_results import ReadResult, input_file, read_file, read_splits
 
 
@@ -170,14 +168,6 @@ def test_text_about_git_lfs_is_text(tmp_path: Path) -> None:
         assert read_file(Text(), input_file(tmp_path / "a.txt", content.encode())).texts == [content]
 
 
-def test_shard_that_is_a_pointer_of_git_lfs_is_told_so_where_its_index_gives_another_size(tmp_path: Path) -> None:
-    file = input_file(tmp_path / "a.mds", LFS_POINTER)
-    shard = {"raw_data": {"basename": "a.mds", "bytes": 5000, "hashes": {}}, "samples": 3, "zip_data": None}
-    (tmp_path / "index.json").write_text(json.dumps({"shards": [shard]}))
-    [(_, error)] = read_file(Mds(), file).rejected
-    assert "Git LFS" in error
-
-
 @pytest.mark.parametrize(("codec", "name"), [("utf-16-le", "UTF-16LE"), ("utf-16-be", "UTF-16BE")])
 @pytest.mark.parametrize(
     ("reader", "text"),
@@ -294,34 +284,3 @@ def test_mds_shard_that_says_it_has_too_many_samples_is_damage(tmp_path: Path) -
 def test_mds_bytes_behind_the_last_sample_are_damage(tmp_path: Path) -> None:
     found = read_file(Mds(), _file(tmp_path, mds(TEXTS, [{"text": "a"}]) + b"x"))
     assert (found.texts, found.rejected_places, found.is_damage) == (["a"], [1], [True])
-
-
-_WRITE = """
-import sys
-from unittest.mock import MagicMock
-sys.modules["streaming.vision"] = MagicMock()  # it wants torchvision, and has no part in this
-from streaming import MDSWriter
-columns = {"text": "str", "id": "int", "score": "float64", "meta": "json"}
-hashes, compression = ["sha1", "xxh64"], sys.argv[2] or None
-with MDSWriter(out=sys.argv[1], columns=columns, compression=compression, hashes=hashes, size_limit=2000) as out:
-    for n in range(100):
-        out.write({"text": f"text {n} é", "id": n, "score": n / 2, "meta": {"n": n}})
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compression", ["", "zstd", "gz", "bz2"])
-def test_mds_of_the_writer_of_mosaicml_streaming_is_read(tmp_path: Path, compression: str) -> None:
-    written = subprocess.run(
-        [sys.executable, "-c", _WRITE, str(tmp_path / "out"), compression], capture_output=True, text=True, check=False
-    )
-    if "No module named" in written.stderr:
-        pytest.skip("mosaicml-streaming is not installed")
-    assert written.returncode == 0, written.stderr
-    texts: list[str] = []
-    for path in sorted((tmp_path / "out").glob("shard.*")):
-        found = read_file(Mds(), input_file(path), FieldNames(keep=("score", "meta.n")))
-        assert found.rejected == []
-        texts += found.texts
-        assert found.extra["score"] == [int(n) / 2 for n in found.extra["meta.n"]]
-    assert texts == [f"text {n} é" for n in range(100)]

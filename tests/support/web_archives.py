@@ -114,8 +114,7 @@ def documents(batches: Sequence[ReadBatch]) -> dict[int, bytes]:
     """The texts or pages by their positions, in the order in which they are read."""
     found: dict[int, bytes] = {}
     for batch in batches:
-        contents = batch.texts.cast(pa.large_binary()) if batch.html is None else batch.html
-        found |= zip(batch.positions.tolist(), contents.to_pylist(), strict=True)
+        found |= zip(batch.positions.tolist(), batch.content.cast(pa.large_binary()).to_pylist(), strict=True)
     return found
 
 

@@ -168,7 +168,7 @@ CONTENTS = [b"", b"a", b"ab" * 200, bytes(1_000_000), _RANDOM, _RANDOM[:70_000] 
 
 
 def _zstd(content: bytes, *, told: bool, checked: bool) -> bytes:
-    options = {"write_content_size": told, "write_checksum": checked}
+    options: Any = {"write_content_size": told, "write_checksum": checked}
     if told:
         return zstandard.ZstdCompressor(**options).compress(content)
     packer = zstandard.ZstdCompressor(**options).compressobj()

@@ -1,16 +1,12 @@
-"""fastText's computation and training, written plainly: one number after another, in float32."""
+"""The features of fastText and their mean, written plainly: one number after another, in float32."""
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
-
-from tests.oracles.texts import MASK, mix
 
 END_OF_LINE, LABEL = b"</s>", b"__label__"
 
@@ -94,140 +90,3 @@ def mean(rows: np.ndarray) -> np.ndarray:
     for row in rows:
         total = total + row
     return total * np.float32(1.0 / max(len(rows), 1))
-
-
-def dot(left_values: np.ndarray, right_values: np.ndarray) -> np.float32:
-    total = np.float32(0)
-    for left, right in zip(left_values, right_values, strict=True):
-        total = np.float32(total + left * right)
-    return total
-
-
-def log(chance: float) -> np.float32:
-    return np.float32(math.log(float(chance) + 1e-5))
-
-
-def leaves(
-    node: int, path: np.float32, hidden: np.ndarray, output: np.ndarray, norms: np.ndarray, left: np.ndarray, right: np.ndarray
-) -> list[tuple[np.float32, int]]:
-    """(score, label) of every label below `node` that is likelier than 1 in 100,000, from left to right."""
-    if path < np.float32(math.log(1e-5)):
-        return []
-    if left[node] < 0:
-        return [(path, node)]
-    inner = node - len(output)
-    chance = np.float32(1 / float(1 + np.exp(-dot(output[inner], hidden) * norms[inner])))
-    ways = ((left[node], log(np.float32(1 - float(chance)))), (right[node], log(chance)))
-    return [
-        leaf for child, step in ways for leaf in leaves(int(child), np.float32(path + step), hidden, output, norms, left, right)
-    ]
-
-
-def softmax(products: np.ndarray) -> list[np.float32]:
-    raised = [np.float32(math.exp(np.float32(product - products.max()))) for product in products]
-    total = np.float32(0)
-    for value in raised:
-        total = np.float32(total + value)
-    return [np.float32(value / total) for value in raised]
-
-
-def sigmoid(product: np.float32, table: np.ndarray) -> np.float32:
-    if abs(product) > 8:
-        return np.float32(product > 0)
-    return table[int((product + np.float32(8)) * np.float32(32))]
-
-
-def softmax_scores(products: np.ndarray) -> list[float]:
-    """Shares of the exponentials, as numbers of 64 bits."""
-    raised = [math.exp(float(product) - float(products.max())) for product in products]
-    return [value / sum(raised) for value in raised]
-
-
-def logistic(power: float) -> float:
-    return 1 / (1 + math.exp(-power))
-
-
-def chances(node: int, chance: float, products: np.ndarray, left: np.ndarray, right: np.ndarray) -> dict[int, float]:
-    """The chance of every label below `node`: a product of one factor for each node above it.
-
-    Args:
-        products: of the inner nodes, which are numbered after the labels.
-    """
-    if left[node] < 0:
-        return {node: chance}
-    product = float(products[node - len(products)])
-    return chances(int(left[node]), chance * logistic(-product), products, left, right) | chances(
-        int(right[node]), chance * logistic(product), products, left, right
-    )
-
-
-def best(scored: Sequence[tuple[np.float32, int]], k: int) -> tuple[list[int], list[float]]:
-    """The k best labels with their rounded scores, the later of equal ones first; padded with -1 and 0."""
-    order = sorted(range(len(scored)), key=lambda index: (-scored[index][0], -index))[:k]
-    missing = k - len(order)
-    labels = [scored[index][1] for index in order] + [-1] * missing
-    return labels, [min(round(math.exp(scored[index][0]), 4), 1.0) for index in order] + [0.0] * missing
-
-
-def trained_words(text: bytes, known: set[bytes]) -> list[bytes]:
-    """The words that a text teaches: none that looks like a label, unless it is known."""
-    return [word for word in words(text) if word in known or not word.startswith(LABEL)]
-
-
-def random_rows(seed: int, num_rows: int, dim: int) -> np.ndarray:
-    """(num_rows, dim) float32 of splitmix64, between -1 / dim and 1 / dim."""
-    values = []
-    for _ in range(num_rows * dim):
-        seed = (seed + 0x9E3779B97F4A7C15) & MASK
-        values.append(np.float32((mix(seed) >> 40) / 2**23 - 1) * np.float32(1 / dim))
-    return np.array(values, np.float32).reshape(num_rows, dim)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """How to train.
-
-    Attributes:
-        rate: at the start.
-        num_read, num_total: words and ends of texts: those read before, and those of all epochs.
-        is_softmax: else each label by itself.
-    """
-
-    rate: float
-    num_read: int
-    num_total: int
-    is_softmax: bool
-
-
-def read_once(
-    rows_by_text: Sequence[Sequence[int]],
-    num_words: Sequence[int],
-    targets: Sequence[int],
-    weights: Sequence[float],
-    setting: Setting,
-    inputs: np.ndarray,
-    outputs: np.ndarray,
-) -> None:
-    """Learns from each text in turn, and changes `inputs` and `outputs`. Texts without words are skipped."""
-    num_read = setting.num_read
-    for rows, count, target, weight in zip(rows_by_text, num_words, targets, weights):
-        rate = np.float32(setting.rate * (1 - num_read / setting.num_total) * weight)
-        num_read += count + 1
-        if count:
-            _learn(rows, target, rate, setting.is_softmax, inputs, outputs)
-
-
-def _learn(
-    rows: Sequence[int], target: int, rate: np.float32, is_softmax: bool, inputs: np.ndarray, outputs: np.ndarray
-) -> None:
-    share = np.float32(1 / len(rows))
-    hidden = mean(inputs[rows])
-    products = np.array([dot(output, hidden) for output in outputs], np.float32)
-    chances = softmax_scores(products) if is_softmax else [logistic(float(product)) for product in products]
-    gradient = np.zeros_like(hidden)
-    for label, chance in enumerate(chances):
-        step = rate * np.float32((label == target) - chance)
-        gradient = gradient + step * outputs[label]
-        outputs[label] = outputs[label] + step * hidden
-    for row in rows:
-        inputs[row] = inputs[row] + gradient * share

@@ -1,16 +1,15 @@
-"""Features, scores and training of linear models, one item at a time in plain Python."""
+"""Features and scores of linear models, one item at a time in plain Python."""
 
 from __future__ import annotations
 
 import math
-import random
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from datapipe.kernels.learned.exponential import logistic
 from datapipe.kernels.text.unicode_words import UNSPACED
-from tests.oracles.texts import MASK, characters, fnv, mix, polynomial
+from tests.oracles.texts import MASK, characters, fnv, polynomial
 
 _GOLDEN, _FACTOR = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
 _BLANKS = " \xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
@@ -97,91 +96,3 @@ def sums(text: bytes, bits: tuple[int, int], entries: list[list[int]], scales: l
             total = sum((entries[slot][column] >> 8) * count for slot, count in counts.items())
             totals[column] += total * scale / length
     return totals
-
-
-def shuffled(count: int, seed: int, number: int) -> list[int]:
-    state, order = mix((seed + number * _GOLDEN) & MASK), list(range(count))
-    for index in range(count - 1, 0, -1):
-        state = (state + _GOLDEN) & MASK
-        other = mix(state) % (index + 1)
-        order[index], order[other] = order[other], order[index]
-    return order
-
-
-Row = list[tuple[int, float]]
-Improve = Callable[[int, float, float], tuple[float, float, float]]
-"""The next dual of a document, the change of the weights, and how far that is, by the product and the dual before."""
-
-
-def _dot(weights: list[float], row: Row) -> float:
-    total = weights[-1]
-    for slot, value in row:
-        total += weights[slot] * value
-    return total
-
-
-def _add(weights: list[float], row: Row, change: float) -> None:
-    for slot, value in row:
-        weights[slot] += change * value
-    weights[-1] += change
-
-
-def best_dual(margin: float, square: float, cost: float, dual: float) -> float:
-    low, high, guess = margin - square * dual, margin + square * (cost - dual), margin
-    for _ in range(50):
-        share = sigmoid(-guess)
-        excess = guess - margin - square * (cost * share - dual)
-        low, high = (low, guess) if excess > 0 else (guess, high)
-        following = guess - excess / (1.0 + square * cost * share * (1.0 - share))
-        if not low < following < high:
-            following = 0.5 * (low + high)
-        if abs(following - guess) <= 1e-10:
-            break
-        guess = following
-    return cost * sigmoid(-guess)
-
-
-def _fit(
-    rows: list[Row], seed: int, passes: int, tolerance: float, improve: Improve
-) -> tuple[int, list[float], list[float], list[int]]:
-    """Passes, duals, and the last order; the weights of slots 0 to 63 and the bias."""
-    weights, duals, order = [0.0] * 65, [0.0] * len(rows), list[int]()
-    for number in range(passes):
-        order, largest = shuffled(len(rows), seed, number), 0.0
-        for doc in order:
-            duals[doc], change, progress = improve(doc, _dot(weights, rows[doc]), duals[doc])
-            _add(weights, rows[doc], change)
-            largest = max(largest, abs(progress))
-        if largest <= tolerance:
-            return number + 1, weights, duals, order
-    return passes, weights, duals, order
-
-
-def fit_classes(
-    rows: list[Row], squares: list[float], signs: list[float], costs: list[float], seed: int, passes: int, tolerance: float
-) -> tuple[int, list[float], list[float], list[int]]:
-    def improve(doc: int, product: float, before: float) -> tuple[float, float, float]:
-        dual = best_dual(signs[doc] * product, squares[doc] + 1.0, costs[doc], before)
-        change = (dual - before) * signs[doc]
-        return dual, change, change / costs[doc]
-
-    return _fit(rows, seed, passes, tolerance, improve)
-
-
-def fit_numbers(
-    rows: list[Row], squares: list[float], targets: list[float], costs: list[float], seed: int, passes: int, tolerance: float
-) -> tuple[int, list[float], list[float], list[int]]:
-    def improve(doc: int, product: float, before: float) -> tuple[float, float, float]:
-        missing = targets[doc] - product - before / (2.0 * costs[doc])
-        change = missing / (squares[doc] + 1.0 + 1.0 / (2.0 * costs[doc]))
-        return before + change, change, change * (squares[doc] + 1.0)
-
-    return _fit(rows, seed, passes, tolerance, improve)
-
-
-def random_rows(rng: random.Random, count: int) -> list[Row]:
-    """Rows over 64 slots; some are empty."""
-    return [
-        [(slot, rng.choice([0.5, 0.25, -1.0, 0.125])) for slot in sorted(rng.sample(range(64), rng.randint(0, 6)))]
-        for _ in range(count)
-    ]

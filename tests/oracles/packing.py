@@ -86,20 +86,6 @@ def best_fit(lengths: Sequence[int], order: Sequence[int], sequence_length: int)
     return rows
 
 
-def by_row(rows: Sequence[int], num_rows: int) -> tuple[list[int], list[int]]:
-    """The start of each row's chunks, and the chunks row by row."""
-    groups = [[chunk for chunk, order in enumerate(rows) if order == row] for row in range(num_rows)]
-    return [sum(map(len, groups[:row])) for row in range(num_rows + 1)], [chunk for group in groups for chunk in group]
-
-
-def fill_rows(
-    tokens: Sequence[int], rows: Sequence[Sequence[tuple[int, int]]], pad: int, sequence_length: int
-) -> list[list[int]]:
-    """Rows of (offset in `tokens`, number of tokens), padded to `sequence_length`."""
-    filled = [[token for position, length in row for token in tokens[position : position + length]] for row in rows]
-    return [row + [pad] * (sequence_length - len(row)) for row in filled]
-
-
 @dataclass(kw_only=True)
 class Rows:
     """Rows of at most `sequence_length` tokens.

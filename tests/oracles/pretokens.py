@@ -34,13 +34,6 @@ def pretoken_ends(splitter: pre_tokenizers.PreTokenizer, text: str) -> list[int]
     return list(accumulate(len(pretoken.encode()) for pretoken in pretokens))
 
 
-def ends_of_case(expressions: tuple[str, ...], offsets: np.ndarray, texts: tuple[bytes, ...]) -> list[int]:
-    """What a kernel writes for the documents of a case of the kernel table."""
-    splitter = reference(expressions)
-    ends_by_text = zip(offsets[:-1].tolist(), (pretoken_ends(splitter, text.decode()) for text in texts), strict=True)
-    return [start + end for start, ends in ends_by_text for end in ends]
-
-
 ATOMS: list[tuple[int, list[str]]] = [
     (30, list("abstmdlrveSTMDLRVE")),
     (20, list("'''''’`´ʼ")),

@@ -201,6 +201,10 @@ def test_model_has_these_bytes_on_every_machine(loss: Literal["softmax", "ova"])
     examples = _examples(texts, ["sea" if doc * doc % 7 < 3 else "city" for doc in range(60)])
     content = FastTextTrainer(dim=20, min_char_ngram=3, max_char_ngram=5, buckets=300, loss=loss).train(examples)
     assert hashlib.sha256(content).hexdigest()[:16] == {"softmax": "bfb3cca601f175ae", "ova": "f0ba9fcfd086ce75"}[loss]
+    rare = pa.array([f"{text} __label__x rare{doc}" for doc, text in enumerate(texts)], pa.large_string())
+    trainer = FastTextTrainer(dim=18, word_ngrams=3, min_char_ngram=1, max_char_ngram=3, buckets=30, min_count=2, loss=loss)
+    content = trainer.train(replace(examples, weights=0.5 + np.arange(60) % 4, texts=rare))
+    assert hashlib.sha256(content).hexdigest()[:16] == {"softmax": "0b6243a323c36132", "ova": "0a1f86d8413b95eb"}[loss]
 
 
 def test_training_that_cannot_succeed_is_refused() -> None:
@@ -317,6 +321,13 @@ def test_linear_training_gives_the_same_bytes_and_another_seed_the_same_model_ne
     other = LinearTrainer(bits=10, tolerance=1e-7, max_passes=1000, seed=1).train(examples)
     difference = _scores_of(tmp_path, content, examples.texts) - _scores_of(tmp_path, other, examples.texts)
     assert np.abs(difference).max() < 1e-4
+
+
+def test_linear_models_have_these_bytes_on_every_machine():
+    classes = _linear_examples(60, ("bad", "good", "other"))
+    trainer = LinearTrainer(bits=10, characters=True, seed=3)
+    digests = [hashlib.sha256(trainer.train(each)).hexdigest()[:16] for each in (classes, _as_numbers(classes))]
+    assert digests == ["935bb4e2033f8c01", "482c3c2490c27b4c"]
 
 
 def test_linear_training_of_equal_numbers_predicts_the_number(tmp_path):

@@ -1,27 +1,17 @@
-"""Rows of `datapipe/kernels/tokens` that encode, permute, deal rows and make batches; others are in `packing` and `loading`."""
+"""Rows of `datapipe/kernels/tokens` that encode and deal rows; those that find and copy rows are in `loading`."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
-from datapipe.kernels.tokens import added_tokens, balance, batch, bpe, bpe_training, context, permute, pretokens, quota
+from datapipe.kernels.tokens import added_tokens, balance, bpe, quota
 from datapipe.kernels.tokens.bpe_cache import LINE_WORDS, LONG_WORDS
 from datapipe.kernels.types import input_record
-from datapipe.tokens.character_classes import cl100k_table, deepseek_table, gpt2_table, o200k_table
-from datapipe.tokens.published_patterns import PATTERNS, Family, Flags
-from datapipe.tokens.vocabulary import byte_alphabet
-from tests.oracles import batch as batch_oracle
 from tests.oracles import bpe as bpe_oracle
 from tests.oracles import loading as loading_oracle
-from tests.oracles.pretokens import ends_of_case
-from tests.oracles.texts import fnv
-from tests.support.kernel_table import RUNS_AS_PYTHON, Case, Steps, grouped, offsets_of, room, row
+from tests.support.kernel_table import Case, Steps, offsets_of, room, row
 
 _ADDED = {
     b"  ": 300,
@@ -66,54 +56,6 @@ def deal_rows(case: Case) -> Steps:
         hands[min(free, key=lambda rank: costs[hands[rank]].sum())].append(number)
     rank_of = {number: rank for rank, hand in enumerate(hands) for number in hand}
     yield None, [[0] * num_ranks, [costs[hand].sum() for hand in hands], [rank_of[number] for number in range(num_rows)]]
-
-
-_BATCH_LENGTH = 23
-
-
-def _batch(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Tokens (num_rows, S), chunk offsets (num_rows + 1,) and chunk lengths; one row per document, some padded."""
-    generator, rows = case.generator, list[list[int]]()
-    for _ in case.texts:
-        rows, left = [*rows, []], int(generator.integers(1, _BATCH_LENGTH + 1))
-        while left:
-            rows[-1].append(int(generator.integers(1, left + 1)))
-            left -= rows[-1][-1]
-    lengths = np.array([length for own in rows for length in own], np.int32)
-    return generator.integers(0, 1000, (len(rows), _BATCH_LENGTH)), offsets_of(rows), lengths
-
-
-@row(batch.shifted_labels_64, np.int64, batch_oracle.shifted_labels)
-@row(batch.shifted_labels_32, np.int32, batch_oracle.shifted_labels)
-@row(batch.unshifted_labels_64, np.int64, batch_oracle.unshifted_labels)
-@row(batch.unshifted_labels_32, np.int32, batch_oracle.unshifted_labels)
-def labels(case: Case, dtype: type, of_row: Callable[..., list[int]]) -> Steps:
-    tokens, offsets, lengths = _batch(case)
-    yield [tokens.astype(dtype), offsets, lengths], room(tokens.shape, dtype)
-    yield None, [[of_row(*both) for both in zip(tokens.tolist(), grouped(offsets, lengths.tolist()))]]
-
-
-@row(batch.positions_64, np.int64, batch_oracle.positions)
-@row(batch.positions_32, np.int32, batch_oracle.positions)
-@row(batch.segments_64, np.int64, batch_oracle.segments)
-@row(batch.segments_32, np.int32, batch_oracle.segments)
-def positions(case: Case, dtype: type, of_row: Callable[..., list[int]]) -> Steps:
-    tokens, offsets, lengths = _batch(case)
-    yield [offsets, lengths], room(tokens.shape, dtype)
-    yield None, [[of_row(own, _BATCH_LENGTH) for own in grouped(offsets, lengths.tolist())]]
-
-
-@row(batch.borders)
-def borders(case: Case) -> Steps:
-    _, offsets, lengths = _batch(case)
-    num_rows = len(case.texts)
-    rows = np.array([0, *np.sort(case.generator.integers(0, num_rows + 1, 3)).tolist(), num_rows], np.int64)
-    size = len(rows) - 1 + num_rows + len(lengths)
-    outputs = [*room(size, np.int32), *room(len(rows), np.int64), *room(len(rows) - 1, int)]
-    yield [offsets, lengths, rows, _BATCH_LENGTH], outputs
-    batches = [batch_oracle.borders(own, _BATCH_LENGTH) for own in grouped(rows, grouped(offsets, lengths.tolist()))]
-    longest = [max((b - a for a, b in pairwise(found)), default=0) for found in batches]
-    yield None, [[border for found in batches for border in found], offsets_of(batches), longest]
 
 
 _MOST_PRETOKEN_BYTES, _NUM_MERGES = 90, 60
@@ -181,131 +123,10 @@ def encode_pretokens(case: Case, num_lines: int, whole_first: bool) -> Steps:
     yield sum(map(len, ids)), [offsets_of(ids), [number for own in ids for number in own]]
 
 
-@row(bpe.fill_merges)
-def fill_merges(case: Case) -> Steps:
-    """Slots by linear probing from the hash, as the kernel's docstring has it."""
-    _, lefts, rights, results = _merges(case)
-    yield [lefts, rights, results], [np.zeros((256, 2), np.uint64)]
-    table = [[0, 0] for _ in range(256)]
-    for rank, (left, right, result) in enumerate(zip(lefts.tolist(), rights.tolist(), results.tolist())):
-        key = (left << 32 | right) + 1
-        hashed = key * 0x9E3779B97F4A7C15 % 2**64
-        slot = (hashed ^ (hashed >> 32)) % 256
-        while table[slot][0] not in (0, key):
-            slot = (slot + 1) % 256
-        table[slot] = [key, rank << 32 | result]
-    yield None, [table]
-
-
-@row(bpe.fill_vocabulary)
-def fill_vocabulary(case: Case) -> Steps:
-    """Every token is found from its hash on, before a free slot."""
-    out, offsets, data, known = _vocabulary(case)
-    yield [offsets, data], [out]
-    slots = [-1] * len(out)
-    for token, pretoken in enumerate(known):
-        hashed = fnv(pretoken)
-        slot = ((hashed ^ (hashed >> 29)) * 0xD6E8FEB86659FD93 % 2**64 >> 8) % len(slots)
-        while pretoken and slots[slot] >= 0:
-            slot = (slot + 1) % len(slots)
-        if pretoken:
-            slots[slot] = token
-    yield None, [slots]
-
-
 @row(bpe.longest_pretoken)
 def longest_pretoken(case: Case) -> Steps:
     yield [len(case.before), _pretoken_ends(case)], []
     yield max(map(len, _pretokens(case)), default=0), []
-
-
-@row(bpe_training.join_pairs, 257, 2, variant="257 tokens, 2")
-@row(bpe_training.join_pairs, 300, 2, variant="300 tokens, 2")
-@row(bpe_training.join_pairs, 2000, 2, variant="2000 tokens, 2")
-@row(bpe_training.join_pairs, 1200, 1, variant="1200 tokens, 1")
-def join_pairs(case: Case, num_tokens: int, min_count: int) -> Steps:
-    """Words of the texts, and of two letters, in which pairs overlap, by the trainer of Hugging Face `tokenizers`."""
-    alphabet, most = byte_alphabet(), 2_000 if RUNS_AS_PYTHON else 20_000
-    runs = [bytes(case.generator.integers(97, 99, size, np.uint8)) for size in (3, 5, 9, 17, 40)]
-    words = [word for text in case.texts for word in text[:most].split(b" ")] + runs
-    words = [word for word in dict.fromkeys(words) if word]
-    letters = np.array([alphabet[letter] for letter in sorted(alphabet)], np.uint8)
-    ids = np.zeros(256, np.int32)
-    ids[letters] = np.arange(1, 257)
-    symbols, counts = ids[np.frombuffer(b"".join(words), np.uint8)], case.generator.integers(1, 6, len(words))
-    yield [offsets_of(words), symbols, counts, letters, num_tokens, min_count], [np.zeros(6 * num_tokens, np.int32)]
-    letter_of = {byte: letter for letter, byte in alphabet.items()}
-    tokenizer = Tokenizer(models.BPE())
-    trainer = trainers.BpeTrainer(
-        vocab_size=num_tokens,
-        min_frequency=min_count,
-        special_tokens=["<|special|>"],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    spelled = ("".join(map(letter_of.__getitem__, word)) for word, count in zip(words, counts) for _ in range(count))
-    tokenizer.train_from_iterator(spelled, trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    merges = [model["vocab"][token] for left, right in model["merges"] for token in (left, right, left + right)]
-    yield len(model["merges"]), [merges]
-
-
-@row(context.split_runs)
-def split_runs(case: Case) -> Steps:
-    """Runs of any length, also none, padded to a multiple of the number of parts."""
-    generator, num_docs = case.generator, len(case.texts)
-    num_parts = int(generator.integers(1, 9))
-    lengths = generator.integers(0, 40, num_docs)
-    sizes = -(-lengths // num_parts) + generator.integers(0, 2, num_docs)
-    parts = generator.choice(num_parts, min(num_parts, 2), replace=False)
-    offsets, starts = (np.cumsum([0, *steps], dtype=np.int64) for steps in (sizes * len(parts), lengths))
-    yield [starts[:-1], lengths, offsets, parts.astype(np.int64)], room(offsets[-1], np.int64, np.int64)
-    tokens = [
-        (start + t if t < length else -1, t)
-        for start, length, size in zip(starts.tolist(), lengths.tolist(), sizes.tolist())
-        for part in parts.tolist()
-        for t in range(part * size, (part + 1) * size)
-    ]
-    yield None, [[place for place, _ in tokens], [position for _, position in tokens]]
-
-
-@row(permute.feistel, (2, 3, 5, 1000, 65_536, 65_537, (1 << 30) + 1), False)
-@row(permute.feistel_inverse, (2, 3, 5, 64, 300), True)
-def feistel(case: Case, sizes: Sequence[int], is_inverse: bool) -> Steps:
-    generator, size = case.generator, sizes[(len(case.texts) + case.seed) % len(sizes)]
-    indices, keys = generator.integers(0, size, 64), permute.round_keys(int(generator.integers(0, 1 << 62)))
-    yield [indices, size, keys], room(64, np.int64)
-    own = range(size) if is_inverse else indices.tolist()
-    found = [loading_oracle.feistel(index, size, keys.tolist()) for index in own]
-    yield None, [[found.index(position) for position in indices.tolist()] if is_inverse else found]
-
-
-@row(permute.shuffle_table)
-def shuffle_table(case: Case) -> Steps:
-    size = (len(case.texts) + case.seed) % 251
-    key = case.seed * 7919
-    yield [np.uint64(key)], room(size, np.uint16)
-    yield None, [loading_oracle.shuffled(key, size)]
-
-
-@row(pretokens.cut_gpt2, "gpt2", Flags(), gpt2_table(), 0, valid_only=True)
-@row(
-    pretokens.cut_gpt2,
-    *("gpt2", Flags(longest_number=1, numbers_apart=True), gpt2_table(digits_apart=True), 1),
-    variant="digits",
-    valid_only=True,
-)
-@row(pretokens.cut_cl100k, "cl100k", Flags(longest_number=3), cl100k_table(), 3, False, valid_only=True)
-@row(pretokens.cut_cl100k, "cl100k", Flags(whole_tail=True), cl100k_table(), 0, True, variant="tail", valid_only=True)
-@row(pretokens.cut_o200k, "o200k", Flags(longest_number=3, contractions=True), o200k_table(), 3, True, valid_only=True)
-@row(pretokens.cut_o200k, "o200k", Flags(longest_number=1), o200k_table(), 1, False, variant="tekken", valid_only=True)
-@row(pretokens.cut_deepseek, "deepseek", Flags(longest_number=3), deepseek_table(), valid_only=True)
-def cut_pretokens(case: Case, family: Family, flags: Flags, *arguments: Any) -> Steps:
-    """The pattern that has these flags, compared with `tokenizers`; see also `test_patterns.py`."""
-    yield [case.offsets, case.data, *arguments], [np.zeros(len(case.data), np.int64)]
-    expressions = next(pattern for pattern, known in PATTERNS.items() if (known.family, known.flags) == (family, flags))
-    ends = ends_of_case(expressions, case.offsets, case.texts)
-    yield len(ends), [ends]
 
 
 @row(quota.assign)

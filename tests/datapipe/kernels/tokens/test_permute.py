@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from datapipe.kernels.tokens import quota
-from datapipe.kernels.tokens.permute import invert, permute
+from datapipe.kernels.tokens.permute import NUM_ROUNDS, TABLE_SIZE, invert, permute
 from datapipe.rng import seed_for
 from tests.oracles import loading as loading_oracle
 from tests.support import kernel_table
@@ -66,6 +66,18 @@ def test_invert_any_position_returns_its_index(size: int) -> None:
     assert len(np.unique(positions)) == len(indices)
     assert 0 <= positions.min() <= positions.max() < size
     np.testing.assert_array_equal(invert(99, size, positions), indices)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 251, 65_535, 65_536, 65_537, (1 << 30) + 1])
+def test_permute_equals_its_definition(size: int) -> None:
+    for key in (3, 1 << 61):
+        indices = np.random.default_rng(size).integers(0, size, 64)
+        if size <= TABLE_SIZE:
+            expected = np.array(loading_oracle.shuffled(key, size))[indices].tolist()
+        else:
+            keys = loading_oracle.round_keys(key, NUM_ROUNDS)
+            expected = [loading_oracle.feistel(index, size, keys) for index in indices.tolist()]
+        assert permute(key, size, indices).tolist() == expected
 
 
 def test_permute_pinned_keys_never_change() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from datapipe.kernels.text.abbreviations import ABBREVIATIONS
@@ -76,7 +76,9 @@ def is_address(chunk: str) -> bool:
 def is_host(text: str) -> bool:
     """Whether a text is labels, the last of small letters, and an optional port and path."""
     size = 0
-    while size < len(text) and (text[size] in ".-_" or letter(text[size]) or "0" <= text[size] <= "9" or is_wide(text[size])):
+    while size < len(text) and (
+        text[size] in ".-_" or letter(text[size]) or "0" <= text[size] <= "9" or "\u00a1" <= text[size] <= "\uffff"
+    ):
         size += 1
     *labels, top = text[:size].split(".")
     if not labels or not all(0 < len(label) <= 64 and label[0] not in "-_" and label[-1] not in "-_" for label in labels):
@@ -85,10 +87,6 @@ def is_host(text: str) -> bool:
         return False
     match = re.fullmatch(r"(?::[0-9]{2,5})?(?:[/?#].*)?", text[size:], re.S)
     return match is not None
-
-
-def is_wide(character: str) -> bool:
-    return "\u00a1" <= character <= "\uffff"
 
 
 def infixes(chunk: str) -> list[tuple[int, int]]:
@@ -198,12 +196,7 @@ def english_words(text: bytes) -> list[Span]:
             stop += 1
         index = chunk_start
         for word in cut("".join(character for _, character, _ in read[chunk_start:stop])):
-            inner = read[index : index + len(word)]
-            start, end = inner[0][0], inner[-1][0] + inner[-1][2]
-            flag = 0
-            for character in word:
-                flag |= flag_of(character)
-            spans.append(Span(start, end - start, hashed(text[start:end]), len(word), flag))
+            spans.append(_span(text, read[index : index + len(word)], flag_of))
             index += len(word)
         chunk_start = stop + 1
     return spans
@@ -396,13 +389,13 @@ def unicode_words(text: bytes) -> list[Span]:
             continue
         stop = bases[number + 1] if number + 1 < len(bases) else len(read)
         if read[first][1].isalnum():
-            spans.append(_span(text, read[first:stop]))
+            spans.append(_span(text, read[first:stop], kind))
     return spans
 
 
-def _span(text: bytes, read: list[tuple[int, str, int]]) -> Span:
+def _span(text: bytes, read: list[tuple[int, str, int]], class_of: Callable[[str], int]) -> Span:
     start, end = read[0][0], read[-1][0] + read[-1][2]
     flag = 0
     for _, character, _ in read:
-        flag |= kind(character)
+        flag |= class_of(character)
     return Span(start, end - start, hashed(text[start:end]), len(read), flag)

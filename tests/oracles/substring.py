@@ -1,13 +1,11 @@
-"""Repeated spans in plain Python: tokens, windows, their selected grams, and repeated bytes by comparing all with all."""
+"""Repeated spans in plain Python: tokens, and repeated bytes by comparing all windows with all."""
 
 from __future__ import annotations
 
 import unicodedata
 
 from datapipe.kernels.text.unicode_words import UNSPACED
-from tests.oracles.texts import MASK, fnv, mix, polynomial
-
-_GRAM = 0x9E3779B97F4A7C15
+from tests.oracles.texts import fnv, mix
 
 Window = tuple[bytes, ...]
 
@@ -64,61 +62,6 @@ def token_hash(token: bytes, by_bytes: bool) -> int:
     if by_bytes:
         return mix(token[0] + 1)
     return mix(fnv(token))
-
-
-def run_hash(hashes: list[int]) -> int:
-    return mix(polynomial(hashes))
-
-
-SelectedGram = tuple[int, int, int, int, int, int]
-
-
-def selected(
-    text: bytes, by_bytes: bool, length: int, gram: int, chunk_tokens: int
-) -> tuple[list[tuple[int, int, int]], list[SelectedGram], list[tuple[int, int, int]]]:
-    """Chunks (number, start, stop), selected grams (chunk, start, bytes, partial bytes, hash of gram, hash of span) and
-    self-repeats (chunk, start, stop)."""
-    token_bytes, begins = territories(text, by_bytes)
-    hashes = [token_hash(token, by_bytes) for token in token_bytes]
-    grams = [run_hash(hashes[position : position + gram]) for position in range(len(hashes) - gram + 1)]
-    chunks, found, repeats = [], [], []
-    for first in range(0, max(0, len(hashes) - length + 1), chunk_tokens):
-        windows = range(first, min(first + chunk_tokens, len(hashes) - length + 1))
-        number = len(chunks)
-        chunks.append((number, begins[first], begins[windows[-1] + length]))
-        chosen = [
-            min(range(position, position + length - gram + 1), key=lambda place: (grams[place], place)) for position in windows
-        ]
-        recent: dict[int, int] = {}
-        repeat: tuple[int, int] | None = None
-        for place in sorted(set(chosen)):
-            mine = [window for window, one in zip(windows, chosen) if one == place]
-            hashed, span = mix(grams[place] ^ _GRAM), run_hash(hashes[mine[0] : mine[-1] + length])
-            before = recent.get(hashed % 4096)
-            if before is not None and found[before][4:] == (hashed, span):
-                chunk, start, size, partial, *both = found[before]
-                found[before] = (chunk, start, size, partial % 256 + 256, *both)
-                repeat = (repeat[0] if repeat else mine[0], mine[-1] + length)
-                continue
-            if repeat:
-                repeats.append((number, *_ends(text, begins[repeat[0]], begins[repeat[1]], by_bytes)))
-                repeat = None
-            start, stop = begins[mine[0]], begins[mine[-1] + length]
-            whole = _ends(text, start, stop, by_bytes)
-            recent[hashed % 4096] = len(found)
-            found.append((number, start, stop - start, whole[0] - start + 16 * (stop - whole[1]), hashed, span))
-        if repeat:
-            repeats.append((number, *_ends(text, begins[repeat[0]], begins[repeat[1]], by_bytes)))
-    return chunks, found, repeats
-
-
-def _ends(text: bytes, start: int, stop: int, by_bytes: bool) -> tuple[int, int]:
-    return whole_characters(text, start, stop) if by_bytes else (start, stop)
-
-
-def window_hashes(hashes: list[int], gram: int) -> tuple[int, int]:
-    check = run_hash(hashes)
-    return mix((gram + mix(check ^ _GRAM)) & MASK), check
 
 
 def repeated(texts: list[bytes], by_bytes: bool, length: int, keep: str) -> list[set[int]]:

@@ -28,7 +28,9 @@ COMPARED_WHOLE = {
     "stage/models/test_models.py": """
         fasttext_labels.flat_labels fasttext_labels.tree_labels fasttext_scores.flat_scores fasttext_scores.tree_scores
     """,
+    "loader/order/test_source_order.py": "windows.find_addresses",
     "kernels/tokens/test_permute.py": "permute.feistel permute.feistel_inverse permute.shuffle_table",
+    "../stages/dedup/test_substring.py": "substring.hash_windows substring.select_grams",
     "tokens/test_packing.py": """
         pack.best_fit pack.by_length pack.by_row pack.cut_stream pack.fill_rows_16 pack.fill_rows_32
         pack.split_by_powers pack.split_documents split_to_fill.open_rows split_to_fill.split_to_fill

@@ -10,7 +10,6 @@ from datapipe.kernels.dedup import case_folding, components, contents, minhash, 
 from datapipe.kernels.dedup.substring_tokens import token_rules
 from datapipe.kernels.dedup.word_characters import word_table
 from datapipe.kernels.text.marks import mark_table
-from datapipe.kernels.types import input_record
 from tests.oracles import case_folding as case_folding_oracle
 from tests.oracles import components as components_oracle
 from tests.oracles import dedup as dedup_oracle
@@ -93,65 +92,9 @@ def band(case: Case) -> Steps:
     yield None, columns(rows, 2)
 
 
-_LENGTH, _GRAM, _CHUNK = 8, 3, 50
-
-
 def _short(case: Case) -> Case:
     """Texts of a size that the oracle can take."""
     return case.having(text if len(text) < 5000 else text[:1800] for text in case.texts)
-
-
-def _fixed(case: Case, by_bytes: bool) -> list[Any]:
-    sizes = substring.window_sizes(_LENGTH, _GRAM, _CHUNK)
-    return [case.offsets, case.data, token_rules(by_bytes), sizes]
-
-
-@row(substring.select_grams, False, variant="words", valid_only=True)
-@row(substring.select_grams, True, variant="bytes", valid_only=True)
-def select_grams(case: Case, by_bytes: bool) -> Steps:
-    case = _short(case)
-    state, size, fixed = np.array([0, case.offsets[0], 0, 0, 0]), len(case.data) + _CHUNK, _fixed(case, by_bytes)
-    widths = [substring.CHUNK_COLUMNS, substring.GRAM_COLUMNS, 2, substring.REPEAT_COLUMNS]
-    out = substring.SelectionOut(*(np.empty((size, width), np.uint64 if width == 2 else np.int64) for width in widths))
-    yield [*fixed, substring.scratch_for(fixed[-1]), substring.recent_grams()], [state, out]
-    chunks, selected, halves, repeats = list[Any](), list[Any](), list[Any](), list[Any]()
-    for document, (text, base) in enumerate(zip(case.texts, case.begins)):
-        before = len(chunks)
-        some, found, repeated = substring_oracle.selected(text, by_bytes, _LENGTH, _GRAM, _CHUNK)
-        chunks += [[document, number, base + start, base + stop] for number, start, stop in some]
-        selected += [[before + chunk, base + start, size, partial] for chunk, start, size, partial, _, _ in found]
-        halves += [[gram, span] for *_, gram, span in found]
-        repeats += [[before + chunk, base + start, base + stop] for chunk, start, stop in repeated]
-    state = [len(case.texts), int(case.offsets[-1]), 0, len(chunks), len(repeats)]
-    yield len(selected), [state, chunks, selected, halves, repeats]
-
-
-@row(substring.hash_windows, False, variant="words", valid_only=True)
-@row(substring.hash_windows, True, variant="bytes", valid_only=True)
-def hash_windows(case: Case, by_bytes: bool) -> Steps:
-    """Every text of at most a chunk is a passage; spans are runs of tokens that hold one window or several."""
-    case, generator = case.having(text.decode()[: _CHUNK // 4].encode() for text in case.texts), case.generator
-    spans = list[tuple[int, int, int]]()
-    owned = [substring_oracle.territories(text, by_bytes) for text in case.texts]
-    for passage, (token_bytes, begins) in enumerate(owned):
-        for first in range(0, len(token_bytes) - _LENGTH + 1, 3):
-            stop = min(len(token_bytes), first + _LENGTH + int(generator.integers(0, 4)))
-            spans.append((passage, begins[first], begins[stop] - begins[first]))
-    arrays = [np.array(column, np.int64) for column in columns(spans, 3)]
-    grams, size, fixed = np.arange(len(spans), dtype=np.uint64) * np.uint64(3**39), int(arrays[2].sum()), _fixed(case, by_bytes)
-    inputs = [*fixed, input_record(substring.GramSpans, (*arrays, grams)), substring.scratch_for(fixed[-1])]
-    yield inputs, [*room((size, 3), np.int64), *room((size, 2), np.uint64)]
-    windows, halves = list[Any](), list[Any]()
-    for span, (passage, start, num_bytes) in enumerate(spans):
-        token_bytes, begins = owned[passage]
-        hashes = [substring_oracle.token_hash(token, by_bytes) for token in token_bytes]
-        for index in range(len(token_bytes) - _LENGTH + 1):
-            ends = begins[index], begins[index + _LENGTH]
-            if start <= ends[0] and ends[1] <= start + num_bytes:
-                first, stop = substring_oracle.whole_characters(case.texts[passage], *ends) if by_bytes else ends
-                windows.append([span, first, stop - first])
-                halves.append(substring_oracle.window_hashes(hashes[index : index + _LENGTH], span * 3**39 % 2**64))
-    yield len(windows), [windows, halves]
 
 
 @row(substring.list_tokens, valid_only=True)

@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.tokens import gather, windows
-from datapipe.kernels.tokens.permute import NUM_ROUNDS, TABLE_SIZE, permutation
-from tests.oracles.loading import feistel, round_keys, shuffled
+from datapipe.kernels.tokens import gather
 from tests.support.kernel_table import Case, Steps, offsets_of, room, row
 
 _ROW_LENGTH, _ROWS_PER_BLOCK, _NUM_BLOCKS = 19, 5, 4
@@ -174,66 +171,3 @@ def find_rows(case: Case) -> Steps:
         found.append((shard, within if is_there else address - int(starts[shard]), block))
     columns = [[entry[part] for entry in found] for part in range(3)]
     yield columns[2].count(0), [used, *columns]
-
-
-_SIZES = (1, 2, 300, TABLE_SIZE + 1, 1 << 20, (1 << 20) + 1)
-_NUM_SOURCES = 5
-
-
-@dataclass(frozen=True)
-class _Window:
-    """Ordinals `first` to `stop - 1` of a source; the addresses of its rows before they are permuted; and the permutation."""
-
-    source: int
-    first: int
-    stop: int
-    addresses: list[int] | range
-    table: list[int] | range | None
-    keys: list[int]
-
-    def address(self, ordinal: int) -> int:
-        index, size = ordinal - self.first, self.stop - self.first
-        return self.addresses[feistel(index, size, self.keys) if self.table is None else self.table[index]]
-
-
-@cache
-def _windows(case: Case) -> tuple[list[_Window], np.ndarray, list[np.ndarray]]:
-    """Windows, whole and in entries, their lines (num_sources * WINDOWS_PER_SOURCE, WINDOW_WIDTH), and what these point to."""
-    generator, made, kept = case.generator, list[_Window](), list[Any]()
-    lines = np.zeros((_NUM_SOURCES * windows.WINDOWS_PER_SOURCE, windows.WINDOW_WIDTH), np.int64)
-    for line in range(len(lines)):
-        if generator.integers(4) == 0:
-            continue  # nothing is laid out there
-        size, key = int(generator.choice(_SIZES)), int(generator.integers(0, 1 << 62))
-        first, base = generator.integers(0, 1 << 40, 2).tolist()
-        in_order, held = bool(generator.integers(4) == 0), permutation(key, size)
-        entries, addresses = np.zeros(0, np.int64), range(base, base + size)
-        if size <= 300 and generator.integers(2):
-            starts = np.unique([0, *generator.integers(0, size, 3)])
-            jumps = generator.integers(0, 1 << 30, len(starts))
-            entries = np.concatenate([starts, jumps])
-            addresses = [base + position + int(jumps[starts <= position][-1]) for position in range(size)]
-        table = range(size) if in_order else shuffled(key, size) if size <= TABLE_SIZE else None
-        made.append(
-            _Window(line // windows.WINDOWS_PER_SOURCE, first, first + size, addresses, table, round_keys(key, NUM_ROUNDS))
-        )
-        lines[line] = [first, first + size, 0 if in_order else held.ctypes.data, base, len(entries) // 2, entries.ctypes.data]
-        kept += [held, entries]
-    return made, lines, kept
-
-
-@row(windows.find_addresses)
-def find_addresses(case: Case) -> Steps:
-    generator, (made, lines, _) = case.generator, _windows(case)
-    sources, ordinals = generator.integers(0, _NUM_SOURCES, 200), generator.integers(0, 1 << 40, 200)
-    for sample in range(180 if made else 0):
-        window = made[generator.integers(len(made))]
-        sources[sample], ordinals[sample] = window.source, generator.integers(window.first, window.stop)
-    for sample, ordinal in enumerate(ordinal for window in made for ordinal in (window.first - 1, window.stop)):
-        ordinals[sample] = ordinal
-    yield [sources, ordinals, lines], [np.full(200, -1)]
-    found = []
-    for source, ordinal in zip(sources.tolist(), ordinals.tolist()):
-        holding = [window for window in made if window.source == source and window.first <= ordinal < window.stop]
-        found.append(holding[0].address(ordinal) if holding else -1)
-    yield found.count(-1), [found]

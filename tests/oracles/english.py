@@ -117,11 +117,6 @@ def _role(character: str) -> str:
     return {"–": "n", "—": "m"}.get(character, character if character in ".+*^-~" else "o")
 
 
-def cut(chunk: str) -> list[str]:
-    """The words of a chunk between white space."""
-    return joined(pieces(chunk, WHOLES))
-
-
 def pieces(chunk: str, wholes: Mapping[str, Sequence[str]]) -> list[str]:
     """The words of a chunk, by its signs and the special cases that signs leave."""
     front: list[str] = []
@@ -195,7 +190,7 @@ def english_words(text: bytes) -> list[Span]:
         while stop < len(read) and not read[stop][1].isspace():
             stop += 1
         index = chunk_start
-        for word in cut("".join(character for _, character, _ in read[chunk_start:stop])):
+        for word in joined(pieces("".join(character for _, character, _ in read[chunk_start:stop]), WHOLES)):
             spans.append(_span(text, read[index : index + len(word)], flag_of))
             index += len(word)
         chunk_start = stop + 1

@@ -166,13 +166,6 @@ def test_cache_change_makes_other_files_of_the_kernels_that_reach_it_alone(
 
 
 @pytest.mark.slow
-def test_cache_changed_helper_recompiles_its_dependents_alone(stocked: Shop) -> None:
-    stocked.write(helpers=_INTRINSIC.replace("64), 2)", "64), 3)"))
-    assert stocked.run() == "-3 -6 -9"
-    assert stocked.compiled() == (2, 1)
-
-
-@pytest.mark.slow
 def test_cache_second_installation_compiles_nothing(stocked: Shop, tmp_path: Path) -> None:
     second = Shop(tmp_path / "second", stocked.home)
     second.write()

@@ -21,7 +21,6 @@ from datapipe.classifier.annotation.counts import UnparsedError
 from datapipe.classifier.annotation.endpoint import EndpointError, RefusedError, endpoint_of
 from datapipe.classifier.annotation.spending import LimitError, Prices
 from datapipe.errors import CorruptionError, UserError
-from tests.support import corpora, runs
 from tests.support.annotation_jobs import RUBRIC, FakeClock, annotated, by_length, files, job, rows
 from tests.support.chat_server import ChatServer, chat_server
 from tests.support.cli_processes import wait_until
@@ -92,17 +91,6 @@ def test_dry_run_estimates_and_asks_nothing(tmp_path, documents, server):
     told = int(done.said.split("about ")[1].split(" tokens")[0].replace(",", ""))
     sent = sum(len(request.message.encode()) for request in server.requests)
     assert sent / 4 <= told <= sent / 4 + 12 * 10
-
-
-@pytest.mark.medium
-def test_prompt_of_texts_with_marks_of_templates_arrives_literally(tmp_path, server):
-    texts = ["{text} {0} %s ${HOME}", '"quotes" \\ and \n lines', "naïve – 文字 🙂"]
-    corpora.write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts])
-    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/a.jsonl\n", "", "tokenizer: none")
-    runs.run_mixture(mixture, make_engine=runs.InProcess)
-    annotated(job(tmp_path / "out", server.url, tmp_path / "annotated"))
-    assert {request.message for request in server.requests} == {f"Rate this:\n{text}\nEnd with Score: N" for text in texts}
-    assert {row["text"] for row in rows(tmp_path / "annotated")} == set(texts)
 
 
 @pytest.mark.medium
@@ -214,19 +202,6 @@ def test_failures_that_pass_are_tried_again(tmp_path, documents, server, number)
     done = annotated(job(documents, server.url, tmp_path / "out", num_documents=5))
     assert done.counts.scores.total() == 5
     assert len(server.requests) == 10
-
-
-@pytest.mark.medium
-def test_strange_but_valid_completions_are_taken(tmp_path, documents, server):
-    bodies = [
-        b'{"choices": [{"message": {"content": "Score: 3"}}]}',
-        b'{"choices": [{"message": {"content": "\\ud83d Score: 3"}, "finish_reason": null}], "usage": {"prompt_tokens": -1}}',
-        b'{"choices": [{"message": {"content": null}, "finish_reason": "tool_calls"}], "usage": []}',
-    ]
-    for body in bodies:
-        server.fail("body", body=body)
-    done = annotated(job(documents, server.url, tmp_path / "out", num_documents=3, concurrency=1, max_unparsed=Fraction(1)))
-    assert (done.counts.scores, done.counts.unparsed) == ({3.0: 1}, {"no_score": 1, "empty": 1})
 
 
 @pytest.mark.medium

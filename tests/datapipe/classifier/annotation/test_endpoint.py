@@ -128,7 +128,7 @@ def test_completion_is_parsed_from_its_first_choice():
     assert (answer.content, answer.finish_reason, answer.prompt_tokens, answer.completion_tokens) == ("Hello", "stop", 7, 2)
 
 
-@pytest.mark.parametrize("usage", [None, [], "7", {"prompt_tokens": True}, {"prompt_tokens": 1.5}, {"prompt_tokens": 1 << 60}])
+@pytest.mark.parametrize("usage", [None, [], "7", {"prompt_tokens": True}, {"prompt_tokens": -1}, {"prompt_tokens": 1 << 60}])
 def test_completion_with_a_strange_usage_has_none(usage):
     body = {"choices": [{"message": {"content": "x"}}], "usage": usage}
     assert parse_completion(json.dumps(body)).prompt_tokens is None

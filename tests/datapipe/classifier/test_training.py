@@ -201,7 +201,7 @@ def test_model_has_these_bytes_on_every_machine(loss: Literal["softmax", "ova"])
     examples = _examples(texts, ["sea" if doc * doc % 7 < 3 else "city" for doc in range(60)])
     content = FastTextTrainer(dim=20, min_char_ngram=3, max_char_ngram=5, buckets=300, loss=loss).train(examples)
     assert hashlib.sha256(content).hexdigest()[:16] == {"softmax": "bfb3cca601f175ae", "ova": "f0ba9fcfd086ce75"}[loss]
-    rare = pa.array([f"{text} __label__x rare{doc}" for doc, text in enumerate(texts)], pa.large_string())
+    rare = pa.array([f"{text} __label__ __label__x rare{doc}" for doc, text in enumerate(texts)], pa.large_string())
     trainer = FastTextTrainer(dim=18, word_ngrams=3, min_char_ngram=1, max_char_ngram=3, buckets=30, min_count=2, loss=loss)
     content = trainer.train(replace(examples, weights=0.5 + np.arange(60) % 4, texts=rare))
     assert hashlib.sha256(content).hexdigest()[:16] == {"softmax": "0b6243a323c36132", "ova": "0a1f86d8413b95eb"}[loss]

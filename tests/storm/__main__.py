@@ -20,18 +20,13 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.storm.rounds import Faults, Round, SkipError, Storm
+from tests.storm.rounds import KINDS, Faults, Round, SkipError, Storm
 
 MOST_FAILURES = 5
 """Rounds of a kind that may go wrong until no more are played."""
 
-MODULES = ("processes", "flips", "disks", "stores", "inputs")
-
-
-def all_faults() -> list[Faults]:
-    """Every kind, in the order of the table."""
-    modules = (importlib.import_module(f"tests.storm.faults.{name}") for name in MODULES)
-    return [kind for module in modules for kind in module.FAULTS]
+for _module in ("processes", "flips", "disks", "stores", "inputs"):
+    importlib.import_module(f"tests.storm.faults.{_module}")
 
 
 def play(storm: Storm, faults: Faults, number: int) -> None:
@@ -61,7 +56,7 @@ def run(storm: Storm, kinds: Sequence[Faults]) -> None:
     """Rounds of all kinds until the budget is spent or every aim is reached; the kind with the least time so far is next."""
     spent, numbers = {kind.name: 0.0 for kind in kinds}, {kind.name: 0 for kind in kinds}
     try:
-        while not storm.is_over():
+        while time.monotonic() < storm.stops_at:
             open_kinds = [
                 kind
                 for kind in kinds
@@ -88,7 +83,7 @@ def main() -> int:
     parser.add_argument("--round", default="", help="KIND:NUMBER, one round again")
     parser.add_argument("--folder", type=Path, help="for rounds; those that failed stay there")
     options = parser.parse_args()
-    known = {kind.name: kind for kind in all_faults()}
+    known = {kind.name: kind for kind in KINDS}
     wanted = [options.round.partition(":")[0]] if options.round else [name for name in options.only.split(",") if name]
     names = [name for name in known if any(name == each or name.startswith(f"{each}-") for each in wanted)]
     if unknown := [each for each in wanted if not any(f"{name}-".startswith(f"{each}-") for name in known)]:

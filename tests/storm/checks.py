@@ -57,11 +57,7 @@ def num_records(output: Path) -> int:
 
 
 def check_output(output: Path, expected: Mapping[str, str]) -> None:
-    """Raises AssertionError where the output of a finished run is not as it must be.
-
-    Args:
-        expected: `digests` of an undisturbed run.
-    """
+    """Raises AssertionError where the output of a finished run is not that of an undisturbed one, whose digests are given."""
     check_same(digests(output), expected)
     check_counts(json.loads((output / "report.json").read_bytes()))
     check_residue(output)
@@ -85,12 +81,7 @@ def check_counts(report: Mapping) -> None:
 
 
 def check_residue(output: Path) -> None:
-    left = residue(output)
-    assert not left, f"left behind: {left}"
-
-
-def residue(output: Path) -> list[str]:
-    """Attempts that no record names, empty folders of attempts, unfinished files, probes, and a lease that is still held."""
+    """Checks for attempts that no record names, empty folders of attempts, unfinished files, probes, and a held lease."""
     named = b"".join(path.read_bytes() for path in (output / "work" / "ledger").rglob("*") if path.is_file())
     attempts = output / "work" / "attempts"
     left = [path for path in attempts.rglob("*") if not (path.is_dir() and any(path.iterdir()))]
@@ -98,9 +89,4 @@ def residue(output: Path) -> list[str]:
     left += [path for path in output.rglob("*") if path.name.endswith(".tmp") or path.parent == output / "work" / "publish"]
     left += [*(output / "work").glob("probe-*"), *(output / "work").glob("condemned-*")]
     left += [path for path in (output / "work").glob("lock.json") if json.loads(path.read_bytes())["holder"]]
-    return [str(path.relative_to(output)) for path in left]
-
-
-def check_folder_empty(folder: Path, what: str) -> None:
-    left = [str(path.relative_to(folder)) for path in folder.rglob("*")]
-    assert not left, f"left in {what}: {left}"
+    assert not left, f"left behind: {[str(path.relative_to(output)) for path in left]}"

@@ -64,12 +64,7 @@ def command(arguments: Sequence[str], stops_after: int | None = None) -> Ended:
     return Ended(status=status, printed=printed.getvalue(), errors=errors.getvalue())
 
 
-def in_fork(
-    function: Callable[..., T],
-    *arguments: Any,
-    environment: Mapping[str, str],
-    deadline_s: float = DEADLINE_S,
-) -> T:
+def in_fork(function: Callable[..., T], *arguments: Any, environment: Mapping[str, str], deadline_s: float = DEADLINE_S) -> T:
     """The result of a module's function in a fork. Raises AssertionError for a signal, an exception or no end."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.storm.forks", "tests.storm.faults.flips", "pyarrow.parquet", "datapipe.engine.run"])
@@ -96,10 +91,7 @@ def in_fork(
 
 
 def _serve(
-    connection: Connection,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-    environment: dict[str, str],
+    connection: Connection, function: Callable[..., Any], arguments: tuple[Any, ...], environment: dict[str, str]
 ) -> None:
     os.environ.update(environment)
     tempfile.tempdir = None  # of the parent

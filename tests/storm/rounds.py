@@ -13,6 +13,7 @@ import contextlib
 import os
 import random
 import shutil
+import subprocess
 import time
 import uuid
 from collections import Counter
@@ -20,7 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from tests.storm import checks, processes
 from tests.storm.processes import Command, Ended
@@ -66,37 +67,45 @@ class Table:
 
     def lines(self) -> list[str]:
         """A Markdown table."""
-        rows = [("fault", "rounds", "faults", *(verdict.value for verdict in Verdict))]
+        lines = [f"| fault | rounds | faults | {' | '.join(Verdict)} |", "|---" * 6 + "|"]
         for kind, counts in self.counts.items():
             numbers = (self.rounds[kind], counts.total(), *(counts[verdict] for verdict in Verdict))
-            rows.append((kind, *(f"{number:,}" for number in numbers)))
-        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-        lines = [" | ".join(value.ljust(width) for value, width in zip(row, widths)) for row in rows]
-        rule = "|".join("-" * (width + 1 + (column > 0)) for column, width in enumerate(widths))
-        skipped = [f"{kind}: skipped, {reason}" for kind, reason in self.skipped.items()]
-        return [f"| {lines[0]} |", f"|-{rule}|", *(f"| {line} |" for line in lines[1:]), *skipped]
+            lines.append(f"| {kind} | {' | '.join(f'{number:,}' for number in numbers)} |")
+        return lines + [f"{kind}: skipped, {reason}" for kind, reason in self.skipped.items()]
 
 
 class SkipError(Exception):
     """A kind of fault cannot be made on this machine; says why."""
 
 
-class Faults(Protocol):
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Faults:
     """A kind of fault.
 
     Attributes:
-        name: for the command line and the table.
         aim: how many faults are enough.
         is_short: whether the short storm has it.
+        play: makes faults and checks what follows. Raises AssertionError for what is wrong, SkipError for what cannot be made.
     """
 
     name: str
     aim: int
     is_short: bool
+    play: Callable[[Round], None]
 
-    def play(self, round: Round) -> None:
-        """Makes faults and checks what follows. Raises AssertionError for what is wrong, SkipError for what cannot be made."""
-        ...
+
+KINDS: list[Faults] = []
+"""In the order in which the modules of `faults/` declare them."""
+
+
+def faults(name: str, *, aim: int, is_short: bool = False) -> Callable[[Callable[[Round], None]], Callable[[Round], None]]:
+    """Declares a function as a kind of fault."""
+
+    def declare(play: Callable[[Round], None]) -> Callable[[Round], None]:
+        KINDS.append(Faults(name=name, aim=aim, is_short=is_short, play=play))
+        return play
+
+    return declare
 
 
 @dataclass(slots=True)
@@ -138,8 +147,7 @@ class Storm:
 
     def _undisturbed(self) -> Mapping[str, str]:
         round = Round(self, "undisturbed", 0)
-        ended = round.start(["run", str(self.mixture), "--output", str(round.output), "--workers", "2"]).wait()
-        assert ended.status == 0, ended.errors
+        round.ended_well(round.run())
         checks.check_output(round.output, expected := checks.digests(round.output))
         return expected
 
@@ -149,8 +157,17 @@ class Storm:
         assert self.expected
         return self.folder / "undisturbed-0" / "out"
 
-    def is_over(self) -> bool:
-        return time.monotonic() >= self.stops_at
+    def library(self, name: str) -> str:
+        """NAME.c of `faults/`, compiled once, for LD_PRELOAD. Raises SkipError where there is no compiler."""
+        return str(self.once(name, lambda: self._compiled(name)))
+
+    def _compiled(self, name: str) -> Path:
+        library, source = _made(self.folder) / f"{name}.so", Path(__file__).parent / "faults" / f"{name}.c"
+        try:
+            subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, source, "-ldl"], check=True, capture_output=True)
+        except (FileNotFoundError, subprocess.CalledProcessError) as error:
+            raise SkipError(f"{name}.c cannot be compiled: {error}") from error
+        return library
 
     def close(self) -> None:
         """Ends what kinds have started for all their rounds."""
@@ -209,36 +226,43 @@ class Round:
         wait_until(lambda: command.is_over or checks.num_records(self.output) >= num_records, "commits")
         return not command.is_over
 
-    def end_undisturbed(self, *more: str, environment: Mapping[str, str] | None = None) -> Ended:
-        """The same command without a fault, to its end, and every check of its output but its bytes."""
-        ended = self.run(*more, environment=environment).wait()
-        assert ended.status == 0, f"the same command again: exit status {ended.status}: {ended.errors[-2000:]}"
-        self.check_processes()
-        checks.check_folder_empty(self.temporary, "TMPDIR")
-        checks.check_folder_empty(self.shm, "/dev/shm")
+    def end_undisturbed(self) -> None:
+        """The same command without a fault, to its end, which leaves nothing in TMPDIR and /dev/shm."""
+        self.ended_well(self.run())
+        left = [str(path) for folder in (self.temporary, self.shm) for path in folder.rglob("*")]
+        assert not left, f"left behind: {left}"
+
+    def ended(self, command: Command) -> Ended:
+        """Waits for the end of a command and of all its processes."""
+        ended = command.wait()
+        processes.without_orphans(self.mark)
         return ended
 
-    def check_processes(self) -> None:
-        processes.without_orphans(self.mark)
-
-    def wait_well(self, command: Command) -> None:
-        """Waits for the end of a command that no fault may stop."""
-        ended = command.wait()
-        assert ended.status == 0, ended.errors[-3000:]
-        self.check_processes()
+    def ended_well(self, command: Command) -> Ended:
+        """Of a command that no fault may stop."""
+        ended = self.ended(command)
+        assert ended.status == 0, f"exit status {ended.status}: {ended.errors[-3000:]}"
+        return ended
 
     def finish(self, line: str = "", *, is_verified: bool = False) -> None:
         """The same command without a fault, every check, and the verdict: the same, or refused with `line`."""
         self.end_undisturbed()
         self.check_output(is_verified=is_verified)
+        self.judge(line)
+
+    def judge(self, line: str) -> None:
+        """The verdict of the faults since the last one: refused with `line`, or the same where it is empty."""
         self.refused(line) if line else self.same()
+
+    def refusal(self, ended: Ended, words: Sequence[str], **options: bool) -> str:
+        """The last line of a command that failed, checked; empty for one that did not."""
+        return self.check_refusal(ended, words, **options) if ended.status else ""
 
     def check_output(self, *, is_verified: bool = True) -> None:
         """Checks the finished output against the undisturbed one."""
         checks.check_output(self.output, self.storm.expected)
         if is_verified:
-            verified = self.start(["verify", str(self.output)]).wait()
-            assert verified.status == 0, f"datapipe verify: {verified.printed}{verified.errors}"
+            self.ended_well(self.start(["verify", str(self.output)]))
 
     def check_refusal(self, ended: Ended, words: Sequence[str], *, last_line_only: bool = False) -> str:
         """Checks that a command that failed names the fault in plain lines. Returns its last line.

@@ -21,8 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.storm import checks, processes
-from tests.storm.faults.preloaded import preloaded
-from tests.storm.rounds import Round, SkipError
+from tests.storm.rounds import Round, SkipError, faults
 from tests.support.cli_processes import wait_until
 from tests.support.small_disk import Resize, small_disk
 
@@ -33,118 +32,98 @@ _IMAGE_BYTES = 96 << 20
 _DISK_WORDS = ("disk", "read-only", "input/output", "quota", "stale", "permission denied", "no space")
 
 
-class FailingCalls:
+@faults("disk-error", aim=50, is_short=True)
+def disk_error(round: Round) -> None:
     """Commands of which one call in some hundred fails, one after the other, then the same command without."""
-
-    name = "disk-error"
-    aim = 50
-    is_short = True
-
-    def play(self, round: Round) -> None:
-        library = preloaded(round.storm, "failing_calls")
-        for _ in range(1 if round.storm.is_small else 3):
-            number = round.rng.choice(_ERRORS)
-            log = round.folder / f"failed-{round.num_commands}"
-            environment = {
-                "LD_PRELOAD": str(library),
-                "STORM_FOLDER": str(round.output),
-                "STORM_EVERY": str(round.rng.choice((150, 300, 600))),
-                "STORM_SEED": str(round.rng.randrange(1 << 30)),
-                "STORM_ERRNO": str(number),
-                "STORM_LOG": str(log),
-            }
-            ended = round.run(*_IMPATIENT, environment=environment).wait()
-            failed = log.read_text().splitlines() if log.exists() else []
-            for line in failed:
-                call, _, path = line.partition(" ")
-                round.fault(f"{errno.errorcode[number]} of {call}({os.path.relpath(path, round.output)})")
-            round.check_processes()
-            if ended.status:
-                round.refused(round.check_refusal(ended, (*_DISK_WORDS, os.strerror(number))))
-            else:
-                checks.check_same(checks.digests(round.output), round.storm.expected)
-                round.same()
-        round.end_undisturbed()
-        round.check_output(is_verified=False)
+    library = round.storm.library("failing_calls")
+    for _ in range(1 if round.storm.is_small else 3):
+        number = round.rng.choice(_ERRORS)
+        log = round.folder / f"failed-{round.num_commands}"
+        environment = {
+            "LD_PRELOAD": library,
+            "STORM_FOLDER": str(round.output),
+            "STORM_EVERY": str(round.rng.choice((150, 300, 600))),
+            "STORM_SEED": str(round.rng.randrange(1 << 30)),
+            "STORM_ERRNO": str(number),
+            "STORM_LOG": str(log),
+        }
+        ended = round.ended(round.run(*_IMPATIENT, environment=environment))
+        failed = log.read_text().splitlines() if log.exists() else []
+        for line in failed:
+            call, _, path = line.partition(" ")
+            round.fault(f"{errno.errorcode[number]} of {call}({os.path.relpath(path, round.output)})")
+        if not ended.status:
+            checks.check_same(checks.digests(round.output), round.storm.expected)
+        round.judge(round.refusal(ended, (*_DISK_WORDS, os.strerror(number))))
+    round.end_undisturbed()
+    round.check_output(is_verified=False)
 
 
-class FullDisk:
+@faults("disk-full", aim=20)
+def disk_full(round: Round) -> None:
     """A disk of a few hundred KiB. Room is made while the run waits, or after it stopped."""
-
-    name = "disk-full"
-    aim = 20
-    is_short = False
-
-    def play(self, round: Round) -> None:
-        round.output = round.folder / "disk" / "out"
-        size = round.rng.randrange(64 << 10, 1400 << 10)
-        with _small_disk(round.output.parent, size) as resize:
-            waits = round.rng.random() < 0.5
-            command = round.run("--set", "execution.check_disk=false", *(() if waits else _IMPATIENT[:2]))
-            round.fault(f"a disk of {size >> 10} KiB, room is made {'while the run waits' if waits else 'after it'}")
-            if waits:
-                wait_until(lambda: command.is_over or command.says("disk is full"), "full disk")
-                resize(_ROOMY)
-            ended = command.wait()
-            line = round.check_refusal(ended, ("the disk is full",)) if ended.status else ""
-            round.check_processes()
+    round.output = round.folder / "disk" / "out"
+    size = round.rng.randrange(64 << 10, 1400 << 10)
+    with _small_disk(round.output.parent, size) as resize:
+        waits = round.rng.random() < 0.5
+        command = round.run("--set", "execution.check_disk=false", *(() if waits else _IMPATIENT[:2]))
+        round.fault(f"a disk of {size >> 10} KiB, room is made {'while the run waits' if waits else 'after it'}")
+        if waits:
+            wait_until(lambda: command.is_over or command.says("disk is full"), "full disk")
             resize(_ROOMY)
-            round.finish(line)
-
-
-class BrokenDisk:
-    """ext4 on a loop device that becomes read-only, loses what is not flushed, or loses power."""
-
-    name = "disk-broken"
-    aim = 20
-    is_short = False
-
-    def play(self, round: Round) -> None:
-        kind = ("read-only", "thin", "power")[round.number % 3]
-        store = round.folder / "store"
-        round.output = store / "disk" / "out"
-        with ExitStack() as stack:
-            resize = stack.enter_context(_small_disk(store, _ROOMY))
-            _run("mount", "--make-shared", str(store))  # so that no other process's mount namespace keeps the disk mounted
-            disk = LoopDisk(store / "image", store / "disk")
-            disk.mount("commit=300" if kind == "power" else "commit=1")
-            stack.callback(disk.unmount)
-            line = self._break(round, kind, disk, resize)
-            round.finish(line, is_verified=True)
-
-    def _break(self, round: Round, kind: str, disk: LoopDisk, resize: Resize) -> str:
-        wanted = round.rng.randint(1, 50)
-        if kind == "thin":
-            held = disk.image.stat().st_blocks * 512
-            resize(held + (1 << 20) + wanted * (16 << 10))
-        command = round.run(*_IMPATIENT)
-        round.reaches(command, wanted)
-        if kind == "power":
-            return self._cut_power(round, command, disk)
-        if kind == "read-only":
-            disk.fail()
-            round.fault(f"ext4 becomes read-only after {checks.num_records(round.output)} commits")
-        else:
-            round.fault(f"the store below ext4 has room for {1024 + 16 * wanted} KiB more")
-        ended = command.wait()
-        line = round.check_refusal(ended, _DISK_WORDS) if ended.status else ""
-        round.check_processes()
+        line = round.refusal(round.ended(command), ("the disk is full",))
         resize(_ROOMY)
-        disk.repair()
-        return line
+        round.finish(line)
 
-    def _cut_power(self, round: Round, command: processes.Command, disk: LoopDisk) -> str:
-        """Stops all processes and goes on with a copy of the disk's blocks, as they are at that moment."""
-        stopped = [command.pid, *processes.workers_of(command)]
-        for process_id in stopped:
-            os.kill(process_id, signal.SIGSTOP)
-        committed = checks.num_records(round.output)
-        disk.copy_blocks()
-        command.kill_group()
-        round.check_processes()
-        disk.cut_power()
-        round.fault(f"power cut after {committed} commits; {checks.num_records(round.output)} records are on the disk")
-        return ""
+
+@faults("disk-broken", aim=20)
+def disk_broken(round: Round) -> None:
+    """ext4 on a loop device that becomes read-only, loses what is not flushed, or loses power."""
+    kind = ("read-only", "thin", "power")[round.number % 3]
+    store = round.folder / "store"
+    round.output = store / "disk" / "out"
+    with ExitStack() as stack:
+        resize = stack.enter_context(_small_disk(store, _ROOMY))
+        _run("mount", "--make-shared", str(store))  # so that no other process's mount namespace keeps the disk mounted
+        disk = LoopDisk(store / "image", store / "disk")
+        disk.mount("commit=300" if kind == "power" else "commit=1")
+        stack.callback(disk.unmount)
+        line = _break(round, kind, disk, resize)
+        round.finish(line, is_verified=True)
+
+
+def _break(round: Round, kind: str, disk: LoopDisk, resize: Resize) -> str:
+    wanted = round.rng.randint(1, 50)
+    if kind == "thin":
+        held = disk.image.stat().st_blocks * 512
+        resize(held + (1 << 20) + wanted * (16 << 10))
+    command = round.run(*_IMPATIENT)
+    round.reaches(command, wanted)
+    if kind == "power":
+        return _cut_power(round, command, disk)
+    if kind == "read-only":
+        disk.fail()
+        round.fault(f"ext4 becomes read-only after {checks.num_records(round.output)} commits")
+    else:
+        round.fault(f"the store below ext4 has room for {1024 + 16 * wanted} KiB more")
+    line = round.refusal(round.ended(command), _DISK_WORDS)
+    resize(_ROOMY)
+    disk.repair()
+    return line
+
+
+def _cut_power(round: Round, command: processes.Command, disk: LoopDisk) -> str:
+    """Stops all processes and goes on with a copy of the disk's blocks, as they are at that moment."""
+    stopped = [command.pid, *processes.workers_of(command)]
+    for process_id in stopped:
+        os.kill(process_id, signal.SIGSTOP)
+    committed = checks.num_records(round.output)
+    shutil.copyfile(disk.image, disk.image.with_suffix(".copy"))
+    command.kill_group()
+    round.ended(command)
+    disk.cut_power()
+    round.fault(f"power cut after {committed} commits; {checks.num_records(round.output)} records are on the disk")
+    return ""
 
 
 class LoopDisk:
@@ -181,9 +160,6 @@ class LoopDisk:
         assert checked.returncode in (0, 1, 2), checked.stdout
         self.mount(self.options)
 
-    def copy_blocks(self) -> None:
-        shutil.copyfile(self.image, self.image.with_suffix(".copy"))
-
     def cut_power(self) -> None:
         """Goes on with the copied blocks: the journal is replayed, and what was never flushed is gone."""
         self._unmounted()
@@ -208,6 +184,3 @@ def _run(*arguments: str) -> str:
     if done.returncode:
         raise SkipError(f"{' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
-
-
-FAULTS = (FailingCalls(), FullDisk(), BrokenDisk())

@@ -7,46 +7,35 @@ import shutil
 from pathlib import Path
 
 from tests.storm import checks
-from tests.storm.rounds import Round
+from tests.storm.rounds import Round, faults
 
 
-class InputChange:
+@faults("input", aim=40, is_short=True)
+def change_inputs(round: Round) -> None:
     """A file is edited in place, replaced, cut off, lengthened, deleted or made a folder, with its old time or a new one."""
-
-    name = "input"
-    aim = 40
-    is_short = True
-
-    def play(self, round: Round) -> None:
-        mixture = checks.write_mixture(round.folder / "changing")
-        files = sorted((round.folder / "changing" / "corpus").rglob("*.jsonl"))
-        sound = {path: (path.read_bytes(), path.stat()) for path in files}
-        for _ in range(1 if round.storm.is_small else 2):
-            shutil.rmtree(round.output, ignore_errors=True)
-            command = round.run(mixture=mixture)
-            wanted = round.rng.randint(1, 7)
-            if not round.reaches(command, wanted):
-                break
-            path = round.rng.choice(files)
-            how = change(path, round.rng)
-            round.fault(f"{path.name} {how}, {checks.num_records(round.output)} commits")
-            ended = command.wait()
-            round.check_processes()
-            if ended.status:
-                line = round.check_refusal(ended, [path.name])
-            else:
-                checks.check_same(checks.digests(round.output), round.storm.expected)
-            self._restore(path, *sound[path])
-            round.refused(line) if ended.status else round.same()
-        ended = round.run(mixture=mixture).wait()
-        assert ended.status == 0, f"files are as they were, and the run ends with {ended.status}: {ended.errors[-1500:]}"
-        round.check_output(is_verified=False)
-
-    def _restore(self, path: Path, content: bytes, state: os.stat_result) -> None:
+    mixture = checks.write_mixture(round.folder / "changing")
+    files = sorted((round.folder / "changing" / "corpus").rglob("*.jsonl"))
+    sound = {path: (path.read_bytes(), path.stat()) for path in files}
+    for _ in range(1 if round.storm.is_small else 2):
+        shutil.rmtree(round.output, ignore_errors=True)
+        command = round.run(mixture=mixture)
+        wanted = round.rng.randint(1, 7)
+        if not round.reaches(command, wanted):
+            break
+        path = round.rng.choice(files)
+        how = change(path, round.rng)
+        round.fault(f"{path.name} {how}, {checks.num_records(round.output)} commits")
+        ended = round.ended(command)
+        if not ended.status:
+            checks.check_same(checks.digests(round.output), round.storm.expected)
+        content, state = sound[path]
         if path.is_dir():
-            shutil.rmtree(path)
+            path.rmdir()
         path.write_bytes(content)
         os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+        round.judge(round.refusal(ended, [path.name]))
+    round.ended_well(round.run(mixture=mixture))
+    round.check_output(is_verified=False)
 
 
 def change(path: Path, rng) -> str:
@@ -69,6 +58,3 @@ def change(path: Path, rng) -> str:
         os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
         return f"{how}, with its old time"
     return how
-
-
-FAULTS = (InputChange(),)

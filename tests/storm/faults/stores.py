@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pyarrow.fs as pafs
 
 from tests.storm import checks
-from tests.storm.rounds import Round, Storm
+from tests.storm.rounds import Round, Storm, faults
 from tests.support import dedup_runs, runs
 from tests.support.object_store import object_store
 from tests.support.unreliable_store import Fault, UnreliableStore
@@ -60,52 +60,40 @@ class StormyStore(UnreliableStore):
             return fault
 
 
-class StoreFault:
+@faults("store", aim=200)
+def fail_store(round: Round) -> None:
     """Runs of which some requests fail, then one without."""
-
-    name = "store"
-    aim = 200
-    is_short = False
-
-    def play(self, round: Round) -> None:
-        store: Store = round.storm.once("store", lambda: Store(round.storm))
-        proxy = StormyStore(store.upstream, round.rng.randrange(1 << 30))
-        folder = f"{BUCKET}/out-{round.number}"
-        try:
-            mixture = store.write_mixture(round.folder, proxy)
-            for name in ("harmless", "harmless", round.rng.choice(("expired", "missing"))):
-                self._fail(round, proxy, mixture, f"s3://{folder}{proxy.query}{_IMPATIENT}", name)
-            proxy.every = 0
-            output = f"s3://{folder}{proxy.query}{_IMPATIENT}"
-            ended = round.run("--output", output, mixture=mixture).wait()
-            assert ended.status == 0, f"the same command again: {ended.status}: {ended.errors[-2000:]}"
-            round.check_processes()
-            copy = store.fetched(folder, round.folder / "copy")
-            checks.check_output(copy, store.expected)
-            round.same()
-        finally:
-            proxy.close()
-
-    def _fail(self, round: Round, proxy: StormyStore, mixture: Path, output: str, name: str) -> None:
-        proxy.failed.clear()
-        proxy.kinds, proxy.code = {
-            "harmless": (_HARMLESS, ""),
-            "expired": (("status",), "ExpiredToken"),
-            "missing": (("status",), "NoSuchKey"),
-        }[name]
-        proxy.every = round.rng.choice((12, 25, 50)) if name == "harmless" else 40
-        ended = round.run("--output", output, mixture=mixture).wait()
+    store: Store = round.storm.once("store", lambda: Store(round.storm))
+    proxy = StormyStore(store.upstream, round.rng.randrange(1 << 30))
+    folder = f"{BUCKET}/out-{round.number}"
+    try:
+        mixture = store.write_mixture(round.folder, proxy)
+        for name in ("harmless", "harmless", round.rng.choice(("expired", "missing"))):
+            _fail(round, proxy, mixture, f"s3://{folder}{proxy.query}{_IMPATIENT}", name)
         proxy.every = 0
-        for kind, count in Counter(proxy.failed).items():
-            for _ in range(count):
-                round.fault(kind)
-        round.check_processes()
-        if ended.status:
-            round.refused(
-                round.check_refusal(ended, ("expired", "EXPIRED_TOKEN", "ExpiredToken") if name == "expired" else _WORDS)
-            )
-        else:
-            round.same()  # its bytes are compared once all is done
+        output = f"s3://{folder}{proxy.query}{_IMPATIENT}"
+        round.ended_well(round.run("--output", output, mixture=mixture))
+        copy = store.fetched(folder, round.folder / "copy")
+        checks.check_output(copy, store.expected)
+        round.same()
+    finally:
+        proxy.close()
+
+
+def _fail(round: Round, proxy: StormyStore, mixture: Path, output: str, name: str) -> None:
+    proxy.failed.clear()
+    proxy.kinds, proxy.code = {
+        "harmless": (_HARMLESS, ""),
+        "expired": (("status",), "ExpiredToken"),
+        "missing": (("status",), "NoSuchKey"),
+    }[name]
+    proxy.every = round.rng.choice((12, 25, 50)) if name == "harmless" else 40
+    ended = round.ended(round.run("--output", output, mixture=mixture))
+    proxy.every = 0
+    for kind, count in Counter(proxy.failed).items():
+        round.fault(kind, count)
+    expired = ("expired", "EXPIRED_TOKEN", "ExpiredToken")
+    round.judge(round.refusal(ended, expired if name == "expired" else _WORDS))  # bytes are compared once all is done
 
 
 class Store:
@@ -124,8 +112,7 @@ class Store:
         round = Round(storm, "undisturbed-store", 0)
         folder = f"{BUCKET}/undisturbed"
         mixture = self.write_mixture(round.folder, None)
-        ended = round.run("--output", f"s3://{folder}{self.query}", mixture=mixture).wait()
-        assert ended.status == 0, ended.errors
+        round.ended_well(round.run("--output", f"s3://{folder}{self.query}", mixture=mixture))
         copy = self.fetched(folder, round.folder / "copy")
         self.expected = checks.digests(copy)
         checks.check_output(copy, self.expected)
@@ -143,6 +130,3 @@ class Store:
         """A local copy of an output."""
         pafs.copy_files(folder, str(target), source_filesystem=self.files, destination_filesystem=pafs.LocalFileSystem())
         return target
-
-
-FAULTS = (StoreFault(),)

@@ -16,28 +16,9 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-from tests.support.http_servers import Handler, first_hit, serving
-
-Kind = Literal["status", "raw", "body", "hang up", "cut", "stall", "trickle", "half close"]
-
-
-@dataclass(kw_only=True)
-class Fault:
-    """What goes wrong with requests whose message holds `text`.
-
-    Attributes:
-        body: of the answer, for "status" and "body"; the whole response, for "raw".
-        left: requests still to be hit; None for all.
-    """
-
-    kind: Kind
-    text: str
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-    left: int | None
+from tests.support.http_servers import Fault, Faulty, Handler, serving
 
 
 @dataclass(kw_only=True)
@@ -55,8 +36,9 @@ class ChatRequest:
 
 
 @dataclass
-class ChatServer:
-    """What a server answers, and what it was asked.
+class ChatServer(Faulty):
+    """What a server answers, and what it was asked. It fails by status, raw response, body, hang up, cut, stall, trickle, half
+    close.
 
     Attributes:
         answer: the text of the answer to a message.
@@ -77,35 +59,20 @@ class ChatServer:
     port: int = 0
     ended: threading.Event = field(default_factory=threading.Event)
     _at_once: int = 0
-    _faults: list[Fault] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
 
-    def fail(
-        self,
-        kind: Kind,
-        *,
-        text: str = "",
-        status: int = 500,
-        headers: Mapping[str, str] | None = None,
-        body: bytes = b"",
-        times: int | None = 1,
-    ) -> None:
-        """From now on, until it has hit `times` requests."""
-        self._faults.append(Fault(kind=kind, text=text, status=status, headers=headers or {}, body=body, left=times))
-
     def began(self, request: ChatRequest) -> Fault | None:
-        with self._lock:
+        with self.lock:
             self.requests.append(request)
             self._at_once += 1
             self.most_at_once = max(self.most_at_once, self._at_once)
-            return first_hit(self._faults, lambda fault: fault.text in request.message)
+            return self.hit(request.path, text=request.message)
 
     def done(self) -> None:
-        with self._lock:
+        with self.lock:
             self._at_once -= 1
 
 

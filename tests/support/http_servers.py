@@ -8,24 +8,65 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 
-class _Fault(Protocol):
-    left: int | None
+@dataclass(kw_only=True)
+class Fault:
+    """What goes wrong with requests whose method is `method`, path holds `path` and body holds `text`; all, where one is empty.
+
+    Attributes:
+        kind: as the handler of a server names it.
+        after: bytes of the body that come as they should.
+        status, headers, body: of the answer instead.
+        code: of S3, in the body of a status: "ExpiredToken".
+        left: requests still to be hit; None for all.
+        hits: requests hit so far.
+    """
+
+    kind: str
+    method: str = ""
+    path: str = ""
+    text: str = ""
+    after: int = 0
+    status: int = 503
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: bytes = b""
+    code: str = ""
+    left: int | None = 1
+    hits: int = 0
 
 
-_AnyFault = TypeVar("_AnyFault", bound=_Fault)
+@dataclass(kw_only=True)
+class Faulty:
+    """Rules of a server that fails as often as it is told."""
 
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    _faults: list[Fault] = field(default_factory=list)
 
-def first_hit(faults: list[_AnyFault], is_hit: Callable[[_AnyFault], bool]) -> _AnyFault | None:
-    """The first fault that hits a request and is not used up; counts it. `left`: requests still to be hit, None for all."""
-    fault = next((fault for fault in faults if fault.left != 0 and is_hit(fault)), None)
-    if fault is not None and fault.left is not None:
-        fault.left -= 1
-    return fault
+    def fail(self, kind: str, *, times: int | None = 1, **facts: Any) -> Fault:
+        """From now on, until it has hit `times` requests; the rest are facts of `Fault`."""
+        fault = Fault(kind=kind, left=times, **facts)
+        with self.lock:
+            self._faults.append(fault)
+        return fault
+
+    def heal(self) -> None:
+        """Forgets all faults; stalled answers stay stalled."""
+        with self.lock:
+            self._faults.clear()
+
+    def hit(self, path: str, method: str = "", text: str = "") -> Fault | None:
+        """The first fault that hits a request and is not used up; counts it. The caller holds the lock."""
+        for fault in self._faults:
+            if fault.left != 0 and fault.path in path and fault.text in text and fault.method in ("", method):
+                fault.hits += 1
+                fault.left = None if fault.left is None else fault.left - 1
+                return fault
+        return None
 
 
 class Server(ThreadingHTTPServer):

@@ -15,56 +15,27 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.support.http_servers import Handler, Server, first_hit
+from tests.support.http_servers import Fault, Faulty, Handler, Server
 
 Kind = Literal["cut", "stall", "status", "reset", "flip", "lost", "silent", "slow"]
+"""The body ends (cut), stops without ending (stall), comes in small pieces (slow), with a bit flipped, or with a reset of the
+connection; the answer is `status` without the object; the store does what it is asked and the answer is lost, with the
+connection (lost) or without a word (silent)."""
 _PIECE_BYTES = 1 << 16
 _SLOW_PIECE_BYTES, _SLOW_PAUSE_S = 1 << 10, 0.02
 
 
-@dataclass(kw_only=True)
-class Fault:
-    """What goes wrong.
-
-    Attributes:
-        kind: the body ends (cut), stops without ending (stall), the connection is reset, a bit of the body is flipped, or the
-            answer is `status` without the object; the store does what it is asked and the answer is lost, with the connection
-            (lost) or without a word (silent); or the body comes in small pieces (slow).
-        path: part of the request's path.
-        after: bytes of the body that come as they should.
-        left: requests still to be hit; None for all.
-        method: GET, HEAD, PUT, POST or DELETE.
-        code: of S3, in the body of a status: "ExpiredToken".
-        hits: requests hit so far.
-    """
-
-    kind: Kind
-    path: str
-    after: int
-    status: int
-    left: int | None
-    method: str = "GET"
-    code: str = ""
-    hits: int = 0
-
-    @property
-    def error_body(self) -> bytes:
-        return f"<Error><Code>{self.code}</Code><Message>so it is</Message></Error>".encode() if self.code else b""
-
-
-class UnreliableStore:
+class UnreliableStore(Faulty):
     """Passes requests on to `upstream`, "127.0.0.1:5000", but for the faults it was told of."""
 
     def __init__(self, upstream: str, host: str = "127.0.0.1") -> None:
+        super().__init__()
         self.upstream, self.host = upstream, host
         self.gets: list[str] = []  # paths of the GET requests, in the order in which they came
         self.authorizations: set[str | None] = set()  # of all requests
-        self._faults: list[Fault] = []
-        self._lock = threading.Lock()
         self._server = Server(self, _Handler, host)
 
     @property
@@ -76,38 +47,17 @@ class UnreliableStore:
         """The end of the URLs that go through this proxy."""
         return f"?endpoint_override=http://{self.host}:{self._server.port}&region=us-east-1"
 
-    def fail(
-        self,
-        kind: Kind,
-        *,
-        path: str = "",
-        after: int = 0,
-        status: int = 503,
-        times: int | None = 1,
-        method: str = "GET",
-        code: str = "",
-    ) -> Fault:
-        """From now on, until it has hit `times` requests. A HEAD request can only be answered with a status."""
-        fault = Fault(kind=kind, path=path, after=after, status=status, left=times, method=method, code=code)
-        with self._lock:
-            self._faults.append(fault)
-        return fault
-
-    def heal(self) -> None:
-        """Forgets all faults; stalled answers stay stalled."""
-        with self._lock:
-            self._faults.clear()
+    def fail(self, kind: str, *, method: str = "GET", **facts: Any) -> Fault:
+        """As of all servers. A HEAD request can only be answered with a status."""
+        return super().fail(kind, method=method, **facts)
 
     def fault_of(self, method: str, path: str, authorization: str | None) -> Fault | None:
         """Counts one request of `path`; what is to go wrong with it."""
-        with self._lock:
+        with self.lock:
             self.authorizations.add(authorization)
             if method == "GET":
                 self.gets.append(path)
-            fault = first_hit(self._faults, lambda fault: fault.method == method and fault.path in path)
-            if fault is not None:
-                fault.hits += 1
-            return fault
+            return self.hit(path, method)
 
     def close(self) -> None:
         self._server.close()
@@ -118,7 +68,8 @@ class _Handler(Handler):
         fault = self.server.rules.fault_of(self.command, self.path, self.headers.get("Authorization"))
         sent = self.body()
         if fault is not None and fault.kind == "status":
-            self.send(fault.status, {}, fault.error_body)
+            code = f"<Error><Code>{fault.code}</Code><Message>so it is</Message></Error>" if fault.code else ""
+            self.send(fault.status, {}, code.encode())
         else:
             self._pass_on(fault, sent)
 

@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from tests.support.http_servers import Handler, first_hit, serving
+from tests.support.http_servers import Fault, Faulty, Handler, serving
 
-Kind = Literal["status", "cut", "stall", "refuse", "other version"]
 MODIFIED = "Wed, 21 Oct 2026 07:28:00 GMT"
 
 
@@ -29,27 +27,9 @@ class Request(NamedTuple):
     authorization: str | None
 
 
-@dataclass(kw_only=True)
-class Fault:
-    """What goes wrong with requests whose path holds `path`.
-
-    Attributes:
-        after: bytes of the body that come as they should, for "cut" and "stall".
-        status, headers: of the answer instead, for "status".
-        left: requests still to be hit; None for all.
-    """
-
-    kind: Kind
-    path: str
-    after: int
-    status: int
-    headers: Mapping[str, str]
-    left: int | None
-
-
 @dataclass
-class WebServer:
-    """The files of a server by path, and how it gives them.
+class WebServer(Faulty):
+    """The files of a server by path, and how it gives them. It fails by status, cut, stall, refuse or other version.
 
     Attributes:
         redirects: paths and where they lead.
@@ -65,30 +45,14 @@ class WebServer:
     password: str = ""
     requests: list[Request] = field(default_factory=list)
     address: str = ""
-    _faults: list[Fault] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def url(self, path: str) -> str:
         return f"http://{self.address}{path}"
 
-    def fail(
-        self,
-        kind: Kind,
-        *,
-        path: str = "",
-        after: int = 0,
-        status: int = 503,
-        headers: Mapping[str, str] | None = None,
-        times: int | None = 1,
-    ) -> None:
-        """From now on, until it has hit `times` requests."""
-        with self._lock:
-            self._faults.append(Fault(kind=kind, path=path, after=after, status=status, headers=headers or {}, left=times))
-
     def fault_of(self, request: Request) -> Fault | None:
-        with self._lock:
+        with self.lock:
             self.requests.append(request)
-            return first_hit(self._faults, lambda fault: fault.path in request.path)
+            return self.hit(request.path)
 
 
 class _Handler(Handler):

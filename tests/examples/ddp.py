@@ -7,7 +7,6 @@ torchrun --nproc-per-node 2 ddp.py runs/quickstart --steps 100 --checkpoint chec
 """
 
 import argparse
-import os
 from itertools import islice
 from pathlib import Path
 
@@ -52,9 +51,6 @@ if __name__ == "__main__":
     parser.add_argument("output")
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
-    parser.add_argument("--init", default="env://", help="how the processes find each other; torchrun sets what env:// reads")
-    arguments = parser.parse_args()
-    rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", init_method=arguments.init, rank=rank, world_size=world_size)
-    print(train(arguments.output, arguments.steps, arguments.checkpoint))
+    dist.init_process_group("gloo")
+    print(train(**vars(parser.parse_args())))
     dist.destroy_process_group()

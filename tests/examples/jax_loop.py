@@ -57,10 +57,7 @@ def on_devices(sharding: NamedSharding, batch: Batch) -> Batch:
     """The global batch, of which each process gives its rows. A smaller last batch is filled up with rows without labels."""
     shape = (GLOBAL_BATCH, batch["input_ids"].shape[1])
     num_rows = GLOBAL_BATCH // mesh_of(sharding).data_size
-    filled = {
-        "input_ids": filled_up(batch["input_ids"], num_rows, 0),
-        "labels": filled_up(batch["labels"], num_rows, -100),
-    }
+    filled = {"input_ids": filled_up(batch["input_ids"], num_rows, 0), "labels": filled_up(batch["labels"], num_rows, -100)}
     return {name: jax.make_array_from_process_local_data(sharding, rows, global_shape=shape) for name, rows in filled.items()}
 
 

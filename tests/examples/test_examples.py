@@ -18,7 +18,6 @@ from tests.support.snapshots import make_snapshot
 pytestmark = pytest.mark.needs("torch")
 
 EXAMPLES = Path(__file__).resolve().parent
-STEPS, STOPPED_AT = 15, 5
 
 
 @pytest.fixture(scope="module")
@@ -33,28 +32,44 @@ def validated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_snapshot(folder, {"code": 31, "web": 83}, vocab_size=256, validation={"web": 21})
 
 
-@pytest.fixture
-def master(monkeypatch: pytest.MonkeyPatch) -> None:
-    tell_master(monkeypatch)
+START = """
+import importlib.util, os, sys, warnings
+from pathlib import Path
+warnings.simplefilter("ignore")
+example, output, folder, *calls = sys.argv[1:]
+spec = importlib.util.spec_from_file_location("example", example)
+module = importlib.util.module_from_spec(spec)
+"""
+CALLS = """
+import torch.distributed as dist
+spec.loader.exec_module(module)
+if Path(example).stem in ("context_parallel", "ddp", "distributed_checkpoint", "megatron_loop", "torchtitan_loop"):
+    dist.init_process_group("gloo")
+for name, steps, *more in (call.split() for call in calls):
+    print("found", module.train(output, int(steps), Path(folder, name), *map(int, more)), flush=True)
+if dist.is_initialized():
+    dist.destroy_process_group()
+"""
+THREE_RUNS = ("whole 15", "parts 5", "parts 15")
 
 
-def tell_master(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sets what torchrun sets for all processes of a node."""
+def printed_by_ranks(
+    example: str, output: Path, folder: Path, world_size: int, calls: tuple[str, ...] = (), program: str = CALLS
+) -> list[list[Any]]:
+    """What each rank prints behind "found", value by value. Processes are started as torchrun starts them.
+
+    Args:
+        calls: checkpoint, steps and further arguments of `train`, one call after the other.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "test"}
-    for name, value in {**launched, "ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}.items():
-        monkeypatch.setenv(name, value)
-
-
-def printed_by_ranks(example: str, output: Path, folder: Path, program: str, world_size: int) -> list[list[Any]]:
-    """What each rank prints behind "found", value by value. All run `program` with the example, the snapshot and a folder."""
+        launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "TORCHELASTIC_RUN_ID": "test"}
+    launched |= {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size), "ACCELERATE_USE_CPU": "true"}
     paths = os.pathsep.join([str(EXAMPLES.parents[1]), *sys.path])
-    own = {"PYTHONPATH": paths, "WORLD_SIZE": str(world_size), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", program, str(EXAMPLES / example), str(output), str(folder)]
+    own = {"PYTHONPATH": paths, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, "-c", START + program, str(EXAMPLES / example), str(output), str(folder), *calls]
     running = []
     for rank in range(world_size):
-        environment = {**os.environ, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+        environment = {**os.environ, **launched, **own, "RANK": str(rank), "LOCAL_RANK": str(rank)}
         running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment))
     found = []
     for process in running:
@@ -66,28 +81,6 @@ def printed_by_ranks(example: str, output: Path, folder: Path, program: str, wor
 
 
 @pytest.mark.slow
-def test_plain_loop_resumed_has_the_losses_of_one_that_was_not(output: Path, tmp_path: Path) -> None:
-    from tests.examples.plain_loop import train
-
-    whole = train(str(output), STEPS, tmp_path / "whole.pt")
-    assert len(set(whole)) == STEPS
-    assert train(str(output), STOPPED_AT, tmp_path / "parts.pt") == whole[:STOPPED_AT]
-    assert train(str(output), STEPS, tmp_path / "parts.pt") == whole[STOPPED_AT:]
-
-
-TWO_RUNS = """
-import contextlib, io, runpy, sys
-example, output, folder = sys.argv[1:]
-for steps in ("2", "4"):
-    sys.argv = [example, output, "--steps", steps, "--checkpoint", f"{folder}/model.pt", "--init", f"file://{folder}/{steps}"]
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        runpy.run_path(example, run_name="__main__")
-    print("found", printed.getvalue().strip(), flush=True)
-"""
-"""Two runs of the example in one process, which has to import torch once."""
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize(("example", "world_size"), [("ddp.py", 3), ("context_parallel.py", 2)])
 def test_any_number_of_processes_has_the_parameters_and_losses_of_one(
     output: Path, tmp_path: Path, example: str, world_size: int
@@ -96,91 +89,55 @@ def test_any_number_of_processes_has_the_parameters_and_losses_of_one(
 
     parameters, losses = [], []
     for size in (1, world_size):  # three data-parallel processes have 2, 3 and 3 of 8 rows
-        folder = tmp_path / str(size)
-        folder.mkdir()
-        of_ranks = printed_by_ranks(example, output, folder, TWO_RUNS, size)
-        parameters.append(torch.load(folder / "model.pt")["model"])
+        file = f"{size}.pt"
+        of_ranks = printed_by_ranks(example, output, tmp_path, size, (f"{file} 2", f"{file} 4"))
+        parameters.append(torch.load(tmp_path / file)["model"])
         losses.append(torch.tensor([[*first, *resumed] for first, resumed in of_ranks]).sum(dim=0))
     assert losses[0].shape == (4,)
     torch.testing.assert_close(parameters[1], parameters[0], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-6)
 
 
-LOADED = """
-import importlib.util, os, sys, warnings
-from pathlib import Path
-warnings.simplefilter("ignore")
-example, output, folder = sys.argv[1:]
-spec = importlib.util.spec_from_file_location("example", example)
-module = importlib.util.module_from_spec(spec)
-"""
-THREE_RUNS = """
-import torch.distributed as dist
-spec.loader.exec_module(module)
-if Path(example).stem in ("ddp", "distributed_checkpoint", "megatron_loop", "torchtitan_loop"):
-    dist.init_process_group("gloo")
-for name, steps in (("whole", 15), ("parts", 5), ("parts", 15)):
-    print("found", module.train(output, steps, Path(folder, name)), flush=True)
-dist.destroy_process_group()
-"""
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("master")
 @pytest.mark.parametrize(
-    ("example", "is_cumulative"),
+    ("example", "world_size"),
     [
-        pytest.param("accelerate_loop.py", False, marks=pytest.mark.needs("accelerate")),
-        ("ddp.py", False),
-        pytest.param("deepspeed_loop.py", False, marks=pytest.mark.needs("deepspeed")),
-        ("distributed_checkpoint.py", False),
-        pytest.param("hf_trainer.py", True, marks=pytest.mark.needs("transformers", "accelerate")),
-        pytest.param("lightning_module.py", False, marks=pytest.mark.needs("lightning")),
-        ("megatron_loop.py", False),
-        pytest.param("torchtitan_loop.py", False, marks=pytest.mark.needs("torchtitan")),
+        pytest.param("accelerate_loop.py", 2, marks=pytest.mark.needs("accelerate")),
+        ("ddp.py", 2),
+        pytest.param("deepspeed_loop.py", 2, marks=pytest.mark.needs("deepspeed")),
+        ("distributed_checkpoint.py", 2),
+        pytest.param("hf_trainer.py", 2, marks=pytest.mark.needs("transformers", "accelerate")),
+        pytest.param("lightning_module.py", 2, marks=pytest.mark.needs("lightning")),
+        ("megatron_loop.py", 2),
+        ("plain_loop.py", 1),
+        pytest.param("torchtitan_loop.py", 2, marks=pytest.mark.needs("torchtitan")),
     ],
 )
-def test_trainer_on_two_processes_resumed_has_the_losses_of_one_that_was_not(
-    output: Path, tmp_path: Path, example: str, is_cumulative: bool
-) -> None:
-    """Started as torchrun starts processes. `is_cumulative`: the example returns the losses before the checkpoint, too."""
+def test_resumed_loop_has_the_losses_of_one_that_was_not(output: Path, tmp_path: Path, example: str, world_size: int) -> None:
     wholes = []
-    for whole, first, second in printed_by_ranks(example, output, tmp_path, LOADED + THREE_RUNS, world_size=2):
-        assert len(set(whole)) == len(whole) >= STEPS
-        assert len(whole) == 3 * len(first)
-        assert whole == (second if is_cumulative else first + second)
+    for whole, first, second in printed_by_ranks(example, output, tmp_path, world_size, THREE_RUNS):
+        assert len(set(whole)) == len(whole) == 3 * len(first) >= 15
+        assert whole == (second if example == "hf_trainer.py" else first + second)  # which returns the losses before, too
         assert first == whole[: len(first)]
         wholes.append(whole)
-    are_equal = wholes[0] == wholes[1]
-    assert are_equal == (example in ("hf_trainer.py", "megatron_loop.py"))  # whose losses are those of all processes
-
-
-TWO_SPLITS = """
-import torch.distributed as dist
-spec.loader.exec_module(module)
-dist.init_process_group("gloo")
-for tensor_parallel in (1, 2):
-    print("found", module.train(output, 6, Path(folder, str(tensor_parallel)), tensor_parallel), flush=True)
-dist.destroy_process_group()
-"""
+    are_equal = wholes[0] == wholes[-1]
+    assert are_equal == (example in ("hf_trainer.py", "megatron_loop.py", "plain_loop.py"))  # losses of all processes
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("master")
 def test_megatron_has_the_same_losses_with_data_parallel_and_with_tensor_parallel_ranks(output: Path, tmp_path: Path) -> None:
     import torch
 
-    for by_data, by_tensor in printed_by_ranks("megatron_loop.py", output, tmp_path, LOADED + TWO_SPLITS, world_size=2):
+    for by_data, by_tensor in printed_by_ranks("megatron_loop.py", output, tmp_path, 2, ("1 6 1", "2 6 2")):
         assert len(by_data) == 6
         assert by_tensor == pytest.approx(by_data, rel=1e-5, abs=1e-6)
-    following = []
+    expected = Loader(output, global_batch_size=8).batch(6)["input_ids"].tolist()
     for split in ("1", "2"):
         saved = torch.load(tmp_path / split / "mp_rank_00.pt")
         assert saved["consumed_train_samples"] == 6 * 8
         loader = Loader(output, global_batch_size=8)
         loader.load_state_dict(saved["loader"])
-        following.append(next(loader)["input_ids"].tolist())
-    assert following[0] == following[1] == Loader(output, global_batch_size=8).batch(6)["input_ids"].tolist()
+        assert next(loader)["input_ids"].tolist() == expected
 
 
 OF_JAX = """
@@ -205,13 +162,8 @@ for shape, names in (((2, 2), ("data", "model")), ((2, 2), ("model", "data")), (
 
 @pytest.mark.slow
 @pytest.mark.needs("jax")
-def test_jax_loop_of_two_processes_has_the_losses_of_one_and_is_restored_there(
-    validated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    printed: dict[int, list[list[Any]]] = {}
-    for world_size in (2, 1):
-        tell_master(monkeypatch)
-        printed[world_size] = printed_by_ranks("jax_loop.py", validated, tmp_path, LOADED + OF_JAX, world_size)
+def test_jax_loop_of_two_processes_has_the_losses_of_one_and_is_restored_there(validated: Path, tmp_path: Path) -> None:
+    printed = {size: printed_by_ranks("jax_loop.py", validated, tmp_path, size, program=OF_JAX) for size in (2, 1)}
     (first, second), (alone,) = printed[2], printed[1]
     for (whole, begun, resumed), expected in ((first[:3], alone[0]), (second[:3], alone[0]), (alone[:3], first[0])):
         assert whole == pytest.approx(expected, rel=1e-4)

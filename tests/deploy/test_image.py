@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,20 +20,15 @@ pytestmark = [pytest.mark.deploy, pytest.mark.timeout(1800)]
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = "localhost/python:3.11-slim"
-_PACKAGES = (
-    "ca-certificates,python3-pip,python3.11,python3.11-venv"  # debootstrap leaves python3.11-venv unconfigured without pip
-)
+# Without pip, debootstrap leaves python3.11-venv unconfigured.
+_PACKAGES = "ca-certificates,python3-pip,python3.11,python3.11-venv"
 
 
+@dataclass(frozen=True)
 class Image:
-    """The image in a storage of its own, and one container of it.
+    """The image in a storage of its own, and one container of it."""
 
-    Args:
-        folder: of the storage.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    folder: Path
 
     def buildah(self, *arguments: str, timeout_s: int = 300) -> str:
         """What a command of buildah prints."""

@@ -23,7 +23,7 @@ from tests.storm.checks import digests
 from tests.support import cli_processes, corpora
 from tests.support.cli_processes import wait_until
 from tests.support.machines import Machines
-from tests.support.object_store import object_store
+from tests.support.object_store import CREDENTIALS, object_store
 from tests.support.ray_machines import ROOT, RayMachines, ray_machines
 from tests.support.unreliable_store import UnreliableStore
 
@@ -68,16 +68,11 @@ def test_promtool_accepts_the_file_by_the_command_in_its_first_line(file: str) -
 
 
 def test_every_alert_fires_for_what_it_tells_and_for_nothing_else() -> None:
-    checked = subprocess.run(
-        ["promtool", "test", "rules", str(Path(__file__).with_name("alerts.test.yml"))],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    file = Path(__file__).with_name("alerts.test.yml")
+    checked = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     rules = [rule for group in YAML(typ="safe").load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
-    tested = Path(__file__).with_name("alerts.test.yml").read_text()
-    assert [rule["alert"] for rule in rules if f"alertname: {rule['alert']}\n" not in tested] == []
+    assert [rule["alert"] for rule in rules if f"alertname: {rule['alert']}\n" not in file.read_text()] == []
 
 
 def _write_corpus(folder: Path, query: str) -> Path:
@@ -99,12 +94,6 @@ def _write_corpus(folder: Path, query: str) -> Path:
     mixture = folder / "mixture.yaml"
     mixture.write_text(_MIXTURE.format(folder=folder, query=query))
     return mixture
-
-
-def _readme_command(start: str) -> str:
-    """The command line of `deploy/README.md` that starts so."""
-    lines = (DEPLOY / "README.md").read_text().splitlines()
-    return next(line for line in lines if line.startswith(start))
 
 
 class Prometheus:
@@ -140,8 +129,7 @@ def test_prometheus_has_data_for_every_panel_of_a_run_that_fails_and_waits(tmp_p
         store = UnreliableStore(upstream[1], network.host)
         try:
             mixture = _write_corpus(tmp_path, store.query)
-            credentials = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
-            with ray_machines(credentials, network) as cluster:
+            with ray_machines(CREDENTIALS, network) as cluster:
                 _watch(cluster, store, mixture, tmp_path)
             store.heal()
             local = cli_processes.run(["run", str(mixture), "--output", str(tmp_path / "local")])
@@ -153,8 +141,9 @@ def test_prometheus_has_data_for_every_panel_of_a_run_that_fails_and_waits(tmp_p
 
 def _watch(cluster: RayMachines, store: UnreliableStore, mixture: Path, folder: Path) -> None:
     """Starts Prometheus, runs the mixture, and asks for every query of the dashboard."""
-    command = _readme_command("prometheus --config").replace("/tmp/prometheus", str(folder / "prometheus"))
-    server = cluster.start(command, cwd=ROOT)
+    lines = (DEPLOY / "README.md").read_text().splitlines()
+    command = next(line for line in lines if line.startswith("prometheus --config"))
+    server = cluster.start(command.replace("/tmp/prometheus", str(folder / "prometheus")), cwd=ROOT)
     try:
         _run_and_ask(cluster, store, mixture, folder)
     finally:

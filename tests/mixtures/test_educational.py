@@ -19,20 +19,13 @@ MIXTURE = ROOT / "mixtures" / "educational.yaml"
 NUM_DOCUMENTS, SAMPLE = 400, 250
 
 
-def words(stem: str) -> list[str]:
-    return [f"{stem}{first}{second}" for first in "abcdefghij" for second in "klmnopqrst"]
-
-
-TEACHING, OTHERS = words("learn"), words("misc")
-
-
 def page(rng: random.Random, level: int) -> str:
     """A text of which level / 5 of half the words teach."""
-    lines = []
-    for _ in range(20):
-        drawn = [rng.choice(TEACHING if rng.random() < level / 10 else OTHERS) for _ in range(rng.randint(8, 14))]
-        lines.append(" ".join(drawn).capitalize() + ".")
-    return "\n".join(lines)
+
+    def word() -> str:
+        return ("learn" if rng.random() < level / 10 else "misc") + rng.choice("abcdefghij") + rng.choice("klmnopqrst")
+
+    return "\n".join(" ".join(word() for _ in range(rng.randint(8, 14))).capitalize() + "." for _ in range(20))
 
 
 def level_of(text: str) -> int:

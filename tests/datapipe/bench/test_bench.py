@@ -15,7 +15,7 @@ import pytest
 from datapipe.bench.bench import bench
 from datapipe.bench.loader import DEPTHS, bench_loader, forecast
 from datapipe.bench.one_core import one_core
-from datapipe.bench.rows import Row, bottleneck, medians
+from datapipe.bench.rows import Row, medians
 from datapipe.bench.sample import choose_sample
 from datapipe.bench.simulate import simulate_waits
 from datapipe.config import load_mixture
@@ -66,7 +66,7 @@ def test_bench_of_a_whole_source_counts_the_documents_of_a_run(measured):
     assert rows["words"]["documents_in"] >= rows["filter.gopher_quality"]["documents_in"] > 0 == len(rows["words"]["uses"])
 
 
-def test_bench_rows_are_the_work_of_a_run_in_data_flow_order(measured):
+def test_bench_rows_are_the_work_of_a_run_in_order_with_shares_that_add_up_without_training(measured):
     found, report = measured
     rows = _rows(found)
     assert set(report["total"]["steps"]) == set(rows) - {"other"}
@@ -75,15 +75,12 @@ def test_bench_rows_are_the_work_of_a_run_in_data_flow_order(measured):
     assert [name for name in rows if name in expected] == expected
     kinds = {"words": "segmentation", "lines": "segmentation", "dedup.minhash": "emit", "redact.pii": "stage"}
     assert {name: rows[name]["kind"] for name in kinds} == kinds
-
-
-def test_bench_shares_add_up_without_training(measured):
-    source = measured[0]["sources"]["web"]
+    source = found["sources"]["web"]
     shares = {row["name"]: row["share"] for row in source["rows"]}
     assert shares.pop("train tokenizer") is None
     assert sum(shares.values()) == pytest.approx(1)
     assert shares[source["bottleneck"]] == max(shares.values())
-    assert json.loads(json.dumps(measured[0])) == measured[0]
+    assert json.loads(json.dumps(found)) == found
 
 
 @pytest.mark.slow
@@ -130,18 +127,15 @@ def _planned(folder: Path, glob: str):
     return prepare(load_mixture(folder / "sample.yaml")).sources["web"]
 
 
-def _words(seed: int, count: int) -> list[dict[str, str]]:
-    rng = random.Random(seed)
-    return [{"id": str(number), "text": corpora.prose(rng, 200)} for number in range(count)]
-
-
 @pytest.fixture(scope="module")
 def many(tmp_path_factory) -> Path:
     """Twenty-four files, a third each plain, gzip and zstd, and a Parquet file."""
-    folder = tmp_path_factory.mktemp("many")
+    folder, rng = tmp_path_factory.mktemp("many"), random.Random(99)
+    rows = [{"id": str(number), "text": corpora.prose(rng, 200)} for number in range(24 * 40)]
     for number in range(24):
-        corpora.write_jsonl(folder / f"{number:02}.jsonl{('', '.gz', '.zst')[number % 3]}", _words(number, 40))
-    corpora.write_parquet(folder / "one.parquet", _words(99, 400))
+        own = rows[40 * number : 40 * number + 40]
+        corpora.write_jsonl(folder / f"{number:02}.jsonl{('', '.gz', '.zst')[number % 3]}", own)
+    corpora.write_parquet(folder / "one.parquet", rows[:400])
     return folder
 
 
@@ -165,14 +159,9 @@ def test_sample_comes_from_many_files_and_depends_on_the_seed(many):
     assert [part.splits for part in first.parts] != [part.splits for part in second.parts]
 
 
-def _row(name: str, kind: str, seconds: float, uses: str = "") -> Row:
-    return Row(name=name, kind=kind, uses=uses, seconds=seconds, bytes=MB)
-
-
-def test_bottleneck_and_medians_of_rows():
-    rows = [_row("read", "read", 1), _row("train tokenizer", "train", 9), _row("tokenize", "tokenize", 2)]
-    assert bottleneck(rows).name == "tokenize"  # training does not grow with the source
-    passes = [[_row("read", "read", read_s), _row("pack", "pack", pack_s)] for read_s, pack_s in ((1, 30), (5, 10), (2, 20))]
+def test_medians_of_rows():
+    seconds = ({"read": 1, "pack": 30}, {"read": 5, "pack": 10}, {"read": 2, "pack": 20})
+    passes = [[Row(name=name, kind=name, uses="", seconds=s, bytes=MB) for name, s in each.items()] for each in seconds]
     assert [row.seconds for row in medians(passes)] == [2, 20]
 
 

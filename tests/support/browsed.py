@@ -1,6 +1,6 @@
 """An output with documents of every fate, personal data in every corner of them, and requests to the endpoints about it.
 
-folder  ─▶  files with planted data  ─▶  a run in this process  ─▶  `Browsed`: the endpoints, by name and options
+folder  ─▶  files with planted data  ─▶  a run (`finished.py`)  ─▶  `Browsed`: the endpoints, by name and options
 """
 
 from __future__ import annotations
@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datapipe import api
 from datapipe.browse.endpoints import Api
 from datapipe.browse.lookup.making import look_up
 from datapipe.browse.output import BrowsedOutput
 from datapipe.browse.server import Request
-from datapipe.config import load_mixture
-from datapipe.engine.run import Run
-from tests.support import corpora, runs
+from tests.support import corpora
 
 EMAIL, PHONE = "planted.person@mailhost-of-ours.org", "+1 415 555 2671"
 SECRET = "ghp_" + "aZ7kQ2mX9wB4nR6tY1uP3sD5fG8hJ0LcVe2b"
@@ -56,7 +53,7 @@ stages:
   - redact.pii
   - redact.secrets
 validation: 0%
-tokenizer: {tokenizer}
+tokenizer: {{train: {{vocab_size: 400, sample_bytes: 64KiB}}}}
 pack: {{sequence_length: 64}}
 execution: {{split_bytes: 8KiB, bucket_bytes: 64KiB}}
 """
@@ -102,9 +99,8 @@ class Browsed:
         return self.get("documents", limit=500, **options)["documents"]
 
 
-def make(folder: Path, tokenizer: str = "none") -> Path:
-    """Writes the inputs and runs the mixture in this process; the output's folder. The functions are in `folder`, which must
-    be on the path."""
+def write(folder: Path) -> Path:
+    """Writes the inputs, the functions and the mixture; its file. The functions are in `folder`, which must be on the path."""
     documents = list(rows())
     for number in range(2):
         corpora.write_jsonl(folder / f"web-{number}.jsonl", documents[number::2])
@@ -112,19 +108,11 @@ def make(folder: Path, tokenizer: str = "none") -> Path:
         stream.write(json.dumps({"text": 5, "of": _MAIL}) + "\n" + '{"text": "' + f"{_MAIL} and a line that never ends\n")
         stream.write('{"text": "' + "x" * 4060 + f" {EMAIL} and then a line that never ends\n")
     corpora.write_jsonl(folder / "plain.jsonl", [{"id": f"plain-{n}", "text": "word " * n} for n in range(1, 12)])
-    (folder / f"{module_of(folder)}.py").write_text(FUNCTIONS)
+    module = f"functions_of_{folder.name.replace('-', '_')}"
+    (folder / f"{module}.py").write_text(FUNCTIONS)
     path = folder / "mixture.yaml"
-    path.write_text(MIXTURE.format(folder=folder, module=module_of(folder), tokenizer=tokenizer))
-    run = Run(load_mixture(path), runs.InProcess, runs.Watcher())
-    problem = api.execute(run)
-    api.keep_report(run, problem)
-    if problem is not None:
-        raise problem
-    return folder / "out"
-
-
-def module_of(folder: Path) -> str:
-    return f"functions_of_{folder.name.replace('-', '_')}"
+    path.write_text(MIXTURE.format(folder=folder, module=module))
+    return path
 
 
 def browse(output: Path) -> Browsed:

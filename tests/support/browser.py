@@ -91,24 +91,21 @@ def window(browser: Any, url: str, width: int = WIDE, scheme: str = "light") -> 
         page = context.new_page()
         origin = "/".join(url.split("/")[:3])
         seen = Window(page=page, origin=origin)
-        page.on("console", lambda message: seen.problems.append(message.text) if message.type in ("error", "warning") else None)
-        page.on("pageerror", lambda error: seen.problems.append(str(error)))
-        page.on("requestfailed", lambda request: _note_failure(seen, request))
-        page.on("request", lambda request: _note_stranger(seen, request.url))
+
+        def note(is_problem: bool, text: str) -> None:
+            seen.problems += [text] if is_problem else []
+
+        page.on("console", lambda message: note(message.type in ("error", "warning"), message.text))
+        page.on("pageerror", lambda error: note(True, str(error)))
+        # A page stops a search itself, or leaves a view: such a request is aborted.
+        page.on(
+            "requestfailed", lambda request: note(request.failure != "net::ERR_ABORTED", f"{request.url}: {request.failure}")
+        )
+        page.on("request", lambda request: note(not request.url.startswith((origin, "data:")), f"a request to {request.url}"))
         page.goto(url)
         yield seen
     finally:
         context.close()
-
-
-def _note_failure(seen: Window, request: Any) -> None:
-    if request.failure != "net::ERR_ABORTED":  # the page itself stops a search, or leaves a view
-        seen.problems.append(f"{request.url}: {request.failure}")
-
-
-def _note_stranger(seen: Window, url: str) -> None:
-    if not url.startswith((seen.origin, "data:")):
-        seen.problems.append(f"a request to {url}")
 
 
 _CUT = """() => [...document.body.querySelectorAll('*')].filter(e =>

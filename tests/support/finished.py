@@ -27,22 +27,21 @@ from datapipe.card.whole import whole_report, write_about
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.run import Run
 from datapipe.following.follow import Follower
-from datapipe.storage import Root
 from tests.support import browsed, corpora, runs
 
 GROWN_TAIL = (
     "tokenizer: {path: %s, eos: <|endoftext|>}\npack: {sequence_length: 64}\nmixture: {tokens: 40000}\n"
     "execution: {split_bytes: 16KiB, check_disk: false, cost_per_core_hour: 2.0}\n"
 )
-LICENSED = """
-  web: {{path: {folder}/web.jsonl, license_field: terms, license: CC-BY-4.0, homepage: https://example.org, collected: 2024-05}}
-  made: {{path: {folder}/made.jsonl, license: LicenseRef-our-terms, synthetic: {{model: {model}}}}}
+LICENSED = r"""
+  web: {path: FOLDER/web.jsonl, license_field: terms, license: CC-BY-4.0, homepage: https://example.org, collected: 2024-05}
+  made: {path: FOLDER/made.jsonl, license: LicenseRef-our-terms, synthetic: {model: "m|`x`\n---\n<script>"}}
 """
 
 
-def finish(mixture: Path | Mixture, only: Any = None, output: Path | None = None) -> runs.Finished:
+def finish(mixture: Path | Mixture, only: Any = None) -> runs.Finished:
     """Runs a mixture in this process to its end, with its report, page and card."""
-    loaded = mixture if isinstance(mixture, Mixture) else load_mixture(mixture, (), None if output is None else str(output))
+    loaded = mixture if isinstance(mixture, Mixture) else load_mixture(mixture)
     run = Run(loaded, runs.InProcess, runs.Watcher(), only=only)
     problem = execute(run)
     keep_report(run, problem)
@@ -63,7 +62,7 @@ def _lengths(folder: Path, others: Callable[[str], Path]) -> None:
 
 def _deduplicated(folder: Path, others: Callable[[str], Path]) -> None:
     sys.path.append(str(folder))
-    browsed.make(folder, "{train: {vocab_size: 400, sample_bytes: 64KiB}}")
+    finish(browsed.write(folder))
 
 
 def write_licensed(folder: Path) -> str:
@@ -74,7 +73,7 @@ def write_licensed(folder: Path) -> str:
             row["text"] += f"\nWrite to joe{number}@example.org." if number % 5 == 0 else ""
             row["terms"] = ["mit", None][number % 2]
         corpora.write_jsonl(folder / f"{name}.jsonl", rows)
-    return LICENSED.format(folder=folder, model='"m|`x`\\n---\\n<script>"')
+    return LICENSED.replace("FOLDER", str(folder))
 
 
 def _documents(folder: Path, others: Callable[[str], Path]) -> None:
@@ -104,15 +103,10 @@ def _grown(folder: Path, others: Callable[[str], Path]) -> None:
 
 
 def _follow(path: Path) -> None:
-    def run_one(mixture: Mixture, only: Any) -> None:
-        finish(mixture, only)
-
-    def write_card(root: Root, snapshot: Any) -> None:
-        write_about(root, snapshot)
-
     def ignore(*anything: Any) -> None: ...
 
-    Follower(load_mixture(path), 1.0, run_one, ignore, whole_report, write_card, wait=ignore).follow(num_looks=2)
+    follower: Any = Follower(load_mixture(path), 1.0, finish, ignore, whole_report, write_about, wait=ignore)  # type: ignore
+    follower.follow(num_looks=2)
 
 
 def _composed(folder: Path, others: Callable[[str], Path]) -> None:

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
+from itertools import count
 
 import pytest
 
@@ -24,16 +25,15 @@ class Endpoint:
     def __call__(self, request: Request) -> Answer:
         if request.path == ("stream",):
             return self._lines()
+        if request.path == ("refused",):
+            raise RequestError(server.HTTPStatus.BAD_REQUEST, "Expected a number.")
         if request.path == ("hostile",):
             return {"text": "</script>\u202e\u2028\0<img onerror=x>"}
         return {"path": list(request.path), "query": dict(request.query), "body": request.body}
 
     def _lines(self) -> Iterator[dict[str, int]]:
         try:
-            number = 0
-            while True:
-                yield {"line": number}
-                number += 1
+            yield from ({"line": number} for number in count())
         finally:
             self.closed.set()
 
@@ -85,15 +85,11 @@ def test_an_answer_has_strict_headers_and_is_ascii(served: PageServer) -> None:
     assert json.loads(posted[2])["body"] == {"state": {}}
 
 
-@pytest.mark.parametrize("host", ["evil.org", "evil.org:{port}", "127.0.0.1", "127.0.0.1:{port}.evil.org", "localhost:1", ""])
-def test_another_host_is_refused(served: PageServer, host: str) -> None:
-    status, _, body = ask(served, "api/output", headers={"Host": host.format(port=served.server_port)})
-    assert status == 421
-    assert "another host was asked for" in json.loads(body)["error"]
-
-
-def test_localhost_is_this_host_and_two_hosts_are_none(served: PageServer) -> None:
-    assert ask(served, "api/output", headers={"Host": f"localhost:{served.server_port}"})[0] == 200
+def test_another_host_and_two_hosts_are_refused(served: PageServer) -> None:
+    port = served.server_port
+    assert ask(served, "api/output", headers={"Host": f"localhost:{port}"})[0] == 200
+    for host in ("evil.org", f"evil.org:{port}", "127.0.0.1", f"127.0.0.1:{port}.evil.org", "localhost:1", ""):
+        assert ask(served, "api/output", headers={"Host": host})[0] == 421, host
     twice = f"GET /{served.token}/api/x HTTP/1.1\r\nHost: evil.org\r\nHost: 127.0.0.1:{served.server_port}\r\n\r\n"
     assert raw(served, twice.encode()).startswith(b"HTTP/1.1 421")
 
@@ -105,14 +101,10 @@ def test_without_the_token_nothing_is_answered(served: PageServer) -> None:
         assert served.token not in body.decode()
 
 
-_OUTSIDE = "../server.py %2e%2e/server.py ..%2fserver.py static/../../server.py %2fetc/passwd a//etc/passwd a%00.html"
-
-
-@pytest.mark.parametrize("path", _OUTSIDE.split())
-def test_no_path_leaves_the_static_files(served: PageServer, path: str) -> None:
-    status, _, body = ask(served, path)
-    assert status == 404
-    assert json.loads(body) == {"error": "There is no such page."}
+def test_no_path_leaves_the_static_files(served: PageServer) -> None:
+    up = ("../server.py", "%2e%2e/server.py", "..%2fserver.py", "static/../../server.py")
+    for path in (*up, "%2fetc/passwd", "a//etc/passwd", "a%00.html"):
+        assert ask(served, path)[0] == 404, path
 
 
 def test_what_is_too_large_or_no_request_is_refused_with_a_sentence(served: PageServer) -> None:
@@ -129,6 +121,7 @@ def test_what_is_too_large_or_no_request_is_refused_with_a_sentence(served: Page
     assert raw(served, bad.encode()).startswith(b"HTTP/1.1 400")
     for content in (b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 200, b"x" * 70_000 + b"\r\n", b"\0\xff\r\n\r\n", b"GET /\r\n\r\n"):
         assert b"Traceback" not in raw(served, content + b"\r\n")
+    assert json.loads(ask(served, "api/refused")[2]) == {"error": "Expected a number."}
     assert ask(served, "api/output")[0] == 200
 
 
@@ -173,12 +166,3 @@ def test_more_connections_than_there_is_room_for_are_closed() -> None:
                 """Until the server has closed it."""
             client.close()
         late.close()
-
-
-def test_an_endpoint_that_refuses_is_answered_in_words() -> None:
-    def refuses(request: Request) -> Answer:
-        raise RequestError(server.HTTPStatus.BAD_REQUEST, "Expected a number.")
-
-    with serving(PageServer(0, refuses)) as page:
-        status, _, body = ask(page, "api/x")
-    assert (status, json.loads(body)) == (400, {"error": "Expected a number."})

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from html.parser import HTMLParser
+from html import unescape
 from pathlib import Path
 from shutil import copytree
 from typing import Any
@@ -167,45 +167,33 @@ def test_a_card_that_somebody_edited_stays(outputs: dict[str, _Carded], tmp_path
     assert root.read_bytes("README.md") == first
 
 
-FILES = DataFiles(format="parquet", is_packed=False, configurations=())
-MANIFEST = DocumentsSnapshot(name="m", document_format="parquet", sources={"web": DocumentsSource()}, documents=()).sealed()
-
-
-def _written_report(**more: Any) -> dict[str, Any]:
-    documents = {"read": 1000, "kept": 990, "dropped": {}, "quarantined": 10, "quarantine_reasons": {}}
+def _limits(**more: Any) -> str:
+    """The known limits on the card of a run with these entries in its report."""
+    documents = {"read": 1000, "kept": 990, "dropped": {}, "quarantined": 10}
+    documents["quarantine_reasons"] = {"read: <b>`|` at N": 7, "my:Stage: x": 3}
     entry = {"documents": documents, "bytes": 10, "kept_bytes": 9, "tokens": 0, "counts": {}}
     empty = {"excesses": [], "unreadable_files": [], "contamination": [], "mixture": None, "tokenizer": None}
-    return {"total": entry, "sources": {"web": entry}, **empty, **more}
-
-
-def _limits(**more: Any) -> str:
-    text = card_files(_written_report(**more), MANIFEST, "", FILES)["README.md"].decode()
-    return text.partition("## Known limits")[2]
+    manifest = DocumentsSnapshot(name="m", document_format="parquet", sources={"web": DocumentsSource()}, documents=()).sealed()
+    files = DataFiles(format="parquet", is_packed=False, configurations=())
+    written = {"total": entry, "sources": {"web": entry}, **empty, **more}
+    return card_files(written, manifest, "", files)["README.md"].decode().partition("## Known limits")[2]
 
 
 def test_known_limits_are_those_that_the_run_counted() -> None:
-    documents = _written_report()["total"]["documents"] | {"quarantine_reasons": {"read: <b>`|` at N": 7, "my:Stage: x": 3}}
-    total = _written_report()["total"] | {"documents": documents}
-    languages = {"sources": {"web": {"languages": None}}, "total": {"bytes_per_token": None}, "vocab_size": 9}
     told = _limits(
-        total=total,
         unreadable_files=[{"source": "web", "count": 2, "files": [{"path": "/home/me/a"}], "text": "/home/me/a"}],
         contamination=[{"stage": "d", "name": "arc", "entries": 100, "contaminated": 1, "clean": 59, "undetectable": 40}],
-        tokenizer=languages | {"eos_token": "<e>", "unused": None},
         provenance={"licenses": {"unknown": {"documents": 990, "bytes": 9, "tokens": None, "drawn_tokens": None}}},
     )
-    for sentence in (
+    for fact in (
         "of these 7: <code>read: &#60;b&#62;&#96;&#124;&#96; at N</code>",
-        "of these 3: `my:Stage: x`",
-        "2 input files of `web` could not be read whole",
-        "40 of 100 items of `arc` cannot be found by `d`",
-        "The licence of 990 documents is not known.",
-        "No stage of datapipe looked for personal data or secrets.",
+        "2 input files of `web`",
+        "40 of 100 items of `arc`",
     ):
-        assert sentence in told
+        assert fact in told
+    assert "licence of 990 documents" in told and "personal data" in told
     assert "/home/me" not in told
-    assert "No evaluation set" not in told
-    assert "No evaluation set" in _limits()
+    assert "No evaluation set" in _limits() and "No evaluation set" not in told
 
 
 @pytest.fixture
@@ -245,28 +233,11 @@ def test_an_export_has_the_card_of_what_it_holds(copied: Path, tmp_path: Path) -
     assert [entity["name"] for entity in described["prov:wasDerivedFrom"]] == ["web"]
 
 
-class _Cells(HTMLParser):
-    """The texts of the cells of a table, and the tags in them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cells: list[str] = []
-        self.tags: set[str] = set()
-
-    def handle_starttag(self, tag: str, attrs: object) -> None:
-        self.tags.add(tag)
-        if tag in ("td", "th"):
-            self.cells.append("")
-
-    def handle_data(self, data: str) -> None:
-        if self.cells:
-            self.cells[-1] += data
-
-
 def _read_back(cell: str) -> tuple[list[str], set[str]]:
-    page = _Cells()
-    page.feed(MarkdownIt("commonmark").enable("table").render(f"| a | b |\n|---|---|\n| {cell} | end |\n"))
-    return [text.strip() for text in page.cells], page.tags - {"table", "thead", "tbody", "tr", "th", "td"}
+    """The texts of the cells of a table with this one, and the tags in them."""
+    rendered = MarkdownIt("commonmark").enable("table").render(f"| a | b |\n|---|---|\n| {cell} | end |\n")
+    cells = re.findall(r"<t[hd]>(.*?)</t[hd]>", rendered, re.S)
+    return [unescape(re.sub("<.*?>", "", cell)).strip() for cell in cells], set(re.findall(r"<([^/>\s]+)", "".join(cells)))
 
 
 @given(st.text(max_size=60) | st.text(alphabet="`|\\<>&*_[]()!#~$ \n-a", max_size=30))

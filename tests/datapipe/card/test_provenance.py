@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -184,28 +183,15 @@ def test_shares_are_whole_and_next_to_the_exact_ones(total: int, weights: list[i
     assert all(abs(share * sum(weights) - total * weight) < sum(weights) for share, weight in zip(shares, weights))
 
 
-@dataclass(frozen=True)
-class _Grown:
-    """A corpus in three additions, and one run over all of it."""
-
-    folder: Path
-
-    @property
-    def grown(self) -> Root:
-        return Root(str(self.folder / "out"))
-
-    def report(self, name: str) -> dict[str, Any]:
-        path = "out" if name == "grown" else "whole/out"
-        return json.loads((self.folder / path / "report.json").read_text())
-
-
 @pytest.fixture
-def made(grown: Path) -> _Grown:
-    return _Grown(grown)
+def reports(grown: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of a corpus in three additions, and of one run over all of it."""
+    joined, whole = (json.loads((grown / path / "report.json").read_text()) for path in ("out", "whole/out"))
+    return joined, whole
 
 
-def test_numbers_are_those_of_one_run_over_everything(made):
-    grown, whole = made.report("grown"), made.report("whole")
+def test_numbers_are_those_of_one_run_over_everything(reports):
+    grown, whole = reports
     for name in ("documents", "bytes", "kept_bytes", "tokens", "counts"):
         assert grown["total"][name] == whole["total"][name], name
         for source in ("web", "code"):
@@ -222,26 +208,27 @@ def test_numbers_are_those_of_one_run_over_everything(made):
                 assert {key: joined[key] for key in keys} == {key: facts[key] for key in keys}
                 assert sum(bin[2] + bin[3] for bin in joined["bins"]) == sum(bin[2] + bin[3] for bin in facts["bins"])
                 assert joined["borderline"] == facts["borderline"]
-    assert grown["lengths"].keys() == whole["lengths"].keys()
-    for name, parts in whole["lengths"].items():
-        for part, bins in parts.items():
-            assert [sum(column) for column in list(zip(*grown["lengths"][name][part]))[2:]] == [
-                sum(c) for c in list(zip(*bins))[2:]
-            ]
-    worked = {
-        step: work["documents"]
-        for step, work in whole["total"]["steps"].items()
-        if step.startswith(("read", "filter", "dedup.exact"))
-    }
+    totals = [
+        {
+            (name, part): [sum(column) for column in zip(*bins)][2:]
+            for name, parts in each["lengths"].items()
+            for part, bins in parts.items()
+        }
+        for each in reports
+    ]
+    assert totals[0] == totals[1]
+    done = [{step: work.get("documents") for step, work in report["total"]["steps"].items()} for report in reports]
+    worked = {step for step in done[1] if step.startswith(("read", "filter", "dedup.exact"))}
     assert worked
-    assert {step: grown["total"]["steps"][step]["documents"] for step in worked} == worked
+    assert all(done[0][step] == done[1][step] for step in worked)
     mapped = [name for name, task in whole["tasks"].items() if task["kind"] == "map"]
     assert mapped
     assert all(grown["tasks"][name]["committed"] >= 2 for name in mapped)
 
 
-def test_packing_adds_up_to_the_shards(made):
-    report, snapshot = made.report("grown"), read_snapshot(made.grown)
+def test_packing_adds_up_to_the_shards(reports, grown):
+    report, root = reports[0], Root(str(grown / "out"))
+    snapshot = read_snapshot(root)
     assert report["total"]["sequences"] == sum(shard.sequences for shard in snapshot.shards)
     packing = report["total"]["packing"]["64"]
     assert packing["rows"] == report["total"]["sequences"]
@@ -253,41 +240,35 @@ def test_packing_adds_up_to_the_shards(made):
         shard.sequences for shard in snapshot.shards if shard.source == "web"
     )
     assert report["addition"]["part"] == 2
-    assert not verify_snapshot(made.grown, snapshot)
+    assert not verify_snapshot(root, snapshot)
 
 
-def test_licences_and_costs_are_of_the_whole(made):
-    grown, whole = (made.report(name)["provenance"] for name in ("grown", "whole"))
+def test_licences_and_costs_are_of_the_whole(reports, grown):
+    joined, whole = (report["provenance"] for report in reports)
     for kind in ("licenses", "synthetic"):
-        assert list(grown[kind]) == list(whole[kind])
-        for name, numbers in whole[kind].items():
-            assert {key: grown[kind][name][key] for key in ("documents", "bytes", "tokens")} == {
-                key: numbers[key] for key in ("documents", "bytes", "tokens")
-            }
-    assert grown["sources"] == whole["sources"]
-    drawn = [numbers["drawn_tokens"] for numbers in grown["synthetic"].values()]
-    assert sum(drawn) == made.report("grown")["mixture"]["tokens"]
-    cost = grown["cost"]
-    assert (cost["sources_usd"], whole["cost"]["sources_usd"]) == (5, 5)
-    names = [f"additions/0000{number}" for number in (1, 2)]
-    parts = [json.loads((made.folder / "out" / name / "report.json").read_text())["provenance"]["cost"] for name in names]
-    assert cost["core_hours"] > sum(part["core_hours"] for part in parts)
+        names = ("documents", "bytes", "tokens")
+        counts = [{name: [each[key] for key in names] for name, each in entry[kind].items()} for entry in (joined, whole)]
+        assert counts[0] == counts[1]
+    assert joined["sources"] == whole["sources"]
+    assert sum(numbers["drawn_tokens"] for numbers in joined["synthetic"].values()) == reports[0]["mixture"]["tokens"]
+    cost = joined["cost"]
+    assert cost["sources_usd"] == whole["cost"]["sources_usd"] == 5
+    parts = [json.loads((grown / f"out/additions/0000{number}/report.json").read_text()) for number in (1, 2)]
+    assert cost["core_hours"] > sum(part["provenance"]["cost"]["core_hours"] for part in parts)
     assert cost["total_usd"] == pytest.approx(5 + cost["compute_usd"], abs=1e-5)
 
 
-def test_every_snapshot_has_a_report_a_page_and_a_card_of_its_own(made):
-    snapshot, report = read_snapshot(made.grown), made.report("grown")
-    card = (made.folder / "out/README.md").read_text()
-    assert snapshot.fingerprint[:12] in card
+def test_every_snapshot_has_a_report_a_page_and_a_card_of_its_own(reports, grown):
+    report, root = reports[0], Root(str(grown / "out"))
+    fingerprint = read_snapshot(root).fingerprint[:12]
+    card, page = (root.read_bytes(name).decode() for name in ("README.md", "report.html"))
+    assert fingerprint in card and fingerprint in page
     assert f"{report['total']['documents']['kept']:,}" in card
-    page = (made.folder / "out/report.html").read_text()
-    assert snapshot.fingerprint[:12] in page
-    before = report["shards"]["before"]
-    folder = snapshot_folder(before)
-    earlier = json.loads(made.grown.read_bytes(f"{folder}/report.json"))
+    folder = snapshot_folder(report["shards"]["before"])
+    earlier = json.loads(root.read_bytes(f"{folder}/report.json"))
     assert earlier["addition"]["part"] == 1
     assert earlier["total"]["documents"]["read"] < report["total"]["documents"]["read"]
-    assert made.grown.exists(f"{folder}/README.md")
+    assert root.exists(f"{folder}/README.md")
     assert report_html(report, earlier)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import shutil
 from pathlib import Path
@@ -21,12 +20,12 @@ from tests.support.browsed import Browsed
 from tests.support.command_line import datapipe
 from tests.support.finished import finish
 from tests.support.pages import article
-from tests.support.web_archives import response
+from tests.support.web_archives import packed, response
 
 
 @pytest.mark.medium
 def test_the_parts_of_kept_documents_are_the_text_that_the_run_stored(finished: Browsed) -> None:
-    num_cut = num_replaced = 0
+    num_cut = num_replaced = num_frames = 0
     for row in finished.listed(fate="kept"):
         document = finished.get("document", row["key"])
         stored = finished.api.stored.row(finished.api.lookup.rows_of_key(bytes.fromhex(row["key"]))[0])
@@ -35,6 +34,7 @@ def test_the_parts_of_kept_documents_are_the_text_that_the_run_stored(finished: 
         cut = [part for part in document["parts"] if part["kind"] == "cut"]
         assert all(part["stage"] == "dedup.lines" for part in cut)
         num_cut += bool(cut)
+        num_frames += "stands in every page" in "".join(part["text"] for part in cut)
         outcomes = [step["outcome"] for step in document["path"]]
         assert outcomes[0] == "read"
         assert outcomes[-2:] == ["tokenized", "packed"]
@@ -42,14 +42,8 @@ def test_the_parts_of_kept_documents_are_the_text_that_the_run_stored(finished: 
         assert bool(replaced) == ("redacted" in outcomes)
         assert {part["stage"] for part in replaced} <= {"redact.pii", "redact.secrets"}
         num_replaced += bool(replaced)
-    frames = [row for row in finished.listed(fate="kept") if "stands in every page" in _cut_of(finished, row["key"])]
-    assert len(frames) == 9, "one of the ten pages keeps the line"
-    assert num_cut >= 9
+    assert num_cut >= num_frames == 9, "one of the ten pages keeps the line"
     assert num_replaced > 5
-
-
-def _cut_of(finished: Browsed, key: str) -> str:
-    return "".join(part["text"] for part in finished.get("document", key)["parts"] if part["kind"] == "cut")
 
 
 @pytest.mark.medium
@@ -81,17 +75,13 @@ def test_shards_and_steps_are_those_of_the_loader(finished: Browsed) -> None:
         assert (0, piece.rank, piece.row) in [(step["step"], step["rank"], step["row"]) for step in steps["steps"]]
 
 
-def _browse(folder: Path, sources: str, stages: str) -> Browsed:
-    finish(runs.write_mixture(folder, sources, stages, "tokenizer: none"))
-    return browsed.browse(folder / "out")
-
-
 @pytest.mark.medium
 def test_an_input_that_changed_or_is_gone_is_told_and_no_other_text_is_shown(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "plain.jsonl", [{"id": f"plain-{n}", "text": "word " * n} for n in range(1, 12)])
     path = tmp_path / "plain.jsonl"
     stages = "stages: [filter.length: {min_words: 5}]"
-    opened = _browse(tmp_path, f"  plain: {{path: {path}}}\n", stages)
+    finish(runs.write_mixture(tmp_path, f"  plain: {{path: {path}}}\n", stages, "tokenizer: none"))
+    opened = browsed.browse(tmp_path / "out")
     [dropped, *_], [kept, *_] = opened.listed(fate="dropped"), opened.listed(fate="kept")
     text = "".join(part["text"] for part in opened.get("document", kept["key"])["parts"])
     assert opened.get("document", dropped["key"])["note"] == ""
@@ -177,30 +167,19 @@ def test_a_cut_stays_in_its_place_and_an_address_half_in_it_is_replaced_as_a_who
     assert inside == Part(text="Ann: <EMAIL> now", kind="cut", stage="dedup.lines")
 
 
-_GERMAN = "Der Zug fährt heute nicht, weil es in der Nacht zu viel geschneit hat und niemand die Gleise geräumt hat. " * 8
-_ENGLISH = "The train does not run today, because it snowed too much in the night and nobody cleared the tracks. " * 8
-
-
-def _shown(folder: Path, source: str, stages: str, *options: str) -> tuple[str, dict[str, dict]]:
-    """What is printed of the documents of a run, and the same as JSON by reason."""
-    mixture = runs.write_mixture(folder, f"  web:\n    path: {folder}/{source}\n", f"stages:\n{stages}", "tokenizer: none")
-    finish(mixture)
-    printed = datapipe(["inspect", str(folder / "out"), *options]).stdout
-    told = json.loads(datapipe(["inspect", str(folder / "out"), *options, "--json"]).stdout)["documents"]
-    return printed, {each["reason"]: each for each in told}
-
-
 @pytest.mark.medium
 def test_page_is_shown_with_the_text_and_the_columns_that_the_filter_judged(tmp_path: Path) -> None:
-    pages = [article(f"<p>{text}</p>") for text in (_ENGLISH, _GERMAN, "Too short.")]
-    records = [response(page.encode(), number) for number, page in enumerate(pages)]
-    (tmp_path / "a.warc.gz").write_bytes(b"".join(map(gzip.compress, records)))
-    stages = "  - extract.html\n  - filter.length: {min_words: 20}\n  - filter.language: {keep: [en]}\n"
-    printed, shown = _shown(tmp_path, "*.warc.gz\n    keep: [url]", stages, "--dropped", "all")
-    german, short = shown["filter.language:language"], shown["filter.length:too_few_words"]
-    assert "geschneit" in german["text"] and "Too short." in short["text"]
-    assert "<" not in german["text"] + short["text"]
-    assert german["columns"]["url"] == "http://e.org/1"
-    assert german["columns"]["language"] == "de"
+    german = "Der Zug fährt heute nicht, weil es in der Nacht zu viel geschneit hat und niemand die Gleise räumt. " * 8
+    english = "The train does not run today, because it snowed too much in the night and nobody cleared the tracks. " * 8
+    records = [response(article(f"<p>{text}</p>").encode(), n) for n, text in enumerate((english, german, "Too short."))]
+    (tmp_path / "a.warc.gz").write_bytes(packed(records))
+    stages = "stages:\n  - extract.html\n  - filter.length: {min_words: 20}\n  - filter.language: {keep: [en]}\n"
+    finish(runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/*.warc.gz, keep: [url]}}\n", stages, "tokenizer: none"))
+    asked = ["inspect", str(tmp_path / "out"), "--dropped", "all"]
+    printed = datapipe(asked).stdout
+    shown = {each["reason"]: each for each in json.loads(datapipe([*asked, "--json"]).stdout)["documents"]}
+    other, short = shown["filter.language:language"], shown["filter.length:too_few_words"]
+    assert "geschneit" in other["text"] and "Too short." in short["text"]
+    assert "<" not in other["text"] + short["text"]
+    assert (other["columns"]["url"], other["columns"]["language"]) == ("http://e.org/1", "de")
     assert "(as the stage got it)" in printed and "<article>" not in printed
-    assert "language: de" in printed

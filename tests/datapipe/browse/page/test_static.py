@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import Thread
 from typing import Any
 
 import pytest
 
 from datapipe.browse.serve import open_server
-from tests.support import runs
+from tests.datapipe.browse.test_server import serving
+from tests.support import corpora, runs
 from tests.support.browser import NARROW, WIDE, Window, chromium, window
 from tests.support.finished import finish
 
@@ -24,40 +23,17 @@ _HOSTILE = (
 )
 _MAIL = "planted.person@example-mail.org"
 
-_STAGES = """
-stages:
-  - filter.length: {min_chars: 60, max_chars: 3000000}
-  - filter.gopher_quality: {mode: tag}
-  - dedup.exact
-  - dedup.minhash
-  - redact.pii
-"""
-_TAIL = """
-tokenizer: {train: {vocab_size: 500}}
-pack: {sequence_length: 64}
-"""
+_LENGTH = "filter.length: {min_chars: 60, max_chars: 3000000}"
+_STAGES = f"stages: [{_LENGTH}, filter.gopher_quality: {{mode: tag}}, dedup.exact, dedup.minhash, redact.pii]"
+_TAIL = "tokenizer: {train: {vocab_size: 500}}\npack: {sequence_length: 64}\n"
 
 
 def _texts() -> list[str]:
     rng = random.Random(11)
-    words = ["river", "stone", "the", "of", "and", "light", "house", "market", "with", "under"]
-
-    def prose(count: int) -> str:
-        return " ".join(rng.choice(words) + str(rng.randrange(300)) for _ in range(count))
-
-    texts = [prose(rng.randrange(4, 120)) for _ in range(240)]
-    copied = prose(150)
-    return [
-        *texts,
-        texts[0],
-        copied,
-        copied + " and one end",
-        _HOSTILE * 8,
-        f"<b>{_HOSTILE}</b>",
-        f"{_MAIL} " * 3,
-        f"write to {_MAIL} " + prose(40),
-        "x" * 2_000_000,
-    ]
+    texts = [corpora.prose(rng, rng.randrange(4, 120)) for _ in range(240)]
+    copied = corpora.prose(rng, 150)
+    hostile = [_HOSTILE * 8, f"<b>{_HOSTILE}</b>", f"{_MAIL} " * 3, f"write to {_MAIL} " + corpora.prose(rng, 40)]
+    return [*texts, texts[0], copied, copied + " and one end", *hostile, "x" * 2_000_000]
 
 
 @pytest.fixture(scope="module")
@@ -69,24 +45,13 @@ def browser() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     folder = tmp_path_factory.mktemp("browse")
-    (folder / "web").mkdir()
     name = "<img src=x onerror=alert(1)>.jsonl"
-    rows = [
-        {"text": text, "url": f"https://example.org/{number}?<script>", "id": f"doc-{number}"}
-        for number, text in enumerate(_texts())
-    ]
-    (folder / "web" / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    rows = [{"text": text, "url": f"https://e.org/{n}?<script>", "id": f"doc-{n}"} for n, text in enumerate(_texts())]
+    corpora.write_jsonl(folder / "web" / name, rows)
     path = runs.write_mixture(folder, f"  web: {{path: {folder}/web/*.jsonl, keep: [url]}}\n", _STAGES, _TAIL)
     finish(path)
-    server = open_server(str(folder / "out"), 0, lambda *told: None)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
+    with serving(open_server(str(folder / "out"), 0, lambda *told: None)) as server:
         yield server.url
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 @contextmanager
@@ -214,13 +179,8 @@ def test_hostile_documents_stay_text_and_redacted_text_is_not_shown(browser: Any
         assert "taken" not in page.title()
         assert page.locator("main script, main img, main iframe").count() == 0
         text = page.locator(".text").inner_text()
-        assert "<script>" in text
-        assert "{{7*7}}" in text
-        assert "U+202E" in text
-        assert "\u202e" not in text
-        assert "\u202e" not in page.content()
-        assert "U+E0041" in text
-        assert not {"\u00ad", "\U000e0041"} & set(page.content())
+        assert all(shown in text for shown in ("<script>", "{{7*7}}", "U+202E", "U+E0041"))
+        assert not {"\u202e", "\u00ad", "\U000e0041"} & set(page.content())
         seen.check()
         page.goto(f"{address}#/documents?q=write%20to")
         page.locator("mark").first.wait_for()

@@ -90,22 +90,10 @@ def records(path: Path) -> Iterator[dict[str, Any]]:
             yield json.loads(line)
 
 
-def page_scores(articles: Sequence[Article], texts: Sequence[str]) -> np.ndarray:
-    """F1, precision and recall of each page: (num_pages, 3) float64."""
-    return np.array([_page_score(article.text, text) for article, text in zip(articles, texts, strict=True)])
-
-
 def crawled(folder: Path) -> dict[str, list[tuple[bytes, str]]]:
     """Pages of real crawls, as they were stored, each with the charset of its HTTP header."""
-    archives = {
-        "Common Crawl, wget": (
-            "resiliparse_warcfile.warc.gz",
-            "dolma_sample-0000.warc.gz",
-            "dolma_sample-0001.warc.gz",
-            "whirlwind.warc.gz",
-        ),
-        "Common Crawl of 2008": ("cc-2008_sample.arc.gz",),
-    }
+    names = ("resiliparse_warcfile", "dolma_sample-0000", "dolma_sample-0001", "whirlwind")
+    archives = {"Common Crawl, wget": [f"{name}.warc.gz" for name in names], "Common Crawl of 2008": ["cc-2008_sample.arc.gz"]}
     return {name: [page for file in files for page in _crawled(folder / "warc" / file)] for name, files in archives.items()}
 
 
@@ -119,7 +107,8 @@ def _crawled(path: Path) -> Iterator[tuple[bytes, str]]:
 
 def score(articles: Sequence[Article], texts: Sequence[str]) -> Score:
     """How well texts equal the main texts: the means of each page's F1, precision and recall."""
-    f1, precision, recall = page_scores(articles, texts).mean(axis=0).tolist()
+    scores = [_page_score(article.text, text) for article, text in zip(articles, texts, strict=True)]
+    f1, precision, recall = np.mean(scores, axis=0).tolist()
     return Score(f1=f1, precision=precision, recall=recall)
 
 

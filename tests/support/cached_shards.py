@@ -46,30 +46,17 @@ class Store:
         """Numbers of the shards in the folder; everything in it must be whole and right. (Whoever looks for room has an empty
         part for a moment, which may be gone before it is read.)"""
         contents = {path.read_bytes() for path in self.cached.iterdir() if path.suffix != ".part"}
-        assert all(size == 0 for size in _part_sizes(self.cached))
+        for path in self.cached.glob("*.part"):
+            with suppress(FileNotFoundError):
+                assert path.stat().st_size == 0
         assert contents <= set(self.contents)
         return {self.contents.index(content) for content in contents}
 
 
-def _part_sizes(folder: Path) -> list[int]:
-    sizes = []
-    for path in folder.glob("*.part"):
-        with suppress(FileNotFoundError):
-            sizes.append(path.stat().st_size)
-    return sizes
-
-
 def entry(number: int, content: bytes) -> ShardEntry:
-    return ShardEntry(
-        path=f"part-{number:05d}.arrow",
-        source="web",
-        split="train",
-        sequences=1,
-        tokens=1,
-        documents=1,
-        bytes=len(content),
-        checksum=bytes_checksum(content),
-    )
+    counts = dict.fromkeys(("sequences", "tokens", "documents"), 1)
+    file = {"path": f"part-{number:05d}.arrow", "bytes": len(content), "checksum": bytes_checksum(content)}
+    return ShardEntry(source="web", split="train", **counts, **file)
 
 
 def wait_for(cache: ShardCache, *shards: int) -> None:

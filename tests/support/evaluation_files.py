@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import zstandard
 
 from datapipe import columns
 from datapipe.stage import FilterResult
@@ -55,13 +56,8 @@ def write(path: Path, records: Sequence[Mapping[str, Any]]) -> str:
         pq.write_table(pa.Table.from_pylist([dict(record) for record in records]), path)
         return str(path)
     content = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records).encode()
-    packed = {
-        ".gz": gzip.compress,
-        ".bz2": bz2.compress,
-        ".xz": lzma.compress,
-        ".zst": lambda data: pa.compress(data, "zstd", asbytes=True),
-    }
-    path.write_bytes(packed.get(path.suffix, bytes)(content))
+    packed = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+    path.write_bytes(zstandard.compress(content) if path.suffix == ".zst" else packed.get(path.suffix, bytes)(content))
     return str(path)
 
 

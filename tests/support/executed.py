@@ -59,19 +59,14 @@ def _is_analysed(frame: FrameType) -> bool:
 def not_covered(ran: set[str], *reached: Reached) -> list[str]:
     """The executed definitions that none of the digests covers."""
     covered = frozenset[str]().union(*(digest.names for digest in reached))
-    return sorted(
-        name for name in ran if not (name in covered or (_counts_with_its_class(name) and _class_of(name) in covered))
-    )
+    return sorted(name for name in ran - covered if _class_that_counts(name) not in covered)
 
 
-def _class_of(name: str) -> str:
-    module, _, rest = name.partition(":")
-    return f"{module}:{rest.partition('.')[0]}"
-
-
-def _counts_with_its_class(name: str) -> bool:
-    module = installed_sources().module(name.partition(":")[0])
+def _class_that_counts(name: str) -> str:
+    """The class in the place of a member that has no digest of its own; else empty."""
+    module_name, _, path = name.partition(":")
+    class_name, _, member = path.partition(".")
+    module = installed_sources().module(module_name)
     assert module is not None
-    class_name, _, member = name.partition(":")[2].partition(".")
-    owners = module.definitions.get(class_name, [])
-    return bool(member) and all(method.name != f"{class_name}.{member}" for owner in owners for method in owner.members)
+    own = {method.name for owner in module.definitions.get(class_name, []) for method in owner.members}
+    return f"{module_name}:{class_name}" if member and f"{class_name}.{member}" not in own else ""

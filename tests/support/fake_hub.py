@@ -46,10 +46,10 @@ class FakeHub:
         """The files of the branch main."""
         return self.commits[self.branches["main"]] if self.branches else {}
 
-    def commit(self, files: dict[str, bytes], branch: str = "main") -> str:
-        """Adds a commit, to which the branch moves."""
+    def commit(self, files: dict[str, bytes]) -> str:
+        """Adds a commit to the branch main."""
         name = sha1(repr(sorted(files.items())).encode()).hexdigest()
-        self.commits[name], self.branches[branch] = files, name
+        self.commits[name], self.branches["main"] = files, name
         return name
 
 
@@ -60,6 +60,8 @@ def fake_hub() -> Iterator[FakeHub]:
     class HubHandler(Handler):
         def answer(self) -> None:
             content, kind = self.body(), self.headers.get("Content-Type", "")
+            hub.requests.append(f"{self.command} {unquote(urlsplit(self.path).path)}")
+            hub.on_request(hub.requests[-1])
             if self.command == "PUT":
                 self._upload(content)
             elif self.command != "POST":
@@ -70,22 +72,17 @@ def fake_hub() -> Iterator[FakeHub]:
                 self._answer(json.loads(content) if "json" in kind else parse_qs(content.decode()))
 
         def _upload(self, content: bytes) -> None:
-            hub.requests.append(f"PUT {self.path}")
-            hub.on_request(hub.requests[-1])
             is_whole = self.path == f"/upload/{sha256(content).hexdigest()}"  # a killed client sends less
             hub.large |= {self.path.rpartition("/")[2]: content} if is_whole else {}
             self.send(200 if is_whole else 400, {})
 
         def _answer(self, given: dict[str, Any]) -> None:
             path = unquote(urlsplit(self.path).path)
-            hub.requests.append(f"{self.command} {path}")
-            hub.on_request(hub.requests[-1])
             if hub.token and self.headers.get("Authorization") != f"Bearer {hub.token}":
                 self.send(401, {"X-Error-Code": "RepoNotFound"}, b'{"error": "Invalid username or password."}')
             elif path == "/api/repos/create":
-                hub.is_private = (
-                    given.get("visibility") == "private" or given.get("private") if hub.is_private is None else hub.is_private
-                )
+                if hub.is_private is None:
+                    hub.is_private = given.get("visibility") == "private" or given.get("private")
                 if not hub.branches:
                     hub.commit({".gitattributes": b""})
                 self._json({"url": f"{hub.url}/datasets/{REPOSITORY}", "id": REPOSITORY})
@@ -140,10 +137,6 @@ def _commit(hub: FakeHub, revision: str) -> str | None:
     return revision if revision in hub.commits else hub.branches.get(revision)
 
 
-def _git_oid(content: bytes) -> str:
-    return sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
 def _mode(file: dict[str, Any]) -> dict[str, Any]:
     is_large = file["path"].endswith((".parquet", ".zst", ".arrow"))
     return {"path": file["path"], "uploadMode": "lfs" if is_large else "regular", "shouldIgnore": False, "oid": None}
@@ -183,7 +176,12 @@ def _tree(hub: FakeHub, revision: str, folder: str, is_recursive: bool) -> list[
         for depth in range(1, len(parts)):
             inner = prefix + "/".join(parts[:depth])
             entries[inner] = {"type": "directory", "oid": "0" * 40, "size": 0, "path": inner}
-        entries[path] = {"type": "file", "oid": _git_oid(content), "size": len(content), "path": path}
+        entries[path] = {
+            "type": "file",
+            "oid": sha1(b"blob %d\0" % len(content) + content).hexdigest(),
+            "size": len(content),
+            "path": path,
+        }
         if sha256(content).hexdigest() in hub.large:
             entries[path]["lfs"] = {"oid": sha256(content).hexdigest(), "size": len(content), "pointerSize": 134}
     found = [entry for path, entry in sorted(entries.items()) if is_recursive or "/" not in path[len(prefix) :]]

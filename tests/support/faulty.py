@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +14,24 @@ DAWDLES_S = 11.0
 """Two scrapes, and less than the 15 s after which a second attempt starts."""
 
 
-def crashes_once(record: Mapping[str, Any], folder: str = "") -> bool:
+def crashes_once(record: Mapping[str, Any], folder: str) -> bool:
     """Ends its process at "crashes". A file in `folder` remembers that it has."""
-    if record["text"].startswith("crashes ") and _is_first(Path(folder) / "crashes"):
-        os.kill(os.getpid(), signal.SIGKILL)
-    return True
+    return _keep(record, folder, "crashes", lambda: os.kill(os.getpid(), signal.SIGKILL))
 
 
-def hangs_once(record: Mapping[str, Any], folder: str = "") -> bool:
+def hangs_once(record: Mapping[str, Any], folder: str) -> bool:
     """Stands still at "hangs", likewise."""
-    if record["text"].startswith("hangs ") and _is_first(Path(folder) / "hangs"):
-        time.sleep(HANGS_S)
-    return True
+    return _keep(record, folder, "hangs", lambda: time.sleep(HANGS_S))
 
 
-def dawdles_once(record: Mapping[str, Any], folder: str = "") -> bool:
+def dawdles_once(record: Mapping[str, Any], folder: str) -> bool:
     """Sleeps at "dawdles", likewise, and goes on."""
-    if record["text"].startswith("dawdles ") and _is_first(Path(folder) / "dawdles"):
-        time.sleep(DAWDLES_S)
-    return True
+    return _keep(record, folder, "dawdles", lambda: time.sleep(DAWDLES_S))
 
 
-def _is_first(mark: Path) -> bool:
-    try:
-        mark.touch(exist_ok=False)
-    except FileExistsError:
-        return False
+def _keep(record: Mapping[str, Any], folder: str, word: str, act: Callable[[], None]) -> bool:
+    mark = Path(folder) / word
+    if record["text"].startswith(f"{word} ") and not mark.exists():
+        mark.touch()
+        act()
     return True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 from datapipe.loader import Loader
 from tests.support import corpora, runs
-from tests.support.cli_processes import wait_until
+from tests.support.cli_processes import end, wait_until
 from tests.support.growing_trainer import SIZE, digest
 
 _TAIL = (
@@ -41,8 +40,8 @@ class Trainer:
 
     def __init__(self, output: str, folder: Path) -> None:
         self.output, self.folder = output, folder
+        self.process: subprocess.Popen[str]
         folder.mkdir()
-        self.process: subprocess.Popen[str] | None = None
 
     def begin(self, world: int) -> None:
         command = [sys.executable, "-m", "tests.support.growing_trainer", self.output, str(self.folder), str(world)]
@@ -56,7 +55,6 @@ class Trainer:
         """Until it has trained on so many snapshots, and on some steps of the last."""
 
         def is_there() -> bool:
-            assert self.process is not None
             assert self.process.poll() is None, self.process.communicate()[0]
             names = [step["snapshot"] for step in self.steps()]
             return len(set(names)) >= num_snapshots and names.count(names[-1]) > more_steps
@@ -64,13 +62,10 @@ class Trainer:
         wait_until(is_there, f"{num_snapshots} snapshots")
 
     def kill(self) -> None:
-        assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate()
+        end(self.process)
 
     def end(self) -> None:
         """Lets it end by itself."""
-        assert self.process is not None
         (self.folder / "stop").touch()
         said, _ = self.process.communicate(timeout=120)
         assert self.process.returncode == 0, said

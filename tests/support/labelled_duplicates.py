@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -30,6 +29,8 @@ from typing import Any
 
 import numpy as np
 import zstandard
+
+from tests.support.articles import records
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +67,7 @@ def labelled_set(data: Path, name: str) -> LabelledSet:
     if name == "asysd":
         return _asysd(data)
     path, *columns = SETS[name]
-    rows = _rows(data / path)
+    rows = list(records(data / path))
     if name in _PAIRS:
         left, right = columns
         texts = [row[side] for row in rows for side in (left, right)]
@@ -119,11 +120,6 @@ def _macro_f1(truth: np.ndarray, guess: np.ndarray, right: np.ndarray) -> float 
     with_any = _scores(num_right, num_right + num_false, num_right + num_missed)[2]
     with_none = _scores(num_alone, num_alone + num_missed, num_alone + num_false)[2]
     return (with_any + with_none) / 2
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    with zstandard.open(path, "rt", encoding="utf-8") as lines:
-        return [json.loads(line) for line in lines]
 
 
 def _numbered(names: Sequence[str]) -> list[int]:

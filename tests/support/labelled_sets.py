@@ -13,18 +13,15 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import io
-import json
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import zstandard
 
 from datapipe.classifier.training import Examples
+from tests.support.articles import records
 
 NUM_FOLDS = 5
 LABELS = ("0", "1")
@@ -75,8 +72,8 @@ def labelled_sets(data: Path) -> dict[str, LabelledSet]:
     """The five sets in the folder of real corpora."""
     talk = _csv(data / "toxicity/wikipedia_talk_toxicity.csv.zst")
     cases = _csv(data / "toxicity/hatecheck_all_cases.csv.zst")
-    pages = _json_lines(data / "quality/dclm_human_quality.jsonl.zst")
-    articles = [row for row in _json_lines(data / "quality/onestop_english.jsonl.zst") if row["level"] != "int"]
+    pages = records(data / "quality/dclm_human_quality.jsonl.zst")
+    articles = [row for row in records(data / "quality/onestop_english.jsonl.zst") if row["level"] != "int"]
     return {
         "talk": _set([(row["comment"], row["toxic"] == "True", row["rev_id"]) for row in talk]),
         "hatecheck": _set(
@@ -104,22 +101,12 @@ def _digest(text: str) -> int:
 def _pieces(path: Path, is_positive: bool) -> list[tuple[str, bool, str]]:
     pieces = [
         (row["text"][start : start + _PIECE], is_positive, f"{path.name}/{number}")
-        for number, row in enumerate(_json_lines(path))
+        for number, row in enumerate(records(path))
         for start in range(0, len(row["text"]), _PIECE)
     ]
-    step = max(1, len(pieces) // _MOST_PIECES)
-    return pieces[::step]
+    return pieces[:: max(1, len(pieces) // _MOST_PIECES)]
 
 
 def _csv(path: Path) -> list[dict[str, str]]:
-    with _opened(path) as file:
+    with zstandard.open(path, "rt", encoding="utf-8", newline="\n") as file:
         return list(csv.DictReader(file))
-
-
-def _json_lines(path: Path) -> Iterator[dict[str, Any]]:
-    with _opened(path) as file:
-        yield from map(json.loads, file)
-
-
-def _opened(path: Path) -> io.TextIOBase:
-    return zstandard.open(path, "rt", encoding="utf-8", newline="\n")

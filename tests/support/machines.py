@@ -75,9 +75,8 @@ class Machines:
         self._stack.callback(_end, process)
         wait_until(lambda: os.readlink(f"/proc/{process.pid}/ns/net") != os.readlink("/proc/self/ns/net"), "the network")
         _run("ip", "link", "add", f"{name}h", "type", "veth", "peer", "name", name)
-        self._stack.callback(
-            subprocess.run, ["ip", "link", "del", f"{name}h"], capture_output=True, check=False
-        )  # else it lingers
+        removed = ["ip", "link", "del", f"{name}h"]  # else it lingers
+        self._stack.callback(subprocess.run, removed, capture_output=True, check=False)
         _run("ip", "link", "set", f"{name}h", "master", self.bridge, "up")
         _run("ip", "link", "set", name, "netns", str(process.pid))
         assert process.stdin is not None

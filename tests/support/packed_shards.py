@@ -62,16 +62,8 @@ def write_shards(
 
 
 def entry_of(shard: WrittenShard) -> ShardEntry:
-    return ShardEntry(
-        path=shard.path,
-        source="web",
-        split="train",
-        sequences=shard.sequences,
-        tokens=shard.tokens,
-        documents=shard.documents,
-        bytes=shard.bytes,
-        checksum=shard.checksum,
-    )
+    names = ("path", "sequences", "tokens", "documents", "bytes", "checksum")
+    return ShardEntry(source="web", split="train", **{name: getattr(shard, name) for name in names})
 
 
 def make_snapshot(

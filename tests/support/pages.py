@@ -6,20 +6,8 @@ import numpy as np
 
 NAMES = (
     *("div", "P", "span", "b", "li", "ul", "table", "tr", "td", "tbody", "select", "option", "dl", "dd", "svg", "path", "math"),
-    *(
-        "br",
-        "img",
-        "script",
-        "style",
-        "textarea",
-        "title",
-        "foreignObject",
-        "plaintext",
-        "x-element-of-ours",
-        "body",
-        "html",
-        "h1",
-    ),
+    *("br", "img", "script", "style", "textarea", "title", "foreignObject", "plaintext", "x-element-of-ours"),
+    *("body", "html", "h1"),
 )
 ATTRIBUTES = ("", "", " a", ' b="1>2"', " c='<b>'", " d=x/y", "/", " / ", ' e = "', " = =", "\n\tf=g", ' "')
 BETWEEN = (

@@ -33,24 +33,16 @@ def _entry(number: int, rules: Sequence[str]) -> dict[str, Any]:
     kept = 100 + number
     counts = {"kept": kept, "dropped": dropped, "quarantined": 2, "quarantine_reasons": {"read: no JSON": 2}}
     documents = {"read": kept + sum(dropped.values()) + 2, **counts}
-    steps = {"read": _step(1.5), "filter.some": _step(3.25), "write documents": _step(0.5)}
+    seconds = {"read": 1.5, "filter.some": 3.25, "write documents": 0.5}
+    steps = {name: {"seconds": s, "bytes": 1000, "mb_per_s": 1.25, "documents": 7} for name, s in seconds.items()}
     numbers = {"bytes": 90_000, "kept_bytes": 50_000, "tokens": 12_345 + number, "sequences": 30, "packing": {}, "counts": {}}
     return {"documents": documents, **numbers, "steps": steps}
-
-
-def _step(seconds: float) -> dict[str, Any]:
-    return {"seconds": seconds, "bytes": 1000, "mb_per_s": 1.25, "documents": 7}
 
 
 def _fertility(number: int, language: str) -> dict[str, Any]:
     counts = {"documents": 5 + number, "bytes": 5000 + number, "words": 900, "tokens": 1200}
     of_language = {**counts, "bytes_per_token": 4.25, "tokens_per_word": 1.25}
     return {**of_language, "languages": {language: of_language, "de": {**of_language, "bytes": 77, "bytes_per_token": 3.5}}}
-
-
-def _interval(number: int, whole: int, drawn: dict[str, int]) -> dict[str, Any]:
-    tokens = {name: count // (number + 1) for name, count in drawn.items()}
-    return {"start_tokens": number * whole, "stop_tokens": (number + 1) * whole, "tokens": tokens}
 
 
 def report(
@@ -72,7 +64,10 @@ def report(
     drawn = {name: 1000 * (number + 1) for number, name in enumerate(sources)}
     whole = sum(drawn.values())
     of_source = {"max_epochs": None, "strata": None, "epoch_tokens": 5000}
-    schedule = [_interval(number, whole, drawn) for number in range(4)]
+    schedule = [
+        {"start_tokens": n * whole, "stop_tokens": (n + 1) * whole, "tokens": {name: d // (n + 1) for name, d in drawn.items()}}
+        for n in range(4)
+    ]
     measured = {"filter.some": {name: rule() for name in rules}}
     content = {
         "name": "trial",
@@ -96,11 +91,8 @@ def report(
             "sources": {name: _fertility(number, language) for number, name in enumerate(sources)},
             "unused": {"count": 12, "examples": []},
         },
-        "excesses": [],
-        "unreadable_files": [],
-        "warnings": [],
+        **{name: [] for name in ("excesses", "unreadable_files", "warnings", "contamination")},
         "thresholds": {},
-        "contamination": [],
         "measured": dict.fromkeys(sources, measured),
         "lengths": {name: {"read": [[1, 2, 3, 4], [2, 4, 9, 30]], "kept": [[2, 4, 5, 15]]} for name in sources},
         "clusters": {"dedup.exact": {"clusters": 7, "dropped": 12, "sampled": 1.0, "sizes": [[2, 2, 5, 10], [4, 7, 2, 9]]}},

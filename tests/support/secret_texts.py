@@ -38,17 +38,8 @@ def _scraps(seed: int) -> list[str]:
     values = ["".join(rng.choices(ALPHABETS[rng.choice([*ALPHABETS])], k=rng.choice(LENGTHS))) for _ in range(60)]
     framed = [FRAMES[rng.choice([*FRAMES])].format(value) for value in values]
     halves = [part for text in tokens for part in (text[: len(text) // 2], text[len(text) // 2 :])]
-    signs = [
-        *"=:'\"` .-_\n>~|/@]?,\\&;%<${(",
-        '", "',
-        "=>",
-        ":=",
-        '\\"',
-        "reset/password",
-        "Bearer ",
-        "next_token",
-        " value = ",
-    ]
+    words = ('", "', "=>", ":=", '\\"', "reset/password", "Bearer ", "next_token", " value = ")
+    signs = [*"=:'\"` .-_\n>~|/@]?,\\&;%<${(", *words]
     return [*tokens, *framed, *values, *halves, *(sign for sign in signs for _ in range(12)), "api_key", "EXAMPLE", "é"]
 
 

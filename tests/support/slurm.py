@@ -69,16 +69,17 @@ class Slurm:
         (self.folder / "key").write_bytes(os.urandom(1024))
         (self.folder / "key").chmod(0o600)
         places = [f"--{name}={self.folder}/munge.{name}" for name in ("pid-file", "log-file", "seed-file")]
-        self._start(
-            "munged", "--foreground", "--force", f"--key-file={self.folder}/key", f"--socket={self.folder}/munge", *places
-        )
+        places += [f"--key-file={self.folder}/key", f"--socket={self.folder}/munge"]
+        self._start("munged", "--foreground", "--force", *places)
         wait_until((self.folder / "munge").exists, "munge")
         self._start("slurmctld", "-D", "-c")
         for name in _NODES:
-            prepare = named(name, self.folder / "hosts")
-            self.machines.add(
-                ["slurmd", "-D", "-N", name], self.folder / f"node-{name}.log", prepare=prepare, env=self.environment
+            command, log, prepare = (
+                ["slurmd", "-D", "-N", name],
+                self.folder / f"{name}.log",
+                named(name, self.folder / "hosts"),
             )
+            self.machines.add(command, log, prepare=prepare, env=self.environment)
         wait_until(lambda: self.ask("sinfo", "-h", "-o", "%t").split() == ["idle"], "the nodes to be idle")
 
     def ask(self, *command: str, **options) -> str:

@@ -174,14 +174,10 @@ def sequences(name: str, first: int, count: int, length: int, vocab_size: int) -
 
 
 def _write_files(root: Root, names: tuple[str, ...]) -> FileEntry:
-    table = pa.table(
-        {
-            "hash": pa.array([source_hash(name) for name in names], pa.uint64()),
-            "source": pa.array(list(names), pa.string()),
-            "path": pa.array([source_path(name) for name in names], pa.string()),
-            "url": pa.array([f"file:///{source_path(name)}" for name in names], pa.string()),
-        }
-    )
+    paths = [source_path(name) for name in names]
+    hashes = pa.array([source_hash(name) for name in names], pa.uint64())
+    urls = [f"file:///{path}" for path in paths]
+    table = pa.table({"hash": hashes, "source": list(names), "path": paths, "url": urls})
     with root.open_output("files.parquet") as stream:
         pq.write_table(table, stream)
     checksum, size = file_checksum(root, "files.parquet")

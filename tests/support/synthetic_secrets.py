@@ -124,9 +124,6 @@ def drawn_value(rng: random.Random, alphabet: str, length: int) -> str:
     """A value of an alphabet that does not read like a name: 1 % to 3 % of those of 16 characters do."""
     while True:
         value = "".join(rng.choices(ALPHABETS[alphabet], k=length))
-        if (
-            best_evidence(value.encode()) >= 64 * 12
-            and has_entropy(value.encode(), 3500)
-            and not is_placeholder(value.encode())
-        ):
+        data = value.encode()
+        if best_evidence(data) >= 64 * 12 and has_entropy(data, 3500) and not is_placeholder(data):
             return value

@@ -10,7 +10,7 @@ import os
 import pickle
 import re
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -122,12 +122,9 @@ def run_to_decisions(mixture: Path, tasks: FreshTasks) -> list[Measured]:
     request = prepare(loaded)
     committed: dict[str, Record] = {}
     found: list[Measured] = []
-    while pending := _of_documents(compile_plan(request, committed.get).pending()):
+    kinds = (MapTask, ReduceTask, MergeTask, GatherTask)
+    while pending := [task for task in compile_plan(request, committed.get).pending() if isinstance(task, kinds)]:
         for task in pending:
             found.append(tasks.run(task, loaded.output))
             committed[task.fingerprint] = found[-1].record
     return found
-
-
-def _of_documents(tasks: Sequence[Task]) -> list[Task]:
-    return [task for task in tasks if isinstance(task, MapTask | ReduceTask | MergeTask | GatherTask)]

@@ -258,3 +258,15 @@ import signal; signal.pause()
         driver.kill()
         driver.wait()
     wait_until(lambda: not any(is_running(worker) for worker in workers), f"the end of workers {workers}")
+
+
+@pytest.mark.medium
+def test_local_engine_gives_up_attempts_that_run_or_wait_and_no_other(engine):
+    for number, attempt in enumerate(("running", "running too", "waiting", "kept")):
+        engine.submit(sample(number), attempt)
+        for worker in engine.worker_ids[number : number + 1]:
+            os.kill(worker, signal.SIGSTOP)  # it cannot finish
+    for attempt in ("waiting", "unheard of", "running", "running too"):
+        engine.cancel(attempt)
+    kept = _next(engine)
+    assert (kept.attempt, kept.failure, engine.next_attempt(0.1)) == ("kept", None, None)

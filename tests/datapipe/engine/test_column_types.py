@@ -138,6 +138,14 @@ JSON_VALUES = {
     "number and string": (["7", '"007"'], "string", ["7", "007"], ["mixed_types"]),
     "rounded": (["9007199254740993", "0.5"], "string", ["9007199254740993", "0.5"], ["mixed_types"]),
     "nothing": (["null", "null"], "string", [None, None], ["null_field"]),
+    "long numbers in lists": (["[1234567890123456]", "[0.5]"], "list<element: double>", [[1234567890123456.0], [0.5]], []),
+    "rounded in lists": (["[9007199254740993]", "[0.5]"], "string", ["[9007199254740993]", "[0.5]"], ["mixed_types"]),
+    "odd objects": (
+        ['{"a": {}, "b": 1, "c": true}', '{"a": null, "b": "x", "c": false}'],
+        "struct<a: string, b: string, c: bool>",
+        [("{}", "1", True), (None, "x", False)],
+        ["mixed_types"],
+    ),
 }
 
 

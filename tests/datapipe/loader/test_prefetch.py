@@ -10,6 +10,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
@@ -300,6 +301,7 @@ def test_clock_tells_waiting_from_computing_and_the_first_wait_from_both() -> No
         ([(1.0, 0.1)] * 9, 1.0, 2, "data-bound", ["1.0 batches/s", "10.0/s"]),
         ([(0.0, 1.0), (0.0, 1.0), (2.0, 1.0)], 0.5, 2, "data-bound", ["longest wait 2 s", "Raise prefetch"]),
         ([(0.5, 1.0)] * 9, 0.5, 0, "data-bound", ["prefetch=2"]),
+        ([(0.0005, 0.01)] * 9, 0.001, 2, "data-bound", ["0.50 ms"]),  # batches are ready
         ([(0.001, 1.0)] * 9, 0.5, 2, "compute-bound", ["0.10% of the time", "2.0 batches/s"]),
         ([(1.0, 1.0)], 0.5, 2, "unknown", []),
         ([], 0.5, 2, "unknown", []),
@@ -312,6 +314,14 @@ def test_diagnosis_and_its_reason(
     assert stats.diagnosis == diagnosis
     assert all(fact in stats.reason for fact in facts)
     assert f"{diagnosis}: {stats.reason}" in str(stats)
+
+
+@pytest.mark.parametrize(("wait_s", "is_advised"), [(1.0, True), (0.001, False)])
+def test_reason_where_workers_build_advises_more_of_them_and_tells_no_speed_of_theirs(wait_s: float, is_advised: bool) -> None:
+    stats = replace(clocked([(wait_s, 1.0)] * 9, build_s=0.0), num_workers=3, built=0, num_threads=0)
+    assert ("Raise num_workers" in stats.reason) is is_advised
+    assert "0.0 batches/s" not in stats.reason
+    assert "buffer " not in str(stats)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ import pytest
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
-from datapipe.loader.remote.protocol import Ticket, digest_of
+from datapipe.loader.remote.protocol import OpenRequest, Ticket, digest_of
 from datapipe.service import access as access_module
 from datapipe.service import watcher as watcher_module
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots, _Rate
@@ -227,6 +227,25 @@ def test_a_lineage_that_does_not_fit_is_refused(served_output: ServedOutput) -> 
             served_output.order(ticket, text, digest_of(text))
     with pytest.raises(SnapshotError):
         served_output.order(_ticket(served_output, snapshot="0" * 32), "", "")
+
+
+def test_an_opened_run_goes_on_from_a_state_by_the_arguments_or_by_its_own_history(served_output: ServedOutput) -> None:
+    local, state = str(served_output.root.local), None
+    for size, is_exact, expected in ((6, False, 0), (4, True, 5), (4, False, 5)):
+        order, step = served_output.open(
+            OpenRequest(output="web", global_batch_size=size, state=state, is_exact=is_exact, snapshot=None)
+        )
+        opened = served_output.describe(order, step, most_steps=5)
+        loader = Loader(local, global_batch_size=6 if is_exact else size)
+        if state is not None:
+            loader.load_state_dict(state)
+        assert (step, opened.state, opened.most_steps) == (expected, loader.state_dict(), 5)
+        assert opened.sources == loader.sources
+        loader.seek(5)
+        state = state or loader.state_dict()
+    other = OpenRequest(output="web", global_batch_size=4, state=state, seed=9)
+    with pytest.raises(SnapshotError):
+        served_output.open(other)
 
 
 def test_the_memory_of_a_batch_is_known_before_it_is_built(served_output: ServedOutput) -> None:

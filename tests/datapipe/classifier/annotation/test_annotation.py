@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import threading
@@ -14,12 +15,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from datapipe.classifier.annotation.answers import Questions
 from datapipe.classifier.annotation.asking import _MOST_BUSY, _MOST_FAILED
-from datapipe.classifier.annotation.counts import UnparsedError
+from datapipe.classifier.annotation.counts import Counts, UnparsedError
 from datapipe.classifier.annotation.endpoint import EndpointError, RefusedError, endpoint_of
-from datapipe.classifier.annotation.spending import LimitError, Prices
+from datapipe.classifier.annotation.progress import Progress
+from datapipe.classifier.annotation.spending import LimitError, Prices, Spending, Tokens
 from datapipe.errors import CorruptionError, UserError
 from tests.support.annotation_jobs import RUBRIC, FakeClock, annotated, by_length, files, job, rows
 from tests.support.chat_server import ChatServer, chat_server
@@ -386,3 +389,17 @@ def test_tokens_are_estimated_where_the_server_does_not_count(tmp_path, document
     sent = sum(len(request.message.encode()) for request in server.requests)
     assert sent / 4 <= tokens["prompt"] <= sent / 4 + 12 * 10
     assert tokens["completion"] == 12 * 6  # "Plain words.\nScore: 3"
+
+
+def test_progress_tells_rate_time_left_tokens_and_the_cost_to_come():
+    clock, counts, spending = FakeClock(), Counts(), Spending(Prices(prompt=1.0, completion=3.0), None, None)
+    counts.scores[2.0] = 20  # of an earlier command
+    progress = Progress(Console(file=io.StringIO()), clock, 100, counts, spending)
+    assert all(fact in progress.line() for fact in ("20 of 100", "0.0/s", "unknown")) and "cost" not in progress.line()
+    clock.time += 10
+    counts.scores[3.0] += 35
+    counts.unparsed["no_score"] += 5
+    counts.num_failed_attempts = 1
+    spending.end(Tokens(), Tokens(prompt=400_000, completion=200_000))
+    facts = ["60 of 100", "55 scored", "5 without", "4.0/s", "0:10 left", "600,000 tokens", "1.00 of about 2.00", "1 attempt"]
+    assert [fact for fact in facts if fact not in progress.line()] == []

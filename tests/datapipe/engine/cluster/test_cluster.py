@@ -287,3 +287,18 @@ def test_lack_is_what_no_single_node_has(reserved, expected):
     lack = lack_of(reserved, [CPUS, GPUS])
     assert (expected in lack) if expected else lack == ""
     assert "none of the cluster is alive" in lack_of(reserved, [])
+
+
+def test_nodes_that_get_no_tasks_are_told_each_with_its_reason(nodes):
+    assert nodes.why_none() == ""
+    nodes.shows("abc")
+    nodes.answers("a", "its disk is full: /tmp", "it does not see /out")
+    nodes.answers("c")
+    nodes.shows("abc", drained="c")
+    why = nodes.why_none().split(". ")
+    reasons = ("its disk is full: /tmp; it does not see /out", "it has not answered", "it was told to end")
+    assert [(line.split()[2][0], line.endswith(reason)) for line, reason in zip(why, reasons, strict=True)] == [
+        ("a", True),
+        ("b", True),
+        ("c", True),
+    ]

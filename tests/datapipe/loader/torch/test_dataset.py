@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ torch = late_import("torch")
 pytree = late_import("torch.utils._pytree")
 device_mesh = late_import("torch.distributed.device_mesh")
 torch_data = late_import("torch.utils.data")
+torch_worker = late_import("torch.utils.data._utils.worker")
 loader_torch = late_import("datapipe.loader.torch")
 stateful = late_import("torchdata.stateful_dataloader")
 
@@ -258,3 +260,33 @@ def test_samples_of_fields_that_are_not_of_rows_are_refused(output: Path, fields
         samples(output, fields=fields)
     with pytest.raises(UserError, match="takes batches"):
         loader_torch.dataloader(output, global_batch_size=4, samples=True)
+
+
+@pytest.fixture
+def enter_worker(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Makes this process look like a worker of a DataLoader, as torch itself does, and gives its dataset."""
+
+    def enter(output: Path, worker: int, num_workers: int, state: Any = None) -> Any:
+        monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", None)
+        dataset = dataset_of(output)
+        info = torch_worker.WorkerInfo(id=worker, num_workers=num_workers, seed=0, dataset=dataset)
+        monkeypatch.setattr("torch.utils.data._utils.worker._worker_info", info)
+        if state is not None:
+            dataset.load_state_dict(pickle.loads(pickle.dumps(state)))
+        return dataset
+
+    return enter
+
+
+@pytest.mark.parametrize("taken", range(3))
+def test_state_of_each_worker_goes_on_in_that_worker_alone(output: Path, enter_worker: Any, taken: int) -> None:
+    for worker in range(2):
+        dataset = enter_worker(output, worker, 2)
+        steps = [batch["step"] for batch in islice(iter(dataset), taken)]
+        state = dataset.state_dict()
+        assert steps == [worker, worker + 2][:taken] and state["step"] == worker + 2 * taken
+        again = enter_worker(output, worker, 2, state)
+        assert again.state_dict() == state
+        assert first_tokens(again) == first_tokens(islice(Loader(output, **OPTIONS), state["step"], None, 2))
+        with pytest.raises(SnapshotError, match=f"worker {worker} of 2"):
+            next(iter(enter_worker(output, worker, 3, state)))

@@ -136,6 +136,7 @@ def test_discover_content_fingerprint_follows_the_bytes_and_not_the_time(tree: P
         ("web", ["is a folder", "web/**"]),
         ("web/2024/01/", ["is a folder", "web/2024/01/**"]),
         ("web/[z-a].jsonl", ["is not a glob"]),
+        ("web/[q].jsonl", ["matches no file"]),
     ],
 )
 def test_discover_nothing_found_says_what_is_there(tree: Path, pattern: str, said: list[str]) -> None:

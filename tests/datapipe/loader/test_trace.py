@@ -68,8 +68,9 @@ def test_ranks_of_torchrun_share_the_global_batch(plain_output: Path, launched: 
 def test_arguments_win_over_the_environment(plain_output: Path, launched: Any) -> None:
     launched()
     expected = rows(plain_output, global_batch_size=8, rank=0, world_size=2)
-    launched(RANK=3, WORLD_SIZE=4)
-    assert rows(plain_output, global_batch_size=8, rank=0, world_size=2) == expected
+    for variables in ({PAIRS[-1][0]: 3, PAIRS[-1][1]: 4}, {"RANK": 3, "WORLD_SIZE": 4}):
+        launched(**variables)
+        assert rows(plain_output, global_batch_size=8, rank=0, world_size=2) == expected
     assert (
         len(rows(plain_output, global_batch_size=8, rank=3)) == len(rows(plain_output, global_batch_size=8, world_size=4)) == 2
     )

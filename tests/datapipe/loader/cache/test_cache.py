@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datapipe.errors import CorruptionError
+from datapipe.errors import CorruptionError, UserError
 from datapipe.loader.cache import download
 from datapipe.loader.cache import folder as cache_folder
 from datapipe.loader.cache.cache import ShardCache
@@ -225,6 +225,30 @@ def test_left_over_parts_are_deleted_and_held_ones_are_not(store: Store) -> None
         cache.expect([0])
         wait_for(cache, 0)
         assert held.exists() and foreign.exists() and not left.exists()
+
+
+@pytest.mark.medium
+def test_shard_that_another_process_fetches_is_left_to_it_until_it_ends(store: Store) -> None:
+    store.cached.mkdir()
+    with store.cache() as cache:
+        cache.expect([0])
+        wait_for(cache, 0)
+        path = cache.path_of(0)
+    assert path is not None
+    path.unlink()
+    with open(path.with_suffix(".part"), "wb") as stream, store.cache() as cache:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        cache.expect([0, 1])
+        wait_for(cache, 1)
+        assert cache.path_of(0) is None and cache.counts().failures == 0
+        fcntl.flock(stream, fcntl.LOCK_UN)
+        wait_for(cache, 0)
+
+
+@pytest.mark.parametrize("options", [{"budget_bytes": 0}, {"num_threads": 0}])
+def test_cache_of_nothing_is_refused(store: Store, options: dict[str, int]) -> None:
+    with pytest.raises(UserError), store.cache(**options):
+        pass
 
 
 @pytest.mark.medium

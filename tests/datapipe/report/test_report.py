@@ -26,12 +26,12 @@ from datapipe.engine.run import planned
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.steps import lay_out
-from datapipe.plan.work import MapTask, Record
-from datapipe.report.funnel import print_funnel
-from datapipe.report.inspecting.clusters import print_clusters
+from datapipe.plan.weighting import BYTES_PER_TOKEN
+from datapipe.plan.work import MapTask, Record, TrainTask
+from datapipe.report.funnel import print_funnel, print_training
 from datapipe.report.layout import NO_BREAK, print_text, wrapped
 from datapipe.report.plan_view import plan_view
-from datapipe.report.progress import Progress
+from datapipe.report.progress import Progress, at_work
 from datapipe.report.screen import print_screen, print_warnings, snapshot_news
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.shards.snapshots import publications
@@ -150,6 +150,34 @@ def test_screen_of_fifty_sources_is_short_and_its_sums_are_whole(width: int) -> 
     assert stream.getvalue().count("warning: few of") == 50
 
 
+@pytest.mark.parametrize(
+    ("read", "kept", "share"),
+    [(0, 0, "0%"), (10_000, 9_999, ">99%"), (10_000, 10_000, "100%"), (10_000, 3, "<0.1%"), (200, 19, "9.5%"), (3, 1, "33%")],
+)
+def test_screen_rounds_a_share_to_all_or_nothing_only_where_it_is(read: int, kept: int, share: str) -> None:
+    sources = {"web": _entry(read, kept, 0), "docs": _entry(1, 1, 0)}
+    [row] = [line for line in _printed(_report(sources, _entry(read + 1, kept + 1, 0)), 80).splitlines() if line[:3] == "web"]
+    assert row.split()[3] == share
+
+
+@pytest.mark.parametrize(("num_stages", "last"), [(3, "stage-2 8"), (4, "stage-3 7"), (5, "2 other stages 13")])
+def test_screen_names_the_stages_that_dropped_most_and_counts_the_others(num_stages: int, last: str) -> None:
+    entry = _entry(100, 50, 7)
+    entry["documents"]["dropped"] = {f"stage-{number}:rule": 10 - number for number in range(num_stages)}
+    screen = " ".join(_printed(_report({"web": entry}, entry), 80).split())
+    assert f"dropped: stage-0 10, stage-1 9, stage-2 8{'' if num_stages == 3 else f', {last}'} " in screen
+
+
+def test_screen_tells_the_thresholds_of_kept_shares_and_what_other_snapshots_gave() -> None:
+    entry, cut = _entry(10, 5, 7), {"threshold": 0.72349, "share": 0.1, "of": "documents", "from": None}
+    thresholds = {"web": {"filter.classifier": cut, "again": {**cut, "threshold": None, "from": "runs/old"}}}
+    taken = {f"old-{number:02}": {"tokens": 1000 + number} for number in range(12)}
+    screen = " ".join(_printed(_report({"web": entry}, entry, thresholds=thresholds, taken=taken), 100).split())
+    assert "web: filter.classifier keeps 0.1 of the documents: scores from 0.7235 on" in screen
+    assert "web: again keeps 0.1 of the documents: nothing is left to keep, as in runs/old" in screen
+    assert "rows of other snapshots: old-00 1,000 tokens," in screen and "old-09 1,009 tokens, 2 more" in screen
+
+
 @pytest.mark.parametrize("output", ["out dir #1 50% é", "it's", 'say "so"', "a;b&c", "runs/trial", "s3://***@bucket/a b?x=1"])
 def test_screen_commands_name_the_output_for_a_shell_and_for_python(output: str) -> None:
     report = _two()
@@ -211,6 +239,39 @@ def test_funnel_groups_reasons_by_stage_and_hides_rows_of_zeros() -> None:
     assert "quarantined" in "".join(_funnel(report, 200))
 
 
+def _fertility(num_bytes: int, **more: Any) -> dict[str, Any]:
+    return {"documents": 3, "bytes": num_bytes, "tokens": 40, "bytes_per_token": 4.25, "tokens_per_word": None, **more}
+
+
+@dataclass
+class _Trained:
+    tokenizer: dict[str, Any] | None
+    read_bytes: int = 3_000_000
+    read_s: float = 2.0
+    sample_bytes: int = 1_000_000
+    train_s: float = 4.0
+    rejected: int = 2
+    unreadable_files: tuple[()] = ()
+
+
+def _trained(tokenizer: dict[str, Any] | None) -> str:
+    stream = io.StringIO()
+    print_training(_Trained(tokenizer), Console(file=stream, width=100))
+    return stream.getvalue()
+
+
+def test_training_tells_its_rates_and_what_tokens_are_of_the_languages_with_most_text() -> None:
+    assert all(
+        told in _trained(None) for told in ("1.5 MB/s", "0.2 MB/s", "2 documents could not be read", "too few documents")
+    )
+    languages = {f"l{number:02}": _fertility(1000 + number) for number in range(15)}
+    source = _fertility(90, languages=languages, unknown_tokens=7)
+    told = _trained({"vocab_size": 600, "sources": {"web": source}, "total": _fertility(90), "unused": None})
+    assert re.findall(r"\bl\d\d\b", told) == [f"l{number:02}" for number in range(14, 2, -1)]
+    assert "3 more languages" in told and "does not know: web 7" in told
+    assert "never occur" not in told
+
+
 def _committed(number: int) -> Record:
     metrics = TaskMetrics(document_counts=DocumentCounts(read=10, read_bytes=1000, kept=7))
     return Record(step="web/read", fingerprint=str(number), outputs={}, metrics=metrics)
@@ -245,15 +306,43 @@ def test_progress_is_drawn_on_a_terminal_and_is_a_line_in_a_log_when_a_step_ends
     assert line.startswith("web: read  2/2") and line.endswith("14 kept")
 
 
-def _shown(folder: Path, stages: str, *sources: str) -> list[str]:
+def test_workers_that_start_are_counted_and_those_between_two_pieces_of_work_are_not() -> None:
+    starting, fresh = (Message(attempt="a", task="web/read", silent_s=silent_s) for silent_s in (1.5, 0.1))
+    resting = Message(attempt="b", task="web/read", activity=Activity(), silent_s=9.0)
+    assert at_work([starting, resting, fresh]) == ["workers: 1 starting"]
+    assert at_work([resting]) == at_work([]) == []
+
+
+@pytest.mark.parametrize(
+    ("width", "shown"),
+    [
+        (90, "train the tokenizer: 0:00, counting words, 64 MB of 256 MB, about 225 s left"),
+        (70, "train the tokenizer: 0:00, counting words, about 225 s left"),
+        (50, "train the tokenizer: 0:00, about 225 s left"),
+    ],
+)
+def test_progress_of_training_keeps_the_time_left_on_a_small_terminal(width: int, shown: str) -> None:
+    task = TrainTask(step="tokenizer/train", fingerprint="t", seed=0, vocab_size=300, eos="</s>")
+    step = Step(id="tokenizer/train", kind="train", label="train the tokenizer", tasks=(task,))
+    activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")
+    stream = io.StringIO()
+    with Progress(Console(file=stream, force_terminal=True, width=width)) as progress:
+        progress.planned(Plan(pipeline=lay_out({"web": []}), steps=[step]))
+        progress.tick([Message(attempt="a", task=task.label, activity=activity, silent_s=0.1)])
+    assert shown in re.sub(r"0:\d\d", "0:00", stream.getvalue())
+
+
+def _shown(folder: Path, stages: str, *sources: str, tail: str = runs.TAIL) -> list[str]:
     """The lines of the plan of a mixture, without the lines of its tree."""
     listed = ""
     for source in sources or ("web: {}",):
         name, _, options = source.partition(": ")
         rows = [{**row, "score": number} for number, row in enumerate(corpora.documents(1, 10))]
         corpora.write_jsonl(folder / f"{name}.jsonl", rows)
-        listed += f"  {name}: {{path: {folder}/{name}.jsonl, {options[1:]}\n"
-    mixture = load_mixture(runs.write_mixture(folder, listed, f"stages: {stages}"))
+        listed += (
+            f"  {name}: {options}\n" if "snapshot" in options else f"  {name}: {{path: {folder}/{name}.jsonl, {options[1:]}\n"
+        )
+    mixture = load_mixture(runs.write_mixture(folder, listed, f"stages: {stages}", tail))
     stream = io.StringIO()
     Console(file=stream, width=200).print(plan_view(mixture, *planned(mixture)))
     return [line.strip(" │├─└") for line in stream.getvalue().splitlines()]
@@ -276,6 +365,25 @@ def test_plan_view_shows_strata_and_what_a_stage_that_is_a_function_costs(tmp_pa
 
 
 @pytest.mark.medium
+def test_plan_view_draws_rows_of_a_snapshot_and_weighs_files_by_their_bytes(plain: Path, tmp_path: Path) -> None:
+    tail = "pack: {sequence_length: 64}\nmixture: {weighting: temperature, temperature: 1, tokens: TOKENS}\n"
+    old = f"old: {{snapshot: {plain}/out, max_epochs: 2}}"
+    lines = _shown(tmp_path, "[]", old, "web: {}", tail=tail.replace("TOKENS", "60000"))
+    [taken] = [line for line in lines if "of a snapshot" in line]
+    _, weight, *_, tokens, drawn, epochs, most = taken.replace("│", " ").split()
+    of_files = (tmp_path / "web.jsonl").stat().st_size / BYTES_PER_TOKEN
+    unique = int(tokens.replace(",", ""))
+    assert float(weight.rstrip("%")) == pytest.approx(100 * unique / (unique + of_files), abs=0.1)
+    assert float(epochs) == pytest.approx(int(drawn.replace(",", "")) / unique, abs=0.01)
+    assert most == "2"
+    assert any("the bytes of the input files" in line for line in lines)
+
+
+def test_plan_view_of_documents_has_no_mixture(tmp_path: Path) -> None:
+    assert not any("tokens to draw" in line for line in _shown(tmp_path, "[]", tail="tokenizer: none"))
+
+
+@pytest.mark.medium
 def test_list_of_snapshots_names_what_changed_also_after_going_back(tmp_path: Path) -> None:
     first, second = "[filter.length: {min_chars: 2}]", "[normalize.unicode, filter.length: {min_chars: 2, max_chars: 90000}]"
     for stages, names in ((first, "a"), (second, "ab"), (first, "a")):
@@ -293,75 +401,3 @@ def test_list_of_snapshots_names_what_changed_also_after_going_back(tmp_path: Pa
     assert told.index("filter.length.max_chars none → 90000") < told.index("filter.length.max_chars 90000 → none")
     assert told.index("files of web: 1 added") < told.index("files of web: 1 removed")
     assert told.count("published again") == 1
-
-
-_SHARED = " ".join(f"word{number}" for number in range(40))
-
-
-@dataclass
-class _Document:
-    text: str | None
-    label: str = "a.jsonl:7"
-    source: str = "web"
-
-
-@dataclass
-class _Member:
-    document: _Document
-    similarity: float | None = 0.75
-
-
-@dataclass
-class _Cluster:
-    survivor: _Document
-    members: list[_Member]
-    dropped: int = 1
-    stage: str = "dedup.minhash"
-    dropped_later_by: str = ""
-    similarity: tuple[float, float] | None = (0.75, 0.75)
-    shingles: tuple = (5, "word")
-    no_text: str = "an index holds no texts"
-
-
-def _clusters(*clusters: _Cluster, width: int = 160, terminal: bool = False, full: bool = False) -> str:
-    stream = io.StringIO()
-    color = "truecolor" if terminal else None
-    print_clusters(clusters, Console(file=stream, width=width, force_terminal=terminal, color_system=color), full)
-    return stream.getvalue()
-
-
-def _cluster_of(survivor: str | None, *dropped: str | None, **fields) -> _Cluster:
-    return _Cluster(_Document(survivor), [_Member(_Document(text, "b.jsonl")) for text in dropped], **fields)
-
-
-_CATS = _cluster_of(f"{_SHARED} cats {_SHARED}", f"{_SHARED} dogs {_SHARED}")
-
-
-def test_clusters_in_a_log_stand_below_each_other_with_marks():
-    printed = _clusters(_CATS)
-    lines = printed.splitlines()
-    assert any(line.strip().startswith("stays") and "word39 [-cats-] word0" in line for line in lines)
-    assert any(line.strip().startswith("dropped") and "word39 {+dogs+} word0" in line for line in lines)
-    assert "only in the surviving text 1 of 81 words, only in the dropped text 1 of 81 words" in printed
-    assert "\x1b" not in printed
-
-
-@pytest.mark.parametrize(("width", "together"), [(160, True), (80, False)])
-def test_clusters_on_a_terminal_stand_side_by_side_where_it_is_wide_enough(width: int, together: bool):
-    lines = _clusters(_CATS, width=width, terminal=True).splitlines()
-    assert any("cats" in line and "dogs" in line for line in lines) is together
-    assert any("[-" in line for line in lines) is not together
-
-
-def test_clusters_report_hidden_documents_and_a_survivor_that_was_dropped_later():
-    printed = _clusters(
-        _cluster_of("a b", "a c", dropped=1001, similarity=(0.72, 0.9), dropped_later_by="dedup.lines:too_much_removed")
-    )
-    assert "1,001 documents dropped in favour of one, measured 0.72 to 0.9" in printed
-    assert "and 1,000 more documents (--members shows them)" in printed
-    assert "dropped by a later stage: dedup.lines:too_much_removed" in printed
-    parts = [f"number {number} {'x' * number} {_SHARED}" for number in range(5)]
-    many = _clusters(_cluster_of(" ".join(parts), " ".join(part.replace("number", "count") for part in parts)))
-    assert "and 3 shorter passages that differ" in many
-    whole = _clusters(_cluster_of(" ".join(parts), " ".join(part.replace("number", "count") for part in parts)), full=True)
-    assert whole.count("{+count+}") == 5

@@ -11,6 +11,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from datapipe.card import hub as uploads
+from datapipe.card.hub import HubTarget, hub_target, staged
+from datapipe.errors import UserError
+from datapipe.storage import Root
 from tests.support import cli_processes, corpora, runs
 from tests.support.fake_hub import REPOSITORY, FakeHub, fake_hub
 from tests.support.finished import finish
@@ -121,3 +125,36 @@ def test_what_the_hub_refuses_is_told_without_the_token(hub: FakeHub, output: Pa
     assert other not in told
     assert "Set HF_TOKEN" in _export(hub, output, *EXPORT, status=2, HF_TOKEN="")
     assert "requires --format parquet, jsonl or arrow" in _export(hub, output, "--format", "mds", "--to", URL, status=2)
+
+
+@pytest.mark.parametrize("url", ["hf://datasets/name", "hf://models/a/b", "s3://bucket/a", "hf://datasets/../b", f"{URL}/data"])
+def test_a_url_of_no_data_set_is_refused(url: str) -> None:
+    with pytest.raises(UserError):
+        hub_target(url)
+
+
+def test_an_export_that_is_not_uploaded_is_kept_for_the_same_command_and_written_anew_for_another(tmp_path: Path) -> None:
+    written: list[int] = []
+    root, target = Root(str(tmp_path / "out")), HubTarget(name="me/data")
+    for number, request in enumerate([{"text": True}, {"text": True}, {"text": False}]):
+
+        def write(folder: Root, number: int = number) -> None:
+            written.append(number)
+            folder.write_atomic("data/a.parquet", str(number).encode())
+
+        with pytest.raises(KeyboardInterrupt), staged(root, target, request, write):
+            raise KeyboardInterrupt
+    assert written == [0, 2]
+    with staged(root, target, {"text": False}, write) as folder:
+        assert (folder / "data/a.parquet").read_bytes() == b"2"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_of_one_commit_are_few_and_small_and_none_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(uploads, "MOST_FILES", 3)
+    monkeypatch.setattr(uploads, "MOST_BYTES", 100)
+    sizes = [10, 10, 10, 10, 95, 300, 1, 1]
+    for number, num_bytes in enumerate(sizes):
+        (tmp_path / str(number)).write_bytes(bytes(num_bytes))
+    batches = list(uploads._batches(tmp_path, [str(number) for number in range(len(sizes))]))
+    assert batches == [["0", "1", "2"], ["3"], ["4"], ["5"], ["6", "7"]]

@@ -119,6 +119,7 @@ def test_reasons_of_tasks_that_were_planned_and_not_committed(mixture: Path) -> 
 
 
 _REPETITION = "filter.gopher_repetition"
+_NAMES = ["normalize.unicode", "filter.length", _REPETITION, "dedup.exact"]
 _BEFORE = ["normalize.unicode", {"filter.length": {"min_chars": 20}}, _REPETITION, "dedup.exact"]
 
 
@@ -140,6 +141,8 @@ _BEFORE = ["normalize.unicode", {"filter.length": {"min_chars": 20}}, _REPETITIO
             [_BEFORE[0], {"filter.length": {"min_chars": 20, "unknown_option": 1}}, *_BEFORE[2:]],
             ["filter.length.unknown_option not given → 1"],
         ),
+        ([*_BEFORE, {"dedup.exact": 1, "of": 2}], [f"left out {name}" for name in _NAMES]),
+        ([*_BEFORE, {"mine:Long": {"of": "x" * 500}}], [f"added mine:Long {{of: {'x' * 76}…}}"]),
     ],
 )
 def test_changes_of_stages_are_told_by_their_names_in_the_run(now: list[object], lines: list[str]) -> None:

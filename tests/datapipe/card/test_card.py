@@ -20,6 +20,7 @@ from markdown_it import MarkdownIt
 from datapipe.card.card import card_files
 from datapipe.card.data_files import DataFiles
 from datapipe.card.escaping import MOST_CHARS, code, link, plain, prose, shown
+from datapipe.card.front_matter import size_category
 from datapipe.card.write import is_unedited, signed, write_card
 from datapipe.shards.manifest import DocumentsSnapshot, DocumentsSource, Manifest, read_manifest, snapshot_folder
 from datapipe.storage import Root
@@ -257,3 +258,11 @@ def test_long_text_is_cut_and_credentials_are_masked() -> None:
     assert "SECRET" not in code("s3://KEY:SECRETSECRET@bucket/a")
     assert link("https://example.org/a?b=c") == "<https://example.org/a?b=c>"
     assert shown(1234567) == "1,234,567"
+
+
+@pytest.mark.parametrize(
+    ("rows", "category"),
+    [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (99_999, "10K<n<100K"), (10**9, "1B<n<10B"), (10**12, "n>1T")],
+)
+def test_the_size_on_the_hub_holds_the_rows(rows: int, category: str) -> None:
+    assert size_category(rows) == category

@@ -242,6 +242,7 @@ _MISTAKE = "name: m\noutput: out\nsources:\n  web:\n    path: data/*.jsonl\n"
         (["run", "missing.yaml"], "missing.yaml"),
         (["run", "folder"], "folder"),
         (["plan", "none.yaml", "--set", "stages=[own_needy:X]"], "own_needy:X"),
+        (["plan", "m.yaml/below.yaml"], "cannot be read"),
         (["run", "m.yaml"], "m.yaml:6: sources.web.wieght: unknown key. Did you mean 'weight'?"),
         (["run", "none.yaml"], "none.yaml:5: sources.web.path"),
         (["run", "none.yaml", "--engine", "spark"], "expected local or ray"),

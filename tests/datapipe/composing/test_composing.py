@@ -355,3 +355,10 @@ def test_shards_go_between_a_disk_and_stores(tmp_path: Path) -> None:
             copy_shards(Root(url), taken_shards(taken(there), 16, 17), "staging")
             found = {path: Root(url).read_bytes(path) for path, _ in Root(url).list_files("")}
             assert found == wanted
+
+
+def test_a_long_copy_tells_how_far_it_is(tmp_path: Path) -> None:
+    there, told = Root(str(make_snapshot(tmp_path / "a", {"web": 20}))), list[str]()
+    shards = taken_shards(taken(there), 16, seed=17)
+    copy_shards(Root(str(tmp_path / "b")), shards, "staging", told.append, iter(range(0, 6000, 60)).__next__)
+    assert [f"{number} of {len(shards)}" in line for number, line in enumerate(told)] == [True] * len(shards)

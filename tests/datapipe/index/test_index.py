@@ -261,3 +261,10 @@ def test_index_is_read_in_no_thread_that_may_outlive_the_reading(tmp_path: Path)
     program = f"{opened}; before = {threads}; open_index(sys.argv[1]); print(len({threads} - before))"
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
+
+
+def test_index_without_one_of_its_files_is_damaged(tmp_path: Path):
+    _write_version(Root(str(tmp_path)), 2)
+    (tmp_path / "index/files.parquet").unlink()
+    with pytest.raises(CorruptionError, match=r"files\.parquet"):
+        open_index(str(tmp_path))

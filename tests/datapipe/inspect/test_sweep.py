@@ -183,3 +183,18 @@ def test_distributions_do_not_depend_on_splits(tmp_path: Path) -> None:
     _write_lengths(tmp_path)
 
     assert _distributions(tmp_path, "4KiB") == _distributions(tmp_path, "1MiB")
+
+
+@pytest.mark.parametrize(
+    ("threshold", "source", "told"),
+    [
+        ("filter.length", "", "filter.length.OPTION"),
+        ("dedup.exact.keep", "", "is no filter"),
+        ("filter.length.min_words", "wbe", "Did you mean 'web'"),
+        ("filter.lenth.min_words", "", "Did you mean 'filter.length'"),
+        ("filter.length.min_word", "web", "Did you mean 'min_words'"),
+    ],
+)
+def test_sweep_of_no_threshold_says_what_there_is(tagged, threshold, source, told):
+    with pytest.raises(UserError, match=told):
+        sweep(tagged, threshold, source=source)

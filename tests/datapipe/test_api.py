@@ -192,3 +192,11 @@ def test_program_runs_once_and_needs_a_guard_where_it_holds_its_own_stage(web: P
         return
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.split() == ["runs", read_snapshot(Root(str(web / "out"))).fingerprint]
+
+
+def test_result_on_the_screen_of_a_notebook_has_no_credentials() -> None:
+    report = {"total": {"documents": {"kept": 7}, "tokens": 99}}
+    output = "s3://KEY:SECRETSECRET@bucket/a"
+    shown = repr(datapipe.RunResult(name="m", output=output, fingerprint="f", outputs={64: output}, report=report))
+    assert "SECRET" not in shown
+    assert "documents=7" in shown and "tokens=99" in shown

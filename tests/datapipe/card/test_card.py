@@ -266,3 +266,8 @@ def test_long_text_is_cut_and_credentials_are_masked() -> None:
 )
 def test_the_size_on_the_hub_holds_the_rows(rows: int, category: str) -> None:
     assert size_category(rows) == category
+
+
+def test_a_stage_that_removed_more_than_expected_is_a_known_limit() -> None:
+    excess = {"stage": "filter.length", "source": "web", "dropped": 40, "read": 100, "allowed": 0.25}
+    assert "`filter.length` removed 40 of 100 documents of `web`, more than the 25.00%" in _limits(excesses=[excess])

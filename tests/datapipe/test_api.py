@@ -20,6 +20,7 @@ import pytest
 
 import datapipe
 import datapipe.engine.run  # `datapipe.run` must stay the function
+from datapipe.api import engine_factory
 from datapipe.loader import Loader
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
@@ -200,3 +201,9 @@ def test_result_on_the_screen_of_a_notebook_has_no_credentials() -> None:
     shown = repr(datapipe.RunResult(name="m", output=output, fingerprint="f", outputs={64: output}, report=report))
     assert "SECRET" not in shown
     assert "documents=7" in shown and "tokens=99" in shown
+
+
+@pytest.mark.parametrize("options", [{"engine": "spark"}, {"address": "host:1"}, {"workers": 0}])
+def test_engine_options_that_do_not_go_together_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(datapipe.UserError):
+        engine_factory(**{"engine": "local", "workers": None, "address": None, **options})

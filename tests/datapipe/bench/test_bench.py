@@ -15,7 +15,7 @@ import pytest
 from datapipe.bench.bench import bench
 from datapipe.bench.loader import DEPTHS, bench_loader, forecast
 from datapipe.bench.one_core import one_core
-from datapipe.bench.rows import Row, medians
+from datapipe.bench.rows import Row, advice, medians
 from datapipe.bench.sample import choose_sample
 from datapipe.bench.simulate import simulate_waits
 from datapipe.config import load_mixture
@@ -241,3 +241,9 @@ def test_bench_of_finite_data_stops_at_its_end(tmp_path: Path) -> None:
     assert (found.stats.steps, len(found.build_s)) == (5, 5)
     with pytest.raises(UserError, match="fewer sequences than a global batch"):
         bench_loader(lambda: Loader(output, batch_size=64), step_s=0.0, steps=9)
+
+
+def test_advice_goes_by_the_compression_of_files_and_by_whose_stage_it_is():
+    assert advice(_row("read", "read", 1), ["", "gzip"]) != advice(_row("read", "read", 1), [""])
+    own = advice(_row("mine", "stage", 1, "my_module:Slow"), [])
+    assert "NumPy" in own and own != advice(_row("filter.length", "stage", 1, "filter.length"), [])

@@ -243,6 +243,10 @@ def test_bench_of_finite_data_stops_at_its_end(tmp_path: Path) -> None:
         bench_loader(lambda: Loader(output, batch_size=64), step_s=0.0, steps=9)
 
 
+def _row(name: str, kind: str, seconds: float, uses: str = "") -> Row:
+    return Row(name=name, kind=kind, uses=uses, seconds=seconds, bytes=1 << 20)
+
+
 def test_advice_goes_by_the_compression_of_files_and_by_whose_stage_it_is():
     assert advice(_row("read", "read", 1), ["", "gzip"]) != advice(_row("read", "read", 1), [""])
     own = advice(_row("mine", "stage", 1, "my_module:Slow"), [])

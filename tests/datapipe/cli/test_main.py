@@ -9,7 +9,6 @@ import shlex
 import shutil
 import sys
 import tomllib
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -321,7 +320,3 @@ def test_cli_run_whose_reader_ends_says_how_to_go_on_and_the_same_command_does(t
     assert errors.startswith("datapipe: stopped: the program that read what it prints has ended")
     assert len(errors.splitlines()) == 1
     assert datapipe(arguments).returncode == 0
-
-
-def test_cli_version_is_that_of_the_project():
-    assert _printed("--version") == f"datapipe {version('datapipe')}\n"

@@ -9,24 +9,16 @@ import pytest
 TESTS = Path(__file__).resolve().parent
 
 OF_A_WHOLE_PACKAGE = {
-    "checkpoint",
-    "cuts",
-    "damage",
-    "dedup_hostile",
     "determinism",
     "failures",
     "global_stages",
     "hostile_input",
-    "imports",
     "kernel_table",
     "kill",
     "object_store",
-    "quality",
     "secrets",
     "task_memory",
-    "full_buckets",
     "full_disk",
-    "unreachable",
 }
 """Subjects of test files about several modules of a package at once, mostly about whole runs."""
 

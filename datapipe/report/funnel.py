@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from rich.console import Console, RenderableType
@@ -59,7 +59,7 @@ def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
     such a count.
     """
     names = [*map(harmless, report["sources"]), *(["total"] if len(report["sources"]) > 1 else [])]
-    rows = _rows(report)
+    rows = [replace(row, label=harmless(row.label)) for row in _rows(report)]  # measured as they are shown
     room = width - 2 * _BETWEEN_COLUMNS - 1
     cell_widths = [max(len(row.cells[column]) for row in rows) for column in range(len(names))]
     widths = [max(cells, min(len(name), room // 2)) for cells, name in zip(cell_widths, names)]
@@ -114,7 +114,7 @@ def _rows(report: Mapping[str, Any]) -> list[_Row]:
             for length in report["total"]["packing"]
             for row in _packing_rows(int(length), [column["packing"].get(length) for column in columns])
         ),
-        *(_Row(label=harmless(name), cells=[_count(column["counts"].get(name, 0)) for column in columns]) for name in events),
+        *(_Row(label=name, cells=[_count(column["counts"].get(name, 0)) for column in columns]) for name in events),
     ]
 
 
@@ -132,11 +132,11 @@ def _dropped_rows(stage: str, reasons: Mapping[str, int], columns: Sequence[Mapp
     drops = [column["documents"]["dropped"] for column in columns]
     if len(reasons) > 1:
         sums = [sum(each.get(reason, 0) for reason in reasons) for each in drops]
-        yield _Row(label=harmless(f"  {stage}"), cells=list(map(_minus, sums)))
+        yield _Row(label=f"  {stage}", cells=list(map(_minus, sums)))
     for reason in reasons:
         label = f"    {reason.rpartition(':')[2]}" if len(reasons) > 1 else f"  {reason}"
         style = "dim" if len(reasons) > 1 else ""
-        yield _Row(label=harmless(label), cells=[_minus(each.get(reason, 0)) for each in drops], style=style)
+        yield _Row(label=label, cells=[_minus(each.get(reason, 0)) for each in drops], style=style)
 
 
 def _quarantined_row(columns: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
@@ -145,7 +145,7 @@ def _quarantined_row(columns: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
         yield _Row(label="  quarantined", cells=list(map(_minus, counts)))
     reasons = [column["documents"].get("quarantine_reasons", {}) for column in columns]  # earlier reports lack them
     for reason in reasons[-1]:
-        yield _Row(label=harmless(f"    {reason}"), cells=[_minus(each.get(reason, 0)) for each in reasons], style="dim")
+        yield _Row(label=f"    {reason}", cells=[_minus(each.get(reason, 0)) for each in reasons], style="dim")
 
 
 def _in_stage_order(names: Iterable[str], report: Mapping[str, Any]) -> list[str]:

@@ -232,15 +232,15 @@ class InFreshProcesses(runs.InProcess):
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
-    """Eight times the documents; what a task may hold is about its split, its bucket or its sample."""
+    """Four times the documents; what a task may hold is about its split, its bucket or its sample."""
     small, large = dict[str, int](), dict[str, int]()
     with fresh_tasks() as processes:
-        for num_docs, peaks in ((3_000, small), (24_000, large)):
+        for num_docs, peaks in ((12_000, small), (48_000, large)):
             folder = tmp_path / str(num_docs)
             corpus = scale_corpus.write(folder / "corpus", num_docs, docs_per_file=3_000)
             execution = {"split_bytes": "1MiB", "bucket_bytes": "1MiB"}
-            mixture = scale_corpus.write_mixture(folder, corpus, "dedup.exact", {}, execution)
-            for overrides in ((), ("tokenizer=none", "documents.target_bytes=1MiB")):
+            for stage, overrides in (("dedup.exact", ("shards.target_bytes=1MiB",)), ("dedup.lines", ("tokenizer=none", "documents.target_bytes=1MiB"))):
+                mixture = scale_corpus.write_mixture(folder, corpus, stage, {}, execution)
                 make = partial(InFreshProcesses, processes=processes, peaks=peaks)
                 runs.run_mixture(mixture, overrides=overrides, make_engine=make)
     assert set(large) == set(KINDS) - {"merge", "rank", "narrow"}  # tests/datapipe/tasks has these

@@ -163,24 +163,24 @@ def rated_mixture(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_train_of_a_mixture_gives_the_same_bytes_with_any_number_of_workers(mixture, tmp_path):
+def test_train_of_a_mixture_gives_the_same_bytes_with_any_number_of_workers(rated_mixture, tmp_path):
     for workers in ("1", "2"):
-        sources = [str(mixture), "--positive", "books", "--set", "bits=12", "--workers", workers]
+        sources = [str(rated_mixture), "--positive", "books", "--set", "bits=12", "--workers", workers]
         card = _train(*sources, output=tmp_path / f"{workers}.model")
         assert card["figures"]["auc"][0] > 0.95
         assert card["data"]["read"] == 240
     assert (tmp_path / "1.model").read_bytes() == (tmp_path / "2.model").read_bytes()
     cards = [json.loads((tmp_path / f"{workers}.model.card.json").read_text()) for workers in "12"]
     assert cards[0] | {"model": ""} == cards[1] | {"model": ""}
-    of_column = [str(mixture), "--label", "rating", "--number", "--replace"]
+    of_column = [str(rated_mixture), "--label", "rating", "--number", "--replace"]
     assert _train(*of_column, output=tmp_path / "1.model")["figures"]["spearman"][0] > 0.7
 
 
 @pytest.mark.slow
 @pytest.mark.ray
-def test_train_on_ray_gives_the_bytes_of_local_workers(mixture, tmp_path):
+def test_train_on_ray_gives_the_bytes_of_local_workers(rated_mixture, tmp_path):
     for engine in ("local", "ray"):
-        _train(str(mixture), "--positive", "books", "--engine", engine, "--workers", "2", output=tmp_path / engine)
+        _train(str(rated_mixture), "--positive", "books", "--engine", engine, "--workers", "2", output=tmp_path / engine)
     assert (tmp_path / "local").read_bytes() == (tmp_path / "ray").read_bytes()
 
 

@@ -109,7 +109,8 @@ def test_kill_of_single_workers_costs_their_tasks_alone(tmp_path, mixture, undis
     "names", [["SIGINT"], ["SIGINT", "SIGINT"], ["SIGTERM"], ["SIGTERM", "SIGINT"], ["SIGHUP"]], ids="+".join
 )
 def test_signals_that_end_a_run_stop_its_workers_and_say_how_to_go_on(tmp_path, mixture, undisturbed, names):
-    driver = start(["run", str(mixture), "--workers", "2"])
+    heeding = {"preexec_fn": lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)}  # also where these tests run by nohup
+    driver = start(["run", str(mixture), "--workers", "2"], **heeding)
     wait_until(lambda: children(driver.pid) or driver.poll() is not None, "a worker")
     workers = children(driver.pid)
     for name in names:

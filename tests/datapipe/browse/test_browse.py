@@ -94,18 +94,14 @@ def test_a_search_stops_at_its_limit_tells_how_far_it_is_and_can_be_closed(
             finished.get("search", **wrong)
 
 
-def _unlike(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The documents that were not kept, and some of the others, which are alike."""
-    return [row for number, row in enumerate(rows) if row["fate"] != "kept" or number % 3 == 0]
-
-
 def answers(finished: Browsed) -> Iterator[dict[str, Any]]:
     """Of all endpoints about the documents of source web, with parts joined as a reader sees them."""
     output = finished.get("output")
     yield output
     for sort in ("key", "value", "distance", "bytes"):
         yield finished.get("documents", source="web", sort=sort, limit=500)
-    for row in _unlike(finished.listed(source="web")):
+    rows = finished.listed(source="web")
+    for row in [row for number, row in enumerate(rows) if row["fate"] != "kept" or number % 3 == 0]:  # kept ones are alike
         document = finished.get("document", row["key"])
         yield {**document, "joined": "".join(part["text"] for part in document["parts"])}
         kept = "".join(part["text"] for part in document["parts"] if part["kind"] != "cut")

@@ -14,7 +14,6 @@ from ruamel.yaml import YAML
 from datapipe import catalogue
 from datapipe.config.stage_use import StageUse, parse_stage
 from datapipe.stage.base import Filter
-from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.ranking import BELOW_SHARE
 from tests.support import browsed, corpora, runs
 from tests.support.browsed import Browsed
@@ -83,16 +82,11 @@ def _pasted(swept: Mapping[str, Any], point: Mapping[str, Any]) -> StageUse:
     return parse_stage(entry)
 
 
-@cache
-def _batch() -> DocumentBatch:
-    return batch_of(_texts())
-
-
 def _kept(use: StageUse, rule: str) -> tuple[int, int]:
     """How many documents one of the rules of a stage keeps by itself, and how many the stage does."""
     stage = catalogue.build_stage(use)
     assert isinstance(stage, Filter)
-    result = stage.process(_batch())
+    result = stage.process(batch_of(_texts()))
     index = [each.name for each in stage.rules()].index(rule)
     return int((~stage.rules()[index].failed(result.measured[index])).sum()), int(result.keep.sum())
 

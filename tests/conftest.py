@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -29,6 +30,7 @@ settings.register_profile("fast", max_examples=15, deadline=None)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Lets Ctrl-C interrupt the tests and what they start; the background jobs of a shell ignore SIGINT, and inherit that."""
+    os.fsync = lambda descriptor: None  # no test in this process is about a power cut
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("fast" if config.option.markexpr == "fast" else "any")

@@ -15,6 +15,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from itertools import chain
 from typing import Any
 
@@ -314,10 +315,11 @@ def _splits_between_words(settings: dict[str, Any], tokenizer: Tokenizer) -> boo
     for token in settings.get("added_tokens") or ():
         if token.get("rstrip") or re.search("[A-Za-z] ", token["content"]):
             return False
-    return _probe(tokenizer)
+    return _probe(json.dumps(settings["pre_tokenizer"]))
 
 
-def _probe(tokenizer: Tokenizer) -> bool:
+@lru_cache(maxsize=8)
+def _probe(pre_tokenizer: str) -> bool:
     """Tests the pattern on pairs of letters beside contractions, digits, marks, line ends and runs of words."""
     letters = "aAzZsStTmMdDlLrReEvV"
     around = (
@@ -331,7 +333,8 @@ def _probe(tokenizer: Tokenizer) -> bool:
         "Of{0} {1}he x",
     )
     text = "".join(shape.format(left, right) + ";" for left in letters for right in letters for shape in around)
-    steps = tokenizer.pre_tokenizer
-    assert steps is not None  # the caller found its type
+    steps = Tokenizer.from_str(
+        f'{{"model": {{"type": "BPE", "vocab": {{}}, "merges": []}}, "pre_tokenizer": {pre_tokenizer}}}'
+    ).pre_tokenizer
     starts = {start for _, (start, _) in steps.pre_tokenize_str(text)}
     return all(space.start() in starts for space in re.finditer("(?<=[A-Za-z]) (?=[A-Za-z])", text))

@@ -138,7 +138,7 @@ def _of_stages(task: Task) -> list[Reached]:
 
 
 def test_tasks_run_only_what_their_digests_cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    rows = [{"text": f"{text} {number % 7}", "rank": number % 5, "score": number % 7} for number in range(60) for text in TEXTS]
+    rows = [{"text": f"{text} {number % 7}", "rank": number % 5, "score": number % 7} for number in range(20) for text in TEXTS]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"no": "text"}]))
     sources = f"  web: {{path: {tmp_path}/a.jsonl, keep: [rank, score], strata: {{by: rank, bounds: [2]}}}}"
     stages = "stages: [normalize.unicode, filter.gopher_quality: {mode: tag}, filter.length: {max_chars: 2000}, dedup.exact, "

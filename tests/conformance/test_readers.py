@@ -23,7 +23,7 @@ TEXTS = ["a first text", "", "zwölf 中文 \U0001f600, and more", "x" * 90, '"l
 FIELDS = FieldNames(keep=("url", "none"))
 
 every_format = pytest.mark.parametrize("name", FORMATS)
-at_most = pytest.mark.parametrize("most", [20, pytest.param(150, marks=pytest.mark.slow)])
+at_most = pytest.mark.parametrize("most", [10, pytest.param(150, marks=pytest.mark.slow)])
 """In how many places a file is cut or changed."""
 
 
@@ -173,13 +173,13 @@ ONE_OF_EACH = {form.reader: name for name, form in reversed(FORMATS.items()) if 
 @pytest.mark.medium
 @pytest.mark.parametrize("name", ONE_OF_EACH.values())
 def test_reader_gives_batches_of_bounded_size(tmp_path: Path, name: str) -> None:
-    form, long = FORMATS[name], [f"{number} " + "x" * 1_000_000 for number in range(12)]
+    form, long = FORMATS[name], [f"{number} " + "x" * 1_000_000 for number in range(9)]
     found = read_file(form.reader(), form.file(tmp_path, form.write(long)))
     assert found.texts == long
     assert max(found.batch_bytes) < 8 << 20
     if form.borders != "units":
-        many = read_file(form.reader(), form.file(tmp_path, form.write(["a"] * 10_000)))
-        assert many.texts == ["a"] * 10_000
+        many = read_file(form.reader(), form.file(tmp_path, form.write(["a"] * 8_200)))
+        assert many.texts == ["a"] * 8_200
         assert max(many.batch_sizes) <= 8192
 
 

@@ -31,7 +31,7 @@ from tests.support.command_line import datapipe
 from tests.support.finished import composed, deduplicated, documents, grown, lengths, plain  # noqa: F401
 from tests.support.reports import report
 
-WIDTHS = (40, 53, 60, 80, 97, 120)
+WIDTHS = (40, 53, 60, 120)
 _COMMANDS = [
     [command.name or getattr(command.callback, "__name__", "").replace("_", "-")] for command in app.registered_commands
 ]
@@ -107,7 +107,7 @@ def test_screen_of_a_command_fits(
 ) -> None:
     for name in set(re.findall(r"(\w+)/", command)) - {"whole"}:
         (tmp_path / name).symlink_to(request.getfixturevalue(name))
-    for columns in (40, 60, 120):
+    for columns in (40, 120):
         check(_on_terminal(monkeypatch, columns, command.split(), tmp_path), columns)
 
 

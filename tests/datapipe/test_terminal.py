@@ -110,7 +110,9 @@ def test_command_over_hostile_documents_and_names_prints_no_control_character(ho
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("command", ["inspect out --dropped all -n 2", "report out --full"])
+@pytest.mark.parametrize(
+    "command", ["inspect out --dropped all -n 2", pytest.param("report out --full", marks=pytest.mark.slow)]
+)
 def test_terminal_gets_escape_sequences_of_styles_alone(hostile: Path, command: str) -> None:
     status, printed = on_terminal(command.split(" "), 100, hostile)
     assert status == 0

@@ -309,8 +309,8 @@ def test_cli_failed_run_writes_its_report(tmp_path):
 @pytest.mark.medium
 def test_cli_run_whose_reader_ends_says_how_to_go_on_and_the_same_command_does(tmp_path):
     """As `datapipe run … | true`."""
-    corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 30, exact=0, near=0, short=0))
-    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", tail="tokenizer: none\n")
+    corpora.write_jsonl(tmp_path / "web/a.jsonl", corpora.documents(1, 3))
+    mixture = runs.write_mixture(tmp_path, f"  web:\n    path: {tmp_path}/web/*.jsonl\n", "", tail="tokenizer: none\n")
     arguments = ["run", str(mixture), "--workers", "1"]
     process = start(arguments)
     process.stdout.close()

@@ -64,7 +64,7 @@ class Corpus:
 
     def add(self, *numbers: int) -> None:
         for number in numbers:
-            self.write(number, corpora.documents(number, 50))
+            self.write(number, corpora.documents(number, 24))
 
     def write(self, number: int, documents: list[dict[str, str]]) -> None:
         corpora.write_jsonl(self.folder / f"in/{number:02}.jsonl", documents)
@@ -172,7 +172,7 @@ def test_what_is_new_becomes_a_part_and_nothing_before_is_touched(corpus):
 
 def test_an_addition_of_duplicates_alone_is_published_without_rows(corpus):
     first = corpus.snapshot
-    corpus.write(99, corpora.documents(0, 50))
+    corpus.write(99, corpora.documents(0, 24))
     second = corpus.follow()
     assert second.shards == first.shards
     assert second.fingerprint != first.fingerprint  # its file is known now
@@ -309,7 +309,7 @@ def test_later_runs_compare_with_the_additions_of_an_output_too(followed, tmp_pa
     make_index([followed.root.url], str(tmp_path / "index"))
     for name, against in (("of", followed.root.url), ("by", str(tmp_path / "index"))):
         later = Corpus(tmp_path / name, stages=f"{_FILTERS}  - dedup.exact: {{against: {against}}}\n")
-        later.write(90, corpora.documents(1, 50)[:5] + corpora.documents(2, 50)[:5])
+        later.write(90, corpora.documents(1, 24)[:5] + corpora.documents(2, 24)[:5])
         later.write(91, corpora.documents(8, 20))
         later.follow()
         assert 0 < later.num_documents <= 20
@@ -321,7 +321,7 @@ def test_a_repack_that_is_stopped_leaves_additions_compared(followed, monkeypatc
     with monkeypatch.context() as patch:
         patch.setattr(runs.InProcess, "next_attempt", _killed)
         assert isinstance(followed.whole_run(repacks=True), KeyboardInterrupt)
-    followed.write(3, corpora.documents(2, 50))
+    followed.write(3, corpora.documents(2, 24))
     assert followed.follow().shards == before.shards
     assert not plan_cleaning(followed.root, 1).additions
 

@@ -182,7 +182,7 @@ def test_every_document_is_counted_on_its_side_of_the_threshold(tmp_path: Path) 
 def test_distributions_do_not_depend_on_splits(tmp_path: Path) -> None:
     _write_lengths(tmp_path)
 
-    assert _distributions(tmp_path, "4KiB") == _distributions(tmp_path, "1MiB")
+    assert _distributions(tmp_path, "16KiB") == _distributions(tmp_path, "1MiB")
 
 
 @pytest.mark.parametrize(

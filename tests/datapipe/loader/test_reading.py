@@ -77,7 +77,7 @@ def test_read_more_shards_than_may_be_open_reads_them_all_from_many_threads(
 
     assert all(map(is_right, range(20)))
     with ThreadPoolExecutor(8) as threads:
-        assert all(threads.map(is_right, range(300)))
+        assert all(threads.map(is_right, range(100)))
     reader.close()
     assert is_right(7)
 

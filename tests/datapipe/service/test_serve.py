@@ -226,7 +226,7 @@ def test_tls_with_tokens_and_certificates_that_change_while_a_trainer_reads(outp
             assert_same(next(here), next(there))
         authority.issue("second")
         wait_until(lambda: "certificates_taken" in log.read_text(), "the new certificates")
-        for _ in range(3_000):
+        for _ in range(1_000):
             assert_same(next(here), next(there))
         fresh = Loader(url, global_batch_size=7)
         assert_same(here.batch(9), fresh.batch(9))

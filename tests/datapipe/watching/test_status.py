@@ -40,7 +40,7 @@ _STAGES = "stages: [filter.length: {min_chars: 200}, dedup.exact]"
 @pytest.fixture
 def mixture(tmp_path: Path) -> Path:
     for number in range(4):
-        corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 60))
+        corpora.write_jsonl(tmp_path / f"web/{number}.jsonl", corpora.documents(number, 24))
     tail = "tokenizer: none\nexecution: {split_bytes: 8KiB}"
     return runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web/*.jsonl}}", _STAGES, tail)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -65,6 +66,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing = [name for name in mark.args if find_spec(name) is None]
         if missing:
             pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_fsync() -> Iterator[None]:
+    """Leaves files in the page cache: no power is cut in this process, and a flush of a busy disk takes milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

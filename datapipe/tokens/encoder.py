@@ -314,7 +314,14 @@ def _splits_between_words(settings: dict[str, Any], tokenizer: Tokenizer) -> boo
     for token in settings.get("added_tokens") or ():
         if token.get("rstrip") or re.search("[A-Za-z] ", token["content"]):
             return False
-    return _probe(tokenizer)
+    pattern = json.dumps(settings["pre_tokenizer"])
+    if pattern not in _PROBED:
+        _PROBED[pattern] = _probe(tokenizer)
+    return _PROBED[pattern]
+
+
+_PROBED: dict[str, bool] = {}
+"""What was found of pre-tokenizers, by their settings: every task makes an encoder."""
 
 
 def _probe(tokenizer: Tokenizer) -> bool:

@@ -30,7 +30,6 @@ settings.register_profile("fast", max_examples=15, deadline=None)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Lets Ctrl-C interrupt the tests and what they start; the background jobs of a shell ignore SIGINT, and inherit that."""
-    os.fsync = lambda descriptor: None  # no test in this process is about a power cut
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     settings.load_profile("fast" if config.option.markexpr == "fast" else "any")
@@ -67,6 +66,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         missing = [name for name in mark.args if find_spec(name) is None]
         if missing:
             pytest.skip(f"not installed: {', '.join(missing)}")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_fsync() -> Iterator[None]:
+    """Leaves files in the page cache: no power is cut in this process, and a flush of a busy disk takes milliseconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda descriptor: None)
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 _REQUEST_TIMEOUT_S = 10.0
 _RETRY_S = 21.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 15.0
 _WRITES = 3
 """Attempts at a write without an answer, each after those of obstore, which sends none again that timed out."""
 _PROFILE_KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
@@ -188,9 +189,17 @@ def _open(root: Root) -> ObjectStore:
         "client_options": {
             "allow_http": True,
             "connect_timeout": f"{CONNECT_TIMEOUT_S:.0f}s",
-            "timeout": f"{_REQUEST_TIMEOUT_S:.0f}s",
+            "timeout": f"{1000 * _REQUEST_TIMEOUT_S:.0f}ms",
         },
-        "retry_config": {"max_retries": 3, "retry_timeout": timedelta(seconds=_RETRY_S)},
+        "retry_config": {
+            "max_retries": 3,
+            "retry_timeout": timedelta(seconds=_RETRY_S),
+            "backoff": {
+                "init_backoff": timedelta(seconds=_FIRST_PAUSE_S),
+                "max_backoff": timedelta(seconds=_LONGEST_PAUSE_S),
+                "base": 2,
+            },
+        },
     }
     if is_s3(root.url):
         return S3Store(bucket, **s3_options(root), **common)

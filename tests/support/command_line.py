@@ -12,10 +12,16 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import chdir, redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from unittest.mock import patch
 
+import typer
+
 from datapipe.cli.main import main
+
+_get_command = cache(typer.main.get_command)
+"""Reads the signatures of all commands once, not in each call."""
 
 
 def datapipe(arguments: Sequence[str], cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
@@ -27,6 +33,7 @@ def datapipe(arguments: Sequence[str], cwd: Path | None = None) -> subprocess.Co
         with (
             chdir(cwd or os.getcwd()),
             patch.object(sys, "argv", ["datapipe", *arguments]),
+            patch.object(typer.main, "get_command", _get_command),
             redirect_stdout(output),
             redirect_stderr(errors),
         ):

@@ -42,7 +42,7 @@ PARAMETER = "kernel_name"
 RUNS_AS_PYTHON = os.environ.get("NUMBA_DISABLE_JIT", "0") != "0"
 
 _ROWS_FOLDER = Path(__file__).parent / "kernel_rows"
-_HUGE_LINE_BYTES = 4_000 if RUNS_AS_PYTHON else 100_000
+_HUGE_LINE_BYTES = 4_000 if RUNS_AS_PYTHON else 12_000
 
 
 Steps = Iterator[tuple[Any, Sequence[Any]]]
@@ -305,6 +305,11 @@ def _cut_characters() -> tuple[bytes, ...]:
     return tuple(frame.replace(b"%b", piece) for piece in cut + bad for frame in around)
 
 
+def huge_line(num_bytes: int) -> Case:
+    """Lines without an end, one of words and one that is a word."""
+    return Case(texts=(b"", b"the word " * (num_bytes // 9), b"x" * num_bytes, "…".encode()), seed=50)
+
+
 _CHARACTERS = ["", *" \na\0\ufeff😀\u3000", "\r\n\r\n", "\0a\0", "\ufeff\ufeffa", "a\ufeff", "😀 😀😀\n😀"]
 _FORMS = [
     *"é\rﬁ",
@@ -334,5 +339,5 @@ CASES: dict[str, Case] = {
         for seed in (30, 31)
     },
     "few words": Case(texts=(prose(40, 300, vocabulary=3, repeated=0.5).encode(),), seed=40),
-    "one huge line": Case(texts=(b"", b"the word " * (_HUGE_LINE_BYTES // 9), b"x" * _HUGE_LINE_BYTES, "…".encode()), seed=50),
+    "one huge line": huge_line(_HUGE_LINE_BYTES),
 }

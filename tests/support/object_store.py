@@ -16,6 +16,10 @@ CREDENTIALS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AW
 def object_store(bucket: str, host: str = "127.0.0.1") -> Iterator[str]:
     """Starts a server with one empty bucket; yields the query that URLs of it end with."""
     from moto.server import ThreadedMotoServer
+    from werkzeug.serving import BaseWSGIServer, WSGIRequestHandler
+
+    WSGIRequestHandler.disable_nagle_algorithm = True  # an answer in two writes would wait for an acknowledgement
+    BaseWSGIServer.serve_forever.__defaults__ = (0.02,)  # seconds until it sees that it is to end
 
     before = {name: os.environ.get(name) for name in CREDENTIALS}
     os.environ.update(CREDENTIALS)

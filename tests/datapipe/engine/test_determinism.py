@@ -102,7 +102,7 @@ def plain(tmp_path_factory, corpus) -> runs.Finished:
     return runs.run_mixture(runs.write_mixture(tmp_path_factory.mktemp("plain"), corpus), make_engine=runs.InProcess)
 
 
-SMALL_CUTS = ["execution.split_bytes=16KiB", "execution.bucket_bytes=16KiB"]
+SMALL_CUTS = ["execution.split_bytes=40KiB", "execution.bucket_bytes=32KiB"]
 
 
 def test_shards_of_every_length_do_not_depend_on_how_the_input_is_cut(tmp_path, corpus, plain):

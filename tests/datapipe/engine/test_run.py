@@ -41,9 +41,9 @@ def _of_web(folder: Path, *documents: list[dict[str, str]], stages: str = "stage
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory, corpus):
-    """A run by two worker processes. Tests change nothing of it."""
+    """A run by a worker process. Tests change nothing of it."""
     folder = tmp_path_factory.mktemp("finished")
-    return runs.run_mixture(runs.write_mixture(folder, corpus))
+    return runs.run_mixture(runs.write_mixture(folder, corpus), workers=1)
 
 
 def test_run_writes_a_snapshot_that_verifies_and_leaves_no_other_file(finished):
@@ -73,7 +73,7 @@ def test_run_resolved_mixture_gives_the_same_plan_and_a_run_of_it_runs_no_task(f
     output = Path(finished.mixture.output)
     assert planned(load_mixture(output / "mixture.yaml"))[1].is_committed
     written = (output / "snapshot.json").stat().st_mtime_ns
-    again = runs.run_mixture(output.parent / "mixture.yaml")
+    again = _run(output.parent / "mixture.yaml")
     assert again.watcher.records == []
     assert again.snapshot == finished.snapshot
     assert (output / "snapshot.json").stat().st_mtime_ns == written
@@ -81,7 +81,7 @@ def test_run_resolved_mixture_gives_the_same_plan_and_a_run_of_it_runs_no_task(f
 
 def test_run_with_one_more_file_reads_that_file_alone(tmp_path):
     mixture = _of_web(tmp_path, *(corpora.documents(number, 60) for number in range(3)))
-    small = "execution.split_bytes=8KiB"
+    small = "execution.split_bytes=24KiB"
     first = _run(mixture, small)
     corpora.write_jsonl(tmp_path / "web/new.jsonl", corpora.documents(9, 60))
     second = _run(mixture, small)

@@ -77,7 +77,7 @@ TABLES = st.sampled_from([("rows",), ("beside",), ("beside",), ("rows", "beside"
 
 
 @pytest.mark.medium
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     seed=st.integers(0, 1 << 32),
     neighbours=st.booleans(),
@@ -89,7 +89,7 @@ def test_buckets_hold_all_rows_once_in_order_and_hot_keys_in_chunks(
     tmp_path_factory, seed, neighbours, group, small, slice_bytes
 ):
     """Where the task may hold all rows (`slice_bytes`), a hash of more than `HOT_BYTES` still comes in chunks."""
-    root, hashes = Root(str(tmp_path_factory.mktemp("chunks"))), uneven_hashes(seed)
+    root, hashes = Root(str(tmp_path_factory.mktemp("chunks"))), uneven_hashes(seed, 20)
     parts = [rows_of(hashes[::2]), rows_of(hashes[1::2], 100_000)]
     beside = rows_of([*hashes[: 8 * small : 8], *([12345] * (small > 50))], 200_000)
     tables = {
@@ -113,7 +113,7 @@ def test_buckets_hold_all_rows_once_in_order_and_hot_keys_in_chunks(
 
 
 @pytest.mark.medium
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(st.integers(0, 1 << 32), st.booleans(), GROUPS, st.sampled_from([0.0, 0.02, 0.5, 1.0, 1.0]), TABLES)
 def test_old_rows_of_a_join_come_only_beside_new_rows_of_their_hash(tmp_path_factory, seed, neighbours, group, share, named):
     """A bucket has all new rows, and the old rows with the hash of a new row in one of the named tables."""

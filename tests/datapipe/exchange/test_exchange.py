@@ -37,7 +37,7 @@ from tests.support.packed_shards import RemoteRoot
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 
-@settings(max_examples=12)
+@settings(max_examples=8)
 @given(
     seed=st.integers(0, 1 << 32),
     num_files=st.integers(1, 4),
@@ -50,7 +50,7 @@ pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::Deprecatio
 def test_rows_of_any_ranges_are_those_that_python_sorts(
     tmp_path_factory, seed, num_files, run_bytes, block_bytes, limit_bytes, prefix, borders
 ):
-    root, hashes = Root(str(tmp_path_factory.mktemp("ranges"))), uneven_hashes(seed)
+    root, hashes = Root(str(tmp_path_factory.mktemp("ranges"))), uneven_hashes(seed, 20)
     parts = [rows_of(hashes[start::num_files], 1000 * start) for start in range(num_files)]
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in [
@@ -222,7 +222,7 @@ def test_every_flipped_bit_and_other_length_of_a_committed_file_is_found_and_the
     root, path = kind(str(tmp_path)), tmp_path / output.path
     content = path.read_bytes()
     sound = read(root)
-    step = 1 if isinstance(output, ExchangeFile) and kind is Root else 11  # one checksum covers the other files
+    step = 1 if isinstance(output, ExchangeFile) and kind is Root else 37  # one checksum covers the other files
     damaged = [(content * 2)[:size] for size in (0, 1, len(content) - 10, len(content) - 1, len(content) + 1, 2 * len(content))]
     if isinstance(output, ExchangeFile):
         damaged += [content[:-8] + b"DPXCHG03", content[:-8] + b"SOMEELSE"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.kernel_table import CASES, PARAMETER, Case, Row, Steps, all_rows, kernel_names, rows_by_kernel
+from tests.support.kernel_table import CASES, PARAMETER, Case, Row, Steps, all_rows, huge_line, kernel_names, rows_by_kernel
 
 COMPARED_WHOLE = {
     "classifier/test_training.py": """
@@ -64,6 +64,13 @@ def test_kernel_equals_its_oracle_on_every_case(kernel_name: str) -> None:
     assert rows, f"{kernel_name} has no row in tests/support/kernel_rows"
     differences = [line for row in rows for line in [*differences_of(row), *differences_by_access(row)]]
     assert not differences, "\n".join([f"{kernel_name} differs from its oracle in {len(differences)} cases", *differences])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(PARAMETER, KERNELS)
+def test_kernel_equals_its_oracle_on_lines_of_many_blocks(kernel_name: str) -> None:
+    for row in rows_by_kernel()[kernel_name]:
+        assert row.compare(huge_line(100_000)).difference is None, row.name
 
 
 def differences_of(row: Row) -> list[str]:

@@ -257,7 +257,9 @@ def test_first_write_creates_the_bucket_where_the_url_allows_it_and_tells_of_it_
 
 @pytest.fixture
 def impatient(query: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[UnreliableStore]:
-    monkeypatch.setattr(conditional, "_REQUEST_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(conditional, "_REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(conditional, "_FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr(conditional, "_LONGEST_PAUSE_S", 0.02)
     with unreliable(query) as proxy:
         yield proxy
 

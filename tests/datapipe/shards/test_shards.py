@@ -50,7 +50,7 @@ def read_back(folder: Path, path: str) -> tuple[pa.Table, list[int]]:
 
 
 @pytest.mark.medium
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(
     num_docs=st.integers(1, 200),
     vocab_size=st.sampled_from([50_000, 100_000]),
@@ -156,7 +156,7 @@ def assert_same(found: SequenceRows, wanted: SequenceRows) -> None:
 
 @pytest.mark.medium
 @given(picks=st.lists(st.floats(0, 1, exclude_max=True), max_size=20))
-@settings(max_examples=25)
+@settings(max_examples=12)
 def test_read_any_rows_gives_them_in_the_order_asked(shard, picks):
     batch, reader = shard
     rows = np.array([int(pick * batch.num_rows) for pick in picks], np.int64)

@@ -180,7 +180,7 @@ def test_stage_that_uses_a_segmentation_that_nothing_declares_fails_the_run(tmp_
 
 
 @pytest.mark.parametrize("format", ["parquet", "jsonl.zst"])
-@pytest.mark.parametrize("split_bytes", ["8KiB", pytest.param("1MiB", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("split_bytes", ["24KiB", pytest.param("1MiB", marks=pytest.mark.slow)])
 def test_bytes_depend_neither_on_workers_nor_on_how_the_input_is_cut(tmp_path, corpus, written, format, split_bytes):
     cut = [f"documents.format={format}", f"execution.split_bytes={split_bytes}"]
     one = written if format == "parquet" else _run(tmp_path, corpus, cut[0], output=tmp_path / "1")

@@ -82,8 +82,9 @@ _CHUNKS = (
 
 
 def _english(case: Case) -> Case:
-    """The texts, each followed by chunks that exercise every rule."""
-    return case.having((text + b"\n" + _CHUNKS.encode() for text in case.texts), b"a", b"a")
+    """The texts, every fourth followed by chunks that exercise every rule."""
+    ends = (b"\n" + _CHUNKS.encode(), b"", b"", b"")
+    return case.having((text + ends[number % 4] for number, text in enumerate(case.texts)), b"a", b"a")
 
 
 @row(english_words.cut_words)

@@ -176,7 +176,8 @@ class _Endless:
 
 @pytest.mark.medium
 @pytest.mark.usefixtures("no_worker_stays")
-def test_supervisor_whose_attempt_was_withdrawn_ends_it_and_stays_for_the_next(tmp_path):
+def test_supervisor_whose_attempt_was_withdrawn_ends_it_and_stays_for_the_next(tmp_path, monkeypatch):
+    monkeypatch.setattr(supervisor, "_REPORT_EVERY_S", 0.2)
     board, reports = Board(), []
 
     def report(told) -> bool:

@@ -46,7 +46,8 @@ def _strings(seed: int, num: int) -> list[bytes]:
 
 @pytest.mark.medium
 def test_fold_case_every_character_has_its_canonical_caseless_form() -> None:
-    texts = [character.encode() for character in CHARACTERS]
+    chosen = CHARACTERS[:0x20000] + CHARACTERS[0x20000::97]  # no letter has a case behind plane 1
+    texts = [character.encode() for character in chosen]
     folded = _folded(texts, text_folding())
     assert folded == [case_folding_oracle.folded(text) for text in texts]
     assert max(len(after) / len(before) for after, before in zip(folded, texts)) <= GROWTH

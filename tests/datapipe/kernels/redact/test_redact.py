@@ -279,10 +279,10 @@ FRAGMENTS += scraps("aaaa@ a @ 1. 1.1.1.1. . : a: :: 1:2:: a. a@a. a@a-. a:// a:
 
 @pytest.mark.medium
 @pytest.mark.parametrize("find", [of_kinds(ALL), addresses])
-def test_find_a_megabyte_of_one_fragment_is_linear(find: Find) -> None:
-    """Each in a fraction of a second; what reads a text once more at every byte takes hours."""
+def test_find_many_bytes_of_one_fragment_is_linear(find: Find) -> None:
+    """Each in a fraction of a second; what reads a text once more at every byte takes many minutes."""
     for fragment in [*FRAGMENTS, "Git 1.2.3.4 ", "GB82WEST1234569876543"]:
-        assert len(_find(fragment * (1_000_000 // len(fragment)), find)) <= 1_000_000 // 7
+        assert len(_find(fragment * (200_000 // len(fragment)), find)) <= 200_000 // 7
 
 
 def _of_kind(kind: int) -> list[str]:

@@ -172,13 +172,13 @@ def test_find_several_documents_stay_inside_them() -> None:
 
 
 @pytest.mark.medium
-def test_find_a_megabyte_of_one_fragment_is_linear() -> None:
-    """Each in a fraction of a second; what reads a text once more at every byte takes hours."""
+def test_find_many_bytes_of_one_fragment_is_linear() -> None:
+    """Each in a fraction of a second; what reads a text once more at every byte takes many minutes."""
     fragments = scraps("a - = ' \x80 token= token=' ghp_ ya29. eyJaaaaaaaa. abc8Q~ _auth= &sig= | ZXlK/ SG. token:= ://a: key:")
     fragments += ["eyJ" + "a" * 13 + "==.", "-----BEGIN PRIVATE KEY-----\n" + "a" * 70, "password = 'aZ7b1C2d3E4f5G6h' "]
     fragments += ["sk-ant-" + "aZ7b1C2d3" * 9 + " ", "password='\\", 'token"\n"value', "pass: str = "]
     for fragment in fragments:
-        assert len(_found([fragment * (1_000_000 // len(fragment))])[0]) <= 1_000_000 // 8
+        assert len(_found([fragment * (200_000 // len(fragment))])[0]) <= 200_000 // 8
 
 
 @pytest.mark.medium

@@ -134,7 +134,7 @@ def test_stable_table_texts_of_stable_characters_are_in_the_form(form: Form) -> 
 @pytest.mark.medium
 @pytest.mark.parametrize("form", ["NFC", "NFKC"])
 def test_stable_table_no_stable_character_joins_the_one_before(form: Form) -> None:
-    pairs = [unicodedata.normalize("NFD", chr(code)) for code in range(sys.maxunicode + 1)]
+    pairs = [unicodedata.normalize("NFD", chr(code)) for code in range(0x30000)]  # none behind plane 2 decomposes
     pairs += [unicodedata.normalize("NFC", pair[:-1]) + pair[-1] for pair in pairs]
     joining = {pair[-1] for pair in pairs if len(pair) == 2 and len(unicodedata.normalize("NFC", pair)) == 1}
     assert {"\u0301", "\u1161", "\u11c2"} < joining

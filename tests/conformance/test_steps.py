@@ -239,7 +239,10 @@ def test_step_memory_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
             folder = tmp_path / str(num_docs)
             corpus = scale_corpus.write(folder / "corpus", num_docs, docs_per_file=3_000)
             execution = {"split_bytes": "1MiB", "bucket_bytes": "1MiB"}
-            for stage, overrides in (("dedup.exact", ("shards.target_bytes=1MiB",)), ("dedup.lines", ("tokenizer=none", "documents.target_bytes=1MiB"))):
+            for stage, overrides in (
+                ("dedup.exact", ("shards.target_bytes=1MiB",)),
+                ("dedup.lines", ("tokenizer=none", "documents.target_bytes=1MiB")),
+            ):
                 mixture = scale_corpus.write_mixture(folder, corpus, stage, {}, execution)
                 make = partial(InFreshProcesses, processes=processes, peaks=peaks)
                 runs.run_mixture(mixture, overrides=overrides, make_engine=make)

@@ -61,6 +61,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     compile_kernels([declared[name].qualified_name for name in names], 2, lambda name, number, count: None)
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Names bytes that nobody can read by their argument: those of gzip hold the time, and two workers read two."""
+    return argname if isinstance(val, bytes) and not (val.isascii() and val.decode().isprintable()) else None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     for mark in item.iter_markers("needs"):
         missing = [name for name in mark.args if find_spec(name) is None]

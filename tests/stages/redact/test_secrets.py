@@ -113,6 +113,9 @@ regex = '''B-\d{4}-\d{4}'''
 path = '''\.txt$'''
 [allowlist]
 stopwords = ["summer"]
+[[allowlists]]
+targetRules = ["badge"]
+regexes = ['''a8f3k2m9''', '''B-0000''']
 """
 
 
@@ -130,12 +133,13 @@ def test_secrets_rules_of_a_user_in_the_form_of_gitleaks(tmp_path: Path) -> None
         "acme_key = aaaaaaaa ",
         "# test acme_key = a8f3k2m9 ",
         "acme_key = summer42x ",
+        "B-0000-0000 is nobody's",
         f"{'é' * 3000} B-1234-5678 {GITHUB} {GITLAB} <SECRET>",
     ]
-    expected = ["é acme_key = <SECRET> x", "acme-TOKEN=<SECRET>", *texts[2:6]]
+    expected = ["é acme_key = <SECRET> x", "acme-TOKEN=<SECRET>", *texts[2:7]]
     result = _process(texts, **options)
     assert result.columns["text"].to_pylist() == [*expected, f"{'é' * 3000} <SECRET> {GITHUB} <SECRET> <SECRET>"]
-    assert result.columns["custom"].to_pylist() == [1, 1, 0, 0, 0, 0, 1]
+    assert result.columns["custom"].to_pylist() == [1, 1, 0, 0, 0, 0, 0, 1]
     assert "text" not in _process(result.columns["text"].to_pylist(), **options).columns
     assert _texts(texts, **options, kinds=["github"]) == texts
     stage = Secrets.model_validate(options)

@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import numba
-from numba.core import caching, compiler, errors, registry, serialize, types
+from numba.core import caching, compiler, compiler_lock, errors, registry, serialize, types
 from numba.core.typing import templates
 
 from datapipe.activity import doing, starting
@@ -98,7 +98,8 @@ def intrinsic_type(build: Callable[..., Any]) -> Any:
 
 
 def refresh() -> None:
-    """Imports the parts of numba that the first call of a kernel needs: 0.4 s, half of it SciPy."""
+    """Imports the parts of numba that the first call of a kernel needs: 0.4 s, half of it SciPy. One thread at a time does."""
     target: Any = registry.cpu_target
-    target.typing_context.refresh()
-    target.target_context.refresh()
+    with compiler_lock.global_compiler_lock:
+        target.typing_context.refresh()
+        target.target_context.refresh()

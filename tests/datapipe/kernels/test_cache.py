@@ -191,6 +191,24 @@ def test_compile_kernels_compiles_named_kernels_alone_and_once(shop: Shop) -> No
     assert shop.files(".lock") == []
 
 
+def test_import_runtime_in_many_threads_at_once(shop: Shop) -> None:
+    code = """
+        import sys
+        from concurrent.futures import ThreadPoolExecutor
+        from threading import Barrier
+        import datapipe.kernels.compiled
+        from datapipe.kernels import import_runtime
+        sys.setswitchinterval(1e-6)
+        begun = Barrier(8)
+        def use(number):
+            begun.wait()
+            import_runtime()
+        with ThreadPoolExecutor(8) as threads:
+            print(len(list(threads.map(use, range(8)))))
+    """
+    assert shop.run(code) == "8"
+
+
 @pytest.mark.slow
 def test_compile_kernels_names_those_that_do_not_compile(shop: Shop) -> None:
     shop.write(helpers=_HELPERS.replace("value * 2", "value.no_such_attribute"))

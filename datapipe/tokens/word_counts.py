@@ -14,8 +14,7 @@ from datapipe import columns
 from datapipe.columns import compute as pc
 from datapipe.tokens.cuts import cut_long_texts
 from datapipe.tokens.encoder import slices_of
-from datapipe.tokens.patterns import expressions
-from datapipe.tokens.published_patterns import PATTERNS
+from datapipe.tokens.patterns import cut
 
 COUNTED = pa.schema([pa.field("word", pa.large_binary(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
 
@@ -70,7 +69,7 @@ def _counted(texts: pa.Array, pattern: str) -> pa.RecordBatch:
     offsets, data = columns.text_buffers(texts)
     num_bytes = int(offsets[-1] - offsets[0])
     ends = np.empty(num_bytes, np.int64)
-    num_words = PATTERNS[expressions(pattern)].cut(offsets, data, ends)
+    num_words = cut(pattern, offsets, data, ends)
     borders = _with_pieces(np.concatenate([offsets[:1], ends[:num_words]]), data)
     words = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(borders) - 1, [None, pa.py_buffer(borders), pa.py_buffer(data)]

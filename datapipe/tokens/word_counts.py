@@ -18,9 +18,9 @@ from datapipe.tokens.patterns import cut
 
 COUNTED = pa.schema([pa.field("word", pa.large_binary(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
 
-LONGEST_WORD = 1000
-"""Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length, and a token of so
-many bytes serves nobody. Where a text is one word, as a genome is, its pieces teach as much."""
+LONGEST_WORD = 1 << 16
+"""Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length. Where a text is one
+word, as a genome is, its pieces teach as much. Without such words the result is that of the trainer of `tokenizers`."""
 
 _CHUNK_BYTES, _SLICE_BYTES = 256 << 10, 4 << 20
 """Texts are cut into chunks, and go to the kernel in slices: it needs 8 bytes for each byte."""

@@ -68,7 +68,7 @@ class Choice:
     @property
     def words(self) -> str:
         """ "fastokens 0.3.5 encodes the text", or what does and why."""
-        why = f", 2 to 10 times as slow as fastokens would: {self.reason}" if self.reason else ""
+        why = f", 30 to 100 times slower than fastokens: {self.reason}" if self.reason else ""
         return f"{self.library} {self.version} encodes the text{why}"
 
 

@@ -4,6 +4,7 @@
     DamagedInputError    an input file cannot be read at all: counted (`max_unreadable_files`), then as UserError
     UnsplittableInputError   a range of an input file does not end where the next one begins: the file is read in one task
     StageError           the code of a stage is wrong: exit status 1, never retried
+    EncodingError        the tokenizer cannot encode a text: the document is quarantined
     StageMemoryError     memory does not suffice for one call of a stage: exit status 1, retried a few times
     DatapipeError        the run failed: exit status 1
     RETRYABLE            the infrastructure failed (memory, disk, network, a lost worker): retried generously
@@ -44,6 +45,10 @@ class UnsplittableInputError(DatapipeError):
 
 class StageError(DatapipeError):
     """A stage breaks its contract, or its code fails where no document is to blame. Another attempt fails in the same way."""
+
+
+class EncodingError(DatapipeError):
+    """A library that encodes text raised an error, or panicked, for a text."""
 
 
 class StageMemoryError(StageError):

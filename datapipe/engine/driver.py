@@ -43,6 +43,7 @@ from datapipe.plan.counts import (
     quarantine_text,
     source_counts,
     source_over_quarantine_limit,
+    steps_of_documents,
     unreadable_text,
 )
 from datapipe.plan.outputs import TableFile
@@ -322,10 +323,11 @@ class Driver:
         if source is None:
             return
         total = counts_of_read[source].document_counts
+        records = (record for step in steps_of_documents(plan, source) for record in step.records)
         raise DatapipeError(
             f"source '{source}': {total.quarantined:,} of {counted(total.read, 'document')} quarantined "
             f"({total.quarantined / total.read:.2%}), and max_quarantined allows {share:.2%}. {quarantine_text(total)}. "
-            f"{self._example(record for step in plan.of_kind('map', source) for record in step.records)} {self._remedy()}, or "
+            f"{self._example(records)} {self._remedy()}, or "
             f"raise max_quarantined, and run the same command again."
         )
 

@@ -23,12 +23,10 @@ COMPILED_WHEN_CALLED = frozenset(
         "text.json_strings:write_quoted",
         "text.raw_lines:count_totals",
         "text.raw_lines:widen_lines",
-        "tokens.added_tokens:cut_at_tokens",
         "tokens.pack:cut_stream",
         "tokens.pack:fill_rows_32",
         "tokens.pack:split_by_powers",
         "tokens.pretokens:cut_cl100k",
-        "tokens.pretokens:cut_deepseek",
         "tokens.pretokens:cut_o200k",
     )
 )

@@ -101,7 +101,7 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})
-    tokenizer = users_tokenizer(mixture)
+    tokenizer = users_tokenizer(mixture, encodes=bool(sources))
     check_tokenizer(mixture, taken, tokenizer.content)
     warnings += () if taken else tokenizer.warnings  # rows that are taken have their tokens
     return Request(

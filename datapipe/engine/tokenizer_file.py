@@ -5,7 +5,8 @@
           tokenizer_config.json ── hints: bos_token, eos_token, add_bos_token
 
 A run writes one token behind every document, and one before it where the mixture has `tokenizer.bos`. The post-processor of the
-file never runs, and the hints decide nothing: both are compared with what the run writes, and told where they differ.
+file never runs, and the hints decide nothing: both are compared with what the run writes, and told where they differ. Which
+library encodes is proved here, when the run is planned (`tokens/proof.py`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from datapipe.outages import input_error, outage_of
 from datapipe.plan.warnings import RunWarning
 from datapipe.storage import open_input, split_query
 from datapipe.tokens.encoder import LARGEST_FILE, TOKENIZER, Encoder
+from datapipe.tokens.proof import Proof
 from datapipe.tokens.tiktoken import convert, is_rank_file
 
 CONFIG = "tokenizer_config.json"
@@ -51,8 +53,8 @@ class _Found:
     hints: _Hints = field(default_factory=_Hints)
 
 
-def users_tokenizer(mixture: Mixture) -> UsersTokenizer:
-    """The tokenizer at `tokenizer.path`. Raises UserError for one that cannot be used."""
+def users_tokenizer(mixture: Mixture, *, encodes: bool = True) -> UsersTokenizer:
+    """The tokenizer at `tokenizer.path`, proved if the run encodes. Raises UserError for one that cannot be used."""
     spec, where = mixture.tokenizer, mixture.where("tokenizer", "path")
     if spec.path is None:
         return UsersTokenizer()
@@ -69,7 +71,8 @@ def users_tokenizer(mixture: Mixture) -> UsersTokenizer:
         named = "" if spec.eos is not None or found.hints.eos is None else f". {CONFIG} names {found.hints.eos!r} as eos_token"
         raise UserError(f"{where}: {spec.path}: {error}{named}") from error
     warnings = [RunWarning(kind="special_tokens", text=f"{where}: {text}") for text in _differences(encoder, spec, found.hints)]
-    return UsersTokenizer(content=content, notes=tuple(_notes(encoder, found.hints)), warnings=tuple(warnings))
+    notes = [*_notes(encoder, found.hints), *([_speed(encoder.proof)] if encodes else [])]
+    return UsersTokenizer(content=content, notes=tuple(notes), warnings=tuple(warnings))
 
 
 def _found(path: str) -> _Found:
@@ -171,6 +174,11 @@ def _notes(encoder: Encoder, hints: _Hints) -> Iterator[str]:
     named = [f"{key} {token!r}" for key, token in (("bos_token", hints.bos), ("eos_token", hints.eos)) if token is not None]
     if named:
         yield f"{CONFIG} names {' and '.join(named)}"
+
+
+def _speed(proof: Proof) -> str:
+    """What encodes, and how fast where it is the slower library."""
+    return proof.choice.words + (f" (short strings at {proof.mb_per_s:.1f} MB/s a core)" if proof.choice.reason else "")
 
 
 def _listed(tokens: tuple[str, ...]) -> str:

@@ -206,6 +206,8 @@ class Inspector:
         """The files that hold the documents of a source with this outcome."""
         kind = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}[outcome]
         steps = self.map_steps(source)
+        if outcome == "quarantined":
+            steps += [step for step in self.steps if step.kind == "tokenize" and step.source == source]
         for step in steps[-1:] if outcome == "kept" else steps:
             for output in step.outputs(kind, TableFile):
                 yield step, output

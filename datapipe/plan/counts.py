@@ -59,7 +59,7 @@ class SourceCounts:
 
 def source_counts(plan: Plan, source: str) -> SourceCounts:
     """The counts of a source. Raises DatapipeError when two committed steps disagree."""
-    steps = plan.of_kind("map", source)
+    steps = steps_of_documents(plan, source)
     parts = [total_counts(record.metrics.document_counts for record in step.records) for step in steps]
     for step, before, after in zip(steps[1:], parts, parts[1:]):
         if step.is_committed and before.kept != after.read:
@@ -81,22 +81,23 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         packing=total_packing(record.metrics.packing for step in packed for record in step.records),
         work=total_work(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
         unreadable_files=by_file(file for record in steps[0].records for file in record.metrics.unreadable_files),
-        is_complete=all(step.is_committed for step in (*steps, *tokenized, *packed, *written)),
+        is_complete=all(step.is_committed for step in (*steps, *packed, *written)),
     )
     if counts.is_complete:
-        _check(source, counts, [*tokenized, *written], packed)
+        _check(source, counts, written, packed)
     return counts
 
 
-def _check(source: str, counts: SourceCounts, ended: list[Step], packed: list[Step]) -> None:
-    """Raises DatapipeError where documents or tokens are lost.
+def steps_of_documents(plan: Plan, source: str) -> list[Step]:
+    """The steps that may drop or quarantine documents of a source, in order."""
+    return [*plan.of_kind("map", source), *plan.of_kind("tokenize", source)]
 
-    Args:
-        ended: the steps that tokenize documents, or write them.
-    """
+
+def _check(source: str, counts: SourceCounts, written: list[Step], packed: list[Step]) -> None:
+    """Raises DatapipeError where documents or tokens are lost."""
     counts.document_counts.check(source)
     num_kept = counts.document_counts.kept
-    for step in ended:
+    for step in written:
         num_read = sum(record.metrics.document_counts.read for record in step.records)
         if num_read != num_kept:
             raise _mismatch(step.id, f"{num_kept} documents were kept, this step read {num_read}")

@@ -38,7 +38,8 @@ KINDS = tuple(_RUNNERS)
 KINDS_OF_TOKENS = ("sample", "train", "tokenize", "pack")
 """The kinds that only runs with a tokenizer have; "write" is the one that only others have."""
 
-_LIBRARIES = ("pyarrow", "numpy", "numba", "tokenizers", "xxhash")
+_LIBRARIES = ("pyarrow", "numpy", "numba", "xxhash")
+_ENCODING_KINDS, _ENCODING_LIBRARIES = ("sample", "train", "tokenize"), ("fastokens", "tokenizers")
 
 
 def fingerprint(kind: str, **parts: Any) -> str:
@@ -53,7 +54,8 @@ def code_digest(kind: str) -> str:
 
     Among them Python's Unicode tables, which say what a letter is.
     """
-    libraries = " ".join([f"unicode={unidata_version}", *(f"{name}={version(name)}" for name in _LIBRARIES)])
+    names = (*_LIBRARIES, *(_ENCODING_LIBRARIES if kind in _ENCODING_KINDS else ()))
+    libraries = " ".join([f"unicode={unidata_version}", *(f"{name}={version(name)}" for name in names)])
     return hashlib.sha256(f"{libraries} {reached_by(kind).digest}".encode()).hexdigest()
 
 

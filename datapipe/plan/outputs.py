@@ -12,7 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from datapipe.tokens.proof import Choice
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,16 +78,27 @@ class TokenizerFile(OutputFile):
         fingerprint: of the canonical tokenizer.json; shards and loader states carry it.
         eos_id, eos_token: what ends a document.
         bos_id, bos_token: what begins a document; None where nothing does.
-        fallback_reason: why the library `tokenizers` encodes instead of the kernels; empty where they know this tokenizer.
+        library, library_version, battery, fallback_reason: what encodes; see `tokens.proof.Choice`.
     """
 
     vocab_size: int
     eos_id: int
     eos_token: str
     fingerprint: str
+    library: str
+    library_version: str
+    battery: str
     fallback_reason: str
     bos_id: int | None = None
     bos_token: str | None = None
+
+    @property
+    def choice(self) -> Choice:
+        """Which library encodes with the tokenizer."""
+        from datapipe.tokens.proof import Choice
+
+        names = {"library": self.library, "version": self.library_version, "battery": self.battery}
+        return Choice(**names, reason=self.fallback_reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -57,7 +57,7 @@ from typing import Any
 
 from datapipe.credentials import masked
 from datapipe.errors import suggest
-from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, counted, total_packing
+from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_packing, total_work
 from datapipe.plan.compile import Plan
 from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
 from datapipe.plan.losses import MOST_LOST, Loss, kept_share, losses
@@ -447,5 +447,12 @@ def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:
         details = {"vocab_size": tokenizer.vocab_size, "asked": training.vocab_size}
         yield RunWarning(kind="small_vocabulary", text=text, details=details)
     if tokenizer is not None and tokenizer.fallback_reason:
-        text = f"the library `tokenizers` encoded the text, thirty times slower than the kernels: {tokenizer.fallback_reason}"
+        records = (record for step in plan.of_kind("tokenize") for record in step.records)
+        work = total_work(record.metrics.work for record in records).get("tokenize", Work())
+        rate = rate_mb_per_s(work.bytes, work.seconds)
+        speed = "" if rate is None else f" at {rate:.1f} MB/s a core"
+        text = (
+            f"`tokenizers` {tokenizer.library_version} encoded the text{speed}. fastokens, 30 to 100 times as fast, does not "
+            f"encode with this tokenizer: {tokenizer.fallback_reason}"
+        )
         yield RunWarning(kind="slow_tokenizer", text=text)

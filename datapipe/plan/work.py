@@ -52,6 +52,11 @@ def _checksums(files: Iterable[ExchangeFile]) -> list[str]:
     return sorted(file.checksum + (" reference" if file.is_reference else "") for file in files)
 
 
+def _encoding(file: TokenizerFile) -> list[str]:
+    """What decides the ids that a tokenizer gives to texts."""
+    return [file.checksum, file.library, file.library_version, file.battery]
+
+
 def _table_checksums(tables: Tables) -> dict[str, list[str]]:
     return {name: _checksums(files) for name, files in sorted(tables.items())}
 
@@ -326,7 +331,7 @@ class TokenizeTask(Task):
 
     before: str
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
-    tokenizer: TokenizerFile = field(metadata=entering(lambda file: file.checksum))
+    tokenizer: TokenizerFile = field(metadata=entering(_encoding))
     eos: str | None
     bos: str | None = None
     validation: float

@@ -128,7 +128,7 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
         ]
         for global_step in plan.pipeline.global_steps
     }
-    notes["tokenizer"] = list(request.tokenizer_notes)
+    notes["tokenizer"] = [*request.tokenizer_notes, *_encoding_note(request, plan)]
     for step in plan.steps:
         group = step.source or step.id.rpartition("/")[0]
         if group not in branches:
@@ -145,6 +145,11 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
         for reason in reasons.get(step.id, ()) if step.tasks is not None else ():
             branch.add(harmless_text(masked(reason), "dim"))
     return tree
+
+
+def _encoding_note(request: Request, plan: Plan) -> list[str]:
+    """What encodes with a tokenizer that the run has trained; `users_tokenizer` notes it for the user's own."""
+    return [] if plan.tokenizer is None or request.tokenizer_content else [plan.tokenizer.choice.words]
 
 
 def _stage_notes(request: Request, source: str) -> list[str]:

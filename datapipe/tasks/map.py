@@ -20,31 +20,29 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.activity import at_place
-from datapipe.columns import make_keys
 from datapipe.errors import UnsplittableInputError
 from datapipe.exchange.partitions import TableWriter, read_documents
 from datapipe.exchange.tables import TableWriters
 from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, Outputs
-from datapipe.plan.splits import file_hash
 from datapipe.plan.work import BoundStage, Care, InputSplit, MapTask
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult, Map, Rule, Stage
-from datapipe.stage.decoding import EXCERPT_BYTES
 from datapipe.stage.documents import DocumentBatch, only_covered
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
-from datapipe.stage.reader import OpenInput, ReadBatch, Rejected, Split
+from datapipe.stage.reader import OpenInput, ReadBatch
 from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
-from datapipe.tasks.contract.guard import FailedDocument, Guard
+from datapipe.tasks.contract.guard import Guard
 from datapipe.tasks.contract.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
 from datapipe.tasks.input_paths import InputPaths
 from datapipe.tasks.measuring.clusters import SurvivorWriter
 from datapipe.tasks.measuring.distributions import Distributions
 from datapipe.tasks.measuring.findings import FindingsWriter, searched
+from datapipe.tasks.quarantine import Quarantine
 from datapipe.tasks.ranking import ScoreWriter, of_scored, tagged, with_cut, without_scores
 from datapipe.tasks.read_batches import coalesced, conformed, limited, with_keys
 
@@ -79,11 +77,11 @@ class _Mapper:
         self.document_counts = self.metrics.document_counts
         self.documents = TableWriter(root, f"{folder}/documents.arrow")
         self.drops = TableWriter(root, f"{folder}/drops.arrow")
-        self.quarantine = TableWriter(root, f"{folder}/quarantine.arrow")
         self.findings = FindingsWriter(root, f"{folder}/findings.arrow")
         self.distributions = Distributions(root, folder)
         self.survivors = SurvivorWriter(root, f"{folder}/survivors.arrow")
-        self.input_paths = InputPaths(root, task)
+        self.input_paths = InputPaths(root, task.source, [split.file.path for split in task.splits] if task.inputs else None)
+        self.quarantine = Quarantine(root, folder, self.document_counts, self.input_paths)
         self.new_columns = {bound.name: NewColumns() for bound in task.stages}
         self.applier: DecisionApplier | None = None
         self.scores = self._score_writer(folder)
@@ -152,7 +150,8 @@ class _Mapper:
                 record = with_keys(part, split, self.task.source)
                 work.bytes, work.documents = part.input_bytes, len(part.positions)
             num_records += len(part.positions) + len(part.rejected) + sum(part.passed_over.values())
-            self._reject(split, part.rejected)
+            self.quarantine.reject(self.task.source, split.file.path, part.rejected)
+            self.metrics.unreadable_files += damages(split.file, part.rejected)
             for kind, count in part.passed_over.items():
                 self.document_counts.counts[f"read:{kind}"] += count
             if record.num_rows:
@@ -167,30 +166,6 @@ class _Mapper:
         for field, kind in part.wider.items():
             found, held = FoundType(kind=kind, path=path), self.metrics.wider_types.get(field)
             self.metrics.wider_types[field] = (found if held is None else FoundType.from_json(held).with_more(found)).to_json()
-
-    def _reject(self, split: Split, rejected: tuple[Rejected, ...]) -> None:
-        """Quarantines input that a reader rejected; it counts as read and as quarantined."""
-        if not rejected:
-            return
-        self.document_counts.read += len(rejected)
-        for record in rejected:
-            self.document_counts.quarantine("read", record.error)
-        self.metrics.unreadable_files += damages(split.file, rejected)
-        positions = np.array([record.position for record in rejected], np.uint64)
-        self.quarantine.add(
-            pa.record_batch(
-                [
-                    make_keys(file_hash(self.task.source, split.file.path), positions),
-                    pa.nulls(len(rejected), pa.large_string()),
-                    pa.array([split.file.path] * len(rejected)),
-                    pa.array(positions),
-                    pa.array(["read"] * len(rejected)),
-                    pa.array([record.error for record in rejected]),
-                    pa.array([record.excerpt for record in rejected], pa.binary()),
-                ],
-                schema=schemas.QUARANTINE,
-            )
-        )
 
     # ---------------------------------------------------------------------------------------------- stages
 
@@ -274,7 +249,7 @@ class _Mapper:
             new = {column: array for column, array in result.columns.items() if column not in stage.counts}
             changed = part.extracted(new) if stage.extracts else part.with_columns(new) if new else part
             kept.append(changed.filter(result.keep))
-        self._isolate(name, batch, done.failed)
+        self.quarantine.isolate(name, batch, done.failed)
         return _joined(kept, batch)
 
     def _add_counts(self, name: str, counts: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
@@ -315,7 +290,7 @@ class _Mapper:
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
             self._add_counts(name, stage.counts, columns)
             parts.append(part.with_columns({column: array for column, array in columns.items() if column not in stage.counts}))
-        self._isolate(name, batch, done.failed)
+        self.quarantine.isolate(name, batch, done.failed)
         return _joined(parts, batch)
 
     def _emit(self, bound: BoundStage, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
@@ -327,7 +302,7 @@ class _Mapper:
             emitted = [self._salted(stage, tables) for _, _, tables in done.parts]
         with self.metrics.timed(f"{bound.name}: exchange") as work:
             work.bytes = sum(writers.add(tables, bound.name) for tables in emitted)
-        self._isolate(bound.name, batch, done.failed)
+        self.quarantine.isolate(bound.name, batch, done.failed)
         return _joined([batch.slice(start, stop) for start, stop, _ in done.parts], batch) if done.failed else batch
 
     def _salted(self, stage: Global, tables: Mapping[str, pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
@@ -338,23 +313,6 @@ class _Mapper:
             else rows.set_column(0, rows.schema.field(0), pa.array(rows.column(0).to_numpy() ^ self.salt))
             for name, rows in tables.items()
         }
-
-    def _isolate(self, name: str, batch: DocumentBatch, failed: tuple[FailedDocument, ...]) -> None:
-        """Quarantines documents that made a stage raise or crash."""
-        for document in failed:
-            self.document_counts.quarantine(name, document.error)
-            alone = batch.slice(document.row, document.row + 1)
-            path, position = self.input_paths.of(alone)
-            row = {
-                "key": alone.keys[0].as_py(),
-                "id": alone.record.column("id")[0].as_py(),
-                "path": path,
-                "place": position,
-                "stage": name,
-                "error": document.error,
-                "excerpt": _excerpt(alone),
-            }
-            self.quarantine.add(pa.RecordBatch.from_pylist([row], schema=schemas.QUARANTINE))
 
     def finish(self) -> Outputs:
         with self.metrics.timed("write documents"):
@@ -368,12 +326,6 @@ class _Mapper:
                 outputs |= self.emitted.finish("emitted.")
         self.document_counts.check(self.task.label)
         return outputs
-
-
-def _excerpt(document: DocumentBatch) -> bytes:
-    """The beginning of a text, or of a page."""
-    content = document.texts.cast(pa.large_binary()) if document.has_text else document.html
-    return content[0].as_py()[:EXCERPT_BYTES]
 
 
 def _joined(parts: list[DocumentBatch], original: DocumentBatch) -> DocumentBatch:

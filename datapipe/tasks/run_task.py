@@ -36,6 +36,7 @@ from datapipe.shards.checksum import READINGS, Rereads
 from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root, is_remote, sync_file, sync_folder
 from datapipe.tasks.contract.breaches import error_without_document
+from datapipe.tasks.encoding import forget_encoder
 from datapipe.tasks.map import run_map
 from datapipe.tasks.pack import run_pack
 from datapipe.tasks.ranking import run_narrow, run_rank
@@ -76,6 +77,8 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
         UserError: a disk or store refuses access, or the input is wrong.
     """
     started, rereads = perf_counter(), Rereads.count
+    if not isinstance(task, TokenizeTask):
+        forget_encoder()
     import_runtime()  # once a process, and before the time of any work
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:

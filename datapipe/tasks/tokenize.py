@@ -4,7 +4,8 @@
                                               │   each stratum of the training documents
                                               ├▶ where documents are held out: hashes of texts, a file for training, one for
                                               │   validation with the keys, so that copies in both are found
-                                              └▶ tokens and words by language and licence, and the ids that occur
+                                              ├▶ tokens and words by language and licence, and the ids that occur
+                                              └▶ quarantine: documents that the tokenizer fails on (`encoding.py`)
 
 The end-of-text token ends every document; where the mixture has `tokenizer.bos`, that token begins every document. Both count
 as tokens of the document from here on: in rows, quotas and reports. Only fertility leaves them out.
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from datapipe.columns import KEY_TYPE, count_empty, key_halves
 from datapipe.columns import compute as pc
 from datapipe.exchange.files import RUN_BYTES, ExchangeWriter
-from datapipe.exchange.partitions import committed_bytes, read_documents
+from datapipe.exchange.partitions import read_documents
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile, OutputFile, Outputs, train_rows
@@ -34,6 +35,9 @@ from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import license_codes
 from datapipe.storage import Root
+from datapipe.tasks.encoding import encode, encoder_of
+from datapipe.tasks.input_paths import InputPaths
+from datapipe.tasks.quarantine import Quarantine
 from datapipe.tasks.strata import strata_of
 from datapipe.tasks.train import is_validation
 from datapipe.token_counts import LicenseCounts, TokenCounts
@@ -53,18 +57,22 @@ _HASH_RUN_BYTES = 4 << 20
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Encodes documents into an exchange file for each part. Memory: one batch, one run of rows for all files, and 8 MiB."""
     metrics = TaskMetrics()
-    encoder = Encoder(committed_bytes(root, task.tokenizer), eos=task.eos, bos=task.bos)
+    encoder = encoder_of(task, root)
     id_type = schemas.token_type(encoder.vocab_size)
     parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size, encoder.unknown_id)
     hashes = _TextHashes(task, root, folder) if task.validation else None
     counts = metrics.document_counts
-    for batch in read_documents(root, task.documents, metrics):
-        counts.read += batch.num_docs
-        counts.read_bytes += batch.text_bytes
-        metrics.empty += count_empty(batch.texts)
-        with metrics.timed("tokenize", batch.text_bytes, batch.num_docs):
-            ids, offsets = encoder.encode(batch.texts)
+    quarantine = Quarantine(root, folder, counts, InputPaths(root, task.source))
+    for documents in read_documents(root, task.documents, metrics):
+        counts.read += documents.num_docs
+        counts.read_bytes += documents.text_bytes
+        with metrics.timed("tokenize", documents.text_bytes, documents.num_docs):
+            batch, ids, offsets, failed = encode(encoder, documents)
             rows = _token_rows(batch, ids, offsets, encoder, task.seed)
+        quarantine.isolate(task.kind, documents, failed)
+        counts.kept += batch.num_docs
+        counts.kept_bytes += batch.text_bytes
+        metrics.empty += count_empty(batch.texts)
         with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
             counted = meter.add(batch, ids, offsets)
             if task.license_column is not None:
@@ -73,10 +81,11 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
             parts.add(batch, rows)
             if hashes is not None:
                 hashes.add(batch)
-    counts.kept, counts.kept_bytes = counts.read, counts.read_bytes
+    counts.check(task.label)
     metrics.tokens, metrics.fertility = parts.num_tokens, meter.fertility
     with metrics.timed("write tokens"):
         outputs: dict[str, tuple[OutputFile, ...]] = {**parts.finish(), **({} if hashes is None else hashes.finish())}
+        outputs["quarantine"] = quarantine.finish()
         outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
     return outputs, metrics
 

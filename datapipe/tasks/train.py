@@ -57,6 +57,7 @@ def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
     metrics, path = TaskMetrics(), f"{folder}/{TOKENIZER}"
     with metrics.timed("train tokenizer", sum(sample.row_bytes for sample in task.samples)):
         encoder = Encoder(task.content or _train(task, root), eos=task.eos, bos=task.bos)
+        choice = encoder.proof.choice
         with root.open_output(path) as stream:
             stream.write(encoder.to_json())
     output = TokenizerFile(
@@ -68,7 +69,10 @@ def run_train(task: TrainTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
         eos_id=encoder.eos_id,
         eos_token=encoder.eos_token,
         fingerprint=encoder.fingerprint,
-        fallback_reason=encoder.fallback_reason,
+        library=choice.library,
+        library_version=choice.version,
+        battery=choice.battery,
+        fallback_reason=choice.reason,
         bos_id=encoder.bos_id,
         bos_token=encoder.bos_token,
     )

@@ -17,41 +17,36 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, pre_tokenizers
 
-from datapipe.kernels.tokens.pretokens import APART, HAN, LETTER, LOWER, NEWLINE, NUMBER, SIGN, SPACE
+from datapipe.kernels.tokens.pretokens import LETTER, LOWER, NEWLINE, NUMBER, SIGN, SPACE
 from datapipe.machine_cache import cache_home, read_checked, write_checked
 
 NUM_CODES = 0x110000
 _ASKED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
 
-CLASSES = (r"\p{Lu}", r"\p{Lt}", r"\p{Ll}", r"\p{Lm}", r"\p{Lo}", r"\p{M}", r"\p{N}", r"\p{P}", r"\p{S}", r"\s")
+CLASSES = (r"\p{Lu}", r"\p{Lt}", r"\p{Ll}", r"\p{Lm}", r"\p{Lo}", r"\p{M}", r"\p{N}", r"\s")
 """No character is in two classes. The first five make up \\p{L}."""
 
-_DIGIT = len(CLASSES)
-"""The bit of the characters that the `Digits` pre-tokenizer separates. It uses a Unicode database of its own."""
-
-_LU, _LT, _LL, _LM, _LO, _MARKS, _NUMBERS, _P, _S, _WHITE = (1 << bit for bit in range(len(CLASSES)))
+_LU, _LT, _LL, _LM, _LO, _MARKS, _NUMBERS, _WHITE = (1 << bit for bit in range(len(CLASSES)))
 _LETTERS = _LU | _LT | _LL | _LM | _LO
-_DIGITS = 1 << _DIGIT
-_HAN_RANGES = ((0x4E00, 0x9FA5), (0x3040, 0x309F), (0x30A0, 0x30FF))
 
 
 @lru_cache(maxsize=1)
 def engine_classes() -> np.ndarray:
-    """The classes of every code point, bit i for `CLASSES[i]`: (0x110000,) uint16. Cached on disk."""
-    cached = cache_home() / f"character-classes-2-tokenizers{tokenizers.__version__}.bin"
+    """The classes of every code point, bit i for `CLASSES[i]`: (0x110000,) uint8. Cached on disk."""
+    cached = cache_home() / f"character-classes-3-tokenizers{tokenizers.__version__}.bin"
     data = read_checked(cached)
     if data is None:
-        data = ask_engine(_ASKED).astype("<u2").tobytes()
+        data = ask_engine(_ASKED).tobytes()
         with suppress(OSError):  # a cache that cannot be written: each process asks
             write_checked(cached, data)
-    return np.frombuffer(data, "<u2")
+    return np.frombuffer(data, np.uint8)
 
 
 def ask_engine(asked: tuple[range, ...]) -> np.ndarray:
     """The classes of the code points in `asked`, which contains no surrogates; 0 for all others."""
     codes = np.concatenate([np.arange(part.start, part.stop) for part in asked])
     text = codes.astype("<u4").tobytes().decode("utf-32-le")
-    table = np.zeros(NUM_CODES, np.uint16)
+    table = np.zeros(NUM_CODES, np.uint8)
     borders = pre_tokenizers.Split(Regex("|".join(f"{name}+" for name in CLASSES)), "isolated")
     starts = _starts(borders, text)
     heads = "".join(text[start] for start in starts)
@@ -61,9 +56,6 @@ def ask_engine(asked: tuple[range, ...]) -> np.ndarray:
         is_member = np.zeros(len(heads), bool)
         is_member[[start for _, (start, _) in matches]] = True
         table[codes[np.repeat(is_member, lengths)]] |= 1 << bit
-    digits = pre_tokenizers.Digits(individual_digits=False).pre_tokenize_str(text)
-    for _, (start, stop) in digits[1::2]:  # digits and other runs alternate; the first is no digit
-        table[codes[start:stop]] |= _DIGITS
     return table
 
 
@@ -71,27 +63,16 @@ def _starts(step: pre_tokenizers.PreTokenizer, text: str) -> list[int]:
     return [start for _, (start, _) in step.pre_tokenize_str(text)]
 
 
-@lru_cache(maxsize=8)
-def gpt2_table(digits_apart: bool = False) -> np.ndarray:
-    """The table of `cut_gpt2`. `digits_apart`: a `Digits` pre-tokenizer comes first."""
-    kinds = [(_LETTERS, LETTER), (_NUMBERS, NUMBER), (_WHITE, SPACE)]
-    table = _table(kinds, SIGN)
-    if digits_apart:
-        table[engine_classes() & _DIGITS != 0] = APART
-    return _frozen(table)
+@lru_cache(maxsize=1)
+def gpt2_table() -> np.ndarray:
+    """The table of `cut_gpt2`."""
+    return _frozen(_table([(_LETTERS, LETTER), (_NUMBERS, NUMBER), (_WHITE, SPACE)]))
 
 
-@lru_cache(maxsize=8)
-def cl100k_table(marks_are_letters: bool = False, numbers_apart: bool = False) -> np.ndarray:
-    """The table of `cut_cl100k`.
-
-    Args:
-        marks_are_letters: the expression has `[\\p{L}\\p{M}]` instead of `\\p{L}`.
-        numbers_apart: a split at numbers comes first.
-    """
-    letters = _LETTERS | _MARKS if marks_are_letters else _LETTERS
-    number = APART if numbers_apart else NUMBER
-    return _frozen(_with_newlines(_table([(letters, LETTER), (_NUMBERS, number), (_WHITE, SPACE)], SIGN)))
+@lru_cache(maxsize=1)
+def cl100k_table() -> np.ndarray:
+    """The table of `cut_cl100k`."""
+    return _frozen(_with_newlines(gpt2_table().copy()))
 
 
 @lru_cache(maxsize=1)
@@ -100,21 +81,12 @@ def o200k_table() -> np.ndarray:
     any_case = LETTER | LOWER
     letters = [(_LU | _LT, LETTER), (_LL, LOWER), (_LM | _LO, any_case), (_MARKS, any_case | SIGN)]
     kinds = [*letters, (_NUMBERS, NUMBER), (_WHITE, SPACE)]
-    return _frozen(_with_newlines(_table(kinds, SIGN)))
+    return _frozen(_with_newlines(_table(kinds)))
 
 
-@lru_cache(maxsize=1)
-def deepseek_table() -> np.ndarray:
-    """The table of `cut_deepseek`."""
-    table = _table([(_LETTERS | _MARKS, LETTER), (_NUMBERS, APART), (_P | _S, SIGN), (_WHITE, SPACE)], 0)
-    for first, last in _HAN_RANGES:
-        table[first : last + 1] |= HAN
-    return _frozen(_with_newlines(table))
-
-
-def _table(kinds: list[tuple[int, int]], other: int) -> np.ndarray:
-    """(0x110000,) uint8: the bits of the kinds that a character belongs to, or `other`."""
-    bits_of = np.full(2 << _DIGIT, other, np.uint8)
+def _table(kinds: list[tuple[int, int]]) -> np.ndarray:
+    """(0x110000,) uint8: the bits of the kinds that a character belongs to; SIGN for none."""
+    bits_of = np.full(1 << len(CLASSES), SIGN, np.uint8)
     for combination in range(len(bits_of)):
         for classes, bits in kinds:
             if combination & classes:

@@ -1,22 +1,20 @@
 """Encodes text with any tokenizer.json. The ids equal those of Hugging Face tokenizers.
 
-    texts (num_docs,) ── chunks of about 1 MB ── slices of about 2 MB ── kernels or tokenizers ──▶ ids, offsets (num_docs + 1,)
+    texts (num_docs,) ── slices of about 2 MB, as str ── fastokens or `tokenizers` ──▶ ids, offsets (num_docs + 1,)
 
-The encoder adds no special token and encodes the spelling of a special token as text: data cannot end a document
-(`special_tokens.py`). It refuses a tokenizer that has no token for some text (`vocabulary.py`). It switches off truncation,
-padding and dropout. Memory is bounded by a slice, since an `Encoding` takes about a hundred bytes per token;
-a tokenizer that is not byte-level gets whole documents. Calls use one thread, because the engines are the only parallelism.
+Which of the two encodes is proved once for each tokenizer (`proof.py`). The encoder adds no special token and encodes the
+spelling of a special token as text: data cannot end a document (`special_tokens.py`). It refuses a tokenizer that has no token
+for some text (`vocabulary.py`). It switches off truncation, padding and dropout. Memory is that of a slice, or of one longer
+document, and the bounded cache of fastokens (`engines.py`). Calls use one thread: the engines are the only parallelism.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache
-from itertools import chain
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -24,21 +22,18 @@ import pyarrow as pa
 from tokenizers import Tokenizer
 
 from datapipe import columns
-from datapipe.errors import UserError, suggest
+from datapipe.errors import EncodingError, UserError, suggest
 from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.schemas import token_type
-from datapipe.tokens.compiled import compiled_encoder
-from datapipe.tokens.cuts import cut_long_texts
+from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, installed_version, is_panic
+from datapipe.tokens.proof import Choice, Proof, proved
 from datapipe.tokens.special_tokens import added_around, is_in_brackets, unspellable
-from datapipe.tokens.vocabulary import steps_of, unknown_id, what_it_lacks
+from datapipe.tokens.vocabulary import unknown_id, what_it_lacks
 
 TOKENIZER = "tokenizer.json"
 
-CHUNK_BYTES = 1 << 20
-"""Longer documents are cut if the tokenizer allows it; see `cuts`."""
-
 SLICE_BYTES = 2 << 20
-"""Bytes of text per call of `tokenizers`."""
+"""Bytes of text per call of a library."""
 
 LARGEST_VOCABULARY = 1 << 24
 """Upper limit of ids, because tables by id take memory in every worker. Published vocabularies have less than 2^19 ids
@@ -50,12 +45,7 @@ END_OF_TEXT = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>")
 LARGEST_FILE = 1 << 30
 """Bytes. Published files have less than 40 million (2026-11)."""
 
-_PANIC = "PanicException"
-"""The name of what a panic of `tokenizers` raises: a BaseException that cannot be imported."""
-
 _DOES = {"eos": "end", "bos": "begin"}
-
-os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read at each call; also silences the warning after a fork
 
 
 class Encoder:
@@ -69,15 +59,21 @@ class Encoder:
         adds: what the post-processor of the file would add to a text.
         id_type: uint16 or uint32; see `schemas.token_type`.
         fingerprint: checksum of `to_json()`, full width.
-        fallback_reason: why `tokenizers` encodes instead of the kernels, which are thirty times as fast; "" if they do.
     """
 
-    def __init__(self, source: str | os.PathLike[str] | bytes, eos: str | None = None, bos: str | None = None) -> None:
+    def __init__(
+        self,
+        source: str | os.PathLike[str] | bytes,
+        eos: str | None = None,
+        bos: str | None = None,
+        choice: Choice | None = None,
+    ) -> None:
         """
         Args:
             source: path of a tokenizer.json or of its folder, or the content of the file.
             eos: the end-of-text token; by default the first special token with a well-known name (`END_OF_TEXT`).
             bos: the token that begins a document; by default none.
+            choice: the library that encodes; by default that of the proof, which the first use of `proof` or `encode` makes.
         """
         name, content = ("tokenizer", source) if isinstance(source, bytes) else (os.fspath(source), _read(source))
         settings = _settings(name, content)
@@ -95,17 +91,31 @@ class Encoder:
         named = [token for token in (self.eos_token, bos) if token is not None and is_in_brackets(token)]
         encoding = unspellable(settings, tokenizer, named)
         self._tokenizer = tokenizer if encoding is settings else load_tokenizer(name, _canonical(name, encoding))
-        names = vocabulary if encoding is settings else self._tokenizer.get_vocab(with_added_tokens=True)
-        self._compiled, self.fallback_reason = compiled_encoder(encoding, names)
-        self._may_cut = _splits_between_words(settings, tokenizer)
         self.id_type = token_type(self.vocab_size)
         self.fingerprint = bytes_checksum(self._json)
         with _refusing(name):
             decoded = [tokenizer.decode([number], skip_special_tokens=False) for number in self._markers.values()]
-        self._without_markers(self._encode_by_library(pa.array([*self._markers, *decoded]), np.dtype(np.uint32))[0])
+            self._without_markers(Reference(self._tokenizer).encode([*self._markers, *decoded])[0])
+        self._choice = choice
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Encoder, (self._json, self.eos_token, self.bos_token)
+        return Encoder, (self._json, self.eos_token, self.bos_token, self._choice)
+
+    @cached_property
+    def proof(self) -> Proof:
+        """Which library encodes; takes a second or two where this machine has no proof of the tokenizer yet."""
+        return proved("\0".join(self._markers).encode() + self._json, json.loads(self._json), self._tokenizer)
+
+    @cached_property
+    def _engine(self) -> Fastokens | Reference:
+        choice = self._choice or self.proof.choice
+        found = installed_version(choice.library)
+        if found != choice.version:
+            raise UserError(
+                f"the tokenizer was proved with {choice.library} {choice.version}, and this process has {found}, which may "
+                f"give other ids. Install the same version on every machine, and run the same command again"
+            )
+        return (Fastokens if choice.library == FASTOKENS else Reference)(self._tokenizer)
 
     @property
     def _markers(self) -> dict[str, int]:
@@ -145,18 +155,19 @@ class Encoder:
         Returns:
             ids: (num_tokens,) uint16 or uint32, the ids of all texts.
             offsets: (num_docs + 1,) int64; the ids of text i are `ids[offsets[i]:offsets[i + 1]]`.
+
+        Raises:
+            EncodingError: the library fails on a text.
         """
         if texts.null_count:
             raise UserError(f"cannot encode: found {texts.null_count} null texts, expected strings. Drop or fill them")
-        chunks, first_chunk = cut_long_texts(columns.as_large_string(texts), CHUNK_BYTES if self._may_cut else 1 << 62)
         dtype = columns.dtype_of(self.id_type)
-        ids, lengths = [np.zeros(0, dtype)], [np.zeros(0, np.int64)]
-        for part in slices_of(chunks, SLICE_BYTES):
-            slice_ids, num_tokens = self._encode_slice(part, dtype)
-            ids.append(slice_ids)
+        ids, lengths = [np.zeros(0, dtype)], [np.zeros(1, np.int64)]
+        for part in slices_of(columns.as_large_string(texts), SLICE_BYTES):
+            slice_ids, num_tokens = self._engine.encode(_as_strings(part))
+            ids.append(slice_ids.astype(dtype))
             lengths.append(num_tokens)
-        chunk_offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-        return self._without_markers(np.concatenate(ids)), chunk_offsets[first_chunk]
+        return self._without_markers(np.concatenate(ids)), np.cumsum(np.concatenate(lengths))
 
     def _without_markers(self, ids: np.ndarray) -> np.ndarray:
         """The ids. Raises UserError if one of them begins or ends documents: those ids separate the documents of a shard."""
@@ -168,36 +179,13 @@ class Encoder:
                 )
         return ids
 
-    def _encode_slice(self, texts: pa.Array, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
-        """The ids of a slice, and their number per text. `tokenizers` encodes the texts that the kernels cannot."""
-        if self._compiled is None:
-            return self._encode_by_library(texts, dtype)
-        offsets, data = columns.text_buffers(texts)
-        is_unstable = self._compiled.unstable(offsets, data)
-        if not is_unstable.any():
-            kernel_ids, starts = self._compiled.encode(offsets, data)
-            return kernel_ids.astype(dtype), np.diff(starts)
-        by_kernels, by_library = texts.filter(pa.array(~is_unstable)), texts.filter(pa.array(is_unstable))
-        kernel_ids, starts = self._compiled.encode(*columns.text_buffers(by_kernels))
-        library_ids, library_lengths = self._encode_by_library(by_library, dtype)
-        lengths = np.empty(len(texts), np.int64)
-        lengths[~is_unstable], lengths[is_unstable] = np.diff(starts), library_lengths
-        is_by_library = np.repeat(is_unstable, lengths)  # (num_ids,)
-        ids = np.empty(len(is_by_library), dtype)
-        ids[~is_by_library], ids[is_by_library] = kernel_ids, library_ids
-        return ids, lengths
 
-    def _encode_by_library(self, texts: pa.Array, dtype: np.dtype[Any]) -> tuple[np.ndarray, np.ndarray]:
-        try:
-            encodings = self._tokenizer.encode_batch_fast(texts.to_pylist(), add_special_tokens=False)
-        except BaseException as error:  # `tokenizers` raises Exception itself, and panics
-            if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
-                raise
-            raise UserError(f"the tokenizer cannot encode a text: {error}. Expected tokens for every byte of text") from error
-        num_tokens = np.fromiter(map(len, encodings), np.int64, len(encodings))
-        return np.fromiter(
-            chain.from_iterable(encoding.ids for encoding in encodings), dtype, int(num_tokens.sum())
-        ), num_tokens
+def _as_strings(texts: pa.Array) -> list[str]:
+    """The texts as objects, which both libraries take. Raises EncodingError for bytes that are not UTF-8."""
+    try:
+        return texts.to_pylist()
+    except UnicodeDecodeError as error:
+        raise EncodingError(f"cannot encode a text that is not UTF-8: {error}") from error
 
 
 def slices_of(texts: pa.Array, limit_bytes: int) -> Iterator[pa.Array]:
@@ -258,7 +246,7 @@ def _refusing(name: str) -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if type(error) not in (Exception, ValueError, TypeError) and type(error).__name__ != _PANIC:
+        if type(error) not in (Exception, ValueError, TypeError) and not is_panic(error):
             raise
         raise UserError(f"{name}: {error}. Expected a tokenizer.json as Hugging Face tokenizers writes it") from error
 
@@ -300,41 +288,3 @@ def _no_token(name: str, key: str, settings: dict[str, Any], token: str) -> str:
 
 def _special_tokens(settings: dict[str, Any]) -> list[str]:
     return [token["content"] for token in settings.get("added_tokens") or () if token.get("special")]
-
-
-def _splits_between_words(settings: dict[str, Any], tokenizer: Tokenizer) -> bool:
-    """Whether the tokenizer always begins a pre-token at a space between two ASCII letters; see `cuts`."""
-    steps = steps_of(settings.get("pre_tokenizer"), "pretokenizers")
-    normalizers = steps_of(settings.get("normalizer"), "normalizers")
-    if (
-        "ByteLevel" not in steps
-        or not steps <= {"ByteLevel", "Split", "Digits"}
-        or not normalizers <= {"NFC", "NFD", "NFKC", "NFKD"}
-    ):
-        return False
-    for token in settings.get("added_tokens") or ():
-        if token.get("rstrip") or re.search("[A-Za-z] ", token["content"]):
-            return False
-    return _probe(json.dumps(settings["pre_tokenizer"]))
-
-
-@lru_cache(maxsize=8)
-def _probe(pre_tokenizer: str) -> bool:
-    """Tests the pattern on pairs of letters beside contractions, digits, marks, line ends and runs of words."""
-    letters = "aAzZsStTmMdDlLrReEvV"
-    around = (
-        "{0} {1}",
-        "x's{0} {1}'s",
-        "1{0} {1}2",
-        ".{0} {1}.",
-        "\n{0} {1}\n",
-        "  {0} {1} {0} {1}  ",
-        "é{0} {1}é",
-        "Of{0} {1}he x",
-    )
-    text = "".join(shape.format(left, right) + ";" for left in letters for right in letters for shape in around)
-    steps = Tokenizer.from_str(
-        f'{{"model": {{"type": "BPE", "vocab": {{}}, "merges": []}}, "pre_tokenizer": {pre_tokenizer}}}'
-    ).pre_tokenizer
-    starts = {start for _, (start, _) in steps.pre_tokenize_str(text)}
-    return all(space.start() in starts for space in re.finditer("(?<=[A-Za-z]) (?=[A-Za-z])", text))

@@ -1,6 +1,6 @@
 r"""Published patterns that split a text into words. A byte-level BPE merges within a word only.
 
-In a tokenizer.json a pattern is one `Split` per expression of its list, followed by a `ByteLevel` without a pattern:
+In a tokenizer.json a pattern is a `Split`, followed by a `ByteLevel` without a pattern:
 
                   gpt2             cl100k, llama3    qwen2              o200k
     It's          It 's            It 's             It 's              It's
@@ -18,42 +18,56 @@ Sources (2026-11):
 
 from __future__ import annotations
 
+import numpy as np
 from tokenizers import Regex, pre_tokenizers
 
 from datapipe.errors import UserError, suggest
+from datapipe.kernels.tokens.pretokens import cut_cl100k, cut_gpt2, cut_o200k
+from datapipe.tokens.character_classes import cl100k_table, gpt2_table, o200k_table
 
 _CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-PATTERNS: dict[str, list[str]] = {
-    "gpt2": [r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"],
-    "cl100k": [_CL100K],
-    "o200k": [
+PATTERNS: dict[str, str] = {
+    "gpt2": r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    "cl100k": _CL100K,
+    "o200k": (
         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
         r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
         r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ],
-    "llama3": [_CL100K],
-    "qwen2": [
+    ),
+    "llama3": _CL100K,
+    "qwen2": (
         r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
         r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-    ],
+    ),
 }
-"""The regular expressions of each pattern, in the order of their splits."""
-
-
-def expressions(pattern: str) -> tuple[str, ...]:
-    """The regular expressions of a pattern. Raises UserError for an unknown name."""
-    if pattern not in PATTERNS:
-        raise UserError(
-            f"pattern: unknown pattern {pattern!r}.{suggest(pattern, PATTERNS)} Expected one of: {', '.join(PATTERNS)}."
-        )
-    return tuple(PATTERNS[pattern])
+"""The regular expression of each pattern."""
 
 
 def splitter(pattern: str) -> pre_tokenizers.PreTokenizer:
     """The pre-tokenizer of a pattern. Raises UserError for an unknown name."""
-    splits = [pre_tokenizers.Split(Regex(expression), "isolated") for expression in expressions(pattern)]
-    return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    if pattern not in PATTERNS:
+        raise UserError(
+            f"pattern: unknown pattern {pattern!r}.{suggest(pattern, PATTERNS)} Expected one of: {', '.join(PATTERNS)}."
+        )
+    split = pre_tokenizers.Split(Regex(PATTERNS[pattern]), "isolated")
+    return pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def cut(pattern: str, offsets: np.ndarray, data: np.ndarray, ends: np.ndarray) -> int:
+    """Writes the end of each word and returns their number.
+
+    Args:
+        pattern: a name of `PATTERNS`.
+        offsets: (num_docs + 1,) int64.
+        data: (num_bytes,) uint8, UTF-8.
+        ends: (num_bytes,) int64 output: ascending offsets in `data`.
+    """
+    if pattern == "gpt2":
+        return cut_gpt2(offsets, data, gpt2_table(), ends)
+    if pattern == "o200k":
+        return cut_o200k(offsets, data, o200k_table(), ends)
+    return cut_cl100k(offsets, data, cl100k_table(), 1 if pattern == "qwen2" else 3, ends)

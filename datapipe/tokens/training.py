@@ -6,7 +6,8 @@
 The end-of-text token has id 0 and the 256 bytes have ids 1 to 256, so the tokenizer encodes every text, whatever the sample.
 Merges follow exact counts, with ties broken by the ids of the pair: the result does not depend on the order of documents. It is
 that of the trainer of Hugging Face `tokenizers`. That one takes text alone and counts words at 4 MB/s, which was half the
-time of a run; here tasks count the words of their samples. Memory is that of the distinct words of the sample.
+time of a run; here tasks count the words of their samples. On 100 MB of text ours takes a fifth of its CPU time, and half
+that of rustbpe, which breaks ties in another order (DECISIONS.md). Memory is that of the distinct words of the sample.
 """
 
 from __future__ import annotations

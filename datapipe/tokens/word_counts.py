@@ -14,14 +14,13 @@ from datapipe import columns
 from datapipe.columns import compute as pc
 from datapipe.tokens.cuts import cut_long_texts
 from datapipe.tokens.encoder import slices_of
-from datapipe.tokens.patterns import expressions
-from datapipe.tokens.published_patterns import PATTERNS
+from datapipe.tokens.patterns import cut
 
 COUNTED = pa.schema([pa.field("word", pa.large_binary(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
 
-LONGEST_WORD = 1000
-"""Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length, and a token of so
-many bytes serves nobody. Where a text is one word, as a genome is, its pieces teach as much."""
+LONGEST_WORD = 1 << 16
+"""Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length. Where a text is one
+word, as a genome is, its pieces teach as much. Without such words the result is that of the trainer of `tokenizers`."""
 
 _CHUNK_BYTES, _SLICE_BYTES = 256 << 10, 4 << 20
 """Texts are cut into chunks, and go to the kernel in slices: it needs 8 bytes for each byte."""
@@ -70,7 +69,7 @@ def _counted(texts: pa.Array, pattern: str) -> pa.RecordBatch:
     offsets, data = columns.text_buffers(texts)
     num_bytes = int(offsets[-1] - offsets[0])
     ends = np.empty(num_bytes, np.int64)
-    num_words = PATTERNS[expressions(pattern)].cut(offsets, data, ends)
+    num_words = cut(pattern, offsets, data, ends)
     borders = _with_pieces(np.concatenate([offsets[:1], ends[:num_words]]), data)
     words = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), len(borders) - 1, [None, pa.py_buffer(borders), pa.py_buffer(data)]

@@ -38,7 +38,7 @@ BENCHMARKS = (
 ON_ALL_CORES = ("service", "driver")
 """Benchmarks of several processes; all others run on one core."""
 
-_PACKAGES = ("numpy", "numba", "pyarrow", "tokenizers")
+_PACKAGES = ("numpy", "numba", "pyarrow", "fastokens", "tokenizers")
 
 
 def main() -> None:

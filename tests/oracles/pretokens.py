@@ -8,23 +8,15 @@ from itertools import accumulate
 import numpy as np
 from tokenizers import Regex, pre_tokenizers
 
-from datapipe.tokens.published_patterns import DIGITS, PATTERNS
+from datapipe.tokens.patterns import PATTERNS
 
 SPACES = " \t\n\r\x0b\x0c\x85\xa0\u1680\u2000\u2003\u2007\u2009\u200a\u2028\u2029\u202f\u205f\u3000"
-NAMED = {f"{pattern.family}-{number}": expressions for number, (expressions, pattern) in enumerate(PATTERNS.items())}
-"""Every published pattern by a name: its family and its place in the table."""
 
 
 @cache
-def reference(expressions: tuple[str, ...]) -> pre_tokenizers.PreTokenizer:
-    """Splits by each of the expressions in turn, without the byte-level step, so that offsets are those of the text."""
-    return pre_tokenizers.Sequence([_step(expression) for expression in expressions])
-
-
-def _step(expression: str) -> pre_tokenizers.PreTokenizer:
-    if expression == DIGITS:
-        return pre_tokenizers.Digits(individual_digits=True)
-    return pre_tokenizers.Split(Regex(expression), "isolated")
+def reference(pattern: str) -> pre_tokenizers.PreTokenizer:
+    """Splits by a pattern, without the byte-level step, so that offsets are those of the text."""
+    return pre_tokenizers.Split(Regex(PATTERNS[pattern]), "isolated")
 
 
 def pretoken_ends(splitter: pre_tokenizers.PreTokenizer, text: str) -> list[int]:

@@ -25,7 +25,7 @@ from datapipe.plan.request import Request
 from datapipe.source_code.installed import source_digest
 from datapipe.storage import Root, is_remote, open_input
 
-_PACKAGES = ("datapipe", "numba", "pyarrow", "numpy")
+_PACKAGES = ("datapipe", "numba", "pyarrow", "numpy", "fastokens", "tokenizers")
 _SOURCE = "source of datapipe"
 
 INPUTS_OF_STORE = 4

@@ -273,4 +273,4 @@ def test_kernels_of_a_run_follow_from_what_it_writes(options, has_json: bool, ha
     data = {"name": "m", "output": "runs/m", "sources": {"web": {"path": "a.jsonl"}}}
     names = kernels_of_run(Mixture.model_validate(data | options))
     assert any(".json_strings:" in name for name in names) == has_json
-    assert any(".tokens.bpe:" in name for name in names) == has_tokens
+    assert any(".tokens.bpe_training:" in name for name in names) == has_tokens

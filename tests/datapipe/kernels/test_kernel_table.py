@@ -35,14 +35,13 @@ COMPARED_WHOLE = {
         pack.best_fit pack.by_length pack.by_row pack.cut_stream pack.fill_rows_16 pack.fill_rows_32
         pack.split_by_powers pack.split_documents split_to_fill.open_rows split_to_fill.split_to_fill
     """,
-    "tokens/test_patterns.py": "pretokens.cut_cl100k pretokens.cut_deepseek pretokens.cut_gpt2 pretokens.cut_o200k",
+    "tokens/test_patterns.py": "pretokens.cut_cl100k pretokens.cut_gpt2 pretokens.cut_o200k",
     "tokens/test_tokens.py": "bpe_training.join_pairs",
-    "tokens/test_compiled.py": "bpe.fill_merges bpe.fill_vocabulary",
 }
 """Kernels without a row: what they make together is compared with a definition or a library, or its bytes are pinned."""
 
 SLOW_ORACLES = """
-added_tokens.cut_at_tokens assignments.match_names bpe.encode_pretokens copies.find_copies english_words.cut_words
+assignments.match_names copies.find_copies english_words.cut_words
 fasttext.embed keywords.find_keywords line_rules.classify_lines line_rules.write_texts linear_scores.weigh_texts
 minhash.sign normalize.rewrite normalize.survey quality.count_stop_words repetition.measure_ngrams
 repetition.walk_ngrams sentences.split_sentences tokens.match_forms unicode_words.split_unicode_words

@@ -82,6 +82,12 @@ def test_ledger_sweep_deletes_what_killed_attempts_and_writers_left_and_nothing_
 FILE = {"path": "work/attempts/step/one/out.bin", "rows": 4, "bytes": 5, "checksum": "x"}
 
 
+TOKENIZER = {
+    "vocab_size": 300, "eos_id": 0, "eos_token": "é", "fingerprint": "xxh3:1",
+    "library": "fastokens", "library_version": "0.3.5", "battery": "b", "fallback_reason": "",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "output",
     [
@@ -89,7 +95,7 @@ FILE = {"path": "work/attempts/step/one/out.bin", "rows": 4, "bytes": 5, "checks
         TableFile(**FILE, row_bytes=9),
         ExchangeFile(**FILE, row_bytes=9, first=0, last=2**64 - 1, runs=3),
         ExchangeFile(**FILE, row_bytes=0),
-        TokenizerFile(**FILE, vocab_size=300, eos_id=0, eos_token="é", fingerprint="xxh3:1", fallback_reason=""),
+        TokenizerFile(**FILE, **TOKENIZER),
         ShardFile(**FILE, documents=2, tokens=64, piece_length=32),
         ShardFile(**FILE, documents=2, tokens=64),
     ],

@@ -181,6 +181,7 @@ def _table(checksum: str = "x") -> TableFile:
 
 def _tokenizer(checksum: str = "x") -> TokenizerFile:
     known: dict[str, Any] = {"vocab_size": 300, "eos_id": 0, "eos_token": "<e>", "fingerprint": "f", "fallback_reason": ""}
+    known |= {"library": "fastokens", "library_version": "0.3.5", "battery": "b"}
     return TokenizerFile(path="tokenizer.json", rows=300, bytes=1, checksum=checksum, **known)
 
 
@@ -320,6 +321,15 @@ def test_fingerprint_changes_with_every_field_that_enters_and_no_other(task: Tas
             continue
         value = LEFT_OUT[one.name] if one.name in LEFT_OUT else replace(EXACT, digest="other", emit_digest="other")
         assert fingerprinted(replace(task, **{one.name: value})).fingerprint == known, one.name
+
+
+@pytest.mark.parametrize("changed", ["checksum", "library", "library_version", "battery"])
+def test_fingerprint_of_tokenizing_changes_with_what_decides_the_ids(changed: str):
+    task = next(task for task, _ in TASKS if isinstance(task, TokenizeTask))
+    other = replace(task, tokenizer=replace(task.tokenizer, **{changed: "other"}))
+    assert fingerprinted(other).fingerprint != fingerprinted(task).fingerprint
+    moved = replace(task, tokenizer=replace(task.tokenizer, path="other", fallback_reason="other"))
+    assert fingerprinted(moved).fingerprint == fingerprinted(task).fingerprint
 
 
 def test_fingerprint_does_not_depend_on_the_order_of_exchange_files():

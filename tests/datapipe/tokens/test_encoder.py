@@ -1,4 +1,4 @@
-"""The encoder: long documents, facts about files, and files that are refused. Its ids are compared in `test_compiled.py`."""
+"""The encoder: long documents, facts about files, and files that are refused. Its ids are compared in `test_proof.py`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from datapipe.errors import UserError
 from datapipe.tokens import Encoder
@@ -61,31 +61,14 @@ def assert_as_tokenizers(content: bytes, *texts: str) -> None:
     assert ids_of(Encoder(content), *texts) == [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
-@pytest.fixture
-def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder_module, "CHUNK_BYTES", 16 << 10)
-
-
-@pytest.mark.usefixtures("short_chunks")
 @pytest.mark.parametrize("pattern", ["gpt2", "o200k"])
-def test_encode_long_document_equals_encoding_it_whole(pattern):
+def test_encode_long_documents_equals_the_library(pattern):
     content = train_tokenizer([column(prose(20_000))], 340, pattern=pattern)
-    assert_as_tokenizers(content, "a b", prose(100_000), "")
+    assert_as_tokenizers(content, "a b", prose(100_000), "", "\0 \0a", "x" * 30_000)
     tokenizer = Tokenizer.from_buffer(content)
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.add_tokens(["  ", "of the", "return"])
     assert_as_tokenizers(tokenizer.to_str().encode(), prose(50_000) + "e\u0301")
-
-
-@pytest.mark.usefixtures("short_chunks")
-def test_encode_long_document_of_word_crossing_pattern_stays_whole():
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)  # words may join
-    trainer = trainers.BpeTrainer(
-        vocab_size=300, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), special_tokens=["</s>"], show_progress=False
-    )
-    tokenizer.train_from_iterator(["a b " * 50], trainer)
-    assert_as_tokenizers(tokenizer.to_str().encode(), "a b " * 20_000)
 
 
 def test_encode_takes_the_rows_of_a_slice_and_no_nulls(tokenizer_json):

@@ -26,8 +26,8 @@ def browse(
     what the redactions of a source replace. To see it from another machine: ssh -L 8080:127.0.0.1:8080 HOST. The first start
     makes a look-up file of at most 64 bytes a document under OUTPUT/work/browse. Ctrl-C ends the command.
     """
-    from datapipe.browse.lookup.progress import Progress
-    from datapipe.browse.serve import serve
+    from datapipe.explore.lookup.progress import Progress
+    from datapipe.explore.serve import serve
 
     end_by_signals()
     serve(output, port, opens=not no_open, say=lambda line: print(line, flush=True), tell=Progress(unfiltered(sys.stderr)))

@@ -13,8 +13,8 @@ from datapipe.cli.options import Json, OutputFolder, print_json
 from datapipe.errors import UserError
 
 if TYPE_CHECKING:
-    from datapipe.inspect.documents import InspectedDocument
-    from datapipe.inspect.duplicates import ClusterQuery
+    from datapipe.explore.documents import InspectedDocument
+    from datapipe.explore.duplicates import ClusterQuery
 
 Kept = Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")]
 Dropped = Annotated[
@@ -109,9 +109,9 @@ def inspect(
 
     The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.
     """
-    from datapipe.browse.document.judged import as_judged
-    from datapipe.inspect.documents import DocumentQuery, Inspector
-    from datapipe.inspect.duplicates import ClusterQuery
+    from datapipe.explore.document.judged import as_judged
+    from datapipe.explore.documents import DocumentQuery, Inspector
+    from datapipe.explore.duplicates import ClusterQuery
 
     if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
@@ -145,8 +145,8 @@ def _check_companions(
 
 
 def _print_documents(documents: Sequence[InspectedDocument], full: bool, as_json: bool, if_none: str = "") -> None:
+    from datapipe.explore.printed.documents import print_document
     from datapipe.report.funnel import wide_console
-    from datapipe.report.inspecting.documents import print_document
 
     if as_json:
         print_json({"documents": [document.to_json() for document in documents]})
@@ -159,10 +159,10 @@ def _print_documents(documents: Sequence[InspectedDocument], full: bool, as_json
 
 
 def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool) -> None:
-    from datapipe.inspect.documents import Inspector
-    from datapipe.inspect.duplicates import find_clusters
+    from datapipe.explore.documents import Inspector
+    from datapipe.explore.duplicates import find_clusters
+    from datapipe.explore.printed.clusters import print_clusters
     from datapipe.report.funnel import wide_console
-    from datapipe.report.inspecting.clusters import print_clusters
 
     found = find_clusters(Inspector.open(output), query)
     if as_json:
@@ -172,10 +172,10 @@ def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool)
 
 
 def _print_contamination(output: str, source: str, count: int, against: Sequence[str], full: bool, as_json: bool) -> None:
-    from datapipe.inspect.contamination import contamination
-    from datapipe.inspect.documents import Inspector
+    from datapipe.explore.contamination import contamination
+    from datapipe.explore.documents import Inspector
+    from datapipe.explore.printed.contamination import print_contamination
     from datapipe.report.funnel import wide_console
-    from datapipe.report.inspecting.contamination import print_contamination
 
     found = contamination(Inspector.open(output), source, count, against)
     if as_json:
@@ -185,9 +185,9 @@ def _print_contamination(output: str, source: str, count: int, against: Sequence
 
 
 def _print_sweep(output: str, threshold: str, source: str, listed: str | None, as_json: bool) -> None:
-    from datapipe.inspect.sweep import sweep
+    from datapipe.explore.printed.sweep import print_sweep
+    from datapipe.explore.sweep import sweep
     from datapipe.report.funnel import wide_console
-    from datapipe.report.inspecting.sweep import print_sweep
 
     try:
         thresholds = [float(value) for value in listed.split(",")] if listed is not None else []

@@ -118,7 +118,7 @@ def _print_document(output: str, document: str, rank: int | None, options: dict[
 
 def _key_of_own_id(output: str, own_id: str) -> bytes | None:
     """The key of the document that has this id in its input; None where there is none, or where the output has no work/."""
-    from datapipe.inspect.documents import Inspector
+    from datapipe.explore.documents import Inspector
 
     try:
         inspector = Inspector.open(output)

@@ -118,7 +118,7 @@ def _looking(folder: Path, count: int, num_times: int = 100) -> Table:
         f"{_shown(before)} then, and {_shown(after)} after all requests of the table, each sent {num_times} times.",
         header=("answer of `datapipe browse`", "first, ms", "p50, ms", "p95, ms"),
         rows=rows,
-        kept_in="datapipe/browse/README.md",
+        kept_in="datapipe/explore/README.md",
     )
 
 

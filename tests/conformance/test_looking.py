@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.browse import query, search
 from datapipe.columns import make_keys
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
-from datapipe.inspect.documents import DocumentQuery, Inspector, Outcome
-from datapipe.inspect.duplicates import ClusterQuery, find_clusters
+from datapipe.explore import query, search
+from datapipe.explore.documents import DocumentQuery, Inspector, Outcome
+from datapipe.explore.duplicates import ClusterQuery, find_clusters
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import file_hash
 from tests.support import browsed

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datapipe.browse.endpoints import Api
-from datapipe.browse.lookup.making import look_up
-from datapipe.browse.output import BrowsedOutput
-from datapipe.browse.server import Request
+from datapipe.explore.endpoints import Api
+from datapipe.explore.lookup.making import look_up
+from datapipe.explore.output import BrowsedOutput
+from datapipe.explore.server import Request
 from tests.support import corpora
 
 EMAIL, PHONE = "planted.person@mailhost-of-ours.org", "+1 415 555 2671"

@@ -20,7 +20,7 @@ import pytest
 import zstandard
 
 from datapipe.errors import UserError
-from datapipe.inspect.documents import DocumentQuery, InspectedDocument, Inspector, Outcome
+from datapipe.explore.documents import DocumentQuery, InspectedDocument, Inspector, Outcome
 from tests.support import runs
 
 pytestmark = pytest.mark.medium

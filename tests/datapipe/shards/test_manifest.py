@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import xxhash
 
-from datapipe.browse.output import BrowsedOutput
 from datapipe.errors import DatapipeError, SnapshotError
+from datapipe.explore.output import BrowsedOutput
 from datapipe.loader import Loader
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.remote.protocol import OpenRequest

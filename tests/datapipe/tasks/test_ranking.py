@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe.errors import DatapipeError, UserError
-from datapipe.inspect.sweep import sweep
+from datapipe.explore.sweep import sweep
 from datapipe.report.summary import write_report
 from datapipe.shards.manifest import DocumentsSnapshot
 from datapipe.storage import Root

@@ -13,8 +13,8 @@ from datapipe.cli.options import Json, OutputFolder, print_json
 from datapipe.errors import UserError
 
 if TYPE_CHECKING:
+    from datapipe.explore.clusters import ClusterQuery
     from datapipe.explore.documents import InspectedDocument
-    from datapipe.explore.duplicates import ClusterQuery
 
 Kept = Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")]
 Dropped = Annotated[
@@ -109,9 +109,9 @@ def inspect(
 
     The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.
     """
+    from datapipe.explore.clusters import ClusterQuery
     from datapipe.explore.document.judged import as_judged
     from datapipe.explore.documents import DocumentQuery, Inspector
-    from datapipe.explore.duplicates import ClusterQuery
 
     if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
@@ -126,12 +126,14 @@ def inspect(
         duplicates = ClusterQuery(stage=clusters, source=source, count=count, members=members or 3, least_alike=least_alike)
         _print_clusters(output, duplicates, full, as_json)
     elif named is not None:
-        _print_documents(as_judged(output, Inspector.open(output).find_document(named)), full, as_json)
+        inspector = Inspector.open(output)
+        _print_documents(as_judged(inspector, inspector.find_document(named)), full, as_json)
     else:
         outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
         reason = "" if dropped in (None, "all") else dropped
         query = DocumentQuery(outcome=outcome, source=source, reason=reason, count=count)
-        _print_documents(as_judged(output, Inspector.open(output).find(query)), full, as_json, f"no {outcome} documents")
+        inspector = Inspector.open(output)
+        _print_documents(as_judged(inspector, inspector.find(query)), full, as_json, f"no {outcome} documents")
 
 
 def _check_companions(
@@ -159,8 +161,8 @@ def _print_documents(documents: Sequence[InspectedDocument], full: bool, as_json
 
 
 def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool) -> None:
+    from datapipe.explore.clusters import find_clusters
     from datapipe.explore.documents import Inspector
-    from datapipe.explore.duplicates import find_clusters
     from datapipe.explore.printed.clusters import print_clusters
     from datapipe.report.funnel import wide_console
 
@@ -185,6 +187,7 @@ def _print_contamination(output: str, source: str, count: int, against: Sequence
 
 
 def _print_sweep(output: str, threshold: str, source: str, listed: str | None, as_json: bool) -> None:
+    from datapipe.explore.output import Output
     from datapipe.explore.printed.sweep import print_sweep
     from datapipe.explore.sweep import sweep
     from datapipe.report.funnel import wide_console
@@ -195,7 +198,7 @@ def _print_sweep(output: str, threshold: str, source: str, listed: str | None, a
             raise ValueError
     except ValueError:
         raise UserError(f"--at {listed}: expected numbers separated by commas, such as 0.1,0.2,0.5") from None
-    swept = sweep(output, threshold, source=source, thresholds=thresholds)
+    swept = sweep(Output.open(output), threshold, source=source, thresholds=thresholds)
     if as_json:
         print_json({"sweep": asdict(swept)})
     else:

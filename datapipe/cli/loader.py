@@ -122,6 +122,7 @@ def _key_of_own_id(output: str, own_id: str) -> bytes | None:
 
     try:
         inspector = Inspector.open(output)
+        _ = inspector.database
     except (UserError, FileNotFoundError):
         return None
     return inspector.key_of_own_id(own_id)

@@ -18,13 +18,9 @@ from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
-from datapipe.exchange.partitions import read_table
-from datapipe.explore.documents import stage_alias
-from datapipe.explore.output import BrowsedOutput
-from datapipe.explore.query import Documents, Query
-from datapipe.explore.rows import Rows
-from datapipe.explore.sweeps import Accepted, RuleOf, TaggedSweep, swept_histograms
-from datapipe.plan.outputs import TableFile
+from datapipe.explore.documents import Inspector
+from datapipe.explore.rows import Query, Rows, check_source
+from datapipe.explore.sweeps import Accepted, RuleOf, swept_histograms, swept_tags
 from datapipe.stage.base import Filter
 from datapipe.stage.ranking import BELOW_SHARE
 
@@ -36,6 +32,7 @@ EXCERPT_CHARS = 300
 EXCERPTS_S = 1.5
 """Excerpts are read for so long; the rows that remain come without one, and the page can ask for their documents."""
 
+_MEASURED = ("value", "threshold", "distance")
 _SHARE_OPTIONS = frozenset({"keep_share", "share_of", "threshold_from"})
 """Options of a filter that keeps a share. A threshold of its score takes their place."""
 
@@ -43,20 +40,17 @@ _SHARE_OPTIONS = frozenset({"keep_share", "share_of", "threshold_from"})
 class Borderline:
     """Both sides of thresholds."""
 
-    def __init__(
-        self, output: BrowsedOutput, documents: Documents, rows: Rows, text: Callable[[int, Mapping[str, Any]], tuple[str, str]]
-    ) -> None:
-        self._output, self._documents, self._rows, self._text = output, documents, rows, text
+    def __init__(self, output: Inspector, rows: Rows, text: Callable[[Mapping[str, Any]], tuple[str, str]]) -> None:
+        self._output, self._rows, self._text = output, rows, text
 
     def rule(self, stage: str, rule: str, source: str) -> RuleOf:
         """The rule. Raises UserError where no source has measured it."""
-        if source and source not in self._output.sources:
-            raise UserError(f"no source '{source}'. The sources of this output: {', '.join(self._output.sources)}.")
+        check_source(source, self._output.sources)
         found = {
             name: (run_name, rules[rule])
             for name in ([source] if source else self._output.sources)
             for run_name, rules in self._output.measured(name).items()
-            if stage in (run_name, stage_alias(f"{run_name}:")) and rule in rules
+            if stage in (run_name, run_name.partition("@")[0]) and rule in rules
         }
         if not found:
             return self._unmeasured(stage, rule, source)
@@ -69,7 +63,7 @@ class Borderline:
         """A rule of a run that measured no distributions: its dropped documents are all that is known."""
         reasons = [
             reason
-            for reason in self._rows.lookup.reasons
+            for reason in self._rows.reasons
             if reason.fate == "dropped" and source in ("", reason.source) and (reason.stage, reason.rule) == (stage, rule)
         ]
         if not reasons:
@@ -79,46 +73,36 @@ class Borderline:
 
     def sides(self, rule: RuleOf) -> dict[str, Any]:
         """The documents nearest the threshold on either side."""
-        nearest = self._nearest(rule)
-        ends = monotonic() + EXCERPTS_S
-        shown: dict[str, list[dict[str, Any]]] = {"kept": [], "dropped": list(self._found(nearest["dropped"][:MOST_SHOWN]))}
-        dropped_later = 0
-        for row in self._found(nearest["kept"][:MOST_TRIED]):
-            if row["fate"] == "kept":
-                shown["kept"].append(row)
-            dropped_later += row["fate"] != "kept"
-            if len(shown["kept"]) == MOST_SHOWN:
-                break
-        if "side" not in rule.facts:
+        kept = self._nearest(rule, is_dropped=False, most=MOST_TRIED)
+        shown = {"kept": [row for row in kept if row["fate"] == "kept"][:MOST_SHOWN]}
+        last = shown["kept"][-1] if len(shown["kept"]) == MOST_SHOWN else kept[-1] if kept else None
+        tried = [] if last is None else kept[: kept.index(last) + 1]
+        if "side" in rule.facts:
+            shown["dropped"] = self._nearest(rule, is_dropped=True, most=MOST_SHOWN)
+        else:
             source = rule.sources[0] if len(rule.sources) == 1 else ""
             query = Query(source=source, fate="dropped", stage=rule.stage, rule=rule.rule, sort="distance", limit=MOST_SHOWN)
-            shown["dropped"] = self._rows.listed(self._documents.find(query))
-        for pair in _alternating(shown["kept"], shown["dropped"]):
+            shown["dropped"] = self._rows.listed(query)[1]
+        self._add_excerpts(list(_alternating(shown["kept"], shown["dropped"])))
+        return {**self._about(rule), "dropped_later": sum(row["fate"] != "kept" for row in tried), **shown}
+
+    def _nearest(self, rule: RuleOf, is_dropped: bool, most: int) -> list[dict[str, Any]]:
+        """The rows of documents on one side that the run has decided about, nearest first."""
+        found = self._output.database.rows(
+            "select key, value, threshold, abs(value - threshold) as distance from near where stage = $stage "
+            "and rule = $rule and source in $sources and is_dropped = $dropped order by distance, key, value limit $most",
+            {"stage": rule.stage, "rule": rule.rule, "sources": rule.sources, "dropped": is_dropped, "most": most},
+        )
+        facts = self._rows.of_keys([row["key"] for row in found])
+        decided = [row for row in found if row["key"] in facts]
+        shown = self._rows.shown([facts[row["key"]] for row in decided])
+        return [{**row, **{name: near[name] for name in _MEASURED}} for row, near in zip(shown, decided)]
+
+    def _add_excerpts(self, rows: Sequence[dict[str, Any]]) -> None:
+        ends, facts = monotonic() + EXCERPTS_S, self._rows.of_keys([bytes.fromhex(row["key"]) for row in rows])
+        for row in rows:
             if monotonic() < ends:
-                [number] = self._rows.lookup.rows_of_key(bytes.fromhex(pair["key"]))[:1]
-                pair["excerpt"] = self._text(number, pair)[0][:EXCERPT_CHARS] or None
-        return {**self._about(rule), "dropped_later": dropped_later, **shown}
-
-    def _nearest(self, rule: RuleOf) -> dict[str, list[tuple[float, bytes, float, float]]]:
-        """(distance, key, value, threshold) of documents near the threshold by side, nearest first."""
-        nearest: dict[str, list[tuple[float, bytes, float, float]]] = {"kept": [], "dropped": []}
-        for source in rule.sources:
-            for step in self._output.inspector.map_steps(source):
-                for file in step.outputs("borderline", TableFile):
-                    for batch in read_table(self._output.root, file):
-                        for row in batch.to_pylist():
-                            if (row["stage"], row["rule"]) == (rule.stage, rule.rule):
-                                distance = abs(row["value"] - row["threshold"])
-                                side = nearest["dropped" if row["is_dropped"] else "kept"]
-                                side.append((distance, row["key"], row["value"], row["threshold"]))
-        return {side: sorted(found) for side, found in nearest.items()}
-
-    def _found(self, nearest: Sequence[tuple[float, bytes, float, float]]) -> Iterator[dict[str, Any]]:
-        """The rows of those that the run has decided about."""
-        for distance, key, value, threshold in nearest:
-            row = self._rows.of_key(key)
-            if row is not None:
-                yield {**row, "value": value, "threshold": threshold, "distance": distance}
+                row["excerpt"] = self._text(facts[bytes.fromhex(row["key"])])[0][:EXCERPT_CHARS] or None
 
     def _about(self, rule: RuleOf) -> dict[str, Any]:
         facts, yaml = rule.facts, self._yaml(rule)
@@ -149,7 +133,7 @@ class Borderline:
         about = {**self._about(rule), "in_force": rule.facts.get("threshold")}
         use = self._output.use_of(rule.sources[0], rule.stage)
         accepted = Accepted.by(use, str(rule.facts.get("option") or ""))
-        tagged = TaggedSweep(self._output, self._documents, self._rows.lookup, rule, accepted).swept()
+        tagged = swept_tags(self._output, rule, accepted) if rule.facts.get("mode") == "tag" else None
         if tagged is None:
             return {**about, **swept_histograms(self._output, rule, accepted)}
         for each in (tagged["total"], *tagged["points"]):

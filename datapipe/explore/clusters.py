@@ -1,132 +1,301 @@
-"""Clusters of duplicates: lists of them, and one with its texts side by side.
+"""Clusters of duplicates: the surviving document beside those that were dropped for it, with their texts.
 
-    drops, 1st pass  ─▶  survivors, a keyed sample beyond `MOST_CLUSTERS`
-    drops, 2nd pass  ─▶  for each: how many were dropped for it, least and greatest similarity
+    facts with a survivor  ─▶  grouped by stage, rule and survivor  ─▶  the first clusters of an order  ─▶  their members
 
-Both passes read two or three columns of one record batch at a time. The result is kept for the next page of the list.
+A cluster is what one rule of a stage dropped in favour of one document. Samples are keyed by the survivor: the same query
+returns the same clusters each time, and a larger sample contains the smaller one. Texts are read one cluster at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
+from typing import Any, Literal
 
 from datapipe import catalogue
-from datapipe.columns import KEY_BYTES, compute, key_halves, key_matrix, numbers
-from datapipe.errors import UserError
+from datapipe.config.stage_use import StageUse
+from datapipe.errors import UserError, suggest
+from datapipe.explore.database import Database
 from datapipe.explore.differences import difference
-from datapipe.explore.document.replay import finite
-from datapipe.explore.documents import stage_alias
-from datapipe.explore.output import BrowsedOutput
-from datapipe.explore.query import MOST_LISTED
-from datapipe.explore.rows import Rows
-from datapipe.explore.stored import StoredRows
-from datapipe.rng import keyed_hash, seed_for
+from datapipe.explore.documents import SAMPLE, Inspector, matching, stage_of
+from datapipe.explore.located import LocatedDocument
+from datapipe.explore.rows import MOST_LISTED, Rows, check_source
+from datapipe.ledger.names import RUN
 from datapipe.stage.global_stage import Global
+from datapipe.stage.tables import drops_for_others
+from datapipe.storage import Root
 
-SORTS = ("size", "least_alike", "sample")
-MOST_CLUSTERS = 1 << 17
+ALL = "all"
 MOST_MEMBERS = 50
-_SEED = seed_for(0, "inspect")
+_ORDERS = {"size": "dropped desc, ", "least_alike": "least nulls last, ", "sample": ""}
+SORTS = tuple(_ORDERS)
+
+_MEMBERS = f"""
+with members as (
+    select stage, rule, survivor, source, key, case when not isnan(value) then value end as value
+    from facts where survivor is not null and {matching("$stage")}
+)
+"""
+_GROUPS = f"""{_MEMBERS}
+select stage, rule, survivor, count(*) as dropped, min(value) as least, max(value) as greatest, min(source) as source,
+    count(*) over () as total
+from members group by stage, rule, survivor having $source = '' or bool_or(source = $source)
+order by {{order}} md5(survivor), survivor, stage, rule limit $limit offset $offset
+"""
+_MEMBERS_OF = f"""{_MEMBERS}
+, wanted as (
+    select unnest($stages::varchar[]) as stage, unnest($rules::varchar[]) as rule, unnest($survivors::blob[]) as survivor
+)
+select members.* from members join wanted using (stage, rule, survivor)
+qualify row_number() over (partition by stage, rule, survivor order by {{order}} {SAMPLE}) <= $members
+order by {{order}} {SAMPLE}
+"""
+
+
+def _groups(database: Database, stage: str, source: str, sort: str, limit: int, offset: int = 0) -> list[dict[str, Any]]:
+    """The clusters of a stage, or of all stages for ""; `total` is how many there are."""
+    options = {"stage": stage, "source": source, "limit": limit, "offset": offset}
+    return database.rows(_GROUPS.format(order=_ORDERS[sort]), options)
+
+
+def _members(database: Database, groups: Sequence[Mapping[str, Any]], count: int, sort: str) -> Iterator[list[dict[str, Any]]]:
+    """The first dropped documents of each cluster."""
+    names = {name: [group[name[:-1]] for group in groups] for name in ("stages", "rules", "survivors")}
+    order = "value nulls last, " if sort == "least_alike" else ""
+    found = database.rows(_MEMBERS_OF.format(order=order), {"stage": "", "members": count, **names})
+    for group in groups:
+        yield [row for row in found if all(row[name] == group[name] for name in ("stage", "rule", "survivor"))]
+
+
+# ------------------------------------------------------------------------------------------------ for the terminal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Clusters:
-    """The clusters of one stage, (num_clusters,) each.
+class ClusterQuery:
+    """Which clusters to find.
 
     Attributes:
-        survivors: byte strings of 16, ascending.
-        hashes: keyed hashes of the survivors.
-        dropped: documents that were dropped for each.
-        least, greatest: similarity; infinite where none was measured.
+        stage: a stage, "stage:rule", or "all".
+        source: clusters that lost documents of this source; empty for all sources.
+        count: at most so many clusters.
+        members: at most so many dropped documents of each cluster.
+        least_alike: whether clusters and members come in the order of their similarity, lowest first and unmeasured last.
+            Otherwise both are keyed samples.
     """
 
-    survivors: np.ndarray
-    hashes: np.ndarray
-    dropped: np.ndarray
-    least: np.ndarray
-    greatest: np.ndarray
+    stage: str
+    source: str = ""
+    count: int = 5
+    members: int = 3
+    least_alike: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Member:
+    """A dropped document, and the similarity that the stage measured; None where it measured none."""
+
+    document: LocatedDocument
+    similarity: float | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cluster:
+    """The documents that a stage dropped in favour of one document.
+
+    Attributes:
+        dropped_later_by: "stage:rule" of a later stage that dropped the survivor; "" when none did.
+        members: the dropped documents to show.
+        dropped: number of dropped documents in all.
+        similarity: least and greatest of all dropped documents; None where none was measured.
+        shingles: size and unit of the n-grams that the stage compares, as `Global.shingles` returns them.
+        no_text: why the survivor has no text; "" when it has one.
+    """
+
+    stage: str
+    survivor: LocatedDocument
+    dropped_later_by: str
+    members: tuple[Member, ...]
+    dropped: int
+    similarity: tuple[float, float] | None
+    shingles: tuple[int, Literal["word", "char"]]
+    no_text: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The cluster as plain data."""
+        return {
+            "stage": self.stage,
+            "survivor": {**self.survivor.to_json(), "dropped_later_by": self.dropped_later_by or None},
+            "dropped": self.dropped,
+            "similarity": None if self.similarity is None else {"min": self.similarity[0], "max": self.similarity[1]},
+            "members": [{**member.document.to_json(), "similarity": member.similarity} for member in self.members],
+        }
+
+
+def find_clusters(inspector: Inspector, query: ClusterQuery) -> Iterator[Cluster]:
+    """The clusters that match a query, read one after the other. Raises UserError at once when there are none."""
+    sources = inspector.select_sources(query.source)
+    stage, sort = "" if query.stage == ALL else query.stage, "least_alike" if query.least_alike else "sample"
+    groups = _groups(inspector.database, stage, query.source, sort, query.count)
+    if not groups:
+        raise _no_clusters(inspector, query, sources)
+    members = _members(inspector.database, groups, query.members, sort)
+    later = _reasons_of_drops(inspector.database, [group["survivor"] for group in groups])
+    return (_cluster(inspector, group, listed, later) for group, listed in zip(groups, members))
+
+
+def _reasons_of_drops(database: Database, keys: Sequence[bytes]) -> dict[bytes, str]:
+    """By key the "stage:rule" that dropped each of these documents; documents that were kept are absent."""
+    query = "select key, stage || ':' || rule as reason from facts where fate = 'dropped' and key in (select unnest(?::blob[]))"
+    return {row["key"]: row["reason"] for row in database.rows(query, [list(keys)])}
+
+
+def _cluster(
+    inspector: Inspector, group: Mapping[str, Any], listed: Sequence[Mapping[str, Any]], later: Mapping[bytes, str]
+) -> Cluster:
+    """The cluster with its texts."""
+    locate, survivor = inspector.locator.locate, inspector.locator.locate(group["survivor"])
+    return Cluster(
+        stage=group["stage"],
+        survivor=survivor,
+        dropped_later_by=later.get(group["survivor"], ""),
+        members=tuple(Member(document=locate(row["key"]), similarity=row["value"]) for row in listed),
+        dropped=group["dropped"],
+        similarity=_similarity(group),
+        shingles=_shingles(inspector.use_of(group["source"], group["stage"])),
+        no_text="" if survivor.text is not None else _why_no_text(survivor),
+    )
+
+
+def _similarity(group: Mapping[str, Any]) -> tuple[float, float] | None:
+    return None if group["least"] is None else (group["least"], group["greatest"])
+
+
+def _shingles(use: StageUse | None) -> tuple[int, Literal["word", "char"]]:
+    stage = None if use is None else catalogue.build_stage(use)
+    return stage.shingles() if isinstance(stage, Global) else (5, "word")
+
+
+def _why_no_text(document: LocatedDocument) -> str:
+    is_of_index = document.run and not Root(document.run).exists(RUN)
+    return "an index holds no texts" if is_of_index else "its file is missing or has changed"
+
+
+# ------------------------------------------------------------------------------------------------ why there are none
+
+
+def _no_clusters(inspector: Inspector, query: ClusterQuery, sources: Sequence[str]) -> UserError:
+    """The error for a query that matches no cluster."""
+    option, of_source = f"--clusters {query.stage}", f" of source '{query.source}'" if query.source else ""
+    used = {use.alias: use for source in sources for use in inspector.mixture.stages_of(source)}
+    makers = [name for name, use in used.items() if _makes_clusters(use)]
+    where = f"source '{query.source}'" if query.source else "this output"
+    listed = f"Stages of {where} that drop duplicates: {', '.join(makers) or '(none)'}"
+    name = _alias_in(query.stage, used)
+    if query.stage == ALL or name in makers:
+        return _nothing_dropped(inspector, option, of_source, sources, listed)
+    if name:
+        is_global = isinstance(catalogue.build_stage(used[name]), Global)
+        does = "cuts spans out of texts" if is_global else "examines each document by itself"
+        return UserError(
+            f"{option}: {name} {does} and drops no document in favour of another, so it has no clusters. "
+            f"Show the documents that it dropped with --dropped {name}. {listed}"
+        )
+    owners = [source for source in inspector.sources if _alias_in(query.stage, _aliases(inspector, source))]
+    if owners:
+        return UserError(f"{option}: '{query.stage}' is no stage{of_source}. It is a stage of {', '.join(owners)}. {listed}")
+    return UserError(f"{option}: no stage '{query.stage}' in this output.{suggest(query.stage, makers)} {listed}")
+
+
+def _aliases(inspector: Inspector, source: str) -> list[str]:
+    return [use.alias for use in inspector.mixture.stages_of(source)]
+
+
+def _alias_in(requested: str, aliases: Iterable[str]) -> str:
+    """The alias that "stage", "stage@digest" or "stage:rule" names; "" when it names none of them."""
+    names = [name.partition("@")[0] for name in (requested, stage_of(requested))]
+    return next((alias for alias in aliases if alias in names), "")
+
+
+def _nothing_dropped(inspector: Inspector, option: str, of_source: str, sources: Sequence[str], listed: str) -> UserError:
+    ended = {step.source for step in inspector.steps if step.kind in ("tokenize", "write") and step.records}
+    is_complete = ended.issuperset(sources)  # these steps begin once every stage has decided on the documents
+    so_far = "" if is_complete else " yet; the run is not complete"
+    return UserError(f"{option}: no document{of_source} was dropped in favour of another{so_far}. {listed}")
+
+
+def _makes_clusters(use: StageUse) -> bool:
+    stage = catalogue.build_stage(use)
+    return isinstance(stage, Global) and drops_for_others(stage.exchanges())
+
+
+# ------------------------------------------------------------------------------------------------ for the page
 
 
 class ClusterView:
-    """Clusters of an output."""
+    """Clusters of an output, as the page shows them."""
 
-    def __init__(
-        self,
-        output: BrowsedOutput,
-        stored: StoredRows,
-        rows: Rows,
-        text: Callable[[int, Mapping[str, Any]], tuple[str, str]],
-    ) -> None:
-        self._output, self._stored, self._rows, self._text = output, stored, rows, text
-        self._of = lru_cache(maxsize=8)(self._clusters)
+    def __init__(self, output: Inspector, rows: Rows, text: Callable[[Mapping[str, Any]], tuple[str, str]]) -> None:
+        self._output, self._rows, self._text = output, rows, text
 
     def listed(self, stage: str, source: str, sort: str, offset: int, limit: int) -> dict[str, Any]:
         """A page of the clusters of a stage. Raises UserError for an order that there is not."""
         if sort not in SORTS or limit > MOST_LISTED:
             raise UserError(f"sort '{sort}', limit {limit}: expected one of {', '.join(SORTS)}, and at most {MOST_LISTED}.")
-        found = self._of(stage, source)
-        first = {"size": -found.dropped.astype(np.float64), "least_alike": found.least, "sample": np.zeros(len(found.dropped))}
-        order = np.lexsort((found.hashes, first[sort]))[offset : offset + limit]
-        return {"total": len(found.survivors), "clusters": [self._entry(stage, found, index) for index in order.tolist()]}
-
-    def _entry(self, stage: str, found: _Clusters, index: int) -> dict[str, Any]:
-        least, greatest = float(found.least[index]), float(found.greatest[index])
-        return {
-            "stage": stage,
-            "survivor": self._row(found.survivors[index]),
-            "dropped": int(found.dropped[index]),
-            "similarity": [least, greatest] if np.isfinite(least) else None,
-        }
-
-    def _row(self, key: bytes) -> dict[str, Any]:
-        """The row of a document; of one of an earlier run, what is known of it."""
-        key = bytes(key).ljust(KEY_BYTES, b"\0")
-        row = self._rows.of_key(key)
-        nothing = dict.fromkeys(("value", "threshold", "distance", "bytes", "excerpt"))
-        name = self._rows.name(key)
-        unknown = {"key": key.hex(), "name": name, "id": name, "source": "", "fate": "kept", "stage": "", "rule": "", **nothing}
-        return unknown if row is None else row
+        check_source(source, self._output.sources)
+        groups = _groups(self._output.database, stage, source, sort, limit, offset)
+        rows = self._shown([group["survivor"] for group in groups])
+        clusters = [
+            {"stage": stage, "survivor": rows[group["survivor"]], "dropped": group["dropped"], "similarity": _listed(group)}
+            for group in groups
+        ]
+        return {"total": groups[0]["total"] if groups else 0, "clusters": clusters}
 
     def cluster(self, key: bytes, stage: str, members: int) -> dict[str, Any]:
         """A cluster with its texts, and what differs between the survivor and each dropped document."""
-        found = self._members(key, stage, min(members, MOST_MEMBERS))
+        found = self._output.database.rows(
+            f"{_MEMBERS} select key, value, source from members where survivor = $key order by {SAMPLE} limit $limit",
+            {"stage": stage, "key": key, "limit": min(members, MOST_MEMBERS)},
+        )
         if not found:
             raise UserError(f"No document was dropped by '{stage}' in favour of this one. Choose a cluster of api/clusters.")
-        survivor = self._row(key)
-        text, note = self._shown(survivor)
-        listed, first = [], None
-        for member_key, similarity in found:
-            row = self._row(member_key)
-            own, own_note = self._shown(row)
+        keys = [key, *(row["key"] for row in found)]
+        rows, facts = self._shown(keys), self._rows.of_keys(keys)
+        texts = {each: self._shown_text(facts.get(each)) for each in keys}
+        (text, note), listed, first = texts[key], [], None
+        for member in found:
+            own, own_note = texts[member["key"]]
             if text and own:
-                parts, other = self._differing(stage, row["source"], text, own)
+                parts, other = self._differing(stage, member["source"], text, own)
                 first = parts if first is None else first
             else:
                 other = [{"text": own, "same": True}] if own else []
-            listed.append({"row": row, "similarity": similarity, "parts": other, "note": own_note})
+            value = member["value"] if member["value"] is not None and math.isfinite(member["value"]) else None
+            listed.append({"row": rows[member["key"]], "similarity": value, "parts": other, "note": own_note})
         own_parts = first if first is not None else [{"text": text, "same": True}] if text else []
-        return {"survivor": {"row": survivor, "parts": own_parts, "note": note}, "members": listed}
+        return {"survivor": {"row": rows[key], "parts": own_parts, "note": note}, "members": listed}
 
-    def _shown(self, row: Mapping[str, Any]) -> tuple[str, str]:
+    def _shown(self, keys: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
+        """The rows of documents; of those of an earlier run, what is known of them."""
+        facts = self._rows.of_keys(keys)
+        rows = dict(zip(facts, self._rows.shown(list(facts.values()))))
+        return {key: rows.get(key) or self._unknown(key) for key in keys}
+
+    def _unknown(self, key: bytes) -> dict[str, Any]:
+        nothing = dict.fromkeys(("value", "threshold", "distance", "bytes", "excerpt"))
+        name = self._rows.name(key)
+        return {"key": key.hex(), "name": name, "id": name, "source": "", "fate": "kept", "stage": "", "rule": "", **nothing}
+
+    def _shown_text(self, facts: Mapping[str, Any] | None) -> tuple[str, str]:
         """The redacted text, as much as is compared, and why there is none."""
-        numbers_of = self._rows.lookup.rows_of_key(bytes.fromhex(row["key"]))
-        if not numbers_of:
+        if facts is None:
             return "", "A document of an earlier run, whose text is not read here."
-        text, note = self._text(numbers_of[0], row)
+        text, note = self._text(facts)
         return text, "" if text else note
 
     def _differing(self, stage: str, source: str, first: str, second: str) -> tuple[list[dict], list[dict]]:
         """The parts of two texts."""
-        use = self._output.use_of(source, stage)
-        built = None if use is None else catalogue.build_stage(use)
-        shingles = built.shingles() if isinstance(built, Global) else (5, "word")
-        passages = difference(first, second, shingles, context=None).passages
+        passages = difference(first, second, _shingles(self._output.use_of(source, stage)), context=None).passages
         if not passages:
             return [{"text": first, "same": True}], [{"text": second, "same": True}]
         return tuple(  # type: ignore[return-value]
@@ -134,59 +303,7 @@ class ClusterView:
             for side in (passages[0].first, passages[0].second)
         )
 
-    # ---------------------------------------------------------------------------------------------- reading drops
 
-    def _drops(self, stage: str, source: str, names: list[str]) -> Iterator[pa.RecordBatch]:
-        """The drops of a stage that name a survivor."""
-        if source and source not in self._output.sources:
-            raise UserError(f"no source '{source}'. The sources of this output: {', '.join(self._output.sources)}.")
-        for number, table in enumerate(self._output.tables):
-            if table.fate == "dropped" and source in ("", table.source):
-                for _, batch in self._stored.batches(number, ["stage", "survivor", *names]):
-                    stages = batch.column("stage").dictionary_encode()
-                    fitting = [name for name in stages.dictionary.to_pylist() if stage in (name, stage_alias(f"{name}:"))]
-                    is_of = compute.is_in(batch.column("stage"), value_set=pa.array(fitting, pa.string()))
-                    chosen = batch.filter(compute.and_(is_of, batch.column("survivor").is_valid()))
-                    if chosen.num_rows:
-                        yield chosen
-
-    def _clusters(self, stage: str, source: str) -> _Clusters:
-        survivors, hashes = np.zeros(0, f"S{KEY_BYTES}"), np.zeros(0, np.uint64)
-        for batch in self._drops(stage, source, []):
-            column = batch.column("survivor")
-            both = np.concatenate([survivors, _byte_strings(column)])
-            both_hashes = np.concatenate([hashes, keyed_hash(key_halves(column), _SEED)])
-            survivors, first = np.unique(both, return_index=True)
-            hashes = both_hashes[first]
-            if len(survivors) > MOST_CLUSTERS:
-                chosen = np.sort(np.argsort(hashes, kind="stable")[:MOST_CLUSTERS])
-                survivors, hashes = survivors[chosen], hashes[chosen]
-        dropped = np.zeros(len(survivors), np.int64)
-        least, greatest = np.full(len(survivors), np.inf), np.full(len(survivors), -np.inf)
-        for batch in self._drops(stage, source, ["value"]):
-            wanted = _byte_strings(batch.column("survivor"))
-            index = np.minimum(np.searchsorted(survivors, wanted), len(survivors) - 1)
-            known = survivors[index] == wanted
-            np.add.at(dropped, index[known], 1)
-            values = numbers(batch.column("value").fill_null(np.nan))
-            measured = known & ~np.isnan(values)
-            np.minimum.at(least, index[measured], values[measured])
-            np.maximum.at(greatest, index[measured], values[measured])
-        return _Clusters(survivors=survivors, hashes=hashes, dropped=dropped, least=least, greatest=greatest)
-
-    def _members(self, key: bytes, stage: str, count: int) -> list[tuple[bytes, float | None]]:
-        """The first dropped documents of a cluster by keyed hash, with their similarity."""
-        found: list[tuple[int, bytes, float | None]] = []
-        for batch in self._drops(stage, "", ["key", "value"]):
-            column = batch.column("survivor")
-            rows = batch.filter(compute.equal(column, pa.scalar(key, column.type)))
-            if rows.num_rows:
-                hashes = keyed_hash(key_halves(rows.column("key")), _SEED).tolist()
-                values = [finite(value) for value in rows.column("value").to_pylist()]
-                found = sorted([*found, *zip(hashes, rows.column("key").to_pylist(), values)], key=lambda one: one[:2])[:count]
-        return [(member, similarity) for _, member, similarity in found]
-
-
-def _byte_strings(keys: pa.Array) -> np.ndarray:
-    """Keys as (num_keys,) byte strings, which NumPy compares like memory."""
-    return np.ascontiguousarray(key_matrix(keys)).view(f"S{KEY_BYTES}").reshape(-1)
+def _listed(group: Mapping[str, Any]) -> list[float] | None:
+    similarity = _similarity(group)
+    return None if similarity is None or not all(map(math.isfinite, similarity)) else list(similarity)

@@ -1,43 +1,23 @@
 """Two outputs side by side: documents that only one of them keeps, and why the other does not.
 
-    keys of both, kept, dropped and quarantined  ─▶  buckets by hash, in a temporary folder  ─▶  bucket by bucket: only in one,
-                                                                                                 with the other's reason
-    reports of both                              ─▶  numbers of sources, rules side by side
+    facts of both  ─▶  one row a document, joined by key  ─▶  only in one, with the other's reason
+    reports of both                                       ─▶  numbers of sources, rules side by side
 
-Documents are the same where source, file and position are: two mixtures over the same data. Memory holds one bucket, so it does
-not grow with the outputs; the folder takes 24 bytes a document.
+Documents are the same where source, file and position are: two mixtures over the same data. What does not fit into memory
+spills to disk.
 """
 
 from __future__ import annotations
 
-import heapq
-import tempfile
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
-import numpy as np
+from datapipe.explore.database import Database
+from datapipe.explore.output import Output
 
-from datapipe.columns import key_halves
-from datapipe.exchange.partitions import read_table
-from datapipe.explore.documents import Inspector, Outcome
-from datapipe.plan.outputs import TableFile
-from datapipe.rng import keyed_hash, seed_for
-
-BUCKET_ROWS = 1 << 21
-"""Documents of both outputs in a bucket, about: 150 MB at work."""
-
-MOST_BUCKETS = 256
 NOT_READ = "not read"
 """The reason of documents that the other output never read."""
-
-_SEED = seed_for(0, "compare")
-_ROW = np.dtype([("file_hash", np.uint64), ("position", np.uint64), ("reason", np.int64)])
-_OUTCOMES: Sequence[Outcome] = ("kept", "dropped", "quarantined")
-_KEPT = -1
-"""The reason of kept documents."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,139 +51,45 @@ class Membership:
         return {"both": self.both, "only_first": asdict(self.only[0]), "only_second": asdict(self.only[1])}
 
 
-def membership(first: Inspector, second: Inspector, count: int = 3) -> Membership:
+def membership(first: Output, second: Output, count: int = 3) -> Membership:
     """Which documents only one of two outputs keeps.
 
     Args:
         count: documents of each reason in the samples.
     """
-    inspectors = (first, second)
-    num_rows = sum(output.rows for inspector in inspectors for _, _, output in _tables(inspector))
-    num_buckets = min(MOST_BUCKETS, 1 << (num_rows // BUCKET_ROWS).bit_length())
-    reasons: list[str] = []
-    both, sides = 0, (_Side(), _Side())
-    with tempfile.TemporaryDirectory(prefix="datapipe-compare-") as folder:
-        for number, inspector in enumerate(inspectors):
-            _write_buckets(inspector, Path(folder), number, num_buckets, reasons)
-        for bucket in range(num_buckets):
-            rows = [_read_bucket(Path(folder), number, bucket) for number in (0, 1)]
-            matched = _matched(rows[0], rows[1])
-            both += int(((rows[0]["reason"] == _KEPT) & (_reasons(rows[1], matched) == _KEPT)).sum())
-            sides[0].add(rows[0], _reasons(rows[1], matched), reasons, count)
-            sides[1].add(rows[1], _reasons(rows[0], _matched(rows[1], rows[0])), reasons, count)
-    return Membership(both=both, only=(sides[0].of(first), sides[1].of(second)))
+    database = Database({"a": first.facts, "b": second.facts}, first.limits)
+    [both] = database.rows(_BOTH)
+    only = _one_sided(database, "a", "b", first, count), _one_sided(database, "b", "a", second, count)
+    return Membership(both=both["documents"], only=only)
 
 
-_MISSING = -2
-"""Stands for the reason of a document that the other output does not have."""
+_DECIDED = """(
+    select key, bool_or(fate = 'kept') as is_kept,
+        min(case fate when 'dropped' then stage || ':' || rule when 'quarantined' then 'quarantined: ' || stage end) as reason
+    from {0}.facts group by key
+) as {0}_decided"""
+
+_BOTH = f"""
+select count(*) as documents from {_DECIDED.format("a")} join {_DECIDED.format("b")} using (key)
+where a_decided.is_kept and b_decided.is_kept
+"""
 
 
-@dataclass(slots=True)
-class _Side:
-    """What one output alone keeps."""
-
-    reasons: Counter[str] = field(default_factory=Counter)
-    sample: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
-
-    def add(self, rows: np.ndarray, others: np.ndarray, names: Sequence[str], count: int) -> None:
-        """Adds a bucket: documents of this output, and the reason that the other has for each."""
-        is_alone = (rows["reason"] == _KEPT) & (others != _KEPT)
-        alone, why = rows[is_alone], others[is_alone]
-        hashes = keyed_hash((alone["file_hash"], alone["position"]), _SEED)
-        for reason in np.unique(why):
-            chosen = why == reason
-            name = NOT_READ if reason == _MISSING else names[int(reason)]
-            self.reasons[name] += int(chosen.sum())
-            first = np.argsort(hashes[chosen], kind="stable")[:count]
-            found = zip(hashes[chosen][first].tolist(), (_key(row) for row in alone[chosen][first]))
-            self.sample[name] = heapq.nsmallest(count, [*self.sample.get(name, ()), *found])
-
-    def of(self, inspector: Inspector) -> OneSided:
-        reasons = dict(sorted(self.reasons.items(), key=lambda each: (-each[1], each[0])))
-        sample = {
-            reason: tuple(inspector.locator.locate(key, text=False).label for _, key in self.sample[reason])
-            for reason in reasons
-        }
-        return OneSided(documents=self.reasons.total(), reasons=reasons, sample=sample)
-
-
-def _key(row: Any) -> bytes:
-    return int(row["file_hash"]).to_bytes(8, "big") + int(row["position"]).to_bytes(8, "big")
-
-
-# ------------------------------------------------------------------------------------------------ buckets
-
-
-def _tables(inspector: Inspector) -> Iterator[tuple[Outcome, str, TableFile]]:
-    for outcome in _OUTCOMES:
-        for source in inspector.sources:
-            for _, output in inspector.tables(outcome, source):
-                yield outcome, source, output
-
-
-def _write_buckets(inspector: Inspector, folder: Path, number: int, num_buckets: int, reasons: list[str]) -> None:
-    """Writes the documents of an output to a file for each bucket.
-
-    Args:
-        number: of the output.
-        reasons: known reasons, to which new ones are added; rows have their index.
-    """
-    known = {reason: index for index, reason in enumerate(reasons)}
-    files: list[BinaryIO] = [open(_bucket_file(folder, number, bucket), "wb") for bucket in range(num_buckets)]  # noqa: SIM115
-    try:
-        for outcome, _, output in _tables(inspector):
-            names = {"kept": ["key"], "dropped": ["key", "stage", "rule"], "quarantined": ["key", "stage"]}[outcome]
-            for batch in read_table(inspector.root, output, names):
-                rows = np.empty(batch.num_rows, _ROW)
-                rows["file_hash"], rows["position"] = key_halves(batch.column("key"))
-                rows["reason"] = _KEPT if outcome == "kept" else _coded(outcome, batch, known)
-                buckets = keyed_hash((rows["file_hash"], rows["position"]), _SEED) % np.uint64(num_buckets)
-                for bucket in np.unique(buckets).tolist():
-                    files[bucket].write(rows[buckets == bucket].tobytes())
-    finally:
-        for file in files:
-            file.close()
-    reasons[:] = known
-
-
-def _coded(outcome: Outcome, batch: Any, known: dict[str, int]) -> np.ndarray:
-    """The index of the reason of each row, (n,) int64."""
-    if outcome == "quarantined":
-        names = [f"quarantined: {stage}" for stage in batch.column("stage").to_pylist()]
-    else:
-        names = [f"{stage}:{rule}" for stage, rule in zip(*(batch.column(name).to_pylist() for name in ("stage", "rule")))]
-    return np.array([known.setdefault(name, len(known)) for name in names], np.int64)
-
-
-def _bucket_file(folder: Path, number: int, bucket: int) -> Path:
-    return folder / f"{number}-{bucket:03d}"
-
-
-def _read_bucket(folder: Path, number: int, bucket: int) -> np.ndarray:
-    """The rows of a bucket in the order of their keys. A document with several rows has its first: a file that was read whole
-    after a part of it leaves two of a damaged record."""
-    rows = np.fromfile(_bucket_file(folder, number, bucket), _ROW)
-    rows = rows[np.lexsort((rows["reason"], rows["position"], rows["file_hash"]))]
-    is_first = np.ones(len(rows), np.bool_)
-    is_first[1:] = (rows["file_hash"][1:] != rows["file_hash"][:-1]) | (rows["position"][1:] != rows["position"][:-1])
-    return rows[is_first]
-
-
-def _matched(rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The index in `others` of each document, -1 where it has none: (n,) int64. Both are in the order of their keys."""
-    joined = np.concatenate([others, rows])
-    order = np.lexsort((np.arange(len(joined)), joined["position"], joined["file_hash"]))
-    ordered = joined[order]
-    same = (ordered["file_hash"][1:] == ordered["file_hash"][:-1]) & (ordered["position"][1:] == ordered["position"][:-1])
-    result = np.full(len(rows), -1, np.int64)
-    result[order[1:][same] - len(others)] = order[:-1][same]
-    return result
-
-
-def _reasons(others: np.ndarray, matched: np.ndarray) -> np.ndarray:
-    """The reason that the other output has for each document: (n,) int64."""
-    with_missing = np.append(others["reason"], _MISSING)
-    return with_missing[matched]
+def _one_sided(database: Database, own: str, other: str, output: Output, count: int) -> OneSided:
+    """What one output alone keeps, by the reason that the other has; the sample is keyed."""
+    query = (
+        f"select coalesce({other}_decided.reason, '{NOT_READ}') as why, count(*) as documents, "
+        f"min_by(key, md5(key), {int(count)}) as sample "
+        f"from {_DECIDED.format(own)} left join {_DECIDED.format(other)} using (key) "
+        f"where {own}_decided.is_kept and not coalesce({other}_decided.is_kept, false) "
+        f"group by why order by documents desc, why"
+    )
+    rows = database.rows(query)
+    return OneSided(
+        documents=sum(row["documents"] for row in rows),
+        reasons={row["why"]: row["documents"] for row in rows},
+        sample={row["why"]: tuple(output.locator.locate(key, text=False).label for key in row["sample"]) for row in rows},
+    )
 
 
 # ------------------------------------------------------------------------------------------------ reports side by side

@@ -1,6 +1,6 @@
 """Which entries of evaluation sets a run found in its documents, and which it cannot find.
 
-    findings of the map steps  ─▶  entries by list  ─▶  contaminated, clean and undetectable entries
+    findings of the map tasks  ─▶  entries by list  ─▶  contaminated, clean and undetectable entries
                                ─▶  keyed sample of documents, each with what was found in it
 
 An output whose mixture has no such stage, or another set of benchmarks, is scanned: the kept documents of its last map step go
@@ -9,24 +9,23 @@ through the same stage, which writes nothing. Memory holds one batch, the entrie
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from datapipe import catalogue
-from datapipe.columns import key_halves, numbers
+from datapipe.columns import numbers
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
-from datapipe.explore.documents import Inspector
+from datapipe.explore.documents import SAMPLE, Inspector
 from datapipe.plan.compile import Step
 from datapipe.plan.outputs import TableFile
-from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.base import Filter, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, SearchedList
@@ -166,36 +165,34 @@ def contamination(inspector: Inspector, source: str, count: int, against: Sequen
             "--contamination: no stage of this run searched for evaluation sets. Add decontaminate.ngram to its stages, or "
             "search what it kept: --contamination --against FILE.jsonl"
         )
-    rows = [rows for step in steps for rows in _tables(inspector.root, step)]
-    return _summary(inspector, rows, count, lists, _undetectable(inspector, sources, lists))
+    return _summary(inspector, sources, count, lists, _undetectable(inspector, sources, lists))
 
 
 def _summary(
     inspector: Inspector,
-    tables: Iterable[pa.RecordBatch],
+    sources: Sequence[str],
     count: int,
     lists: Sequence[ListCounts],
     undetectable: Mapping[str, tuple[str, ...]] | None,
+    scanned: pa.Table | None = None,
 ) -> Contamination:
-    found: Counter[Entry] = Counter()
-    sample: dict[tuple[int, bytes, str], list[dict[str, Any]]] = {}
-    for rows in tables:
-        found.update(_entries(rows))
-        _add_to_sample(sample, rows, count)
-    documents = [_document(inspector, rows) for _, rows in sorted(sample.items())]
+    """Counts and a keyed sample over the findings of the run, or over those of a scan."""
+    table = "found" if scanned is None else "scanned"
+    of_sources = f"from {table} where source in $sources"
+    options = {"sources": list(sources)}
+    counted = inspector.database.rows(
+        f"select stage, list, entry, count(*) as documents {of_sources} group by all order by all", options, scanned
+    )
+    rows = inspector.database.rows(
+        f"with chosen as (from (select distinct key, stage {of_sources}) order by {SAMPLE}, stage limit $count) "
+        f"select {table}.* from {table} join chosen using (key, stage) where source in $sources "
+        f"order by {SAMPLE}, stage, start, stop, list, entry",
+        {**options, "count": count},
+        scanned,
+    )
+    documents = [_document(inspector, list(of_one)) for _, of_one in groupby(rows, lambda row: (row["key"], row["stage"]))]
+    found = {(row["stage"], row["list"], row["entry"]): row["documents"] for row in counted}
     return Contamination(lists=tuple(lists), documents=tuple(documents), found=found, undetectable=undetectable)
-
-
-def _add_to_sample(sample: dict[tuple[int, bytes, str], list[dict[str, Any]]], rows: pa.RecordBatch, count: int) -> None:
-    """Keeps the rows of the `count` documents with the least keyed hashes."""
-    hashes = keyed_hash(key_halves(rows.column("key")), seed_for(0, "inspect")).tolist()
-    names = list(zip(hashes, rows.column("key").to_pylist(), rows.column("stage").to_pylist()))
-    chosen = set(heapq.nsmallest(count, {*sample, *names}))
-    for name in sample.keys() - chosen:
-        del sample[name]
-    for number, name in enumerate(names):
-        if name in chosen:
-            sample.setdefault(name, []).append(rows.slice(number, 1).to_pylist()[0])
 
 
 def _document(inspector: Inspector, rows: Sequence[Mapping[str, Any]]) -> ContaminatedDocument:
@@ -231,16 +228,21 @@ def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: 
     assert isinstance(stage, Filter)
     stage.open(StageContext(name=SCAN, seed=0))
     searched: Sequence[SearchedList] = stage.searched_lists()
-    tables = [rows for name in sources for rows in _found_in(inspector, stage, name)]
+    tables = [
+        rows.append_column("source", pa.repeat(name, rows.num_rows))
+        for name in sources
+        for rows in _found_in(inspector, stage, name)
+    ]
     numbers_of = {SCAN: {each.name: (each.entries, len(each.undetectable)) for each in searched}}
     lists = _counts(numbers_of, {entry for rows in tables for entry in _entries(rows)})
-    return _summary(inspector, tables, count, lists, {each.name: each.undetectable for each in searched})
+    schema = FINDINGS.append(pa.field("source", pa.string()))
+    scanned = pa.Table.from_batches([rows.cast(schema) for rows in tables], schema)
+    return _summary(inspector, sources, count, lists, {each.name: each.undetectable for each in searched}, scanned)
 
 
 def _found_in(inspector: Inspector, stage: Filter, source: str) -> Iterator[pa.RecordBatch]:
     """The findings in the documents that a source kept. Raises UserError where they are not there any more."""
-    steps = inspector.map_steps(source)
-    files = steps[-1].outputs("documents", TableFile) if steps else ()
+    files = inspector.kept_files(source)
     if not files:
         raise UserError(f"--against: the output has no cleaned documents of '{source}'. Run the mixture again, then scan.")
     for record in (record for output in files for record in read_table(inspector.root, output, ["key", "id", "text"])):

@@ -22,14 +22,12 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.borderline import Borderline
 from datapipe.explore.clusters import ClusterView
 from datapipe.explore.document.view import DocumentView
-from datapipe.explore.lookup.file import LookUp
-from datapipe.explore.output import FATES, BrowsedOutput
-from datapipe.explore.query import Documents, Query
+from datapipe.explore.documents import Inspector
+from datapipe.explore.output import FATES
 from datapipe.explore.redaction import Redactor
-from datapipe.explore.rows import Rows
+from datapipe.explore.rows import Query, Rows
 from datapipe.explore.search import Search, search_query
 from datapipe.explore.server import Answer, Request, RequestError
-from datapipe.explore.stored import StoredRows
 from datapipe.explore.sweeps import RuleOf
 from datapipe.loader.trace import find_document
 from datapipe.shards.manifest import Snapshot
@@ -43,16 +41,14 @@ MOST_STEPS = 1_000
 class Api:
     """Answers the requests of the page about one output."""
 
-    def __init__(self, output: BrowsedOutput, lookup: LookUp) -> None:
-        self.output, self.lookup = output, lookup
-        self.stored = StoredRows(output, lookup)
+    def __init__(self, output: Inspector) -> None:
+        self.output = output
         self.redactor = Redactor(output)
-        self.documents = Documents(output, lookup, self.stored)
-        self.rows = Rows(output, lookup, self.stored, self.redactor)
-        self.view = DocumentView(output, lookup, self.stored, self.rows, self.redactor)
-        self.borderline = Borderline(output, self.documents, self.rows, self.view.text)
-        self.clusters = ClusterView(output, self.stored, self.rows, self.view.text)
-        self.search = Search(output, self.stored, self.rows, self.redactor, self.view.originals)
+        self.rows = Rows(output, self.redactor)
+        self.view = DocumentView(output, self.rows, self.redactor)
+        self.borderline = Borderline(output, self.rows, self.view.text)
+        self.clusters = ClusterView(output, self.rows, self.view.text)
+        self.search = Search(output, self.rows, self.redactor, self.view.originals)
         self._searching = BoundedSemaphore(MOST_SEARCHES)
         self._endpoints: dict[str, Callable[[Request], Answer]] = {
             "output": self._output,
@@ -95,15 +91,14 @@ class Api:
             "sequence_length": snapshot.sequence_length if isinstance(snapshot, Snapshot) else None,
             "sources": [self._source(source) for source in output.sources],
             "rules": self._rules(),
-            "documents": self.lookup.num_docs,
+            "documents": self.rows.num_docs,
             "cluster_stages": self._cluster_stages(),
-            "lookup": {"bytes": self.lookup.num_bytes, "bytes_per_document": self.lookup.num_bytes / self.lookup.num_docs},
             "notes": [masked(note) for note in output.notes],
         }
 
     def _source(self, source: str) -> dict[str, Any]:
         counts: dict[str, int] = dict.fromkeys(FATES, 0)
-        for reason in self.lookup.reasons:
+        for reason in self.rows.reasons:
             if reason.source == source:
                 counts[reason.fate] += reason.documents
         read = self.output.report.get("sources", {}).get(source, {}).get("documents", {}).get("read")
@@ -113,7 +108,7 @@ class Api:
     def _rules(self) -> list[dict[str, Any]]:
         """Every rule that measured or dropped documents, in the order of sources and stages."""
         dropped = {
-            (reason.source, reason.stage, reason.rule): reason for reason in self.lookup.reasons if reason.fate == "dropped"
+            (reason.source, reason.stage, reason.rule): reason for reason in self.rows.reasons if reason.fate == "dropped"
         }
         names = [
             (source, stage, rule)
@@ -147,7 +142,7 @@ class Api:
     def _cluster_stages(self) -> list[str]:
         """The stages that dropped documents in favour of others; those of a run without such counts by their rule."""
         counted = self.output.report.get("clusters")
-        dropping = (reason.stage for reason in self.lookup.reasons if reason.rule == Global.rule)
+        dropping = (reason.stage for reason in self.rows.reasons if reason.rule == Global.rule)
         return list(dict.fromkeys(dropping if counted is None else counted))
 
     # ---------------------------------------------------------------------------------------------- lists
@@ -155,16 +150,15 @@ class Api:
     def _documents(self, request: Request) -> Answer:
         started = perf_counter()
         query = query_of(request.query)
-        listed = self.documents.find(query)
-        rows = self.rows.listed(listed)
+        total, rows = self.rows.listed(query)
         ms = round((perf_counter() - started) * 1e3, 1)
-        return {"total": listed.total, "offset": query.offset, "ms": ms, "documents": rows}
+        return {"total": total, "offset": query.offset, "ms": ms, "documents": rows}
 
     def _lookup(self, request: Request) -> Answer:
         text = request.query.get("q", "").strip()
         if not text:
             raise RequestError(HTTPStatus.BAD_REQUEST, "Give q: a key, a name such as SOURCE/PATH:POSITION, an id or a URL.")
-        return {"documents": self.rows.of(self.rows.named(text)[:MOST_FOUND])}
+        return {"documents": self.rows.named(text, MOST_FOUND)}
 
     def _document(self, request: Request) -> Answer:
         match request.path[1:]:
@@ -215,7 +209,7 @@ class Api:
             self._searching.release()
 
 
-def steps_of(output: BrowsedOutput, key: bytes, request: Request) -> Answer:
+def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
     """The training steps that hold a document, for a batch size or a state of the loader."""
     if not isinstance(output.snapshot, Snapshot):
         raise UserError("This output has no tokens, so no training step reads it. Add a tokenizer to the mixture.")

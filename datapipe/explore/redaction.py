@@ -27,7 +27,7 @@ from datapipe.columns import make_keys
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError
-from datapipe.explore.output import BrowsedOutput
+from datapipe.explore.output import Output
 from datapipe.stage.base import Filter, Map, StageContext
 from datapipe.stage.documents import DocumentBatch
 
@@ -46,7 +46,7 @@ class RedactionError(DatapipeError):
 class Redactor:
     """The redactions of all sources. Safe for several threads; stages are loaded when a text needs them."""
 
-    def __init__(self, output: BrowsedOutput) -> None:
+    def __init__(self, output: Output) -> None:
         self._output, self._lock = output, Lock()
         self._stages: dict[str, tuple[tuple[StageUse, Filter], ...]] = {}
         self._normalizations: dict[str, tuple[tuple[StageUse, Map], ...]] = {}
@@ -107,7 +107,7 @@ class Redactor:
             last = max(number for number, use in enumerate(uses) if self.is_redaction(source, use))
             found = [(use, catalogue.build_stage(use)) for use in uses[:last] if use.name.startswith(_NORMALIZES)]
             for use, stage in found:
-                stage.open(StageContext(name=use.alias, seed=self._output.inspector.mixture.seed))
+                stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
             self._normalizations[source] = tuple((use, stage) for use, stage in found if isinstance(stage, Map))
         return self._normalizations[source]
 
@@ -120,7 +120,7 @@ class Redactor:
             return None
         stage = catalogue.build_stage(use)
         assert isinstance(stage, Filter)
-        stage.open(StageContext(name=use.alias, seed=self._output.inspector.mixture.seed))
+        stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
         return stage
 
 

@@ -20,11 +20,11 @@ import pyarrow as pa
 
 from datapipe.columns import compute, make_keys, numbers
 from datapipe.errors import DatapipeError, UserError
+from datapipe.exchange.partitions import read_table
 from datapipe.explore.document.originals import Originals
-from datapipe.explore.output import FATES, BrowsedOutput
+from datapipe.explore.output import Output
 from datapipe.explore.redaction import RedactionError, Redactor
-from datapipe.explore.rows import Rows
-from datapipe.explore.stored import StoredRows
+from datapipe.explore.rows import Rows, check_fate, check_source
 from datapipe.inputs.planned_input import PlannedInput
 from datapipe.stage.reader import FieldNames, ReadBatch, Split
 
@@ -50,10 +50,8 @@ class SearchQuery:
         """Raises UserError for a search that makes no sense."""
         if not self.text.strip() or len(self.text) > MOST_CHARS:
             raise UserError(f"Give q: a text of 1 to {MOST_CHARS:,} characters to search for.")
-        if self.source and self.source not in sources:
-            raise UserError(f"no source '{self.source}'. The sources of this output: {', '.join(sources)}.")
-        if self.fate and self.fate not in FATES:
-            raise UserError(f"fate '{self.fate}': expected one of {', '.join(FATES)}.")
+        check_source(self.source, sources)
+        check_fate(self.fate)
         if not 1 <= self.limit <= MOST_HITS:
             raise UserError(f"limit {self.limit}: expected 1 to {MOST_HITS:,}.")
 
@@ -88,9 +86,8 @@ class _State:
 class Search:
     """Searches of an output."""
 
-    def __init__(self, output: BrowsedOutput, stored: StoredRows, rows: Rows, redactor: Redactor, originals: Originals) -> None:
-        self._output, self._stored, self._rows, self._redactor = output, stored, rows, redactor
-        self._originals = originals
+    def __init__(self, output: Output, rows: Rows, redactor: Redactor, originals: Originals) -> None:
+        self._output, self._rows, self._redactor, self._originals = output, rows, redactor, originals
 
     def run(self, query: SearchQuery) -> Iterator[dict[str, Any]]:
         """The lines of the answer: hits, progress, and at the end what was done. Raises UserError at once."""
@@ -100,7 +97,7 @@ class Search:
 
     def _count(self, query: SearchQuery, sources: list[str]) -> int:
         """Documents that the scan reads: kept ones, and all of a source's to find the others."""
-        reasons = [reason for reason in self._rows.lookup.reasons if reason.source in sources]
+        reasons = [reason for reason in self._rows.reasons if reason.source in sources]
         kept = sum(reason.documents for reason in reasons if reason.fate == "kept") if query.fate in ("", "kept") else 0
         return kept + (sum(reason.documents for reason in reasons) if query.fate != "kept" else 0)
 
@@ -128,23 +125,23 @@ class Search:
             yield from self._others(query, sources, state)
 
     def _kept(self, query: SearchQuery, sources: list[str], state: _State) -> Iterator[dict[str, Any] | None]:
-        for number, table in enumerate(self._output.tables):
-            if table.fate != "kept" or table.source not in sources:
-                continue
-            for start, batch in self._stored.batches(number, ["text"]):
-                texts = batch.column("text")
-                found = _containing(texts, query)
-                yield from self._found(query, table.source, (found + start).tolist(), texts.take(pa.array(found)))
+        for source, file in ((name, file) for name in sources for file in self._output.kept_files(name)):
+            for batch in read_table(self._output.root, file, ["key", "text"]):
+                keys, texts = batch.column("key"), batch.column("text")
+                found = pa.array(_containing(texts, query))
+                by_key = dict(zip(keys.take(found).to_pylist(), texts.take(found).to_pylist()))
+                facts = self._rows.of_keys(list(by_key)) if by_key else {}
+                yield from self._found(query, source, list(facts.values()), by_key)
                 state.documents += batch.num_rows
                 state.bytes += texts.nbytes
                 yield None
 
     def _others(self, query: SearchQuery, sources: list[str], state: _State) -> Iterator[dict[str, Any] | None]:
         """Documents that were not kept, in the files of their sources. A file that has changed is left out, and told."""
-        for file_hash, (source, file, reader) in self._output.inspector.locator.files.items():
+        for file_hash, (source, file, reader) in self._output.locator.files.items():
             if source not in sources:
                 continue
-            spec = self._output.inspector.mixture.sources[source]
+            spec = self._output.mixture.sources[source]
             fields = FieldNames(text=spec.text, id=spec.id, replaces_surrogates=spec.replaces_surrogates)
             try:
                 difference = self._originals.difference(file)
@@ -166,29 +163,28 @@ class Search:
     def _of_part(self, query: SearchQuery, source: str, file_hash: int, part: ReadBatch) -> Iterator[dict[str, Any]]:
         if part.texts is None or not len(part.positions):
             return
-        found = _containing(part.texts, query)
-        keys = make_keys(file_hash, part.positions).take(pa.array(found)).to_pylist()
-        wanted: dict[int, int] = {}  # the number of the document by its row
-        for row, key in zip(found.tolist(), keys):
-            for number in self._rows.lookup.rows_of_key(key)[:1]:
-                fate = self._rows.lookup.reasons[int(self._rows.lookup.section("reason")[number])].fate
-                if fate != "kept" and query.fate in ("", fate):
-                    wanted[row] = number
-        yield from self._found(query, source, list(wanted.values()), part.texts.take(pa.array(list(wanted), pa.int64())))
+        found = pa.array(_containing(part.texts, query))
+        keys = make_keys(file_hash, part.positions).take(found).to_pylist()
+        facts = self._rows.of_keys(keys) if keys else {}
+        wanted = [each for each in facts.values() if each["fate"] != "kept" and query.fate in ("", each["fate"])]
+        yield from self._found(query, source, wanted, dict(zip(keys, part.texts.take(found).to_pylist())))
 
-    def _found(self, query: SearchQuery, source: str, rows: list[int], texts: pa.Array) -> Iterator[dict[str, Any]]:
+    def _found(
+        self, query: SearchQuery, source: str, listed: list[dict[str, Any]], texts: Mapping[bytes, str]
+    ) -> Iterator[dict[str, Any]]:
         """The hits among documents whose text contains the query before it is redacted. A few are redacted at a time."""
-        for start in range(0, len(rows), _REDACTED_DOCS):
+        for start in range(0, len(listed), _REDACTED_DOCS):
+            part = listed[start : start + _REDACTED_DOCS]
             try:
-                part = self._redactor.redacted(source, texts.slice(start, _REDACTED_DOCS).to_pylist())
+                redacted = self._redactor.redacted(source, [texts[facts["key"]] for facts in part])
             except RedactionError:
                 continue
-            for number, text in zip(rows[start:], part):
-                hit = self._hit(query, number, text)
+            for facts, text in zip(part, redacted):
+                hit = self._hit(query, facts, text)
                 if hit is not None:
                     yield hit
 
-    def _hit(self, query: SearchQuery, number: int, text: str) -> dict[str, Any] | None:
+    def _hit(self, query: SearchQuery, facts: Mapping[str, Any], text: str) -> dict[str, Any] | None:
         """The row of a document with an excerpt around the first place; None where a redaction has replaced it.
 
         Args:
@@ -200,7 +196,7 @@ class Search:
         start = max(0, first.start() - _AROUND)
         excerpt = text[start : first.end() + _AROUND]
         ranges = [list(match.span()) for match in query.pattern.finditer(excerpt)]
-        [row] = self._rows.of([number])
+        [row] = self._rows.shown([facts])
         return {**row, "excerpt": excerpt, "ranges": ranges[:_MOST_RANGES]}
 
 

@@ -10,19 +10,18 @@ from contextlib import contextmanager
 from types import FrameType
 
 from datapipe.errors import UserError
+from datapipe.explore.database import Limits
+from datapipe.explore.documents import Inspector
 from datapipe.explore.endpoints import Api
-from datapipe.explore.lookup.making import Tell, look_up
-from datapipe.explore.output import BrowsedOutput
 from datapipe.explore.server import PageServer
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.2
 
 
-def open_server(url: str, port: int, tell: Tell) -> PageServer:
+def open_server(url: str, port: int, limits: Limits | None = None) -> PageServer:
     """A server of the page, listening and not yet answering. Raises UserError."""
-    output = BrowsedOutput.open(url)
-    api = Api(output, look_up(output, tell))
+    api = Api(Inspector.open(url, limits))
     try:
         return PageServer(port, api)
     except OSError as error:
@@ -33,14 +32,14 @@ def open_server(url: str, port: int, tell: Tell) -> PageServer:
         ) from error
 
 
-def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], tell: Tell) -> None:
+def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], limits: Limits | None = None) -> None:
     """Serves the page until KeyboardInterrupt, which it raises.
 
     Args:
         opens: whether to open the page in a browser.
         say: gets one line, the address, before anything is answered.
     """
-    server = open_server(url, port, tell)
+    server = open_server(url, port, limits)
     try:
         say(server.url)
         if opens:

@@ -1,40 +1,28 @@
 """Counts the documents that other thresholds of a filter would keep, from the values that it wrote with `mode: tag`.
 
-    documents of the last map step of each source ── two passes over the tag columns ──▶ documents and bytes by threshold
+    mixture ─▶ sources that tag, the swept rule ─▶ grid of thresholds ─▶ documents and bytes at each (tags.py)
 
-    first pass    NAME.RULE: a keyed sample of fixed size, and the distinct values while they are few  ─▶ the grid
-    second pass   NAME.*, text: exact counts for every threshold of the grid, alone and with the other rules as they are set
-
-Memory holds one batch and the sample, whatever the size of the output. The sample is keyed by document: the same output gives
-the same grid. The counts cover the documents that the run kept. A later stage that compares documents has compared all tagged
-documents; it might have kept other survivors if the filter had dropped some.
+The counts cover the documents that the run kept. A later stage that compares documents has compared all tagged documents; it
+might have kept other survivors if the filter had dropped some.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from shlex import quote
 
 import numpy as np
-import pyarrow as pa
 
 from datapipe import catalogue
-from datapipe.columns import key_halves, numbers, text_lengths
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
-from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import UserError, suggest
-from datapipe.exchange.partitions import read_table
-from datapipe.plan.outputs import TableFile
-from datapipe.rng import keyed_hash, seed_for
+from datapipe.explore.output import Output
+from datapipe.explore.tags import Swept, TaggedRule, Tags
 from datapipe.stage.base import Filter, Rule
 from datapipe.stage.ranking import BELOW_SHARE
-from datapipe.storage import Root
-
-SAMPLE_DOCS = 8192
-"""Values in the sample. The rank of a quantile is right to about half a percent."""
 
 MAX_DISTINCT = 16
 """Up to this many distinct values, such as counts of stop words, the grid is the values themselves."""
@@ -43,27 +31,12 @@ _QUANTILES = (0.001, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.
 _DIGITS = range(2, 7)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Count:
     """Documents, and the UTF-8 bytes of their text."""
 
-    documents: int = 0
-    bytes: int = 0
-
-    def add(self, lengths: np.ndarray, mask: np.ndarray) -> None:
-        """Adds the documents where a mask is true.
-
-        Args:
-            lengths: (num_docs,) bytes of text.
-            mask: (num_docs,) bool.
-        """
-        self.documents += int(np.count_nonzero(mask))
-        self.bytes += int(lengths[mask].sum())
-
-    def add_count(self, other: Count) -> None:
-        """Adds the documents of another count."""
-        self.documents += other.documents
-        self.bytes += other.bytes
+    documents: int
+    bytes: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +91,7 @@ class Sweep:
     dropping: tuple[str, ...] = ()
 
 
-def sweep(output: str, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> Sweep:
+def sweep(output: Output, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> Sweep:
     """Counts the documents of an output that other thresholds would keep. Raises UserError.
 
     Args:
@@ -126,20 +99,33 @@ def sweep(output: str, threshold: str, *, source: str = "", thresholds: Sequence
         source: only this source.
         thresholds: to try, instead of a grid of quantiles of the measured values.
     """
-    root = Root(output)
-    tagged, dropping = _tagged_sources(root, output, threshold, source)
+    tagged, dropping = _tagged_sources(output, threshold, source)
     rule = tagged[0].rule
-    grid = sorted(set(thresholds)) or _grid(root, tagged)
-    sources = [tagged_source.count_kept(root, grid) for tagged_source in tagged]
+    grid = sorted(set(thresholds)) or _grid(output, tagged)
+    swept = [each.swept(output, grid) for each in tagged]
+    limits = {float(each.rule.limit) for each in tagged}
+    total = Swept(
+        counts=sum((each.counts for each in swept), np.zeros((len(grid), 4), np.int64)),
+        total=sum((each.total for each in swept), np.zeros(2, np.int64)),
+        unsure=sum(each.unsure for each in swept),
+    )
     return Sweep(
         stage=tagged[0].stage,
         rule=rule.name,
         option=rule.option,
         side=rule.side,
-        sources=tuple(sources),
-        total=_total(sources, grid),
+        sources=tuple(_source_sweep(each.source, float(each.rule.limit), found, grid) for each, found in zip(tagged, swept)),
+        total=_source_sweep("total", limits.pop() if len(limits) == 1 else None, total, grid),
         dropping=dropping,
     )
+
+
+def _source_sweep(name: str, limit: float | None, found: Swept, grid: Sequence[float]) -> SourceSweep:
+    kept = tuple(
+        Kept(threshold=threshold, alone=Count(*counts[:2]), together=Count(*counts[2:]))
+        for threshold, counts in zip(grid, found.counts.tolist())
+    )
+    return SourceSweep(name=name, limit=limit, tagged=Count(*found.total.tolist()), kept=kept, unsure=found.unsure)
 
 
 # ------------------------------------------------------------------------------------------------ sources and rules
@@ -147,82 +133,35 @@ def sweep(output: str, threshold: str, *, source: str = "", thresholds: Sequence
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _TaggedSource:
-    """A source whose documents carry the tags of the stage; `swept` is the index of the swept rule in `rules`."""
+    """A source whose documents carry the tags of the stage; `swept_rule` is the index of the swept rule in `rules`."""
 
     source: str
     stage: str
     rules: tuple[Rule, ...]
-    swept: int
-    files: tuple[TableFile, ...]
+    swept_rule: int
 
     @property
     def rule(self) -> Rule:
-        return self.rules[self.swept]
+        return self.rules[self.swept_rule]
 
-    def column(self, rule: Rule) -> str:
-        return f"{self.stage}.{rule.name}"
-
-    def batches(self, root: Root, *names: str) -> Iterator[pa.RecordBatch]:
-        """The columns `names` of every document. A file without documents has no tag columns."""
-        for output in self.files:
-            if output.rows:
-                yield from read_table(root, output, names)
-
-    def count_kept(self, root: Root, grid: Sequence[float]) -> SourceSweep:
-        """The second pass."""
-        tagged, unsure = Count(), Count()
-        kept = [Kept(threshold=threshold, alone=Count(), together=Count()) for threshold in grid]
-        others = [rule for number, rule in enumerate(self.rules) if number != self.swept]
-        names = [self.column(self.rule), *(self.column(rule) for rule in others), f"{self.stage}.rule", "text"]
-        for batch in self.batches(root, *names):
-            lengths, values = text_lengths(batch.column("text")), _values(batch, self.column(self.rule))
-            tagged.add(lengths, np.ones(len(lengths), np.bool_))
-            passed, uncertain = self._others_passed(batch, others)
-            unsure.add(lengths, passed & uncertain)
-            for counts in kept:
-                alone = ~replace(self.rule, limit=counts.threshold).failed(values)
-                counts.alone.add(lengths, alone)
-                counts.together.add(lengths, alone & passed)
-        limit = float(self.rule.limit)
-        return SourceSweep(name=self.source, limit=limit, tagged=tagged, kept=tuple(kept), unsure=unsure.documents)
-
-    def _others_passed(self, batch: pa.RecordBatch, others: Sequence[Rule]) -> tuple[np.ndarray, np.ndarray]:
-        """Which documents pass all other rules, and for which of them the result is uncertain: (num_docs,) bool each.
-
-        A rule of side "other" has no column of values. Only NAME.rule, the first rule that failed, tells its result, so the
-        result is uncertain for documents that failed an earlier rule.
-        """
-        first = _first_failed(batch.column(f"{self.stage}.rule"), self.rules)
-        passed, unsure = np.ones(batch.num_rows, np.bool_), np.zeros(batch.num_rows, np.bool_)
-        for rule in others:
-            if rule.side != "other":
-                passed &= ~rule.failed(_values(batch, self.column(rule)))
-                continue
-            number = self.rules.index(rule)
-            passed &= first != number
-            unsure |= (first >= 0) & (first < number)
-        return passed, unsure
+    def swept(self, output: Output, grid: Sequence[float]) -> Swept:
+        others = [
+            TaggedRule(rule.name, rule.side, None if rule.side == "other" else float(rule.limit))
+            for number, rule in enumerate(self.rules)
+            if number != self.swept_rule
+        ]
+        order = [rule.name for rule in self.rules]
+        tags = Tags(output.database, self.stage, [self.source])
+        return tags.swept(self.rule.name, self.rule.side == "min", others, order, np.array(grid))
 
 
-def _values(batch: pa.RecordBatch, name: str) -> np.ndarray:
-    return numbers(batch.column(name)).astype(np.float64, copy=False)
-
-
-def _first_failed(names: pa.Array, rules: Sequence[Rule]) -> np.ndarray:
-    """The index of the rule that each document failed first, -1 for none: (num_docs,) int64."""
-    encoded = names.dictionary_encode()
-    rule_names = [rule.name for rule in rules]
-    index = np.array([*(rule_names.index(name) for name in encoded.dictionary.to_pylist()), -1], np.int64)
-    return index[encoded.indices.fill_null(len(index) - 1).to_numpy(zero_copy_only=False)]
-
-
-def _tagged_sources(root: Root, output: str, threshold: str, source: str) -> tuple[list[_TaggedSource], tuple[str, ...]]:
+def _tagged_sources(output: Output, threshold: str, source: str) -> tuple[list[_TaggedSource], tuple[str, ...]]:
     """The sources that ran the stage in tag mode, with the swept rule, and the names of the sources where it dropped."""
-    steps = read_history(root).steps
     stage, _, option = threshold.rpartition(".")
-    if threshold in {use.alias for name in read_mixture(root).sources for use in read_mixture(root).stages_of(name)}:
+    mixture, url = output.mixture, output.root.url
+    if threshold in {use.alias for name in mixture.sources for use in mixture.stages_of(name)}:
         raise UserError(f"--sweep {threshold}: expected a threshold behind the stage, as --sweep {threshold}.OPTION")
-    uses = _uses(read_mixture(root), threshold, stage or threshold, source)
+    uses = _uses(mixture, threshold, stage or threshold, source)
     built = {name: catalogue.build_stage(use) for name, use in uses.items()}
     filters = {name: stage_object for name, stage_object in built.items() if isinstance(stage_object, Filter)}
     if not filters:
@@ -232,15 +171,13 @@ def _tagged_sources(root: Root, output: str, threshold: str, source: str) -> tup
     swept = {name: _swept_rule(threshold, stage, option, stage_object.rules()) for name, stage_object in filters.items()}
     tagging = [name for name, stage_object in filters.items() if stage_object.mode == "tag"]
     if not tagging:
-        raise UserError(_not_tagged(threshold, next(iter(uses.values())), output))
-    tagged = []
+        raise UserError(_not_tagged(threshold, next(iter(uses.values())), url))
     for name in tagging:
-        map_steps = [step for step in steps if step.kind == "map" and step.source == name]
-        if not map_steps or not map_steps[-1].records:
-            raise UserError(f"{output}: the run has not cleaned all of '{name}' yet. Complete it with the same command first.")
-        files = map_steps[-1].outputs("documents", TableFile)
-        rules = tuple(filters[name].rules())
-        tagged.append(_TaggedSource(source=name, stage=stage, rules=rules, swept=swept[name], files=files))
+        if not any(step.records for step in output.map_steps(name)[-1:]):
+            raise UserError(f"{url}: the run has not cleaned all of '{name}' yet. Complete it with the same command first.")
+    tagged = [
+        _TaggedSource(source=name, stage=stage, rules=tuple(filters[name].rules()), swept_rule=swept[name]) for name in tagging
+    ]
     return tagged, tuple(name for name in filters if name not in tagging)
 
 
@@ -303,23 +240,13 @@ def _not_tagged(threshold: str, use: StageUse, output: str) -> str:
 # ------------------------------------------------------------------------------------------------ the grid
 
 
-def _grid(root: Root, tagged: Sequence[_TaggedSource]) -> list[float]:
-    """The first pass: quantiles of the measured values, and the thresholds in force."""
-    seed = seed_for(0, "sweep")
-    hashes, sample, distinct = np.zeros(0, np.uint64), np.zeros(0), np.zeros(0)
-    for source in tagged:
-        name = source.column(source.rule)
-        for batch in source.batches(root, "key", name):
-            values = _values(batch, name)
-            known = ~np.isnan(values)
-            if len(distinct) <= MAX_DISTINCT:
-                distinct = np.union1d(distinct, values[known])
-            hashes = np.concatenate([hashes, keyed_hash(key_halves(batch.column("key")), seed)[known]])
-            sample = np.concatenate([sample, values[known]])
-            first = np.argsort(hashes, kind="stable")[:SAMPLE_DOCS]
-            hashes, sample = hashes[first], sample[first]
-    in_force = [float(source.rule.limit) for source in tagged if math.isfinite(source.rule.limit)]
-    measured = distinct if len(distinct) <= MAX_DISTINCT else _readable(np.quantile(sample, _QUANTILES, method="nearest"))
+def _grid(output: Output, tagged: Sequence[_TaggedSource]) -> list[float]:
+    """All measured values, or readable quantiles of them, and the thresholds in force."""
+    tags, rule = Tags(output.database, tagged[0].stage, [each.source for each in tagged]), tagged[0].rule.name
+    measured = tags.distinct(rule, MAX_DISTINCT)
+    if measured is None:
+        measured = _readable(tags.quantiles(rule, _QUANTILES))
+    in_force = [float(each.rule.limit) for each in tagged if math.isfinite(each.rule.limit)]
     return sorted({*measured.tolist(), *in_force})
 
 
@@ -336,17 +263,3 @@ def _readable(quantiles: np.ndarray) -> np.ndarray:
 
 def _rounded(value: float, digits: int) -> float:
     return value if value == 0 or not math.isfinite(value) else float(f"{value:.{digits}g}")
-
-
-def _total(sources: Sequence[SourceSweep], grid: Sequence[float]) -> SourceSweep:
-    """The sum of the sources."""
-    limits = {source.limit for source in sources}
-    tagged = Count()
-    kept = tuple(Kept(threshold=threshold, alone=Count(), together=Count()) for threshold in grid)
-    for source in sources:
-        tagged.add_count(source.tagged)
-        for total, part in zip(kept, source.kept, strict=True):
-            total.alone.add_count(part.alone)
-            total.together.add_count(part.together)
-    limit = sources[0].limit if len(limits) == 1 else None
-    return SourceSweep(name="total", limit=limit, tagged=tagged, kept=kept, unsure=sum(source.unsure for source in sources))

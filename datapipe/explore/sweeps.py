@@ -6,33 +6,29 @@
 Counts are those of one rule alone. `together` counts what the stage keeps with its other rules as they are; None where the
 tags do not tell it.
 
-A tagged value is read once for the thresholds and once for the counts; memory is one record batch. A bin holds the values from
-one bound to below the other, so the greatest threshold that drops the bin above is the number just below its bound.
+A bin holds the values from one bound to below the other, so the greatest threshold that drops the bin above is the number just
+below its bound.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-import pyarrow as pa
 from pydantic import BaseModel, ValidationError, create_model
 
 from datapipe import catalogue
-from datapipe.columns import compute
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import DatapipeError
-from datapipe.explore.lookup.file import LookUp
-from datapipe.explore.output import BrowsedOutput
-from datapipe.explore.query import Documents, tag_numbers
+from datapipe.explore.output import Output
+from datapipe.explore.tags import TaggedRule, Tags
 from datapipe.stage.ranking import BELOW_SHARE
 
 MOST_POINTS = 2_000
-_SAMPLE = 1 << 16
 _HALVES = (-0.5, 0.5, 1.5, 1000.5)
 
 _BY_TAGS = "Of the documents that this run kept. A later stage that compares documents may keep others."
@@ -100,109 +96,63 @@ class Accepted:
 # ------------------------------------------------------------------------------------------------ tags
 
 
-class TaggedSweep:
-    """Counts over the tags of a rule in the kept documents of its sources."""
-
-    def __init__(self, output: BrowsedOutput, documents: Documents, lookup: LookUp, rule: RuleOf, accepted: Accepted) -> None:
-        self._output, self._documents, self._rule, self._accepted = output, documents, rule, accepted
-        self._sizes = lookup.section("size")
-        self._keeps_share = any(BELOW_SHARE in output.measured(source).get(rule.stage, {}) for source in rule.sources)
-        self._is_certain = rule.rule == BELOW_SHARE or not self._keeps_share  # else the cut moves with the threshold
-
-    def swept(self) -> dict[str, Any] | None:
-        """The points with their total; None where there are no tags. A document without a value passes any threshold."""
-        grid = self._grid() if self._rule.facts.get("mode") == "tag" else np.zeros(0)
-        if not len(grid):
-            return None
-        is_min = self._rule.facts["side"] == "min"
-        # (num_thresholds + 1, 3): documents, their bytes, and the documents that the other rules pass, between the thresholds
-        counts, passing, total = np.zeros((len(grid) + 1, 3), np.int64), np.zeros(3, np.int64), np.zeros(2, np.int64)
-        for start, values, others_pass in self._values():
-            sizes = self._sizes[start : start + len(values)].astype(np.int64)
-            weights, known = np.column_stack([np.ones_like(sizes), sizes, others_pass]), ~np.isnan(values)
-            # a value keeps its document at the thresholds up to it (min), or from it on (max)
-            index = np.searchsorted(grid, values[known], "right" if is_min else "left")
-            np.add.at(counts, index, weights[known])
-            passing += weights[~known].sum(axis=0)
-            total += weights[:, :2].sum(axis=0)
-        sums = (np.cumsum(counts[::-1], axis=0)[::-1][1:] if is_min else np.cumsum(counts, axis=0)[:-1]) + passing
-        points = [
-            {"threshold": threshold, "documents": kept, "bytes": size, "together": both if self._is_certain else None}
-            for threshold, (kept, size, both) in zip(grid.tolist(), sums.tolist())
-        ]
-        whole = dict(zip(("documents", "bytes"), total.tolist()))
-        return {"exact": True, "note": _BY_TAGS, "points": points, "total": whole}
-
-    def _grid(self) -> np.ndarray:
-        """Up to `MOST_POINTS` thresholds: all values, or quantiles of a sample, and the one in force."""
-        column, in_force = f"{self._rule.stage}.{self._rule.rule}", self._rule.facts.get("threshold")
-        values = self._documents.tag_values(column, list(self._rule.sources))
-        parts = [np.unique(each[np.isfinite(each)]) for _, each in values]
-        found = np.unique(np.concatenate(_thinned(parts))) if parts else np.zeros(0)
-        if len(found) > MOST_POINTS:
-            found = found[np.linspace(0, len(found) - 1, MOST_POINTS - 1).round().astype(np.int64)]
-        bounds = [self._accepted.of_value(value, self._rule.facts["side"] == "min") for value in found.tolist()]
-        known = [] if in_force is None or not bounds else [in_force]
-        return np.unique(list(filter(self._accepted.takes, [*bounds, *known])))
-
-    def _values(self) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-        """The number of the first row of each part, the values of the rule, and whether the other rules of the stage pass:
-        (num_docs,) float64 and bool."""
-        stage, own = self._rule.stage, f"{self._rule.stage}.{self._rule.rule}"
-        for source in self._rule.sources:
-            others = self._others(source)
-            columns = [own, f"{stage}.rule", *(f"{stage}.{name}" for name, facts in others.items() if _is_bound(facts))]
-            for start, batch in self._documents.tags(columns, [source]):
-                yield start, tag_numbers(batch, own), self._others_pass(batch, source, others)
-
-    def _others(self, source: str) -> Mapping[str, Mapping[str, Any]]:
-        """The other rules of the stage that some document fails; none where the stage keeps a share, which moves."""
-        rules = self._output.measured(source).get(self._rule.stage, {})
-        if not self._is_certain and self._keeps_share:
-            return {}
-        replaced = self._rule.facts.get("option") if self._rule.rule == BELOW_SHARE else None
-        return {
-            name: facts
-            for name, facts in rules.items()
-            if name not in (self._rule.rule, BELOW_SHARE) and facts.get("failed") and facts.get("option") != replaced
-        }
-
-    def _others_pass(self, batch: pa.RecordBatch, source: str, others: Mapping[str, Mapping[str, Any]]) -> np.ndarray:
-        """Which documents pass these rules. Of a rule whose threshold is not known, the first rule that failed tells it; not
-        certain are those that failed an earlier one."""
-        first = batch.column(f"{self._rule.stage}.rule")
-        order = list(self._output.measured(source)[self._rule.stage])
-        passes = np.ones(batch.num_rows, np.bool_)
-        for name, facts in others.items():
-            if _is_bound(facts):
-                values = tag_numbers(batch, f"{self._rule.stage}.{name}")
-                passes &= ~(values < facts["threshold"] if facts["side"] == "min" else values > facts["threshold"])
-                continue
-            passes &= ~_is_in(first, [name])
-            self._is_certain &= not _is_in(first, order[: order.index(name)]).any()
-        return passes
+def swept_tags(output: Output, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
+    """The points over the tags of a rule in the kept documents of its sources, with their total; None where there are no tags.
+    A document without a value passes any threshold."""
+    tagging = [source for source in rule.sources if output.measured(source)[rule.stage][rule.rule]["mode"] == "tag"]
+    if not tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
+        return None
+    is_min = rule.facts["side"] == "min"
+    grid = _grid(Tags(output.database, rule.stage, tagging), rule, accepted, is_min)
+    if not len(grid):
+        return None
+    keeps_share = any(BELOW_SHARE in output.measured(source).get(rule.stage, {}) for source in tagging)
+    is_certain = rule.rule == BELOW_SHARE or not keeps_share  # else the cut moves with the threshold
+    found = [
+        Tags(output.database, rule.stage, [source]).swept(
+            rule.rule,
+            is_min,
+            _others(output, source, rule) if is_certain else (),
+            list(output.measured(source)[rule.stage]),
+            grid,
+        )
+        for source in tagging
+    ]
+    is_certain &= not any(each.unsure for each in found)
+    sums, total = sum(each.counts for each in found), sum(each.total for each in found)
+    points = [
+        {"threshold": threshold, "documents": kept, "bytes": size, "together": both if is_certain else None}
+        for threshold, (kept, size, both, _) in zip(grid.tolist(), np.asarray(sums).tolist())
+    ]
+    whole = dict(zip(("documents", "bytes"), np.asarray(total).tolist()))
+    return {"exact": True, "note": _BY_TAGS, "points": points, "total": whole}
 
 
-def _is_bound(facts: Mapping[str, Any]) -> bool:
-    """Whether a rule compares its values with one threshold."""
-    return facts["side"] in ("min", "max") and facts["threshold"] is not None
+def _grid(tags: Tags, rule: RuleOf, accepted: Accepted, is_min: bool) -> np.ndarray:
+    """Up to `MOST_POINTS` thresholds: all values, or quantiles of them, and the one in force."""
+    found = tags.distinct(rule.rule, MOST_POINTS)
+    if found is None:
+        found = tags.quantiles(rule.rule, np.linspace(0, 1, MOST_POINTS - 1).tolist())
+    bounds = [accepted.of_value(value, is_min) for value in found.tolist()]
+    in_force = rule.facts.get("threshold")
+    known = [] if in_force is None or not bounds else [in_force]
+    return np.unique(list(filter(accepted.takes, [*bounds, *known])))
 
 
-def _is_in(names: pa.Array, wanted: Sequence[str]) -> np.ndarray:
-    """Which names are wanted, null is not: (num_docs,) bool."""
-    return compute.is_in(names, value_set=pa.array(wanted, names.type)).to_numpy(zero_copy_only=False)
-
-
-def _thinned(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Every n-th value of each part, so that few remain."""
-    step = max(1, sum(map(len, parts)) // _SAMPLE)
-    return [np.append(part[::step], part[-1:]) for part in parts]
+def _others(output: Output, source: str, rule: RuleOf) -> list[TaggedRule]:
+    """The other rules of the stage that some document fails."""
+    replaced = rule.facts.get("option") if rule.rule == BELOW_SHARE else None
+    return [
+        TaggedRule(name, facts["side"], facts["threshold"] if facts["side"] in ("min", "max") else None)
+        for name, facts in output.measured(source).get(rule.stage, {}).items()
+        if name not in (rule.rule, BELOW_SHARE) and facts.get("failed") and facts.get("option") != replaced
+    ]
 
 
 # ------------------------------------------------------------------------------------------------ histograms
 
 
-def swept_histograms(output: BrowsedOutput, rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
+def swept_histograms(output: Output, rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
     """Points at the bounds of the bins of report.json, and at the threshold in force."""
     is_min, in_force = rule.facts["side"] == "min", rule.facts.get("threshold")
     entries = [output.measured(source)[rule.stage][rule.rule] for source in rule.sources]

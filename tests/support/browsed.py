@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from datapipe.explore.documents import Inspector
 from datapipe.explore.endpoints import Api
-from datapipe.explore.lookup.making import look_up
-from datapipe.explore.output import BrowsedOutput
 from datapipe.explore.server import Request
 from tests.support import corpora
 
@@ -117,5 +116,4 @@ def write(folder: Path) -> Path:
 
 def browse(output: Path) -> Browsed:
     """The endpoints about an output."""
-    opened = BrowsedOutput.open(str(output))
-    return Browsed(output.parent, Api(opened, look_up(opened, lambda *progress: None)))
+    return Browsed(output.parent, Api(Inspector.open(str(output))))

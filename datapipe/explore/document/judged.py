@@ -8,7 +8,7 @@ read or run again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from datapipe.errors import DatapipeError
 from datapipe.explore.document.originals import Originals
 from datapipe.explore.document.replay import Replayed, Replayer
 from datapipe.explore.documents import InspectedDocument, columns_of, stage_alias, stage_of
-from datapipe.explore.output import BrowsedOutput
+from datapipe.explore.output import Output
 from datapipe.explore.redaction import Redactor
 from datapipe.stage.base import Filter, StageContext
 from datapipe.tasks.contract.results import checked_filter
@@ -26,21 +26,14 @@ _WRITES = "write"
 """The option of a filter that makes it write what it detects, such as the language."""
 
 
-def as_judged(output: str, documents: Iterable[InspectedDocument]) -> list[InspectedDocument]:
+def as_judged(output: Output, documents: Sequence[InspectedDocument]) -> list[InspectedDocument]:
     """The documents, those that were dropped with the text and the columns that the deciding stage got."""
-    listed = list(documents)
-    try:
-        opened = BrowsedOutput.open(output) if any(each.outcome == "dropped" for each in listed) else None
-    except DatapipeError:
-        opened = None
-    if opened is None:
-        return listed
-    judged = _Judged(opened)
-    return [judged.of(each) if each.outcome == "dropped" else each for each in listed]
+    judged = _Judged(output)
+    return [judged.of(each) if each.outcome == "dropped" else each for each in documents]
 
 
 class _Judged:
-    def __init__(self, output: BrowsedOutput) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
         self._originals, self._replayer = Originals(output), Replayer(output, Redactor(output))
 
@@ -73,7 +66,7 @@ class _Judged:
             stage = catalogue.build_stage(use)
             if not isinstance(stage, Filter) or stage.extracts:
                 return {}
-            stage.open(StageContext(name=use.alias, seed=self._output.inspector.mixture.seed))
+            stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
             result = checked_filter(stage, replayed.batch)
         except Exception:  # of a stage: any; the columns are only looked at
             return {}

@@ -17,7 +17,7 @@ import pyarrow as pa
 from datapipe.document_name import document_name
 from datapipe.engine.history import read_types
 from datapipe.errors import DatapipeError, UnsplittableInputError
-from datapipe.explore.output import BrowsedOutput
+from datapipe.explore.output import Output
 from datapipe.inputs.discovery import content_digest
 from datapipe.inputs.entries import entry_at
 from datapipe.inputs.planned_input import PlannedInput
@@ -45,14 +45,14 @@ class Original:
 class Originals:
     """Reads documents of an output again."""
 
-    def __init__(self, output: BrowsedOutput) -> None:
+    def __init__(self, output: Output) -> None:
         self._output = output
-        self._types = read_types(output.inspector.root)
+        self._types = read_types(output.root)
         self._digests: dict[tuple[str, int, int | None, int | None], str] = {}
 
     def read(self, key: bytes) -> Original:
         """The document with this key, or why it cannot be read. Raises nothing that reading may raise."""
-        known = self._output.inspector.locator.files.get(int.from_bytes(key[:8], "big"))
+        known = self._output.locator.files.get(int.from_bytes(key[:8], "big"))
         if known is None:
             return Original(note="No input file of this run holds the document.")
         source, file, reader = known
@@ -89,7 +89,7 @@ class Originals:
 
     def _fields(self, source: str) -> FieldNames:
         """What tasks of the run read, in the types that it found."""
-        spec = self._output.inspector.mixture.sources[source]
+        spec = self._output.mixture.sources[source]
         return FieldNames(
             text=spec.text,
             id=spec.id,

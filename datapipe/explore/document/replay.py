@@ -27,7 +27,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
 from datapipe.explore.documents import stage_alias
-from datapipe.explore.output import BrowsedOutput
+from datapipe.explore.output import Output
 from datapipe.explore.redaction import Redactor
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
@@ -59,7 +59,7 @@ class Replayed:
 class Replayer:
     """Runs the stages of sources over single documents. Documents wait for each other: stages are not made for threads."""
 
-    def __init__(self, output: BrowsedOutput, redactor: Redactor) -> None:
+    def __init__(self, output: Output, redactor: Redactor) -> None:
         self._output, self._redactor, self._lock = output, redactor, RLock()
         self._stages: dict[tuple[str, str], Stage] = {}
         self._decisions: dict[str, dict[str, KeyedRows]] = {}
@@ -121,7 +121,7 @@ class Replayer:
         if (source, use.alias) not in self._stages:
             stage = catalogue.build_stage(use)
             if not isinstance(stage, Global):
-                stage.open(StageContext(name=use.alias, seed=self._output.inspector.mixture.seed))
+                stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
             self._stages[source, use.alias] = stage
         return self._stages[source, use.alias]
 
@@ -200,7 +200,7 @@ class Replayer:
         step = next(
             (
                 step
-                for step in self._output.inspector.steps
+                for step in self._output.steps
                 if step.kind == "gather" and stage_alias(f"{step.id.rpartition('/')[0]}:") == use.alias
             ),
             None,

@@ -1,6 +1,6 @@
 """One document: its text in parts, its columns, its path through the run, its cluster, and the shards that hold it.
 
-    look-up ─▶ original ─▶ stages again ─▶ redacted display ─▶ parts          kept: compared with the text that the run stored
+    facts ─▶ original ─▶ stages again ─▶ redacted display ─▶ parts          kept: compared with the text that the run stored
                                        └─▶ path ─▶ tokenized, packed ─▶ shards
 
 Everything that is sent has passed the redactions of the source. A text that cannot be read again, or not be redacted, is left
@@ -15,16 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.columns import compute
 from datapipe.errors import DatapipeError, UserError
+from datapipe.explore.database import URL_COLUMNS
 from datapipe.explore.document.originals import Originals
 from datapipe.explore.document.parts import Part, after_redaction, after_stage, display_of, joined, text_of
 from datapipe.explore.document.replay import Replayed, Replayer
-from datapipe.explore.lookup.file import LookUp
-from datapipe.explore.output import URL_COLUMNS, BrowsedOutput
+from datapipe.explore.documents import Inspector
 from datapipe.explore.redaction import MARGIN, RedactionError, Redactor, shown
 from datapipe.explore.rows import Rows
-from datapipe.explore.stored import StoredRows
 from datapipe.loader.trace import open_run
 from datapipe.shards.manifest import DocumentsSnapshot, Snapshot
 from datapipe.stage.decoding import EXCERPT_BYTES
@@ -39,17 +37,17 @@ _OWN = frozenset({"key", "id", "text", "html", "cut_points"})
 class DocumentView:
     """Views of single documents."""
 
-    def __init__(self, output: BrowsedOutput, lookup: LookUp, stored: StoredRows, rows: Rows, redactor: Redactor) -> None:
-        self._output, self._lookup, self._stored, self._rows, self._redactor = output, lookup, stored, rows, redactor
+    def __init__(self, output: Inspector, rows: Rows, redactor: Redactor) -> None:
+        self._output, self._rows, self._redactor = output, rows, redactor
         self.originals, self.replayer = Originals(output), Replayer(output, redactor)
 
     def view(self, key: bytes) -> dict[str, Any]:
         """Everything about a document. Raises UserError where the run has not decided about it."""
-        numbers = self._lookup.rows_of_key(key)
-        if not numbers:
+        listed = self._output.rows_of(key)
+        if not listed:
             raise UserError("The run has read no document with this key, or has not decided about it yet.")
-        number, row = numbers[0], self._rows.of(numbers[:1])[0]
-        stored = self._stored.row(number)
+        facts, [row] = listed[0], self._rows.shown(listed[:1])
+        stored = self._output.kept_row(facts) if row["fate"] == "kept" else facts
         original = self.originals.read(key)
         notes = [original.note] if original.note else []
         replayed = None if original.batch is None or _is_unread(row) else self.replayer.run(row, original.batch)
@@ -66,20 +64,19 @@ class DocumentView:
             "truncated": truncated or num_chars > MOST_TEXT_BYTES + MARGIN,
             "note": " ".join(said),
             "path": self._path(row, replayed),
-            "cluster": self._cluster(key, row, stored),
+            "cluster": self._cluster(facts),
             "shards": self.shards(key) if row["fate"] == "kept" else [],
         }
 
-    def text(self, number: int, row: Mapping[str, Any]) -> tuple[str, str]:
+    def text(self, facts: Mapping[str, Any]) -> tuple[str, str]:
         """The redacted text of a document as the run last had it, and why there is none: for excerpts and comparisons. At most
         `MOST_COMPARED_CHARS` of it."""
-        key = bytes.fromhex(row["key"])
         try:
-            if row["fate"] == "kept":
-                text, note = str(self._stored.row(number, ["text"])["text"]), ""
+            if facts["fate"] == "kept":
+                text, note = str(self._output.kept_row(facts)["text"]), ""
             else:
-                text, note = self.read_text(row["source"], key)
-            return self._redactor.beginning(row["source"], text, MOST_COMPARED_CHARS), note
+                text, note = self.read_text(facts["source"], facts["key"])
+            return self._redactor.beginning(facts["source"], text, MOST_COMPARED_CHARS), note
         except DatapipeError as error:
             return "", str(error)
 
@@ -207,29 +204,17 @@ class DocumentView:
 
     # ---------------------------------------------------------------------------------------------- clusters
 
-    def _cluster(self, key: bytes, row: Mapping[str, Any], stored: Mapping[str, Any]) -> dict[str, Any] | None:
+    def _cluster(self, facts: Mapping[str, Any]) -> dict[str, Any] | None:
         """The cluster of a document that was dropped for another, or that others were dropped for."""
-        survivor = stored.get("survivor") or (key if row["fate"] == "kept" else None)
-        if not isinstance(survivor, bytes):
+        survivor = facts["survivor"] or (facts["key"] if facts["fate"] == "kept" else None)
+        if survivor is None:
             return None
-        dropped = self.dropped_for(survivor, row["stage"])
-        if not dropped:
-            return None
-        stage, count = max(dropped.items(), key=lambda entry: entry[1])
-        return {"stage": stage, "survivor": survivor.hex(), "size": count + 1}
-
-    def dropped_for(self, survivor: bytes, stage: str = "") -> dict[str, int]:
-        """By stage, how many documents were dropped for this one."""
-        counts: dict[str, int] = {}
-        for number, table in enumerate(self._output.tables):
-            if table.fate != "dropped":
-                continue
-            for _, batch in self._stored.batches(number, ["stage", "survivor"]):
-                is_of = compute.equal(batch.column("survivor"), compute.cast(survivor, batch.column("survivor").type))
-                for name in batch.column("stage").filter(is_of.fill_null(False)).to_pylist():
-                    if stage in ("", name):
-                        counts[name] = counts.get(name, 0) + 1
-        return counts
+        found = self._output.database.rows(
+            "select stage, count(*) as dropped from facts where survivor = $survivor and $stage in ('', stage) "
+            "group by stage order by dropped desc, stage limit 1",
+            {"survivor": survivor, "stage": facts["stage"] or ""},
+        )
+        return {"stage": found[0]["stage"], "survivor": survivor.hex(), "size": found[0]["dropped"] + 1} if found else None
 
 
 def _is_unread(row: Mapping[str, Any]) -> bool:

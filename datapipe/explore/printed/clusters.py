@@ -19,8 +19,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from datapipe.explore.clusters import Cluster, Member
 from datapipe.explore.differences import COMPARED_CHARS, Difference, Passage, Segment, difference, word_spans
-from datapipe.explore.duplicates import Cluster, Member
 from datapipe.explore.located import LocatedDocument
 from datapipe.metrics import counted
 from datapipe.report.layout import harmless_text, print_text, print_verbatim

@@ -12,7 +12,6 @@ import pytest
 
 from datapipe.cli.inspect import inspect
 from datapipe.errors import DatapipeError, UserError
-from datapipe.explore import comparison
 from datapipe.explore.comparison import NOT_READ, membership, rule_changes
 from datapipe.explore.contamination import contamination
 from datapipe.explore.documents import DocumentQuery, Inspector
@@ -202,11 +201,7 @@ def _compared(folder: Path, name: str, min_chars: int, pattern: str = "*.jsonl",
     return Inspector.open(str(folder / name))
 
 
-@pytest.mark.parametrize("bucket_rows", [1 << 21, 40])
-def test_documents_of_one_output_alone_have_the_reason_of_the_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket_rows: int
-) -> None:
-    monkeypatch.setattr(comparison, "BUCKET_ROWS", bucket_rows)
+def test_documents_of_one_output_alone_have_the_reason_of_the_other(tmp_path: Path) -> None:
     lengths = _write_lengths(tmp_path)
     loose = _compared(tmp_path, "loose", 50)
     strict = _compared(tmp_path, "strict", 200, "a.jsonl", "  - dedup.exact\n")

@@ -1,4 +1,4 @@
-"""A finished output as the page shows it: lists, sweeps, searches, redaction, the look-up file, and `datapipe browse`.
+"""A finished output as the page shows it: lists, sweeps, searches, redaction, and `datapipe browse`.
 
 Filters, orders, clusters and what a search finds: tests/conformance/test_looking.py.
 """
@@ -6,7 +6,6 @@ Filters, orders, clusters and what a search finds: tests/conformance/test_lookin
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -16,13 +15,10 @@ from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-import numpy as np
 import pytest
 
 from datapipe.explore import redaction, search
-from datapipe.explore.lookup import file, making, orders
-from datapipe.explore.lookup.file import LookUp
-from datapipe.explore.output import BrowsedOutput
+from datapipe.explore.documents import Inspector
 from datapipe.explore.server import Request, RequestError
 from stages.redact.pii import Pii
 from tests.support import browsed, corpora
@@ -156,7 +152,7 @@ def test_a_redaction_that_fails_withholds_the_text_and_says_so(finished: Browsed
 def test_an_unexpected_error_tells_no_text_neither_to_the_page_nor_to_the_terminal(
     finished: Browsed, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(finished.api.documents, "find", fails)
+    monkeypatch.setattr(finished.api.rows, "listed", fails)
     with pytest.raises(RequestError, match="This is a defect of datapipe: ValueError") as refused:
         finished.get("documents")
     told = capsys.readouterr().err
@@ -214,23 +210,18 @@ def test_what_is_missing_of_a_whole_run_is_said_without_the_message_of_its_error
     assert [row["value"] for row in short["dropped"]] == [4, 3, 2, 1]
 
 
-def test_an_output_on_an_object_store_is_browsed_through_the_cache_of_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(making, "cache_home", lambda: tmp_path / "cache")
+def test_an_output_on_an_object_store_is_browsed(tmp_path: Path) -> None:
     corpora.write_jsonl(tmp_path / "a.jsonl", [{"id": f"doc-{n}", "text": "word " * n} for n in range(1, 10)])
     with object_store("bucket") as query:
         path = tmp_path / "mixture.yaml"
         stages = "[filter.length: {min_words: 5}]"
         sources = f"sources:\n  web: {{path: '{tmp_path}/a.jsonl', stages: {stages}}}"
         path.write_text(f"name: test\noutput: 's3://bucket/out{query}'\n{sources}\ntokenizer: none\n")
-        output = BrowsedOutput.open(finish(path).mixture.output)
-        opened = Browsed(tmp_path, browsed.Api(output, making.look_up(output, lambda *told: None)))
+        opened = Browsed(tmp_path, browsed.Api(Inspector.open(finish(path).mixture.output)))
         assert [row["id"] for row in opened.listed(fate="dropped")] == [f"doc-{n}" for n in range(1, 5)]
         [kept] = opened.get("lookup", q="doc-7")["documents"]
         assert "".join(part["text"] for part in opened.get("document", kept["key"])["parts"]) == "word " * 7
         assert [line for line in opened.get("search", q="word word", limit=9)["lines"] if "hit" in line]
-        assert list((tmp_path / "cache/browse").glob("*/documents.lookup"))
 
 
 _LOADED = """
@@ -238,7 +229,7 @@ import sys
 from datapipe.explore.serve import open_server
 from datapipe.explore.server import Request
 
-server = open_server(sys.argv[1], 0, lambda *told: None)
+server = open_server(sys.argv[1], 0)
 server.endpoint(Request(path=("output",)))
 server.endpoint(Request(path=("documents",), query={"source": "plain", "sort": "bytes"}))
 server.server_close()
@@ -269,78 +260,3 @@ def test_a_folder_without_a_run_ends_in_one_sentence(tmp_path: Path) -> None:
     done = datapipe(["browse", str(tmp_path), "--no-open"])
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "no run has left anything here" in done.stderr
-
-
-def test_the_file_is_small_and_stays_until_the_tables_change(copied: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = copied.api.output
-    path = copied.folder / "out/work/browse/documents.lookup"
-    header_bytes = 4096 + 500 * len(output.tables)
-    assert path.stat().st_size <= 64 * output.num_documents + header_bytes
-    told: list[int] = []
-    again = making.look_up(BrowsedOutput.open(output.root.url), lambda done, total, seconds: told.append(done))
-    assert told == []
-    assert again.num_docs == output.num_documents
-    other = BrowsedOutput(inspector=output.inspector, snapshot=None, report={}, tables=output.tables[::-1])
-    assert LookUp.open(path, other) is None
-    with monkeypatch.context() as patch:
-        patch.setattr(file, "VERSION", file.VERSION - 1)
-        assert LookUp.open(path, output) is None
-    before = path.read_bytes()
-    for place in (40, len(before) // 2, len(before) - 2):  # a column, an order, the header
-        path.write_bytes(before[:place] + bytes([before[place] ^ 1]) + before[place + 1 :])
-        assert LookUp.open(path, output) is None
-    path.write_bytes(before)
-    made = making.look_up(other, lambda done, total, seconds: told.append(done))
-    assert told[-1] == other.num_documents
-    keys = made.keys(np.arange(made.num_docs))
-    assert [made.rows_of_key(key) for key in keys] == [[row] for row in range(made.num_docs)]
-    assert [keys[row] for row in made.section("by_key")] == sorted(keys)
-    path.write_bytes(before)
-
-
-def test_a_killed_making_leaves_nothing_that_is_taken_for_whole(copied: Browsed, monkeypatch: pytest.MonkeyPatch) -> None:
-    output, folder = copied.api.output, copied.folder / "out/work/browse"
-    path = folder / "documents.lookup"
-    whole = path.read_bytes()
-    path.unlink()
-
-    def killed(source: object, target: object) -> None:
-        raise KeyboardInterrupt
-
-    (folder / "123.making").mkdir()
-    (folder / "123.making/documents.lookup").write_bytes(whole[:1000])
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", killed)
-        with pytest.raises(KeyboardInterrupt):
-            making.look_up(output, lambda *told: None)
-    assert sorted(os.listdir(folder)) == ["lock"]
-    for damage in (whole[:-1], b"", whole[:40] + b"\xff" * 8 + whole[48:-9], b"\0" * 64):
-        path.write_bytes(damage)
-        opened = making.look_up(output, lambda *told: None)
-        assert opened.num_docs == output.num_documents
-        assert path.read_bytes() == whole
-
-
-@pytest.mark.parametrize("kind", ["random", "equal", "few", "skewed", "none"])
-def test_rows_come_by_word_and_then_in_their_order_whatever_fits_into_a_bucket(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(orders, "CHUNK_ROWS", 700)
-    rng = np.random.default_rng(3)
-    words = {
-        "random": rng.integers(0, 1 << 64, 5000, np.uint64),
-        "equal": np.full(5000, 7, np.uint64),
-        "few": rng.choice(np.array([0, 5, (1 << 64) - 1], np.uint64), 5000),
-        "skewed": np.where(rng.random(5000) < 0.8, np.uint64(9), rng.integers(0, 1000, 5000, np.uint64)),
-        "none": np.zeros(0, np.uint64),
-    }[kind]
-    ties = rng.integers(0, 5, len(words))
-    parts = list(orders.sorted_rows(lambda start, stop: words[start:stop], len(words), bucket_rows=100))
-    found = np.concatenate([np.zeros(0, np.int64), *parts])
-    np.testing.assert_array_equal(found, np.argsort(words, kind="stable"))
-    if kind in ("random", "few"):
-        assert max(map(len, parts)) <= 2000, "a bucket of distinct words is small, and a large one comes in chunks"
-    whole = np.concatenate(
-        [np.zeros(0, np.int64), *orders.sorted_rows(lambda start, stop: words[start:stop], len(words), lambda rows: ties[rows])]
-    )
-    np.testing.assert_array_equal(whole, np.lexsort((ties, words)))

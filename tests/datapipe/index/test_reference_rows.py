@@ -12,8 +12,8 @@ import pytest
 from datapipe.errors import CorruptionError, UserError
 from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.exchange.ranges import read_range
+from datapipe.explore.clusters import ClusterQuery, find_clusters
 from datapipe.explore.documents import DocumentQuery, Inspector
-from datapipe.explore.duplicates import ClusterQuery, find_clusters
 from datapipe.explore.located import NOT_FOUND
 from datapipe.index.takedown import make_index, take_down
 from datapipe.index.write import open_index

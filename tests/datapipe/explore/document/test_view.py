@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part, after_redaction, after_stage, display_of, edits, text_of, with_cuts
-from datapipe.explore.output import BrowsedOutput
+from datapipe.explore.documents import Inspector
 from datapipe.loader.trace import trace_step
 from stages.filter.length import Length
 from tests.support import browsed, corpora, runs
@@ -28,7 +28,7 @@ def test_the_parts_of_kept_documents_are_the_text_that_the_run_stored(finished: 
     num_cut = num_replaced = num_frames = 0
     for row in finished.listed(fate="kept"):
         document = finished.get("document", row["key"])
-        stored = finished.api.stored.row(finished.api.lookup.rows_of_key(bytes.fromhex(row["key"]))[0])
+        stored = finished.api.output.kept_row(finished.api.output.rows_of(bytes.fromhex(row["key"]))[0])
         assert "".join(part["text"] for part in document["parts"] if part["kind"] != "cut") == stored["text"]
         assert document["note"] == ""
         cut = [part for part in document["parts"] if part["kind"] == "cut"]
@@ -117,7 +117,7 @@ def test_without_its_files_under_work_an_output_says_so(copied: Browsed) -> None
     for gone, told in (("work/attempts", "files under work/ were deleted"), ("work", "no run has left anything here")):
         shutil.rmtree(output / gone)
         with pytest.raises(UserError, match=told):
-            BrowsedOutput.open(str(output))
+            _ = Inspector.open(str(output)).database
 
 
 TEXTS = st.text(st.sampled_from("ab@. \né\u202e"), max_size=40)

@@ -13,9 +13,9 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.explore import differences
+from datapipe.explore.clusters import Cluster, ClusterQuery, find_clusters
 from datapipe.explore.differences import CONTEXT_WORDS, Difference, difference
 from datapipe.explore.documents import DocumentQuery, Inspector
-from datapipe.explore.duplicates import Cluster, ClusterQuery, find_clusters
 from tests.oracles import case_folding as oracle
 from tests.support import corpora, runs
 

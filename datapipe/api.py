@@ -29,14 +29,14 @@ from datapipe.document_name import document_name
 from datapipe.engine.history import estimated, node_hours, why
 from datapipe.engine.run import EngineFactory, Run, planned
 from datapipe.errors import DatapipeError, UserError
-from datapipe.inspect.contamination import list_counts
-from datapipe.inspect.distributions import distributions
+from datapipe.explore.contamination import list_counts
 from datapipe.ledger.hold import LeaseLostError
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.compile import Plan
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning, run_warnings
+from datapipe.report.distributions import distributions
 from datapipe.report.fertility import tokenizer_report
 from datapipe.report.html.page import write_page
 from datapipe.report.plan_view import plan_json

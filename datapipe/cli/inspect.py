@@ -13,8 +13,8 @@ from datapipe.cli.options import Json, OutputFolder, print_json
 from datapipe.errors import UserError
 
 if TYPE_CHECKING:
-    from datapipe.inspect.documents import InspectedDocument
-    from datapipe.inspect.duplicates import ClusterQuery
+    from datapipe.explore.clusters import ClusterQuery
+    from datapipe.explore.documents import InspectedDocument
 
 Kept = Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")]
 Dropped = Annotated[
@@ -109,9 +109,9 @@ def inspect(
 
     The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.
     """
-    from datapipe.browse.document.judged import as_judged
-    from datapipe.inspect.documents import DocumentQuery, Inspector
-    from datapipe.inspect.duplicates import ClusterQuery
+    from datapipe.explore.clusters import ClusterQuery
+    from datapipe.explore.document.judged import as_judged
+    from datapipe.explore.documents import DocumentQuery, Inspector
 
     if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
@@ -126,12 +126,14 @@ def inspect(
         duplicates = ClusterQuery(stage=clusters, source=source, count=count, members=members or 3, least_alike=least_alike)
         _print_clusters(output, duplicates, full, as_json)
     elif named is not None:
-        _print_documents(as_judged(output, Inspector.open(output).find_document(named)), full, as_json)
+        inspector = Inspector.open(output)
+        _print_documents(as_judged(inspector, inspector.find_document(named)), full, as_json)
     else:
         outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
         reason = "" if dropped in (None, "all") else dropped
         query = DocumentQuery(outcome=outcome, source=source, reason=reason, count=count)
-        _print_documents(as_judged(output, Inspector.open(output).find(query)), full, as_json, f"no {outcome} documents")
+        inspector = Inspector.open(output)
+        _print_documents(as_judged(inspector, inspector.find(query)), full, as_json, f"no {outcome} documents")
 
 
 def _check_companions(
@@ -145,8 +147,8 @@ def _check_companions(
 
 
 def _print_documents(documents: Sequence[InspectedDocument], full: bool, as_json: bool, if_none: str = "") -> None:
+    from datapipe.explore.printed.documents import print_document
     from datapipe.report.funnel import wide_console
-    from datapipe.report.inspecting.documents import print_document
 
     if as_json:
         print_json({"documents": [document.to_json() for document in documents]})
@@ -159,10 +161,10 @@ def _print_documents(documents: Sequence[InspectedDocument], full: bool, as_json
 
 
 def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool) -> None:
-    from datapipe.inspect.documents import Inspector
-    from datapipe.inspect.duplicates import find_clusters
+    from datapipe.explore.clusters import find_clusters
+    from datapipe.explore.documents import Inspector
+    from datapipe.explore.printed.clusters import print_clusters
     from datapipe.report.funnel import wide_console
-    from datapipe.report.inspecting.clusters import print_clusters
 
     found = find_clusters(Inspector.open(output), query)
     if as_json:
@@ -172,10 +174,10 @@ def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool)
 
 
 def _print_contamination(output: str, source: str, count: int, against: Sequence[str], full: bool, as_json: bool) -> None:
-    from datapipe.inspect.contamination import contamination
-    from datapipe.inspect.documents import Inspector
+    from datapipe.explore.contamination import contamination
+    from datapipe.explore.documents import Inspector
+    from datapipe.explore.printed.contamination import print_contamination
     from datapipe.report.funnel import wide_console
-    from datapipe.report.inspecting.contamination import print_contamination
 
     found = contamination(Inspector.open(output), source, count, against)
     if as_json:
@@ -185,9 +187,10 @@ def _print_contamination(output: str, source: str, count: int, against: Sequence
 
 
 def _print_sweep(output: str, threshold: str, source: str, listed: str | None, as_json: bool) -> None:
-    from datapipe.inspect.sweep import sweep
+    from datapipe.explore.output import Output
+    from datapipe.explore.printed.sweep import print_sweep
+    from datapipe.explore.sweep import sweep
     from datapipe.report.funnel import wide_console
-    from datapipe.report.inspecting.sweep import print_sweep
 
     try:
         thresholds = [float(value) for value in listed.split(",")] if listed is not None else []
@@ -195,7 +198,7 @@ def _print_sweep(output: str, threshold: str, source: str, listed: str | None, a
             raise ValueError
     except ValueError:
         raise UserError(f"--at {listed}: expected numbers separated by commas, such as 0.1,0.2,0.5") from None
-    swept = sweep(output, threshold, source=source, thresholds=thresholds)
+    swept = sweep(Output.open(output), threshold, source=source, thresholds=thresholds)
     if as_json:
         print_json({"sweep": asdict(swept)})
     else:

@@ -118,10 +118,11 @@ def _print_document(output: str, document: str, rank: int | None, options: dict[
 
 def _key_of_own_id(output: str, own_id: str) -> bytes | None:
     """The key of the document that has this id in its input; None where there is none, or where the output has no work/."""
-    from datapipe.inspect.documents import Inspector
+    from datapipe.explore.documents import Inspector
 
     try:
         inspector = Inspector.open(output)
+        _ = inspector.database
     except (UserError, FileNotFoundError):
         return None
     return inspector.key_of_own_id(own_id)

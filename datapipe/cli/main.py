@@ -34,6 +34,7 @@ from datapipe.cli.loader import loader_bench, serve, trace
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
 from datapipe.cli.snapshots import clean, snapshots, status
+from datapipe.cli.sql import sql
 from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
 from datapipe.credentials import masked
@@ -51,7 +52,7 @@ app = typer.Typer(
 )
 _UNLIMITED = 1000
 COMMANDS = (
-    *(init, run, status, plan, bench, report, inspect, browse, verify, snapshots, clean),
+    *(init, run, status, plan, bench, report, inspect, browse, sql, verify, snapshots, clean),
     *(export, serve, trace, loader_bench, index, takedown, stages, schema),
 )
 

@@ -108,10 +108,10 @@ def _write_page(output: str, file: Path) -> None:
 
 
 def _compare(outputs: tuple[str, str], full: bool, as_json: bool) -> None:
-    from datapipe.inspect.comparison import membership
-    from datapipe.inspect.documents import Inspector
+    from datapipe.explore.comparison import membership
+    from datapipe.explore.documents import Inspector
+    from datapipe.explore.printed.comparison import comparison_json, print_comparison
     from datapipe.report.funnel import wide_console
-    from datapipe.report.inspecting.comparison import comparison_json, print_comparison
 
     with _of_report(outputs[0]) as (_, first), _of_report(outputs[1]) as (_, second):
         inspectors = Inspector.open(outputs[0]), Inspector.open(outputs[1])
@@ -343,7 +343,7 @@ def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportR
 
 
 def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: DatasetRequest, about: About | None) -> None:
-    from datapipe.inspect.text_export import parts_of_text
+    from datapipe.composing.text_export import parts_of_text
     from datapipe.metrics import counted, size
     from datapipe.report.layout import say
     from datapipe.shards.datasets.parts import parts_of_documents, parts_of_rows

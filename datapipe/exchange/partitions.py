@@ -1,10 +1,12 @@
-"""Documents between two steps: one compressed Arrow IPC stream per task, written and read batch by batch."""
+"""Documents between two steps: one compressed Arrow IPC stream per task, written and read batch by batch. Tables of facts are
+Parquet files (`facts.py`), which are read in the same way."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from datapipe.errors import UserError
 from datapipe.exchange.files import damaged
@@ -16,6 +18,7 @@ from datapipe.storage import Root
 from datapipe.stores.written import OutputStream
 
 _CODEC = "zstd"
+_PARQUET_ROWS = 1 << 14
 _HELD_BYTES = 256 << 20
 
 
@@ -26,35 +29,44 @@ class TableWriter:
         self.root, self.path = root, path
         self._stream: OutputStream | None = None
         self._writer: pa.ipc.RecordBatchStreamWriter | None = None
-        self._schema = pa.schema([])
+        self._schema: pa.Schema | None = None
         self._rows = 0
         self._row_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
+        batch = self._counted(batch)
         if self._writer is None:
-            self._open(batch.schema)
-        assert self._writer is not None
-        if batch.schema != self._schema:
-            batch = _conform(batch, self._schema)
+            options = pa.ipc.IpcWriteOptions(compression=_CODEC)
+            self._writer = pa.ipc.new_stream(self._opened(), batch.schema, options=options)
         self._writer.write_batch(batch)
-        self._rows += batch.num_rows
-        self._row_bytes += batch.nbytes
 
     def finish(self) -> tuple[TableFile, ...]:
         """The finished file; none where no row was added."""
-        if self._writer is None or self._stream is None:
+        if self._writer is None:
             return ()
         self._writer.close()
+        return self._finished()
+
+    def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The batch in the schema of the first one, counted."""
+        self._schema = self._schema or batch.schema
+        if batch.schema != self._schema:
+            batch = _conform(batch, self._schema)
+        self._rows += batch.num_rows
+        self._row_bytes += batch.nbytes
+        return batch
+
+    def _opened(self) -> OutputStream:
+        self._stream = self.root.open_output(self.path)
+        return self._stream
+
+    def _finished(self) -> tuple[TableFile, ...]:
+        assert self._stream is not None
         self._stream.close()
         size, checksum = self._stream.num_bytes, self._stream.checksum
         return (TableFile(path=self.path, rows=self._rows, bytes=size, checksum=checksum, row_bytes=self._row_bytes),)
-
-    def _open(self, schema: pa.Schema) -> None:
-        self._schema = schema
-        self._stream = self.root.open_output(self.path)
-        self._writer = pa.ipc.new_stream(self._stream, schema, options=pa.ipc.IpcWriteOptions(compression=_CODEC))
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -81,6 +93,11 @@ def read_table(root: Root, output: TableFile, names: Sequence[str] = ()) -> Iter
         names: decompress only these columns, as far as the file has them; empty: all.
     """
     with _checked(root, output) as stream:
+        if output.path.endswith(".parquet"):
+            with pq.ParquetFile(stream, pre_buffer=False) as file:
+                wanted = [name for name in file.schema_arrow.names if name in names] if names else None
+                yield from file.iter_batches(_PARQUET_ROWS, columns=wanted, use_threads=False)
+            return
         options = pa.ipc.IpcReadOptions(use_threads=False)  # no thread holds on to the bytes; see `storage.parquet_table`
         if names:
             schema = pa.ipc.read_schema(stream)
@@ -88,6 +105,24 @@ def read_table(root: Root, output: TableFile, names: Sequence[str] = ()) -> Iter
             options.included_fields = [number for number, name in enumerate(schema.names) if name in names]
         with pa.ipc.open_stream(stream, options=options) as reader:
             yield from reader
+
+
+def read_row(root: Root, output: TableFile, number: int) -> pa.RecordBatch:
+    """One row of a stream of record batches: the batches before its own are passed over, and not decompressed."""
+    with _checked(root, output) as stream:
+        schema = pa.ipc.read_schema(stream)
+        stream.seek(0)
+        first = pa.ipc.IpcReadOptions(use_threads=False, included_fields=[0])
+        with pa.ipc.open_stream(stream, options=first) as reader:
+            passed, start = 0, 0
+            for batch in reader:
+                if number < start + batch.num_rows:
+                    break
+                passed, start = passed + 1, start + batch.num_rows
+        stream.seek(0)
+        for _ in range(passed + 1):  # the schema, and the batches before
+            pa.ipc.read_message(stream)
+        return pa.ipc.read_record_batch(pa.ipc.read_message(stream), schema).slice(number - start, 1)
 
 
 def _checked(root: Root, output: OutputFile) -> pa.NativeFile:

@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from datapipe.metrics import UnreadableFile, counted, size
-from datapipe.report.inspecting.contamination import contamination_table
 from datapipe.report.layout import NumberTable, Screen, harmless_text, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
 from datapipe.report.summary import second_attempts_text, starting_text, taken_down_text
@@ -285,3 +284,13 @@ def _minus(number: int) -> str:
 def _kept(documents: Mapping[str, Any]) -> str:
     share = f" ({documents['kept'] / documents['read']:.0%})" if documents["read"] else ""
     return f"{documents['kept']:,}{share}"
+
+
+def contamination_table(lists: Sequence[Mapping[str, Any]]) -> NumberTable:
+    """A row for each list: its entries, and how many of them are of each kind."""
+    table = NumberTable("evaluation sets", ["benchmark", "items", "contaminated", "clean", "undetectable"])
+    several = len({counts["stage"] for counts in lists}) > 1
+    for counts in lists:
+        kinds = [f"{counts[name]:,}" for name in ("entries", "contaminated", "clean", "undetectable")]
+        table.add_row(f"{counts['stage']}: {counts['name']}" if several else counts["name"], *kinds)
+    return table

@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from datapipe.inspect.distributions import SHOWN_BORDERLINE
 from datapipe.metrics import rate_mb_per_s
+from datapipe.report.distributions import SHOWN_BORDERLINE
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares
 from datapipe.report.summary import shards_entry
 from datapipe.shards.manifest import Snapshot

@@ -96,12 +96,19 @@ class ShardWriter:
         self._pending_rows = 0
         self._file: _OpenShard | None = None
         self._written: list[WrittenShard] = []
+        self._appended = 0
+
+    def next_rows(self, num_rows: int) -> tuple[list[str], np.ndarray]:
+        """Where the next rows to append will stand: the path of the file and the row in it, (num_rows,) each."""
+        rows = np.arange(self._appended, self._appended + num_rows)
+        return [self._path(number) for number in (rows // self._rows_per_file).tolist()], rows % self._rows_per_file
 
     def append(self, batch: pa.RecordBatch) -> None:
         """Adds rows of `schemas.sequences`. After an exception the open file is closed and all files are invalid."""
         assert batch.schema.equals(self._schema), batch.schema
         self._pending.append(batch)
         self._pending_rows += batch.num_rows
+        self._appended += batch.num_rows
         while self._pending_rows >= self._rows_wanted():
             self._write(self._rows_wanted())
 
@@ -119,6 +126,9 @@ class ShardWriter:
         if opened is not None:
             opened.close()
 
+    def _path(self, number: int) -> str:
+        return f"{self._prefix}-{self._first + number:05d}.{self._format}"
+
     def _rows_wanted(self) -> int:
         """Rows of the next record batch: a full batch, or the rows that the file has room for."""
         return min(self._rows_per_batch, self._rows_per_file - (self._file.sequences if self._file is not None else 0))
@@ -127,8 +137,7 @@ class ShardWriter:
         batch = self._take(num_rows)
         try:
             if self._file is None:
-                path = f"{self._prefix}-{self._first + len(self._written):05d}.{self._format}"
-                self._file = _OpenShard.open(self._root, path, self._format, self._schema)
+                self._file = _OpenShard.open(self._root, self._path(len(self._written)), self._format, self._schema)
             self._file.write(batch)
         except BaseException:
             self.abort()

@@ -1,6 +1,6 @@
 """What a filter finds in documents, beside its decision: whose text it is, and where.
 
-    Filter.process  ─▶  FilterResult.findings  ─▶  findings.arrow of the task  ─▶  report, `datapipe inspect --contamination`
+    Filter.process  ─▶  FilterResult.findings  ─▶  findings of the task  ─▶  report, `datapipe inspect --contamination`
 
 A finding names an entry of a list that the stage searches for, such as an item of a benchmark. Counts of documents cannot tell
 which entries were found anywhere, since the same entry is found in many documents: the findings can.

@@ -2,7 +2,8 @@
 
     splits ─▶ reader ──────────────────┐                             ┌─▶ documents      for the next step
                                        ├─▶ stage ─▶ stage ─▶ … ──────┼─▶ emitted.TABLE  rows for the global stage that follows
-    documents ─▶ decisions applied ────┘                             ├─▶ drops          key, reason, measured value
+    documents ─▶ decisions applied ────┘                             ├─▶ kept           of the last segment: all but the text
+                                                                     ├─▶ drops          key, reason, measured value
                                                                      └─▶ quarantine     unreadable input, failed documents
 
 One batch is in memory at a time, and one run of emitted rows. Stages only return columns and decisions; this module counts,
@@ -21,6 +22,7 @@ import pyarrow as pa
 
 from datapipe.activity import at_place
 from datapipe.errors import UnsplittableInputError
+from datapipe.exchange.facts import FactWriter, kept_facts
 from datapipe.exchange.partitions import TableWriter, read_documents
 from datapipe.exchange.tables import TableWriters
 from datapipe.inputs.planned_input import PlannedInput, damages
@@ -76,15 +78,18 @@ class _Mapper:
         self.metrics = TaskMetrics()
         self.document_counts = self.metrics.document_counts
         self.documents = TableWriter(root, f"{folder}/documents.arrow")
-        self.drops = TableWriter(root, f"{folder}/drops.arrow")
-        self.findings = FindingsWriter(root, f"{folder}/findings.arrow")
-        self.distributions = Distributions(root, folder)
+        self.drops = FactWriter(root, f"{folder}/drops.parquet", source=task.source, fate="dropped")
+        self.findings = FindingsWriter(root, f"{folder}/findings.parquet", task.source)
+        self.distributions = Distributions(root, folder, task.source)
         self.survivors = SurvivorWriter(root, f"{folder}/survivors.arrow")
         self.input_paths = InputPaths(root, task.source, [split.file.path for split in task.splits] if task.inputs else None)
-        self.quarantine = Quarantine(root, folder, self.document_counts, self.input_paths)
+        self.quarantine = Quarantine(root, folder, task.source, self.document_counts, self.input_paths)
         self.new_columns = {bound.name: NewColumns() for bound in task.stages}
         self.applier: DecisionApplier | None = None
         self.scores = self._score_writer(folder)
+        self.kept: FactWriter | None = None  # of the last segment: documents that other segments pass on may still be dropped
+        if task.emit is None and self.scores is None:
+            self.kept = FactWriter(root, f"{folder}/kept.parquet", source=task.source, fate="kept")
         self.emitted: TableWriters | None = None
         if task.emit is not None:
             stage = task.emit.stage
@@ -185,6 +190,8 @@ class _Mapper:
             batch = self._emit(self.task.emit, self.emitted, batch)
         with self.metrics.timed("write documents", batch.text_bytes, batch.num_docs):
             self.documents.add(batch.record)
+            if self.kept is not None:
+                self.kept.add(kept_facts(batch))
         self.distributions.add_lengths("kept", batch)
         self.document_counts.kept += batch.num_docs
         self.document_counts.kept_bytes += batch.text_bytes
@@ -317,6 +324,7 @@ class _Mapper:
     def finish(self) -> Outputs:
         with self.metrics.timed("write documents"):
             outputs: dict[str, tuple[OutputFile, ...]] = {"documents": self.documents.finish()}
+        outputs |= {"kept": self.kept.finish() if self.kept is not None else ()}
         outputs |= {"drops": self.drops.finish(), "quarantine": self.quarantine.finish(), "findings": self.findings.finish()}
         outputs |= {**self.distributions.finish(), "survivors": self.survivors.finish()}
         outputs |= self.scores.finish() if self.scores is not None else {}

@@ -1,6 +1,7 @@
 """The pack task: one hash range of a source's token rows becomes shards.
 
     rows of a range, in sorted slices ─▶ pools of documents ─▶ best fit, concat or buckets ─▶ rows of S in keyed order ─▶ shards
+                                                                                          └─▶ which document is where ─▶ packed
 
 The sort by keyed hash is the global shuffle. Best fit leaves the rows of a pool sorted by length, so they are put in the
 order of a keyed hash, as are the rows of each bucket; concat keeps the order of the documents. The rows of each bucket go to
@@ -20,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import dtype_of, key_matrix
+from datapipe.exchange.facts import FactWriter, packed_facts
 from datapipe.exchange.ranges import read_slices
 from datapipe.metrics import Packing, TaskMetrics
 from datapipe.plan.outputs import Outputs, ShardFile
@@ -42,13 +44,13 @@ def run_pack(task: PackTask, root: Root, folder: str) -> tuple[Outputs, TaskMetr
             num_docs += pool.num_docs
             _write_pool(task, pool, number, writers, metrics)
         with metrics.timed("write shards", num_docs=num_docs):
-            outputs = writers.finish()
+            outputs = {"shards": writers.finish(), "packed": writers.facts.finish()}
     except BaseException:
         writers.abort()
         raise
     metrics.tokens = sum(packing.tokens for packing in metrics.packing.values())
     metrics.sequences = sum(packing.rows for packing in metrics.packing.values())
-    return {"shards": outputs}, metrics
+    return outputs, metrics
 
 
 def _timed(slices: Iterator[pa.RecordBatch], metrics: TaskMetrics) -> Iterator[pa.RecordBatch]:
@@ -126,13 +128,12 @@ def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, met
         metrics.packing.setdefault(task.sequence_length, Packing()).add(count(packed, lengths, task.sequence_length))
     rows_per_batch = max(1, BATCH_BYTES // (task.sequence_length * pool.ids.itemsize))
     for piece_length, order in _groups(task, packed, number):
-        writer = writers.of(piece_length)
         for first in range(0, len(order), rows_per_batch):
             with metrics.timed("pack"):
                 part = order[first : first + rows_per_batch]
                 batch = assemble(packed, part, pool.ids, pool.offsets, pool.keys, task.eos_id, task.sequence_length)
             with metrics.timed("write shards", batch.nbytes):
-                writer.append(batch)
+                writers.append(piece_length, batch)
 
 
 def _groups(task: PackTask, packed: PackedRows, number: int) -> Iterator[tuple[int | None, np.ndarray]]:
@@ -156,13 +157,23 @@ def _keyed(rows: np.ndarray, seed: int) -> np.ndarray:
 
 
 class _Writers:
-    """The shard writers of one task: one for each length of packed documents with `buckets`, else one."""
+    """The shard writers of one task: one for each length of packed documents with `buckets`, else one.
+
+    Attributes:
+        facts: which documents are in which rows.
+    """
 
     def __init__(self, task: PackTask, root: Root, folder: str) -> None:
         self._task, self._root, self._folder = task, root, folder
         self._open: dict[int | None, ShardWriter] = {}
+        self.facts = FactWriter(root, f"{folder}/packed.parquet", source=task.source, split=task.split)
 
-    def of(self, piece_length: int | None) -> ShardWriter:
+    def append(self, piece_length: int | None, batch: pa.RecordBatch) -> None:
+        writer = self._of(piece_length)
+        self.facts.add(packed_facts(batch, *writer.next_rows(batch.num_rows)))
+        writer.append(batch)
+
+    def _of(self, piece_length: int | None) -> ShardWriter:
         if piece_length not in self._open:
             task = self._task
             id_type = schemas.token_type(task.vocab_size)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import make_keys
-from datapipe.exchange.partitions import TableWriter
+from datapipe.exchange.facts import FactWriter
 from datapipe.metrics import DocumentCounts
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import file_hash
@@ -27,8 +27,8 @@ from datapipe.tasks.input_paths import InputPaths
 class Quarantine:
     """The quarantine of a task. `counts` gets every document that is added."""
 
-    def __init__(self, root: Root, folder: str, counts: DocumentCounts, input_paths: InputPaths) -> None:
-        self._writer = TableWriter(root, f"{folder}/quarantine.arrow")
+    def __init__(self, root: Root, folder: str, source: str, counts: DocumentCounts, input_paths: InputPaths) -> None:
+        self._writer = FactWriter(root, f"{folder}/quarantine.parquet", source=source, fate="quarantined")
         self._counts, self._input_paths = counts, input_paths
 
     def reject(self, source: str, path: str, rejected: Sequence[Rejected]) -> None:

@@ -62,7 +62,7 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size, encoder.unknown_id)
     hashes = _TextHashes(task, root, folder) if task.validation else None
     counts = metrics.document_counts
-    quarantine = Quarantine(root, folder, counts, InputPaths(root, task.source))
+    quarantine = Quarantine(root, folder, task.source, counts, InputPaths(root, task.source))
     for documents in read_documents(root, task.documents, metrics):
         counts.read += documents.num_docs
         counts.read_bytes += documents.text_bytes

@@ -1,4 +1,4 @@
-"""`datapipe browse` on an output of many short documents: start, answers, memory, size of the look-up file.
+"""`datapipe browse` on an output of many short documents: start, answers, memory, size of the facts.
 
 The server runs in a process of its own. Each request is sent 100 times over HTTP, with other options each time; p50 and p95
 are of warm answers, after the first few.
@@ -102,7 +102,7 @@ def _looking(folder: Path, count: int, num_times: int = 100) -> Table:
     (folder / "mixture.yaml").write_text(_MIXTURE.format(folder=folder))
     command = [sys.executable, "-c", _PROGRAM, "run", str(folder / "mixture.yaml")]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    making_s = _stopped(*start(folder))
+    first_s = _stopped(*start(folder))
     process, address, start_s = start(folder)
     try:
         before = memory_mb(process)
@@ -110,15 +110,15 @@ def _looking(folder: Path, count: int, num_times: int = 100) -> Table:
         after = memory_mb(process)
     finally:
         _stopped(process, address, start_s)
-    num_bytes = (folder / "out/work/browse/documents.lookup").stat().st_size
+    num_bytes = sum(file.stat().st_size for file in (folder / "out/work/attempts").rglob("*.parquet"))
     return Table(
         title="Looking at documents",
-        note=f"{count:,} documents of 24 words, {num_bytes / count:.0f} bytes a document of look-up file. The first "
-        f"start takes {making_s:.1f} s, later ones {start_s:.1f} s, up to the first answer. The server takes "
+        note=f"{count:,} documents of 24 words, {num_bytes / count:.0f} bytes a document of facts. The first "
+        f"start takes {first_s:.1f} s, later ones {start_s:.1f} s, up to the first answer. The server takes "
         f"{_shown(before)} then, and {_shown(after)} after all requests of the table, each sent {num_times} times.",
         header=("answer of `datapipe browse`", "first, ms", "p50, ms", "p95, ms"),
         rows=rows,
-        kept_in="datapipe/browse/README.md",
+        kept_in="datapipe/explore/README.md",
     )
 
 

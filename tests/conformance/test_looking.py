@@ -18,12 +18,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.browse import query, search
 from datapipe.columns import make_keys
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
-from datapipe.inspect.documents import DocumentQuery, Inspector, Outcome
-from datapipe.inspect.duplicates import ClusterQuery, find_clusters
+from datapipe.explore import search
+from datapipe.explore.clusters import ClusterQuery, find_clusters
+from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.output import Fate
+from datapipe.explore.rows import SORTS
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import file_hash
 from tests.support import browsed
@@ -32,7 +34,7 @@ from tests.support.finished import deduplicated, plain  # noqa: F401
 
 pytestmark = pytest.mark.medium
 
-KINDS: dict[Outcome, str] = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}
+KINDS: dict[Fate, str] = {"kept": "documents", "dropped": "drops", "quarantined": "quarantine"}
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,8 @@ def everything(folder: Path) -> list[Row]:
                     name, text = inputs[key]
                     own_id = row.get("id") or ""
                     reason = ":".join(filter(None, (row.get("stage"), row.get("rule"))))
-                    measured = (row.get("value"), row.get("threshold"), survivor and survivor.hex())
+                    value = None if row.get("value") is None or math.isnan(row["value"]) else row["value"]
+                    measured = (value, row.get("threshold"), survivor and survivor.hex())
                     text = row["text"] if fate == "kept" else text if isinstance(text, str) else None
                     rows.append(Row(key, source, name, fate, "" if own_id == name else own_id, reason, *measured, text))
     return rows
@@ -104,10 +107,6 @@ def rows(folder: Path) -> list[Row]:
 @pytest.fixture(scope="module")
 def page(folder: Path) -> Browsed:
     return browsed.browse(folder / "out")
-
-
-def _same(found: float | None, expected: float | None) -> bool:
-    return found == expected or (found is not None and expected is not None and math.isnan(found) and math.isnan(expected))
 
 
 def test_inspect_finds_every_document_with_its_reason_by_every_name(folder: Path, rows: list[Row]) -> None:
@@ -137,13 +136,27 @@ def test_inspect_finds_every_document_with_its_reason_by_every_name(folder: Path
                 row.own_id,
                 row.reason,
             )
-            assert _same(document.value, row.value) and _same(document.threshold, row.threshold)
+            assert (document.value, document.threshold) == (row.value, row.threshold)
             survivor = "" if row.survivor is None else by_key[row.survivor].name
             assert survivor.endswith(document.survivor) and bool(survivor) == bool(document.survivor)
             assert row.text is None or document.text == row.text
     for row in rows[:: max(1, len(rows) // 12)]:
         for name in {row.name, row.key, row.own_id} - {""}:
             assert [document.key for document in inspector.find_document(name)] == [row.key]
+
+
+def test_documents_in_sql_are_the_rows(folder: Path, rows: list[Row]) -> None:
+    columns = "key, source, name, fate, id, stage, rule, value, threshold, survivor, bytes"
+    _, found = Inspector.open(str(folder / "out")).database.ask(f"select {columns} from documents")
+    listed = {}
+    for key, source, name, fate, own_id, stage, rule, *measured, size in found:
+        reason = ":".join(filter(None, (stage, rule)))
+        listed[key] = (source, name, fate, "" if own_id in (None, name) else own_id, reason, *measured, size)
+    assert len(listed) == len(rows)
+    for row in rows:
+        size = len(row.text.encode()) if row.fate == "kept" and row.text is not None else None
+        expected = (row.source, row.name, row.fate, row.own_id, row.reason, row.value, row.threshold, row.survivor, size)
+        assert listed[row.key] == expected
 
 
 def _clusters(rows: list[Row], stage: str, source: str = "") -> dict[tuple[str, str], list[Row]]:
@@ -172,7 +185,7 @@ def test_clusters_are_the_dropped_documents_by_their_survivor(folder: Path, rows
                     if by_key[key[1]].name.endswith(cluster.survivor.label) and key[0].startswith(cluster.stage)
                 ]
                 members = expected[named]
-                values = sorted(row.value for row in members if row.value is not None and not math.isnan(row.value))
+                values = sorted(row.value for row in members if row.value is not None)
                 assert cluster.dropped == len(members) == len(cluster.members)
                 assert cluster.similarity == ((values[0], values[-1]) if values else None)
                 assert {member.document.text for member in cluster.members} == {row.text for row in members}
@@ -189,7 +202,7 @@ def test_clusters_are_the_dropped_documents_by_their_survivor(folder: Path, rows
 
 
 def _listed(shown: list[dict[str, Any]], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows of a list of the page in its order; `shown` in the order of the tables."""
+    """The rows of a list of the page in its order; `shown` in the order of keys."""
     low, high = options.get("min", -math.inf), options.get("max", math.inf)
     is_bounded = "min" in options or "max" in options
     chosen = [
@@ -205,11 +218,8 @@ def _listed(shown: list[dict[str, Any]], options: Mapping[str, Any]) -> list[dic
     return sorted(chosen, key=lambda row: (row[kind] is None, sign * (row[kind] or 0)))
 
 
-def test_lists_of_the_page_are_the_rows_filtered_sorted_and_cut(
-    rows: list[Row], page: Browsed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(query, "CHUNK_ROWS", 13)
-    shown = page.api.rows.of(range(page.api.lookup.num_docs))
+def test_lists_of_the_page_are_the_rows_filtered_sorted_and_cut(rows: list[Row], page: Browsed) -> None:
+    shown = page.listed()
     by_key = {row.key: row for row in rows}
     assert {each["key"] for each in shown} == set(by_key)
     for each in shown:
@@ -218,7 +228,7 @@ def test_lists_of_the_page_are_the_rows_filtered_sorted_and_cut(
         assert ":".join(filter(None, (each["stage"], each["rule"]))) == row.reason
     filters: list[dict[str, Any]] = [{}, {"source": "web"}, {"fate": "dropped"}, {"fate": "quarantined"}]
     filters += [{"fate": "dropped", "min": 3}, {"min": 0.5, "max": 8}, {"fate": "kept", "source": "web"}]
-    for chosen, sort, (offset, limit) in product(filters, query.SORTS, [(0, 500), (3, 5), (40, 30)]):
+    for chosen, sort, (offset, limit) in product(filters, SORTS, [(0, 500), (3, 5), (40, 30)]):
         options = {**chosen, "sort": sort}
         answer, expected = page.get("documents", **options, offset=offset, limit=limit), _listed(shown, options)
         assert (answer["total"], answer["documents"]) == (len(expected), expected[offset : offset + limit]), options

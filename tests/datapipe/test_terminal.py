@@ -89,6 +89,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 _COMMANDS = [
     *(f"inspect out {which}" for which in ("--kept -n 3", "--kept -n 3 --json", "--dropped all -n 3 --full", "--quarantined")),
+    *("sql out from/**/documents", "sql out from/**/documents --json", "sql out \x1b[2J"),
     *("inspect out --clusters all", "inspect out --document nothing\x1b[2J"),
     *(f"trace out --step 0 --global-batch-size 4 {form}" for form in ("--text", "--json")),
     *("trace out --document nothing\u202e", "report out", "report out --full", "report out --json", "report out out"),
@@ -106,7 +107,8 @@ def test_command_over_hostile_documents_and_names_prints_no_control_character(ho
     assert printed and not _forbidden(printed), printed
     assert "Traceback" not in printed and "defect of datapipe" not in printed
     if "--json" in command:
-        json.loads(ended.stdout)
+        for document in ended.stdout.splitlines() if command.startswith("sql") else [ended.stdout]:
+            json.loads(document)
 
 
 @pytest.mark.medium

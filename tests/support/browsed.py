@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from datapipe.browse.endpoints import Api
-from datapipe.browse.lookup.making import look_up
-from datapipe.browse.output import BrowsedOutput
-from datapipe.browse.server import Request
+from datapipe.explore.documents import Inspector
+from datapipe.explore.endpoints import Api
+from datapipe.explore.server import Request
 from tests.support import corpora
 
 EMAIL, PHONE = "planted.person@mailhost-of-ours.org", "+1 415 555 2671"
@@ -117,5 +116,4 @@ def write(folder: Path) -> Path:
 
 def browse(output: Path) -> Browsed:
     """The endpoints about an output."""
-    opened = BrowsedOutput.open(str(output))
-    return Browsed(output.parent, Api(opened, look_up(opened, lambda *progress: None)))
+    return Browsed(output.parent, Api(Inspector.open(str(output))))

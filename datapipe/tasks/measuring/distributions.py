@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from datapipe.activity import work_clock
 from datapipe.columns import KEY_TYPE, key_halves, make_keys, text_buffers
+from datapipe.exchange.facts import FactWriter
 from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, bins_of, decided, measure, nothing_near
 from datapipe.plan.outputs import TableFile
@@ -79,8 +80,8 @@ class Distributions:
         seconds: spent since the last call of `taken`.
     """
 
-    def __init__(self, root: Root, folder: str) -> None:
-        self._root, self._folder = root, folder
+    def __init__(self, root: Root, folder: str, source: str) -> None:
+        self._root, self._folder, self._source = root, folder, source
         self._rules: dict[tuple[str, str], _Distribution] = {}
         self._facts: dict[str, dict[str, dict[str, Any]]] = {}
         self._lengths: dict[str, np.ndarray] = {}  # by part (LAST_BIN + 1, 2) int64: documents and bytes
@@ -142,7 +143,7 @@ class Distributions:
         measured = TableWriter(self._root, f"{self._folder}/measured.arrow")
         for rows in self._measured():
             measured.add(rows.replace_schema_metadata(metadata))
-        borderline = TableWriter(self._root, f"{self._folder}/borderline.arrow")
+        borderline = FactWriter(self._root, f"{self._folder}/borderline.parquet", source=self._source)
         for (stage, rule), distribution in self._rules.items():
             for side in (0, 1):
                 borderline.add(_nearest(stage, rule, distribution, side))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import numbers
-from datapipe.exchange.partitions import TableWriter
+from datapipe.exchange.facts import FactWriter
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import BoundStage
 from datapipe.stage.base import Filter, FilterResult
@@ -30,8 +30,8 @@ def searched(stages: Iterable[BoundStage]) -> dict[str, dict[str, list[int]]]:
 class FindingsWriter:
     """The findings of one task: at most `MOST_OF_DOCUMENT` of a document, and beyond those the first of each entry."""
 
-    def __init__(self, root: Root, path: str) -> None:
-        self._writer = TableWriter(root, path)
+    def __init__(self, root: Root, path: str, source: str) -> None:
+        self._writer = FactWriter(root, path, source=source)
         self._known: set[tuple[str, str, str]] = set()
 
     def add(self, name: str, stage: Filter, part: DocumentBatch, result: FilterResult) -> None:

@@ -18,10 +18,10 @@ import pytest
 from datapipe.api import execute, keep_report
 from datapipe.card.write import card_maker
 from datapipe.composing.copies import copy_shards, taken_files, taken_shards
+from datapipe.composing.text_export import parts_of_text
 from datapipe.config import load_mixture
 from datapipe.engine.run import Run
 from datapipe.errors import CorruptionError, DatapipeError, UserError
-from datapipe.inspect.text_export import parts_of_text
 from datapipe.loader import Loader
 from datapipe.loader.trace import open_run
 from datapipe.plan.request import TakenSource

@@ -17,7 +17,7 @@ from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
-from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import DocumentQuery, Inspector
 from datapipe.plan.estimate import EXTRACTED, estimate
 from datapipe.plan.request import Request
 from stages.read.text import Text

@@ -20,7 +20,8 @@ import pytest
 import zstandard
 
 from datapipe.errors import UserError
-from datapipe.inspect.documents import DocumentQuery, InspectedDocument, Inspector, Outcome
+from datapipe.explore.documents import DocumentQuery, InspectedDocument, Inspector
+from datapipe.explore.output import Fate
 from tests.support import runs
 
 pytestmark = pytest.mark.medium
@@ -155,7 +156,7 @@ def test_hostile_source_gives_each_document_at_its_position_and_its_report_is_ex
     expected, report = of_all[source], finished.report
     inspector = Inspector.open(finished.mixture.output)
 
-    def seen(outcome: Outcome) -> dict[tuple[str, int], InspectedDocument]:
+    def seen(outcome: Fate) -> dict[tuple[str, int], InspectedDocument]:
         found = inspector.find(DocumentQuery(outcome=outcome, source=source, count=10_000))
         return {(document.path, document.position): document for document in found}
 

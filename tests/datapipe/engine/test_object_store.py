@@ -13,9 +13,9 @@ from urllib.parse import parse_qsl, urlsplit
 import numpy as np
 import pytest
 
+from datapipe.composing.text_export import parts_of_text
 from datapipe.engine import patience
 from datapipe.errors import DatapipeError, UserError
-from datapipe.inspect.text_export import parts_of_text
 from datapipe.ledger import pending
 from datapipe.ledger.lock import exclusive
 from datapipe.loader import Loader

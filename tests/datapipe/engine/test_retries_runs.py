@@ -9,7 +9,7 @@ from datapipe.engine import retries as retries_module
 from datapipe.engine.protocol import Message
 from datapipe.engine.workers import process as process_module
 from datapipe.errors import DatapipeError
-from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import DocumentQuery, Inspector
 from tests.support import hostile_stages, runs
 
 pytestmark = pytest.mark.slow

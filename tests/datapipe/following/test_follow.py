@@ -17,6 +17,7 @@ from datapipe.api import execute
 from datapipe.card.whole import whole_report
 from datapipe.composing.additions import Addition, begin_addition, begun_addition
 from datapipe.composing.takedown import take_down
+from datapipe.composing.text_export import parts_of_text
 from datapipe.config import load_mixture
 from datapipe.engine.clean import clean, plan_cleaning
 from datapipe.engine.run import Run
@@ -26,7 +27,6 @@ from datapipe.following.additions import mixture_of
 from datapipe.following.follow import Follower
 from datapipe.following.watch import Watch
 from datapipe.index.takedown import make_index
-from datapipe.inspect.text_export import parts_of_text
 from datapipe.ledger.hold import Hold
 from datapipe.loader import Loader
 from datapipe.outages import Outage, OutageError

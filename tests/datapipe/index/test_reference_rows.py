@@ -12,11 +12,11 @@ import pytest
 from datapipe.errors import CorruptionError, UserError
 from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.exchange.ranges import read_range
+from datapipe.explore.clusters import ClusterQuery, find_clusters
+from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.located import NOT_FOUND
 from datapipe.index.takedown import make_index, take_down
 from datapipe.index.write import open_index
-from datapipe.inspect.documents import DocumentQuery, Inspector
-from datapipe.inspect.duplicates import ClusterQuery, find_clusters
-from datapipe.inspect.originals import NOT_FOUND
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import HASH_SPACE, MergeTask

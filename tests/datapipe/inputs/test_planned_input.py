@@ -11,9 +11,9 @@ import pytest
 
 from datapipe.engine.protocol import Attempt, failure_of
 from datapipe.errors import UserError
+from datapipe.explore.documents import DocumentQuery, Inspector
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import ChangedInputError, PlannedInput
-from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.outages import OutageError, outage_of
 from datapipe.stage import FieldNames, InputFile
 from datapipe.storage import open_input, resolve

@@ -14,7 +14,7 @@ import pytest
 from datapipe import catalogue
 from datapipe.config.stage_use import parse_stage
 from datapipe.errors import StageError, UserError
-from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import DocumentQuery, Inspector
 from datapipe.stage import Filter
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.function import FunctionStage, function_stage

@@ -14,7 +14,7 @@ import pytest
 from datapipe.engine.clean import clean
 from datapipe.errors import DatapipeError, UserError
 from datapipe.exchange.partitions import read_table
-from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import DocumentQuery, Inspector
 from datapipe.loader import Loader
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import LEAST_DOCUMENT_BYTES

@@ -10,7 +10,7 @@ import pytest
 
 from datapipe.engine import retries as retries_module
 from datapipe.errors import DatapipeError, StageError
-from datapipe.inspect.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import DocumentQuery, Inspector
 from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium

@@ -1,1 +1,0 @@
-"""`datapipe browse`: a page on loopback to look at the documents of an output."""

@@ -1,1 +1,0 @@
-"""The look-up file of an output: its layout, and how it is made."""

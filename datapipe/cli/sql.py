@@ -1,0 +1,75 @@
+"""`datapipe sql`: a query over what is known of every document of an output."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated, Any
+
+import typer
+
+from datapipe.cli.options import OutputFolder
+
+Memory = Annotated[str, typer.Option(metavar="SIZE", help="Memory of a query; what needs more spills to disk.")]
+Threads = Annotated[int, typer.Option(min=1, help="Threads of a query.")]
+Spill = Annotated[str, typer.Option(metavar="FOLDER", help="Where queries spill; the machine's temporary folder by default.")]
+
+
+def sql(
+    output: OutputFolder,
+    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT of DuckDB's SQL.")],
+    rows: Annotated[int, typer.Option(min=1, help="Rows of the printed table.")] = 100,
+    memory: Memory = "1GiB",
+    threads: Threads = 2,
+    spill: Spill = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print every row as a line of JSON.")] = False,
+) -> None:
+    """Query what is known of every document: its source, fate, rule, measured value, columns, shard.
+
+    \b
+    datapipe sql OUTPUT "select fate, stage, rule, count(*) from documents group by all"
+    datapipe sql OUTPUT "select name, value from documents where rule = 'too_few_words' order by value limit 5"
+    datapipe sql OUTPUT "describe documents"
+
+    The views are documents, clusters, borderlines, findings and packed; mixtures/README.md lists their columns. A query reads
+    the tables of this output alone: no other file, no network, and it writes nothing.
+    """
+    from datapipe.explore.database import Limits
+    from datapipe.explore.output import Output
+
+    names, found = Output.open(output, Limits(memory=memory, threads=threads, spill=spill)).database.ask(query)
+    if as_json:
+        for row in found:
+            print(json.dumps({name: _finite(value) for name, value in zip(names, row)}, default=_plain))
+    else:
+        _print_table(names, found, rows)
+
+
+def _plain(value: Any) -> Any:
+    """A value that JSON lacks, as text."""
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _finite(value: Any) -> Any:
+    """A value without numbers that JSON lacks."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _print_table(names: list[str], found: Iterator[tuple[Any, ...]], most: int) -> None:
+    from rich import box
+    from rich.table import Table
+
+    from datapipe.report.funnel import wide_console
+    from datapipe.report.layout import harmless_text, print_text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in names:
+        table.add_column(harmless_text(name), overflow="fold")
+    for row in islice(found, most):
+        table.add_row(*(harmless_text("·" if value is None else _plain(value)) for value in row))
+    console = wide_console()
+    console.print(table)
+    if next(found, None) is not None:
+        print_text(f"The first {most:,} rows; --rows N shows more, --json all.", console)

@@ -1,0 +1,171 @@
+"""Documents on either side of a threshold, how many other thresholds would keep, and the line of the mixture for each.
+
+    borderline tables of the map tasks  ─▶  the 50 just kept and the 50 just dropped, nearest first
+    tags, or the histogram of a rule    ─▶  documents at other thresholds (`sweeps.py`)
+
+A document "just kept" is one that the run kept: of those that passed the filter and were dropped by a later stage, only their
+number is shown. With `mode: tag`, nothing was dropped, and the sides are those that would be kept and dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any
+
+from datapipe import catalogue
+from datapipe.config.stage_use import StageUse
+from datapipe.credentials import masked
+from datapipe.errors import DatapipeError, UserError
+from datapipe.explore.documents import Inspector
+from datapipe.explore.rows import Query, Rows, check_source
+from datapipe.explore.sweeps import Accepted, RuleOf, swept_histograms, swept_tags
+from datapipe.stage.base import Filter
+from datapipe.stage.ranking import BELOW_SHARE
+
+MOST_SHOWN = 50
+MOST_TRIED = 200
+"""Documents that passed a rule of which the fate is looked up, nearest first."""
+
+EXCERPT_CHARS = 300
+EXCERPTS_S = 1.5
+"""Excerpts are read for so long; the rows that remain come without one, and the page can ask for their documents."""
+
+_MEASURED = ("value", "threshold", "distance")
+_SHARE_OPTIONS = frozenset({"keep_share", "share_of", "threshold_from"})
+"""Options of a filter that keeps a share. A threshold of its score takes their place."""
+
+
+class Borderline:
+    """Both sides of thresholds."""
+
+    def __init__(self, output: Inspector, rows: Rows, text: Callable[[Mapping[str, Any]], tuple[str, str]]) -> None:
+        self._output, self._rows, self._text = output, rows, text
+
+    def rule(self, stage: str, rule: str, source: str) -> RuleOf:
+        """The rule. Raises UserError where no source has measured it."""
+        check_source(source, self._output.sources)
+        found = {
+            name: (run_name, rules[rule])
+            for name in ([source] if source else self._output.sources)
+            for run_name, rules in self._output.measured(name).items()
+            if stage in (run_name, run_name.partition("@")[0]) and rule in rules
+        }
+        if not found:
+            return self._unmeasured(stage, rule, source)
+        run_name, facts = next(iter(found.values()))
+        thresholds = {each.get("threshold") for _, each in found.values()}
+        known = facts.get("threshold") if len(thresholds) == 1 else None
+        return RuleOf(stage=run_name, rule=rule, sources=tuple(found), facts={**facts, "threshold": known})
+
+    def _unmeasured(self, stage: str, rule: str, source: str) -> RuleOf:
+        """A rule of a run that measured no distributions: its dropped documents are all that is known."""
+        reasons = [
+            reason
+            for reason in self._rows.reasons
+            if reason.fate == "dropped" and source in ("", reason.source) and (reason.stage, reason.rule) == (stage, rule)
+        ]
+        if not reasons:
+            raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
+        facts = {"threshold": reasons[0].threshold if len({reason.threshold for reason in reasons}) == 1 else None}
+        return RuleOf(stage=stage, rule=rule, sources=tuple(reason.source for reason in reasons), facts=facts)
+
+    def sides(self, rule: RuleOf) -> dict[str, Any]:
+        """The documents nearest the threshold on either side."""
+        kept = self._nearest(rule, is_dropped=False, most=MOST_TRIED)
+        shown = {"kept": [row for row in kept if row["fate"] == "kept"][:MOST_SHOWN]}
+        last = shown["kept"][-1] if len(shown["kept"]) == MOST_SHOWN else kept[-1] if kept else None
+        tried = [] if last is None else kept[: kept.index(last) + 1]
+        if "side" in rule.facts:
+            shown["dropped"] = self._nearest(rule, is_dropped=True, most=MOST_SHOWN)
+        else:
+            source = rule.sources[0] if len(rule.sources) == 1 else ""
+            query = Query(source=source, fate="dropped", stage=rule.stage, rule=rule.rule, sort="distance", limit=MOST_SHOWN)
+            shown["dropped"] = self._rows.listed(query)[1]
+        self._add_excerpts(list(_alternating(shown["kept"], shown["dropped"])))
+        return {**self._about(rule), "dropped_later": sum(row["fate"] != "kept" for row in tried), **shown}
+
+    def _nearest(self, rule: RuleOf, is_dropped: bool, most: int) -> list[dict[str, Any]]:
+        """The rows of documents on one side that the run has decided about, nearest first."""
+        found = self._output.database.rows(
+            "select key, value, threshold, abs(value - threshold) as distance from near where stage = $stage "
+            "and rule = $rule and source in $sources and is_dropped = $dropped order by distance, key, value limit $most",
+            {"stage": rule.stage, "rule": rule.rule, "sources": rule.sources, "dropped": is_dropped, "most": most},
+        )
+        facts = self._rows.of_keys([row["key"] for row in found])
+        decided = [row for row in found if row["key"] in facts]
+        shown = self._rows.shown([facts[row["key"]] for row in decided])
+        return [{**row, **{name: near[name] for name in _MEASURED}} for row, near in zip(shown, decided)]
+
+    def _add_excerpts(self, rows: Sequence[dict[str, Any]]) -> None:
+        ends, facts = monotonic() + EXCERPTS_S, self._rows.of_keys([bytes.fromhex(row["key"]) for row in rows])
+        for row in rows:
+            if monotonic() < ends:
+                row["excerpt"] = self._text(facts[bytes.fromhex(row["key"])])[0][:EXCERPT_CHARS] or None
+
+    def _about(self, rule: RuleOf) -> dict[str, Any]:
+        facts, yaml = rule.facts, self._yaml(rule)
+        about = {"option": facts.get("option", ""), "side": facts.get("side", "other"), "threshold": facts.get("threshold")}
+        return {**about, "mode": facts.get("mode", "drop"), **yaml}
+
+    def _yaml(self, rule: RuleOf) -> dict[str, str]:
+        """`yaml`: the line of the mixture, which ends in the rule's option with "{threshold}" as its value; empty where no
+        option holds the threshold. `as_it_is`: the line for the one in force where it is another, as of a kept share."""
+        uses = [self._output.use_of(source, rule.stage) for source in rule.sources]
+        use, option = uses[0], rule.facts.get("option")
+        if use is None or not option or any(other != use for other in uses):
+            return {"yaml": "", "as_it_is": ""}
+        is_share = rule.rule == BELOW_SHARE
+        others = {name: value for name, value in use.options.items() if name not in (option, "mode")}
+        if is_share:
+            others = {name: value for name, value in others.items() if name not in _SHARE_OPTIONS}
+            if not _is_least_score(use, option, others):
+                return {"yaml": "", "as_it_is": ""}
+        untagged = {name: value for name, value in use.options.items() if name != "mode"}
+        as_it_is = _line(use, untagged) if is_share and rule.facts.get("mode") != "tag" else ""
+        return {"yaml": _line(use, others, f"{option}: {{threshold}}"), "as_it_is": as_it_is}
+
+    def sweep(self, rule: RuleOf) -> dict[str, Any]:
+        """How much every threshold keeps: points ascending by threshold. Raises UserError for a rule without a threshold."""
+        if rule.facts.get("side") not in ("min", "max"):
+            raise UserError(f"{rule.stage}:{rule.rule} compares no value with a threshold, so there is nothing to sweep.")
+        about = {**self._about(rule), "in_force": rule.facts.get("threshold")}
+        use = self._output.use_of(rule.sources[0], rule.stage)
+        accepted = Accepted.by(use, str(rule.facts.get("option") or ""))
+        tagged = swept_tags(self._output, rule, accepted) if rule.facts.get("mode") == "tag" else None
+        if tagged is None:
+            return {**about, **swept_histograms(self._output, rule, accepted)}
+        for each in (tagged["total"], *tagged["points"]):
+            each["tokens"] = self._tokens_of(rule, each["bytes"])
+        return {**about, **tagged, "as_it_is": ""}
+
+    def _tokens_of(self, rule: RuleOf, num_bytes: int) -> int | None:
+        """About how many tokens so much text of the rule's sources has; None without a tokenizer."""
+        tokens = sum(self._output.tokens_of(source) or 0 for source in rule.sources)
+        kept = sum(self._output.report.get("sources", {}).get(source, {}).get("kept_bytes", 0) for source in rule.sources)
+        return round(num_bytes * tokens / kept) if tokens and kept else None
+
+
+def _line(use: StageUse, options: Mapping[str, Any], last: str = "") -> str:
+    """A stage as an item of a list of stages in YAML, without credentials."""
+    listed = [f"{name}: {json.dumps(value, ensure_ascii=False, default=str)}" for name, value in options.items()]
+    listed += [f"as: {use.alias}"] if use.alias != use.name else []
+    return masked(f"- {use.name}: {{{', '.join([*listed, *([last] if last else [])])}}}")
+
+
+def _is_least_score(use: StageUse, option: str, options: Mapping[str, Any]) -> bool:
+    """Whether an option of a filter that keeps a share is a least score, with which these other options keep no share."""
+    try:
+        stage = catalogue.build_stage(use.model_copy(update={"options": {**options, option: 0}}))
+    except DatapipeError:
+        return False
+    assert isinstance(stage, Filter)
+    return stage.kept_share() is None and any(each.option == option and each.side == "min" for each in stage.rules())
+
+
+def _alternating(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The first of each, the second of each, and so on."""
+    for number in range(max(len(first), len(second))):
+        yield from first[number : number + 1]
+        yield from second[number : number + 1]

@@ -1,0 +1,270 @@
+"""The stages of a source, run over one document again: what each measured, changed, cut and replaced.
+
+    the document as read ─▶ stage ─▶ stage ─▶ … ─▶ the stage that dropped it, or the end
+                              │ values, thresholds, the text before and after
+    decisions under work/ ────┘ what global stages cut
+
+The run's record decides what became of the document; a stage that decides otherwise now (its code, its files or the machine
+have changed) is told in the note. No stage behind the deciding one gets the document. What raises ends the replay, and is told
+without its message, which may quote the text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from datapipe import catalogue
+from datapipe.columns import hex_keys
+from datapipe.config.stage_use import StageUse
+from datapipe.errors import UserError
+from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
+from datapipe.explore.documents import stage_alias
+from datapipe.explore.output import Output
+from datapipe.explore.redaction import Redactor
+from datapipe.plan.outputs import ExchangeFile
+from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
+from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.global_stage import Global
+from datapipe.tasks.contract.results import checked_filter, checked_map, tags_of
+from datapipe.tasks.decisions import KeyedRows, cluster_sizes, cuts_of
+
+MOST_WAIT_S = 30.0
+
+
+@dataclass(slots=True)
+class Replayed:
+    """What stages did with a document.
+
+    Attributes:
+        batch: the document after them.
+        parts: of its text; None while it is a page.
+        path: an entry for each stage.
+        notes: sentences about what could not be done again.
+    """
+
+    batch: DocumentBatch
+    parts: list[Part] | None
+    path: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class Replayer:
+    """Runs the stages of sources over single documents. Documents wait for each other: stages are not made for threads."""
+
+    def __init__(self, output: Output, redactor: Redactor) -> None:
+        self._output, self._redactor, self._lock = output, redactor, RLock()
+        self._stages: dict[tuple[str, str], Stage] = {}
+        self._decisions: dict[str, dict[str, KeyedRows]] = {}
+
+    def run(self, row: Mapping[str, Any], batch: DocumentBatch) -> Replayed:
+        """Runs the stages of the document's source up to the one that decided about it.
+
+        Args:
+            row: of the document, as `rows.Rows` has it.
+            batch: the document as read.
+        """
+        parts = [Part(text=batch.texts[0].as_py())] if batch.has_text else None
+        replayed = Replayed(batch=batch, parts=parts)
+        with self._alone():
+            for use in self._output.uses(row["source"]):
+                decided = row["fate"] != "kept" and stage_alias(f"{row['stage']}:") == use.alias
+                if decided and row["fate"] == "quarantined":
+                    replayed.path.append(
+                        _entry(use, "quarantined", "the stage failed on this document, so it does not get it again")
+                    )
+                    break
+                try:
+                    self._step(use, row, replayed, decided)
+                except Exception as error:  # of a stage: any
+                    replayed.notes.append(f"{use.alias} raised {type(error).__name__} now; what follows it is not shown.")
+                    break
+                if decided:
+                    break
+        return replayed
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One document at a time. Raises UserError where a stage does not come back from another one."""
+        if not self._lock.acquire(timeout=MOST_WAIT_S):
+            raise UserError(
+                f"The stages have been busy with another document for {MOST_WAIT_S:.0f} s. Ask again later; where a stage of "
+                f"yours never ends, start `datapipe browse` again."
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+    def extracted(self, source: str, batch: DocumentBatch) -> str:
+        """The text of a page that was dropped before its extraction; empty where the extraction finds none, or fails."""
+        with self._alone():
+            try:
+                for use in self._output.uses(source):
+                    stage = self._stage(source, use)
+                    if isinstance(stage, Filter) and stage.extracts:
+                        return checked_filter(stage, batch).columns["text"][0].as_py() or ""
+            except Exception:  # of a stage: any; the text is only looked at
+                return ""
+        return ""
+
+    # ---------------------------------------------------------------------------------------------- stages
+
+    def _stage(self, source: str, use: StageUse) -> Stage:
+        if (source, use.alias) not in self._stages:
+            stage = catalogue.build_stage(use)
+            if not isinstance(stage, Global):
+                stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
+            self._stages[source, use.alias] = stage
+        return self._stages[source, use.alias]
+
+    def _step(self, use: StageUse, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
+        stage = self._stage(row["source"], use)
+        replayed.batch.make_read_only()
+        if isinstance(stage, Filter):
+            self._filter(use, stage, row, replayed, decided)
+        elif isinstance(stage, Map):
+            new = checked_map(stage, replayed.batch)
+            replayed.batch = replayed.batch.with_columns({name: new[name] for name in new if name not in stage.counts})
+            outcome, detail = self._changed(use, row["source"], replayed)
+            replayed.path.append(_entry(use, outcome, detail))
+        elif isinstance(stage, Global):
+            self._global(use, stage, row, replayed, decided)
+
+    def _filter(self, use: StageUse, stage: Filter, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
+        result = checked_filter(stage, replayed.batch)
+        values = _values(stage, result)
+        if decided:
+            replayed.path.append(_entry(use, "dropped", row["rule"], _with_recorded(values, row)))
+            if result.keep[0] and stage.kept_share() is None:
+                replayed.notes.append(f"{use.alias} dropped this document in the run, and would keep it now.")
+            return
+        if stage.mode == "tag":
+            replayed.batch = replayed.batch.with_columns(tags_of(use.alias, stage, result))
+            failed = stage.rules()[int(result.rule[0])].name if result.rule[0] >= 0 else ""
+            replayed.path.append(_entry(use, "kept", f"tagged: fails {failed}" if failed else "tagged: passes", values))
+            return
+        if not result.keep[0]:
+            replayed.notes.append(f"{use.alias} kept this document in the run, and would drop it now.")
+        new = {name: column for name, column in result.columns.items() if name not in stage.counts}
+        replayed.batch = replayed.batch.extracted(new) if stage.extracts else replayed.batch.with_columns(new)
+        outcome, detail = self._changed(use, row["source"], replayed)
+        replayed.path.append(_entry(use, outcome, detail, values))
+
+    def _changed(self, use: StageUse, source: str, replayed: Replayed) -> tuple[str, str]:
+        """Outcome and detail of a stage that may have changed the text, which the parts then follow."""
+        if not replayed.batch.has_text:
+            return "kept", ""
+        text = replayed.batch.texts[0].as_py()
+        if replayed.parts is None:
+            replayed.parts = [Part(text=text)]
+            return "changed", f"text of {len(text.encode()):,} bytes"
+        before = text_of(replayed.parts)
+        if before == text:
+            return "kept", ""
+        redacts = self._redactor.is_redaction(source, use)
+        replayed.parts = after_stage(replayed.parts, text, use.alias, redacts=redacts)
+        return ("redacted" if redacts else "changed"), f"{len(before.encode()):,} → {len(text.encode()):,} bytes"
+
+    # ---------------------------------------------------------------------------------------------- global stages
+
+    def _global(self, use: StageUse, stage: Global, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
+        rows = self._rows_of(use, stage)
+        if rows is None and not decided:
+            replayed.notes.append(f"The decisions of {use.alias} are gone from work/, so what it cut is not shown.")
+            replayed.path.append(_entry(use, "kept", "its decisions are gone"))
+            return
+        rows = rows or {}
+        detail = self._cut(use, rows, replayed) if "cuts" in rows and replayed.parts is not None else ""
+        if decided:
+            replayed.path.append(_entry(use, "dropped", row["rule"], _with_recorded([], row)))
+            return
+        replayed.path.append(_entry(use, "cut" if detail else "kept", detail))
+        added: dict[str, pa.Array] = {}
+        if stage.size_column is not None and "sizes" in rows:
+            added[stage.size_column] = pa.array(cluster_sizes(rows["sizes"], replayed.batch.keys))
+        if stage.cluster_column is not None:
+            added[stage.cluster_column] = hex_keys(replayed.batch.keys)
+        if added:
+            replayed.batch = replayed.batch.with_columns(added)
+
+    def _rows_of(self, use: StageUse, stage: Global) -> dict[str, KeyedRows] | None:
+        """The decisions of a stage by table, of a stage that decided about nothing none; None where they are gone."""
+        step = next(
+            (
+                step
+                for step in self._output.steps
+                if step.kind == "gather" and stage_alias(f"{step.id.rpartition('/')[0]}:") == use.alias
+            ),
+            None,
+        )
+        if step is None or not (step.records or step.is_committed):
+            return None
+        if step.id not in self._decisions:
+            names = {name for record in step.records for name in record.outputs}
+            self._decisions[step.id] = {
+                name: KeyedRows.open(self._output.root, [file for file in step.outputs(name, ExchangeFile) if file.rows])
+                for name in names
+            }
+        return self._decisions[step.id]
+
+    def _cut(self, use: StageUse, rows: Mapping[str, KeyedRows], replayed: Replayed) -> str:
+        """Cuts the spans of the decisions out of the text; how much, in words."""
+        assert replayed.parts is not None
+        cuts = cuts_of(rows["cuts"], replayed.batch.keys)
+        text = text_of(replayed.parts)
+        content = text.encode()
+        spans = _union(cuts.starts, cuts.stops)
+        if not spans:
+            return ""
+        chars = [tuple(len(content[:offset].decode()) for offset in span) for span in spans]
+        replayed.parts = with_cuts(replayed.parts, [(start, stop) for start, stop in chars], use.alias)
+        replayed.batch = replayed.batch.with_columns({"text": pa.array([text_of(replayed.parts)], pa.large_string())})
+        return f"{sum(stop - start for start, stop in spans):,} of {len(content):,} bytes cut"
+
+
+def _union(starts: np.ndarray, stops: np.ndarray) -> list[tuple[int, int]]:
+    """Spans without overlap, ascending."""
+    spans: list[tuple[int, int]] = []
+    for start, stop in sorted(zip(starts.tolist(), stops.tolist())):
+        if spans and start <= spans[-1][1]:
+            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
+        elif start < stop:
+            spans.append((start, stop))
+    return spans
+
+
+def _entry(use: StageUse, outcome: str, detail: str = "", values: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    return {"step": use.alias, "label": use.name, "outcome": outcome, "detail": detail, "values": list(values)}
+
+
+def _values(stage: Filter, result: FilterResult) -> list[dict[str, Any]]:
+    """What each rule measured, with its threshold."""
+    rules = stage.rules()
+    if len(result.measured) != len(rules):
+        return []
+    values = []
+    for index, (rule, measured) in enumerate(zip(rules, result.measured)):
+        own = result.limit is not None and int(result.rule[0]) == index
+        limit = float(result.limit[0]) if own and result.limit is not None else float(rule.limit)
+        values.append({"rule": rule.name, "value": finite(float(measured[0])), "threshold": finite(limit)})
+    return values
+
+
+def _with_recorded(values: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The values with what the run recorded for the rule that dropped the document."""
+    recorded = {"rule": row["rule"], "value": row["value"], "threshold": row["threshold"]}
+    others = [value for value in values if value["rule"] != row["rule"]]
+    return [recorded, *others]
+
+
+def finite(value: float | None) -> float | None:
+    """A number that JSON has; None for others."""
+    return None if value is None or not math.isfinite(value) else value

@@ -1,0 +1,260 @@
+"""One document: its text in parts, its columns, its path through the run, its cluster, and the shards that hold it.
+
+    facts ─▶ original ─▶ stages again ─▶ redacted display ─▶ parts          kept: compared with the text that the run stored
+                                       └─▶ path ─▶ tokenized, packed ─▶ shards
+
+Everything that is sent has passed the redactions of the source. A text that cannot be read again, or not be redacted, is left
+out, and the note says why; what the run stored of a kept document is then shown instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from datapipe.errors import DatapipeError, UserError
+from datapipe.explore.database import URL_COLUMNS
+from datapipe.explore.document.originals import Originals
+from datapipe.explore.document.parts import Part, after_redaction, after_stage, display_of, joined, text_of
+from datapipe.explore.document.replay import Replayed, Replayer
+from datapipe.explore.documents import Inspector
+from datapipe.explore.redaction import MARGIN, RedactionError, Redactor, shown
+from datapipe.explore.rows import Rows
+from datapipe.loader.trace import open_run
+from datapipe.shards.manifest import DocumentsSnapshot, Snapshot
+from datapipe.stage.decoding import EXCERPT_BYTES
+
+MOST_TEXT_BYTES = 1 << 20
+MOST_COLUMN_CHARS = 2_000
+MOST_COMPARED_CHARS = 100_000
+MOST_ERROR_CHARS = 4_000
+_OWN = frozenset({"key", "id", "text", "html", "cut_points"})
+
+
+class DocumentView:
+    """Views of single documents."""
+
+    def __init__(self, output: Inspector, rows: Rows, redactor: Redactor) -> None:
+        self._output, self._rows, self._redactor = output, rows, redactor
+        self.originals, self.replayer = Originals(output), Replayer(output, redactor)
+
+    def view(self, key: bytes) -> dict[str, Any]:
+        """Everything about a document. Raises UserError where the run has not decided about it."""
+        listed = self._output.rows_of(key)
+        if not listed:
+            raise UserError("The run has read no document with this key, or has not decided about it yet.")
+        facts, [row] = listed[0], self._rows.shown(listed[:1])
+        stored = self._output.kept_row(facts) if row["fate"] == "kept" else facts
+        original = self.originals.read(key)
+        notes = [original.note] if original.note else []
+        replayed = None if original.batch is None or _is_unread(row) else self.replayer.run(row, original.batch)
+        notes += replayed.notes if replayed is not None else []
+        parts, said = self._parts(row, stored, replayed)
+        num_chars = sum(len(part.text) for part in parts)
+        parts, columns, said = self._redacted(row["source"], parts, self._columns(row, stored, replayed), [*notes, *said])
+        bounded, truncated = _bounded(parts)
+        return {
+            "row": row,
+            "columns": columns,
+            "url": next((columns[name] for name in URL_COLUMNS if columns.get(name)), None),
+            "parts": [part.to_json() for part in bounded],
+            "truncated": truncated or num_chars > MOST_TEXT_BYTES + MARGIN,
+            "note": " ".join(said),
+            "path": self._path(row, replayed),
+            "cluster": self._cluster(facts),
+            "shards": self.shards(key) if row["fate"] == "kept" else [],
+        }
+
+    def text(self, facts: Mapping[str, Any]) -> tuple[str, str]:
+        """The redacted text of a document as the run last had it, and why there is none: for excerpts and comparisons. At most
+        `MOST_COMPARED_CHARS` of it."""
+        try:
+            if facts["fate"] == "kept":
+                text, note = str(self._output.kept_row(facts)["text"]), ""
+            else:
+                text, note = self.read_text(facts["source"], facts["key"])
+            return self._redactor.beginning(facts["source"], text, MOST_COMPARED_CHARS), note
+        except DatapipeError as error:
+            return "", str(error)
+
+    def read_text(self, source: str, key: bytes) -> tuple[str, str]:
+        """The text as it was read, not redacted, of a page the text that extraction finds; and why there is none."""
+        original = self.originals.read(key)
+        if original.batch is None:
+            return "", original.note
+        if original.batch.has_text:
+            return original.batch.texts[0].as_py(), ""
+        return self.replayer.extracted(source, original.batch), "The page has no text that its extraction finds."
+
+    # ---------------------------------------------------------------------------------------------- text and columns
+
+    def _parts(
+        self, row: Mapping[str, Any], stored: Mapping[str, Any], replayed: Replayed | None
+    ) -> tuple[list[Part], list[str]]:
+        """The parts of the text before the last redaction, and sentences about what is missing."""
+        if row["fate"] == "kept":
+            text = str(stored.get("text") or "")
+            if replayed is None or replayed.parts is None:
+                return [Part(text=text)], []
+            if text_of(replayed.parts) == text:
+                return replayed.parts, []
+            return [Part(text=text)], ["The stages now make another text of this document; the text of the run is shown."]
+        if replayed is not None and replayed.parts is not None:
+            return replayed.parts, []
+        if replayed is not None:
+            text = self.replayer.extracted(row["source"], replayed.batch)
+            return [Part(text=text)], ["A page whose text was not extracted in the run." if text else "A page without a text."]
+        return self._excerpt(row, stored)
+
+    def _excerpt(self, row: Mapping[str, Any], stored: Mapping[str, Any]) -> tuple[list[Part], list[str]]:
+        """What the quarantine holds of input that cannot be read. A part of it is not shown where it should be redacted:
+        what is cut off may be half of what a redaction looks for."""
+        excerpt = stored.get("excerpt")
+        if not isinstance(excerpt, bytes) or not excerpt:
+            return [], []
+        if len(excerpt) >= EXCERPT_BYTES and self._redactor.redacts(row["source"]):
+            return [], ["The run kept only the beginning of this input, which cannot be redacted safely, so it is not shown."]
+        return [Part(text=excerpt.decode("utf-8", "replace"))], ["The beginning of the input, which is no readable document."]
+
+    def _columns(
+        self, row: Mapping[str, Any], stored: Mapping[str, Any], replayed: Replayed | None
+    ) -> dict[str, str | float | int | bool | None]:
+        """Columns of the document, as text or numbers."""
+        values: dict[str, Any] = {}
+        if row["fate"] == "kept":
+            values = {name: value for name, value in stored.items() if name not in _OWN}
+        elif replayed is not None:
+            [values] = replayed.batch.record.select(
+                [name for name in replayed.batch.record.schema.names if name not in _OWN]
+            ).to_pylist() or [{}]
+        if row["fate"] == "quarantined":
+            values["error"] = _last_lines(str(stored.get("error") or ""))
+        return {name: _plain(value) for name, value in values.items()}
+
+    def _redacted(
+        self, source: str, parts: Sequence[Part], columns: Mapping[str, Any], notes: Sequence[str]
+    ) -> tuple[list[Part], dict[str, Any], list[str]]:
+        """Parts and columns after every redaction of the source; without what it fails on."""
+        said, names = list(notes), [name for name, value in columns.items() if isinstance(value, str)]
+        num_chars = sum(len(part.text) for part in parts)
+        parts = _beginning(parts, MOST_TEXT_BYTES + MARGIN)
+        try:
+            # the text by itself, too: a cut in the middle of an address hides it in the display
+            parts = after_stage(parts, self._redactor.one(source, text_of(parts)), "", redacts=True)
+            display = self._redactor.one(source, display_of(parts))
+            values = {name: self._redactor.beginning(source, columns[name], MOST_COLUMN_CHARS) for name in names}
+        except RedactionError as error:
+            return [], {}, [*said, str(error)]
+        after = joined(after_redaction(parts, display))
+        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_BYTES))), {**columns, **values}, said
+
+    # ---------------------------------------------------------------------------------------------- path
+
+    def _path(self, row: Mapping[str, Any], replayed: Replayed | None) -> list[dict[str, Any]]:
+        read = {"step": "read", "label": row["name"], "outcome": "read", "detail": "", "values": []}
+        if row["fate"] == "quarantined" and _is_unread(row):
+            return [{**read, "outcome": "quarantined", "detail": "the input could not be read"}]
+        if replayed is None:
+            values = [{"rule": row["rule"], "value": row["value"], "threshold": row["threshold"]}] if row["rule"] else []
+            known = {
+                "step": row["stage"],
+                "label": row["stage"],
+                "outcome": row["fate"],
+                "detail": row["rule"],
+                "values": values,
+            }
+            steps = [known] if row["stage"] else []
+        else:
+            steps = replayed.path
+        if row["fate"] != "kept":
+            return [read, *steps]
+        return [read, *steps, *self._ends()]
+
+    def _ends(self) -> list[dict[str, Any]]:
+        """What happens to kept documents, as far as the run has come."""
+        snapshot = self._output.snapshot
+        if isinstance(snapshot, DocumentsSnapshot):
+            return [{"step": "write", "label": "write documents", "outcome": "kept", "detail": "written as text", "values": []}]
+        if not isinstance(snapshot, Snapshot):
+            return []
+        packed = f"sequences of {snapshot.sequence_length:,} tokens"
+        return [
+            {"step": "tokenize", "label": "tokenize", "outcome": "tokenized", "detail": "", "values": []},
+            {"step": "pack", "label": "pack", "outcome": "packed", "detail": packed, "values": []},
+        ]
+
+    def shards(self, key: bytes) -> list[dict[str, Any]]:
+        """The rows of shards that hold the document, of both splits."""
+        if not isinstance(self._output.snapshot, Snapshot):
+            return []
+        found = []
+        for split in ("train", "validation"):
+            try:
+                traced = open_run(self._output.root.url, 1, None, None, split, None, "rows")
+                layout = traced.batch_order.layout
+                for address, _, start, tokens in traced.find_pieces(key):
+                    shard, shard_row = (int(numbers[0]) for numbers in layout.find(np.array([address])))
+                    found.append({"path": layout.shards[shard].path, "row": shard_row, "start": start, "tokens": tokens})
+            except DatapipeError:  # a snapshot without this split
+                continue
+        return found
+
+    # ---------------------------------------------------------------------------------------------- clusters
+
+    def _cluster(self, facts: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The cluster of a document that was dropped for another, or that others were dropped for."""
+        survivor = facts["survivor"] or (facts["key"] if facts["fate"] == "kept" else None)
+        if survivor is None:
+            return None
+        found = self._output.database.rows(
+            "select stage, count(*) as dropped from facts where survivor = $survivor and $stage in ('', stage) "
+            "group by stage order by dropped desc, stage limit 1",
+            {"survivor": survivor, "stage": facts["stage"] or ""},
+        )
+        return {"stage": found[0]["stage"], "survivor": survivor.hex(), "size": found[0]["dropped"] + 1} if found else None
+
+
+def _is_unread(row: Mapping[str, Any]) -> bool:
+    """Whether no stage ever had the document."""
+    return row["fate"] == "quarantined" and row["stage"] == "read"
+
+
+def _plain(value: Any) -> str | float | int | bool | None:
+    if value is None or isinstance(value, bool | int):
+        return value
+    if isinstance(value, float):
+        return value if np.isfinite(value) else None
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _last_lines(error: str) -> str:
+    """The end of a traceback. Its first line may begin in the middle of something, and goes."""
+    if len(error) <= MOST_ERROR_CHARS - 1:
+        return error
+    return error[-MOST_ERROR_CHARS:].partition("\n")[2]
+
+
+def _beginning(parts: Sequence[Part], most_chars: int) -> list[Part]:
+    """The parts up to so many characters."""
+    left, out = most_chars, list[Part]()
+    for part in parts:
+        out.append(replace(part, text=part.text[:left]))
+        left -= len(part.text)
+        if left <= 0:
+            break
+    return out
+
+
+def _bounded(parts: Sequence[Part]) -> tuple[list[Part], bool]:
+    """The parts up to `MOST_TEXT_BYTES`, and whether something is left out."""
+    left, out = MOST_TEXT_BYTES, list[Part]()
+    for part in parts:
+        content = part.text.encode("utf-8", "surrogatepass")
+        if len(content) > left:
+            return [*out, replace(part, text=content[:left].decode("utf-8", "ignore"))], True
+        out.append(part)
+        left -= len(content)
+    return out, False

@@ -1,0 +1,279 @@
+"""The endpoints below `api/`: from options in a URL to JSON. `README.md` of this package lists them.
+
+Errors of the user's request and of the output are answered with one sentence. An unexpected error is, too, without its message,
+which may quote a document; its traceback is printed where the server runs, without what it says of values.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from http import HTTPStatus
+from threading import BoundedSemaphore
+from time import perf_counter
+from typing import Any
+
+from datapipe.credentials import masked
+from datapipe.errors import DatapipeError, UserError
+from datapipe.explore.borderline import Borderline
+from datapipe.explore.clusters import ClusterView
+from datapipe.explore.document.view import DocumentView
+from datapipe.explore.documents import Inspector
+from datapipe.explore.output import FATES
+from datapipe.explore.redaction import Redactor
+from datapipe.explore.rows import Query, Rows
+from datapipe.explore.search import Search, search_query
+from datapipe.explore.server import Answer, Request, RequestError
+from datapipe.explore.sweeps import RuleOf
+from datapipe.loader.trace import find_document
+from datapipe.shards.manifest import Snapshot
+from datapipe.stage.global_stage import Global
+
+MOST_FOUND = 200
+MOST_SEARCHES = 4
+MOST_STEPS = 1_000
+
+
+class Api:
+    """Answers the requests of the page about one output."""
+
+    def __init__(self, output: Inspector) -> None:
+        self.output = output
+        self.redactor = Redactor(output)
+        self.rows = Rows(output, self.redactor)
+        self.view = DocumentView(output, self.rows, self.redactor)
+        self.borderline = Borderline(output, self.rows, self.view.text)
+        self.clusters = ClusterView(output, self.rows, self.view.text)
+        self.search = Search(output, self.rows, self.redactor, self.view.originals)
+        self._searching = BoundedSemaphore(MOST_SEARCHES)
+        self._endpoints: dict[str, Callable[[Request], Answer]] = {
+            "output": self._output,
+            "documents": self._documents,
+            "lookup": self._lookup,
+            "document": self._document,
+            "borderline": self._borderline,
+            "sweep": self._sweep,
+            "clusters": self._clusters,
+            "cluster": self._cluster,
+            "search": self._search,
+        }
+
+    def __call__(self, request: Request) -> Answer:
+        """The answer to a request. Raises RequestError, and nothing else."""
+        endpoint = self._endpoints.get(request.path[0] if request.path else "")
+        if endpoint is None:
+            raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
+        try:
+            return endpoint(request)
+        except UserError as error:
+            raise RequestError(HTTPStatus.BAD_REQUEST, masked(str(error))) from None
+        except DatapipeError as error:
+            raise RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, masked(str(error))) from None
+        except RequestError:
+            raise
+        except Exception as error:
+            raise unexpected(error) from None
+
+    # ---------------------------------------------------------------------------------------------- the output
+
+    def _output(self, request: Request) -> Answer:
+        output, snapshot = self.output, self.output.snapshot
+        return {
+            "output": masked(output.root.url),
+            "name": output.report.get("name"),
+            "status": output.report.get("status"),
+            "snapshot": None if snapshot is None else snapshot.fingerprint,
+            "has_tokens": isinstance(snapshot, Snapshot),
+            "sequence_length": snapshot.sequence_length if isinstance(snapshot, Snapshot) else None,
+            "sources": [self._source(source) for source in output.sources],
+            "rules": self._rules(),
+            "documents": self.rows.num_docs,
+            "cluster_stages": self._cluster_stages(),
+            "notes": [masked(note) for note in output.notes],
+        }
+
+    def _source(self, source: str) -> dict[str, Any]:
+        counts: dict[str, int] = dict.fromkeys(FATES, 0)
+        for reason in self.rows.reasons:
+            if reason.source == source:
+                counts[reason.fate] += reason.documents
+        read = self.output.report.get("sources", {}).get(source, {}).get("documents", {}).get("read")
+        tokens = self.output.tokens_of(source)
+        return {"name": source, "read": sum(counts.values()) if read is None else read, **counts, "tokens": tokens}
+
+    def _rules(self) -> list[dict[str, Any]]:
+        """Every rule that measured or dropped documents, in the order of sources and stages."""
+        dropped = {
+            (reason.source, reason.stage, reason.rule): reason for reason in self.rows.reasons if reason.fate == "dropped"
+        }
+        names = [
+            (source, stage, rule)
+            for source in self.output.sources
+            for stage, rules in self.output.measured(source).items()
+            for rule in rules
+        ]
+        listed = []
+        for source, stage, rule in dict.fromkeys([*names, *dropped]):
+            facts = self.output.measured(source).get(stage, {}).get(rule, {})
+            reason = dropped.get((source, stage, rule))
+            threshold = facts.get("threshold") if facts else None if reason is None else reason.threshold
+            sides = facts.get("borderline", {})
+            has_values = bool(facts) and facts.get("side") in ("min", "max")
+            listed.append(
+                {
+                    "source": source,
+                    "stage": stage,
+                    "rule": rule,
+                    "option": facts.get("option", ""),
+                    "side": facts.get("side", "other"),
+                    "threshold": threshold,
+                    "mode": facts.get("mode", "drop"),
+                    "dropped": 0 if reason is None else reason.documents,
+                    "has_borderline": any(sides.get(side) for side in ("kept", "dropped")),
+                    "has_sweep": has_values,
+                }
+            )
+        return listed
+
+    def _cluster_stages(self) -> list[str]:
+        """The stages that dropped documents in favour of others; those of a run without such counts by their rule."""
+        counted = self.output.report.get("clusters")
+        dropping = (reason.stage for reason in self.rows.reasons if reason.rule == Global.rule)
+        return list(dict.fromkeys(dropping if counted is None else counted))
+
+    # ---------------------------------------------------------------------------------------------- lists
+
+    def _documents(self, request: Request) -> Answer:
+        started = perf_counter()
+        query = query_of(request.query)
+        total, rows = self.rows.listed(query)
+        ms = round((perf_counter() - started) * 1e3, 1)
+        return {"total": total, "offset": query.offset, "ms": ms, "documents": rows}
+
+    def _lookup(self, request: Request) -> Answer:
+        text = request.query.get("q", "").strip()
+        if not text:
+            raise RequestError(HTTPStatus.BAD_REQUEST, "Give q: a key, a name such as SOURCE/PATH:POSITION, an id or a URL.")
+        return {"documents": self.rows.named(text, MOST_FOUND)}
+
+    def _document(self, request: Request) -> Answer:
+        match request.path[1:]:
+            case (digits,):
+                return self.view.view(key_of(digits))
+            case (digits, "steps"):
+                return steps_of(self.output, key_of(digits), request)
+        raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
+
+    # ---------------------------------------------------------------------------------------------- comparisons, search
+
+    def _borderline(self, request: Request) -> Answer:
+        return self.borderline.sides(self._rule(request.query))
+
+    def _sweep(self, request: Request) -> Answer:
+        return self.borderline.sweep(self._rule(request.query))
+
+    def _rule(self, options: Mapping[str, str]) -> RuleOf:
+        return self.borderline.rule(*(options.get(name, "") for name in ("stage", "rule", "source")))
+
+    def _clusters(self, request: Request) -> Answer:
+        options = request.query
+        stage, source, sort = (options.get(name, "") for name in ("stage", "source", "sort"))
+        return self.clusters.listed(stage, source, sort or "size", whole(options, "offset", 0), whole(options, "limit", 20))
+
+    def _cluster(self, request: Request) -> Answer:
+        match request.path[1:]:
+            case (digits,):
+                members = whole(request.query, "members", 3)
+                return self.clusters.cluster(key_of(digits), request.query.get("stage", ""), members)
+        raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
+
+    def _search(self, request: Request) -> Answer:
+        return self._bounded(self.search.run(search_query(request.query, whole(request.query, "limit", 200))))
+
+    def _bounded(self, lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+        """The lines of a search, if not too many run. An error ends them with a line that says so."""
+        if not self._searching.acquire(blocking=False):
+            yield {"error": f"{MOST_SEARCHES} searches are running. Stop one of them first."}
+            return
+        try:
+            yield from lines
+        except DatapipeError as error:
+            yield {"error": masked(str(error))}
+        except Exception as error:
+            yield {"error": str(unexpected(error))}
+        finally:
+            self._searching.release()
+
+
+def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
+    """The training steps that hold a document, for a batch size or a state of the loader."""
+    if not isinstance(output.snapshot, Snapshot):
+        raise UserError("This output has no tokens, so no training step reads it. Add a tokenizer to the mixture.")
+    state = request.body.get("state") if isinstance(request.body, Mapping) else None
+    if request.body is not None and not isinstance(state, Mapping):
+        raise RequestError(HTTPStatus.BAD_REQUEST, 'Expected {"state": …}, the JSON of one loader.state_dict().')
+    size = whole(request.query, "global_batch_size", 0) if state is None else None
+    try:
+        found = find_document(output.root.url, key.hex(), global_batch_size=size, state=state)
+    except (KeyError, TypeError, ValueError):
+        raise UserError("This is no state of a loader. Expected the JSON of one loader.state_dict().") from None
+    steps = [asdict(appearance) for appearance in found.appearances[:MOST_STEPS]]
+    more = len(found.appearances) > MOST_STEPS
+    until = steps[-1]["step"] + 1 if more else None
+    return {"steps": steps, "until": until, "more": more, "searched": found.searched, "elsewhere": found.elsewhere}
+
+
+def key_of(digits: str) -> bytes:
+    """A key from its 32 hex digits."""
+    if re.fullmatch(r"[0-9a-f]{32}", digits) is None:
+        raise RequestError(HTTPStatus.BAD_REQUEST, "Expected the key of a document: 32 hex digits.")
+    return bytes.fromhex(digits)
+
+
+def query_of(options: Mapping[str, str]) -> Query:
+    """The list that a request asks for. Raises RequestError for what is no number."""
+    return Query(
+        source=options.get("source", ""),
+        fate=options.get("fate", ""),
+        stage=options.get("stage", ""),
+        rule=options.get("rule", ""),
+        low=number(options, "min"),
+        high=number(options, "max"),
+        sort=options.get("sort", "") or "key",
+        offset=whole(options, "offset", 0),
+        limit=whole(options, "limit", 50),
+    )
+
+
+def number(options: Mapping[str, str], name: str) -> float | None:
+    """A finite number; None where the option is absent or empty."""
+    text = options.get(name, "")
+    try:
+        value = float(text) if text else None
+    except ValueError:
+        value = math.nan
+    if value is not None and not math.isfinite(value):
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name}: expected a number.")
+    return value
+
+
+def whole(options: Mapping[str, str], name: str, default: int) -> int:
+    """A whole number of at most 15 digits."""
+    text = options.get(name, "") or str(default)
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name}: expected a whole number.")
+    return int(text)
+
+
+def unexpected(error: Exception) -> RequestError:
+    """What the page says of a defect. The terminal gets the lines of code, without the message."""
+    lines = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
+    sys.stderr.write(f"datapipe: an endpoint failed with {type(error).__name__}:\n{masked(lines)}\n")
+    return RequestError(
+        HTTPStatus.INTERNAL_SERVER_ERROR,
+        f"This is a defect of datapipe: {type(error).__name__}. Its traceback is where `datapipe browse` was started.",
+    )

@@ -1,0 +1,177 @@
+"""How many documents other thresholds of a rule would keep, each a number that the rule's option takes.
+
+    tags of kept documents     ─▶  documents and bytes at up to 2,000 thresholds, exactly; and together with the other rules
+    histogram of report.json   ─▶  documents at the bounds of its bins
+
+Counts are those of one rule alone. `together` counts what the stage keeps with its other rules as they are; None where the
+tags do not tell it.
+
+A bin holds the values from one bound to below the other, so the greatest threshold that drops the bin above is the number just
+below its bound.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from pydantic import BaseModel, ValidationError, create_model
+
+from datapipe import catalogue
+from datapipe.config.stage_use import StageUse
+from datapipe.errors import DatapipeError
+from datapipe.explore.output import Output
+from datapipe.explore.tags import TaggedRule, Tags
+from datapipe.stage.ranking import BELOW_SHARE
+
+MOST_POINTS = 2_000
+_HALVES = (-0.5, 0.5, 1.5, 1000.5)
+
+_BY_TAGS = "Of the documents that this run kept. A later stage that compares documents may keep others."
+_BY_HISTOGRAM = (
+    "By this rule alone, from the histogram of the report: other rules may drop some of these. `mode: tag` gives exact counts."
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuleOf:
+    """A rule of the filters of some sources, with what the report knows of it."""
+
+    stage: str
+    rule: str
+    sources: tuple[str, ...]
+    facts: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Accepted:
+    """Which thresholds an option takes.
+
+    Attributes:
+        model: with the option as its only field, `threshold`; None takes any number.
+        is_whole: whether they are whole numbers.
+    """
+
+    model: type[BaseModel] | None
+    is_whole: bool = False
+
+    @classmethod
+    def by(cls, use: StageUse | None, option: str) -> Self:
+        """Those of an option of a stage; any number where there is no such option."""
+        try:
+            field = None if use is None else catalogue.stage_class(use.name).model_fields.get(option)
+        except DatapipeError:
+            field = None
+        if field is None:
+            return cls(model=None)
+        threshold: Any = (field.annotation, field)
+        model = create_model("Threshold", threshold=threshold)
+        return cls(model=model, is_whole=not any(map(cls(model=model).takes, _HALVES)))
+
+    def takes(self, threshold: float) -> bool:
+        if not math.isfinite(threshold) or self.model is None:
+            return self.model is None and math.isfinite(threshold)
+        number = int(threshold) if float(threshold).is_integer() else threshold  # as the page writes it
+        try:
+            self.model.model_validate_json(json.dumps({"threshold": number}), strict=True)
+        except ValidationError:
+            return False
+        return True
+
+    def of_value(self, value: float, is_min: bool) -> float:
+        """The threshold next to a value, inwards where the option takes whole numbers alone."""
+        return value if not self.is_whole else math.ceil(value) if is_min else math.floor(value)
+
+    def of_bin(self, low: float, high: float, is_min: bool) -> float:
+        """The threshold that all values of a bin pass, and as few others as possible."""
+        if is_min:
+            return low if high > 0 else math.nextafter(low, math.inf)
+        return self.of_value(math.nextafter(high, -math.inf) if high > 0 else high, is_min)
+
+
+# ------------------------------------------------------------------------------------------------ tags
+
+
+def swept_tags(output: Output, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
+    """The points over the tags of a rule in the kept documents of its sources, with their total; None where there are no tags.
+    A document without a value passes any threshold."""
+    tagging = [source for source in rule.sources if output.measured(source)[rule.stage][rule.rule]["mode"] == "tag"]
+    if not tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
+        return None
+    is_min = rule.facts["side"] == "min"
+    grid = _grid(Tags(output.database, rule.stage, tagging), rule, accepted, is_min)
+    if not len(grid):
+        return None
+    keeps_share = any(BELOW_SHARE in output.measured(source).get(rule.stage, {}) for source in tagging)
+    is_certain = rule.rule == BELOW_SHARE or not keeps_share  # else the cut moves with the threshold
+    found = [
+        Tags(output.database, rule.stage, [source]).swept(
+            rule.rule,
+            is_min,
+            _others(output, source, rule) if is_certain else (),
+            list(output.measured(source)[rule.stage]),
+            grid,
+        )
+        for source in tagging
+    ]
+    is_certain &= not any(each.unsure for each in found)
+    sums, total = sum(each.counts for each in found), sum(each.total for each in found)
+    points = [
+        {"threshold": threshold, "documents": kept, "bytes": size, "together": both if is_certain else None}
+        for threshold, (kept, size, both, _) in zip(grid.tolist(), np.asarray(sums).tolist())
+    ]
+    whole = dict(zip(("documents", "bytes"), np.asarray(total).tolist()))
+    return {"exact": True, "note": _BY_TAGS, "points": points, "total": whole}
+
+
+def _grid(tags: Tags, rule: RuleOf, accepted: Accepted, is_min: bool) -> np.ndarray:
+    """Up to `MOST_POINTS` thresholds: all values, or quantiles of them, and the one in force."""
+    found = tags.distinct(rule.rule, MOST_POINTS)
+    if found is None:
+        found = tags.quantiles(rule.rule, np.linspace(0, 1, MOST_POINTS - 1).tolist())
+    bounds = [accepted.of_value(value, is_min) for value in found.tolist()]
+    in_force = rule.facts.get("threshold")
+    known = [] if in_force is None or not bounds else [in_force]
+    return np.unique(list(filter(accepted.takes, [*bounds, *known])))
+
+
+def _others(output: Output, source: str, rule: RuleOf) -> list[TaggedRule]:
+    """The other rules of the stage that some document fails."""
+    replaced = rule.facts.get("option") if rule.rule == BELOW_SHARE else None
+    return [
+        TaggedRule(name, facts["side"], facts["threshold"] if facts["side"] in ("min", "max") else None)
+        for name, facts in output.measured(source).get(rule.stage, {}).items()
+        if name not in (rule.rule, BELOW_SHARE) and facts.get("failed") and facts.get("option") != replaced
+    ]
+
+
+# ------------------------------------------------------------------------------------------------ histograms
+
+
+def swept_histograms(output: Output, rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
+    """Points at the bounds of the bins of report.json, and at the threshold in force."""
+    is_min, in_force = rule.facts["side"] == "min", rule.facts.get("threshold")
+    entries = [output.measured(source)[rule.stage][rule.rule] for source in rule.sources]
+    # per bin: its threshold, and its documents
+    bins = [
+        [(accepted.of_bin(low, high, is_min), passed + failed) for low, high, passed, failed in entry.get("bins", ())]
+        for entry in entries
+    ]
+    bounds = sorted({bound for each in bins for bound, _ in each if accepted.takes(bound)})
+    points = {
+        bound: sum(
+            entry.get("not_a_number", 0) + sum(count for edge, count in each if (edge >= bound if is_min else edge <= bound))
+            for entry, each in zip(entries, bins)
+        )
+        for bound in bounds[:: max(1, len(bounds) // MOST_POINTS)]
+    }
+    if in_force is not None:
+        points[in_force] = sum(entry.get("passed", 0) + entry.get("not_a_number", 0) for entry in entries)
+    unknown = {"bytes": None, "tokens": None, "together": None}
+    listed = [{"threshold": bound, "documents": count, **unknown} for bound, count in sorted(points.items())]
+    total = {"documents": sum(entry.get("documents", 0) for entry in entries), "bytes": None, "tokens": None}
+    return {"exact": False, "note": _BY_HISTOGRAM, "points": listed, "total": total}

@@ -1,1 +1,0 @@
-"""Looking into an output: documents, clusters of duplicates, and what other thresholds would keep."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -13,7 +12,6 @@ from datapipe.browse.endpoints import Api
 from datapipe.browse.lookup.making import Tell, look_up
 from datapipe.browse.output import BrowsedOutput
 from datapipe.browse.server import PageServer
-from datapipe.errors import UserError
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _POLL_S = 0.2
@@ -23,14 +21,7 @@ def open_server(url: str, port: int, tell: Tell) -> PageServer:
     """A server of the page, listening and not yet answering. Raises UserError."""
     output = BrowsedOutput.open(url)
     api = Api(output, look_up(output, tell))
-    try:
-        return PageServer(port, api)
-    except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise
-        raise UserError(
-            f"--port {port}: {error.strerror}: 127.0.0.1:{port}. Give another port, or none for a free one."
-        ) from error
+    return PageServer(port, api)
 
 
 def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], tell: Tell) -> None:

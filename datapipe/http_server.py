@@ -127,8 +127,8 @@ class HttpServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """As the base class, without the look-up of the host's full name, which may wait for a name server."""
         socket.socket.bind(self.socket, self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = self.server_address[:2]
+        self.server_address = address = self.socket.getsockname()
+        self.server_name, self.server_port = address[0], address[1]
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._room.acquire(blocking=False):

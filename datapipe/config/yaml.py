@@ -7,6 +7,9 @@ As in YAML 1.2, `no` is text and `1e9` is a number. Keys are text, so 2024 is a 
 Anchors, aliases and merge keys work: a value that comes from one has the line where it is written. Repeated keys and tags
 other than YAML's own are refused.
 
+The walk reads the marks of ruamel's nodes. The `.lc` of its round-trip loader lacks the lines of merged values, and the loader
+makes numbers of keys (`0x10` is 16, `1e3` is 1000.0) and dates of text.
+
 A mixture that a program builds becomes plain data too (`plain_data`), and is checked as one in a file is from there on.
 """
 

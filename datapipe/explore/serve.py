@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from datapipe.errors import UserError
 from datapipe.explore.database import Limits
 from datapipe.explore.documents import Inspector
 from datapipe.explore.endpoints import Api
@@ -21,15 +19,7 @@ _POLL_S = 0.2
 
 def open_server(url: str, port: int, limits: Limits | None = None) -> PageServer:
     """A server of the page, listening and not yet answering. Raises UserError."""
-    api = Api(Inspector.open(url, limits))
-    try:
-        return PageServer(port, api)
-    except OSError as error:
-        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
-            raise
-        raise UserError(
-            f"--port {port}: {error.strerror}: 127.0.0.1:{port}. Give another port, or none for a free one."
-        ) from error
+    return PageServer(port, Api(Inspector.open(url, limits)))
 
 
 def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], limits: Limits | None = None) -> None:

@@ -19,16 +19,12 @@ The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from threading import Thread
-from types import TracebackType
-from typing import Protocol, Self
-from wsgiref.simple_server import WSGIServer
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datapipe.errors import UserError
+from datapipe.http_server import MetricsServer
 from datapipe.loader.stats import LoaderStats
 
 _LABELS = ("rank", "split")
@@ -73,39 +69,10 @@ class LoaderMetrics(Collector):
                 yield family
 
 
-class MetricsServer:
-    """A running server that answers scrapes, in a daemon thread, until it is closed."""
-
-    def __init__(self, server: WSGIServer, thread: Thread) -> None:
-        self._server, self._thread = server, thread
-
-    @property
-    def port(self) -> int:
-        """The port it listens on; the system chooses one for port 0."""
-        return self._server.server_port
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self.close()
-
-
 def serve_metrics(loaders: Sequence[HasStats], port: int, address: str = "127.0.0.1") -> MetricsServer:
     """Serves the figures of `loaders` at http://address:port/metrics. Give each rank of a machine a port of its own.
 
     Args:
         loaders: of different ranks or splits, which label their figures.
     """
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(LoaderMetrics(loaders))
-    try:
-        server, thread = start_http_server(port, address, registry)
-    except OSError as error:
-        raise UserError(f"cannot serve metrics at {address}:{port}: {error.strerror}. Give another port.") from error
-    return MetricsServer(server, thread)
+    return MetricsServer(address, port, f"port={port}", LoaderMetrics(loaders)).start()

@@ -112,7 +112,7 @@ class Running:
                 lambda: not self.why_not_ready(),
             )
             try:
-                self.status = StatusServer(options.host, options.status_port, metrics, self.why_not_ready)
+                self.status = StatusServer(options.host, options.status_port, metrics, self.why_not_ready).start()
             except UserError:
                 self.close()
                 raise
@@ -242,7 +242,7 @@ def serve(outputs: Sequence[str], options: ServeOptions, tell: Callable[[str], N
             for name in running.outputs:
                 tell(f"serving {running.location}/{name}")
             if running.status is not None:
-                tell(f"status  http://{options.host}:{running.status.server_port}/readyz")
+                tell(f"status  http://{options.host}:{running.status.port}/readyz")
             say("ready", location=running.location, outputs=sorted(running.outputs))
             _notify("READY=1")
             while not stop.wait(0.5):

@@ -22,11 +22,9 @@ same bytes write the same snapshot.
 
 from __future__ import annotations
 
-import gc
 import json
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal, Self
 from weakref import WeakValueDictionary
@@ -46,6 +44,7 @@ from pydantic import (
 )
 
 from datapipe.errors import SnapshotError
+from datapipe.memory import without_collection
 from datapipe.shards.checksum import intact
 from datapipe.shards.provenance import Provenance
 from datapipe.shards.shard_table import Count, InsidePath, ShardEntry, ShardTable, ShortText, SourceName, find_entries
@@ -277,18 +276,6 @@ class DocumentsSnapshot(_Manifest):
 Manifest = Snapshot | DocumentsSnapshot
 
 
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Pauses the garbage collector: while many live objects are made, its scans take as long as making them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def _digest(content: dict[str, Any]) -> str:
     return xxhash.xxh3_128_hexdigest(_digested(content))
 
@@ -428,7 +415,7 @@ def _read_columns(content: bytes) -> Snapshot | None:
 def _read_entries(content: bytes, url: str) -> Manifest:
     """The manifest in any text. Raises SnapshotError with the first entry that is wrong."""
     try:
-        with _collector_paused():
+        with without_collection():
             kind = DocumentsSnapshot if _OF_DOCUMENTS.match(content) else Snapshot
             snapshot = kind.model_validate_json(content)
             digest = _digest(json.loads(content))

@@ -13,8 +13,9 @@ from datapipe.stage.base import Stage
 from datapipe.stage.field_types import plain
 
 _SPLIT_BYTES = 1 << 20
-_NUMBER_BITS = 24
-"""Positions in a web archive are the byte offset of a member, and the number of the record in it in so many bits."""
+OFFSET_BITS = 24
+"""A position in a compressed file is the offset of a member, and in so many bits the offset in its content, or in a web archive
+the number of the record in it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -255,7 +256,7 @@ class Reader(Stage):
     def splits_at(self, file: InputFile, position: int) -> Iterator[Split]:
         """Splits that may hold a document, the smallest first, where the file can be cut; then the whole file."""
         if len(self.cut(file, _SPLIT_BYTES)) > 1:
-            unit = position if file.compression is None else position >> _NUMBER_BITS
+            unit = position if file.compression is None else position >> OFFSET_BITS
             if file.row_groups:
                 ends = np.cumsum([num_rows for num_rows, _ in file.row_groups])
                 unit = int(np.searchsorted(ends, position, "right"))

@@ -8,13 +8,11 @@ from itertools import accumulate
 from time import process_time
 from typing import Any
 
-from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datapipe.errors import UserError
 from datapipe.figures import Histogram
-from datapipe.loader.prometheus import MetricsServer
+from datapipe.http_server import MetricsServer
 from datapipe.watching.state import RunState
 from datapipe.watching.totals import CommandFigures
 
@@ -123,13 +121,4 @@ def _filled(family: Any, values: Mapping[Any, float]) -> Metric:
 
 def serve_runs(figures: CommandFigures, about: dict[str, str], port: int, address: str = "127.0.0.1") -> MetricsServer:
     """Serves figures at http://address:port/metrics, from a thread. Raises UserError for a taken port."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(RunMetrics(figures, about))
-    try:
-        server, thread = start_http_server(port, address, registry)
-    except OSError as error:
-        raise UserError(
-            f"--metrics-port: cannot serve metrics at {address}:{port}: {error.strerror}. Give another port, "
-            f"or see with `datapipe status` whether this run is at work already."
-        ) from error
-    return MetricsServer(server, thread)
+    return MetricsServer(address, port, "--metrics-port", RunMetrics(figures, about)).start()

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import ClassVar
 
-import pyarrow as pa
-
-from datapipe.stage import Rejected, Split
-from stages.read._archives.arc_records import arc_records, arc_records_of_split
+from datapipe.stage import Rejected
+from datapipe.stage.decoding import Beginning, Members
+from stages.read._archives.arc_records import ARC, arc_records
 from stages.read._archives.page import PageReader
 from stages.read._archives.record import Record
 
@@ -22,12 +21,10 @@ class Arc(PageReader):
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".arc",)
-    libraries: ClassVar[tuple[str, ...]] = ("brotli",)
-    needs: ClassVar[tuple[str, ...]] = ("isal", "brotli", "zstandard")
     cuts_plain: ClassVar[bool] = False
+    beginning: ClassVar[Beginning] = ARC
 
-    def records_of_split(self, stream: pa.NativeFile, split: Split) -> Iterator[Record | Rejected]:
-        return arc_records_of_split(stream, split, self.max_record_bytes)
-
-    def records_from(self, stream: pa.NativeFile, compression: str | None, start: int) -> Iterator[Record | Rejected]:
-        return arc_records(stream, compression, self.max_record_bytes, start)
+    def records(
+        self, members: Members, start: int = 0, stop: int | None = None, *, is_at: bool = False
+    ) -> Iterator[Record | Rejected]:
+        return arc_records(members, self.max_record_bytes, start, stop, is_at=is_at)

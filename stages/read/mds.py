@@ -24,9 +24,8 @@ import xxhash
 from pydantic import Field
 
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, decoded, lfs_pointer
+from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, ByteStream, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._byte_stream import ByteStream
 from stages.read._damaged_columns import damaged
 from stages.read._parquet_columns import documents, text_at
 

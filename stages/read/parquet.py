@@ -127,8 +127,6 @@ def _row_groups(file: pq.ParquetFile) -> tuple[tuple[int, int], ...]:
     _ = file.schema_arrow  # taken from the footer on first use
     groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
     row_groups = tuple((group.num_rows, group.total_byte_size) for group in groups)
-    if any(num_rows < 0 or num_bytes < 0 for num_rows, num_bytes in row_groups):
-        raise ValueError("the footer has row groups with a negative number of rows or bytes")
     if (num_rows := sum(num_rows for num_rows, _ in row_groups)) != file.metadata.num_rows:
         raise ValueError(f"the footer has {file.metadata.num_rows} rows, and its row groups have {num_rows}")
     return row_groups
@@ -148,12 +146,10 @@ class _RowGroup:
         row, stop = self.first_row, self.first_row + self.num_rows
         try:
             for batch in file.iter_batches(self._batch_rows(), [self.number], names, use_threads=False):
-                if row + batch.num_rows > stop:
-                    raise ValueError(f"more rows than the {self.num_rows} of the footer")
                 for start, part in parts(batch):
                     yield documents(part, row + start, fields)
                 row += batch.num_rows
-            if row < stop:
+            if row < stop:  # of more rows pyarrow reads as many as the footer has
                 raise ValueError(f"fewer rows than the {self.num_rows} of the footer")
         except BROKEN as error:
             watched.raise_storage_error(error)

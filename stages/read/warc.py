@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
-import pyarrow as pa
-
-from datapipe.stage import Rejected, Split
 from stages.read._archives.page import PageReader
-from stages.read._archives.record import Record
-from stages.read._archives.warc_records import warc_records, warc_records_of_split
 
 
 class Warc(PageReader):
@@ -23,11 +17,3 @@ class Warc(PageReader):
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".warc",)
-    libraries: ClassVar[tuple[str, ...]] = ("brotli",)
-    needs: ClassVar[tuple[str, ...]] = ("isal", "brotli", "zstandard")
-
-    def records_of_split(self, stream: pa.NativeFile, split: Split) -> Iterator[Record | Rejected]:
-        return warc_records_of_split(stream, split, self.max_record_bytes)
-
-    def records_from(self, stream: pa.NativeFile, compression: str | None, start: int) -> Iterator[Record | Rejected]:
-        return warc_records(stream, compression, self.max_record_bytes, start)

@@ -26,10 +26,9 @@ import xxhash
 from pydantic import Field
 
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Rejected, Split
-from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, as_utf8, decoded
+from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, ByteStream, as_utf8, decoded
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from datapipe.stage.field_types import JsonNumber
-from stages.read._byte_stream import ByteStream
 from stages.read._content_reader import ContentReader
 from stages.read._json.values import STRING, as_json, kept_columns
 from stages.read._tar.members import Member, TarMembers

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import ClassVar
 
-import pyarrow as pa
-
-from datapipe.stage import Rejected, Split
 from stages.read._archives.archive import ArchiveReader, Document
 from stages.read._archives.record import Record
-from stages.read._archives.warc_records import warc_records, warc_records_of_split
 
 
 class Wet(ArchiveReader):
@@ -22,12 +17,6 @@ class Wet(ArchiveReader):
     """
 
     extensions: ClassVar[tuple[str, ...]] = (".warc.wet", ".wet")
-
-    def records_of_split(self, stream: pa.NativeFile, split: Split) -> Iterator[Record | Rejected]:
-        return warc_records_of_split(stream, split, self.max_record_bytes)
-
-    def records_from(self, stream: pa.NativeFile, compression: str | None, start: int) -> Iterator[Record | Rejected]:
-        return warc_records(stream, compression, self.max_record_bytes, start)
 
     def document(self, record: Record) -> Document | str:
         if record.kind != "conversion":

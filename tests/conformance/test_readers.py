@@ -17,7 +17,7 @@ from stages.read.arc import Arc
 from tests.support.reader_formats import FORMATS, LFS_POINTER, Format
 from tests.support.reader_results import ReadResult, broken_storage, in_ranges, read_file, read_splits
 
-pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "brotli")]
+pytestmark = [pytest.mark.needs("fastwarc", "brotli")]
 
 TEXTS = ["a first text", "", "zwölf 中文 \U0001f600, and more", "x" * 90, '"last" text']
 FIELDS = FieldNames(keep=("url", "none"))

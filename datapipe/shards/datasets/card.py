@@ -30,7 +30,10 @@ def dataset_card(
 
 
 def as_yaml(data: Mapping[str, Any]) -> str:
-    """Front matter as YAML, with quotes around every text that needs them."""
+    """Front matter as YAML, with quotes around every text that needs them.
+
+    `huggingface_hub.DatasetCard` reads it in tests. To write it, every run would need the client of the hub and PyYAML.
+    """
     writer = YAML(typ="safe", pure=True)
     writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
     writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]

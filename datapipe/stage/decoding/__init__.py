@@ -1,29 +1,23 @@
 """From the stored bytes of an input file to its content, and to blocks of whole lines.
 
-archives.py   formats by their first bytes
-content.py    decompression, and UTF-16 and UTF-32 as UTF-8
-streams.py    bzip2 and xz, which Arrow does not read, or not exactly
-stored.py     stored bytes by their offset
-frames.py     where Zstandard and LZ4 frames end
-windows.py    the content of Zstandard and LZ4 frames
-members.py    the members of gzip, Zstandard and LZ4 files, of a file or of a range of its stored bytes
-lines.py      blocks of whole lines, of a file or of a range of it
-json_values.py JSON arrays, and objects over several lines, as JSON lines
+stored.py        stored bytes by their offset
+formats.py       formats by their first bytes
+decompressors.py the libraries that decompress a member, called in one way
+members.py       the members of a file, or of a range of its stored bytes
+byte_stream.py   chunks as a stream
+content.py       the content of a file; UTF-16 and UTF-32 as UTF-8
+lines.py         blocks of whole lines, of a file or of a range of it
+json_values.py   JSON arrays, and objects over several lines, as JSON lines
 """
 
-from datapipe.stage.decoding.archives import (
-    COMPRESSION_OF_ENDING,
-    HEAD_BYTES,
-    MAGIC,
-    BrokenStreamError,
-    check_format,
-    lfs_pointer,
-)
-from datapipe.stage.decoding.content import BLOCK_BYTES, as_utf8, decoded
+from datapipe.stage.decoding.byte_stream import ByteStream
+from datapipe.stage.decoding.content import as_utf8, decoded
+from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES
+from datapipe.stage.decoding.formats import COMPRESSION_OF_ENDING, HEAD_BYTES, BrokenStreamError, lfs_pointer
 from datapipe.stage.decoding.lines import BOM, EXCERPT_BYTES, Block, byte_ranges, chunks, is_one_text, line_blocks, too_long
-from datapipe.stage.decoding.members import HAVE_MEMBERS, OFFSET_BITS, has_members
-from datapipe.stage.decoding.streams import is_padding
-from datapipe.stage.decoding.windows import MOST_WINDOW_BYTES
+from datapipe.stage.decoding.members import HAVE_MEMBERS, Beginning, Member, Members, has_members, opened_members
+from datapipe.stage.decoding.stored import BLOCK_BYTES, StoredBytes
+from datapipe.stage.reader import OFFSET_BITS
 
 __all__ = [
     "BLOCK_BYTES",
@@ -32,20 +26,23 @@ __all__ = [
     "EXCERPT_BYTES",
     "HAVE_MEMBERS",
     "HEAD_BYTES",
-    "MAGIC",
     "MOST_WINDOW_BYTES",
     "OFFSET_BITS",
+    "Beginning",
     "Block",
     "BrokenStreamError",
+    "ByteStream",
+    "Member",
+    "Members",
+    "StoredBytes",
     "as_utf8",
     "byte_ranges",
-    "check_format",
     "chunks",
     "decoded",
     "has_members",
     "is_one_text",
-    "is_padding",
     "lfs_pointer",
     "line_blocks",
+    "opened_members",
     "too_long",
 ]

@@ -1,6 +1,6 @@
 """The content of an input file: its stored bytes, decompressed; and content as UTF-8 text.
 
-    file ─▶ raw reads ─▶ gzip, zstd, lz4 (`members.py`), bzip2, xz (`streams.py`) ─▶ chunks; members in a row are one content
+    file ─▶ members (`members.py`) ─▶ chunks; members in a row are one content
     chunks that begin with a byte-order mark of UTF-16 or UTF-32 ─▶ UTF-8
 
 A failure of the storage raises OSError unchanged, and the engine retries the task. A damaged archive breaks at the same byte
@@ -13,19 +13,10 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterator
 
-import pyarrow as pa
-
-from datapipe.stage.decoding.archives import HEAD_BYTES, BrokenStreamError, check_format, damage_of
-from datapipe.stage.decoding.members import HAVE_MEMBERS, Content, Damage, member_events
-from datapipe.stage.decoding.stored import StoredBytes
-from datapipe.stage.decoding.streams import StreamReader
-from datapipe.stage.decoding.windows import MOST_WINDOW_BYTES
+from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES
+from datapipe.stage.decoding.formats import HEAD_BYTES, BrokenStreamError
+from datapipe.stage.decoding.members import Members, opened_members
 from datapipe.stage.reader import OpenInput
-
-BLOCK_BYTES = 4 << 20
-_CHUNK_BYTES = 256 << 10
-_RAW_BYTES = 4 << 20
-"""The size of a read from storage."""
 
 _WIDE = (
     (codecs.BOM_UTF32_LE, "UTF-32", "utf-32-le"),
@@ -62,16 +53,18 @@ def unmarked_utf16(beginning: bytes) -> str:
 def beginning(open_input: OpenInput, url: str, compression: str | None) -> bytes:
     """The first `HEAD_BYTES` of the content or more, fewer of a shorter or damaged file. Raises OSError."""
     with open_input(url) as stream:
-        if compression is None:
-            return stream.read(min(HEAD_BYTES, stream.size()))
-        if compression in HAVE_MEMBERS:
-            content = _of_members(StoredBytes(stream, 1), compression, MOST_WINDOW_BYTES)
-        else:
-            content = _of_streams(stream, compression)
         try:
-            return next(_with_whole_head(content), b"")
+            return head_of(opened_members(stream, compression, 0, 1))
         except BrokenStreamError:
             return b""
+
+
+def head_of(members: Members) -> bytes:
+    """The first `HEAD_BYTES` of the content of members or more, fewer of a shorter or damaged file."""
+    try:
+        return next(_with_whole_head(_content(members)), b"")
+    except BrokenStreamError:
+        return b""
 
 
 def as_utf8(content: Iterator[bytes]) -> Iterator[bytes]:
@@ -119,18 +112,7 @@ def decoded(
             has been yielded.
     """
     with open_input(url) as stream:
-        if compression is None:
-            chunk = stream.read(BLOCK_BYTES)
-            check_format(chunk, None)
-            while chunk:
-                yield chunk
-                chunk = stream.read(BLOCK_BYTES)
-        elif stream.size() == 0:
-            raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
-        elif compression in HAVE_MEMBERS:
-            yield from _with_whole_head(_of_members(StoredBytes(stream), compression, max_window_bytes))
-        else:
-            yield from _with_whole_head(_of_streams(stream, compression))
+        yield from _with_whole_head(_content(opened_members(stream, compression, max_window_bytes=max_window_bytes)))
 
 
 def _with_whole_head(content: Iterator[bytes]) -> Iterator[bytes]:
@@ -147,101 +129,8 @@ def _with_whole_head(content: Iterator[bytes]) -> Iterator[bytes]:
     yield from content
 
 
-def _of_members(stored: StoredBytes, compression: str, max_window_bytes: int) -> Iterator[bytes]:
-    check_format(stored.all(0, HEAD_BYTES), compression)
-    for event in member_events(stored, compression, max_window_bytes=max_window_bytes):
-        if isinstance(event, Damage):
-            raise BrokenStreamError(event.error)
-        if isinstance(event, Content):
-            yield event.content
-
-
-def _of_streams(stream: pa.NativeFile, compression: str) -> Iterator[bytes]:
-    raw, done = _Raw(stream), 0
-    check_format(raw.first_read(), compression)
-    try:
-        for chunk in _unpacked(raw, compression):
-            yield chunk
-            done += len(chunk)
-    except BrokenStreamError as error:
-        rest = _rest_before_damage(stream, compression, done, raw.last_read_offset)
-        yield rest
-        raise BrokenStreamError(damage_of(compression, str(error), has_content=done + len(rest) > 0)) from error
-
-
-class _Raw:
-    """The raw file that a decompressor reads. It records the error of the storage and the offset of the last read.
-
-    Args:
-        step_from: the offset from which reads return one byte each.
-    """
-
-    closed = False
-
-    def __init__(self, stream: pa.NativeFile, step_from: int | None = None) -> None:
-        self.stream = stream
-        self.step_from = step_from
-        self.error: Exception | None = None
-        self.last_read_offset = self._offset = self._buffer_offset = 0
-        self._buffer = b""
-
-    def read(self, num_bytes: int = -1) -> bytes:
-        if self.step_from is not None:
-            left = self.step_from - self._offset
-            num_bytes = min(num_bytes, left) if left > 0 else 1
-        start = self._offset - self._buffer_offset
-        if start >= len(self._buffer):
-            self._buffer, self._buffer_offset, start = self._fetch(), self._offset, 0
-        chunk = self._buffer[start : start + num_bytes]
-        self.last_read_offset = self._offset
-        self._offset += len(chunk)
-        return chunk
-
-    def first_read(self) -> bytes:
-        """The beginning of the file, which `read` then returns without reading it again."""
-        self._buffer = self._fetch()
-        return self._buffer
-
-    def _fetch(self) -> bytes:
-        try:
-            return self.stream.read_at(_RAW_BYTES, self._offset) if self._offset < self.stream.size() else b""
-        except Exception as error:
-            self.error = error
-            raise
-
-    def close(self) -> None:
-        """Does nothing: the caller who opened the stream closes it."""
-
-
-def _unpacked(raw: _Raw, compression: str) -> Iterator[bytes]:
-    unpacked = StreamReader(raw, compression)
-    while True:
-        try:
-            chunk = unpacked.read(_CHUNK_BYTES)
-        except OSError as error:
-            if raw.error is not None:
-                raise raw.error from None
-            raise BrokenStreamError(str(error)) from error
-        if not chunk:
-            return
-        yield chunk
-
-
-def _rest_before_damage(stream: pa.NativeFile, compression: str, done: int, step_from: int) -> bytes:
-    """The content of a damaged archive after its first `done` bytes.
-
-    The read that hits the damage loses up to 1 MiB of content that it has already decompressed. The archive is therefore read
-    once more: its input byte by byte near the damage, its output byte by byte after `done`.
-    """
-    rest: list[bytes] = []
-    raw = _Raw(stream, step_from)
-    try:
-        passed, unpacked = 0, StreamReader(raw, compression)
-        while passed < done:
-            passed += len(unpacked.read(min(_CHUNK_BYTES, done - passed)))
-        while byte := unpacked.read(1):
-            rest.append(byte)
-    except OSError:
-        if raw.error is not None:
-            raise raw.error from None
-    return b"".join(rest)
+def _content(members: Members) -> Iterator[bytes]:
+    for member in members.of_range():
+        yield from member.chunks
+        if member.damage:
+            raise BrokenStreamError(member.damage)

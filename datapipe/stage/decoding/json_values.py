@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.kernels.read.json_values import FlatValues
-from datapipe.stage.decoding.archives import BrokenStreamError
+from datapipe.stage.decoding.formats import BrokenStreamError
 from datapipe.stage.reader import Split
 
 _BEGINNING = re.compile(rb"[ \t\r\n]*(?:\[[ \t\r\n]*[{\]]|\{[ \t]*\r?\n[ \t\r\n]*[\"}])")

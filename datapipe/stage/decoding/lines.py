@@ -2,7 +2,7 @@
 
     plain file ─▶ a byte range of it ─────────────▶ chunks ─▶ blocks that end at a newline
     gzip, zstd, lz4 ─▶ `members.py`, a range of it ─▶ chunks ─▶ …
-    bzip2, xz ─▶ `archives.py` ───────────────────▶ chunks ─▶ …
+    bzip2, xz ─▶ `content.py` ────────────────────▶ chunks ─▶ …
 
 A line of a plain file belongs to the range that contains its first byte. A range of members cannot know whether a line ends
 where it begins. So it reads the lines behind its first newline, and goes on behind its end to the next newline:
@@ -34,13 +34,13 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
-from datapipe.stage.decoding.archives import HEAD_BYTES, BrokenStreamError, check_format, is_text
-from datapipe.stage.decoding.content import BLOCK_BYTES, as_utf8, beginning, decoded, is_wide
+from datapipe.stage.decoding.content import as_utf8, beginning, decoded, head_of, is_wide
+from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES
+from datapipe.stage.decoding.formats import HEAD_BYTES, BrokenStreamError, check_format, is_text
 from datapipe.stage.decoding.json_values import as_json_lines, is_json_text
-from datapipe.stage.decoding.members import HAVE_MEMBERS, BehindRange, Content, Damage, Event, member_events
-from datapipe.stage.decoding.stored import StoredBytes
-from datapipe.stage.decoding.windows import MOST_WINDOW_BYTES
-from datapipe.stage.reader import InputFile, OpenInput, Rejected, Split
+from datapipe.stage.decoding.members import HAVE_MEMBERS, Members, opened_members
+from datapipe.stage.decoding.stored import BLOCK_BYTES
+from datapipe.stage.reader import OFFSET_BITS, InputFile, OpenInput, Rejected, Split
 
 EXCERPT_BYTES = 4096
 BOM = b"\xef\xbb\xbf"
@@ -93,111 +93,63 @@ def line_blocks(
 
     Raises UnsplittableInputError where a compressed file cannot be cut at the end of the split.
     """
-    lines = _Lines()
+    lines, compression = _Lines(), split.file.compression
     try:
-        if split.file.compression not in HAVE_MEMBERS:
-            yield from _lines_of_chunks(chunks(split, open_input, max_window_bytes), split, lines, max_line_bytes)
-            return
-        try:
-            yield from _lines_of_members(split, open_input, lines, max_line_bytes, max_window_bytes)
-        except _OneTextError:  # before the first line
-            yield from _lines_of_chunks(chunks(split, open_input, max_window_bytes), split, lines, max_line_bytes)
+        if compression in HAVE_MEMBERS:
+            with open_input(split.file.url) as stream:
+                members = opened_members(stream, compression, split.start, split.stop, max_window_bytes=max_window_bytes)
+                head = b"" if split.start else head_of(members)
+                if not _is_one_text(head):
+                    yield from _lines_of_members(split, members, lines, max_line_bytes, len(BOM) * head.startswith(BOM))
+                    return
+        for offset, chunk in as_json_lines(chunks(split, open_input, max_window_bytes), split):
+            yield from lines.add(offset, chunk, max_line_bytes)
+        yield from lines.take(last=True)
     except BrokenStreamError as error:
-        yield from lines.take()
-        yield replace(lines.give_up(str(error)), is_file_damage=True)
-
-
-class _OneTextError(Exception):
-    """The content of members is one text, of which no member can be read alone."""
-
-
-def _lines_of_chunks(
-    content: Iterator[tuple[int, bytes]], split: Split, lines: _Lines, max_line_bytes: int
-) -> Iterator[Block | Rejected]:
-    for offset, chunk in as_json_lines(content, split):
-        yield from lines.add(offset, chunk, max_line_bytes)
-    yield from lines.take(last=True)
+        if split.start == 0:  # the other ranges of the file need not tell it again
+            yield from lines.take()
+            yield replace(lines.give_up(str(error)), is_file_damage=True)
 
 
 def _lines_of_members(
-    split: Split, open_input: OpenInput, lines: _Lines, max_line_bytes: int, max_window_bytes: int
+    split: Split, members: Members, lines: _Lines, max_line_bytes: int, skipped_bytes: int
 ) -> Iterator[Block | Rejected]:
-    is_first_line_of_others, is_behind = split.start > 0, False
-    with open_input(split.file.url) as stream:
-        for event in _events(split, stream, max_window_bytes):
-            if isinstance(event, BehindRange):
-                if is_first_line_of_others:
-                    return
-                is_behind = True
-                continue
-            if isinstance(event, Damage):
-                if not is_first_line_of_others:
-                    yield from lines.take()
-                    yield replace(lines.give_up(event.error + event.further), is_file_damage=True)
-                if is_behind:
-                    return
-                is_first_line_of_others = False
-                lines.skip(event.next_position)
-                continue
-            position, chunk = event
-            if is_first_line_of_others:
-                begin = chunk.find(b"\n") + 1
-                if not begin:
-                    continue
-                position, chunk, is_first_line_of_others = position + begin, chunk[begin:], False
-            elif is_behind and (end := chunk.find(b"\n") + 1):
-                yield from lines.add(position, chunk[:end], max_line_bytes)
+    """The lines of a split. The first bytes of the file, its byte-order mark, may be left out."""
+    is_line_of_others = split.start > 0
+    for member in members.of_range(split.start, split.stop):
+        if member.is_behind and is_line_of_others:
+            return
+        position = member.position
+        for content in member.chunks:
+            begin = content.find(b"\n") + 1 if is_line_of_others else min(skipped_bytes, len(content))
+            skipped_bytes -= 0 if is_line_of_others else begin
+            is_line_of_others = is_line_of_others and not begin
+            end = content.find(b"\n") + 1 if member.is_behind else 0
+            if not is_line_of_others:
+                yield from lines.add(position + begin, content[begin : end or None], max_line_bytes)
+            if end:
                 yield from lines.take()
                 return
-            yield from lines.add(position, chunk, max_line_bytes)
+            position += len(content)
+        if member.damage:
+            if not is_line_of_others:
+                yield from lines.take()
+                yield replace(lines.give_up(member.loss), is_file_damage=True)
+            if member.is_behind:
+                return
+            is_line_of_others = False
+            lines.skip(None if member.next_offset is None else member.next_offset << OFFSET_BITS)
     yield from lines.take(last=True)
 
 
-def _events(split: Split, stream: pa.NativeFile, max_window_bytes: int) -> Iterator[Event]:
-    """The events of the members of a split, without a byte-order mark. Raises BrokenStreamError in the split at the beginning
-    of a file that is empty or of another format."""
-    compression = split.file.compression
-    assert compression is not None
-    stored = StoredBytes(stream, split.stop)
-    try:
-        if not stored.num_bytes:
-            raise BrokenStreamError(f"the file is empty, expected a {compression} archive")
-        check_format(stored.header(0, HEAD_BYTES) if split.start else stored.all(0, HEAD_BYTES), compression)
-    except BrokenStreamError:
-        if split.start:
-            return
-        raise
-    events = member_events(stored, compression, split.start, split.stop, max_window_bytes)
-    yield from events if split.start else _of_lines(events)
-
-
-def _of_lines(events: Iterator[Event]) -> Iterator[Event]:
-    """Without the byte-order mark that the content may begin with, in members of any size. Raises _OneTextError for content
-    that is not written as lines."""
-    held: list[Event] = []
-    head = b""
-    for event in events:
-        held.append(event)
-        head += event.content if isinstance(event, Content) else b""
-        if isinstance(event, Damage) or len(head) >= HEAD_BYTES:
-            break
-    if is_wide(head) or is_json_text(head.removeprefix(BOM)):
-        raise _OneTextError
-    left = len(BOM) if head.startswith(BOM) else 0
-    for event in held:
-        if isinstance(event, Content):
-            skipped = min(left, len(event.content))
-            left -= skipped
-            yield Content(event.position + skipped, event.content[skipped:])
-        else:
-            yield event
-    yield from events
+def _is_one_text(head: bytes) -> bool:
+    """Whether content that begins like this must be read whole: UTF-16, UTF-32, and JSON that is not written as lines."""
+    return is_wide(head) or is_json_text(head.removeprefix(BOM))
 
 
 def is_one_text(file: InputFile, open_input: OpenInput) -> bool:
     """Whether a file must be read whole: UTF-16, UTF-32, and JSON that is not written as lines. Raises OSError."""
-    head = beginning(open_input, file.url, file.compression)
-    return is_wide(head) or is_json_text(head.removeprefix(BOM))
+    return _is_one_text(beginning(open_input, file.url, file.compression))
 
 
 def byte_ranges(file: InputFile, target_bytes: int) -> list[Split]:

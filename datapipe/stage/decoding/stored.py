@@ -6,7 +6,7 @@ import errno
 
 import pyarrow as pa
 
-_BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 4 << 20
 _BLOCK_BYTES_BEHIND = 256 << 10
 """The size of a read from storage, within a range and at first behind it."""
 
@@ -51,8 +51,8 @@ class StoredBytes:
         num_bytes = self._stop - offset
         if num_bytes <= 0:
             num_bytes = self._behind_bytes
-            self._behind_bytes = min(2 * num_bytes, _BLOCK_BYTES)
-        num_bytes = min(max(num_bytes, _BLOCK_BYTES_BEHIND), _BLOCK_BYTES, self.num_bytes - offset)
+            self._behind_bytes = min(2 * num_bytes, BLOCK_BYTES)
+        num_bytes = min(max(num_bytes, _BLOCK_BYTES_BEHIND), BLOCK_BYTES, self.num_bytes - offset)
         block = self._stream.read_at(num_bytes, offset) if num_bytes > 0 else b""
         if num_bytes > 0 and not block:
             raise OSError(errno.EIO, f"the file ends at byte {offset}, expected {self.num_bytes} bytes")

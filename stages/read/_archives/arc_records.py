@@ -11,13 +11,11 @@ from the right, since addresses may hold spaces. Behind damage the next such lin
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
-import pyarrow as pa
-
-from datapipe.stage import Rejected, Split
-from stages.read._archives.members import Beginning, Member, member_loss, members, members_of_range
-from stages.read._archives.record import NUMBER_BITS, Record
+from datapipe.stage import Rejected
+from datapipe.stage.decoding import OFFSET_BITS, Beginning, ByteStream, Member, Members
+from stages.read._archives.record import Record
 
 _MOST_LINE_BYTES = 16 << 10
 _BUFFER_BYTES = 256 << 10
@@ -30,25 +28,15 @@ _PLACES = (4, 6, 8, 10, 12)
 ARC = Beginning(lambda content: _HEADER.match(content) is not None, _MOST_LINE_BYTES)
 
 
-def arc_records(stream: pa.NativeFile, compression: str | None, max_bytes: int, start: int = 0) -> Iterator[Record | Rejected]:
-    """The records of a file in their order, and `Rejected` in place of what cannot be read; see `warc_records`."""
-    return _of_members(members(stream, compression, ARC, start), compression is None, max_bytes)
-
-
-def arc_records_of_split(stream: pa.NativeFile, split: Split, max_bytes: int) -> Iterator[Record | Rejected]:
-    """The records whose member begins in the byte range of a split; see `warc_records_of_split`. A file without compression
-    has one range."""
-    compression = split.file.compression
-    if split.stop is None or compression is None:
-        return arc_records(stream, compression, max_bytes)
-    return _of_members(members_of_range(stream, compression, ARC, split.start, split.stop), False, max_bytes)
-
-
-def _of_members(found: Iterable[Member], is_plain: bool, max_bytes: int) -> Iterator[Record | Rejected]:
-    damaged: tuple[int, Member] | None = None  # told once it is known where reading goes on
-    for member in found:
-        if damaged is not None:
-            yield member_loss(*damaged)
+def arc_records(
+    members: Members, max_bytes: int, start: int = 0, stop: int | None = None, *, is_at: bool = False
+) -> Iterator[Record | Rejected]:
+    """The records of a file in their order, and `Rejected` in place of what cannot be read; see `warc_records`. A file without
+    compression has one range."""
+    is_plain = members.compression is None
+    for member in members.from_member(start) if is_at else members.of_range(start, stop):
+        if member.is_behind:
+            return
         content, number, is_told = _Content(member), 0, False
         while True:
             header = content.header_line()
@@ -64,13 +52,13 @@ def _of_members(found: Iterable[Member], is_plain: bool, max_bytes: int) -> Iter
             item = _read(content, header, _position(member, content.header_offset, number, is_plain), max_bytes)
             yield item
             number, is_told = number + 1, isinstance(item, Rejected) and item.is_file_damage
-        damaged = (_position(member, content.offset, number, is_plain), member) if member.damage else None
-    if damaged is not None:
-        yield member_loss(*damaged)
+        if member.damage:
+            position = _position(member, content.offset, number, is_plain)
+            yield Rejected(position=position, error=member.loss, is_file_damage=True)
 
 
 def _position(member: Member, offset: int, number: int, is_plain: bool) -> int:
-    return member.offset + offset if is_plain else (member.offset << NUMBER_BITS) + number
+    return member.offset + offset if is_plain else (member.offset << OFFSET_BITS) + number
 
 
 def _read(content: _Content, header: re.Match[bytes], position: int, max_bytes: int) -> Record | Rejected:
@@ -124,7 +112,7 @@ class _Content:
     """
 
     def __init__(self, member: Member) -> None:
-        self._member, self._buffer, self._next, self.offset = member, b"", 0, 0
+        self._content, self._buffer, self._next, self.offset = ByteStream(member.chunks), b"", 0, 0
         self.header_offset = self.passed_over = self.passed_over_from = 0
 
     def header_line(self) -> re.Match[bytes] | None:
@@ -145,7 +133,7 @@ class _Content:
         taken = self._buffer[self._next : self._next + num_bytes]
         self._next += len(taken)
         if len(taken) < num_bytes:
-            taken += self._member.read(num_bytes - len(taken))
+            taken += self._content.read(num_bytes - len(taken))
         self.offset += len(taken)
         return taken
 
@@ -157,7 +145,7 @@ class _Content:
         """The next line with its end, of a longer one the first `_MOST_LINE_BYTES`."""
         end = self._buffer.find(b"\n", self._next, self._next + _MOST_LINE_BYTES)
         if end < 0 and len(self._buffer) - self._next < _MOST_LINE_BYTES:
-            self._buffer, self._next = self._buffer[self._next :] + self._member.read(_BUFFER_BYTES), 0
+            self._buffer, self._next = self._buffer[self._next :] + self._content.read(_BUFFER_BYTES), 0
             end = self._buffer.find(b"\n", 0, _MOST_LINE_BYTES)
         line = self._buffer[self._next : self._next + _MOST_LINE_BYTES if end < 0 else end + 1]
         self._next += len(line)

@@ -4,7 +4,7 @@
                                                             ├─▶ passed over   by kind: requests, metadata, other media types
                                                             └─▶ rejected      what cannot be read, and why
 
-Memory is one batch, of about `TARGET_BATCH_BYTES` or one record, and what the decompressors hold (`members.py`).
+Memory is one batch, of about `TARGET_BATCH_BYTES` or one record, and what the decompressors hold.
 """
 
 from __future__ import annotations
@@ -19,14 +19,23 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe.errors import UnsplittableInputError, UserError
-from datapipe.libraries import require
-from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
-from datapipe.stage.decoding import EXCERPT_BYTES, BrokenStreamError
+from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
+from datapipe.stage.decoding import (
+    EXCERPT_BYTES,
+    HAVE_MEMBERS,
+    OFFSET_BITS,
+    Beginning,
+    BrokenStreamError,
+    Members,
+    opened_members,
+)
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._archives.record import NUMBER_BITS, Fields, Headers, Record
+from stages.read._archives.record import Fields, Headers, Record
+from stages.read._archives.warc_content import WARC
+from stages.read._archives.warc_records import warc_records
+from stages.read._content_reader import ContentReader
 
 _BATCH_RECORDS = 4096
-_LIBRARIES = {None: (), "gzip": ("isal",), "zstd": ("zstandard",), "lz4": ("lz4",)}
 _TEXT_PER_STORED_BYTE = 4
 """Bytes of content in a stored byte of a compressed archive; those of Common Crawl hold four to five."""
 
@@ -58,8 +67,8 @@ class Document:
         return value.strip().strip("<>")  # wget writes addresses in angle brackets
 
 
-class ArchiveReader(Reader):
-    """Reads archives of records. A reader of a format has `records_of_split`, `records_from` and `document`."""
+class ArchiveReader(ContentReader):
+    """Reads archives of records, those of WARC unless a reader has `beginning` and `records` of another format."""
 
     max_record_bytes: int = Field(
         default=64 << 20,
@@ -67,34 +76,29 @@ class ArchiveReader(Reader):
         description="Most bytes of a record, and of its page once it is inflated; larger ones are quarantined.",
     )
 
-    needs: ClassVar[tuple[str, ...]] = ()
-    """Libraries that the reader needs beside those of the compression."""
-
     cuts_plain: ClassVar[bool] = True
     """Whether a file without compression is cut into ranges."""
 
-    def records_of_split(self, stream: pa.NativeFile, split: Split) -> Iterator[Record | Rejected]:
-        """The records that begin in a split."""
-        raise NotImplementedError
+    beginning: ClassVar[Beginning] = WARC
+    """How a member begins that a search finds."""
 
-    def records_from(self, stream: pa.NativeFile, compression: str | None, start: int) -> Iterator[Record | Rejected]:
-        """The records from the member on that begins at `start`; in a plain file, from the record on."""
-        raise NotImplementedError
+    def records(
+        self, members: Members, start: int = 0, stop: int | None = None, *, is_at: bool = False
+    ) -> Iterator[Record | Rejected]:
+        """The records that begin in a byte range; see `warc_records`."""
+        return warc_records(members, self.max_record_bytes, start, stop, is_at=is_at)
 
     def document(self, record: Record) -> Document | Rejected | str:
         """The document that a record is; for a record that is none, the kind by which it is counted."""
         raise NotImplementedError
 
     def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
-        """The file as it is. Raises UserError for a compression whose members cannot be told apart, and where the libraries for
-        web archives are not installed."""
-        if file.compression not in _LIBRARIES:
+        """The file as it is. Raises UserError for a compression whose members cannot be found."""
+        if file.compression not in (None, *HAVE_MEMBERS):
             raise UserError(
                 f"{file.url}: records of a {file.compression} file cannot be found by their position. Expected a web archive "
                 f"ending in .gz, .zst or .lz4, or without compression: repack it"
             )
-        for library in (*self.needs, *_LIBRARIES[file.compression]):
-            require(library, file.url)
         return file
 
     def cut(self, file: InputFile, target_bytes: int) -> list[Split]:
@@ -112,7 +116,8 @@ class ArchiveReader(Reader):
         batch = _Batch(fields, self.gives == "html")
         with open_input(split.file.url) as stream:
             try:
-                for record in self.records_of_split(stream, split):
+                members = self._members(stream, split.file.compression, split.start, split.stop)
+                for record in self.records(members, split.start, split.stop):
                     batch.add(record if isinstance(record, Rejected) else self.document(record))
                     if isinstance(record, Record) and record.has_short_length:
                         batch.add("short_length")
@@ -123,6 +128,10 @@ class ArchiveReader(Reader):
                     batch.add(Rejected(position=0, error=str(error), is_file_damage=True))
         yield batch.take()
 
+    def _members(self, stream: pa.NativeFile, compression: str | None, start: int, stop: int | None = None) -> Members:
+        limits = {"beginning": self.beginning, "max_window_bytes": self.max_window_bytes}
+        return opened_members(stream, compression, start, stop, **limits)
+
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         try:
             return super().fields_seen(split, fields, open_input)
@@ -131,9 +140,9 @@ class ArchiveReader(Reader):
 
     def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
         """The text at a position; a page is decoded as UTF-8, with U+FFFD for other bytes, since people only look at it."""
-        start = position if file.compression is None else position >> NUMBER_BITS
+        start = position if file.compression is None else position >> OFFSET_BITS
         with open_input(file.url) as stream:
-            for record in self.records_from(stream, file.compression, start):
+            for record in self.records(self._members(stream, file.compression, start), start, is_at=True):
                 if record.position < position:
                     continue
                 document = self.document(record) if isinstance(record, Record) and record.position == position else None

@@ -24,6 +24,7 @@ _PAGES = frozenset({"response", "resource"})
 class PageReader(ArchiveReader):
     """Reads archives of pages."""
 
+    libraries: ClassVar[tuple[str, ...]] = ("brotli",)
     gives: ClassVar[Literal["text", "html"]] = "html"
 
     mime: tuple[str, ...] = Field(

@@ -9,8 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-NUMBER_BITS = 24
-
 
 class Headers(Protocol):
     """The headers of a record, which are found without regard to case."""

@@ -17,8 +17,10 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from datapipe.stage import Rejected
-from stages.read._archives.members import WARC, Member
+from datapipe.stage.decoding import Beginning, ByteStream, Member, Members
 from stages.read._archives.record import Fields, Record
+
+WARC = Beginning(lambda content: content.startswith(b"WARC/"), 5)
 
 WHOLE_BYTES = 8 << 20
 """Content up to which a member is held whole. A larger one is parsed as it is decompressed."""
@@ -39,10 +41,11 @@ _EXPECTED = "expected a record that begins with WARC/1"
 
 
 class Opened(NamedTuple):
-    """A member, and its first `WHOLE_BYTES` + 1 bytes of content or all of it."""
+    """A member, its first `WHOLE_BYTES` + 1 bytes of content or all of it, and the content behind them."""
 
     member: Member
     content: bytes
+    rest: ByteStream
 
     @property
     def is_whole(self) -> bool:
@@ -57,15 +60,17 @@ class Ahead:
         self._seen: Opened | None = None
 
     def take(self) -> Opened | None:
-        """The next member; None at the end."""
+        """The next member; None at the end of the file or range."""
         seen, self._seen = self._seen, None
-        member = next(self._found, None) if seen is None else seen.member
-        return seen or (None if member is None else Opened(member, member.read(WHOLE_BYTES + 1)))
+        if seen is not None or (member := next(self._found, None)) is None or member.is_behind:
+            return seen
+        rest = ByteStream(member.chunks)
+        return Opened(member, rest.read(WHOLE_BYTES + 1), rest)
 
     def take_continuation(self) -> Opened | None:
         """The next member, if it does not begin with a record: some writers cut files into members at any byte."""
         self._seen = self.take()
-        return None if self._seen is None or WARC.is_record(self._seen.content) else self.take()
+        return None if self._seen is None or WARC.fits(self._seen.content) else self.take()
 
 
 class WarcContent:
@@ -76,9 +81,15 @@ class WarcContent:
     """
 
     def __init__(self, opened: Opened, ahead: Ahead | None = None) -> None:
-        self.member, self._ahead = opened.member, ahead
+        self.member, self._rest, self._ahead = opened.member, opened.rest, ahead
         self._buffer, self._next = opened.content, 0
         self._offset = 0  # of the next byte
+
+    @classmethod
+    def of_plain(cls, members: Members, offset: int) -> WarcContent:
+        """A plain file from an offset on."""
+        member = Member(members, offset, is_behind=False)
+        return cls(Opened(member, b"", ByteStream(member.chunks)))
 
     def records(self, max_bytes: int) -> Iterator[Record | Rejected]:
         """The records, with their offsets as positions; last, what is no record."""
@@ -167,13 +178,13 @@ class WarcContent:
 
     def _more(self, num_bytes: int) -> bytes:
         """More content than is in the buffer; none at its end."""
-        while not (content := self.member.read(num_bytes)):
+        while not (content := self._rest.read(num_bytes)):
             if self._ahead is None or self.member.damage:
                 return b""
             continuation = self._ahead.take_continuation()
             if continuation is None:
                 return b""
-            self.member = continuation.member
+            self.member, self._rest = continuation.member, continuation.rest
             if continuation.content:
                 return continuation.content
         return content

@@ -14,65 +14,51 @@ import re
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
 
-import pyarrow as pa
-
 from datapipe.errors import UnsplittableInputError
-from datapipe.stage import Rejected, Split
-from stages.read._archives.members import WARC, Member, member_loss, members, members_of_range
-from stages.read._archives.record import NUMBER_BITS, Fields, Record
-from stages.read._archives.warc_content import KINDS, Ahead, Opened, WarcContent
+from datapipe.stage import Rejected
+from datapipe.stage.decoding import BLOCK_BYTES, OFFSET_BITS, Member, Members, StoredBytes
+from stages.read._archives.record import Fields, Record
+from stages.read._archives.warc_content import KINDS, Ahead, WarcContent
 
 _BEGINNING, _BEGINNING_BYTES = re.compile(rb"\nWARC/[01]\."), 8
 _HEADERS_END = b"\r\n\r\n"
 _VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 _FIELD = re.compile(rb"\n([^\s:]+)[ \t]*:[ \t]*([^\r\n]*)(?=\r\n)")
-_SCAN_BYTES = 4 << 20
 
 
-def warc_records(stream: pa.NativeFile, compression: str | None, max_bytes: int, start: int = 0) -> Iterator[Record | Rejected]:
+def warc_records(
+    members: Members, max_bytes: int, start: int = 0, stop: int | None = None, *, is_at: bool = False
+) -> Iterator[Record | Rejected]:
     """The records of a file in their order, and `Rejected` in place of what cannot be read.
 
     Args:
         max_bytes: the most bytes of a record; a larger one is rejected without being held.
-        start: offset of the member to begin with; in a plain file, of the record.
+        start, stop: the records of this byte range, whose member, or in a plain file whose first byte, is in it.
+        is_at: whether a member, or in a plain file a record, is known to begin at `start`.
 
-    Raises BrokenStreamError for a file of another format, OSError where the storage fails.
+    Raises UnsplittableInputError where the next range would begin within a record of this one.
     """
-    if compression is None:
-        return _of_plain(stream, max_bytes, start, None)
-    return _of_members(members(stream, compression, WARC, start), max_bytes)
-
-
-def warc_records_of_split(stream: pa.NativeFile, split: Split, max_bytes: int) -> Iterator[Record | Rejected]:
-    """The records whose member, or in a plain file whose first byte, is in the byte range of a split; otherwise as
-    `warc_records`. Raises UnsplittableInputError where the next range would begin within a record of this one."""
-    compression, start, stop = split.file.compression, split.start, split.stop
-    if stop is None:
-        return warc_records(stream, compression, max_bytes)
-    if compression is None:
-        return _of_plain_range(stream, max_bytes, start, stop)
-    return _of_members(members_of_range(stream, compression, WARC, start, stop), max_bytes)
+    if members.compression is not None:
+        return _of_members(members.from_member(start) if is_at else members.of_range(start, stop), max_bytes)
+    if is_at or stop is None:
+        return _of_plain(members, max_bytes, start, None)
+    return _of_plain_range(members, max_bytes, start, stop)
 
 
 def _of_members(found: Iterable[Member], max_bytes: int) -> Iterator[Record | Rejected]:
     ahead = Ahead(found)
-    damaged: tuple[int, Member] | None = None  # told once it is known where reading goes on
     while (opened := ahead.take()) is not None:
-        if damaged is not None:
-            yield member_loss(*damaged)
-            damaged = None
-        position = opened.member.offset << NUMBER_BITS
+        position = opened.member.offset << OFFSET_BITS
         regular = regular_records(opened.content, position, max_bytes) if opened.is_whole else None
         if regular is not None:
             yield from regular
             continue
         content = WarcContent(opened, ahead)
-        for item in _numbered(content, opened.member.offset, max_bytes):
-            yield item
-            position = item.position + 1
-        damaged = (position, content.member) if content.member.damage else None
-    if damaged is not None:
-        yield member_loss(*damaged)
+        for item in content.records(max_bytes):
+            yield replace(item, position=position)
+            position += 1
+        if content.member.damage:
+            yield Rejected(position=position, error=content.member.loss, is_file_damage=True)
 
 
 # ------------------------------------------------------------------------------------------------ regular records
@@ -107,20 +93,18 @@ def regular_records(content: bytes, position: int, max_bytes: int) -> list[Recor
 # ------------------------------------------------------------------------------------------------ files without compression
 
 
-def _of_plain_range(stream: pa.NativeFile, max_bytes: int, start: int, stop: int) -> Iterator[Record | Rejected]:
-    """The records that begin in [start, stop) of a plain file; the ranges meet as those of members do (`members.py`)."""
-    first = _next_record(stream, start - 1, stop) if start else 0
+def _of_plain_range(members: Members, max_bytes: int, start: int, stop: int) -> Iterator[Record | Rejected]:
+    """The records that begin in [start, stop) of a plain file; the ranges meet as those of members do (`Members`)."""
+    first = _next_record(members.stored, start - 1, stop) if start else 0
     if first is None:
         return
-    end = yield from _of_plain(stream, max_bytes, first, stop)
-    inside = _next_record(stream, stop - 1, end)
+    end = yield from _of_plain(members, max_bytes, first, stop)
+    inside = _next_record(members.stored, stop - 1, end)
     if inside is not None:
         raise UnsplittableInputError(f"bytes like the beginning of a record stand at byte {inside:,}, inside of a record")
 
 
-def _of_plain(
-    stream: pa.NativeFile, max_bytes: int, start: int, stop: int | None
-) -> Generator[Record | Rejected, None, int | None]:
+def _of_plain(members: Members, max_bytes: int, start: int, stop: int | None) -> Generator[Record | Rejected, None, int | None]:
     """The records of a plain file. Behind damage it goes on at the next record that can be found.
 
     Returns:
@@ -129,32 +113,31 @@ def _of_plain(
     begin: int | None = start
     while begin is not None:
         searched_from, begin_next = begin + 1, None
-        for member in members(stream, None, WARC, begin):
-            for item in WarcContent(Opened(member, b"")).records(max_bytes):
-                position = begin + item.position
-                if stop is not None and position >= stop and _is_beginning(stream, position):
-                    return position
-                yield replace(item, position=position)
-                if isinstance(item, Rejected) and item.is_file_damage:
-                    begin_next = _next_record(stream, max(searched_from, position))
-                    break
-                searched_from = position + (len(item.body) if isinstance(item, Record) else 0) + 1
+        for item in WarcContent.of_plain(members, begin).records(max_bytes):
+            position = begin + item.position
+            if stop is not None and position >= stop and _is_beginning(members.stored, position):
+                return position
+            yield replace(item, position=position)
+            if isinstance(item, Rejected) and item.is_file_damage:
+                begin_next = _next_record(members.stored, max(searched_from, position))
+                break
+            searched_from = position + (len(item.body) if isinstance(item, Record) else 0) + 1
         begin = begin_next
         if stop is not None and begin is not None and begin >= stop:
             return begin
     return None
 
 
-def _is_beginning(stream: pa.NativeFile, offset: int) -> bool:
+def _is_beginning(stored: StoredBytes, offset: int) -> bool:
     """Whether a search finds a record at an offset behind the first byte of the file."""
-    return _BEGINNING.match(stream.read_at(_BEGINNING_BYTES, offset - 1)) is not None
+    return _BEGINNING.match(stored.header(offset - 1, _BEGINNING_BYTES)) is not None
 
 
-def _next_record(stream: pa.NativeFile, start: int, stop: int | None = None) -> int | None:
+def _next_record(stored: StoredBytes, start: int, stop: int | None = None) -> int | None:
     """The offset of the first line from `start` + 1 on, and before `stop`, that begins as a record does."""
     offset, tail = start, b""
-    while (stop is None or offset - len(tail) < stop) and (block := stream.read_at(_SCAN_BYTES, offset)):
-        window = tail + block
+    while (stop is None or offset - len(tail) < stop) and (block := stored.some(offset, BLOCK_BYTES)):
+        window = tail + bytes(block)
         found = _BEGINNING.search(window)
         if found is not None:
             position = offset - len(tail) + found.start() + 1
@@ -162,9 +145,3 @@ def _next_record(stream: pa.NativeFile, start: int, stop: int | None = None) -> 
         offset += len(block)
         tail = window[1 - _BEGINNING_BYTES :]
     return None
-
-
-def _numbered(content: WarcContent, member_offset: int, max_bytes: int) -> Iterator[Record | Rejected]:
-    """The records of one member."""
-    for number, item in enumerate(content.records(max_bytes)):
-        yield replace(item, position=(member_offset << NUMBER_BITS) + number)

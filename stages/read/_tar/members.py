@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from datapipe.stage import Rejected
-from stages.read._byte_stream import ByteStream
+from datapipe.stage.decoding import ByteStream
 
 _BLOCK_BYTES = 512
 _MOST_NAME_BYTES = 1 << 20

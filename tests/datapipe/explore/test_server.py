@@ -12,8 +12,9 @@ from itertools import count
 
 import pytest
 
-from datapipe.explore import server
-from datapipe.explore.server import Answer, PageServer, Request, RequestError
+from datapipe import http_server
+from datapipe.explore.server import Answer, PageServer, Request
+from datapipe.http_server import RequestError
 
 
 class Endpoint:
@@ -26,7 +27,7 @@ class Endpoint:
         if request.path == ("stream",):
             return self._lines()
         if request.path == ("refused",):
-            raise RequestError(server.HTTPStatus.BAD_REQUEST, "Expected a number.")
+            raise RequestError(http_server.HTTPStatus.BAD_REQUEST, "Expected a number.")
         if request.path == ("hostile",):
             return {"text": "</script>\u202e\u2028\0<img onerror=x>"}
         return {"path": list(request.path), "query": dict(request.query), "body": request.body}
@@ -110,7 +111,7 @@ def test_no_path_leaves_the_static_files(served: PageServer) -> None:
 def test_what_is_too_large_or_no_request_is_refused_with_a_sentence(served: PageServer) -> None:
     assert ask(served, "api/x?q=" + "a" * 9000)[0] == 414
     assert ask(served, "api/x?" + "&".join(f"a{number}=1" for number in range(60)))[0] == 400
-    length = {"Content-Length": str(server.MOST_BODY_BYTES + 1)}
+    length = {"Content-Length": str(http_server.MOST_BODY_BYTES + 1)}
     assert ask(served, "api/x", method="POST", headers=length)[0] == 413
     assert ask(served, "api/x", method="POST", headers={"Content-Length": "9" * 5_000})[0] == 413
     assert ask(served, "api/x", method="POST", body=b"{" * 100_000)[0] == 400
@@ -138,7 +139,7 @@ def test_a_stream_ends_when_its_client_goes_away(served: PageServer) -> None:
 def test_connections_that_send_or_read_nothing_do_not_block_others_and_end(
     served: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(server, "REQUEST_S", 0.2)
+    monkeypatch.setattr(http_server, "REQUEST_S", 0.2)
     address = ("127.0.0.1", served.server_port)
     held = [socket.create_connection(address, 10) for _ in range(20)]
     for number, client in enumerate(held):

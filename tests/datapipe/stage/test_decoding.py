@@ -1,4 +1,4 @@
-"""Decompression, which gives all there is before it tells damage; the ends of frames; windows of more than 128 MiB."""
+"""Decompression, which gives all there is before it tells damage; windows of more than 128 MiB."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import bz2
 import gzip
 import json
 import lzma
-import random
 import zlib
 from collections.abc import Callable
 from functools import partial
@@ -16,17 +15,14 @@ from typing import Any
 import lz4.frame
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 from datapipe.stage import FieldNames, Reader, Split
 from datapipe.stage.decoding import BrokenStreamError, decoded, has_members
-from datapipe.stage.decoding.frames import FRAMES, Frame
 from datapipe.storage import open_input
 from stages.read.csv import Csv
 from stages.read.jsonl import Jsonl
 from stages.read.text import Text
-from tests.support.reader_results import input_file, read_file
+from tests.support.reader_results import in_ranges, input_file, read_file
 
 _PACKED: dict[str, Callable[[bytes], bytes]] = {
     "gzip": partial(gzip.compress, mtime=0),
@@ -164,68 +160,6 @@ def test_decoded_xz_that_asks_for_much_memory_is_refused(tmp_path: Path) -> None
         list(decoded(open_input, str(tmp_path / "a"), "xz"))
 
 
-_RANDOM = random.Random(4).randbytes(300_000)
-CONTENTS = [b"", b"a", b"ab" * 200, bytes(1_000_000), _RANDOM, _RANDOM[:70_000] + bytes(200_000), b"text " * 60_000]
-
-
-def _zstd(content: bytes, *, told: bool, checked: bool) -> bytes:
-    options: Any = {"write_content_size": told, "write_checksum": checked}
-    if told:
-        return zstandard.ZstdCompressor(**options).compress(content)
-    packer = zstandard.ZstdCompressor(**options).compressobj()
-    return (
-        packer.compress(content[:1000])
-        + packer.flush(zstandard.COMPRESSOBJ_FLUSH_BLOCK)
-        + packer.compress(content[1000:])
-        + packer.flush()
-    )
-
-
-def _lz4(content: bytes, *, told: bool, checked: bool) -> bytes:
-    return lz4.frame.compress(
-        content, store_size=told, content_checksum=checked, block_checksum=checked, block_linked=told, block_size=4 + 3 * told
-    )
-
-
-PACK = {"zstd": _zstd, "lz4": _lz4}
-
-
-def _given(frame: Frame, stored: bytes, step: int) -> int:
-    """How many bytes are of the frame, given in parts."""
-    taken = 0
-    for start in range(0, len(stored), step):
-        taken += frame.take(memoryview(stored)[start : start + step])
-        if frame.is_ended or frame.is_broken:
-            break
-    return taken
-
-
-@pytest.mark.parametrize("told", [True, False])
-@pytest.mark.parametrize("checked", [True, False])
-@pytest.mark.parametrize("compression", PACK)
-def test_frame_ends_where_its_library_ends_it(compression: str, checked: bool, told: bool) -> None:
-    for content in CONTENTS:
-        stored = PACK[compression](content, told=told, checked=checked)
-        for behind in (b"", b"\x28\xb5\x2f\xfd", stored):
-            for step in (1 << 20, 4096, 7) if len(stored) > 5000 else (1 << 20, 3, 1):
-                frame = FRAMES[compression]()
-                assert _given(frame, stored + behind, step) == len(stored)
-                assert frame.is_ended and not frame.is_broken
-                assert frame.content_bytes in ((len(content),) if told else (None,)) or not content
-        for size in range(0, len(stored), max(1, len(stored) // 50)):
-            frame = FRAMES[compression]()
-            assert _given(frame, stored[:size], 1000) == size and not frame.is_ended and not frame.is_broken
-
-
-@given(stored=st.binary(max_size=60), compression=st.sampled_from([*FRAMES]), step=st.integers(1, 20))
-def test_frame_of_any_bytes_takes_no_more_than_there_are(stored: bytes, compression: str, step: int) -> None:
-    for beginning in (b"", b"\x28\xb5\x2f\xfd", b"\x04\x22\x4d\x18"):
-        at_once, in_parts = FRAMES[compression](), FRAMES[compression]()
-        taken = at_once.take(beginning + stored)
-        assert taken == _given(in_parts, beginning + stored, step) <= len(beginning + stored)
-        assert (at_once.is_ended, at_once.is_broken) == (in_parts.is_ended, in_parts.is_broken)
-
-
 _LARGE = 256 << 20
 _LINES = b"".join(b'{"text": "%d"}\n' % number for number in range(2000))
 _READERS: list[tuple[Callable[..., Reader], str, bytes]] = [
@@ -270,6 +204,18 @@ def test_frames_of_all_windows_in_a_row_are_read(tmp_path: Path) -> None:
     found = read_file(Jsonl(max_window_bytes=1 << 29), file)
     assert (len(found.texts), found.rejected) == (2000, [])
     assert not has_members(input_file(tmp_path / "b.jsonl.zst", frames[0] + frames[2]), open_input)
+
+
+def test_frames_with_a_dictionary_at_the_beginning_of_the_file_are_read(tmp_path: Path) -> None:
+    lines = [b'{"text": "a text of page %d that all pages have"}\n' % number for number in range(500)]
+    dictionary = zstandard.train_dictionary(1024, lines)
+    packer = zstandard.ZstdCompressor(dict_data=dictionary)
+    for content in (dictionary.as_bytes(), zstandard.compress(dictionary.as_bytes())):
+        head = b"\x5d\x2a\x4d\x18" + len(content).to_bytes(4, "little") + content
+        file = input_file(tmp_path / "a.jsonl.zst", head + b"".join(map(packer.compress, lines)))
+        found = read_file(Jsonl(), file)
+        assert (len(found.texts), found.rejected) == (500, [])
+        assert in_ranges(Jsonl(), file, [len(head) // 2, len(head) + 100, file.num_bytes - 50]) == found.told
 
 
 def test_large_window_that_is_damaged_or_cut_off_keeps_what_is_before(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from datapipe.config import load_mixture
 from datapipe.engine.protocol import Message
 from datapipe.engine.run import Run
 from datapipe.errors import DatapipeError, UserError
+from datapipe.http_server import MetricsServer
 from datapipe.ledger.names import STATUS
-from datapipe.loader.prometheus import MetricsServer
 from datapipe.storage import Root
 from datapipe.watching.events import EventLog
 from datapipe.watching.metrics import serve_runs

@@ -34,7 +34,7 @@ from tests.support.web_archives import (
     warc_record,
 )
 
-pytestmark = [pytest.mark.needs("fastwarc", "isal", "lz4", "zstandard", "brotli")]
+pytestmark = [pytest.mark.needs("fastwarc", "brotli")]
 
 PAGE = "<html><title>Größe</title><p>Some text of a page, and a bit more of it.</p></html>".encode()
 
@@ -249,7 +249,7 @@ def test_warc_damage_says_where_reading_goes_on(tmp_path: Path) -> None:
     [*_, last] = errors(batches)
     begin, goes_on = len(parts[0]), len(parts[0]) + len(parts[1])
     assert last.startswith(f"the gzip member that begins at byte {begin:,} is damaged: ")
-    assert last.endswith(f"; reading goes on at byte {goes_on:,}")
+    assert last.endswith(f"; reading goes on at byte {goes_on:,} of the stored file")
 
 
 def test_warc_random_bytes_in_bodies_end_in_a_page_or_in_quarantine(tmp_path: Path) -> None:

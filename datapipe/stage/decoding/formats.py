@@ -1,4 +1,4 @@
-"""What a file is by its first bytes: archives, text, pointers of Git LFS; and what is wrong with an archive, in words."""
+"""What a file is by its first bytes: archives, text, pointers of Git LFS."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import re
 from codecs import getincrementaldecoder
 
 from datapipe.errors import DatapipeError
-from datapipe.stage.decoding.streams import NO_STREAM, TOO_LARGE
-from datapipe.stage.decoding.windows import TOO_LARGE_WINDOW
 
 COMPRESSION_OF_ENDING = {".gz": "gzip", ".zst": "zstd", ".lz4": "lz4", ".bz2": "bzip2", ".xz": "xz", ".zstd": "zstd"}
 """The compressions that are read, by the endings of files."""
@@ -17,6 +15,7 @@ MAGIC = {
     "zstd": b"\x28\xb5\x2f\xfd",
     "xz": b"\xfd7zXZ\x00",
     "lz4": b"\x04\x22\x4d\x18",
+    "bzip2": b"BZh",
     "zip": b"PK\x03\x04",
 }
 """The first bytes of archives: RFC 1952, RFC 8878, and the formats' own descriptions. No JSON begins like one of them, and no
@@ -31,21 +30,10 @@ HEAD_BYTES = 1024
 _LFS_POINTER = re.compile(rb"version https://(?:git-lfs|hawser)\.github\.com/spec/v1\r?\n(?:ext-[^\n]*\n)*oid ")
 """The beginning of what Git LFS leaves in the place of a file. The whole pointer is shorter than 1,024 bytes (the Git LFS
 specification, "The Pointer")."""
-_NO_HEADER = (
-    "Unknown frame descriptor",
-    "incorrect header check",
-    "unknown compression method",
-    "frameType_unknown",
-    NO_STREAM,
-)
-"""What zstd, zlib, LZ4 and `streams.py` say of bytes where a frame, member or stream should begin."""
 
 
 class BrokenStreamError(DatapipeError):
     """The file is truncated or damaged, or of another format than its name tells."""
-
-
-# ------------------------------------------------------------------------------------------------ formats by their first bytes
 
 
 def check_format(beginning: bytes, compression: str | None) -> None:
@@ -97,19 +85,3 @@ def is_text(head: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return b"\0" not in head
-
-
-# ------------------------------------------------------------------------------------------------ damage
-
-
-def damage_of(compression: str, error: str, *, has_content: bool) -> str:
-    """What is wrong with an archive, by the error of its library; `has_content`: whether something was read of it before."""
-    if "Truncated" in error:
-        return f"the {compression} archive is cut off: the file ends before the archive does"
-    if has_content and any(text in error for text in _NO_HEADER):
-        return f"bytes that are no {compression} archive follow the end of the archive; expected the end of the file"
-    if error.startswith(TOO_LARGE_WINDOW):
-        return f"the {compression} archive {error}"
-    if TOO_LARGE in error:
-        return f"the {compression} archive asks for more than 256 MiB of memory; expected what `xz -9` writes: repack it"
-    return f"the {compression} archive is damaged: {error}"

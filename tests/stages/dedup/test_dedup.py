@@ -260,7 +260,7 @@ def _documents(finished: runs.Finished, segment: str) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", ["", ", length: 20", ", length: 20, method: suffix_array"])
+@pytest.mark.parametrize("options", ["", ", length: 20"])
 def test_cuts_documents_of_a_run_are_those_of_brute_force_and_a_second_pass_cuts_none(options: str, tmp_path: Path) -> None:
     texts, name = _pages(), "dedup.substring" if options else "dedup.lines"
     for source, part in zip(SOURCES, (texts[:60], texts[60:])):

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.dedup import case_folding, components, contents, minhash, substring, text_hashes, text_units
-from datapipe.kernels.dedup.word_characters import word_table
+from datapipe.kernels.dedup import case_folding, components, minhash, substring, text_hashes, text_units
 from datapipe.kernels.text.marks import mark_table
 from tests.oracles import case_folding as case_folding_oracle
 from tests.oracles import components as components_oracle
@@ -45,18 +44,6 @@ def join_components(case: Case, num_nodes: int) -> Steps:
     a, b = case.generator.integers(0, num_nodes, (2, num_nodes * 2 // 3))
     yield [a, b], room(num_nodes, np.int64)
     yield None, [components_oracle.labels(num_nodes, list(zip(a.tolist(), b.tolist())))]
-
-
-@row(contents.find_contents, False)
-@row(contents.find_contents, True, variant="without letters")
-def find_contents(case: Case, without_letters: bool) -> Steps:
-    """The texts, or white space in their place with some signs or digits."""
-    if without_letters:
-        signs = [b"7" if document % 2 else b"!" for document in range(len(case.texts))]
-        case = case.having(b"".join(b" " if byte % 3 else sign for byte in text) for sign, text in zip(signs, case.texts))
-    yield [case.offsets, case.data, word_table()], room(len(case.texts), np.uint8)
-    kinds = [set(map(case_folding_oracle.category, case_folding_oracle.visible(text))) for text in case.texts]
-    yield None, [[2 if "L" in found else int("N" in found) for found in kinds]]
 
 
 _NGRAM, _NUM_PERM, _NUM_BANDS = 3, 7, 2

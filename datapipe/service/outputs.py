@@ -23,7 +23,7 @@ from datapipe.loader.options import plan_cache, plan_restart, plan_run
 from datapipe.loader.order.batch_order import BatchOrder, check_same_rows, resume_run
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.saved_lineage import read_lineage
-from datapipe.loader.order.state import VERSION, LoaderState, check_agrees, check_same_order, read_state, state_at
+from datapipe.loader.order.state import LoaderState, check_agrees, check_same_order, read_state, state_at
 from datapipe.loader.reading import RowReader
 from datapipe.loader.remote.protocol import (
     MOST_LINEAGE_BYTES,
@@ -188,7 +188,7 @@ class ServedOutput:
             key, lambda: Inventory(snapshot, names.split, names.seed, names.window, shuffle=names.order == "shuffled")
         )
         try:
-            lineage = read_lineage(lineage_json, VERSION)
+            lineage = read_lineage(lineage_json)
             check_agrees(LoaderState(**_empty_state(names, snapshot, lineage_json, lineage.global_batch_size)), lineage)
         except ValueError as error:
             raise SnapshotError(f"the lineage of the ticket cannot be read ({error}).") from None

@@ -44,7 +44,7 @@ from datapipe.loader.order.recipe import Override
 from datapipe.loader.order.state import LoaderState, check_same_order, read_state, state_at
 from datapipe.loader.reading import RowReader
 from datapipe.loader.remote.address import is_service
-from datapipe.loader.share import Balance, Mesh, check_last_share, check_shares
+from datapipe.loader.share import Mesh, check_last_share, check_shares
 from datapipe.loader.stats import StepClock
 from datapipe.loader.turns import Turns
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
@@ -109,8 +109,6 @@ class Loader(Iteration):
         on_corrupt: "raise" an error for rows that are damaged in storage; or "replace" them by other rows of their source,
             with a warning that names the shard. Every rank chooses the same rows while the damage lasts. The replacement is
             not part of the state; `skip_shards` leaves a shard out for good and is.
-        balance: "rows": contiguous slices of the global batch. "attention": as many rows for each rank, assigned so that the
-            cost of attention within documents is even; every rank then reads the lengths of the whole batch.
         even: refuse batches of which the ranks get different numbers of rows; by default they are warned of, once, on rank 0,
             unless a field scales the loss (global_target_tokens, global_rows).
         pad_cu_seqlens: runs (documents, and the padding of rows) that `cu_seqlens` always has room for, so that it has the same
@@ -165,7 +163,6 @@ class Loader(Iteration):
         migrate: bool = False,
         restart: Sequence[str] = (),
         on_corrupt: OnCorrupt = "raise",
-        balance: Balance = "rows",
         even: bool = False,
         pad_cu_seqlens: int | None = None,
         drop_last: bool | None = None,
@@ -198,7 +195,7 @@ class Loader(Iteration):
         copies = None if self._cache is None else self._cache.path_of
         self._reader = RowReader(root, self.snapshot, inventory.layout, check=check, local_copy=copies)
         self._read_ahead = None if self._cache is None else ReadAhead(self._cache, self._reader)
-        options = (fields, labels, np.dtype(dtype), on_corrupt, balance, pad_cu_seqlens)
+        options = (fields, labels, np.dtype(dtype), on_corrupt, pad_cu_seqlens)
         self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, *options)
         rows, per_token = self.mesh.rows(size), [field for field in fields if field in PER_TOKEN]
         row_bytes = self.snapshot.sequence_length * np.dtype(dtype).itemsize * len(per_token)

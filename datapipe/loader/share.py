@@ -7,9 +7,6 @@
 Where W does not divide G, slices differ by one row, and a rank may have none: `check_shares` tells. Every prefix of a batch
 follows the mixture, so every contiguous slice does too. Ranks with the same data coordinate (a tensor- or pipeline-parallel
 group) get identical rows.
-
-With `balance="attention"`, ranks get as many rows, assigned so that the cost of attention within documents is even: a row costs
-the sum of the squares of the lengths of its runs. All ranks read the lengths of all rows of the batch for it.
 """
 
 from __future__ import annotations
@@ -21,10 +18,8 @@ from warnings import warn
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels.tokens import balance
 
 ContextLayout = Literal["contiguous", "zigzag", "document_contiguous", "document_zigzag"]
-Balance = Literal["rows", "attention"]
 
 
 class RaggedRanksWarning(UserWarning):
@@ -137,21 +132,3 @@ def check_last_share(mesh: Mesh, step: int, num_rows: int) -> None:
             f"even=True: step {step}, the last, has {num_rows} rows for {mesh.data_size} ranks. Open the loader without "
             f"even=True, and divide the summed loss of each rank by the field 'global_target_tokens'."
         )
-
-
-def ranks_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length: int, data_size: int) -> np.ndarray:
-    """The rank of each row of a global batch that balances the cost of attention: (num_rows,) int64.
-
-    Args:
-        lengths: (num_pieces,) int32.
-        offsets: (num_rows + 1,) int64; row r has the pieces offsets[r]:offsets[r + 1].
-    """
-    num_rows, long = len(offsets) - 1, lengths.astype(np.int64)
-    sums = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(np.stack([long, long * long], axis=1), axis=0)])
-    used, costs = (sums[offsets[1:]] - sums[offsets[:-1]]).T
-    costs = costs + (sequence_length - used) ** 2  # the padding is a run of its own
-    room = np.diff(np.arange(data_size + 1) * num_rows // data_size)
-    rank_of = np.empty(num_rows, np.int64)
-    order = np.argsort(-costs, kind="stable")
-    balance.deal_rows(np.ascontiguousarray(costs), order, room, np.zeros(data_size, np.int64), rank_of)
-    return rank_of

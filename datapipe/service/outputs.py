@@ -205,7 +205,7 @@ class ServedOutput:
         key = inventory.snapshot.fingerprint, inventory.split
         reader, read_ahead = self._readers.get(key, lambda: self._reader(inventory))
         dtype = np.dtype(ticket.dtype)
-        options = (ticket.fields, ticket.labels, dtype, ticket.on_corrupt, ticket.balance, ticket.pad)
+        options = (ticket.fields, ticket.labels, dtype, ticket.on_corrupt, ticket.pad)
         return BatchBuilder(order, reader, mesh, *options), read_ahead
 
     def _reader(self, inventory: Inventory) -> tuple[RowReader, SharedReadAhead | None]:
@@ -240,8 +240,7 @@ def check_rows(lineage: Any) -> None:
 
 def batch_bytes(order: BatchOrder, ticket: Ticket) -> int:
     """The bytes that a batch of a ticket takes at most, while it is built."""
-    size, mesh = max(era.size for era in order.lineage.batches), ticket.mesh
-    rows = size if ticket.balance == "attention" else -(-size // mesh.data_size)
+    rows = -(-max(era.size for era in order.lineage.batches) // ticket.data_size)
     arrays = 1 + sum(field in PER_TOKEN for field in ticket.fields)
     row_bytes = order.inventory.snapshot.sequence_length * np.dtype(ticket.dtype).itemsize * arrays
     return rows * row_bytes + 4 * (ticket.pad or 0)

@@ -261,7 +261,7 @@ class RemoteLoader(Loader):
             "drop_last": self._drop_last,
             **{name: getattr(self.mesh, name) for name in ("data_rank", "data_size", "context_rank", "context_size", "layout")},
             "fields": tuple(given["fields"]),
-            **{name: given[name] for name in ("labels", "on_corrupt", "balance")},
+            **{name: given[name] for name in ("labels", "on_corrupt")},
             "dtype": np.dtype(given["dtype"]).name,
             "pad": given["pad_cu_seqlens"],
         }

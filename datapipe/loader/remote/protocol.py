@@ -22,10 +22,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
-from datapipe.loader.share import Balance, ContextLayout, Mesh
+from datapipe.loader.share import ContextLayout, Mesh
 from datapipe.shards.manifest import SourceEntry, TokenizerEntry
 
-VERSION = 1
+VERSION = 2
 
 MOST_TICKET_BYTES = 8 << 10
 MOST_LINEAGE_BYTES = 1 << 20
@@ -112,14 +112,14 @@ class Ticket(OrderNames):
 
     Attributes:
         lineage: the JSON of the lineage, or empty where `digest` names it.
-        fields, labels, dtype, on_corrupt, balance, pad: as the arguments of a `Loader`; pad is its `pad_cu_seqlens`.
+        fields, labels, dtype, on_corrupt, pad: as the arguments of a `Loader`; pad is its `pad_cu_seqlens`.
         first: the first step.
         count: how many steps, skipped ones not counted.
         stride: of the steps that are not skipped, every stride-th is sent.
         message_bytes: of the batches in a message, about; the most where a single batch is larger, which is then cut.
     """
 
-    v: Literal[1] = VERSION
+    v: Literal[2] = VERSION
     lineage: Annotated[str, Field(max_length=MOST_INLINE_CHARS)] = ""
     digest: _Digest
     data_rank: _Rank = 0
@@ -131,7 +131,6 @@ class Ticket(OrderNames):
     labels: Literal["shifted", "unshifted"] = "shifted"
     dtype: Literal["int64", "int32"] = "int64"
     on_corrupt: Literal["raise", "replace"] = "raise"
-    balance: Balance = "rows"
     pad: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     first: _Count
     count: Annotated[int, Field(ge=1, le=MOST_STEPS_OF_STREAM)] = 1
@@ -164,7 +163,7 @@ class OpenRequest(_Record):
         is_exact: whether the state's own history holds, whatever the arguments say, as for a copy of a loader.
     """
 
-    v: Literal[1] = VERSION
+    v: Literal[2] = VERSION
     output: Name
     snapshot: Annotated[str, Field(pattern="^[0-9a-f]{1,32}$")] | None = None
     global_batch_size: Annotated[int, Field(ge=1, le=MOST_ROWS)]

@@ -202,15 +202,12 @@ def counted(labels: np.ndarray, kind: str) -> int:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("balance", ["rows", "attention"])
 @pytest.mark.parametrize("kind", ["shifted", "unshifted"])
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_counts_of_every_rank_are_those_of_the_labels_of_all_ranks(
-    ending: Path, world_size: int, kind: Any, balance: Any
-) -> None:
+def test_counts_of_every_rank_are_those_of_the_labels_of_all_ranks(ending: Path, world_size: int, kind: Any) -> None:
     left_out = Loader(ending, global_batch_size=9, fields=COUNTED).batch(2)["document_keys"][3].tobytes().hex()
     for more in ({}, {"skip_documents": (left_out,)}, {"split": "validation"}, {"drop_last": False, "skip": [(2, 10)]}):
-        options: dict[str, Any] = {"global_batch_size": 9, "labels": kind, "balance": balance, **more}
+        options: dict[str, Any] = {"global_batch_size": 9, "labels": kind, **more}
         ranks = [Loader(ending, rank=rank, world_size=world_size, fields=COUNTED, **options) for rank in range(world_size)]
         alone = Loader(ending, fields=("global_target_tokens",), **options)
         for part_alone, *parts in zip(*(islice(rank, 4) for rank in [alone, *ranks]), strict=True):

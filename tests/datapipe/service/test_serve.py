@@ -85,7 +85,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "int32, unshifted": {"global_batch_size": 5, "dtype": "int32", "labels": "unshifted"},
     "a rank of three": {"global_batch_size": 8, "rank": 1, "world_size": 3},
     "a rank without rows": {"global_batch_size": 2, "rank": 0, "world_size": 3},
-    "attention": {"global_batch_size": 9, "rank": 2, "world_size": 3, "balance": "attention"},
     "context ranks": {"mesh": Mesh(data_rank=0, **CONTEXT), "fields": (*PER_TOKEN, "sources", "step")},
     "split documents": {
         "mesh": Mesh(data_rank=1, layout="document_zigzag", **CONTEXT),

@@ -6,12 +6,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from datapipe.kernels.tokens import added_tokens, balance, bpe, quota
+from datapipe.kernels.tokens import added_tokens, bpe, quota
 from datapipe.kernels.tokens.bpe_cache import LINE_WORDS, LONG_WORDS
 from datapipe.kernels.types import input_record
 from tests.oracles import bpe as bpe_oracle
 from tests.oracles import loading as loading_oracle
-from tests.support.kernel_table import Case, Steps, offsets_of, room, row
+from tests.support.kernel_table import Case, Steps, offsets_of, row
 
 _ADDED = {
     b"  ": 300,
@@ -39,23 +39,6 @@ def cut_at_tokens(case: Case) -> Steps:
     flat = [part for text in parts for part in text]
     ends = offsets_of((part for part, _ in flat), len(case.before))[1:]
     yield len(flat), [offsets_of(parts), ends, [number for _, number in flat]]
-
-
-@row(balance.deal_rows)
-def deal_rows(case: Case) -> Steps:
-    """Costs of any size, ranks with different room."""
-    generator = case.generator
-    num_rows, num_ranks = int(generator.integers(0, 40)), int(generator.integers(1, 9))
-    costs = generator.integers(0, 2 ** int(generator.integers(1, 40)), num_rows)
-    rooms = np.bincount(generator.integers(0, num_ranks, num_rows), minlength=num_ranks).astype(np.int64)
-    order = np.argsort(-costs, kind="stable")
-    yield [costs, order], [rooms.copy(), np.zeros(num_ranks, np.int64), *room(num_rows, np.int64)]
-    hands: list[list[int]] = [[] for _ in rooms]
-    for number in order.tolist():
-        free = [rank for rank, hand in enumerate(hands) if len(hand) < rooms[rank]]
-        hands[min(free, key=lambda rank: costs[hands[rank]].sum())].append(number)
-    rank_of = {number: rank for rank, hand in enumerate(hands) for number in hand}
-    yield None, [[0] * num_ranks, [costs[hand].sum() for hand in hands], [rank_of[number] for number in range(num_rows)]]
 
 
 _MOST_PRETOKEN_BYTES, _NUM_MERGES = 90, 60

@@ -4,7 +4,7 @@
     a row of S tokens           | context 0 | context 1 | …          where several ranks share the tokens of a row, or of each
                                                                      document in it
 
-Where W does not divide G, slices differ by one row, and a rank may have none: `check_shares` tells. Every prefix of a batch
+Where W does not divide G, slices differ by one row, and a rank may have none: `warn_of_ragged_ranks`. Every prefix of a batch
 follows the mixture, so every contiguous slice does too. Ranks with the same data coordinate (a tensor- or pipeline-parallel
 group) get identical rows.
 """
@@ -36,7 +36,7 @@ class Mesh:
         layout: contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into 2C parts
             and c gets the parts c and 2C-1-c, which balances causal attention. document_contiguous and document_zigzag: the
             same for each document instead of each row, so that every rank has a part of every document: see
-            `fields/document_parts.py`. The batch is then flat, (1, T).
+            `document_parts.py`. The batch is then flat, (1, T).
     """
 
     data_rank: int
@@ -100,35 +100,18 @@ class Mesh:
         return np.arange(sequence_length).reshape(self.num_parts, -1)[self.parts].reshape(-1)
 
 
-def check_shares(mesh: Mesh, global_batch_size: int, *, even: bool, warns: bool) -> None:
-    """Finds ranks with different numbers of rows.
-
-    Args:
-        even: raise UserError for them.
-        warns: else warn of them, on one rank of the mesh.
-    """
+def warn_of_ragged_ranks(mesh: Mesh, global_batch_size: int) -> None:
+    """Warns of ranks with different numbers of rows, on one rank of the mesh."""
     size = mesh.data_size
-    if global_batch_size % size == 0:
+    if global_batch_size % size == 0 or (mesh.data_rank, mesh.context_rank) != (0, 0):
         return
     least, most = global_batch_size // size, -(-global_batch_size // size)
     nearest = " or ".join(str(rows * size) for rows in (least, most) if rows)
-    found = f"global_batch_size={global_batch_size} on {size} ranks: they get {least} or {most} rows of each batch"
-    if even:
-        raise UserError(f"{found}, and even=True asks for the same number. Use a multiple of {size}: {nearest}.")
-    if warns and (mesh.data_rank, mesh.context_rank) == (0, 0):
-        nan = "" if least else ", and the mean loss of a rank without rows is NaN"
-        warn(
-            f"{found}, so the mean of the ranks' mean losses counts some rows more than others{nan}. Use {nearest} rows, or "
-            f"divide the summed loss of each rank by the field 'global_target_tokens' (datapipe/loader/README.md).",
-            RaggedRanksWarning,
-            stacklevel=3,
-        )
-
-
-def check_last_share(mesh: Mesh, step: int, num_rows: int) -> None:
-    """Raises UserError if the ranks get different numbers of rows of a smaller last batch, which even=True rules out."""
-    if num_rows % mesh.data_size:
-        raise UserError(
-            f"even=True: step {step}, the last, has {num_rows} rows for {mesh.data_size} ranks. Open the loader without "
-            f"even=True, and divide the summed loss of each rank by the field 'global_target_tokens'."
-        )
+    nan = "" if least else ", and the mean loss of a rank without rows is NaN"
+    warn(
+        f"global_batch_size={global_batch_size} on {size} ranks: they get {least} or {most} rows of each batch, so the mean of "
+        f"the ranks' mean losses counts some rows more than others{nan}. Use {nearest} rows, or divide the summed loss of each "
+        f"rank by the field 'global_target_tokens' (datapipe/loader/README.md).",
+        RaggedRanksWarning,
+        stacklevel=3,
+    )

@@ -114,7 +114,6 @@ class Loader(Iteration):
         drop_last: what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, shared by the
             ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning. A
             validation always keeps them, and refuses True.
-        check: compare every block with its checksum at its first use.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
             0 for none. By default 16 GiB, and at most half of the free disk space.
         cache_folder: folder of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks and runs on one machine share it.
@@ -163,7 +162,6 @@ class Loader(Iteration):
         on_corrupt: OnCorrupt = "raise",
         pad_cu_seqlens: int | None = None,
         drop_last: bool | None = None,
-        check: bool = True,
         cache_bytes: int | None = None,
         cache_folder: str | Path | None = None,
         prefetch: int | None = None,
@@ -190,7 +188,7 @@ class Loader(Iteration):
         self._is_local = root.local is not None
         self._cache = None if self._is_local else plan_cache(root, inventory, cache_bytes, cache_folder)
         copies = None if self._cache is None else self._cache.path_of
-        self._reader = RowReader(root, self.snapshot, inventory.layout, check=check, local_copy=copies)
+        self._reader = RowReader(root, self.snapshot, inventory.layout, copies)
         self._read_ahead = None if self._cache is None else ReadAhead(self._cache, self._reader)
         options = (fields, labels, np.dtype(dtype), on_corrupt, pad_cu_seqlens)
         self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, *options)

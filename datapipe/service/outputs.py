@@ -211,7 +211,7 @@ class ServedOutput:
     def _reader(self, inventory: Inventory) -> tuple[RowReader, SharedReadAhead | None]:
         cache = None if self.root.local is not None else plan_cache(self.root, inventory, *self._cache_options)
         copies = None if cache is None else cache.path_of
-        reader = RowReader(self.root, inventory.snapshot, inventory.layout, check=True, local_copy=copies)
+        reader = RowReader(self.root, inventory.snapshot, inventory.layout, copies)
         return reader, None if cache is None else SharedReadAhead(cache, reader)
 
     def describe(self, order: BatchOrder, step: int, **more: Any) -> Opened:

@@ -4,7 +4,7 @@
     for batch in loader ─▶ Prefetcher ─▶ StepStream ─▶ DoGet
 
 Same arguments, states, fields and bytes as a loader of the files. Where the server is on this machine and the files can be read
-here, it is a loader of the files. `cache_bytes`, `cache_folder` and `check` are the server's own.
+here, it is a loader of the files. `cache_bytes` and `cache_folder` are the server's own.
 """
 
 from __future__ import annotations

@@ -201,9 +201,6 @@ def serve(
     status_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="HTTP: /healthz, /readyz, /metrics. None by default.")
     ] = None,
-    replica: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="Of each server of the service, for clients that ask.")
-    ] = None,
     streams: Annotated[int, typer.Option(min=1, help="At once, over all clients.")] = 256,
     client_streams: Annotated[int, typer.Option(min=1, help="At once, of one client.")] = 64,
     connections: Annotated[int, typer.Option(min=1, help="At most.")] = 1024,
@@ -247,7 +244,6 @@ def serve(
         certificate=tls_cert,
         key=tls_key,
         tokens=tokens,
-        replicas=tuple(replica or ()),
         limits=ServiceLimits(
             streams=streams,
             client_streams=client_streams,

@@ -36,8 +36,8 @@ MOST_INLINE_CHARS = 4 << 10
 """Of a lineage in a ticket; a longer one is named by its digest."""
 
 MOST_STEPS_OF_STREAM = 1 << 20
-LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES = 64 << 10, 64 << 20
 MESSAGE_BYTES = 4 << 20
+"""Of the batches in a message, about; the most where a single batch is larger, which is then cut."""
 """Of a message, by default: large enough that a call costs little. Clients in Go or Rust take less than 4 MB unless told."""
 
 MOST_ROWS = 1 << 20
@@ -116,7 +116,6 @@ class Ticket(OrderNames):
         first: the first step.
         count: how many steps, skipped ones not counted.
         stride: of the steps that are not skipped, every stride-th is sent.
-        message_bytes: of the batches in a message, about; the most where a single batch is larger, which is then cut.
     """
 
     v: Literal[2] = VERSION
@@ -135,7 +134,6 @@ class Ticket(OrderNames):
     first: _Count
     count: Annotated[int, Field(ge=1, le=MOST_STEPS_OF_STREAM)] = 1
     stride: Annotated[int, Field(ge=1, le=1 << 16)] = 1
-    message_bytes: Annotated[int, Field(ge=LEAST_MESSAGE_BYTES, le=MOST_MESSAGE_BYTES)] = MESSAGE_BYTES
 
     @classmethod
     def read(cls, content: bytes) -> Ticket:
@@ -206,7 +204,6 @@ class Opened(_Record):
         sources: in the order of the indices of the field `sources`.
         num_samples: of the run; None for a run without end.
         most_steps: of a stream.
-        replicas: URLs of servers that answer the same tickets, as their operator gave them.
     """
 
     snapshot: Described
@@ -214,7 +211,6 @@ class Opened(_Record):
     sources: tuple[str, ...]
     num_samples: int | None
     most_steps: int
-    replicas: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, content: bytes) -> Opened:

@@ -167,7 +167,6 @@ class Inspector:
             for source in self.sources
             for _, output in self.tables(outcome, source)
             for batch in read_table(self.root, output, ["key", "id"])
-            if "id" in batch.schema.names  # outputs of earlier versions do not name the documents that they dropped
             for key in batch.column("key").filter(compute.equal(batch.column("id"), own_id)).to_pylist()
         ]
         if len(found) > 1:

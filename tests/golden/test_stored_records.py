@@ -85,7 +85,7 @@ def test_stored_manifest_is_read_and_keeps_its_fingerprint(tmp_path: Path) -> No
 
 def test_stored_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / SNAPSHOT).write_text(MANIFEST.replace('"version": 2', '"version": 1'))
-    with pytest.raises(SnapshotError, match=r"not a snapshot that this version of datapipe reads.* at version"):
+    with pytest.raises(SnapshotError, match=r"a manifest of another version, expected 2, at version\. Run the mixture again"):
         read_snapshot(Root(str(tmp_path)))
 
 

@@ -219,10 +219,6 @@ class Service(flight.FlightServerBase):
                 return []
             raise UserError(f"no action '{action.type[:64]}'. Expected open, where or lineage.")
 
-    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        where = ("where", "the newest snapshot of an output")
-        return [("open", "a new or continued run"), where, ("lineage", "keeps a lineage under its SHA-256 for a while")]
-
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with self._refusing():
             raise UserError("nothing can be written here.")

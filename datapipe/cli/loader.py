@@ -151,11 +151,7 @@ def loader_bench(
     prefetch: Annotated[
         int | None, typer.Option(min=0, max=1024, help="Batches built ahead; depends on their size if not given.")
     ] = None,
-    window: Annotated[
-        int | None, typer.Option(min=0, help="Shards mixed at a time, 0 for all; the snapshot's if not given.")
-    ] = None,
     fields: Annotated[str, typer.Option(metavar="F,G,…", help="Fields of each batch.")] = "input_ids,labels",
-    split: Annotated[str, typer.Option(metavar="train|validation", help="Split to read.")] = "train",
     snapshot: SnapshotName = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to FILE.")] = None,
 ) -> None:
@@ -178,13 +174,11 @@ def loader_bench(
 
     if json_file is not None and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")
-    if split not in ("train", "validation"):
-        raise UserError(f"--split {split}: expected train or validation")
     if batch_size is None and global_batch_size is None:
         batch_size = 8
     options: dict[str, Any] = {"global_batch_size": global_batch_size, "batch_size": batch_size}
-    options |= {"rank": rank, "world_size": world_size, "prefetch": prefetch, "window": window}
-    options |= {"split": split, "fields": [field.strip() for field in fields.split(",")], "snapshot": snapshot}
+    options |= {"rank": rank, "world_size": world_size, "prefetch": prefetch}
+    options |= {"fields": [field.strip() for field in fields.split(",")], "snapshot": snapshot}
     bench = bench_loader(lambda: Loader(output, **options), step_s=step_ms / 1e3, steps=steps)
     print_loader_bench(bench, wide_console())
     if json_file is not None:

@@ -14,7 +14,6 @@ A text is taken as the first of these that a file has; a text that names two doc
 | the whole name | `web/a:12 (of b).jsonl:120` |
 | a line of `inspect`, a comment | `web/a.jsonl:120 (of runs/a)  7 characters`, `web/a.jsonl:120 # why` |
 | PATH:POSITION | `a.jsonl:120` |
-| a line of earlier versions | `web  a.jsonl:120` |
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ FORMS = "SOURCE/PATH:POSITION, the same as a JSON string, a line of `inspect`, o
 
 _HEX_KEY = re.compile(r"([0-9a-fA-F]{32})(?:\s+#.*)?\Z", re.DOTALL)
 _NAME_END = re.compile(r":\d+(?=(?: \(of .*\))?(?:  .*)?(?:[ \t]+#.*)?\Z)", re.DOTALL | re.ASCII)
-_GAP = re.compile(r"  +")
 _POSITION_BYTES = 8
 _MOST_DIGITS = 20
 _BYTE_ORDER_MARK = "\ufeff"
@@ -84,8 +82,7 @@ class InputFiles:
         numbered = whole if quoted is not None else _numbered([named, *_names_in(named)])
         if not numbered:
             raise UserError(f"{text!r}: expected {FORMS}.")
-        older = [] if quoted is not None else [(_GAP.sub("/", file, count=1), position) for file, position in numbered]
-        ways = (whole, self._by_name), (numbered, self._by_name), (numbered, self._by_path), (older, self._by_name)
+        ways = (whole, self._by_name), (numbered, self._by_name), (numbered, self._by_path)
         found = next(filter(None, (_documents(*way) for way in ways)), {})
         if len(found) > 1:
             raise UserError(

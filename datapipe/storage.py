@@ -128,14 +128,6 @@ def _check_waits_for_nobody(path: str) -> None:
         raise UserError(f"{path}: a pipe, a socket or a device. Expected a file; delete it, and restore the file.")
 
 
-def open_mapped(url: str) -> pa.NativeFile:
-    """As `open_input`, memory-mapped where local: for files that nobody changes."""
-    if is_http(url):
-        return open_input(url)
-    filesystem, path = resolve(url)
-    return _mapped(path) if isinstance(filesystem, pafs.LocalFileSystem) else filesystem.open_input_file(path)
-
-
 def _mapped(path: str) -> pa.NativeFile:
     _check_waits_for_nobody(path)
     return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")

@@ -39,7 +39,7 @@ def card_files(
         place: where a reader loads the files from: the name of a data set on the hub, or a path.
         is_output: whether it is the card of an output, and not of an export.
     """
-    licenses = (report.get("provenance") or {}).get("licenses") or {}
+    licenses = report["provenance"].get("licenses") or {}
     front = front_matter(manifest.name, report, files, licenses)
     facts = gathered(report, manifest, mixture, files, place, is_output)
     text = _template().render(front_matter=Markdown(as_yaml(front)), facts=facts)

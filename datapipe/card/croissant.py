@@ -104,7 +104,7 @@ def croissant(report: Mapping[str, Any], manifest: Manifest, files: DataFiles, f
 
 def _sources(report: Mapping[str, Any]) -> list[str]:
     """All sources, those whose rows are those of another snapshot last."""
-    return [*report["sources"], *(report.get("taken") or {})]
+    return [*report["sources"], *report["taken"]]
 
 
 def license_url(license: str) -> str:
@@ -114,14 +114,14 @@ def license_url(license: str) -> str:
 
 
 def _license(report: Mapping[str, Any]) -> dict[str, Any]:
-    licenses = (report.get("provenance") or {}).get("licenses") or {}
+    licenses = report["provenance"].get("licenses") or {}
     singles = dict.fromkeys(single for license in licenses for single in single_licenses(named(license)))
     return {"license": [license_url(single) for single in singles]} if singles else {}
 
 
 def _entity(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
     """A source as what the data set was derived from."""
-    origin = ((report.get("provenance") or {}).get("sources") or {}).get(name) or {}
+    origin = (report["provenance"].get("sources") or {}).get(name) or {}
     license, collected, synthetic = origin.get("license"), origin.get("collected"), origin.get("synthetic")
     entity: dict[str, Any] = {"@type": "prov:Entity", "@id": f"source/{name}", "name": plain(name)}
     if license and license != UNKNOWN:
@@ -139,7 +139,7 @@ def _entity(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _activity(report: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
     """The run that made the data set."""
-    version = (report.get("run") or {}).get("datapipe")
+    version = (report["run"] or {}).get("datapipe")
     agent = {"@type": "prov:SoftwareAgent", "name": "datapipe", **({"version": plain(version)} if version else {})}
     return {
         "@type": "prov:Activity",

@@ -1,6 +1,6 @@
 """What a card tells, from the report, the manifest and the mixture: rows of its tables, made of numbers of the run alone. Pure.
 
-Text of users goes through `escaping`. Older reports lack some entries; their sections are left out.
+Text of users goes through `escaping`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def gathered(
         is_output: whether the card lies in an output, with report.json beside it and for datapipe's loader.
     """
     said = _parsed(mixture)
-    provenance = report.get("provenance") or {}
+    provenance = report["provenance"]
     licenses = _by_name(provenance.get("licenses") or {})
     kinds = _by_name(provenance.get("synthetic") or {})
     schema = files.configurations[0].schema if files.configurations else None
@@ -75,7 +75,7 @@ def gathered(
         summary=list(_summary(report, manifest, files)),
         sources=[
             *(_source(name, entry, provenance, said) for name, entry in report["sources"].items()),
-            *(_taken(name, entry, provenance) for name, entry in (report.get("taken") or {}).items()),
+            *(_taken(name, entry, provenance) for name, entry in report["taken"].items()),
         ],
         licenses=licenses,
         synthetic=kinds if (provenance.get("synthetic") or {}).get("synthetic", {}).get("documents") else [],
@@ -92,12 +92,12 @@ def gathered(
                 each["clean"],
                 each["undetectable"],
             ]
-            for each in report.get("contamination") or ()
+            for each in report["contamination"]
         ],
         languages=_languages(report),
         tokenizer=list(_tokenizer(report)),
         mixture=_mixture(report),
-        mixture_tokens=(report.get("mixture") or {}).get("tokens"),
+        mixture_tokens=(report["mixture"] or {}).get("tokens"),
         cost=list(_cost(provenance.get("cost") or {})),
         columns=[] if schema is None else [[code(field.name), code(str(field.type))] for field in schema],
         is_output=is_output,
@@ -127,7 +127,7 @@ def _summary(report: Mapping[str, Any], manifest: Manifest, files: DataFiles) ->
     yield Markdown(f"{kept}, {size(total['kept_bytes'])} of text, of {sources}.")
     if isinstance(manifest, Snapshot):
         rows = counted(files.rows, "row")
-        taken = sum(entry["tokens"] for entry in (report.get("taken") or {}).values())
+        taken = sum(entry["tokens"] for entry in report["taken"].values())
         of_others = f", {counted(taken, 'token')} of them rows of other snapshots" if taken else ""
         tokens = counted(total["tokens"] + taken, "token")
         yield Markdown(f"{tokens}{of_others}, packed into {rows} of {manifest.sequence_length:,} tokens.")
@@ -213,7 +213,7 @@ def _removed(report: Mapping[str, Any]) -> Iterator[list[Any]]:
     yield [Markdown("read"), NONE, whole, _percent(whole, whole)]
     for reason, count in documents["dropped"].items():
         stage, _, rule = reason.rpartition(":")
-        yield [code(reason), _condition(report.get("measured") or {}, stage, rule), count, _percent(count, whole)]
+        yield [code(reason), _condition(report["measured"], stage, rule), count, _percent(count, whole)]
     if documents["quarantined"]:
         count = documents["quarantined"]
         yield [Markdown("could not be read or processed"), NONE, count, _percent(count, whole)]
@@ -233,7 +233,7 @@ def _condition(measured: Mapping[str, Any], stage: str, rule: str) -> Markdown:
 def _duplicates(report: Mapping[str, Any]) -> Rows:
     """Rows of global stages that compare documents: stage, clusters, documents removed, largest cluster."""
     rows: Rows = []
-    for stage, entry in (report.get("clusters") or {}).items():
+    for stage, entry in report["clusters"].items():
         largest = max((high for _, high, *_ in entry["sizes"]), default=0)
         sample = entry.get("sampled", 1.0)
         about = "about " if sample < 1 else ""
@@ -273,7 +273,7 @@ def _languages(report: Mapping[str, Any]) -> Rows:
 
 
 def _tokenizer(report: Mapping[str, Any]) -> Iterator[Markdown]:
-    entry = report.get("tokenizer")
+    entry = report["tokenizer"]
     if entry is None:
         return
     begin = "" if entry.get("bos_token") is None else f"; every document begins with {code(entry['bos_token'])}"
@@ -287,7 +287,7 @@ def _tokenizer(report: Mapping[str, Any]) -> Iterator[Markdown]:
 
 def _mixture(report: Mapping[str, Any]) -> Rows:
     """Rows of what training draws: source, share, tokens, epochs."""
-    sources = (report.get("mixture") or {}).get("sources") or {}
+    sources = (report["mixture"] or {}).get("sources") or {}
     return [
         [
             code(name),
@@ -311,7 +311,7 @@ def _cost(cost: Mapping[str, Any]) -> Iterator[Markdown]:
 
 
 def _reproduce(report: Mapping[str, Any], manifest: Manifest) -> Iterator[Markdown]:
-    version = (report.get("run") or {}).get("datapipe")
+    version = (report["run"] or {}).get("datapipe")
     yield Markdown(
         f"datapipe {code(version) if version else 'of the version that wrote `report.json`'}. `.ci/requirements.txt` of its "
         f"repository pins every dependency."
@@ -331,27 +331,25 @@ def _limits(report: Mapping[str, Any]) -> Iterator[Markdown]:
         reasons: Sequence[tuple[str, int]] = Counter(documents["quarantine_reasons"]).most_common(_LISTED)
         for reason, number in reasons:
             yield Markdown(f"of these {number:,}: {code(masked(reason))}")
-    for entry in report.get("unreadable_files") or ():
+    for entry in report["unreadable_files"]:
         files = counted(entry["count"], "input file")
         yield Markdown(f"{files} of {code(entry['source'])} could not be read whole; what was behind the damage is missing.")
-    for entry in report.get("contamination") or ():
+    for entry in report["contamination"]:
         if entry["undetectable"]:
             items = f"{entry['undetectable']:,} of {entry['entries']:,} items of {code(entry['name'])}"
             yield Markdown(f"{items} cannot be found by {code(entry['stage'])}, so nobody knows whether they are in the text.")
-    if not report.get("contamination"):
+    if not report["contamination"]:
         yield Markdown("No evaluation set was searched for.")
     truncated = [
-        name
-        for name, source in ((report.get("tokenizer") or {}).get("sources") or {}).items()
-        if source.get("languages") is None
+        name for name, source in ((report["tokenizer"] or {}).get("sources") or {}).items() if source.get("languages") is None
     ]
     if truncated:
         yield Markdown(f"More languages than are counted: {', '.join(map(code, truncated))}.")
-    for entry in report.get("excesses") or ():
+    for entry in report["excesses"]:
         dropped, read = entry["dropped"], entry["read"]
         what = f"{code(entry['stage'])} removed {dropped:,} of {counted(read, 'document')} of {code(entry['source'])}"
         yield Markdown(f"{what}, more than the {entry['allowed']:.2%} that the mixture expects.")
-    licenses = (report.get("provenance") or {}).get("licenses") or {}
+    licenses = report["provenance"].get("licenses") or {}
     if "unknown" in licenses:
         yield Markdown(f"The licence of {counted(licenses['unknown']['documents'], 'document')} is not known.")
     if not any(name.partition(":")[0].startswith("redact.") for name in report["total"]["counts"]):

@@ -104,7 +104,7 @@ def _languages(report: Mapping[str, Any]) -> dict[str, Any]:
 def language_counts(report: Mapping[str, Any]) -> dict[str, int]:
     """Documents by language, the most frequent first; empty where they were not counted."""
     counts: dict[str, int] = {}
-    for source in ((report.get("tokenizer") or {}).get("sources") or {}).values():
+    for source in ((report["tokenizer"] or {}).get("sources") or {}).values():
         for name, entry in (source.get("languages") or {}).items():
             counts[name] = counts.get(name, 0) + entry["documents"]
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))

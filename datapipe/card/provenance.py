@@ -43,7 +43,7 @@ def provenance(mixture: Mixture, plan: Plan, report: Mapping[str, Any], node_hou
     by_source = {name: _by_license(mixture, plan, report, name) for name in mixture.sources}
     costs = {name: _usd(source.cost, report["sources"][name]) for name, source in mixture.sources.items()}
     written = [name for name, source in mixture.sources.items() if source.synthetic]
-    taken = report.get("taken") or {}
+    taken = report["taken"]
     by_source |= {name: {entry["license"] or UNKNOWN: _taken(report, name)} for name, entry in taken.items()}
     written += [name for name, entry in taken.items() if entry["synthetic"]]
     return {
@@ -63,8 +63,8 @@ def provenance(mixture: Mixture, plan: Plan, report: Mapping[str, Any], node_hou
 
 
 def of_manifest(manifest: Manifest, report: Mapping[str, Any]) -> dict[str, Any]:
-    """The entry of a report that an earlier version wrote without one, as far as the manifest has it: without cost."""
-    has_tokens, mixture = isinstance(manifest, Snapshot), report.get("mixture") or {}
+    """The entry as far as the manifest has it: without cost."""
+    has_tokens, mixture = isinstance(manifest, Snapshot), report["mixture"] or {}
     by_source = {
         name: _Numbers(
             documents=entry["documents"]["kept"],

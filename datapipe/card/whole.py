@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from datapipe.card.provenance import joined_provenance, of_manifest
+from datapipe.card.provenance import joined_provenance
 from datapipe.card.write import report_of, write_card
 from datapipe.config.mixture import Mixture
 from datapipe.ledger.names import CARD, REPORT
@@ -35,8 +35,6 @@ def whole_report(
         warnings: about the new snapshot.
     """
     first, second = parse_report(before), parse_report(added)
-    for report in (first, second):
-        report.setdefault("provenance", of_manifest(snapshot, report))
     report = joined_report(first, second, snapshot, addition)
     report["warnings"] += [warning.to_json() for warning in warnings if warning.to_json() not in report["warnings"]]
     return report_bytes(report | {"provenance": joined_provenance(mixture, first, second, report)})

@@ -61,8 +61,7 @@ def report_of(root: Root, manifest: Manifest) -> dict[str, Any]:
     """The report of a snapshot. Raises UserError where there is none that this version reads."""
     for path in (f"{snapshot_folder(manifest.fingerprint)}/{REPORT}", REPORT):
         with suppress(FileNotFoundError, ValueError):
-            report = parse_report(root.read_bytes(path))
-            return report if "provenance" in report else report | {"provenance": of_manifest(manifest, report)}
+            return parse_report(root.read_bytes(path))
     raise UserError(
         f"{root.url}: no {REPORT} of snapshot {manifest.fingerprint[:12]} that this version can read, and the card is made of "
         f"it. Run its mixture again: nothing is computed twice"
@@ -99,7 +98,7 @@ def card_maker(
 
 def _of_source(report: Mapping[str, Any], manifest: Manifest, name: str) -> dict[str, Any]:
     """The report of one source alone. What was counted over all sources is left out."""
-    if name in (report.get("taken") or {}):
+    if name in report["taken"]:
         raise UserError(f"--card --source {name}: it has rows of another output, whose card tells of them. Leave out --card.")
     entry = report["sources"][name]
     part = {
@@ -111,7 +110,7 @@ def _of_source(report: Mapping[str, Any], manifest: Manifest, name: str) -> dict
         "clusters": {},
         "contamination": [],
     }
-    part["measured"] = {name: (report.get("measured") or {}).get(name) or {}}
+    part["measured"] = {name: report["measured"].get(name) or {}}
     part["excesses"] = [excess for excess in report["excesses"] if excess["source"] == name]
     part["unreadable_files"] = [files for files in report["unreadable_files"] if files["source"] == name]
     tokenizer = report["tokenizer"]

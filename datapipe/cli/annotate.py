@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Limit, Settings, command_line, count_of, end_by_signals, share_of
+from datapipe.cli.options import Limit, Settings, command_line, end_by_signals, share_of
 from datapipe.errors import UserError
 
 
@@ -23,7 +23,6 @@ def annotate(
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the labelled documents.")],
     sample: Annotated[int, typer.Option(min=1, metavar="N", help="Different texts to annotate.")] = 1000,
     source: Annotated[str | None, typer.Option(metavar="NAME", help="Only this source of the mixture.")] = None,
-    format: Annotated[str, typer.Option(metavar="jsonl|parquet", help="Of the labelled documents.")] = "jsonl",
     until: Annotated[
         str, typer.Option(metavar="STAGE", help="Take documents before this stage; by default before filter.classifier.")
     ] = "",
@@ -34,15 +33,11 @@ def annotate(
     input_price: Annotated[float, typer.Option(min=0, metavar="PRICE", help="Of a million tokens that are read.")] = 0.0,
     output_price: Annotated[float, typer.Option(min=0, metavar="PRICE", help="Of a million tokens that are written.")] = 0.0,
     max_cost: Annotated[float | None, typer.Option(min=0, help="Stop before this command costs more.")] = None,
-    max_tokens: Annotated[str | None, typer.Option(metavar="N", help="Stop before this command takes more, as in 20M.")] = None,
     concurrency: Annotated[int, typer.Option(min=1, max=1024, help="Requests under way at a time.")] = 16,
-    requests_per_minute: Annotated[float | None, typer.Option(min=0.01, help="Limit of requests.")] = None,
-    tokens_per_minute: Annotated[float | None, typer.Option(min=1, help="Limit of tokens, read and written.")] = None,
     timeout: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Of one request.")] = 120.0,
     max_wait: Annotated[
         float, typer.Option(min=0, metavar="SECONDS", help="How long a server is waited for that gives no answer at all.")
     ] = 600.0,
-    ask_again: Annotated[int, typer.Option(min=0, max=16, help="Times to ask again where an answer gives no score.")] = 0,
     max_unparsed: Annotated[str, typer.Option(metavar="SHARE", help="Stop where more answers give no score.")] = "50%",
     skip_failed: Annotated[
         bool, typer.Option("--skip-failed", help="Leave out documents that the server refuses, or fails on each time.")
@@ -71,8 +66,6 @@ def annotate(
     from datapipe.classifier.documents import DocumentInput
     from datapipe.report.funnel import wide_console
 
-    if format not in ("jsonl", "parquet"):
-        raise UserError(f"--format {format}: expected jsonl or parquet")
     prices = Prices(prompt=input_price, completion=output_price)
     if max_cost is not None and not prices:
         raise UserError("--max-cost requires prices: give --input-price and --output-price, of a million tokens")
@@ -88,18 +81,14 @@ def annotate(
         ),
         num_documents=sample,
         seed=seed,
-        questions=Questions(rubric=read_rubric(rubric), model=model, ask_again=ask_again),
+        questions=Questions(rubric=read_rubric(rubric), model=model),
         endpoint=endpoint_of(endpoint, api_key_env, os.environ, timeout),
         output=output,
         cache=cache or output / "cache",
-        format=format,
         prices=prices,
         limits=Limits(
             concurrency=concurrency,
-            requests_per_minute=requests_per_minute,
-            tokens_per_minute=tokens_per_minute,
             max_wait_s=max_wait,
-            max_tokens=None if max_tokens is None else count_of("--max-tokens", max_tokens),
             max_cost=max_cost,
             max_unparsed=share_of("--max-unparsed", max_unparsed),
             skip_failed=skip_failed,

@@ -152,11 +152,7 @@ def loader_bench(
     prefetch: Annotated[
         int | None, typer.Option(min=0, max=1024, help="Batches built ahead; depends on their size if not given.")
     ] = None,
-    window: Annotated[
-        int | None, typer.Option(min=0, help="Shards mixed at a time, 0 for all; the snapshot's if not given.")
-    ] = None,
     fields: Annotated[str, typer.Option(metavar="F,G,…", help="Fields of each batch.")] = "input_ids,labels",
-    split: Annotated[str, typer.Option(metavar="train|validation", help="Split to read.")] = "train",
     snapshot: SnapshotName = None,
     json_file: Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Also write the figures to FILE.")] = None,
 ) -> None:
@@ -179,13 +175,11 @@ def loader_bench(
 
     if json_file is not None and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")
-    if split not in ("train", "validation"):
-        raise UserError(f"--split {split}: expected train or validation")
     if batch_size is None and global_batch_size is None:
         batch_size = 8
     options: dict[str, Any] = {"global_batch_size": global_batch_size, "batch_size": batch_size}
-    options |= {"rank": rank, "world_size": world_size, "prefetch": prefetch, "window": window}
-    options |= {"split": split, "fields": [field.strip() for field in fields.split(",")], "snapshot": snapshot}
+    options |= {"rank": rank, "world_size": world_size, "prefetch": prefetch}
+    options |= {"fields": [field.strip() for field in fields.split(",")], "snapshot": snapshot}
     bench = bench_loader(lambda: Loader(output, **options), step_s=step_ms / 1e3, steps=steps)
     print_loader_bench(bench, wide_console())
     if json_file is not None:
@@ -201,9 +195,6 @@ def serve(
     tokens: Annotated[Path | None, typer.Option(metavar="FILE", help="Who may read what; read again on change.")] = None,
     status_port: Annotated[
         int | None, typer.Option(min=0, max=65535, help="HTTP: /healthz, /readyz, /metrics. None by default.")
-    ] = None,
-    replica: Annotated[
-        list[str] | None, typer.Option(metavar="URL", help="Of each server of the service, for clients that ask.")
     ] = None,
     streams: Annotated[int, typer.Option(min=1, help="At once, over all clients.")] = 256,
     client_streams: Annotated[int, typer.Option(min=1, help="At once, of one client.")] = 64,
@@ -248,7 +239,6 @@ def serve(
         certificate=tls_cert,
         key=tls_key,
         tokens=tokens,
-        replicas=tuple(replica or ()),
         limits=ServiceLimits(
             streams=streams,
             client_streams=client_streams,

@@ -46,16 +46,6 @@ def size_of(option: str, value: str) -> int:
         raise UserError(f"{option} {value}: {error}") from None
 
 
-def count_of(option: str, value: str) -> int:
-    """A number such as "2.5M". Raises UserError that names the option."""
-    from datapipe.config.units import parse_count
-
-    try:
-        return parse_count(value)
-    except ValueError as error:
-        raise UserError(f"{option} {value}: {error}") from None
-
-
 def share_of(option: str, value: str) -> Fraction:
     """A share such as "10%". Raises UserError that names the option."""
     from datapipe.config.units import parse_share

@@ -4,12 +4,12 @@
     weighting         ─▶ weights from token counts       `plan/weighting.py`, after packing
     exhausted, window ─▶ the snapshot, unchanged
 
-A linear schedule moves in a straight line from the shares of the previous phase to its own shares. Its staircase has n stairs.
-Stair i holds the shares of the line at (2i + 1) / 2n of the way. At both ends of a stair the staircase has drawn exactly as
-much of each source as the line. In between, the difference is largest in the middle of a stair: half the slope times the square
-of half a stair. In a phase of L tokens in which the share of a source changes from p to q, the tokens drawn differ from the
-line by at most |q - p| L / 8n². With 64 stairs that is 1/32,768 of the phase. Stairs end on whole rows, which adds at most half
-a row.
+A linear schedule moves in a straight line from the shares of the previous phase to its own shares. Its staircase has n = 64
+stairs. Stair i holds the shares of the line at (2i + 1) / 2n of the way. At both ends of a stair the staircase has drawn
+exactly as much of each source as the line. In between, the difference is largest in the middle of a stair: half the slope times
+the square of half a stair. In a phase of L tokens in which the share of a source changes from p to q, the tokens drawn differ
+from the line by at most |q - p| L / 8n², which is 1/32,768 of the phase. Stairs end on whole rows, which adds at
+most half a row.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ from datapipe.own_columns import OWN_COLUMNS
 from datapipe.weights import changed_shares, integer_weights
 
 STAIRS = 64
+"""Equal steps that approximate a linear schedule."""
+
 SHARE_NOISE = Fraction(1, 100)
 """Weights that are meant to add up to 1 may differ by so much, as thirds that are written 0.33 do."""
 
@@ -54,19 +56,6 @@ class PhaseSpec(Record):
         description="step: constant weights. linear: a straight line from the weights of the previous phase to these; the "
         "first phase starts from the weights of the sources.",
     )
-    stairs: int = Field(
-        default=STAIRS,
-        ge=2,
-        le=1024,
-        description="Number of equal steps that approximate a linear schedule. If the share of a source changes by d, the "
-        "tokens drawn of it differ from the line by at most d / (8 stairs²) of the phase: 1/32,768 with 64 stairs.",
-    )
-
-    @model_validator(mode="after")
-    def _stairs_of_linear(self) -> PhaseSpec:
-        if self.schedule == "step" and self.stairs != STAIRS:
-            raise ProblemsError([(("stairs",), "needs schedule: linear. Leave it out for schedule: step")])
-        return self
 
 
 def _temperature(value: Fraction) -> Fraction:
@@ -233,7 +222,7 @@ def weight_phases(spec: MixtureSpec, source_weights: Weights) -> tuple[WeightPha
     start, before = Fraction(0), source_weights
     for phase in spec.phases:
         weights = {name: phase.weights.get(name, Fraction(0)) for name in source_weights}
-        stairs = _staircase(before, weights, phase.stairs) if phase.schedule == "linear" else [weights]
+        stairs = _staircase(before, weights) if phase.schedule == "linear" else [weights]
         length = phase.until - start
         steps += [(start + length * (number + 1) / len(stairs), stair) for number, stair in enumerate(stairs)]
         start, before = phase.until, weights
@@ -268,9 +257,9 @@ def incomplete_shares(spec: MixtureSpec, source_weights: Weights) -> list[tuple[
     ]
 
 
-def _staircase(start: Weights, end: Weights, count: int) -> list[Weights]:
+def _staircase(start: Weights, end: Weights) -> list[Weights]:
     first, last = _shares(start), _shares(end)
-    parts = [Fraction(2 * number + 1, 2 * count) for number in range(count)]
+    parts = [Fraction(2 * number + 1, 2 * STAIRS) for number in range(STAIRS)]
     return [{name: first[name] + (last[name] - first[name]) * part for name in end} for part in parts]
 
 

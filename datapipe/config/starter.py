@@ -104,7 +104,7 @@ mixture:
   # tokens: 100B                    # tokens to train on; default: the loader never stops
   # phases:                         # weights that change during training, needs tokens; default: the weights of the sources
   #   - {until: 80%, weights: {modules: 0.8, packages: 0.2}}
-  #   - {until: 100%, weights: {modules: 0.4, packages: 0.6}, schedule: linear, stairs: 64}     # linear: a straight line from
+  #   - {until: 100%, weights: {modules: 0.4, packages: 0.6}, schedule: linear}     # linear: a straight line from
                                     # the weights before, in 64 equal steps; step: constant weights
   # weighting: given                # or by token counts: unimax, or temperature with temperature: 2.0 (tokens^(1/2))
   # max_epochs: 4                   # for every source without its own max_epochs; default: no limit

@@ -148,19 +148,20 @@ def kept_by_last_run(root: Root) -> KeptShares:
 
 
 def _last_run(root: Root) -> LastRun | None:
-    """The last run of an output; None where there was none, or its records cannot be read."""
+    """The last run of an output; None where there was none, or another version wrote its records."""
     try:
         run = json.loads(root.read_bytes(RUN))
         rows = parquet_table(root.read_bytes(INPUTS), ["source", "path", "num_bytes", "stamp"]).to_pylist()
         options = parsed_yaml(root.read_bytes(MIXTURE).decode())
     except (FileNotFoundError, ValueError):
         return None
+    if run.get("version") != RECORD_VERSION:
+        return None
     inputs: dict[str, dict[str, tuple[int, str]]] = {}
     for row in rows:
         inputs.setdefault(row["source"], {})[row["path"]] = row["num_bytes"], row["stamp"]
-    tasks = {step["id"]: step["tasks"] for step in run.get("steps", ())}
-    facts = RunFacts(**run.get("facts", {}))
-    return LastRun(tasks=tasks, limit=run.get("limit"), inputs=inputs, options=options, facts=facts)
+    tasks = {step["id"]: step["tasks"] for step in run["steps"]}
+    return LastRun(tasks=tasks, limit=run["limit"], inputs=inputs, options=options, facts=RunFacts(**run["facts"]))
 
 
 def read_history(root: Root) -> RunHistory:
@@ -210,7 +211,7 @@ def _texts(value: Any) -> Iterator[str]:
 
 
 def _check_version(root: Root, run: Mapping[str, Any]) -> None:
-    version = run.get("version", 1)  # the first one wrote none
+    version = run.get("version")
     if version != RECORD_VERSION:
         raise UserError(
             f"{root.child_url(RUN)}: the records of this run have version {version}; this datapipe reads version "

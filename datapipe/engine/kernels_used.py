@@ -13,7 +13,6 @@ from datapipe.stage.base import Stage
 COMPILED_WHEN_CALLED = frozenset(
     f"datapipe.kernels.{name}"
     for name in (
-        "dedup.contents:find_contents",
         "learned.fasttext_labels:flat_labels",
         "learned.fasttext_scores:flat_scores",
         "learned.fasttext_scores:tree_scores",

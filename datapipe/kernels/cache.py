@@ -14,7 +14,6 @@ Python. A running process keeps the kernels it has loaded.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -113,13 +112,11 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
 
 
 def remove_unused(now: float) -> None:
-    """Deletes files that were not used for `UNUSED_S`, and the folders of earlier releases, which had one per edit.
+    """Deletes files that were not used for `UNUSED_S`.
 
     Args:
         now: seconds since the epoch.
     """
-    for folder in cache_home().glob("kernels-*"):
-        shutil.rmtree(folder, ignore_errors=True)  # another process may remove it or write to it at the same time
     for folder in kernels_folder().glob("*"):
         for path in folder.glob("*"):
             if path.suffix != ".lock":

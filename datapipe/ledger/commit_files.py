@@ -30,8 +30,7 @@ from datapipe.shards.checksum import READINGS
 from datapipe.storage import Root
 
 RECORD_VERSION = 4
-"""Of records. Version 1 had the same outputs as one type with a map of `facts`; version 2 named exchange files of another form,
-and no unreadable files; version 3 had a file for each record. None of them is read."""
+"""Of records. Version 3 had a file for each record, FINGERPRINT.json. No earlier version is read."""
 
 MOST_RECORDS = 1000
 """Records of one file."""
@@ -42,7 +41,6 @@ _READERS = 16
 """Files that are read from an object store at once."""
 
 _NAME = re.compile(rf"{LEDGER}/(\d{{8}})-[0-9a-f]{{32}}\.jsonl")
-_OLD_NAME = re.compile(rf"{LEDGER}/[0-9a-f]{{64}}\.json")
 _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
 
 
@@ -127,21 +125,18 @@ class CommitFiles:
 
     Attributes:
         sizes: by path, the lines of each file, in the order in which they were written.
-        old: paths of the files of version 3, one for each record.
         num_refused: lines and files of other versions of datapipe.
     """
 
     root: Root
     sizes: dict[str, int] = field(default_factory=dict)
-    old: list[str] = field(default_factory=list)
     num_refused: int = 0
     _next: int = 0
 
     def read(self) -> Iterator[Line]:
         """All lines, file after file. Several files are read from an object store at once."""
         listed = [path for path, _ in self.root.list_files(LEDGER, recursive=False)]
-        self.old = [path for path in listed if _OLD_NAME.fullmatch(path)]
-        self.sizes, self.num_refused = {}, len(self.old)
+        self.sizes, self.num_refused = {}, sum(path.endswith(".json") for path in listed)
         paths = sorted(path for path in listed if _NAME.fullmatch(path))
         self._next = max((self._number(path) for path in paths), default=-1) + 1
         with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:

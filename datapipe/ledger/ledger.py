@@ -128,12 +128,12 @@ class Ledger:
         self._named = {line.attempt for line in kept}
 
     def unneeded(self) -> Unneeded:
-        """What killed runs and killed attempts have left: attempts that no record names, files on their way to a final name,
-        and records of other versions. No task may be running."""
+        """What killed runs and killed attempts have left: attempts that no record names, and files on their way to a final
+        name. No task may be running."""
         paths = self._sizes if self._is_listed_now else (path for path, _ in self.root.list_files(ATTEMPTS))
         listed = map(attempt_folder, paths)
         attempts = Counter(folder for folder in listed if folder is not None and not self._is_named(folder))
-        return Unneeded(attempts, [*self.files.old, *self._unfinished()])
+        return Unneeded(attempts, self._unfinished())
 
     def sweep(self, hold: Hold) -> int:
         """Deletes what is not needed, and aborts uploads that nobody finishes. Raises LeaseLostError, and deletes nothing,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, islice, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ from datapipe.loader.field_table import FIELDS, PIECES
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS
 from datapipe.loader.reading import RowReader
-from datapipe.loader.share import Balance, Mesh, ranks_by_attention
+from datapipe.loader.share import Mesh
 from datapipe.shards.blocks import KEYS, SequenceRows
 from datapipe.shards.removed import RemovedAtSteps
 
@@ -51,7 +51,6 @@ class BatchBuilder:
         labels: Labels,
         dtype: np.dtype,
         on_corrupt: OnCorrupt = "raise",
-        balance: Balance = "rows",
         num_runs: int | None = None,
     ) -> None:
         self.batch_order = batch_order
@@ -61,7 +60,6 @@ class BatchBuilder:
         self.labels: Labels = labels
         self.dtype = np.dtype(dtype)
         self.on_corrupt: OnCorrupt = on_corrupt
-        self.balance: Balance = balance
         self.num_runs = num_runs
         self.damaged_shards: set[str] = set()
         self._pool = BufferPool()
@@ -85,7 +83,7 @@ class BatchBuilder:
 
     def on(self, batch_order: BatchOrder) -> BatchBuilder:
         """This builder for another order."""
-        options = (self.fields, self.labels, self.dtype, self.on_corrupt, self.balance, self.num_runs)
+        options = (self.fields, self.labels, self.dtype, self.on_corrupt, self.num_runs)
         return BatchBuilder(batch_order, self.reader, self.mesh, *options)
 
     def build(self, step: int) -> Batch:
@@ -125,19 +123,7 @@ class BatchBuilder:
 
     def _samples_of(self, steps: Sequence[int]) -> tuple[np.ndarray, tuple[int, ...]]:
         """The samples of this rank at `steps`, end to end, and where each step begins and ends in them."""
-        if self.balance == "rows" or self.mesh.data_size == 1:
-            return _ranges([self.mesh.share(*self.batch_order.steps.samples(step)) for step in steps])
-        samples = [self.batch_order.samples(step)[self.ranks(step) == self.mesh.data_rank] for step in steps]
-        return np.concatenate(samples), (0, *accumulate(map(len, samples)))
-
-    def ranks(self, step: int) -> np.ndarray:
-        """The rank of each row of the global batch at `step`: (global_batch_size,) int64, fewer at the end."""
-        samples, size = self.batch_order.samples(step), self.mesh.data_size
-        if self.balance == "rows" or size == 1:
-            return np.repeat(np.arange(size), np.diff(np.arange(size + 1) * len(samples) // size))
-        _, read = self._read(samples, PIECES)
-        length = self.batch_order.inventory.snapshot.sequence_length
-        return ranks_by_attention(read.piece_lengths, read.piece_offsets, length, size)
+        return _ranges([self.mesh.share(*self.batch_order.steps.samples(step)) for step in steps])
 
     def most_runs(self, step: int, num_steps: int | None) -> int:
         """The most runs that any rank has in any of `num_steps` batches from `step` on; None: in all that are left."""
@@ -152,8 +138,9 @@ class BatchBuilder:
             _, read = self._read(samples, PIECES)
             # runs: (num_rows,) documents, and the padding of the row
             runs = np.diff(read.piece_offsets) + (tokens_of_rows(read) < self.batch_order.inventory.snapshot.sequence_length)
-            for number, start, stop in zip(steps, borders, borders[1:]):
-                most = max(most, int(np.bincount(self.ranks(number), runs[start:stop]).max()))
+            before, ranks = np.concatenate([[0], np.cumsum(runs)]), np.arange(self.mesh.data_size + 1)
+            for start, stop in pairwise(borders):
+                most = max(most, int(np.diff(before[start + ranks * (stop - start) // self.mesh.data_size]).max()))
         return most
 
     @property

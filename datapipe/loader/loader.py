@@ -44,7 +44,7 @@ from datapipe.loader.order.recipe import Override
 from datapipe.loader.order.state import LoaderState, check_same_order, read_state, state_at
 from datapipe.loader.reading import RowReader
 from datapipe.loader.remote.address import is_service
-from datapipe.loader.share import Balance, Mesh, check_last_share, check_shares
+from datapipe.loader.share import Mesh, warn_of_ragged_ranks
 from datapipe.loader.stats import StepClock
 from datapipe.loader.turns import Turns
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
@@ -109,16 +109,11 @@ class Loader(Iteration):
         on_corrupt: "raise" an error for rows that are damaged in storage; or "replace" them by other rows of their source,
             with a warning that names the shard. Every rank chooses the same rows while the damage lasts. The replacement is
             not part of the state; `skip_shards` leaves a shard out for good and is.
-        balance: "rows": contiguous slices of the global batch. "attention": as many rows for each rank, assigned so that the
-            cost of attention within documents is even; every rank then reads the lengths of the whole batch.
-        even: refuse batches of which the ranks get different numbers of rows; by default they are warned of, once, on rank 0,
-            unless a field scales the loss (global_target_tokens, global_rows).
         pad_cu_seqlens: runs (documents, and the padding of rows) that `cu_seqlens` always has room for, so that it has the same
             length in every batch, and `max_seqlen` the same value: for CUDA graphs and torch.compile. See `most_runs`.
         drop_last: what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, shared by the
             ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning. A
             validation always keeps them, and refuses True.
-        check: compare every block with its checksum at its first use.
         cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
             0 for none. By default 16 GiB, and at most half of the free disk space.
         cache_folder: folder of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks and runs on one machine share it.
@@ -165,11 +160,8 @@ class Loader(Iteration):
         migrate: bool = False,
         restart: Sequence[str] = (),
         on_corrupt: OnCorrupt = "raise",
-        balance: Balance = "rows",
-        even: bool = False,
         pad_cu_seqlens: int | None = None,
         drop_last: bool | None = None,
-        check: bool = True,
         cache_bytes: int | None = None,
         cache_folder: str | Path | None = None,
         prefetch: int | None = None,
@@ -181,24 +173,24 @@ class Loader(Iteration):
         self.mesh = self._arguments["mesh"] = plan_mesh(self._arguments)  # a copy in another process has the same rank
         self._arguments["rank"] = self._arguments["world_size"] = None
         size = plan_batch(global_batch_size, batch_size, self.mesh)
-        check_shares(self.mesh, size, even=even, warns=not GLOBAL.intersection(fields))
+        if not GLOBAL.intersection(fields):  # which scale the loss
+            warn_of_ragged_ranks(self.mesh, size)
         root = Root(str(output))
         self.snapshot: Snapshot = read_snapshot(root, snapshot)
         self.mesh.check(self.snapshot.sequence_length)
-        self._even, self._migrate = even, migrate
+        self._migrate = migrate
         self._restart = plan_restart(restart, migrate, tuple(self.snapshot.sources))
         self._tells_dropped = drop_last is None and (self.mesh.data_rank, self.mesh.context_rank) == (0, 0)
 
         self._fresh = plan_run(root, self.snapshot, size, self._arguments)
         inventory = self._fresh.inventory
-        self._check_last_batch(self._fresh)
 
         self._is_local = root.local is not None
         self._cache = None if self._is_local else plan_cache(root, inventory, cache_bytes, cache_folder)
         copies = None if self._cache is None else self._cache.path_of
-        self._reader = RowReader(root, self.snapshot, inventory.layout, check=check, local_copy=copies)
+        self._reader = RowReader(root, self.snapshot, inventory.layout, copies)
         self._read_ahead = None if self._cache is None else ReadAhead(self._cache, self._reader)
-        options = (fields, labels, np.dtype(dtype), on_corrupt, balance, pad_cu_seqlens)
+        options = (fields, labels, np.dtype(dtype), on_corrupt, pad_cu_seqlens)
         self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, *options)
         rows, per_token = self.mesh.rows(size), [field for field in fields if field in PER_TOKEN]
         row_bytes = self.snapshot.sequence_length * np.dtype(dtype).itemsize * len(per_token)
@@ -239,7 +231,6 @@ class Loader(Iteration):
             resumed = resume_run(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
         except SnapshotError as error:
             raise self._with_way_out(error, saved.snapshot) from error
-        self._check_last_batch(resumed)
         with self.turns.lock:
             self._builder = self._builder.on(resumed)
             self._end_next()
@@ -319,10 +310,6 @@ class Loader(Iteration):
         self._reader.close()
         if self._cache is not None:
             self._cache.close()
-
-    def _check_last_batch(self, order: BatchOrder) -> None:
-        if self._even and order.num_steps:
-            check_last_share(self.mesh, order.num_steps - 1, order.num_rows(order.num_steps - 1))
 
     def _state(self, step: int | None = None) -> LoaderState:
         with self.turns.lock:

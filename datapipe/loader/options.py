@@ -46,7 +46,6 @@ CHOICES = {
     "labels": ("shifted", "unshifted"),
     "dtype": ("int64", "int32"),
     "on_corrupt": ("raise", "replace"),
-    "balance": ("rows", "attention"),
 }
 """The values of arguments that are one of a few."""
 

@@ -64,17 +64,13 @@ class RowReader:
     """Reads rows of one split by address. Several threads may read at once.
 
     Args:
-        check: whether to compare each block with its checksum at its first use after the shard is opened.
         local_copy: called for shards on object stores, before they are opened and at every read from them.
     """
 
-    def __init__(
-        self, root: Root, snapshot: Snapshot, layout: Layout, *, check: bool = True, local_copy: LocalCopy | None = None
-    ) -> None:
+    def __init__(self, root: Root, snapshot: Snapshot, layout: Layout, local_copy: LocalCopy | None = None) -> None:
         self.layout = layout
         self.snapshot = snapshot
         self._root = root
-        self._check = check
         self._local_copy = local_copy
         self._sequence_length = snapshot.sequence_length
         self._tokenizer_fingerprint = snapshot.tokenizer.fingerprint
@@ -231,7 +227,6 @@ class RowReader:
             entry,
             self._sequence_length,
             self._tokenizer_fingerprint,
-            check=self._check,
             local=copy,
             vocab_size=self.snapshot.tokenizer.vocab_size,
         )

@@ -4,12 +4,9 @@
     a row of S tokens           | context 0 | context 1 | …          where several ranks share the tokens of a row, or of each
                                                                      document in it
 
-Where W does not divide G, slices differ by one row, and a rank may have none: `check_shares` tells. Every prefix of a batch
+Where W does not divide G, slices differ by one row, and a rank may have none: `warn_of_ragged_ranks`. Every prefix of a batch
 follows the mixture, so every contiguous slice does too. Ranks with the same data coordinate (a tensor- or pipeline-parallel
 group) get identical rows.
-
-With `balance="attention"`, ranks get as many rows, assigned so that the cost of attention within documents is even: a row costs
-the sum of the squares of the lengths of its runs. All ranks read the lengths of all rows of the batch for it.
 """
 
 from __future__ import annotations
@@ -21,10 +18,8 @@ from warnings import warn
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels.tokens import balance
 
 ContextLayout = Literal["contiguous", "zigzag", "document_contiguous", "document_zigzag"]
-Balance = Literal["rows", "attention"]
 
 
 class RaggedRanksWarning(UserWarning):
@@ -41,7 +36,7 @@ class Mesh:
         layout: contiguous: context rank c of C gets tokens c*S/C to (c+1)*S/C of each row. zigzag: the row is cut into 2C parts
             and c gets the parts c and 2C-1-c, which balances causal attention. document_contiguous and document_zigzag: the
             same for each document instead of each row, so that every rank has a part of every document: see
-            `fields/document_parts.py`. The batch is then flat, (1, T).
+            `document_parts.py`. The batch is then flat, (1, T).
     """
 
     data_rank: int
@@ -105,53 +100,18 @@ class Mesh:
         return np.arange(sequence_length).reshape(self.num_parts, -1)[self.parts].reshape(-1)
 
 
-def check_shares(mesh: Mesh, global_batch_size: int, *, even: bool, warns: bool) -> None:
-    """Finds ranks with different numbers of rows.
-
-    Args:
-        even: raise UserError for them.
-        warns: else warn of them, on one rank of the mesh.
-    """
+def warn_of_ragged_ranks(mesh: Mesh, global_batch_size: int) -> None:
+    """Warns of ranks with different numbers of rows, on one rank of the mesh."""
     size = mesh.data_size
-    if global_batch_size % size == 0:
+    if global_batch_size % size == 0 or (mesh.data_rank, mesh.context_rank) != (0, 0):
         return
     least, most = global_batch_size // size, -(-global_batch_size // size)
     nearest = " or ".join(str(rows * size) for rows in (least, most) if rows)
-    found = f"global_batch_size={global_batch_size} on {size} ranks: they get {least} or {most} rows of each batch"
-    if even:
-        raise UserError(f"{found}, and even=True asks for the same number. Use a multiple of {size}: {nearest}.")
-    if warns and (mesh.data_rank, mesh.context_rank) == (0, 0):
-        nan = "" if least else ", and the mean loss of a rank without rows is NaN"
-        warn(
-            f"{found}, so the mean of the ranks' mean losses counts some rows more than others{nan}. Use {nearest} rows, or "
-            f"divide the summed loss of each rank by the field 'global_target_tokens' (datapipe/loader/README.md).",
-            RaggedRanksWarning,
-            stacklevel=3,
-        )
-
-
-def check_last_share(mesh: Mesh, step: int, num_rows: int) -> None:
-    """Raises UserError if the ranks get different numbers of rows of a smaller last batch, which even=True rules out."""
-    if num_rows % mesh.data_size:
-        raise UserError(
-            f"even=True: step {step}, the last, has {num_rows} rows for {mesh.data_size} ranks. Open the loader without "
-            f"even=True, and divide the summed loss of each rank by the field 'global_target_tokens'."
-        )
-
-
-def ranks_by_attention(lengths: np.ndarray, offsets: np.ndarray, sequence_length: int, data_size: int) -> np.ndarray:
-    """The rank of each row of a global batch that balances the cost of attention: (num_rows,) int64.
-
-    Args:
-        lengths: (num_pieces,) int32.
-        offsets: (num_rows + 1,) int64; row r has the pieces offsets[r]:offsets[r + 1].
-    """
-    num_rows, long = len(offsets) - 1, lengths.astype(np.int64)
-    sums = np.concatenate([np.zeros((1, 2), np.int64), np.cumsum(np.stack([long, long * long], axis=1), axis=0)])
-    used, costs = (sums[offsets[1:]] - sums[offsets[:-1]]).T
-    costs = costs + (sequence_length - used) ** 2  # the padding is a run of its own
-    room = np.diff(np.arange(data_size + 1) * num_rows // data_size)
-    rank_of = np.empty(num_rows, np.int64)
-    order = np.argsort(-costs, kind="stable")
-    balance.deal_rows(np.ascontiguousarray(costs), order, room, np.zeros(data_size, np.int64), rank_of)
-    return rank_of
+    nan = "" if least else ", and the mean loss of a rank without rows is NaN"
+    warn(
+        f"global_batch_size={global_batch_size} on {size} ranks: they get {least} or {most} rows of each batch, so the mean of "
+        f"the ranks' mean losses counts some rows more than others{nan}. Use {nearest} rows, or divide the summed loss of each "
+        f"rank by the field 'global_target_tokens' (datapipe/loader/README.md).",
+        RaggedRanksWarning,
+        stacklevel=3,
+    )

@@ -28,7 +28,7 @@ from datapipe.loader.order.recipe import recipe_of
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.state import read_state, saved_order
 from datapipe.loader.reading import RowReader
-from datapipe.loader.share import Balance, Mesh
+from datapipe.loader.share import Mesh
 from datapipe.rng import shuffle_hash
 from datapipe.shards.document_files import committed_file, document_files, document_keys, files_with_hashes
 from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
@@ -122,7 +122,6 @@ def trace_step(
     world_size: int = 1,
     split: Split = "train",
     seed: int | None = None,
-    balance: Balance = "rows",
     text: bool = False,
 ) -> list[TraceRow]:
     """The documents of the global batch at `step`, or of one rank's share of it, row by row.
@@ -133,10 +132,10 @@ def trace_step(
         state: of the loader of any other run; it holds the run's changes, its split and its seed.
         snapshot: fingerprint of the snapshot, or its first digits; by default that of the state, or the newest.
         rank: only this rank; all by default.
-        seed, balance: as the loader was opened, if they were given.
+        seed: as the loader was opened, if it was given.
         text: whether to decode the tokens of each piece.
     """
-    traced = open_run(output, global_batch_size, state, snapshot, split, seed, balance)
+    traced = open_run(output, global_batch_size, state, snapshot, split, seed)
     traced.batch_order.check_step(step)
     if traced.batch_order.steps.is_skipped(step):
         return []
@@ -155,7 +154,6 @@ def trace_document(
     num_epochs: int | None = None,
     split: Split = "train",
     seed: int | None = None,
-    balance: Balance = "rows",
     strict: bool = True,
 ) -> list[Appearance]:
     """Every appearance of a document in the run, by step: none if no row holds it, if it is left out, or if the run ends first.
@@ -165,12 +163,12 @@ def trace_document(
     document: one or two, where the snapshot has their hash ranges.
 
     Args:
-        output, global_batch_size, state, snapshot, seed, balance: as for `trace_step`.
+        output, global_batch_size, state, snapshot, seed: as for `trace_step`.
         key: of the document, or its name, in a form that `document_name.named_key` takes.
         num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
         strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
-    traced = open_run(output, global_batch_size, state, snapshot, split, seed, balance)
+    traced = open_run(output, global_batch_size, state, snapshot, split, seed)
     found = traced.find_document(key, num_epochs, world_size)
     if strict:
         found.check_complete()
@@ -188,7 +186,7 @@ def find_document(
     num_epochs: int | None = None,
 ) -> DocumentTrace:
     """As `trace_document` of the training split, with what was searched and what this output cannot tell."""
-    traced = open_run(output, global_batch_size, state, snapshot, "train", None, "rows")
+    traced = open_run(output, global_batch_size, state, snapshot, "train", None)
     return traced.find_document(key, num_epochs, world_size)
 
 
@@ -199,7 +197,6 @@ def open_run(
     name: str | None,
     split: Split,
     seed: int | None,
-    balance: Balance,
 ) -> TracedRun:
     """Opens the snapshot of a run, and restores its order from `state` or from `global_batch_size`."""
     root, steps_done = Root(str(output)), None
@@ -219,7 +216,7 @@ def open_run(
             f"global batch size {global_batch_size}: give the rows of a step, at least 1 (--global-batch-size N), or the "
             f"loader's state (--state FILE)."
         )
-    return TracedRun(root, snapshot, order, balance, steps_done)
+    return TracedRun(root, snapshot, order, steps_done)
 
 
 class TracedRun:
@@ -229,11 +226,8 @@ class TracedRun:
         steps_done: steps that the run has done, skipped ones included; None where no state tells.
     """
 
-    def __init__(
-        self, root: Root, snapshot: Snapshot, batch_order: BatchOrder, balance: Balance, steps_done: int | None
-    ) -> None:
+    def __init__(self, root: Root, snapshot: Snapshot, batch_order: BatchOrder, steps_done: int | None) -> None:
         self.root, self.snapshot, self.batch_order, self.steps_done = root, snapshot, batch_order, steps_done
-        self.balance: Balance = balance
         self.reader = RowReader(root, snapshot, batch_order.layout)
 
     @cached_property
@@ -276,7 +270,7 @@ class TracedRun:
         return self._builder(mesh).samples(step)
 
     def _builder(self, mesh: Mesh) -> BatchBuilder:
-        return BatchBuilder(self.batch_order, self.reader, mesh, (), "shifted", np.dtype(np.int64), balance=self.balance)
+        return BatchBuilder(self.batch_order, self.reader, mesh, (), "shifted", np.dtype(np.int64))
 
     def find_document(self, name: str, num_epochs: int | None, world_size: int) -> DocumentTrace:
         """Every appearance in the first `num_epochs` epochs; None: in the steps done, the finite run, or one epoch."""
@@ -358,11 +352,10 @@ class TracedRun:
 
     def _rank_and_row(self, step: int, sample: int, world_size: int) -> tuple[int, int]:
         """The rank that reads a sample, and its row in that rank's batch."""
-        index = sample - self.batch_order.steps.samples(step)[0]
-        if world_size == 1:  # without an array of the batch, which may be larger than memory
-            return 0, index
-        ranks = self._builder(_mesh(0, world_size)).ranks(step)
-        return int(ranks[index]), int((ranks[:index] == ranks[index]).sum())
+        start, stop = self.batch_order.steps.samples(step)
+        index, num_rows = sample - start, stop - start
+        rank = ((index + 1) * world_size - 1) // num_rows  # the last whose share begins at or before it
+        return rank, index - rank * num_rows // world_size
 
     def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, int, int, int]]:
         """(row, number in the row, start in the document, tokens) of the document's pieces in one shard."""

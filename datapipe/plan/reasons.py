@@ -10,7 +10,7 @@ Fingerprints decide what runs; this module only explains. Where no record tells 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from datapipe import catalogue
@@ -52,8 +52,8 @@ class RunFacts:
         stages: by source, by the stage's name in the run: digests of its code, and of all that it is.
     """
 
-    code: Mapping[str, str] = field(default_factory=dict)
-    stages: Mapping[str, Mapping[str, Sequence[str]]] = field(default_factory=dict)
+    code: Mapping[str, str]
+    stages: Mapping[str, Mapping[str, Sequence[str]]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,7 +65,7 @@ class LastRun:
         limit: `--limit`.
         inputs: by source, size and stamp by path.
         options: the mixture as its YAML has it.
-        facts: empty for a run of an earlier version.
+        facts: what decided its tasks beside their inputs.
     """
 
     tasks: Mapping[str, Sequence[str]]

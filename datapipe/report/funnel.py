@@ -32,8 +32,7 @@ _LEAST_LABEL = 12
 def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
     """The tables of a report: documents, mixture, steps and tokenizer."""
     mixture = [mixture_shares_table(report["mixture"])] if report["mixture"] else []
-    searched = report.get("contamination")  # earlier reports lack it
-    found = [contamination_table(searched)] if searched else []
+    found = [contamination_table(report["contamination"])] if report["contamination"] else []
     sentences = (taken_down_text(report), starting_text(report), second_attempts_text(report))
     taken_down, start, second = ([harmless_text(line)] if line else [] for line in sentences)
     documents = [*_documents(report, width), *taken_down]
@@ -142,7 +141,7 @@ def _quarantined_row(columns: Sequence[Mapping[str, Any]]) -> Iterator[_Row]:
     counts = [column["documents"]["quarantined"] for column in columns]
     if any(counts):
         yield _Row(label="  quarantined", cells=list(map(_minus, counts)))
-    reasons = [column["documents"].get("quarantine_reasons", {}) for column in columns]  # earlier reports lack them
+    reasons = [column["documents"]["quarantine_reasons"] for column in columns]
     for reason in reasons[-1]:
         yield _Row(label=f"    {reason}", cells=[_minus(each.get(reason, 0)) for each in reasons], style="dim")
 
@@ -172,7 +171,7 @@ def _packing_rows(length: int, columns: Sequence[Mapping[str, Any] | None]) -> I
         ("tokens dropped", "dropped_tokens"),
         ("documents dropped", "dropped_documents"),
     ):
-        counts = [0 if packing is None else packing.get(key, 0) for packing in columns]  # earlier reports lack some
+        counts = [0 if packing is None else packing.get(key, 0) for packing in columns]
         if any(counts):
             shares = [
                 f" ({packing['padding_share']:.3%})" if packing and key == "padding_tokens" else "" for packing in columns

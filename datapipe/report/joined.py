@@ -39,25 +39,25 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
     """
     mixture = mixture_shares(snapshot) if snapshot.shards else None
     total = _entry(before["total"], added["total"])
-    total["task_seconds"] = before["total"].get("task_seconds", 0.0) + added["total"].get("task_seconds", 0.0)
+    total["task_seconds"] = before["total"]["task_seconds"] + added["total"]["task_seconds"]
     return {
         **added,
         "name": snapshot.name,
         "total": total,
         "sources": _by_name(before["sources"], added["sources"], _entry),
-        "taken": before.get("taken") or {},
+        "taken": before["taken"],
         "mixture": mixture,
         "tokenizer": _tokenizer(before["tokenizer"], added["tokenizer"]),
         "excesses": [*before["excesses"], *added["excesses"]],
         "unreadable_files": _unreadable(before["unreadable_files"], added["unreadable_files"]),
         "warnings": _warnings(before, added, mixture),
-        "thresholds": {**added.get("thresholds", {}), **before.get("thresholds", {})},
-        "contamination": _contamination(before.get("contamination", []), added.get("contamination", [])),
-        "measured": _by_name(before.get("measured", {}), added.get("measured", {}), _measured),
-        "lengths": _by_name(before.get("lengths", {}), added.get("lengths", {}), _lengths),
-        "clusters": _by_name(before.get("clusters", {}), added.get("clusters", {}), _clusters),
+        "thresholds": {**added["thresholds"], **before["thresholds"]},
+        "contamination": _contamination(before["contamination"], added["contamination"]),
+        "measured": _by_name(before["measured"], added["measured"], _measured),
+        "lengths": _by_name(before["lengths"], added["lengths"], _lengths),
+        "clusters": _by_name(before["clusters"], added["clusters"], _clusters),
         "tasks": _by_name(before["tasks"], added["tasks"], _task),
-        "second_attempts": _by_name(before.get("second_attempts", {}), added.get("second_attempts", {}), _summed),
+        "second_attempts": _by_name(before["second_attempts"], added["second_attempts"], _summed),
         "slowest_step": max(total["steps"], key=lambda name: total["steps"][name]["seconds"], default=None),
         "peak_worker_bytes": max(before["peak_worker_bytes"], added["peak_worker_bytes"]),
         "shards": shards_entry(snapshot, addition["added_to"]),

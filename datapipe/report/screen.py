@@ -49,7 +49,7 @@ def print_screen(
     elif report["total"]["documents"]["read"]:
         print_lines(wrapped(_heading(report), width), console, "bold")
         print_lines(["", *_table(report, width), *wrapped(_dropped(report), width), *_thresholds(report, width)], console)
-    if is_done and report.get("taken"):
+    if is_done and report["taken"]:
         print_lines(wrapped(_taken(report), width), console)
     if is_done and (taken_down := taken_down_text(report)):
         print_lines(wrapped(taken_down, width), console)
@@ -176,7 +176,7 @@ def _number(number: int) -> str:
 
 def _thresholds(report: Mapping[str, Any], width: int) -> Iterator[str]:
     """A line for each share that a filter keeps: what it is of, and the threshold that makes it."""
-    for source, stages in report.get("thresholds", {}).items():
+    for source, stages in report["thresholds"].items():
         for stage, cut in stages.items():
             least = "nothing is left to keep" if cut["threshold"] is None else f"scores from {cut['threshold']:.4g} on"
             earlier = f", as in {masked(cut['from'])}" if cut["from"] else ""
@@ -246,5 +246,5 @@ def _next(report: Mapping[str, Any], output: str, width: int) -> Iterator[str]:
         folder = f"{output}/length-{length}" if number else output
         yield f"    for batch in Loader({json.dumps(folder, ensure_ascii=False)}, batch_size=8):"
         yield f'        batch["input_ids"], batch["labels"]  # (8, {length})'
-    if (report.get("shards") or {}).get("held_out"):  # earlier reports lack it
+    if report["shards"] and report["shards"]["held_out"]:
         yield from ["", f'  held out: Loader({json.dumps(output, ensure_ascii=False)}, split="validation", batch_size=8)']

@@ -186,7 +186,7 @@ def _held_out(snapshot: Manifest) -> int:
 def starting_text(report: Mapping[str, Any]) -> str:
     """What tasks took beside their steps, in words; empty where that is little."""
     total = report["total"]
-    beside_s = total.get("task_seconds", 0.0) - sum(step["seconds"] for step in total["steps"].values())
+    beside_s = total["task_seconds"] - sum(step["seconds"] for step in total["steps"].values())
     if beside_s < _LEAST_STARTING_S:
         return ""
     return f"Beside these, tasks took {beside_s:,.1f} s to start: importing libraries, compiling and loading kernels."
@@ -194,7 +194,7 @@ def starting_text(report: Mapping[str, Any]) -> str:
 
 def taken_down_text(report: Mapping[str, Any]) -> str:
     """A sentence on the documents that were taken down; empty where none were."""
-    number = (report.get("shards") or {}).get("taken_down", 0)
+    number = report["shards"]["taken_down"] if report["shards"] else 0
     if not number:
         return ""
     return f"{counted(number, 'document')} taken down: loaders pad those that rows have. The other numbers count them."
@@ -220,7 +220,7 @@ def _second_attempts(plan: Plan) -> dict[str, dict[str, int]]:
 
 def second_attempts_text(report: Mapping[str, Any]) -> str:
     """A sentence on the tasks that had a second attempt; empty where none had."""
-    steps: Mapping[str, Any] = report.get("second_attempts", {})
+    steps: Mapping[str, Any] = report["second_attempts"]
     if not steps:
         return ""
     tasks, won = (sum(each[name] for each in steps.values()) for name in ("tasks", "won"))
@@ -276,9 +276,8 @@ def slowest(work: Mapping[str, Work]) -> str | None:
     return max(work, key=lambda name: work[name].seconds, default=None)
 
 
-_KEYS = frozenset(
-    {"name", "status", "problem", "total", "sources", "mixture", "tokenizer", "warnings", "tasks", "slowest_step"}
-)
+_KEYS = {"name", "status", "problem", "total", "sources", "mixture", "tokenizer", "warnings", "tasks", "slowest_step"}
+_KEYS |= {"taken", "contamination", "measured", "second_attempts", "run", "shards", "provenance"}
 
 
 def parse_report(content: bytes) -> dict[str, Any]:

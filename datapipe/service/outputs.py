@@ -23,7 +23,7 @@ from datapipe.loader.options import plan_cache, plan_restart, plan_run
 from datapipe.loader.order.batch_order import BatchOrder, check_same_rows, resume_run
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.saved_lineage import read_lineage
-from datapipe.loader.order.state import VERSION, LoaderState, check_agrees, check_same_order, read_state, state_at
+from datapipe.loader.order.state import LoaderState, check_agrees, check_same_order, read_state, state_at
 from datapipe.loader.reading import RowReader
 from datapipe.loader.remote.protocol import (
     MOST_LINEAGE_BYTES,
@@ -188,7 +188,7 @@ class ServedOutput:
             key, lambda: Inventory(snapshot, names.split, names.seed, names.window, shuffle=names.order == "shuffled")
         )
         try:
-            lineage = read_lineage(lineage_json, VERSION)
+            lineage = read_lineage(lineage_json)
             check_agrees(LoaderState(**_empty_state(names, snapshot, lineage_json, lineage.global_batch_size)), lineage)
         except ValueError as error:
             raise SnapshotError(f"the lineage of the ticket cannot be read ({error}).") from None
@@ -205,13 +205,13 @@ class ServedOutput:
         key = inventory.snapshot.fingerprint, inventory.split
         reader, read_ahead = self._readers.get(key, lambda: self._reader(inventory))
         dtype = np.dtype(ticket.dtype)
-        options = (ticket.fields, ticket.labels, dtype, ticket.on_corrupt, ticket.balance, ticket.pad)
+        options = (ticket.fields, ticket.labels, dtype, ticket.on_corrupt, ticket.pad)
         return BatchBuilder(order, reader, mesh, *options), read_ahead
 
     def _reader(self, inventory: Inventory) -> tuple[RowReader, SharedReadAhead | None]:
         cache = None if self.root.local is not None else plan_cache(self.root, inventory, *self._cache_options)
         copies = None if cache is None else cache.path_of
-        reader = RowReader(self.root, inventory.snapshot, inventory.layout, check=True, local_copy=copies)
+        reader = RowReader(self.root, inventory.snapshot, inventory.layout, copies)
         return reader, None if cache is None else SharedReadAhead(cache, reader)
 
     def describe(self, order: BatchOrder, step: int, **more: Any) -> Opened:
@@ -240,8 +240,7 @@ def check_rows(lineage: Any) -> None:
 
 def batch_bytes(order: BatchOrder, ticket: Ticket) -> int:
     """The bytes that a batch of a ticket takes at most, while it is built."""
-    size, mesh = max(era.size for era in order.lineage.batches), ticket.mesh
-    rows = size if ticket.balance == "attention" else -(-size // mesh.data_size)
+    rows = -(-max(era.size for era in order.lineage.batches) // ticket.data_size)
     arrays = 1 + sum(field in PER_TOKEN for field in ticket.fields)
     row_bytes = order.inventory.snapshot.sequence_length * np.dtype(ticket.dtype).itemsize * arrays
     return rows * row_bytes + 4 * (ticket.pad or 0)

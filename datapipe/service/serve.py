@@ -53,7 +53,6 @@ class ServeOptions:
         port, status_port: 0 for a free one; `status_port` None for no status.
         certificate, key: PEM files; both, or none.
         tokens: a token file.
-        replicas: URLs of all servers of the service, for clients that ask for them.
         connections: at most.
         drain_s: for running streams to end, once the server is told to stop.
         tells_files: whether clients on this machine may read the files instead.
@@ -66,7 +65,6 @@ class ServeOptions:
     certificate: Path | None = None
     key: Path | None = None
     tokens: Path | None = None
-    replicas: Sequence[str] = ()
     limits: ServiceLimits = field(default_factory=ServiceLimits)
     connections: int = 1024
     drain_s: float = DRAIN_S
@@ -144,7 +142,6 @@ class Running:
             slots=self._slots,
             requests=self.requests,
             tls=self._pems,
-            replicas=options.replicas,
             tells_files=options.tells_files,
             say=self._say,
         )

@@ -25,6 +25,7 @@ from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserE
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.remote.protocol import (
+    MESSAGE_BYTES,
     Kind,
     OpenRequest,
     Refusal,
@@ -146,13 +147,13 @@ def _messages(
             announce(builder.batch_order, wanted[0])
         started = time.thread_time()
         batches = builder.build_many(wanted)
-        messages = list(record_batches(schema, wanted, batches, ticket.message_bytes))
+        messages = list(record_batches(schema, wanted, batches, MESSAGE_BYTES))
         num_bytes = sum(map(bytes_of, batches))
         figures.built(ticket.output, len(wanted), num_bytes, time.thread_time() - started)
         time.sleep(client.pause_s(num_bytes))
         yield from messages
         left -= len(wanted)
-        of_message = max(1, ticket.message_bytes * len(wanted) // max(1, num_bytes))
+        of_message = max(1, MESSAGE_BYTES * len(wanted) // max(1, num_bytes))
         size = min(2 * size, of_message)
 
 
@@ -166,7 +167,6 @@ class Service(flight.FlightServerBase):
     Args:
         location: such as grpc://127.0.0.1:0.
         tls: certificates and keys, in PEM.
-        replicas: URLs of servers that answer the same tickets, for clients that ask.
         tells_files: whether clients on this machine are told where the files are.
         say: gets an event and facts, for the log.
     """
@@ -183,7 +183,6 @@ class Service(flight.FlightServerBase):
         slots: Slots | None = None,
         requests: RequestBytes | None = None,
         tls: Sequence[tuple[bytes, bytes]] = (),
-        replicas: Sequence[str] = (),
         tells_files: bool = False,
         say: Callable[..., None] = lambda event, **facts: None,
     ) -> None:
@@ -192,7 +191,7 @@ class Service(flight.FlightServerBase):
         self.slots = slots or Slots(self.limits.streams, self.limits.memory_bytes)
         self._requests = requests or RequestBytes()
         self.is_draining = False
-        self._replicas, self._tells_files, self._say = tuple(replicas), tells_files, say
+        self._tells_files, self._say = tells_files, say
         self._streams: dict[int, weakref.ref[RowStream]] = {}
         self._lock = threading.Lock()
         super().__init__(location, tls_certificates=list(tls) or None, middleware={_MIDDLEWARE: _Headers()})
@@ -219,34 +218,6 @@ class Service(flight.FlightServerBase):
                 self.lineages.add(content)
                 return []
             raise UserError(f"no action '{action.type[:64]}'. Expected open, where or lineage.")
-
-    def list_actions(self, context: flight.ServerCallContext) -> list[tuple[str, str]]:
-        where = ("where", "the newest snapshot of an output")
-        return [("open", "a new or continued run"), where, ("lineage", "keeps a lineage under its SHA-256 for a while")]
-
-    def list_flights(self, context: flight.ServerCallContext, criteria: bytes) -> Iterator[flight.FlightInfo]:
-        with self._refusing():
-            client = self._client(context)
-            names = [name for name in self.outputs if client.outputs is None or name in client.outputs]
-        for name in names:
-            descriptor = flight.FlightDescriptor.for_path(*name.split("/"))
-            yield flight.FlightInfo(pa.schema([]), descriptor, [], -1, -1)
-
-    def get_flight_info(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.FlightInfo:
-        """For a ticket as the command: the servers that answer it."""
-        with self._refusing():
-            content = descriptor.command or b""
-            client = self._client(context, content)
-            ticket = self._ticket(client, content)
-            order = self._order(ticket)
-            schema = schema_of(ticket.fields, ticket.dtype, ticket.mesh, order.inventory.snapshot.sequence_length)
-            served = self.outputs[ticket.output]
-            locations = [*self._replicas, *([served.root.url] if self._is_here(context, served) else [])]
-            endpoint = flight.FlightEndpoint(content, [_location(text) for text in locations])
-            return flight.FlightInfo(schema, descriptor, [endpoint], -1, -1)
-
-    def get_schema(self, context: flight.ServerCallContext, descriptor: flight.FlightDescriptor) -> flight.SchemaResult:
-        return flight.SchemaResult(self.get_flight_info(context, descriptor).schema)
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with self._refusing():
@@ -299,7 +270,7 @@ class Service(flight.FlightServerBase):
             )
         builder, read_ahead = self.outputs[ticket.output].builder(order, ticket)
         schema = schema_of(ticket.fields, ticket.dtype, ticket.mesh, order.inventory.snapshot.sequence_length)
-        held_bytes = _HELD * max(num_bytes, ticket.message_bytes)
+        held_bytes = _HELD * max(num_bytes, MESSAGE_BYTES)
         self.slots.take(client, held_bytes)
         try:
             stream = RowStream(self, client, ticket, builder, read_ahead, schema, held_bytes)
@@ -327,7 +298,7 @@ class Service(flight.FlightServerBase):
         output = self._output(client, request.output)
         order, step = output.open(request)
         self.lineages.keep(order.lineage_json)
-        return output.describe(order, step, most_steps=self.limits.steps, replicas=self._replicas).to_json()
+        return output.describe(order, step, most_steps=self.limits.steps).to_json()
 
     def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
         output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
@@ -389,7 +360,3 @@ class Service(flight.FlightServerBase):
         with self._lock:
             streams = [reference() for reference in self._streams.values()]
         return [stream for stream in streams if stream is not None]
-
-
-def _location(text: str) -> Any:
-    return text if "://" in text else f"file://{text}"

@@ -22,13 +22,14 @@ def folder_of(path: str) -> str:
 
 
 def published_additions(root: Root, snapshot: Manifest) -> list[str]:
-    """The folders of the additions that a snapshot is made of. Those that kept no document are among them, since their rows
-    tell of what was dropped; those that were built and never published are not. Raises DatapipeError for a damaged list."""
+    """The folders of the additions that a snapshot is made of; none where nothing was added. Those that kept no document are
+    among them, since their rows tell of what was dropped; those that were built and never published are not. Raises
+    DatapipeError for a damaged list."""
     path = f"{snapshot_folder(snapshot.fingerprint)}/{ADDED}"
     try:
         return [str(folder) for folder in json.loads(root.read_bytes(path))]
-    except FileNotFoundError:  # no addition, or a version of datapipe that did not note them
-        return sorted({folder_of(entry.path) for entry in snapshot.data_files if entry.path.startswith(f"{ADDITIONS}/")})
+    except FileNotFoundError:
+        return []
     except (ValueError, TypeError) as error:
         raise DatapipeError(
             f"{root.child_url(path)}: the file was edited or damaged: {error}. It lists the folders of the additions in this "

@@ -414,14 +414,16 @@ def _read_columns(content: bytes) -> Snapshot | None:
 
 def _read_entries(content: bytes, url: str) -> Manifest:
     """The manifest in any text. Raises SnapshotError with the first entry that is wrong."""
+    kind = DocumentsSnapshot if _OF_DOCUMENTS.match(content) else Snapshot
     try:
         with without_collection():
-            kind = DocumentsSnapshot if _OF_DOCUMENTS.match(content) else Snapshot
             snapshot = kind.model_validate_json(content)
             digest = _digest(json.loads(content))
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         message, place = first["msg"], ".".join(map(str, first["loc"]))
+        if place == "version":
+            message = f"a manifest of another version, expected {kind.model_fields['version'].default},"
         raise SnapshotError(
             f"{url}: not a snapshot that this version of datapipe reads: {message[:_SHOWN_CHARACTERS]} "
             f"at {place[:_SHOWN_CHARACTERS] or 'the top'}. Run the mixture again to rewrite it."

@@ -40,7 +40,6 @@ class ShardReader:
     Args:
         entry: of the manifest.
         sequence_length, tokenizer_fingerprint: of the snapshot.
-        check: whether to compare blocks with their checksums.
         local: a complete copy of the file to read instead.
     """
 
@@ -51,13 +50,12 @@ class ShardReader:
         sequence_length: int,
         tokenizer_fingerprint: str,
         *,
-        check: bool = True,
         local: Path | None = None,
         vocab_size: int | None = None,
     ) -> None:
         self.entry, self._vocab_size = entry, vocab_size
         self.sequence_length = sequence_length
-        self._root, self._tokenizer, self._check, self._local = root, tokenizer_fingerprint, check, local
+        self._root, self._tokenizer, self._local = root, tokenizer_fingerprint, local
         self._lock = threading.Lock()
         self._source: _Mapped | _Streamed | None = None
 
@@ -142,24 +140,21 @@ class ShardReader:
             if self._source is None:
                 shard = open_shard(self._root, self.entry, self.sequence_length, self._tokenizer, self._local, self._vocab_size)
                 kind = _Streamed if shard.mapped is None else _Mapped
-                self._source = kind(self._root, self.entry, shard, self._check, self._local, self._vocab_size)
+                self._source = kind(self._root, self.entry, shard, self._local, self._vocab_size)
             return self._source
 
 
 class _Source:
     """An open shard; the base of the two ways of reading."""
 
-    def __init__(
-        self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None, vocab_size: int | None
-    ) -> None:
-        self._root, self._entry, self._check, self._local, self._vocab_size = root, entry, check, local, vocab_size
+    def __init__(self, root: Root, entry: ShardEntry, shard: Shard, local: Path | None, vocab_size: int | None) -> None:
+        self._root, self._entry, self._local, self._vocab_size = root, entry, local, vocab_size
         self._lock = threading.Lock()
         self.rows_per_block = shard.rows_per_batch
         self.id_dtype = dtype_of(shard.id_type)
 
     def _read(self, shard: Shard, number: int, within: pa.Buffer | None) -> Block:
-        batch = shard.checked_batch(number) if self._check else shard.batch(number)
-        block = block_of_batch(batch, within)
+        block = block_of_batch(shard.checked_batch(number), within)
         if block is None:
             raise CorruptionError(
                 f"{self._entry.path}: {shard.rows_of(number)} do not have the layout of a shard. "
@@ -171,10 +166,8 @@ class _Source:
 class _Mapped(_Source):
     """A local Arrow file, mapped as long as this object lives."""
 
-    def __init__(
-        self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None, vocab_size: int | None
-    ) -> None:
-        super().__init__(root, entry, shard, check, local, vocab_size)
+    def __init__(self, root: Root, entry: ShardEntry, shard: Shard, local: Path | None, vocab_size: int | None) -> None:
+        super().__init__(root, entry, shard, local, vocab_size)
         self._shard = shard
         if shard.num_batches:
             shard.batch(shard.num_batches - 1)  # the last batch shows whether the number of rows is that of the manifest
@@ -191,10 +184,8 @@ class _Mapped(_Source):
 class _Streamed(_Source):
     """A file whose blocks are read one by one and cached in `_BlockCache`."""
 
-    def __init__(
-        self, root: Root, entry: ShardEntry, shard: Shard, check: bool, local: Path | None, vocab_size: int | None
-    ) -> None:
-        super().__init__(root, entry, shard, check, local, vocab_size)
+    def __init__(self, root: Root, entry: ShardEntry, shard: Shard, local: Path | None, vocab_size: int | None) -> None:
+        super().__init__(root, entry, shard, local, vocab_size)
         self._idle = [shard]  # handles that no thread uses; there are as many as threads that read at the same time
         self._closed = False
         self._owner = next(_OWNERS)

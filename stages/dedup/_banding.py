@@ -35,18 +35,13 @@ Lower `threshold` to find more duplicates.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels.dedup import contents
 
 _SHOWN = tuple(tenth / 10 for tenth in range(3, 11))
 """The similarities at which the curve is printed."""
-
-_BLANK = 0x5D2B7A90C1E64F38
-"""The hash of all documents without words, where they are compared."""
 
 
 def match_probability(similarity: float, bands: int, rows: int) -> float:
@@ -87,7 +82,7 @@ def best_banding(threshold: float, num_perm: int) -> tuple[int, int]:
     except ValueError as error:
         raise UserError(
             f"dedup.minhash: {num_perm} permutations cannot form two bands for a threshold of {threshold}. "
-            "Raise num_perm, lower threshold, or give bands and rows instead."
+            "Lower threshold, or give bands and rows instead."
         ) from error
     return chosen.b, chosen.r
 
@@ -105,24 +100,3 @@ def curve_lines(bands: int, rows: int, least: float | None) -> tuple[str, ...]:
     if least is None:
         return lines
     return (*lines, "verified  " + "".join(f"{counting_probability(s, bands, rows, least):>7.1%}" for s in _SHOWN))
-
-
-def by_contents(
-    offsets: np.ndarray,
-    data: np.ndarray,
-    hashes: np.ndarray,
-    documents: np.ndarray,
-    empty: Literal["meet", "never"],
-    only_digits: Literal["meet", "never"],
-) -> tuple[np.ndarray, np.ndarray]:
-    """The hashes, (num_rows,) uint64, and their documents, (num_rows,) int64, after the rules for documents without words and
-    documents of digits alone. `empty` and `only_digits` are the options of `dedup.minhash`."""
-    content = contents.contents_of(offsets, data)
-    if only_digits == "never":
-        with_letters = content[documents] == contents.LETTERS
-        hashes, documents = hashes[with_letters], documents[with_letters]
-    if empty == "meet":
-        blank = np.flatnonzero(content == contents.BLANK)
-        hashes = np.concatenate([hashes, np.full(len(blank), _BLANK, np.uint64)])
-        documents = np.concatenate([documents, blank])
-    return hashes, documents

@@ -52,18 +52,6 @@ PASSAGES = pa.schema(
 )
 """The text of a chunk, which begins at byte `start` of its document. Rows are exchanged by document."""
 
-TEXTS = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("rank", pa.uint16(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("text", pa.large_binary(), nullable=False),
-    ]
-)
-"""Whole texts, or the parts between cut points, which begin at byte `start`. Their sort order decides which copy is the first.
-Texts with equal hashes are compared with each other."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Windowing:
@@ -163,19 +151,6 @@ def _select(batch: DocumentBatch, windowing: Windowing) -> list[np.ndarray]:
     )  # numbered in the document, not in the part
     repeats[:, 0] = chunks[repeats[:, 0], 0]
     return [chunks, np.column_stack([chunks[selected[:, 0], :2], selected[:, 1:]]), halves, repeats]
-
-
-def whole_texts(batch: DocumentBatch, rank: np.uint16) -> pa.RecordBatch:
-    """Rows of TEXTS. Their hash is 0; with `scope: source` the engine mixes the source into it."""
-    (offsets, data), parts = batch.buffers, batch.parts
-    arrays = [
-        pa.array(np.zeros(len(parts.documents), np.uint64)),
-        pa.array(np.full(len(parts.documents), rank)),
-        columns.keys_from(columns.key_matrix(batch.keys)[parts.documents]),
-        pa.array(parts.offsets[:-1] - offsets[parts.documents]),
-        columns.texts_from(parts.offsets, data).view(pa.large_binary()),
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=TEXTS)
 
 
 def _selected_rows(

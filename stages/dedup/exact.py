@@ -7,12 +7,11 @@ exchanged.
 
 Which documents are compared:
 
-| document | compared | option |
-|---|---|---|
-| with `by: field`, null or empty | never | |
-| empty after `normalize` | with each other | `empty: never` keeps them all |
-| digits and no letter | as any other | `only_digits: never` keeps them all |
-| short | as any other | |
+| document | compared |
+|---|---|
+| with `by: field`, null or empty | never |
+| empty after `normalize` | with each other |
+| short, or digits alone | as any other |
 
 `normalize: whitespace_case` compares texts without case, in the canonical caseless form of Unicode
 (`datapipe/kernels/dedup/case_folding.py`), each run of white space, no-break spaces too, as one space, and without invisible
@@ -32,7 +31,7 @@ from pydantic import Field, PrivateAttr, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
-from datapipe.kernels.dedup import case_folding, contents, text_hashes
+from datapipe.kernels.dedup import case_folding, text_hashes
 from datapipe.kernels.filters import url
 from datapipe.stage import StageContext
 from datapipe.stage.clusters import first_of_group, size_rows, star_drops
@@ -72,16 +71,6 @@ class Exact(Global):
         "?utm_, ?ref or ?feed on, and slashes at the end.",
     )
     keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
-    empty: Literal["meet", "never"] = Field(
-        default="meet",
-        description="Texts that are empty after `normalize`. meet: compared with each other, so that one is kept. never: not "
-        "compared, so that all are kept.",
-    )
-    only_digits: Literal["meet", "never"] = Field(
-        default="meet",
-        description="Texts with digits and no letter. meet: compared as any other. never: not compared, so that documents that "
-        "hold only page numbers, years or prices are kept.",
-    )
 
     _context: StageContext = PrivateAttr()
 
@@ -101,11 +90,8 @@ class Exact(Global):
         return source_order(self.keep)
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
-        """Rows that depend on what a letter is are of version 2, those of folded texts of version 3; all others have not
-        changed.
-        """
-        changes = 2 if self.normalize == "whitespace_case" else int(self.only_digits == "never")
-        return {**super().row_identity(seed), "version": self.rows_version + changes}
+        """Rows of folded texts are of version 3; all others have not changed."""
+        return {**super().row_identity(seed), "version": self.rows_version + 2 * (self.normalize == "whitespace_case")}
 
     def emits(self) -> Mapping[str, pa.Schema]:
         return {"texts": TEXTS}
@@ -129,10 +115,8 @@ class Exact(Global):
         elif self.normalize == "url":
             offsets, data = url.normalize_urls(offsets[:-1], offsets[1:], data)
         compared = np.ones(batch.num_docs, np.bool_)
-        if self.by == "field" or self.empty == "never":
+        if self.by == "field":
             compared &= np.diff(offsets) > 0
-        if self.only_digits == "never":
-            compared &= contents.contents_of(offsets, data) != contents.DIGITS
         return offsets, data, compared
 
     def exchanges(self) -> Sequence[Exchange]:

@@ -24,11 +24,11 @@ caseless matching, Unicode 3.13), and invisible characters in words. In scripts 
 Thai, each character is a word; with `shingle: char` also in all others. At equal `ngram`, character n-grams of prose are more
 alike than word n-grams (SlimPajama uses 13).
 
-| document | compared with | option |
-|---|---|---|
-| fewer words (characters) than one n-gram | documents of the same words | `short: never`: none |
-| no letter and no digit | none | `empty: meet`: all others like it |
-| digits and no letter | all others | `only_digits: never`: none |
+| document | compared with |
+|---|---|
+| fewer words (characters) than one n-gram | documents of the same words |
+| no letter and no digit | none |
+| digits and no letter | all others |
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, columns_of, source_order, survivor_ranks
 from datapipe.stage.tables import Bucket, Exchange
-from stages.dedup._banding import best_banding, by_contents, curve_lines
+from stages.dedup._banding import best_banding, curve_lines
 from stages.dedup._verified import VerifiedPairs
 
 _BANDS, _ROWS = 14, 8  # as FineWeb (Penedo et al. 2024)
@@ -73,35 +73,14 @@ class Minhash(Global):
         default=None,
         gt=0.0,
         lt=1.0,
-        description="Jaccard similarity from which documents should be found, instead of bands and rows: the stage chooses the "
-        "bands and rows with the least sum of false positives and false negatives (as datasketch).",
-    )
-    num_perm: int | None = Field(
-        default=None,
-        ge=2,
-        le=4096,
-        description="Most permutations that `threshold` may use; default 112. Without `threshold` it is bands x rows.",
+        description="Jaccard similarity from which documents should be found, instead of bands and rows: the stage chooses "
+        "those of at most 112 permutations with the least sum of false positives and false negatives (as datasketch).",
     )
     ngram: int = Field(default=5, ge=1, le=64, description="Words (characters) of an n-gram.")
     shingle: Literal["word", "char"] = Field(
         default="word",
         description="word: n-grams of words; in scripts without spaces each character is a word. char: n-grams of the "
         "characters of words; slower, since a text has more of them.",
-    )
-    short: Literal["same_words", "never"] = Field(
-        default="same_words",
-        description="Documents of fewer words (characters) than an n-gram. same_words: compared only with documents of the "
-        "same words. never: not compared.",
-    )
-    empty: Literal["meet", "never"] = Field(
-        default="never",
-        description="Documents without a letter or digit. never: not compared, so that all are kept. meet: compared with each "
-        "other, so that one is kept.",
-    )
-    only_digits: Literal["meet", "never"] = Field(
-        default="meet",
-        description="Documents with digits and no letter. meet: compared as any other. never: not compared, so that documents "
-        "that hold only tables or page numbers are kept.",
     )
     keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
 
@@ -143,18 +122,11 @@ class Minhash(Global):
     def _check_banding(self) -> Self:
         if self.threshold is not None and (self.bands, self.rows) != (_BANDS, _ROWS):
             raise ValueError("give either threshold or bands and rows: the threshold chooses both of them")
-        if self.threshold is None and self.num_perm not in (None, self.bands * self.rows):
-            raise ValueError(
-                f"num_perm is {self.num_perm}, but {self.bands} bands of {self.rows} rows take {self.bands * self.rows} "
-                "permutations: leave num_perm out, or give threshold instead of bands and rows"
-            )
         return self
 
     def banding(self) -> tuple[int, int]:
         """Bands and rows, given or chosen for the threshold."""
-        if self.threshold is None:
-            return self.bands, self.rows
-        return best_banding(self.threshold, self.num_perm or _BANDS * _ROWS)
+        return (self.bands, self.rows) if self.threshold is None else best_banding(self.threshold, _BANDS * _ROWS)
 
     def least_similarity(self) -> float:
         """The estimated similarity from which a pair counts."""
@@ -163,8 +135,7 @@ class Minhash(Global):
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
         bands, rows = self.banding()
-        chosen = {"bands": bands, "rows": rows, "threshold": None, "num_perm": bands * rows}
-        return {**super().row_identity(seed), **chosen, "seed": seed}
+        return {**super().row_identity(seed), "bands": bands, "rows": rows, "threshold": None, "seed": seed}
 
     def open(self, context: StageContext) -> None:
         bands, rows = self.banding()
@@ -195,10 +166,8 @@ class Minhash(Global):
 
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
         bands, _ = self.banding()
-        options = {"by_character": self.shingle == "char", "with_short": self.short == "same_words"}
-        hashes, documents, signed = minhash.band_rows(*batch.buffers, self._permutations, self.ngram, bands, **options)
-        if self.empty == "meet" or self.only_digits == "never":
-            hashes, documents = by_contents(*batch.buffers, hashes, documents, self.empty, self.only_digits)
+        by_character = self.shingle == "char"
+        hashes, documents, signed = minhash.band_rows(*batch.buffers, self._permutations, self.ngram, bands, by_character)
         ranks = survivor_ranks(self.keep, batch, self._context)
         return self._pairs.emit(batch.keys, hashes, documents, signed, ranks)
 

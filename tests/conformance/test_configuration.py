@@ -243,7 +243,6 @@ SECTIONS = {
             "until": Values([1, "100%"], [80, "a%", True, None, [1]], needed=True),
             "weights": Values([{"web": 0.5}], [3, ["web"], {}, {"web": 0}, {"web": -1}, {"wbe": 1}], needed=True),
             "schedule": choice("step", "linear"),
-            "stairs": whole(2, 1024, beside={"schedule": "linear"}),
         },
         PHASES,
     ),

@@ -341,8 +341,6 @@ def _requests(output: Path) -> list[Callable[[Any, Any], object]]:
     return [
         lambda client, options: client.do_get(flight.Ticket(ticket), options).read_chunk(),
         lambda client, options: list(client.do_action(flight.Action("open", request), options)),
-        lambda client, options: list(client.list_flights(options=options)),
-        lambda client, options: client.get_flight_info(flight.FlightDescriptor.for_command(ticket), options),
     ]
 
 

@@ -66,7 +66,6 @@ def test_named_key_in_quotes_is_that_name_whatever_it_holds(number: int, after: 
 @pytest.mark.parametrize(
     ("text", "number", "position"),
     [
-        ("web  part-0.jsonl:5 (of a)  7 characters", 1, 5),  # older forms
         ("2024/a:7.txt:5", 3, 5),
         ("2024/part-1 (copy).jsonl:5", 2, 5),
         ("web/part-0.jsonl:1 (of 3):0", 10, 0),  # the whole name before the beginning of a line
@@ -76,12 +75,11 @@ def test_named_key_in_quotes_is_that_name_whatever_it_holds(number: int, after: 
         ("web/part-0.jsonl:1 (of 3)", 1, 1),
         ("web/part-0.jsonl:1 #2", 1, 1),
         ("\ufeffweb/part-0.jsonl:1", 1, 1),
-        ("y  two  spaces.jsonl:4", 7, 4),
         ("web/part-0.jsonl:1  more:2", 13, 2),
         ("docs/lib.py:3", 5, 3),
     ],
 )
-def test_named_key_takes_older_forms_and_whole_names(text: str, number: int, position: int) -> None:
+def test_named_key_takes_paths_and_whole_names(text: str, number: int, position: int) -> None:
     assert named_key(text, ODD) == key_of(number, position)
 
 

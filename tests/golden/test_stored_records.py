@@ -1,4 +1,4 @@
-"""A manifest (version 2) and loader states (versions 2 and 3) as they were written in November 2026. Every later version reads
+"""A manifest (version 2) and a loader state (version 4) as they were written in November 2026. Every later version reads
 them, or refuses them by their version: checkpoints and snapshots outlive releases."""
 
 from __future__ import annotations
@@ -39,23 +39,7 @@ MANIFEST = """
  "fingerprint": "24f2bf4856a4f19d22074a318a7f974a"}
 """
 
-LINEAGE_2 = """
-{"batches": [[0, 0, 4], [10, 40, 6]],
- "mixtures": [
-  {"data": {"code": "ffd4c26df96c1f5f2f63c1cca8ba461b", "web": "1559ab8442005606686b77e7fe199ae9"}, "places": {},
-   "recipe": {"exhausted": "redistribute", "max_epochs": {"code": 2.5}, "phases": [[480, {"code": 3, "web": 7}],
-              [null, {"code": 1, "web": 1}]], "sequence_length": 16, "total_tokens": 16000},
-   "sample": 0, "sizes": {"code": 21, "web": 42}, "snapshot": "24f2bf4856a4f19d22074a318a7f974a", "step": 0},
-  {"data": {"code": "ffd4c26df96c1f5f2f63c1cca8ba461b", "web": "1559ab8442005606686b77e7fe199ae9"},
-   "places": {"code": 14, "web": 26},
-   "recipe": {"exhausted": "redistribute", "max_epochs": {"code": 2.5}, "phases": [[null, {"code": 1, "web": 4}]],
-              "sequence_length": 16, "total_tokens": 16000},
-   "sample": 40, "sizes": {"code": 21, "web": 42}, "snapshot": "24f2bf4856a4f19d22074a318a7f974a", "step": 10}],
- "skip": {"documents": {"0123456789abcdef0123456789abcdef": 10},
-          "shards": {"shards/web/part-stratum-00-00000-00000.arrow": 10}, "steps": [[12, 14]]}}
-"""
-
-LINEAGE_3 = """
+LINEAGE = """
 {"sequence_length": 16, "sources": ["code", "web"], "batches": [[0, 0, 4], [10, 40, 6]],
  "mixtures": [
   {"step": 0, "sample": 0, "snapshot": "24f2bf4856a4f19d22074a318a7f974a", "exhausted": "redistribute", "total_tokens": 16000,
@@ -68,7 +52,7 @@ LINEAGE_3 = """
 """The samples drawn before the second mixture, 14 of code and 26 of web, follow from the first."""
 
 STATE: dict[str, Any] = {
-    "version": 3,
+    "version": 4,
     "step": 11,
     "global_batch_size": 6,
     "split": "train",
@@ -77,10 +61,9 @@ STATE: dict[str, Any] = {
     "sequence_length": 16,
     "tokenizer": "xxh3_128:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
     "snapshot": "24f2bf4856a4f19d22074a318a7f974a",
-    "lineage": LINEAGE_3,
+    "lineage": LINEAGE,
+    "checksum": "xxh3_128:1d339d4cb0f20b7591f11d384c8d506a",
 }
-
-STATE_2 = {**STATE, "version": 2, "lineage": LINEAGE_2}
 
 ADDRESSES = {9: [18, 38, 15, 35], 11: [43, 17, 48, 45, 51, 47], 14: [49, 43, 47, 13, 43, 44]}
 """Of the rows of some steps: of the first batch size and mixture, of the second, and after the skipped steps."""
@@ -102,34 +85,25 @@ def test_stored_manifest_is_read_and_keeps_its_fingerprint(tmp_path: Path) -> No
 
 def test_stored_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
     (tmp_path / SNAPSHOT).write_text(MANIFEST.replace('"version": 2', '"version": 1'))
-    with pytest.raises(SnapshotError, match=r"not a snapshot that this version of datapipe reads.* at version"):
+    with pytest.raises(SnapshotError, match=r"a manifest of another version, expected 2, at version\. Run the mixture again"):
         read_snapshot(Root(str(tmp_path)))
 
 
-@pytest.mark.parametrize("state", [STATE, STATE_2], ids=["3", "2"])
-def test_stored_state_gives_the_same_order_and_is_saved_again_in_version_4(tmp_path: Path, state: dict[str, Any]) -> None:
+def test_stored_state_gives_the_same_order_and_is_saved_again(tmp_path: Path) -> None:
     loader = open_stored(tmp_path)
-    loader.load_state_dict(state)
+    loader.load_state_dict(STATE)
     order = loader.batch_order
     assert {step: order.locate(order.samples(step)).tolist() for step in ADDRESSES} == ADDRESSES
     assert order.left_out_documents(9) == frozenset()
     assert order.left_out_documents(11) == {bytes.fromhex("0123456789abcdef0123456789abcdef")}
     assert dict(order.lineage.mixtures[1].num_drawn) == {"code": 14, "web": 26}
     saved = loader.state_dict()
-    assert json.loads(saved.pop("lineage")) == json.loads(LINEAGE_3)
+    assert json.loads(saved.pop("lineage")) == json.loads(LINEAGE)
     saved.pop("checksum")
-    assert saved == {name: value for name, value in {**STATE, "version": 4}.items() if name != "lineage"}
+    assert saved == {name: value for name, value in STATE.items() if name not in ("lineage", "checksum")}
 
 
-@pytest.mark.parametrize("version", [1, 5, "3", None])
+@pytest.mark.parametrize("version", [1, 2, 3, 5, "4", None])
 def test_stored_state_of_another_version_is_refused(tmp_path: Path, version: object) -> None:
-    with pytest.raises(
-        SnapshotError, match=f"the loader state has version {version!r}; this datapipe reads versions 2, 3 and 4"
-    ):
+    with pytest.raises(SnapshotError, match=f"the loader state has version {version!r}; this datapipe reads version 4"):
         open_stored(tmp_path).load_state_dict({**STATE, "version": version})
-
-
-def test_stored_lineage_under_the_number_of_the_other_version_is_refused(tmp_path: Path) -> None:
-    for version, state in ((2, STATE), (3, STATE_2)):
-        with pytest.raises(SnapshotError, match="lineage cannot be read"):
-            open_stored(tmp_path).load_state_dict({**state, "version": version})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import unicodedata
 
 from datapipe.kernels.text.unicode_words import UNSPACED
-from tests.oracles.texts import fnv, mix
 
 Window = tuple[bytes, ...]
 
@@ -56,12 +55,6 @@ def whole_characters(text: bytes, start: int, stop: int) -> tuple[int, int]:
     while stop < len(text) and stop > start and text[stop] & 0xC0 == 0x80:
         stop -= 1
     return start, stop
-
-
-def token_hash(token: bytes, by_bytes: bool) -> int:
-    if by_bytes:
-        return mix(token[0] + 1)
-    return mix(fnv(token))
 
 
 def repeated(texts: list[bytes], by_bytes: bool, length: int, keep: str) -> list[set[int]]:

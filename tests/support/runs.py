@@ -115,7 +115,8 @@ class Finished:
     @property
     def report(self) -> dict[str, Any]:
         sources, snapshot, warnings = self.mixture.sources, self.snapshot, self.warnings
-        return summarize(self.mixture.name, self.plan, sources, "done", snapshot=snapshot, warnings=warnings)
+        report = summarize(self.mixture.name, self.plan, sources, "done", snapshot=snapshot, warnings=warnings)
+        return report | {"provenance": {}}
 
     @property
     def told(self) -> list[str]:

@@ -29,7 +29,7 @@ from datapipe.classifier.annotation.asking import Asking
 from datapipe.classifier.annotation.cache import AnswerCache, open_cache
 from datapipe.classifier.annotation.counts import Counts
 from datapipe.classifier.annotation.endpoint import Endpoint, connected
-from datapipe.classifier.annotation.labelled import CARD, FORMATS, UNPARSED, LabelledFormat, labelled_name, write_files
+from datapipe.classifier.annotation.labelled import CARD, LABELLED, UNPARSED, write_files
 from datapipe.classifier.annotation.pace import Clock, Pace, Patience, WallClock
 from datapipe.classifier.annotation.progress import Progress
 from datapipe.classifier.annotation.sample import Sample, draw_sample, find_sample
@@ -51,16 +51,13 @@ class Limits:
     Attributes:
         concurrency: requests under way at a time.
         max_wait_s: seconds without any answer until the command ends.
-        max_tokens, max_cost: of this command.
+        max_cost: of this command.
         max_unparsed: share of the documents that may have no score.
         skip_failed: go on without documents that the server refuses or fails on.
     """
 
     concurrency: int = 16
-    requests_per_minute: float | None = None
-    tokens_per_minute: float | None = None
     max_wait_s: float = 600.0
-    max_tokens: int | None = None
     max_cost: float | None = None
     max_unparsed: Fraction = Fraction(1, 2)
     skip_failed: bool = False
@@ -85,7 +82,6 @@ class Job:
     endpoint: Endpoint
     output: Path
     cache: Path
-    format: LabelledFormat = "jsonl"
     prices: Prices = field(default_factory=Prices)
     limits: Limits = field(default_factory=Limits)
     is_dry_run: bool = False
@@ -116,7 +112,7 @@ def annotate_documents(job: Job, console: Console) -> Counts | None:
         sample, fingerprint = _sample_of(job, console)
         counts = Counts(max_unparsed=job.limits.max_unparsed)
         missing = _missing(sample, job.questions, cache, counts)
-        spending = Spending(job.prices, job.limits.max_tokens, job.limits.max_cost)
+        spending = Spending(job.prices, job.limits.max_cost)
         with Progress(console, job.clock, sample.num_sampled, counts, spending) as progress:
             for line in _estimate(job, sample, cache, missing):
                 progress.say(line)
@@ -125,7 +121,7 @@ def annotate_documents(job: Job, console: Console) -> Counts | None:
             asked = asyncio.run(_ask(job, sample, cache, counts, spending, progress)) if missing.num_documents else None
         counts.check(is_all=True)
         left_out = {} if asked is None else asked.left_out
-        written = write_files(job.output, job.format, sample.documents(), job.questions, cache, left_out)
+        written = write_files(job.output, sample.documents(), job.questions, cache, left_out)
         _write_card(job, sample, fingerprint, written)
         for line in _told(job, written, spending):
             progress.say(line)
@@ -140,7 +136,7 @@ def _own_folder(job: Job) -> Iterator[None]:
             raise UserError(f"{option} {masked(str(folder))}: expected a folder on a local disk")
     if job.output.exists() and not job.output.is_dir():
         raise UserError(f"--output {job.output}: found a file, expected a folder")
-    own = {*map(labelled_name, FORMATS), CARD, UNPARSED, "work", "cache"}
+    own = {LABELLED, CARD, UNPARSED, "work", "cache"}
     found = {path.name for path in job.output.iterdir()} if job.output.is_dir() else set[str]()
     if found and "work" not in found:
         others = ", ".join(sorted(found - own)[:3]) or "files"
@@ -195,7 +191,7 @@ async def _ask(job: Job, sample: Sample, cache: AnswerCache, counts: Counts, spe
             questions=job.questions,
             cache=cache,
             clock=clock,
-            pace=Pace(clock, limits.requests_per_minute, limits.tokens_per_minute),
+            pace=Pace(clock),
             patience=Patience(clock, limits.max_wait_s, job.endpoint.shown, progress.say),
             spending=spending,
             counts=counts,
@@ -241,4 +237,4 @@ def _told(job: Job, counts: Counts, spending: Spending) -> Iterator[str]:
         yield f"{counts.unparsed.total():,} without a score: {reasons}; see {job.output / UNPARSED}"
     cost = f", cost {spending.prices.cost(spending.spent):,.2f}" if spending.prices else ""
     yield f"{spending.spent.prompt:,} tokens read and {spending.spent.completion:,} written by this command{cost}"
-    yield f"wrote {job.output / labelled_name(job.format)}"
+    yield f"wrote {job.output / LABELLED}"

@@ -1,7 +1,6 @@
 """What is known of a document: its score, why its answers give none, or which request comes next.
 
-    text ─▶ request 0 ─▶ cached? ─▶ a score: settled
-                     │            └▶ none: request 1, and so on up to `ask_again` ─▶ settled without a score
+    text ─▶ request ─▶ cached? ─▶ settled, with a score or without
                      └▶ not cached: to be asked
 
 Everything follows from the cache, so it is the same whenever and in whatever order the answers came.
@@ -40,8 +39,7 @@ class Settled:
 
     Attributes:
         outcome: the score, or the reason why there is none.
-        answer: the last one.
-        tokens: of all its answers.
+        tokens: of its answer.
     """
 
     outcome: Score | str
@@ -51,30 +49,19 @@ class Settled:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Questions:
-    """What is asked about documents.
-
-    Attributes:
-        ask_again: how often the same is asked again where an answer gives no score.
-    """
+    """What is asked about documents."""
 
     rubric: Rubric
     model: str
-    ask_again: int = 0
 
     def state_of(self, text: str, cache: AnswerCache) -> Settled | Request:
         body = self.rubric.request(self.model, text)
         expected = expected_tokens(body["messages"], self.rubric.max_tokens)
-        tokens = Tokens()
-        for number in range(self.ask_again + 1):
-            key = request_key(body, number)
-            answer = cache.get(key)
-            if answer is None:
-                return Request(body=body, key=key, expected=expected)
-            tokens += tokens_of(answer, expected)
-            outcome = self.outcome_of(answer)
-            if isinstance(outcome, Score) or number == self.ask_again:
-                return Settled(outcome=outcome, answer=answer, tokens=tokens)
-        raise AssertionError("the last number returns")
+        key = request_key(body)
+        answer = cache.get(key)
+        if answer is None:
+            return Request(body=body, key=key, expected=expected)
+        return Settled(outcome=self.outcome_of(answer), answer=answer, tokens=tokens_of(answer, expected))
 
     def outcome_of(self, answer: Answer) -> Score | str:
         if answer.finish_reason == "length":

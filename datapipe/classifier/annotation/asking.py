@@ -97,7 +97,7 @@ class Asking:
         num_failed = num_busy = 0
         began, num_answered = self.clock.now(), self.patience.num_answered
         while True:
-            await self.pace.turn(request.expected.total)
+            await self.pace.turn()
             self.spending.begin(request.expected)
             attempt = asyncio.create_task(self._attempt(request))
             self._attempts.add(attempt)
@@ -127,7 +127,6 @@ class Asking:
         try:
             answer = await self.client.ask(request.body)
             taken = tokens_of(answer, request.expected)
-            self.pace.used(request.expected.total, taken.total)
             await self.cache.put(request.key, answer)
         finally:
             self.spending.end(request.expected, taken)

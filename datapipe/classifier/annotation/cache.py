@@ -49,14 +49,9 @@ class Answer:
     completion_tokens: int | None = None
 
 
-def request_key(body: Mapping[str, Any], number: int) -> str:
-    """The identity of a request: 32 hex digits.
-
-    Args:
-        body: of the request.
-        number: how often the same was asked before.
-    """
-    canonical = json.dumps([body, number], ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+def request_key(body: Mapping[str, Any]) -> str:
+    """The identity of a request: 32 hex digits."""
+    canonical = json.dumps([body, 0], ensure_ascii=False, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_128_hexdigest(canonical.encode("utf-8", "surrogatepass"))
 
 

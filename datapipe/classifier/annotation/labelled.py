@@ -13,10 +13,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datapipe.classifier.annotation.answers import Questions, Settled
 from datapipe.classifier.annotation.asking import LeftOut
@@ -27,21 +26,14 @@ from datapipe.errors import DatapipeError
 from datapipe.shards.documents.json_lines import json_lines
 from datapipe.storage import sync_file, sync_folder
 
-LabelledFormat = Literal["jsonl", "parquet"]
-FORMATS: tuple[LabelledFormat, ...] = ("jsonl", "parquet")
-CARD, UNPARSED = "annotation.json", "unparsed.jsonl"
+CARD, LABELLED, UNPARSED = "annotation.json", "labelled.jsonl", "unparsed.jsonl"
 
 _BATCH_BYTES = 8 << 20
 _UNPARSED_SCHEMA = pa.schema([pa.field(name, pa.large_string()) for name in ("id", "reason", "answer", "model")])
 
 
-def labelled_name(format: LabelledFormat) -> str:
-    return f"labelled.{format}"
-
-
 def write_files(
     folder: Path,
-    format: LabelledFormat,
     documents: Iterable[tuple[str, str]],
     questions: Questions,
     cache: AnswerCache,
@@ -49,16 +41,11 @@ def write_files(
 ) -> Counts:
     """Writes the labelled documents and those without a score. Returns the counts of all of them."""
     counts, model = Counts(), questions.model
-    for other in FORMATS:
-        if other != format:
-            (folder / labelled_name(other)).unlink(missing_ok=True)  # of an earlier command, with other documents perhaps
-    schema = _labelled_schema(questions.rubric.decimals)
-    labelled_path, unparsed_path = folder / labelled_name(format), folder / UNPARSED
     with (
-        _appearing(labelled_path) as labelled_file,
-        _appearing(unparsed_path) as unparsed_file,
-        _Rows(labelled_file, schema, format) as labelled,
-        _Rows(unparsed_file, _UNPARSED_SCHEMA, "jsonl") as unparsed,
+        _appearing(folder / LABELLED) as labelled_file,
+        _appearing(folder / UNPARSED) as unparsed_file,
+        _Rows(labelled_file, _labelled_schema(questions.rubric.decimals)) as labelled,
+        _Rows(unparsed_file, _UNPARSED_SCHEMA) as unparsed,
     ):
         for document, text in documents:
             state = questions.state_of(text, cache)
@@ -89,9 +76,8 @@ def _labelled_schema(has_decimals: bool) -> pa.Schema:
 class _Rows:
     """Rows of a file that is being written, as a context manager; they are written some MiB at a time."""
 
-    def __init__(self, file: IO[bytes], schema: pa.Schema, format: LabelledFormat) -> None:
+    def __init__(self, file: IO[bytes], schema: pa.Schema) -> None:
         self._file, self._schema = file, schema
-        self._parquet = pq.ParquetWriter(file, schema, compression="zstd") if format == "parquet" else None
         self._rows: list[tuple[Any, ...]] = []
         self._num_bytes = 0
 
@@ -101,8 +87,6 @@ class _Rows:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         if kind is None:
             self._flush()
-        if self._parquet is not None:
-            self._parquet.close()
 
     def add(self, row: tuple[Any, ...]) -> None:
         self._rows.append(row)
@@ -115,9 +99,7 @@ class _Rows:
         arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         self._rows, self._num_bytes = [], 0
-        if self._parquet is not None:
-            self._parquet.write_batch(batch)
-        elif batch.num_rows:
+        if batch.num_rows:
             self._file.write(json_lines(batch).tobytes())
 
 

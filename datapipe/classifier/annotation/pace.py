@@ -1,8 +1,8 @@
-"""When requests begin: limits of requests and tokens a minute, pauses between attempts, and patience with a silent server.
+"""When requests begin: what a busy server asked for, pauses between attempts, and patience with a silent server.
 
-    turn ─▶ the earliest moment that both limits and the server's Retry-After allow ─▶ request ─▶ tokens that it really took
+    turn ─▶ the earliest moment that the server's Retry-After allows ─▶ request
 
-Requests are spread evenly: with 60 a minute, one begins each second. Pauses grow from `_FIRST_PAUSE_S` to `_MOST_PAUSE_S`.
+Pauses grow from `_FIRST_PAUSE_S` to `_MOST_PAUSE_S`.
 Their jitter is a keyed hash of the request, so that documents that failed together do not come back together. Time comes from a
 `Clock`, which tests replace.
 """
@@ -17,7 +17,6 @@ from typing import Protocol
 from datapipe.classifier.annotation.endpoint import AttemptError, EndpointError
 from datapipe.rng import seed_for
 
-_MINUTE_S = 60.0
 _FIRST_PAUSE_S = 0.5
 _MOST_PAUSE_S = 30.0
 _MOST_RETRY_AFTER_S = 120.0
@@ -56,31 +55,16 @@ def pause_s(error: AttemptError, number: int, key: str) -> float:
 
 
 class Pace:
-    """The limits of a command.
+    """The moment from which requests may begin."""
 
-    Args:
-        requests_per_minute, tokens_per_minute: None for no limit.
-    """
-
-    def __init__(self, clock: Clock, requests_per_minute: float | None, tokens_per_minute: float | None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._request_s = _MINUTE_S / requests_per_minute if requests_per_minute else 0.0
-        self._token_s = _MINUTE_S / tokens_per_minute if tokens_per_minute else 0.0
-        self._next_request = self._next_token = self._held_until = clock.now()
-        self._turns = asyncio.Lock()
+        self._held_until = clock.now()
 
-    async def turn(self, num_tokens: int) -> None:
-        """Waits until a request of about so many tokens may begin. Requests begin in the order of these calls."""
-        async with self._turns:
-            while (wait_s := max(self._next_request, self._next_token, self._held_until) - self._clock.now()) > 0:
-                await self._clock.sleep(wait_s)
-            now = self._clock.now()
-            self._next_request = now + self._request_s
-            self._next_token = now + num_tokens * self._token_s
-
-    def used(self, expected: int, num_tokens: int) -> None:
-        """Corrects the tokens of a request that has its answer."""
-        self._next_token += (num_tokens - expected) * self._token_s
+    async def turn(self) -> None:
+        """Waits until a request may begin."""
+        while (wait_s := self._held_until - self._clock.now()) > 0:
+            await self._clock.sleep(wait_s)
 
     def hold(self, seconds: float) -> None:
         """No request begins for so long: the server asked for it."""

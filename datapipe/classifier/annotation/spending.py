@@ -1,10 +1,10 @@
-"""Tokens and money: what a command will take at most, what it has taken, and the limits at which it stops.
+"""Tokens and money: what a command will take at most, what it has taken, and the limit at which it stops.
 
     before    documents × (bytes of the messages / 4) tokens to read, and `max_tokens` of each answer at most
     during    what the server counts in `usage`; where it counts nothing, bytes / 4
 
 Money is tokens times the prices that the user gives, for a million tokens; without prices there is none. A request begins only
-if the limits hold even when it, and all others that are under way, take all the tokens that they may.
+if the limit holds even when it, and all others that are under way, take all the tokens that they may.
 """
 
 from __future__ import annotations
@@ -80,31 +80,26 @@ class Spending:
     """What a command has spent, and may spend.
 
     Args:
-        max_tokens, max_cost: None for no limit.
+        max_cost: None for no limit.
     """
 
-    def __init__(self, prices: Prices, max_tokens: int | None, max_cost: float | None) -> None:
-        self.prices, self._max_tokens, self._max_cost = prices, max_tokens, max_cost
+    def __init__(self, prices: Prices, max_cost: float | None) -> None:
+        self.prices, self._max_cost = prices, max_cost
         self.spent = Tokens()
         self._reserved = Tokens()
 
     def begin(self, expected: Tokens) -> None:
-        """Reserves the tokens of a request. Raises LimitError where they could exceed a limit."""
+        """Reserves the tokens of a request. Raises LimitError where they could exceed the limit."""
         most = self.spent + self._reserved + expected
-        if self._max_tokens is not None and most.total > self._max_tokens:
-            raise LimitError(self._told("--max-tokens", f"{self._max_tokens:,}"))
         if self._max_cost is not None and self.prices.cost(most) > self._max_cost:
-            raise LimitError(self._told("--max-cost", f"{self._max_cost:,.2f}"))
+            raise LimitError(
+                f"stopped at --max-cost {self._max_cost:,.2f}: {self.spent.total:,} tokens are spent, cost "
+                f"{self.prices.cost(self.spent):,.2f}, and the next request could exceed it. All answers are kept: the same "
+                "command with a higher limit goes on"
+            )
         self._reserved += expected
 
     def end(self, expected: Tokens, taken: Tokens) -> None:
         """Replaces a reservation by what was taken; nothing, where no answer came."""
         self._reserved -= expected
         self.spent += taken
-
-    def _told(self, option: str, limit: str) -> str:
-        cost = f", cost {self.prices.cost(self.spent):,.2f}" if self.prices else ""
-        return (
-            f"stopped at {option} {limit}: {self.spent.total:,} tokens are spent{cost}, and the next request could exceed it. "
-            "All answers are kept: the same command with a higher limit goes on"
-        )

@@ -117,13 +117,12 @@ def band_rows(
     ngram: int,
     num_bands: int,
     by_character: bool = False,
-    with_short: bool = True,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The band rows of documents, and their signatures.
 
     A document of at least `ngram` words has `num_bands` rows, in the order of the bands. A document of fewer words has one row,
-    the hash of its words, unless `with_short` is false: it matches only documents of the same words, and its signature is made
-    of that hash, so that equal short documents have equal signatures. A document without words has no row.
+    the hash of its words: it matches only documents of the same words, and its signature is made of that hash, so that equal
+    short documents have equal signatures. A document without words has no row.
 
     Returns:
         hashes: (num_rows,) uint64.
@@ -133,8 +132,6 @@ def band_rows(
     num_words, word_hashes, signed = signatures(offsets, data, chosen, ngram, by_character)
     short = num_words < ngram
     signed[short] = (word_hashes[short] & np.uint64(0xFFFFFFFF)).astype(np.uint32)[:, None]
-    if not with_short:
-        num_words[short] = 0
     num_rows = int(np.where(short, num_words > 0, num_bands).sum())
     hashes, documents = np.empty(num_rows, np.uint64), np.empty(num_rows, np.int64)
     band(signed, num_words, word_hashes, ngram, num_bands, hashes, documents)

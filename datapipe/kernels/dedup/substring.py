@@ -337,26 +337,6 @@ def hash_windows(
 
 
 @kernel
-def list_tokens(
-    offsets: Int64s, data: UInt8s, rules: TokenRules, starts: Int64sOut, hashes: UInt64sOut, documents: Int64sOut
-) -> int:
-    """Lists all tokens with their hashes and documents; returns the number of tokens.
-
-    Args:
-        offsets, data, rules: as for `select_grams`.
-        starts, documents: (num_bytes,) int64, the start byte and the document of each token.
-        hashes: (num_bytes,) uint64.
-    """
-    num_tokens = np.int64(0)
-    for doc in range(len(offsets) - 1):
-        stop = offsets[doc + 1]
-        count = find_tokens(data, offsets[doc], stop, rules, stop - offsets[doc], starts[num_tokens:], hashes[num_tokens:])
-        documents[num_tokens : num_tokens + count] = doc
-        num_tokens += count
-    return int(num_tokens)
-
-
-@kernel
 def copy_spans(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> None:
     """Copies the bytes [starts[i], stops[i]) of each span i one after another into `out`; both arrays are (num_spans,)
     int64."""

@@ -1,4 +1,4 @@
-"""Offsets of the first and last characters of each text, for models that read no more of it."""
+"""Ends of the first characters of each text, for models that read no more of it."""
 
 from __future__ import annotations
 
@@ -26,21 +26,3 @@ def prefix_stops(offsets: Int64s, data: UInt8s, num_chars: int, stops: Int64sOut
                 left -= 1
             stop += 1
         stops[document] = stop
-
-
-@kernel
-def suffix_starts(offsets: Int64s, data: UInt8s, num_chars: int, starts: Int64sOut) -> None:
-    """The first byte of the last `num_chars` characters of every text, or the start of a shorter text.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8, valid UTF-8.
-        num_chars: number of characters.
-        starts: (num_docs,) int64, in `data`.
-    """
-    for document in range(len(offsets) - 1):
-        start, left = offsets[document + 1], num_chars
-        while start > offsets[document] and left > 0:
-            start -= 1
-            left -= not is_continuation(data[start])
-        starts[document] = start

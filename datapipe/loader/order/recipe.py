@@ -77,12 +77,6 @@ def recipe_of(snapshot: Snapshot, override: Override | None = None, group_rows: 
     )
 
 
-def read_recipe(content: Mapping[str, Any]) -> Recipe:
-    """The recipe that `as_dict` wrote."""
-    phases = tuple(Phase(until_tokens=until, weights=weights) for until, weights in content["phases"])
-    return Recipe(**{**content, "phases": phases})
-
-
 def differences(before: Recipe, after: Recipe) -> list[str]:
     """The differences between two recipes, in words."""
     changes = [

@@ -17,9 +17,6 @@ A key that a mixture lacks is as in the mixture before it:
 A column (weights, max_epochs, data, sizes) is a list with one value for each source, or {source: value} of those that change.
 The samples drawn before a mixture follow from the mixtures before it; `places` holds the counts that differ, of sources that
 started over. So a state takes about 40 bytes a source, and a mixture that changes one weight less than 100 bytes more.
-
-Version 2 of the state, which is read and no longer written, holds each mixture whole, with 128-bit digests: {step, sample,
-recipe, places, data, sizes, snapshot}.
 """
 
 from __future__ import annotations
@@ -32,8 +29,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.grown_order import Parts
-from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips, short_digest
-from datapipe.loader.order.recipe import Recipe, read_recipe
+from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
+from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.sample_order import num_drawn_at
 from datapipe.loader.order.steps import MOST_STEPS, BatchEra
 from datapipe.shards.manifest import Phase
@@ -118,10 +115,10 @@ def _continued(before: MixtureEra | None, sample: int, data: Mapping[str, str]) 
     return {name: count for name, count in drawn.items() if count and before and before.data.get(name) == data.get(name)}
 
 
-def read_lineage(text: str, version: int) -> Lineage:
-    """The lineage in a state of version 2 or 3. Raises ValueError, with the reason, for any other text."""
+def read_lineage(text: str) -> Lineage:
+    """The lineage in the state of a loader. Raises ValueError, with the reason, for any other text."""
     try:
-        saved = (_Whole if version == 2 else _Saved).model_validate_json(text)
+        saved = _Saved.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise ValueError(f"{first['msg']} at {'.'.join(map(str, first['loc'])) or 'the top'}") from None
@@ -257,48 +254,6 @@ class _Saved(_Record):
         except SnapshotError as error:  # of a mixture that cannot be drawn from
             raise ValueError(str(error)) from error
         return tuple(eras)
-
-
-class _WholeRecipe(_Record):
-    sequence_length: _Positive
-    phases: Annotated[tuple[tuple[_Count | None, dict[str, _Weight]], ...], Field(min_length=1)]
-    max_epochs: dict[str, _Epochs]
-    exhausted: _Exhausted
-    total_tokens: _Count | None
-
-
-class _WholeEra(_Record):
-    step: _Step
-    sample: _Count
-    recipe: _WholeRecipe
-    places: dict[str, _Count]
-    data: dict[str, Annotated[str, Field(pattern="^[0-9a-f]{32}$")]]
-    sizes: dict[str, _Count]
-    snapshot: str
-
-    def read(self) -> MixtureEra:
-        return MixtureEra(
-            step=self.step,
-            sample=self.sample,
-            recipe=read_recipe(self.recipe.model_dump()),
-            num_drawn=self.places,
-            data={name: short_digest(bytes.fromhex(digest)) for name, digest in self.data.items()},
-            sizes=self.sizes,
-            parts={},
-            snapshot=self.snapshot,
-        )
-
-
-class _Whole(_Record):
-    """The JSON of a lineage in version 2 of the state."""
-
-    batches: Annotated[tuple[tuple[_Step, _Count, _Positive], ...], Field(min_length=1)]
-    mixtures: Annotated[tuple[_WholeEra, ...], Field(min_length=1)]
-    skip: _SavedSkips
-    removed: tuple[()] = ()
-
-    def read(self) -> tuple[MixtureEra, ...]:
-        return tuple(era.read() for era in self.mixtures)
 
 
 def _check_order(name: str, begins: Sequence[tuple[int, int]]) -> None:

@@ -28,8 +28,6 @@ from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.manifest import Snapshot
 
 VERSION = 4
-READ_VERSIONS = (2, 3, 4)
-"""Version 2 has another JSON of the lineage; it and version 3 have no checksum."""
 
 _ADVICE = {
     "split": "Open the loader with that split.",
@@ -105,9 +103,9 @@ def checked_mapping(state: object) -> Mapping[str, Any]:
 def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
     """The record in `state` and its lineage. Raises SnapshotError for another version or another shape."""
     state = checked_mapping(state)
-    if state["version"] not in READ_VERSIONS:
+    if state["version"] != VERSION:
         raise SnapshotError(
-            f"the loader state has version {state['version']!r}; this datapipe reads versions 2, 3 and 4. "
+            f"the loader state has version {state['version']!r}; this datapipe reads version {VERSION}. "
             f"Resume with the release that wrote it, or start without a state."
         )
     state = {"order": "shuffled", **verified(state)}
@@ -128,7 +126,7 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
             f"Give what `state_dict()` returned, unchanged."
         )
     try:
-        lineage = read_lineage(saved.lineage, saved.version)
+        lineage = read_lineage(saved.lineage)
         check_agrees(saved, lineage)
     except ValueError as error:
         raise SnapshotError(
@@ -138,17 +136,13 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
 
 
 def sealed(record: Mapping[str, Any]) -> dict[str, Any]:
-    """A record with the checksum of all its other fields. Versions before 4 have none."""
-    if record["version"] != VERSION:
-        return dict(record)
+    """A record with the checksum of all its other fields."""
     others = {name: value for name, value in record.items() if name != "checksum"}
     return {**others, "checksum": _checksum(others)}
 
 
 def verified(state: Mapping[str, Any]) -> dict[str, Any]:
     """A record without its checksum. Raises SnapshotError where a field is not what it was when the record was sealed."""
-    if state["version"] != VERSION:
-        return dict(state)
     record = {name: value for name, value in state.items() if name != "checksum"}
     if state.get("checksum") != _checksum(record):
         raise SnapshotError(

@@ -4,7 +4,7 @@
     for batch in loader ─▶ Prefetcher ─▶ StepStream ─▶ DoGet
 
 Same arguments, states, fields and bytes as a loader of the files. Where the server is on this machine and the files can be read
-here, it is a loader of the files. `cache_bytes`, `cache_folder` and `check` are the server's own.
+here, it is a loader of the files. `cache_bytes` and `cache_folder` are the server's own.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datapipe.loader.remote.protocol import MOST_INLINE_CHARS, Described, Opened
 from datapipe.loader.remote.replicas import ANSWER_S, Replica, Replicas, flight
 from datapipe.loader.remote.stream import StepStream
 from datapipe.loader.remote.wire import Assembler, Batch, schema_of
-from datapipe.loader.share import Mesh, check_last_share, check_shares
+from datapipe.loader.share import Mesh, warn_of_ragged_ranks
 from datapipe.loader.stats import StepClock
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
@@ -76,10 +76,6 @@ class _RemoteOrder:
     @cached_property
     def digest(self) -> str:
         return digest_of(self.lineage_json)
-
-    def num_rows(self, step: int) -> int:
-        start, stop = self.steps.samples(step)
-        return stop - start
 
     def check_step(self, step: int) -> None:
         if step < 0 or (self.num_steps is not None and step >= self.num_steps):
@@ -141,8 +137,9 @@ class RemoteLoader(Loader):
         self.mesh = given["mesh"] = plan_mesh(given)  # a copy in another process has the same rank
         given["rank"] = given["world_size"] = None
         self._size = plan_batch(given["global_batch_size"], given["batch_size"], self.mesh)
-        check_shares(self.mesh, self._size, even=given["even"], warns=not GLOBAL.intersection(given["fields"]))
-        self._even, self._migrate = given["even"], given["migrate"]
+        if not GLOBAL.intersection(given["fields"]):
+            warn_of_ragged_ranks(self.mesh, self._size)
+        self._migrate = given["migrate"]
         self._tells_dropped = given["drop_last"] is None and (self.mesh.data_rank, self.mesh.context_rank) == (0, 0)
         self._drop_last = given["drop_last"] is not False
         self._is_local, self._read_ahead, self._cache = True, None, None
@@ -249,8 +246,6 @@ class RemoteLoader(Loader):
     def _start(self, opened: Opened) -> None:
         """Continues in the order of an answer."""
         given, order = self._arguments, _RemoteOrder(opened, self._drop_last)
-        if self._even and order.num_steps:
-            check_last_share(self.mesh, order.num_steps - 1, order.num_rows(order.num_steps - 1))
         asks = {
             "output": self._replicas.address.name,
             "snapshot": opened.snapshot.fingerprint,
@@ -261,7 +256,7 @@ class RemoteLoader(Loader):
             "drop_last": self._drop_last,
             **{name: getattr(self.mesh, name) for name in ("data_rank", "data_size", "context_rank", "context_size", "layout")},
             "fields": tuple(given["fields"]),
-            **{name: given[name] for name in ("labels", "on_corrupt", "balance")},
+            **{name: given[name] for name in ("labels", "on_corrupt")},
             "dtype": np.dtype(given["dtype"]).name,
             "pad": given["pad_cu_seqlens"],
         }

@@ -22,10 +22,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
-from datapipe.loader.share import Balance, ContextLayout, Mesh
+from datapipe.loader.share import ContextLayout, Mesh
 from datapipe.shards.manifest import SourceEntry, TokenizerEntry
 
-VERSION = 1
+VERSION = 2
 
 MOST_TICKET_BYTES = 8 << 10
 MOST_LINEAGE_BYTES = 1 << 20
@@ -36,8 +36,8 @@ MOST_INLINE_CHARS = 4 << 10
 """Of a lineage in a ticket; a longer one is named by its digest."""
 
 MOST_STEPS_OF_STREAM = 1 << 20
-LEAST_MESSAGE_BYTES, MOST_MESSAGE_BYTES = 64 << 10, 64 << 20
 MESSAGE_BYTES = 4 << 20
+"""Of the batches in a message, about; the most where a single batch is larger, which is then cut."""
 """Of a message, by default: large enough that a call costs little. Clients in Go or Rust take less than 4 MB unless told."""
 
 MOST_ROWS = 1 << 20
@@ -59,7 +59,6 @@ _Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
 _Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 _Word = Annotated[str, Field(max_length=64)]
 _Path = Annotated[str, Field(max_length=4_096)]
-_Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 _Seed = Annotated[int, Field(ge=-(1 << 127), lt=1 << 128)]
 _Count = Annotated[int, Field(ge=0, lt=1 << 48)]
 _Size = Annotated[int, Field(ge=1, le=1 << 24)]
@@ -112,14 +111,13 @@ class Ticket(OrderNames):
 
     Attributes:
         lineage: the JSON of the lineage, or empty where `digest` names it.
-        fields, labels, dtype, on_corrupt, balance, pad: as the arguments of a `Loader`; pad is its `pad_cu_seqlens`.
+        fields, labels, dtype, on_corrupt, pad: as the arguments of a `Loader`; pad is its `pad_cu_seqlens`.
         first: the first step.
         count: how many steps, skipped ones not counted.
         stride: of the steps that are not skipped, every stride-th is sent.
-        message_bytes: of the batches in a message, about; the most where a single batch is larger, which is then cut.
     """
 
-    v: Literal[1] = VERSION
+    v: Literal[2] = VERSION
     lineage: Annotated[str, Field(max_length=MOST_INLINE_CHARS)] = ""
     digest: _Digest
     data_rank: _Rank = 0
@@ -131,12 +129,10 @@ class Ticket(OrderNames):
     labels: Literal["shifted", "unshifted"] = "shifted"
     dtype: Literal["int64", "int32"] = "int64"
     on_corrupt: Literal["raise", "replace"] = "raise"
-    balance: Balance = "rows"
     pad: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
     first: _Count
     count: Annotated[int, Field(ge=1, le=MOST_STEPS_OF_STREAM)] = 1
     stride: Annotated[int, Field(ge=1, le=1 << 16)] = 1
-    message_bytes: Annotated[int, Field(ge=LEAST_MESSAGE_BYTES, le=MOST_MESSAGE_BYTES)] = MESSAGE_BYTES
 
     @classmethod
     def read(cls, content: bytes) -> Ticket:
@@ -164,7 +160,7 @@ class OpenRequest(_Record):
         is_exact: whether the state's own history holds, whatever the arguments say, as for a copy of a loader.
     """
 
-    v: Literal[1] = VERSION
+    v: Literal[2] = VERSION
     output: Name
     snapshot: Annotated[str, Field(pattern="^[0-9a-f]{1,32}$")] | None = None
     global_batch_size: Annotated[int, Field(ge=1, le=MOST_ROWS)]
@@ -207,7 +203,6 @@ class Opened(_Record):
         sources: in the order of the indices of the field `sources`.
         num_samples: of the run; None for a run without end.
         most_steps: of a stream.
-        replicas: URLs of servers that answer the same tickets, as their operator gave them.
     """
 
     snapshot: Described
@@ -215,7 +210,6 @@ class Opened(_Record):
     sources: tuple[str, ...]
     num_samples: int | None
     most_steps: int
-    replicas: tuple[str, ...] = ()
 
     @classmethod
     def read(cls, content: bytes) -> Opened:

@@ -63,7 +63,7 @@ class StreamingDataset(IterableDataset):
         output, global_batch_size, batch_size, split, fields, labels, seed, prefetch: as for `Loader`; `prefetch` applies to
             each worker.
         dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
-        options: further arguments of `Loader`, such as window, mixture, skip, migrate, on_corrupt, check.
+        options: further arguments of `Loader`, such as window, mixture, skip, migrate, on_corrupt.
         pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
             workers, use `DataLoader(…, pin_memory=True)` instead.
         samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.

@@ -12,10 +12,7 @@ from datapipe.report.summary import second_attempts_text, starting_text
 
 
 def provenance(report: Mapping[str, Any], most: int) -> Section:
-    known = report.get("provenance")
-    heading = "Licences, synthetic text, cost"
-    if not known:
-        return Section(anchor="provenance", heading=heading)
+    known, heading = report["provenance"], "Licences, synthetic text, cost"
     tables: list[tuple[str, Table]] = []
     charts: list[Chart] = []
     licenses = known.get("licenses") or {}
@@ -53,7 +50,7 @@ def speed(report: Mapping[str, Any], most: int) -> Section:
     order = sorted(steps, key=lambda name: -steps[name]["seconds"])
     charts = []
     if order:
-        slowest = report.get("slowest_step")
+        slowest = report["slowest_step"]
         title = f"{order[0]} takes {share_of(steps[order[0]]['seconds'], total)} of {total:,.1f} seconds of work"
         drawn = [
             Bar(

@@ -40,7 +40,7 @@ def measured_rules(report: Mapping[str, Any]) -> list[MeasuredRule]:
     """The rules of a report, those that drop most documents first, then those that most fail."""
     rules = [
         MeasuredRule(source=source, stage=stage, name=name, facts=facts)
-        for source, stages in (report.get("measured") or {}).items()
+        for source, stages in report["measured"].items()
         for stage, names in stages.items()
         for name, facts in names.items()
     ]

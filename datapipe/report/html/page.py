@@ -32,7 +32,7 @@ def report_html(report: Mapping[str, Any], before: Mapping[str, Any] | None = No
     """The page.
 
     Args:
-        report: the content of report.json, also of an earlier version, which lacks entries.
+        report: the content of report.json.
         before: that of the snapshot before.
     """
     content = b""
@@ -50,7 +50,7 @@ def write_page(root: Root, report: Mapping[str, Any]) -> None:
 
 def report_before(root: Root, report: Mapping[str, Any]) -> dict[str, Any] | None:
     """The report of the snapshot before that of a report; None where there is none that can be read."""
-    before = (report.get("shards") or {}).get("before")
+    before = (report["shards"] or {}).get("before")
     try:
         return parse_report(root.read_bytes(f"{snapshot_folder(before)}/{REPORT}")) if before else None
     except (FileNotFoundError, ValueError):
@@ -87,13 +87,13 @@ def _rendered(report: Mapping[str, Any], before: Mapping[str, Any] | None, most:
 
 def tiles(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     """What was built: (label, number, more) each."""
-    documents, total, run, shards = report["total"]["documents"], report["total"], report.get("run"), report.get("shards")
+    documents, total, run, shards = report["total"]["documents"], report["total"], report["run"], report["shards"]
     read, kept = documents["read"], documents["kept"]
     share = f"of {read:,} read, {kept / read:.1%}" if read else "nothing was read"
     found = [("documents kept", f"{kept:,}", share)]
     if total["tokens"]:
         found.append(("tokens", short(total["tokens"]), f"{total['tokens']:,}"))
-    if taken := sum(entry["tokens"] for entry in (report.get("taken") or {}).values()):
+    if taken := sum(entry["tokens"] for entry in report["taken"].values()):
         found.append(("tokens of other snapshots", short(taken), f"{taken:,}"))
     if taken_down := (shards or {}).get("taken_down"):
         found.append(("documents taken down", f"{taken_down:,}", "padding where rows have them"))

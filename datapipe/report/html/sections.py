@@ -66,7 +66,7 @@ def _flow(name: str, entry: Mapping[str, Any], report: Mapping[str, Any], most: 
     stages = {stage: reasons for stage, reasons in stages.items() if any(reasons.values())}
     unread = read - kept - sum(sum(reasons.values()) for reasons in stages.values()) - documents["quarantined"]
     steps = [_flow_step(stage, reasons, read) for stage, reasons in stages.items()]
-    quarantined, reasons = documents["quarantined"], documents.get("quarantine_reasons", {})
+    quarantined, reasons = documents["quarantined"], documents["quarantine_reasons"]
     if quarantined:
         text = f"−{quarantined:,} ({share_of(quarantined, read)}) {cut(next(iter(reasons), ''), 34)}"
         steps.append(FlowStep(label="quarantined", left=quarantined, text=text, color="quarantined"))
@@ -119,7 +119,7 @@ def _distributions(report: Mapping[str, Any], most: int) -> Section:
 
 
 def _lengths(report: Mapping[str, Any], most: int) -> Section:
-    lengths = report.get("lengths") or {}
+    lengths = report["lengths"]
     order = sorted(lengths, key=lambda source: -report["sources"].get(source, {"bytes": 0})["bytes"])
     shown = order[: max(1, most // 3)]
     charts = [
@@ -134,7 +134,7 @@ def _lengths(report: Mapping[str, Any], most: int) -> Section:
 
 def _clusters(report: Mapping[str, Any], most: int) -> Section:
     charts = []
-    for stage, entry in (report.get("clusters") or {}).items():
+    for stage, entry in report["clusters"].items():
         rows = entry["sizes"]
         if not rows:
             continue
@@ -167,7 +167,7 @@ def _clusters(report: Mapping[str, Any], most: int) -> Section:
 
 def _languages(report: Mapping[str, Any], most: int) -> Section:
     total: dict[str, list[int]] = {}
-    for entry in ((report.get("tokenizer") or {}).get("sources") or {}).values():
+    for entry in ((report["tokenizer"] or {}).get("sources") or {}).values():
         for language, counts in (entry["languages"] or {}).items():
             sums = total.setdefault(language or "(none)", [0, 0, 0])
             for place, name in enumerate(("documents", "bytes", "tokens")):
@@ -185,7 +185,7 @@ def _languages(report: Mapping[str, Any], most: int) -> Section:
 
 
 def _schedule(report: Mapping[str, Any]) -> Section:
-    mixture = report.get("mixture")
+    mixture = report["mixture"]
     if not mixture:
         return Section(anchor="schedule", heading="What training draws")
     order = sorted(mixture["sources"], key=lambda name: -mixture["sources"][name]["share"])
@@ -239,7 +239,7 @@ def _over_the_run(schedule: Sequence[Mapping[str, Any]], shown: Sequence[str], n
 
 
 def _tokenizer(report: Mapping[str, Any], most: int) -> Section:
-    tokenizer = report.get("tokenizer")
+    tokenizer = report["tokenizer"]
     if not tokenizer:
         return Section(anchor="tokenizer", heading="Tokenizer")
     entries: list[tuple[str, Mapping[str, Any]]] = []

@@ -173,7 +173,8 @@ def _limits(**more: Any) -> str:
     documents = {"read": 1000, "kept": 990, "dropped": {}, "quarantined": 10}
     documents["quarantine_reasons"] = {"read: <b>`|` at N": 7, "my:Stage: x": 3}
     entry = {"documents": documents, "bytes": 10, "kept_bytes": 9, "tokens": 0, "counts": {}}
-    empty = {"excesses": [], "unreadable_files": [], "contamination": [], "mixture": None, "tokenizer": None}
+    empty: dict[str, Any] = {key: [] for key in ("excesses", "unreadable_files", "contamination")}
+    empty |= {"mixture": None, "tokenizer": None, "run": None, "taken": {}, "measured": {}, "clusters": {}, "provenance": {}}
     manifest = DocumentsSnapshot(name="m", document_format="parquet", sources={"web": DocumentsSource()}, documents=()).sealed()
     files = DataFiles(format="parquet", is_packed=False, configurations=())
     written = {"total": entry, "sources": {"web": entry}, **empty, **more}

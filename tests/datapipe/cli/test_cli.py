@@ -225,9 +225,7 @@ def test_annotate_stops_at_a_signal_and_refuses_a_second_process(tmp_path, mixtu
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (["--format", "csv"], "--format csv: expected jsonl or parquet"),
         (["--max-cost", "3"], "--max-cost requires prices"),
-        (["--max-tokens", "many"], "--max-tokens many: expected"),
         (["--max-unparsed", "200%"], "--max-unparsed 200%: expected"),
         (["--api-key-env", "DATAPIPE_NO_SUCH_KEY"], "--api-key-env DATAPIPE_NO_SUCH_KEY: the environment variable is not set"),
         (["--rubric", "none.md"], "--rubric none.md: cannot be read"),

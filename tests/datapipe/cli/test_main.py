@@ -163,11 +163,11 @@ def test_cli_export_lists_its_files_and_tells_one_that_is_whole(plain, tmp_path)
     assert content_of(tmp_path / "m") == before
 
 
-@pytest.mark.parametrize("content", ["", "[]", "7", "{}", '{"name": "old", "sources": {}, "total": 3}', "no tokenizer"])
+@pytest.mark.parametrize("content", ["", "[]", "7", "{}", '{"name": "old", "sources": {}, "total": 3}', "no provenance"])
 def test_cli_report_of_another_version_is_a_plain_line(plain, tmp_path, content):
-    if content == "no tokenizer":
+    if content == "no provenance":
         report = json.loads((plain / "out/report.json").read_bytes())
-        content = json.dumps({name: entry for name, entry in report.items() if name != "tokenizer"})
+        content = json.dumps({name: entry for name, entry in report.items() if name != "provenance"})
     (tmp_path / "report.json").write_text(content)
     done = datapipe(["report", str(tmp_path)])
     assert done.returncode == 2

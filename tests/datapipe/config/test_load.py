@@ -132,7 +132,6 @@ def test_every_value_knows_where_it_was_written(tmp_path: Path):
         ("until: 100%", "until: 90.5%", "33: mixture.phases[1].until"),
         ("{web: 0.8, code: 0.2}", "{wbe: 0.8, code: 0.2}", "32: mixture.phases[0].weights.wbe"),
         ("{web: 0.8, code: 0.2}", "{web: 0}", "32: mixture.phases[0].weights"),
-        ("code: 0.2}}", "code: 0.2}, stairs: 8}", "32: mixture.phases[0].stairs"),
         ("tokens: 100B", "tokens: 100B\n  weighting: temperature\n  temperature: 2", "33: mixture.phases"),
         ("tokens: 100B", "tokens: 100B\n  replay: {from: o, share: 1%}", "26: tokenizer.train"),
         ("synthetic: false", "strata: {by: score, bounds: [2, 10], repeat: [1, 2]}", "17: sources.code.strata.repeat"),
@@ -177,7 +176,7 @@ def test_all_problems_are_listed(tmp_path: Path):
 
 
 def test_starter_shows_every_option_with_a_comment():
-    within = "until weights schedule stairs temperature by bounds repeat order num_cpus num_gpus memory model prompt usd "
+    within = "until weights schedule temperature by bounds repeat order num_cpus num_gpus memory model prompt usd "
     within += "usd_per_million_tokens snapshot version from share"
     assert all(f"{name}: " in starter_mixture() for name in within.split())
     shown = {*re.findall(r"^[ #-]*([a-z_]+):.*# ", starter_mixture(), re.MULTILINE), *within.split()}

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from datapipe.config import Mixture, WeightPhase, load_mixture
+from datapipe.config.mixture_schedule import STAIRS
 from datapipe.config.stage_use import StageUse, parse_stage
 
 DATA: dict[str, Any] = {
@@ -143,26 +144,26 @@ def mixture_of(own: dict[str, Any], tokens: int, phases: list[dict[str, Any]]) -
 def test_linear_phase_is_a_staircase_from_the_weights_before_to_its_own():
     phases = [
         {"until": "50%", "weights": {"web": 3, "code": 1}},
-        {"until": 1, "weights": {"code": 10}, "schedule": "linear", "stairs": 3},
+        {"until": 1, "weights": {"code": 10}, "schedule": "linear"},
     ]
-    found = mixture_of({"web": 1, "code": 1}, 1200, phases).weight_phases()
-    assert [phase.until_tokens for phase in found] == [600, 800, 1000, None]
-    # web goes from 3/4 to 0: the stairs are at 1/6, 3/6 and 5/6 of the way
-    assert [phase.weights for phase in found] == [
+    found = mixture_of({"web": 1, "code": 1}, 1280, phases).weight_phases()
+    assert [phase.until_tokens for phase in found] == [*range(640, 1280, 10), None]
+    # web goes from 3/4 to 0: the stairs are at 1/128, 3/128, … 127/128 of the way
+    assert [phase.weights for phase in found[:3]] == [
         {"web": 3, "code": 1},
-        {"web": 5, "code": 3},
-        {"web": 3, "code": 5},
-        {"web": 1, "code": 7},
+        {"web": 381, "code": 131},
+        {"web": 375, "code": 137},
     ]
+    assert found[-1].weights == {"web": 3, "code": 509}
 
 
-@given(own=st.tuples(Shares, Shares), end=st.tuples(Shares, Shares), stairs=st.integers(2, 40))
+@given(own=st.tuples(Shares, Shares), end=st.tuples(Shares, Shares))
 @settings(deadline=None, max_examples=40)
-def test_staircase_is_as_near_to_the_line_as_is_said(own, end, stairs):
+def test_staircase_is_as_near_to_the_line_as_is_said(own, end):
     if not any(own) or not any(end):
         return
-    length = 1000 * stairs
-    phases = [{"until": 1, "weights": dict(zip("ab", end)), "schedule": "linear", "stairs": stairs}]
+    length = 1000 * STAIRS
+    phases = [{"until": 1, "weights": dict(zip("ab", end)), "schedule": "linear"}]
     mixture = mixture_of(dict(zip("ab", own)), length, phases)
     first, last = Fraction(own[0], sum(own)), Fraction(end[0], sum(end))
     drawn, start, furthest = Fraction(0), 0, Fraction(0)
@@ -174,7 +175,7 @@ def test_staircase_is_as_near_to_the_line_as_is_said(own, end, stairs):
             line = first * at + (last - first) * Fraction(at * at, 2 * length)
             furthest = max(furthest, abs(drawn + share * (at - start) - line))
         drawn, start = drawn + share * (stop - start), stop
-    assert furthest == abs(last - first) * length / (8 * stairs**2)
+    assert furthest == abs(last - first) * length / (8 * STAIRS**2)
     assert mixture.average_shares()["a"] == drawn / length == (first + last) / 2
 
 

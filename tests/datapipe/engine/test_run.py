@@ -200,13 +200,13 @@ def small(tmp_path: Path) -> Path:
     return runs.write_mixture(tmp_path, f"  web: {{path: {tmp_path}/web.jsonl}}", "stages: [filter.length]", _SMALL_TAIL)
 
 
-def _as_version_1(root: Root) -> None:
-    """work/ as the first version left it: no version in run.json, records of version 1."""
+def _as_version_3(root: Root) -> None:
+    """work/ as the version before this one left it: a file for each record."""
     run = json.loads(root.read_bytes(RUN))
-    del run["version"]
+    run["version"] = 3
     root.write_atomic(RUN, json.dumps(run).encode())
     for fingerprint in stored_records(root.url):
-        root.write_atomic(f"{LEDGER}/{fingerprint}.json", b'{"checksum": ""}\n{"version": 1}\n')
+        root.write_atomic(f"{LEDGER}/{fingerprint}.json", b'{"checksum": ""}\n{"version": 3}\n')
     for path, _ in root.list_files(LEDGER):
         if path.endswith(".jsonl"):
             root.delete(path)
@@ -244,8 +244,8 @@ def test_mixture_of_an_output_that_is_damaged_is_named_where_it_is(tmp_path: Pat
 def test_output_of_the_version_before_keeps_its_snapshot_and_every_task_runs_again(small: Path):
     before = runs.run_mixture(small, make_engine=runs.InProcess)
     root = Root(before.mixture.output)
-    _as_version_1(root)
-    with pytest.raises(UserError, match="version 1"):
+    _as_version_3(root)
+    with pytest.raises(UserError, match="version 3"):
         read_history(root)
     assert verify_snapshot(root, read_snapshot(root)) == []
     again = runs.run_mixture(small, make_engine=runs.InProcess)

@@ -109,7 +109,7 @@ def _numbered(start: int, stop: int) -> str:
 
 def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_its_name(tmp_path: Path) -> None:
     listed = ""
-    for source, options in (("web", "{empty: never}"), ("books", "{normalize: whitespace_case}")):
+    for source, options in (("web", "{keep: longest}"), ("books", "{normalize: whitespace_case}")):
         corpora.write_jsonl(tmp_path / f"{source}.jsonl", [{"text": f"a text of {source}, {n % 5}"} for n in range(10)])
         listed += f"  {source}: {{path: {tmp_path}/{source}.jsonl, stages: [dedup.exact: {options}]}}\n"
     runs.run_mixture(runs.write_mixture(tmp_path, listed, "", "tokenizer: none"), make_engine=runs.InProcess)

@@ -285,12 +285,9 @@ def test_compilation_that_is_closed_at_once_leaves_whole_files_and_no_process(sh
     assert shop.compiled() == (1, 1)
 
 
-def test_remove_unused_deletes_kernels_that_were_not_loaded_and_folders_of_earlier_releases(stocked: Shop) -> None:
-    legacy = stocked.home / "datapipe" / "kernels-0123-numba0.61.0"
+def test_remove_unused_deletes_kernels_that_were_not_loaded(stocked: Shop) -> None:
     other = stocked.home / "datapipe" / "kernels" / "python3.10-numpy1"
-    for folder in (legacy / "words_ab", other):
-        folder.mkdir(parents=True)
-    (legacy / "words_ab" / "words.split-1.py311.nbi").write_bytes(b"old")
+    other.mkdir(parents=True)
     kept = stocked.files(".bin")
     gone = [other / "words.split-00.bin", kept[0].with_name("kernels.gone-00.bin"), kept[0].with_name("kernels.gone.0.tmp")]
     for path in gone:
@@ -298,7 +295,6 @@ def test_remove_unused_deletes_kernels_that_were_not_loaded_and_folders_of_earli
     for path in (*gone, *kept):
         os.utime(path, (0, 0))
     stocked.run(f"{_CALL_BOTH}import time\nfrom datapipe.kernels.cache import remove_unused\nremove_unused(time.time())")
-    assert not legacy.exists()
     assert not other.exists()
     assert stocked.files(".bin") == kept
     assert stocked.files(".tmp") == []

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datapipe.errors import UserError
 from datapipe.loader import Loader
 from datapipe.loader.buffers import BufferPool
 from datapipe.loader.field_table import FIELDS
@@ -202,15 +201,12 @@ def counted(labels: np.ndarray, kind: str) -> int:
 
 
 @pytest.mark.medium
-@pytest.mark.parametrize("balance", ["rows", "attention"])
 @pytest.mark.parametrize("kind", ["shifted", "unshifted"])
 @pytest.mark.parametrize("world_size", [1, 4])
-def test_counts_of_every_rank_are_those_of_the_labels_of_all_ranks(
-    ending: Path, world_size: int, kind: Any, balance: Any
-) -> None:
+def test_counts_of_every_rank_are_those_of_the_labels_of_all_ranks(ending: Path, world_size: int, kind: Any) -> None:
     left_out = Loader(ending, global_batch_size=9, fields=COUNTED).batch(2)["document_keys"][3].tobytes().hex()
     for more in ({}, {"skip_documents": (left_out,)}, {"split": "validation"}, {"drop_last": False, "skip": [(2, 10)]}):
-        options: dict[str, Any] = {"global_batch_size": 9, "labels": kind, "balance": balance, **more}
+        options: dict[str, Any] = {"global_batch_size": 9, "labels": kind, **more}
         ranks = [Loader(ending, rank=rank, world_size=world_size, fields=COUNTED, **options) for rank in range(world_size)]
         alone = Loader(ending, fields=("global_target_tokens",), **options)
         for part_alone, *parts in zip(*(islice(rank, 4) for rank in [alone, *ranks]), strict=True):
@@ -245,18 +241,13 @@ def test_counts_of_replaced_rows_are_the_same_on_every_rank(ending: Path, tmp_pa
 
 
 @pytest.mark.parametrize(("size", "world_size", "nearest"), [(8, 3, "6 or 9"), (2, 3, "3"), (9, 4, "8 or 12")])
-def test_ragged_ranks_are_warned_of_once_by_one_rank_and_refused_where_even(
-    ending: Path, size: int, world_size: int, nearest: str
-) -> None:
+def test_ragged_ranks_are_warned_of_once_by_one_rank(ending: Path, size: int, world_size: int, nearest: str) -> None:
     ranks: list[dict[str, Any]] = [{"rank": rank, "world_size": world_size} for rank in range(world_size)]
     with pytest.warns(RaggedRanksWarning, match=f"Use {nearest} rows") as caught:
         loaders = [Loader(ending, global_batch_size=size, **rank) for rank in ranks]
     for loader in loaders:
         loader.load_state_dict(loader.state_dict())  # warns of nothing
     assert len(caught) == 1
-    for rank in ranks:
-        with pytest.raises(UserError, match=nearest):
-            Loader(ending, global_batch_size=size, even=True, **rank)
 
 
 def test_equal_shares_and_scaled_losses_are_not_warned_of(ending: Path) -> None:
@@ -265,20 +256,3 @@ def test_equal_shares_and_scaled_losses_are_not_warned_of(ending: Path) -> None:
         Loader(ending, global_batch_size=9, world_size=3)
         Loader(ending, batch_size=5, world_size=3)
         Loader(ending, global_batch_size=8, world_size=3, fields=COUNTED)
-
-
-def test_even_refuses_a_last_batch_that_ranks_cannot_share(ending: Path) -> None:
-    Loader(ending, split="validation", global_batch_size=7, world_size=7, even=True)  # 21 rows
-    Loader(ending, global_batch_size=9, world_size=3, even=True)  # the last 1 of 100 rows is dropped
-    Loader(ending, global_batch_size=8, world_size=4, drop_last=False, even=True)  # 100 rows: 4 in the last batch
-    with pytest.raises(UserError, match="step 11, the last, has 1 rows for 3 ranks"):
-        Loader(ending, global_batch_size=9, world_size=3, drop_last=False, even=True)
-    with pytest.raises(UserError, match="step 2, the last, has 5 rows for 4 ranks"):
-        Loader(ending, split="validation", global_batch_size=8, world_size=4, even=True)
-
-
-def test_even_refuses_a_state_after_which_the_last_batch_is_ragged(ending: Path) -> None:
-    before = Loader(ending, split="validation", global_batch_size=1)
-    before.seek(1)
-    with pytest.raises(UserError, match="6 rows for 7 ranks"):
-        Loader(ending, split="validation", global_batch_size=7, world_size=7, even=True).load_state_dict(before.state_dict())

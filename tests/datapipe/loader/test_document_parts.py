@@ -162,12 +162,9 @@ def test_rank_without_rows_has_the_shapes_of_no_documents(output: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")
-@pytest.mark.parametrize("balance", ["rows", "attention"])
 @pytest.mark.parametrize("world_size", [1, 3])
-def test_most_runs_are_those_of_the_richest_of_the_next_batches_of_all_ranks(
-    output: Path, world_size: int, balance: Any
-) -> None:
-    options: dict[str, Any] = {"global_batch_size": 7, "fields": ("cu_seqlens",), "balance": balance, "skip": [(3, 5)]}
+def test_most_runs_are_those_of_the_richest_of_the_next_batches_of_all_ranks(output: Path, world_size: int) -> None:
+    options: dict[str, Any] = {"global_batch_size": 7, "fields": ("cu_seqlens",), "skip": [(3, 5)]}
     ranks = [Loader(output, rank=rank, world_size=world_size, **options) for rank in range(world_size)]
     runs = {step: max(len(rank.batch(step)["cu_seqlens"]) - 1 for rank in ranks) for step in (*range(3), *range(5, 40))}
     for rank in ranks:

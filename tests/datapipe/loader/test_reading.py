@@ -20,6 +20,7 @@ from datapipe.loader.order.layout import plan_layout
 from datapipe.loader.reading import LocalCopy, RowReader
 from datapipe.shards import writer
 from datapipe.shards.manifest import read_snapshot
+from datapipe.shards.shard_file import Shard
 from datapipe.shards.writer import ShardFormat
 from datapipe.storage import Root
 from tests.support.loader_rows import assert_joined
@@ -149,11 +150,12 @@ def test_read_damaged_block_is_named_and_others_are_read(tmp_path: Path, monkeyp
         with pytest.raises(CorruptionError, match=r"00001\.arrow: record batch 2, rows 10 to 14, are damaged") as caught:
             reader.read(np.array([1, 34]), {"tokens"})
         assert any("while reading 1 rows of shard shards/a/train-0000-00001.arrow" in note for note in caught.value.__notes__)
-    trusting = RowReader(Root(str(tmp_path)), read_snapshot(Root(str(tmp_path))), reader.layout, check=False)
-    assert trusting.read(np.array([34])).tokens[0, 0] == 34 * S + 1
 
 
-def test_read_unchecked_lengths_that_do_not_fit_are_corruption(tmp_path: Path) -> None:
+def test_read_lengths_that_do_not_fit_are_corruption_without_a_checksum_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Shard, "checked_batch", Shard.batch)
     root = Root(str(make_snapshot(tmp_path, {"a": 10}, rows_per_shard=10)))
     path, snapshot = tmp_path / "shards/a/train-0000-00000.arrow", read_snapshot(root)
     lengths, content = open_reader(tmp_path).read(np.arange(10)).piece_lengths, path.read_bytes()
@@ -162,7 +164,7 @@ def test_read_unchecked_lengths_that_do_not_fit_are_corruption(tmp_path: Path) -
         damaged = lengths.copy()
         damaged[4] = length
         path.write_bytes(content.replace(lengths.tobytes(), damaged.tobytes()))
-        reader = RowReader(root, snapshot, plan_layout(snapshot, "train"), check=False)
+        reader = RowReader(root, snapshot, plan_layout(snapshot, "train"))
         with pytest.raises(CorruptionError, match="a row points outside"):
             reader.read(np.arange(10), {"offsets", "lengths"})
 
@@ -296,11 +298,12 @@ def test_damaged_rows_are_replaced_alike_on_every_rank_and_after_any_resume(soun
             assert_joined([rank.batch(step) for rank in ranks], batches[step], ["input_ids"])
 
 
-def test_damage_to_the_rows_of_a_batch_is_a_named_error(tmp_path: Path) -> None:
+def test_damage_to_the_rows_of_a_batch_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Shard, "checked_batch", Shard.batch)
     damaged_copy = make_snapshot(tmp_path, {"web": 1}, rows_per_shard=1)
     path = next(damaged_copy.glob("shards/web/*.arrow"))
     content, one_row = path.read_bytes(), b"\1\0\0\x001\0\0\0"  # the metadata "1", as Arrow writes a string
     assert one_row in content
     path.write_bytes(content.replace(one_row, one_row.replace(b"1", b"0")))
     with pytest.raises(CorruptionError, match="are not those of a shard"):
-        Loader(damaged_copy, global_batch_size=1, check=False).batch(0)
+        Loader(damaged_copy, global_batch_size=1).batch(0)

@@ -82,7 +82,7 @@ def test_text_is_wrapped_on_a_terminal_alone() -> None:
 def _entry(read: int, kept: int, tokens: int, **dropped: int) -> dict[str, Any]:
     reasons = {name.replace("__", ":").replace("_of_", "."): count for name, count in dropped.items()}
     return {
-        "documents": {"read": read, "kept": kept, "dropped": reasons, "quarantined": 0},
+        "documents": {"read": read, "kept": kept, "dropped": reasons, "quarantined": 0, "quarantine_reasons": {}},
         "bytes": 4000 * read,
         "kept_bytes": 4000 * kept,
         "tokens": tokens,
@@ -95,6 +95,9 @@ def _entry(read: int, kept: int, tokens: int, **dropped: int) -> dict[str, Any]:
 def _report(sources: dict[str, Any], total: dict[str, Any], **more: Any) -> dict[str, Any]:
     tasks = {"web/read": {"planned": 2, "committed": 2}, "web/apply": {"planned": None, "committed": 0}}
     known = {"status": "done", "problem": None, "mixture": None, "tokenizer": None, "warnings": [], "tasks": tasks}
+    known |= {name: {} for name in ("taken", "thresholds", "measured", "lengths", "clusters", "second_attempts")}
+    known |= {name: [] for name in ("contamination", "excesses", "unreadable_files")} | {"shards": None, "run": None}
+    total = {"task_seconds": sum(step["seconds"] for step in total["steps"].values()), **total}
     return {"name": "trial", "sources": sources, "total": total, "slowest_step": "read"} | known | more
 
 

@@ -25,7 +25,7 @@ from datapipe.composing.takedown import take_down
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
-from datapipe.loader.remote.protocol import Ticket, digest_of
+from datapipe.loader.remote.protocol import MESSAGE_BYTES, Ticket, digest_of
 from datapipe.loader.share import Mesh
 from datapipe.service.serve import Running, ServeOptions
 from datapipe.storage import Root
@@ -85,7 +85,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "int32, unshifted": {"global_batch_size": 5, "dtype": "int32", "labels": "unshifted"},
     "a rank of three": {"global_batch_size": 8, "rank": 1, "world_size": 3},
     "a rank without rows": {"global_batch_size": 2, "rank": 0, "world_size": 3},
-    "attention": {"global_batch_size": 9, "rank": 2, "world_size": 3, "balance": "attention"},
     "context ranks": {"mesh": Mesh(data_rank=0, **CONTEXT), "fields": (*PER_TOKEN, "sources", "step")},
     "split documents": {
         "mesh": Mesh(data_rank=1, layout="document_zigzag", **CONTEXT),
@@ -275,25 +274,21 @@ def test_a_client_with_tls_of_a_server_without_it_is_told_at_once(server: Server
         Loader(f"grpc+tls://127.0.0.1:{server.port}/runs", global_batch_size=7)
 
 
-def test_any_client_of_flight_finds_the_servers_and_gets_messages_of_the_size_that_it_asks_for(tmp_path: Path) -> None:
+def test_any_client_of_flight_gets_a_large_batch_in_several_messages(tmp_path: Path) -> None:
     folder = make_snapshot(tmp_path / "runs", {"web": 300}, sequence_length=2048)
-    here = Loader(folder, global_batch_size=100, fields=("input_ids", "sources"))
+    here = Loader(folder, global_batch_size=600, fields=("input_ids", "sources"))
     state = here.state_dict()
     order = {name: state[name] for name in ("snapshot", "seed", "lineage")} | {"window": state["window_shards"]}
-    asked = {"fields": ("input_ids", "sources"), "first": 0, "message_bytes": 1 << 18}
+    asked = {"fields": ("input_ids", "sources"), "first": 0}
     wanted = Ticket(output="web", digest=digest_of(state["lineage"]), **order, **asked).to_json()
-    replicas = ["grpc://a:1", "grpc://b:2"]
-    with running(tmp_path, f"web={folder}", replicas=replicas) as server, flight.connect(server.location) as client:
-        assert [info.descriptor.path for info in client.list_flights()] == [[b"web"]]
-        info = client.get_flight_info(flight.FlightDescriptor.for_command(wanted))
-        [endpoint] = info.endpoints
-        assert [location.uri.decode() for location in endpoint.locations] == replicas
-        messages = [chunk.data for chunk in client.do_get(endpoint.ticket)]
-    assert len(messages) == 7  # a batch has 1.6 MB
-    assert all(message.nbytes < 1 << 18 for message in messages)
+    with running(tmp_path, f"web={folder}") as server, flight.connect(server.location) as client:
+        stream = client.do_get(flight.Ticket(wanted))
+        messages = [chunk.data for chunk in stream]
+    assert len(messages) == 3  # a batch has 9.8 MB
+    assert all(message.nbytes < MESSAGE_BYTES for message in messages)
     flat = np.concatenate([np.array(message.column("input_ids").flatten()) for message in messages])
-    np.testing.assert_array_equal(flat.reshape(100, 2048), here.batch(0)["input_ids"])
-    assert json.loads(info.schema.field("input_ids").metadata[b"shape"]) == [-1, 2048]
+    np.testing.assert_array_equal(flat.reshape(600, 2048), here.batch(0)["input_ids"])
+    assert json.loads(stream.schema.field("input_ids").metadata[b"shape"]) == [-1, 2048]
 
 
 def test_a_loader_moves_to_a_newer_snapshot_of_a_service(output: Path, tmp_path: Path) -> None:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from datapipe.inspect.documents import DocumentQuery, Inspector
 
 from datapipe.errors import DatapipeError, EncodingError
-from datapipe.inspect.documents import DocumentQuery, Inspector
 from datapipe.tasks.encoding import encode
 from datapipe.tokens import Encoder
 from datapipe.tokens.engines import Fastokens

@@ -1,4 +1,4 @@
-"""Cuts of lines and repeated spans, with every unit and method: the bytes of brute force, in one run, after another, around cut
+"""Cuts of lines and repeated spans, with every unit: the bytes of brute force, in one run, after another, around cut
 points; and spans of long texts."""
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from datapipe.errors import UserError
 from datapipe.stage.global_stage import Global
 from stages.dedup._passages import Windowing
 from stages.dedup.lines import Lines
@@ -80,7 +79,7 @@ def _lines(unit: str) -> Variant:
     return Variant(Lines, {"unit": unit}, drawn, corpus, by_force)
 
 
-def _substring(unit: str, method: str) -> Variant:
+def _substring(unit: str) -> Variant:
     is_byte = unit == "byte"
 
     def corpus(rng: random.Random) -> list[str]:
@@ -99,13 +98,11 @@ def _substring(unit: str, method: str) -> Variant:
     def by_force(texts: list[str], keep: str, length: int = 8) -> list[set[int]]:
         return substring_oracle.repeated([text.encode() for text in texts], is_byte, length, keep)
 
-    fixed = {"unit": unit, "method": method, "length": 8}
-    return Variant(Substring, fixed, lambda rng: {"length": rng.choice([8, 9, 13])}, corpus, by_force)
+    return Variant(Substring, {"unit": unit, "length": 8}, lambda rng: {"length": rng.choice([8, 9, 13])}, corpus, by_force)
 
 
-METHODS = ["exchange", "suffix_array"]
 VARIANTS = {unit: _lines(unit) for unit in ("line", "paragraph", "three_sentences")}
-VARIANTS |= {f"{unit} by {way}": _substring(unit, way) for unit in ("token", "byte") for way in ("exchange", "suffix_array")}
+VARIANTS |= {unit: _substring(unit) for unit in ("token", "byte")}
 every_variant = pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 
 
@@ -193,22 +190,6 @@ def _left(stage: Substring, texts: list[str]) -> list[list[str]]:
     return parts_kept(spans_cut(stage, [batch]), batch)
 
 
-@pytest.mark.parametrize("seed", seeds(2, 8))
-def test_substring_long_copies_in_prose_are_equal_by_both_methods(seed: int) -> None:
-    rng = random.Random(seed)
-    words = [f"w{number}" for number in range(300)]
-    texts = [" ".join(rng.choices(words, k=rng.randint(0, 3000))) for _ in range(12)]
-    for _ in range(20):
-        source, target = rng.sample(range(12), 2)
-        at, to = rng.randint(0, len(texts[source])), rng.randint(0, len(texts[target]))
-        texts[target] = texts[target][:to] + texts[source][at : at + rng.randint(0, 2000)] + texts[target][to:]
-    batches = [batch_of(texts[:5]), batch_of(texts[5:], first=5)]
-    unit, length = rng.choice([("token", 50), ("byte", 100)])
-    found = [spans_cut(_opened(unit=unit, length=length, method=method), batches, num_buckets=4) for method in METHODS]
-    assert found[0] == found[1]
-    assert found[0]
-
-
 EIGHT = "one two three four five six seven eight"
 AROUND = [f"First: {EIGHT}. End", f"Other,  {EIGHT}  here", EIGHT]
 CJK = ["", " ", "中文", "", "这是一个很长的句子需要去重", "前面这是一个很长的句子需要去重后面"]
@@ -223,9 +204,9 @@ TAIL = " ".join(MANY.split()[-60:])
         ({"length": 8, "keep": "none"}, AROUND, [["First: ", ". End"], ["Other,  ", "here"], []]),
         ({"length": 8, "unit": "token"}, CJK, [[], [" "], ["中文"], [], [CJK[4]], ["前面", "后面"]]),
         ({"length": 8, "unit": "byte"}, CJK, [[], [" "], ["中文"], [], [CJK[4]], ["前面", "后面"]]),
-        *(({"method": method}, [MANY, f"new {TAIL} end"], [[MANY], ["new ", "end"]]) for method in METHODS),
+        ({}, [MANY, f"new {TAIL} end"], [[MANY], ["new ", "end"]]),
     ],
-    ids=["first", "none", "tokens", "bytes", "70,000 words by exchange", "70,000 words by suffix array"],
+    ids=["first", "none", "tokens", "bytes", "70,000 words"],
 )
 def test_substring_repeated_spans_are_cut(options: Options, texts: list[str], left: list[list[str]]) -> None:
     assert _left(_opened(**options), texts) == left
@@ -241,27 +222,21 @@ def test_substring_text_that_repeats_itself_has_few_selected_grams(unit: str, te
     assert spans[0][0] <= 6 and spans[-1][1] == len(text.encode()) and len(spans) == 1
 
 
-@pytest.mark.parametrize(("method", "table"), [("exchange", "anchors"), ("suffix_array", "texts")])
-def test_substring_scope_source_keeps_sources_apart(method: str, table: str) -> None:
+def test_substring_scope_source_keeps_sources_apart() -> None:
     """The engine mixes the source into hashes that are not keys; the windows depend on these hashes too."""
     said = " ".join(f"w{number}" for number in range(80))
-    stage = _opened(scope="source", method=method)
+    stage = _opened(scope="source")
     batches = [batch_of([said, said + " a b c"]), batch_of(["x y z " + said, said], source=2)]
     emitted = [dict(stage.emit(batch)) for batch in batches]
     together = {name: [tables[name] for tables in emitted] for name in stage.emits()}
     assert len(set(exchanged(stage, together)["cuts"].column("key").to_pylist())) == 3
     for number, tables in enumerate(emitted):
-        rows = tables[table]
+        rows = tables["anchors"]
         mixed = pa.array(rows.column("hash").to_numpy() ^ np.uint64(number))
-        tables[table] = rows.set_column(0, rows.schema.field(0), mixed)
+        tables["anchors"] = rows.set_column(0, rows.schema.field(0), mixed)
     apart = {name: [tables[name] for tables in emitted] for name in stage.emits()}
     expected = {batch.keys[1].as_py() for batch in batches}
     assert set(exchanged(stage, apart)["cuts"].column("key").to_pylist()) == expected
-
-
-def test_substring_texts_above_the_memory_of_a_suffix_array_are_refused() -> None:
-    with pytest.raises(UserError, match="memory_bytes"):
-        spans_cut(_opened(method="suffix_array", memory_bytes=10), [batch_of(["a long text"])], at_once=False)
 
 
 def test_substring_hashes_are_pinned() -> None:

@@ -25,7 +25,7 @@ from tests.support.global_stages import batch_of
 ENGLISH = "The children walked home from school and talked about what they had learned that day. "
 GERMAN = "Die Kinder gingen von der Schule nach Hause und sprachen über das, was sie gelernt hatten. "
 JAPANESE = "子供たちは学校から家に歩いて帰り、その日に学んだことについて話しました。"
-KEPT, SHORT, LANGUAGE, LOW_SCORE, LEAD, OTHER = range(-1, 5)
+KEPT, SHORT, LANGUAGE, LOW_SCORE = range(-1, 3)
 """Rules by their numbers."""
 
 
@@ -55,7 +55,6 @@ SHORTS = ["", "ok 12345 ###############", "Wörter.", ENGLISH, "日本語"]
         ({"max_chars": 100}, [ENGLISH * 3 + GERMAN * 3, GERMAN * 3 + ENGLISH * 3], [KEPT, LANGUAGE]),
         ({"min_letters": 7}, SHORTS, [SHORT, SHORT, SHORT, KEPT, LANGUAGE]),
         ({"min_letters": 6, "keep": ["de", "en"], "min_score": 0.0}, ["Wörter.", "Worte."], [KEPT, SHORT]),
-        ({"min_letters": 7, "short": "keep"}, SHORTS, [KEPT] * 4 + [LANGUAGE]),
     ],
 )
 def test_language_texts_are_decided_by_rule(options: dict[str, object], texts: list[str], rules: list[int]) -> None:
@@ -171,35 +170,11 @@ def test_language_letters_are_weighed_by_script() -> None:
     assert dict(zip(LETTERS, result.value.tolist())) == LETTERS
 
 
-def test_language_close_second_is_dropped_by_its_lead() -> None:
-    texts, options = [ENGLISH, GERMAN, (ENGLISH + GERMAN) * 3], {"keep": ["en", "de"], "min_score": 0.0}
-    lead = _process(texts, **options, mode="tag").measured[LEAD]
-    for least, rule in ((0.9, LEAD), (lead[2], KEPT)):
-        result = _process(texts, **options, min_lead=least, write=True)
-        assert result.rule.tolist() == [KEPT, KEPT, rule]
-        assert result.columns.keys() == {"language", "language_score"}
-    assert _process(texts, **options, min_lead=0.9).value[2] == lead[2] < 0.9 < lead[0]
-
-
-def test_language_other_language_at_the_end_is_dropped() -> None:
-    mixed = (ENGLISH * 2)[:100] + (GERMAN * 2)[:100]  # twice as many characters as are read
-    texts = [ENGLISH * 6, ENGLISH * 3 + GERMAN * 3, mixed, mixed[:-1], GERMAN * 3 + ENGLISH * 3]
-    result = _process(texts, max_chars=100, max_other_score=0.5)
-    assert result.rule.tolist() == [KEPT, OTHER, OTHER, KEPT, LANGUAGE]
-    assert result.value[1] > 0.5
-    assert _process(texts[1:2], max_chars=100, max_other_score=result.value[1]).rule.tolist() == [KEPT]
-
-
 def test_language_tag_measures_every_rule_of_texts_that_are_classified() -> None:
     result = _process([ENGLISH * 2 + GERMAN * 2, GERMAN], mode="tag", max_chars=80)
-    letters, language, low_score, lead, other = result.measured
+    letters, language, low_score = result.measured
     assert letters.tolist() == [sum(character.isalpha() for character in text[:80]) for text in (ENGLISH, GERMAN)]
     assert language.tolist() == low_score.tolist()
-    assert ((lead > 0) & (lead <= language)).all()
-    assert other[0] > 0.5
-    assert other[1] == 0
-    short_kept = _process(["Hi!", ENGLISH], mode="tag", short="keep", keep=["en"])
-    assert [np.isnan(one).tolist() for one in short_kept.measured] == [[True, True], *[[True, False]] * 4]
     assert all(np.isnan(one).all() for one in _process([ENGLISH], mode="tag", keep=[]).measured)
 
 

@@ -6,14 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.kernels.dedup import case_folding, components, contents, minhash, substring, text_hashes, text_units
-from datapipe.kernels.dedup.substring_tokens import token_rules
-from datapipe.kernels.dedup.word_characters import word_table
+from datapipe.kernels.dedup import case_folding, components, minhash, substring, text_hashes, text_units
 from datapipe.kernels.text.marks import mark_table
 from tests.oracles import case_folding as case_folding_oracle
 from tests.oracles import components as components_oracle
 from tests.oracles import dedup as dedup_oracle
-from tests.oracles import substring as substring_oracle
 from tests.oracles import text_units as text_units_oracle
 from tests.support.kernel_table import Case, Steps, columns, joined, offsets_of, room, row
 
@@ -49,18 +46,6 @@ def join_components(case: Case, num_nodes: int) -> Steps:
     yield None, [components_oracle.labels(num_nodes, list(zip(a.tolist(), b.tolist())))]
 
 
-@row(contents.find_contents, False)
-@row(contents.find_contents, True, variant="without letters")
-def find_contents(case: Case, without_letters: bool) -> Steps:
-    """The texts, or white space in their place with some signs or digits."""
-    if without_letters:
-        signs = [b"7" if document % 2 else b"!" for document in range(len(case.texts))]
-        case = case.having(b"".join(b" " if byte % 3 else sign for byte in text) for sign, text in zip(signs, case.texts))
-    yield [case.offsets, case.data, word_table()], room(len(case.texts), np.uint8)
-    kinds = [set(map(case_folding_oracle.category, case_folding_oracle.visible(text))) for text in case.texts]
-    yield None, [[2 if "L" in found else int("N" in found) for found in kinds]]
-
-
 _NGRAM, _NUM_PERM, _NUM_BANDS = 3, 7, 2
 """One permutation more than the bands use."""
 
@@ -90,23 +75,6 @@ def band(case: Case) -> Steps:
     signed = np.array(signed, np.uint32).reshape(-1, _NUM_PERM)
     yield [signed, *arrays, _NGRAM, _NUM_BANDS], room(len(rows), np.uint64, np.int64)
     yield None, columns(rows, 2)
-
-
-def _short(case: Case) -> Case:
-    """Texts of a size that the oracle can take."""
-    return case.having(text if len(text) < 5000 else text[:1800] for text in case.texts)
-
-
-@row(substring.list_tokens, valid_only=True)
-def list_tokens(case: Case) -> Steps:
-    case = _short(case)
-    yield [case.offsets, case.data, token_rules(False)], room(len(case.data), np.int64, np.uint64, np.int64)
-    found = [
-        (begin + index, substring_oracle.token_hash(token_bytes, False), document)
-        for document, (begin, text) in enumerate(zip(case.begins, case.texts))
-        for index, token_bytes in substring_oracle.tokens(text, False)
-    ]
-    yield len(found), columns(found, 3)
 
 
 @row(substring.copy_spans)

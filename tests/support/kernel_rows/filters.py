@@ -107,15 +107,8 @@ def prefix_stops(case: Case, num_chars: int) -> Steps:
     yield None, [[begin + len(beginning) for begin, beginning in zip(case.begins, beginnings)]]
 
 
-def suffix_starts(case: Case, num_chars: int) -> Steps:
-    yield [case.offsets, case.data, num_chars], room(len(case.texts), np.int64)
-    endings = [text.decode()[max(len(text.decode()) - num_chars, 0) :].encode() for text in case.texts]
-    yield None, [[stop - len(ending) for stop, ending in zip(case.offsets[1:].tolist(), endings)]]
-
-
 for _num_chars in (0, 1, 7, 400):
     row(prefix.prefix_stops, _num_chars, variant=f"{_num_chars} characters", valid_only=True)(prefix_stops)
-    row(prefix.suffix_starts, _num_chars, variant=f"{_num_chars} characters", valid_only=True)(suffix_starts)
 
 _STOP_WORDS, _BULLETS = ("the", "be", "to", "of", "and", "that", "have", "with", "ж"), "•‣◦●▪-*"
 

@@ -4,26 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from datapipe.kernels.tokens import balance, quota
+from datapipe.kernels.tokens import quota
 from tests.oracles import loading as loading_oracle
-from tests.support.kernel_table import Case, Steps, room, row
-
-
-@row(balance.deal_rows)
-def deal_rows(case: Case) -> Steps:
-    """Costs of any size, ranks with different room."""
-    generator = case.generator
-    num_rows, num_ranks = int(generator.integers(0, 40)), int(generator.integers(1, 9))
-    costs = generator.integers(0, 2 ** int(generator.integers(1, 40)), num_rows)
-    rooms = np.bincount(generator.integers(0, num_ranks, num_rows), minlength=num_ranks).astype(np.int64)
-    order = np.argsort(-costs, kind="stable")
-    yield [costs, order], [rooms.copy(), np.zeros(num_ranks, np.int64), *room(num_rows, np.int64)]
-    hands: list[list[int]] = [[] for _ in rooms]
-    for number in order.tolist():
-        free = [rank for rank, hand in enumerate(hands) if len(hand) < rooms[rank]]
-        hands[min(free, key=lambda rank: costs[hands[rank]].sum())].append(number)
-    rank_of = {number: rank for rank, hand in enumerate(hands) for number in hand}
-    yield None, [[0] * num_ranks, [costs[hand].sum() for hand in hands], [rank_of[number] for number in range(num_rows)]]
+from tests.support.kernel_table import Case, Steps, row
 
 
 @row(quota.assign)

@@ -152,50 +152,17 @@ def test_anything_else_is_no_completion(body):
         parse_completion(body)
 
 
-def begun(pace: Pace, clock: FakeClock, tokens: list[int]) -> list[float]:
-    """When so many requests, all made at once, begin."""
-    times: list[float] = []
-
-    async def request(num_tokens: int) -> None:
-        await pace.turn(num_tokens)
-        times.append(clock.time - 1000)
-
-    async def all_requests() -> None:
-        await asyncio.gather(*map(request, tokens))
-
-    asyncio.run(all_requests())
-    return times
-
-
-@pytest.mark.parametrize(
-    ("limits", "tokens", "times"),
-    [
-        ((None, None), [1000] * 50, [0.0] * 50),
-        ((120, None), [1] * 4, [0.0, 0.5, 1.0, 1.5]),
-        ((120, 6000), [100, 10, 400, 1], [0.0, 1.0, 1.5, 5.5]),
-    ],
-)
-def test_pace_spreads_requests_and_tokens_evenly(limits, tokens, times):
-    clock = FakeClock()
-    assert begun(Pace(clock, *limits), clock, tokens) == times
-
-
-def test_pace_counts_the_tokens_that_were_used():
-    clock = FakeClock()
-    pace = Pace(clock, None, 60)
-    assert begun(pace, clock, [30]) == [0.0]
-    pace.used(30, 5)
-    assert begun(pace, clock, [30]) == [5.0]
-    pace.used(30, 50)
-    assert begun(pace, clock, [30]) == [55.0]
-
-
 def test_pace_holds_all_requests_for_the_longest_pause():
     clock = FakeClock()
-    pace = Pace(clock, None, None)
+    pace = Pace(clock)
     pace.hold(7)
     pace.hold(3)
-    assert begun(pace, clock, [1, 1]) == [7.0, 7.0]
+
+    async def all_requests() -> None:
+        await asyncio.gather(pace.turn(), pace.turn())
+
+    asyncio.run(all_requests())
+    assert clock.time == 1007.0
 
 
 def test_pauses_grow_differ_by_request_and_are_capped():

@@ -251,7 +251,7 @@ def migrated(loader: Loader, output: Path, **options: Any) -> Loader:
 
 
 def through_json(lineage: Lineage) -> Lineage:
-    return read_lineage(lineage_json(lineage), 3)
+    return read_lineage(lineage_json(lineage))
 
 
 def random_history(folder: Path, draw: random.Random, length: int) -> Iterator[Loader]:

@@ -195,7 +195,11 @@ def _names() -> set[str]:
 def test_every_expression_of_the_dashboard_and_the_alerts_and_the_readme_name_the_figures_that_exist() -> None:
     known = _names()
     panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
-    rules = [rule for group in YAML(typ="safe").load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+    rules = [
+        rule
+        for group in YAML(typ="safe", pure=True).load((DEPLOY / "alerts.yml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
     expressions = [target["expr"] for panel in panels for target in panel["targets"]] + [rule["expr"] for rule in rules]
     named = {name.removesuffix("_bucket") for expression in expressions for name in NAME.findall(expression)}
     assert named <= known

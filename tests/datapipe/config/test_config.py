@@ -87,6 +87,7 @@ def test_bad_yaml_is_refused_with_its_line(text: str, place: str, told: str):
     assert told in refusal(text) and "\n" not in refusal(text)
 
 
+@pytest.mark.medium
 def test_aliases_that_multiply_are_refused_before_they_fill_memory():
     levels = [f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]" for level in range(1, 12)]
     assert "more than 100000 values" in refusal("\n".join(["a0: &a0 [x]", *levels]))

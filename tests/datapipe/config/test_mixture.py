@@ -156,6 +156,7 @@ def test_linear_phase_is_a_staircase_from_the_weights_before_to_its_own():
     ]
 
 
+@pytest.mark.medium
 @given(own=st.tuples(Shares, Shares), end=st.tuples(Shares, Shares), stairs=st.integers(2, 40))
 @settings(deadline=None, max_examples=40)
 def test_staircase_is_as_near_to_the_line_as_is_said(own, end, stairs):

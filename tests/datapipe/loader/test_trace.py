@@ -347,6 +347,7 @@ def test_trace_document_of_rows_in_another_output_names_its_snapshot(tmp_path: P
     assert 1 in [found.step for found in trace_document(one, kept, state=state)]
 
 
+@pytest.mark.medium
 def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> None:
     key = trace_step(output, 6, global_batch_size=7)[0].key
     loader = Loader(output, global_batch_size=7, prefetch=0)
@@ -369,6 +370,7 @@ def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> N
         assert (0, 0, row.row) in [(one.step, one.rank, one.row) for one in appearances]
 
 
+@pytest.mark.medium
 def test_trace_knows_the_smaller_last_batch_that_a_state_counts(output: Path) -> None:
     loader = Loader(output, global_batch_size=7, fields=FIELDS, prefetch=0, drop_last=False)
     *_, last = loader

@@ -94,6 +94,7 @@ def test_decoded_archive_cut_anywhere_gives_what_the_library_gives(
         assert _decoded(tmp_path / "a", stored[:size], compression) == (there, size == len(first))
 
 
+@pytest.mark.medium
 def test_decoded_zstd_damage_costs_the_block_it_is_in_and_what_follows(tmp_path: Path) -> None:
     blocks = [bytes([65 + number]) * 1000 for number in range(5)]
     packer = zstandard.ZstdCompressor(write_checksum=True).compressobj()

@@ -231,6 +231,7 @@ keep.columns = {"n": int}
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("old", "new", "counts"),
     [
@@ -248,6 +249,7 @@ def test_function_digest_covers_what_it_reaches(old: str, new: str, counts: bool
     assert (catalogue.code_digest(_built("own_functions:keep")) != before) == counts
 
 
+@pytest.mark.medium
 def test_function_that_is_imported_from_another_file_is_covered(own: Path):
     _write(own, CODE)
     (own / "own_recipe.py").write_text("from own_functions import keep\n")

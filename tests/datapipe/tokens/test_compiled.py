@@ -68,6 +68,7 @@ def test_compiled_hard_texts_have_the_ids_of_tokenizers(pattern: str) -> None:
     assert assert_equal_ids(_trained(pattern), texts).fallback_reason == ""
 
 
+@pytest.mark.medium
 def test_compiled_added_tokens_and_normal_form_are_as_in_tokenizers() -> None:
     spaces = [AddedToken(" " * length, normalized=True, special=False) for length in (2, 4, 8)]
     marks = [AddedToken("|||IP|||", special=False), AddedToken("<|x|>", special=True), AddedToken("<|", special=False)]

@@ -66,6 +66,7 @@ def short_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(encoder_module, "CHUNK_BYTES", 16 << 10)
 
 
+@pytest.mark.medium
 @pytest.mark.usefixtures("short_chunks")
 @pytest.mark.parametrize("pattern", ["gpt2", "o200k"])
 def test_encode_long_document_equals_encoding_it_whole(pattern):

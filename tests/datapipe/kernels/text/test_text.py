@@ -107,6 +107,7 @@ MOVING = (
 )
 
 
+@pytest.mark.medium
 def test_find_unstable_other_spans_are_in_nfc_wherever_they_stand() -> None:
     rng, num_stable = random.Random(1), 0
     for _ in range(20_000):

@@ -101,8 +101,7 @@ def test_environment_that_does_not_tell_the_rank_is_refused(
 
 
 @pytest.mark.parametrize(
-    "variables",
-    [{}, {"WORLD_SIZE": 1}, {"RANK": 0, "WORLD_SIZE": 1}, {"RANK": ""}, {"SLURM_PROCID": 0, "SLURM_NTASKS": 8}],
+    "variables", [{}, {"WORLD_SIZE": 1}, {"RANK": 0, "WORLD_SIZE": 1}, {"RANK": ""}, {"SLURM_PROCID": 0, "SLURM_NTASKS": 8}]
 )
 def test_process_that_is_alone_reads_every_row(plain_output: Path, launched: Any, variables: dict[str, object]) -> None:
     """A batch script of Slurm is one process, whatever the number of its tasks."""

@@ -110,8 +110,7 @@ def test_decoded_zstd_damage_costs_the_block_it_is_in_and_what_follows(tmp_path:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("compression", "pack"),
-    [("gzip", gzip.compress), ("zstd", _checked_zstd), ("bzip2", bz2.compress), ("xz", lzma.compress)],
+    ("compression", "pack"), [("gzip", gzip.compress), ("zstd", _checked_zstd), ("bzip2", bz2.compress), ("xz", lzma.compress)]
 )
 def test_decoded_flipped_bit_anywhere_is_found_and_costs_nothing_before_it(
     tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]

@@ -87,10 +87,7 @@ def test_function_gets_text_id_and_columns_as_python_values_and_only_decides():
 
     result = _process(look, _batch(["a", ""], url=pa.array(["u", None]), tags=pa.array([["x"], []])))
     assert result.columns == {}
-    assert seen == [
-        {"id": "0", "text": "a", "url": "u", "tags": ["x"]},
-        {"id": "1", "text": "", "url": None, "tags": []},
-    ]
+    assert seen == [{"id": "0", "text": "a", "url": "u", "tags": ["x"]}, {"id": "1", "text": "", "url": None, "tags": []}]
 
 
 def test_function_drops_by_the_rule_false_and_replaces_texts():

@@ -171,9 +171,7 @@ def test_time_left_of_steps_follows_from_their_tasks_and_estimates(
 
 
 @pytest.mark.parametrize("estimate", [None, _estimate(0.0, is_least=True)], ids=["none", "in part"])
-def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are_committed(
-    estimate: StepTime | None,
-) -> None:
+def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are_committed(estimate: StepTime | None) -> None:
     assert time_left([READING, StepProgress(planned=None, estimate=estimate)], 2) == TimeLeft(seconds=30.0, is_least=True)
     begun = StepProgress(planned=5, committed=1, seconds=2.0, estimate=estimate)
     assert time_left([READING, begun], 2) == TimeLeft(seconds=34.0)

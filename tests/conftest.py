@@ -20,11 +20,13 @@ NOT_FAST = ("medium", "needs", "slow", "real", "ray", "browser", "storm", "deplo
 """Marks of tests that `pytest -m fast` leaves out."""
 
 WHOLE_RUNS = {"finished", "plain", "deduplicated", "lengths", "documents", "grown", "composed"}
-"""Fixtures that run a whole mixture first. `pytest -m fast` leaves out the tests that use them."""
+"""Fixtures that run a whole mixture first. The tests that use them are `medium`."""
 
+NOT_FAST_FOLDERS = {"annotation", "benchmarks", "cache", "conformance", "deploy", "golden", "mixtures", "real", "storm"}
+"""Folders that `pytest -m fast` does not even import."""
 
 settings.register_profile("any", deadline=None)  # a busy machine is no fault
-settings.register_profile("fast", max_examples=15, deadline=None)
+settings.register_profile("fast", max_examples=8, deadline=None)
 """Examples of a property under `pytest -m fast`, where the test does not say how many."""
 
 
@@ -35,12 +37,20 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fast" if config.option.markexpr == "fast" else "any")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    return True if config.option.markexpr == "fast" and collection_path.name in NOT_FAST_FOLDERS else None
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects by marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every other test `fast`, so that a new test is fast until somebody marks it `medium`."""
+    """Marks the first case of every other test `fast`, so that a new test is fast until somebody marks it `medium`."""
+    functions = set()
     for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
-        if marks.isdisjoint(NOT_FAST) and WHOLE_RUNS.isdisjoint(getattr(item, "fixturenames", ())):
+        if not WHOLE_RUNS.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.medium)
+        function = item.nodeid.partition("[")[0]
+        if function not in functions and {mark.name for mark in item.iter_markers()}.isdisjoint(NOT_FAST):
+            functions.add(function)
             item.add_marker(pytest.mark.fast)
 
 

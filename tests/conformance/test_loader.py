@@ -350,6 +350,7 @@ def test_a_run_does_not_move_to_a_snapshot_with_other_rows(growing, tmp_path):
     next(loader)
 
 
+@pytest.mark.medium
 def test_a_state_with_parts_that_no_run_comes_to_is_refused(growing):
     folder, snapshots = growing
     loader, _, _ = history(folder, snapshots, [3], 5)

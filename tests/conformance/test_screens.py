@@ -138,6 +138,7 @@ def test_reason_with_control_characters_is_whole_on_the_screen() -> None:
         assert f"{label}<b>[red]\\u001b[2J\\u202eevil\\u0007 " in full
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("number", range(5))
 def test_screens_of_any_report_fit_and_have_their_numbers(number: int) -> None:
     content = _reports()[number]

@@ -192,6 +192,7 @@ def test_stage_pickled_before_or_after_opening_does_the_same(name: str) -> None:
         assert _rows(stage, _outcome(stage, batch)) == expected
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("name", WORKERS)
 def test_stage_empty_batch_has_the_schema_of_any_other(name: str) -> None:
     empty, other = (_outcome(_opened(name), _batch(texts)) for texts in ([], SMALL))

@@ -290,6 +290,7 @@ def test_schema_knows_the_options_of_every_stage():
         assert schema_problems(GOOD.replace("STAGES", f"[{{{name}: {{no_such_option: 1}}}}]")) == ["$.stages[0]"]
 
 
+@pytest.mark.medium
 def test_starter_is_good_by_the_schema_and_names_stages_and_options_that_there_are():
     data = parse_yaml(starter_mixture(), "starter").data
     assert list(validator().iter_errors({key: value for key, value in data.items() if value is not None})) == []

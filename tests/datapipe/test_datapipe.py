@@ -208,6 +208,7 @@ def test_activity_survives_the_process_that_told_it(page: Page) -> None:
     assert _now(page).work == "redact.pii"
 
 
+@pytest.mark.medium
 @given(st.text(max_size=400), st.text(max_size=800), st.binary(min_size=16, max_size=16), st.integers(0, 1 << 62))
 def test_page_takes_any_text_and_reads_it_printable(work: str, place: str, key: bytes, size: int) -> None:
     page, descriptor = _new_page()

@@ -261,6 +261,7 @@ def test_integer_weights_that_nothing_follows_from_are_refused(weights: dict[str
 positive = st.fractions(min_value=0, max_denominator=10**20) | st.floats(0, 1e300).map(exact_number)
 
 
+@pytest.mark.medium
 @given(st.dictionaries(st.text(), positive, min_size=1).filter(lambda weights: any(weights.values())))
 def test_integer_weights_of_anything_can_be_counted_and_no_share_vanishes(weights: dict[str, Fraction]):
     counted = integer_weights(weights)

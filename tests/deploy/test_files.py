@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,7 @@ _CREDENTIAL = re.compile(r"(?i)secret|password|token|access_key")
 
 
 def _loaded(name: str) -> dict[str, Any]:
-    return YAML(typ="safe").load((DEPLOY / name).read_text())
+    return YAML(typ="safe", pure=True).load((DEPLOY / name).read_text())
 
 
 def _leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -46,7 +45,7 @@ def test_rayjob_ends_its_cluster_and_scales_workers_of_the_ray_of_the_lock() -> 
     assert spec["shutdownAfterJobFinishes"] is cluster["enableInTreeAutoscaling"] is True
     assert min(spec["ttlSecondsAfterFinished"], spec["backoffLimit"]) > 0
     locked = re.search(r"^ray==(\S+)", (ROOT / ".ci" / "requirements.txt").read_text(), re.M)
-    assert locked is not None and cluster["rayVersion"] == locked[1] == version("ray")
+    assert locked is not None and cluster["rayVersion"] == locked[1]
     assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
     for group in cluster["workerGroupSpecs"]:
         assert group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
@@ -111,7 +110,9 @@ def _serve_options(arguments: list[str]) -> dict[str, Any]:
 
 
 def test_servers_on_kubernetes_are_given_options_that_there_are_and_time_to_drain() -> None:
-    documents = {document["kind"]: document for document in YAML(typ="safe").load_all((DEPLOY / "serve.yaml").read_text())}
+    documents = {
+        document["kind"]: document for document in YAML(typ="safe", pure=True).load_all((DEPLOY / "serve.yaml").read_text())
+    }
     assert list(documents) == ["Service", "PodDisruptionBudget", "StatefulSet"]
     spec = documents["StatefulSet"]["spec"]
     pod = spec["template"]["spec"]

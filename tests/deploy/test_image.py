@@ -113,7 +113,7 @@ def test_image_runs_as_any_user_into_a_folder_of_theirs(image: Image, tmp_path: 
 
 
 def test_command_of_compose_builds_the_snapshot_on_a_store(image: Image) -> None:
-    run = YAML(typ="safe").load((ROOT / "deploy" / "compose.yaml").read_text())["services"]["run"]
+    run = YAML(typ="safe", pure=True).load((ROOT / "deploy" / "compose.yaml").read_text())["services"]["run"]
     with object_store("other") as query:
         url = query.partition("endpoint_override=")[2].partition("&")[0]
         command = shlex.split(run["command"].replace("http://store:9000", url))

@@ -71,7 +71,11 @@ def test_every_alert_fires_for_what_it_tells_and_for_nothing_else() -> None:
     file = Path(__file__).with_name("alerts.test.yml")
     checked = subprocess.run(["promtool", "test", "rules", str(file)], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    rules = [rule for group in YAML(typ="safe").load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+    rules = [
+        rule
+        for group in YAML(typ="safe", pure=True).load((DEPLOY / "alerts.yml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
     assert [rule["alert"] for rule in rules if f"alertname: {rule['alert']}\n" not in file.read_text()] == []
 
 

@@ -247,9 +247,9 @@ async def connected(endpoint: Endpoint, concurrency: int) -> AsyncIterator[Clien
         headers["Authorization"] = endpoint.authorization
     timeout = httpx.Timeout(endpoint.timeout_s, connect=min(CONNECT_TIMEOUT_S, endpoint.timeout_s), pool=None)
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-    options: dict[str, Any] = {"headers": headers, "timeout": timeout, "limits": limits, "follow_redirects": False}
-    options["verify"] = not endpoint.url.startswith("http://")  # reading all certificates takes 40 ms
-    async with httpx.AsyncClient(**options) as http:
+    verify = not endpoint.url.startswith("http://")  # reading all certificates takes 40 ms
+    http = httpx.AsyncClient(headers=headers, timeout=timeout, limits=limits, follow_redirects=False, verify=verify)
+    async with http:
         yield Client(endpoint, http)
 
 

@@ -157,6 +157,7 @@ def test_linear_phase_is_a_staircase_from_the_weights_before_to_its_own():
     assert found[-1].weights == {"web": 3, "code": 509}
 
 
+@pytest.mark.medium
 @given(own=st.tuples(Shares, Shares), end=st.tuples(Shares, Shares))
 @settings(deadline=None, max_examples=40)
 def test_staircase_is_as_near_to_the_line_as_is_said(own, end):

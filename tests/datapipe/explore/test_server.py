@@ -136,6 +136,7 @@ def test_a_stream_ends_when_its_client_goes_away(served: PageServer) -> None:
     assert served.endpoint.closed.wait(10)  # type: ignore[attr-defined]
 
 
+@pytest.mark.medium
 def test_connections_that_send_or_read_nothing_do_not_block_others_and_end(
     served: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -78,7 +78,7 @@ def _pasted(swept: Mapping[str, Any], point: Mapping[str, Any]) -> StageUse:
         start, found, end = swept["yaml"].rpartition("{threshold}")
         assert found
         line = f"{start}{int(threshold) if float(threshold).is_integer() else repr(threshold)}{end}"
-    [entry] = YAML(typ="safe").load(line)
+    [entry] = YAML(typ="safe", pure=True).load(line)
     return parse_stage(entry)
 
 

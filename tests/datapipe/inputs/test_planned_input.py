@@ -214,6 +214,7 @@ def test_error_over_an_unchanged_input_is_told_as_what_it_is_with_the_file(
         assert outage_of(raised.value, "s3://other/out") == raised.value.outage
 
 
+@pytest.mark.medium
 def test_file_that_is_cut_short_between_two_reads_ends_the_reading(path: Path) -> None:
     """A reader that waits for bytes up to the size which the file had would wait forever."""
 

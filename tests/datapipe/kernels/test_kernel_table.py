@@ -133,6 +133,7 @@ def test_kernel_table_no_row_is_written_twice_or_of_a_kernel_compared_elsewhere(
     assert all((Path(__file__).parents[1] / path).is_file() for path in COMPARED_WHOLE)
 
 
+@pytest.mark.medium
 def test_kernel_table_knows_every_kernel_by_its_name() -> None:
     from datapipe.kernels import all_kernels
 

@@ -142,6 +142,7 @@ def test_ledger_takes_the_first_record_whose_outputs_are_there_and_not_condemned
     assert ledger.sweep(Hold(root)) == 1  # what is condemned goes, although a record names it
 
 
+@pytest.mark.medium
 def test_ledger_merges_the_small_files_of_a_long_run_and_cleaning_keeps_some_records(root):
     count, ledger = 300, _opened(root)
     records = {f"{number:064x}": _record(root, f"{number}", f"{number:064x}") for number in range(count)}
@@ -163,6 +164,7 @@ def _numbered(number: int) -> Record:
     return Record(step="web/read", fingerprint=f"{number:064x}", outputs={"documents": (output,)}, metrics=metrics)
 
 
+@pytest.mark.medium
 def test_every_flipped_bit_and_every_torn_end_costs_one_record() -> None:
     records = [_numbered(number) for number in range(3)]
     content = b"".join(line_of(record).to_bytes() for record in records)
@@ -198,6 +200,7 @@ def test_other_files_in_the_folder_are_no_commit_files(tmp_path: Path, name: str
     assert list(CommitFiles(root).read()) == []
 
 
+@pytest.mark.medium
 def test_group_is_due_when_its_first_record_has_waited_or_when_it_is_full() -> None:
     now = [10.0]
     pending = Pending(clock=lambda: now[0])

@@ -172,6 +172,7 @@ def test_interrupt_prints_one_line_of_the_loader(stored: Path, tmp_path: Path, h
         check_interrupt("next", f"{server.location}/web")
 
 
+@pytest.mark.medium
 def test_interrupted_loader_goes_on_with_the_same_batch(stored: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(builder: BatchBuilder, steps: object) -> None:
         raise KeyboardInterrupt

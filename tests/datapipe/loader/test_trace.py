@@ -99,8 +99,7 @@ def test_environment_that_does_not_tell_the_rank_is_refused(
 
 
 @pytest.mark.parametrize(
-    "variables",
-    [{}, {"WORLD_SIZE": 1}, {"RANK": 0, "WORLD_SIZE": 1}, {"RANK": ""}, {"SLURM_PROCID": 0, "SLURM_NTASKS": 8}],
+    "variables", [{}, {"WORLD_SIZE": 1}, {"RANK": 0, "WORLD_SIZE": 1}, {"RANK": ""}, {"SLURM_PROCID": 0, "SLURM_NTASKS": 8}]
 )
 def test_process_that_is_alone_reads_every_row(plain_output: Path, launched: Any, variables: dict[str, object]) -> None:
     """A batch script of Slurm is one process, whatever the number of its tasks."""
@@ -307,6 +306,7 @@ def test_trace_document_of_rows_in_another_output_names_its_snapshot(tmp_path: P
     assert 1 in [found.step for found in trace_document(one, kept, state=state)]
 
 
+@pytest.mark.medium
 def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> None:
     key = trace_step(output, 6, global_batch_size=7)[0].key
     loader = Loader(output, global_batch_size=7, prefetch=0)
@@ -329,6 +329,7 @@ def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> N
         assert (0, 0, row.row) in [(one.step, one.rank, one.row) for one in appearances]
 
 
+@pytest.mark.medium
 def test_trace_knows_the_smaller_last_batch_that_a_state_counts(output: Path) -> None:
     loader = Loader(output, global_batch_size=7, fields=FIELDS, prefetch=0, drop_last=False)
     *_, last = loader

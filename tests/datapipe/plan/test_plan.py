@@ -70,12 +70,7 @@ def _global(name: str, digest: str = "") -> BoundStage:
 
 
 def test_lay_out_cuts_segments_at_global_stages():
-    pipeline = lay_out(
-        {
-            "web": [_map("a"), _map("b"), _global("g"), _global("h"), _map("c")],
-            "raw": [],
-        }
-    )
+    pipeline = lay_out({"web": [_map("a"), _map("b"), _global("g"), _global("h"), _map("c")], "raw": []})
     assert (pipeline.segments["raw"], pipeline.after["raw"]) == (((),), (None,))
     assert [[stage.name for stage in segment] for segment in pipeline.segments["web"]] == [["a", "b"], [], ["c"]]
     assert [global_step and global_step.id for global_step in pipeline.after["web"]] == ["g", "h", None]

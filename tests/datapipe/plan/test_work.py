@@ -107,6 +107,7 @@ def test_group_splits_empty_files_count_for_the_work_of_opening_them() -> None:
     assert max(map(len, groups)) <= min(MAX_GROUP_FILES, 4 * TARGET // 4096)
 
 
+@pytest.mark.medium
 def test_group_splits_tiny_target_never_groups_past_the_cap_of_files() -> None:
     files: list[tuple[InputFile, Reader]] = [(_file(f"{number:05d}.txt", 0), Text()) for number in range(9000)]
     assert max(map(len, group_splits(files, 1 << 40))) == MAX_GROUP_FILES

@@ -209,6 +209,7 @@ def test_open_of_a_file_that_is_not_as_the_manifest_says_is_refused_with_its_nam
             _open(tmp_path, entry)
 
 
+@pytest.mark.medium
 def test_read_row_whose_offsets_are_damaged_is_corruption(tmp_path):
     batch = packed_batch(40, LENGTH)
     (entry,) = write_shards(tmp_path, batch)

@@ -90,6 +90,7 @@ def test_decoded_archive_cut_anywhere_gives_what_the_library_gives(
         assert _decoded(tmp_path / "a", stored[:size], compression) == (there, size == len(first))
 
 
+@pytest.mark.medium
 def test_decoded_zstd_damage_costs_the_block_it_is_in_and_what_follows(tmp_path: Path) -> None:
     blocks = [bytes([65 + number]) * 1000 for number in range(5)]
     packer = zstandard.ZstdCompressor(write_checksum=True).compressobj()
@@ -105,8 +106,7 @@ def test_decoded_zstd_damage_costs_the_block_it_is_in_and_what_follows(tmp_path:
 
 @pytest.mark.medium
 @pytest.mark.parametrize(
-    ("compression", "pack"),
-    [("gzip", gzip.compress), ("zstd", _checked_zstd), ("bzip2", bz2.compress), ("xz", lzma.compress)],
+    ("compression", "pack"), [("gzip", gzip.compress), ("zstd", _checked_zstd), ("bzip2", bz2.compress), ("xz", lzma.compress)]
 )
 def test_decoded_flipped_bit_anywhere_is_found_and_costs_nothing_before_it(
     tmp_path: Path, compression: str, pack: Callable[[bytes], bytes]

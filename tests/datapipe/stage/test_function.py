@@ -87,10 +87,7 @@ def test_function_gets_text_id_and_columns_as_python_values_and_only_decides():
 
     result = _process(look, _batch(["a", ""], url=pa.array(["u", None]), tags=pa.array([["x"], []])))
     assert result.columns == {}
-    assert seen == [
-        {"id": "0", "text": "a", "url": "u", "tags": ["x"]},
-        {"id": "1", "text": "", "url": None, "tags": []},
-    ]
+    assert seen == [{"id": "0", "text": "a", "url": "u", "tags": ["x"]}, {"id": "1", "text": "", "url": None, "tags": []}]
 
 
 def test_function_drops_by_the_rule_false_and_replaces_texts():
@@ -231,6 +228,7 @@ keep.columns = {"n": int}
 """
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("old", "new", "counts"),
     [
@@ -248,6 +246,7 @@ def test_function_digest_covers_what_it_reaches(old: str, new: str, counts: bool
     assert (catalogue.code_digest(_built("own_functions:keep")) != before) == counts
 
 
+@pytest.mark.medium
 def test_function_that_is_imported_from_another_file_is_covered(own: Path):
     _write(own, CODE)
     (own / "own_recipe.py").write_text("from own_functions import keep\n")

@@ -38,10 +38,7 @@ def test_filter_result_is_that_of_the_first_rule_that_fails() -> None:
 
 @pytest.mark.parametrize(
     ("measured", "message"),
-    [
-        ([np.zeros(3)], "2 rules, found those of 1"),
-        ([np.zeros(3), np.zeros(2)], r"rule 1: .* found shapes \(2,\)"),
-    ],
+    [([np.zeros(3)], "2 rules, found those of 1"), ([np.zeros(3), np.zeros(2)], r"rule 1: .* found shapes \(2,\)")],
 )
 def test_filter_result_of_values_that_do_not_fit_the_rules_is_refused(measured, message) -> None:
     with pytest.raises(StageError, match=message):

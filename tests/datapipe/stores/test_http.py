@@ -129,8 +129,7 @@ def test_http_errors_hold_no_credentials(server: WebServer, pauses: list[float],
 
 
 @pytest.mark.parametrize(
-    ("status", "error"),
-    [(404, FileNotFoundError), (410, FileNotFoundError), (401, PermissionError), (403, PermissionError)],
+    ("status", "error"), [(404, FileNotFoundError), (410, FileNotFoundError), (401, PermissionError), (403, PermissionError)]
 )
 def test_http_file_that_is_missing_or_refused_is_told_at_once(
     server: WebServer, pauses: list[float], status: int, error: type[OSError]
@@ -196,11 +195,7 @@ def test_http_dropped_connection_goes_on_where_it_was(server: WebServer, pauses:
     [("refuse", {}, [0.5, 1, 2]), ("status", {}, _GROWING), ("status", {"Retry-After": "3600"}, [60, 60, 30])],
 )
 def test_http_server_that_never_answers_is_an_outage(
-    server: WebServer,
-    pauses: list[float],
-    kind: Literal["refuse", "status"],
-    headers: dict[str, str],
-    asked: list[float],
+    server: WebServer, pauses: list[float], kind: Literal["refuse", "status"], headers: dict[str, str], asked: list[float]
 ) -> None:
     server.fail(kind, headers=headers, times=None)
     with pytest.raises(ConnectionError) as raised:

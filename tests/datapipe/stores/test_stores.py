@@ -38,6 +38,7 @@ def _write(folder: Path, *paths: str) -> None:
         (folder / path).write_bytes(b"x" * len(path))
 
 
+@pytest.mark.medium
 def test_local_files_of_many_folders_are_all_there_once(tmp_path: Path) -> None:
     paths = [f"step-{number % 3}/attempt-{number}/{name}" for number in range(700) for name in ("a", "deep/er/b")]
     _write(tmp_path, *paths, "top")

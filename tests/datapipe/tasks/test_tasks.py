@@ -182,6 +182,7 @@ def test_apply_drops_and_sizes_find_their_documents_over_many_blocks(tmp_path, m
     assert {row["survivor"] for row in found.dropped()} == {_key(1, 7)}
 
 
+@pytest.mark.medium
 @settings(max_examples=40)
 @given(
     texts=st.lists(st.text("abcé \n", max_size=12), min_size=1, max_size=5),

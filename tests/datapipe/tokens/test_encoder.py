@@ -61,6 +61,7 @@ def assert_as_tokenizers(content: bytes, *texts: str) -> None:
     assert ids_of(Encoder(content), *texts) == [tokenizer.encode(text, add_special_tokens=False).ids for text in texts]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("pattern", ["gpt2", "o200k"])
 def test_encode_long_documents_equals_the_library(pattern):
     content = train_tokenizer([column(prose(20_000))], 340, pattern=pattern)

@@ -96,6 +96,7 @@ PARTS = [*SPECIAL, "</", "s>", "<0x0A>", "<0x", "0A>", "＜/s＞", "plain", "wor
 hostile = st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
 
 
+@pytest.mark.medium
 @given(text=hostile)
 @settings(deadline=None, max_examples=150)
 @pytest.mark.parametrize("name", MAKERS)

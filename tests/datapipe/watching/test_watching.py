@@ -171,9 +171,7 @@ def test_time_left_of_steps_follows_from_their_tasks_and_estimates(
 
 
 @pytest.mark.parametrize("estimate", [None, _estimate(0.0, is_least=True)], ids=["none", "in part"])
-def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are_committed(
-    estimate: StepTime | None,
-) -> None:
+def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are_committed(estimate: StepTime | None) -> None:
     assert time_left([READING, StepProgress(planned=None, estimate=estimate)], 2) == TimeLeft(seconds=30.0, is_least=True)
     begun = StepProgress(planned=5, committed=1, seconds=2.0, estimate=estimate)
     assert time_left([READING, begun], 2) == TimeLeft(seconds=34.0)
@@ -195,7 +193,11 @@ def _names() -> set[str]:
 def test_every_expression_of_the_dashboard_and_the_alerts_and_the_readme_name_the_figures_that_exist() -> None:
     known = _names()
     panels = json.loads((DEPLOY / "grafana.json").read_text())["panels"]
-    rules = [rule for group in YAML(typ="safe").load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+    rules = [
+        rule
+        for group in YAML(typ="safe", pure=True).load((DEPLOY / "alerts.yml").read_text())["groups"]
+        for rule in group["rules"]
+    ]
     expressions = [target["expr"] for panel in panels for target in panel["targets"]] + [rule["expr"] for rule in rules]
     named = {name.removesuffix("_bucket") for expression in expressions for name in NAME.findall(expression)}
     assert named <= known

@@ -113,9 +113,7 @@ def test_items_are_found_in_every_form_of_their_text(stage: Callable[..., Ngram]
 # ------------------------------------------------------------------------------------------------ gpt3
 
 
-def test_gpt3_cuts_two_hundred_characters_on_both_sides_and_drops_pieces_below_two_hundred(
-    stage: Callable[..., Ngram],
-) -> None:
+def test_gpt3_cuts_two_hundred_characters_on_both_sides_and_drops_pieces_below_two_hundred(stage: Callable[..., Ngram]) -> None:
     thirteen = " ".join(QUESTION.split()[:13]).rstrip(",")
     around = [(FILLER[:399], FILLER[:398]), (FILLER[:398], FILLER[:399]), (FILLER[:399], FILLER[:399]), (FILLER[:398], "")]
     result = stage().process(batch([*(f"{before} {thirteen} {behind}" for before, behind in around), FILLER]))

@@ -97,6 +97,7 @@ def test_minhash_keep_random_depends_on_the_seed_alone() -> None:
     assert len(first) == len(second) == 30
 
 
+@pytest.mark.medium
 def test_minhash_notes_show_the_curves_of_matches_and_of_verified_pairs() -> None:
     first, similarities, *curves = _opened(bands=2, rows=1, min_similarity=0.75).notes()
     assert all(number in first for number in ("2 bands", "1 rows", "0.29"))

@@ -138,6 +138,7 @@ def test_undeclared_charset_is_detected(codec: str, text: str) -> None:
     assert not decoded.has_bad_bytes
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("codec", ["gb18030", "cp932", "euc_jp", "cp949", "big5hkscs"])
 def test_charset_of_east_asia_is_detected_at_any_size_and_any_cut(codec: str) -> None:
     text = {"big5hkscs": "這條河發源於城鎮上方的山丘，流經古老的水磨坊和田野，最後流入九十英里外的大海。"}.get(

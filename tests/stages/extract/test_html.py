@@ -41,6 +41,7 @@ EMPTY = [b"", b" \r\n\t\f", b"\0\0 \n"]
 TEXTLESS = [b"<html><head><script>var x = 1</script></head><body><div></div></body></html>", b"<script>x</script>", b"<p></p>"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize("engine", ENGINES)
 def test_html_main_text_is_kept_without_menu_and_footer(engine: str) -> None:
     [text] = _texts([article(PARAGRAPHS).encode()], engine=engine)
@@ -148,6 +149,7 @@ LOOKS_DEEP = [
 ]
 
 
+@pytest.mark.medium
 def test_html_page_that_only_looks_deep_is_read_and_odd_roots_are() -> None:
     pages = [page + PARAGRAPH for page in LOOKS_DEEP]
     assert _reasons([page.encode() for page in pages], min_share=0) == [None] * len(pages)

@@ -47,18 +47,10 @@ CASES: list[tuple[list[Any] | pa.Array, dict[str, Any], list[str | None]]] = [
     (LICENCES, {"keep": ["mit"], "missing": "keep"}, ["not_in_keep", None, None, None, "not_in_keep", "not_in_keep"]),
     (LICENCES, {"drop": ["mit"]}, [None, None, None, "in_drop", None, None]),
     (LICENCES, {"drop": ["mit"], "missing": "drop"}, [None, GONE, GONE, "in_drop", None, None]),
-    (
-        LICENCES,
-        {"keep_matching": "(?i)cc-by", "drop_matching": "-nc-"},
-        [None, GONE, GONE, "not_matching", None, "matching"],
-    ),
+    (LICENCES, {"keep_matching": "(?i)cc-by", "drop_matching": "-nc-"}, [None, GONE, GONE, "not_matching", None, "matching"]),
     (TYPES, {"keep_matching": "^text/html(;|$)"}, [None, None, "not_matching"]),
     (TYPES, {"keep_matching": "text/html"}, [None, None, None]),
-    (
-        NUMBERS,
-        {"min_value": 3, "max_value": 10},
-        [SMALL, None, None, None, None, SMALL, *[NUMBER] * 5, GONE, GONE],
-    ),
+    (NUMBERS, {"min_value": 3, "max_value": 10}, [SMALL, None, None, None, None, SMALL, *[NUMBER] * 5, GONE, GONE]),
     (KINDS, {"min_value": 3, "max_value": 9}, [None, NUMBER, NUMBER, "too_large", NUMBER, NUMBER, NUMBER, GONE, GONE]),
     (KINDS, {"min_value": 3, "missing": "keep"}, [None] * 9),
     ([float("nan"), None, 2.5, float("inf")], {"min_value": 3}, [NUMBER, GONE, SMALL, None]),
@@ -256,10 +248,7 @@ URL_CASES: list[tuple[dict[str, Any], dict[Any, str | None]]] = [
         | {"x.com/bäd": None},
     ),
     ({"hard_words": ["bäd"]}, {"x.com/BAD_news": None, "x.com/bäd": "hard_word"}),
-    (
-        {"hard_words": ["very bad"]},
-        {"x.com/very-bad-news": "hard_word", "x.com/very/news/bad": None, "x.com/verybad": None},
-    ),
+    ({"hard_words": ["very bad"]}, {"x.com/very-bad-news": "hard_word", "x.com/very/news/bad": None, "x.com/verybad": None}),
     (
         {"soft_words": ["odd", "queer"]},  # two different ones are too many
         {"x.com/odd-queer": "soft_words", "odd.com/odd/odd": None, "x.com/oddqueer": None},

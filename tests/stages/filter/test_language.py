@@ -40,6 +40,7 @@ def _process(texts: list[str], **options: object) -> FilterResult:
 SHORTS = ["", "ok 12345 ###############", "Wörter.", ENGLISH, "日本語"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(
     ("options", "texts", "rules"),
     [
@@ -86,6 +87,7 @@ def test_language_letters_behind_the_characters_that_are_read_do_not_count_in_an
     assert _process(texts, min_letters=100, max_chars=7).value.tolist() == [18, 18]
 
 
+@pytest.mark.medium
 def test_language_unsure_is_dropped_by_its_score_or_that_of_its_language() -> None:
     texts, options = [ENGLISH, GERMAN, "ok"], {"keep": ["en", "de"], "min_letters": 0}
     scores = _process(texts, **options, min_score=0.0).value

@@ -250,6 +250,7 @@ def test_jsonl_byte_ranges_of_every_size_read_the_same_documents(tmp_path: Path,
             assert found.told == whole.told
 
 
+@pytest.mark.medium
 def test_jsonl_lines_longer_than_a_block_are_read_by_the_range_they_begin_in(tmp_path: Path) -> None:
     texts = ["a" * 10, "b" * (5 << 20), "c" * 20, "d" * (9 << 20), "e"]
     file = input_file(tmp_path / "a.jsonl", b"".join(json.dumps({"text": text}).encode() + b"\n" for text in texts))
@@ -276,6 +277,7 @@ def _line_of(record: dict, is_escaped: bool) -> bytes:
     return (line.replace('"a.b"', '"a\\u002Eb"') if is_escaped else line).encode()
 
 
+@pytest.mark.medium
 @settings(max_examples=60)
 @given(
     st.lists(

@@ -20,6 +20,8 @@ from tests.support import runs
 from tests.support.reader_formats import PACKERS, line_positions, write
 from tests.support.reader_results import in_ranges, input_file, read_file, read_splits
 
+pytestmark = pytest.mark.medium
+
 LINES = [
     b'{"text": "a"}\n',
     b"\n",

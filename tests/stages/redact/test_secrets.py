@@ -18,6 +18,8 @@ from stages.redact.secrets import KINDS, Secrets
 from tests.support.global_stages import batch_of
 from tests.support.synthetic_secrets import drawn_secrets
 
+pytestmark = pytest.mark.medium
+
 
 def _process(texts: list[str], seed: int = 1, **options: object) -> FilterResult:
     stage = Secrets.model_validate(options)

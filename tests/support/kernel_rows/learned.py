@@ -6,10 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from datapipe.kernels.learned import (
-    fasttext,
-    linear_scores,
-)
+from datapipe.kernels.learned import fasttext, linear_scores
 from datapipe.kernels.learned.text_features import character_kinds, room_for_counting
 from datapipe.kernels.types import input_record
 from tests.oracles import fasttext as oracle

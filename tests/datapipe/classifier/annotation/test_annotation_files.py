@@ -137,6 +137,7 @@ def test_cache_key_depends_on_everything_but_the_order_of_keys():
     assert request_key(dict(reversed(body.items()))) == request_key(body)
 
 
+@pytest.mark.medium
 def test_cache_cut_at_any_byte_loses_the_last_answer_alone(tmp_path):
     path = stored(tmp_path, range(3))
     content = path.read_bytes()
@@ -221,6 +222,7 @@ def drawn(tmp_path, texts, number, sizes=(7,), prefix="a", seed=0):
     return list(sample.documents())
 
 
+@pytest.mark.medium
 @settings(max_examples=25, deadline=None)
 @given(st.permutations(TEXTS), st.lists(st.integers(1, 20), min_size=1, max_size=5), st.integers(1, 70))
 def test_sample_is_the_same_texts_in_any_order_and_batches(tmp_path_factory, texts, sizes, number):

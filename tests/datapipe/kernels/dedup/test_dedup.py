@@ -62,12 +62,14 @@ def test_fold_case_characters_are_in_words_as_their_category_says() -> None:
     assert _words(texts) == [case_folding_oracle.words(text) for text in texts]
 
 
+@pytest.mark.medium
 def test_fold_case_strings_of_marks_jamo_and_broken_bytes_equal_the_oracle() -> None:
     texts = _strings(seed=1, num=3000)
     assert _folded(texts, text_folding()) == [case_folding_oracle.folded(text) for text in texts]
     assert _words(texts) == [case_folding_oracle.words(text) for text in texts]
 
 
+@pytest.mark.medium
 def test_fold_case_longer_rows_of_marks_than_are_ordered_keep_every_mark() -> None:
     marks = "\u0301\u0323" * (2 * MOST_MARKS)
     (folded,) = _folded([("a" + marks).encode()], text_folding())
@@ -125,6 +127,7 @@ def test_squeeze_space_every_character_is_space_as_in_python() -> None:
 _CLASSES = {"L": LETTER, "N": NUMBER, "M": MARK}
 
 
+@pytest.mark.medium
 def test_known_classes_are_those_of_the_unicode_database() -> None:
     """A later database knows more characters, and the same of those that were known."""
     categories = [unicodedata.category(chr(code)) for code in range(sys.maxunicode + 1)]

@@ -42,6 +42,7 @@ def test_find_a_token_of_every_rule_in_every_place(seed: int) -> None:
         assert [pair for pair in zip(found, expected) if pair[0] != pair[1]] == []
 
 
+@pytest.mark.medium
 def test_find_a_token_that_goes_on_or_hangs_on_a_word_is_none() -> None:
     drawn = [
         (rule["id"], token)

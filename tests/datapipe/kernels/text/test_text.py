@@ -18,13 +18,7 @@ from datapipe.kernels.text.english_words import find_english_words
 from datapipe.kernels.text.marks import ALNUM, CAPITAL, DIGIT, LARGE, SMALL, WHITE, mark_table
 from datapipe.kernels.text.normalize import find_unstable
 from datapipe.kernels.text.sentences import count_sentences
-from datapipe.kernels.text.unicode_classes import (
-    class_table,
-    composition_table,
-    decode,
-    plain_sizes,
-    stable_table,
-)
+from datapipe.kernels.text.unicode_classes import class_table, composition_table, decode, plain_sizes, stable_table
 from datapipe.kernels.text.words import find_words
 from tests.oracles.texts import characters, kind
 
@@ -107,6 +101,7 @@ MOVING = (
 )
 
 
+@pytest.mark.medium
 def test_find_unstable_other_spans_are_in_nfc_wherever_they_stand() -> None:
     rng, num_stable = random.Random(1), 0
     for _ in range(20_000):

@@ -67,6 +67,7 @@ def test_other_weights_without_migrate_are_refused_with_what_differs(output: Pat
     assert resumed(other, output, mixture={"code": 0.5, "web": "0.5"}).step == 1
 
 
+@pytest.mark.medium
 def test_sources_that_come_and_go_continue(tmp_path: Path, output: Path) -> None:
     sizes = {**SIZES, "zeta": 20}
     wider = make_snapshot(tmp_path / "wider", sizes)

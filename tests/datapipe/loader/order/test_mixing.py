@@ -248,6 +248,7 @@ def test_every_row_is_found_in_both_directions_and_groups_have_one_source(case: 
     assert all(mixture.sample_of(source, drawn - 1) is None for source, drawn in enumerate(num_drawn) if drawn)
 
 
+@pytest.mark.medium
 @settings(deadline=None)
 @given(group_cases())
 def test_quotas_hold_within_three_groups_over_all_phases(case: Any) -> None:

@@ -229,6 +229,7 @@ def test_windows_ahead_hold_the_shards_of_the_samples(steps, shuffle):
             assert {int(shard) for shard in np.searchsorted(shard_starts, rows, side="right") - 1} <= set(shards)
 
 
+@pytest.mark.medium
 @settings(deadline=None, max_examples=50)
 @given(
     later=st.lists(st.tuples(st.integers(0, 150) | st.sampled_from([1, 37, 38, 39]), st.integers(1, 2)), max_size=4),
@@ -315,6 +316,7 @@ def test_several_threads_may_find_at_once() -> None:
     assert found == expected * 5
 
 
+@pytest.mark.medium
 def test_copy_reads_no_memory_of_the_original() -> None:
     sizes = [5, 60, 7, 80, 9, 10]
     sources, ordinals = np.zeros(sum(sizes), np.int64), np.arange(sum(sizes))

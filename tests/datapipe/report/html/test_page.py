@@ -100,6 +100,7 @@ def test_the_stream_is_as_wide_as_its_documents_and_ends_with_those_kept() -> No
         assert rows[-1][0] == documents["kept"]
 
 
+@pytest.mark.medium
 @pytest.mark.parametrize(("num_sources", "num_rules"), [(1, 200), (500, 200), (2, 1)])
 def test_the_page_is_small_however_many_sources_and_rules(num_sources: int, num_rules: int) -> None:
     content = report([f"s{number}" for number in range(num_sources)], [f"rule_{number}" for number in range(num_rules)])

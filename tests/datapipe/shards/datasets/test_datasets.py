@@ -127,7 +127,7 @@ def test_bytes_depend_on_rows_and_options_alone(tmp_path_factory, rows_per_batch
 def test_front_matter_names_the_files_of_each_split(tmp_path):
     export(tmp_path, "parquet", target_bytes=300)
     _, front, _ = (tmp_path / "new/README.md").read_text().split("---\n", 2)
-    (config,) = YAML(typ="safe").load(front)["configs"]
+    (config,) = YAML(typ="safe", pure=True).load(front)["configs"]
     found = {
         each["split"]: {str(path.relative_to(tmp_path / "new")) for path in (tmp_path / "new").glob(each["path"])}
         for each in config["data_files"]

@@ -282,6 +282,7 @@ def test_linear_scores_equal_the_definition(tmp_path, kind, labels):
         np.testing.assert_allclose(score, wanted, rtol=3e-7, atol=1e-7)
 
 
+@pytest.mark.medium
 @settings(max_examples=60, deadline=None)
 @given(texts=st.lists(st.text(max_size=40), max_size=6), data=st.data())
 def test_linear_scores_depend_on_the_text_alone(tmp_path_factory, texts, data):
@@ -292,6 +293,7 @@ def test_linear_scores_depend_on_the_text_alone(tmp_path_factory, texts, data):
     assert [row.tolist() for row in together[list(order)]] == [row.tolist() for row in apart]
 
 
+@pytest.mark.medium
 @settings(max_examples=60, deadline=None)
 @given(text=st.text(max_size=60))
 def test_linear_scores_are_the_same_in_every_normal_form(text):

@@ -31,7 +31,7 @@ unknown_tokens     a source of which more than `MOST_UNKNOWN` of the tokens are 
 lost_to_stage      a source that loses more than `losses.MOST_LOST` to one stage        when the source is cleaned
 empty_documents    a source of which most documents have no text                        when the source is cleaned
 small_vocabulary   a trained tokenizer with fewer tokens than were asked for            the trained tokenizer
-slow_tokenizer     a tokenizer that the kernels do not know                             the tokenizer
+slow_tokenizer     a tokenizer with which fastokens does not encode                     the tokenizer
 padding            a source that is padded by more than `pack.max_padding`              its rows
 split_for_padding  a source of which more than `MOST_SPLIT` is split to keep the limit  its rows
 nothing_to_draw    a source without anything to train on                                the snapshot

@@ -31,8 +31,7 @@ from datapipe.errors import EncodingError
 FASTOKENS, TOKENIZERS = "fastokens", "tokenizers"
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read at each call; also silences the warning after a fork
-os.environ.setdefault("RAYON_NUM_THREADS", "1")  # this and the next are read at the first call of fastokens
-os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
+os.environ.update(RAYON_NUM_THREADS="1", FASTOKENS_BPE_THREADS="1")  # read at the first call of fastokens
 
 
 def installed_version(library: str) -> str:

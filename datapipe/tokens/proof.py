@@ -31,10 +31,10 @@ from datapipe.tokens.engines import FASTOKENS, TOKENIZERS, Fastokens, Reference,
 from datapipe.tokens.special_tokens import is_in_brackets
 from datapipe.tokens.vocabulary import pieces_of
 
-BATTERY = 1
+BATTERY = 2
 """Raise it when the texts change: results that are kept name it."""
 
-_MOST_STRINGS, _STRINGS_PER_TOKEN = 100_000, 4
+_MOST_STRINGS, _STRINGS_PER_PIECE = 100_000, 20
 _PIECES = 5
 """Most pieces of a random string."""
 
@@ -185,9 +185,9 @@ def _unicode() -> Iterator[str]:
 
 
 def _random_strings(pieces: Sequence[str]) -> Iterator[str]:
-    """Strings of atoms and of pieces of the vocabulary, half of each: four for each piece, and at most 100,000."""
+    """Strings of atoms and of pieces of the vocabulary, half of each: 100,000, and less for less than 5,000 pieces."""
     random = Random(BATTERY)
-    count = min(_MOST_STRINGS, _STRINGS_PER_TOKEN * len(pieces))
+    count = min(_MOST_STRINGS, _STRINGS_PER_PIECE * len(pieces))
     drawn = [random.choices(group, k=count * _PIECES) for group in (_ATOMS, pieces or _ATOMS)]
     choices = random.choices((0, 1), k=count * _PIECES)
     mixed = [drawn[choice][number] for number, choice in enumerate(choices)]

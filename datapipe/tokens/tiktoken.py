@@ -25,6 +25,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models
 from datapipe.errors import UserError
 from datapipe.tokens.encoder import LARGEST_VOCABULARY
 from datapipe.tokens.patterns import splitter
+from datapipe.tokens.vocabulary import byte_alphabet
 
 _FIRST_LINE = re.compile(rb"[A-Za-z0-9+/]+={0,2} [0-9]+\r?(?:\n|$)")
 
@@ -99,7 +100,8 @@ def convert(content: bytes, pattern: str | None = None, special_tokens: Mapping[
             raise UserError(
                 f"special_tokens: {token!r} has id {number}, which is the id of another token. Expected a unique id"
             )
-    names = {token: "".join(map(_BYTE_CHARACTERS.__getitem__, token)) for token in ranks}
+    letters = {byte: letter for letter, byte in byte_alphabet().items()}
+    names = {token: "".join(map(letters.__getitem__, token)) for token in ranks}
     vocabulary = {names[token]: rank for token, rank in ranks.items()} | dict(special)
     merges = [(names[left], names[right]) for left, right in _merges(ranks)]
     tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=merges, ignore_merges=True))
@@ -142,13 +144,3 @@ def _merges(ranks: Mapping[bytes, int]) -> list[tuple[bytes, bytes]]:
         if token[:cut] in ranks and token[cut:] in ranks
     ]
     return [(token[:cut], token[cut:]) for _, _, _, token, cut in sorted(pairs)]
-
-
-def _byte_characters() -> list[str]:
-    """The character that stands for each byte in a byte-level vocabulary: itself if printable, else one from U+0100 on."""
-    seen = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in seen]
-    return [chr(byte) if byte in seen else chr(0x100 + hidden.index(byte)) for byte in range(256)]
-
-
-_BYTE_CHARACTERS = _byte_characters()

@@ -12,7 +12,6 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import compute as pc
-from datapipe.tokens.cuts import cut_long_texts
 from datapipe.tokens.encoder import slices_of
 from datapipe.tokens.patterns import cut
 
@@ -22,8 +21,8 @@ LONGEST_WORD = 1 << 16
 """Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length. Where a text is one
 word, as a genome is, its pieces teach as much. Without such words the result is that of the trainer of `tokenizers`."""
 
-_CHUNK_BYTES, _SLICE_BYTES = 256 << 10, 4 << 20
-"""Texts are cut into chunks, and go to the kernel in slices: it needs 8 bytes for each byte."""
+_SLICE_BYTES = 2 << 20
+"""Bytes of text per call of the kernel, which needs 8 bytes for each of them."""
 
 _MOST_UNSUMMED = 1 << 20
 """Rows that are kept before equal words among them are summed."""
@@ -60,9 +59,26 @@ def counted_words(texts: pa.Array, pattern: str) -> Iterator[pa.RecordBatch]:
         texts: (num_docs,) large_string without nulls.
         pattern: a name of `patterns.PATTERNS`.
     """
-    chunks, _ = cut_long_texts(columns.as_large_string(texts), _CHUNK_BYTES)
-    for part in slices_of(chunks, _SLICE_BYTES):
+    for part in slices_of(_in_chunks(columns.as_large_string(texts)), _SLICE_BYTES):
         yield _counted(part, pattern)
+
+
+def _in_chunks(texts: pa.Array) -> pa.Array:
+    """The texts, long ones in chunks. A chunk begins with a space between ASCII letters: there every pattern begins a word."""
+    offsets, data = columns.text_buffers(texts)
+    long_texts = np.flatnonzero(np.diff(offsets) > _SLICE_BYTES)
+    cuts = [cut for number in long_texts for cut in _cuts(data, int(offsets[number]), int(offsets[number + 1]))]
+    return columns.texts_from(np.sort(np.concatenate([offsets, np.array(cuts, np.int64)])), data)
+
+
+def _cuts(data: np.ndarray, start: int, stop: int) -> Iterator[int]:
+    """At most one offset for each `_SLICE_BYTES` of a text: none where no space is between letters, as in Chinese."""
+    for first in range(start + _SLICE_BYTES, stop, _SLICE_BYTES):
+        block = data[first - 1 : min(first + _SLICE_BYTES, stop)]
+        is_letter = ((block | 0x20) - np.uint8(ord("a"))) < 26  # bytes below "a" wrap around to values above 26
+        spaces = np.flatnonzero(is_letter[:-2] & (block[1:-1] == ord(" ")) & is_letter[2:])
+        if len(spaces):
+            yield first + int(spaces[0])
 
 
 def _counted(texts: pa.Array, pattern: str) -> pa.RecordBatch:

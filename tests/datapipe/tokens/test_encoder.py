@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import random
 import subprocess
@@ -194,15 +195,17 @@ def test_encoder_eos_that_is_no_token_or_that_text_spells_is_refused(tokenizer_j
 
 
 @pytest.mark.slow
-def test_encode_then_fork_warns_of_nothing(tokenizer_json, tmp_path):
+def test_encode_starts_no_thread_and_a_fork_behind_it_warns_of_nothing(tokenizer_json, tmp_path):
     (tmp_path / "tokenizer.json").write_bytes(tokenizer_json)
     program = (
-        "import os, sys, pyarrow as pa; from datapipe.tokens import Encoder; "
-        "Encoder(sys.argv[1]).encode(pa.array(['a b'] * 1000, pa.large_string())); pid = os.fork(); "
-        "os._exit(0) if pid == 0 else os.waitpid(pid, 0)"
+        "import os, sys, pyarrow as pa; from datapipe.tokens import Encoder; encoder = Encoder(sys.argv[1]); "
+        "threads = lambda: len(os.listdir('/proc/self/task')); before = threads(); "
+        "encoder.encode(pa.array(['a b'] * 1000, pa.large_string())); print(threads() - before, flush=True); "
+        "pid = os.fork(); os._exit(0) if pid == 0 else os.waitpid(pid, 0)"
     )
-    done = subprocess.run([sys.executable, "-c", program, str(tmp_path / "tokenizer.json")], capture_output=True, check=True)
-    assert done.stderr == b""
+    command = [sys.executable, "-c", program, str(tmp_path / "tokenizer.json")]
+    done = subprocess.run(command, capture_output=True, check=True, env={**os.environ, "RAYON_NUM_THREADS": "4"})
+    assert (done.stdout, done.stderr) == (b"0\n", b"")
 
 
 @pytest.mark.real

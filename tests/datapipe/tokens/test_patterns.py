@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import Counter
 from typing import get_args
@@ -18,7 +17,6 @@ from datapipe.config.tokenizer_spec import PatternName
 from datapipe.tokens import patterns
 from datapipe.tokens import word_counts as module
 from datapipe.tokens.character_classes import CLASSES, NUM_CODES, ask_engine, engine_classes
-from datapipe.tokens.cuts import cut_long_texts
 from datapipe.tokens.patterns import PATTERNS, splitter
 from datapipe.tokens.vocabulary import byte_alphabet
 from datapipe.tokens.word_counts import LONGEST_WORD, WordCounts, counted, counted_words
@@ -179,32 +177,6 @@ def test_byte_level_splits_as_oniguruma_does_at_every_code_point():
             assert {at for _, at in found} ^ {at for _, at in expected} == set()
 
 
-def place_of_cut(data: bytes, limit: int) -> int:
-    """The first space between letters past a limit; the end where there is none."""
-    found = re.search(rb"(?<=[A-Za-z]) (?=[A-Za-z])", data[limit - 1 :]) if len(data) > limit else None
-    return limit - 1 + found.start() if found else len(data)
-
-
-@given(st.lists(st.text("ab é\n 漢.", max_size=200), max_size=8), st.integers(1, 30), st.integers(0, 3))
-@settings(deadline=None)
-def test_cut_any_texts_cuts_at_first_space_between_letters_past_each_limit(texts, limit, skipped):
-    pieces, first = cut_long_texts(pa.array(["x" * skipped, *texts], pa.large_string()).slice(1), limit)
-    found = pieces.to_pylist()
-    for text, start, stop in zip(texts, first[:-1], first[1:], strict=True):
-        rest, expected = text.encode(), list[str]()
-        while rest or not expected:
-            place = place_of_cut(rest, limit)
-            expected, rest = [*expected, rest[:place].decode()], rest[place:]
-        assert found[start:stop] == expected
-
-
-def test_cut_place_beyond_search_window_is_found():
-    text = "x" * 300_000 + " y" + "z" * 300_000
-    pieces, first = cut_long_texts(pa.array([text], pa.large_string()), 1000)
-    assert [len(piece) for piece in pieces.to_pylist()] == [300_000, 300_002]
-    assert first.tolist() == [0, 2]
-
-
 ALPHABET = byte_alphabet()
 
 
@@ -227,6 +199,7 @@ def test_any_texts_have_the_words_of_tokenizers(texts, pattern):
 
 def test_counts_do_not_depend_on_arrays_slices_and_sums(monkeypatch):
     texts = [f"the {number % 7} words of a text {'x' * (number % 5)}, {number}\n" for number in range(300)]
+    texts += ["".join(texts), "漢字 の " * 50]
     whole = _counts(counted([_column(*texts)], "gpt2"))
     monkeypatch.setattr(module, "_MOST_UNSUMMED", 3)
     monkeypatch.setattr(module, "_SLICE_BYTES", 64)
@@ -236,7 +209,8 @@ def test_counts_do_not_depend_on_arrays_slices_and_sums(monkeypatch):
         for part in counted_words(_column("not counted", text).slice(1), "gpt2"):
             words.add(part)
     assert _counts(words.total()) == whole
-    assert sum(len(word) * count for word, count in whole.items()) == sum(len(text) for text in texts)
+    assert sum(len(word) * count for word, count in whole.items()) == sum(len(text.encode()) for text in texts)
+    assert len([*counted_words(_column(texts[-2]), "gpt2")]) > len(texts[-2]) // 200
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "漢", "𝒂"])

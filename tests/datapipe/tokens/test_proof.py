@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import fastokens
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -18,7 +17,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers
 
 from datapipe.errors import EncodingError, UserError
 from datapipe.tokens import Encoder, engines, proof, tiktoken
-from datapipe.tokens.engines import FASTOKENS, TOKENIZERS, Fastokens
+from datapipe.tokens.engines import FASTOKENS, TOKENIZERS
 from datapipe.tokens.patterns import PATTERNS
 from datapipe.tokens.training import train_tokenizer
 from tests.oracles.pretokens import hard_texts
@@ -142,6 +141,16 @@ def test_proof_that_fails_leaves_the_tokenizer_to_the_reference_with_the_reason(
     assert encoder.encode(column(["the dog 12345 people"]))[0].tolist() == tokenizer.encode("the dog 12345 people").ids
 
 
+@pytest.mark.medium
+def test_proof_refuses_a_bpe_that_makes_control_tokens_of_their_spelling():
+    vocabulary = {END: 0, **{f"<0x{byte:02X}>": 1 + byte for byte in range(256)}}
+    model = {"type": "BPE", "byte_fallback": True, "vocab": vocabulary, "merges": []}
+    content = json.dumps({"model": model, "added_tokens": [FLAGS | {"id": 0, "content": END, "special": True}]}).encode()
+    encoder = assert_ids_of_tokenizers(content, [END, f"a {END}", "a <0x0A> b"])
+    assert encoder.proof.choice.library == TOKENIZERS
+    assert f"it encodes '{END}' to [0]" in encoder.proof.choice.reason
+
+
 def test_battery_holds_every_token_that_looks_like_a_control_token():
     texts = {*proof.battery(with_added({"id": 420, "content": "<tool>"}, {"id": 421, "content": "plain"}))}
     for token in (END, "<tool>", "plain"):
@@ -163,6 +172,9 @@ def test_proof_is_kept_for_the_tokenizer_its_markers_and_the_versions(tmp_path, 
     first = Encoder(content).proof
     monkeypatch.setattr(proof, "battery", lambda _: iter(["one text"]))
     assert Encoder(content).proof == first
+    [kept] = (tmp_path / "datapipe" / "encoders").iterdir()
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert Encoder(content).proof.choice.battery != first.choice.battery
     others = [Encoder(content, bos="<s>"), Encoder(trained())]
     assert all(other.proof.choice.battery != first.choice.battery for other in others)
     monkeypatch.setattr(proof, "installed_version", lambda library: "9.9")
@@ -175,35 +187,14 @@ def test_encoder_of_another_version_refuses():
         Encoder(tokenizer_files.byte_level(), choice=choice).encode(column(["a"]))
 
 
-class PanicException(BaseException):
-    """As both libraries raise one: a class that cannot be imported."""
-
-
 class Failing:
-    """A tokenizer of either library that ends with an exception."""
+    """A tokenizer of `tokenizers` that ends with an exception."""
 
     def __init__(self, error: BaseException) -> None:
         self.error = error
 
-    def encode_batch_flat(self, *_: Any, **__: Any) -> Any:
+    def encode_batch_fast(self, *_: Any, **__: Any) -> Any:
         raise self.error
-
-    encode_batch_fast = encode_batch_flat
-
-
-def test_engine_that_panics_blames_the_text_and_loads_its_tokenizer_again(monkeypatch):
-    real, loaded = fastokens.Tokenizer, [Failing(PanicException("index out of bounds"))]
-
-    class OncePanicking:
-        @staticmethod
-        def from_json_str(file: str) -> Any:
-            return loaded.pop() if loaded else real.from_json_str(file)
-
-    monkeypatch.setattr(fastokens, "Tokenizer", OncePanicking)
-    engine = Fastokens(Tokenizer.from_buffer(tokenizer_files.byte_level()))
-    with pytest.raises(EncodingError, match=r"fastokens .* panic: index out of bounds"):
-        engine.encode(["a text"])
-    assert len(engine.encode(["a text"])[0]) == len("a text")
 
 
 @pytest.mark.parametrize("error", [MemoryError(), KeyboardInterrupt(), SystemExit()])

@@ -314,9 +314,9 @@ def test_train_equals_the_trainer_of_tokenizers(pattern, eos):
 def test_train_order_batches_and_lengths_of_texts_do_not_show():
     straight = train_tokenizer([column(*SENTENCES)], 340)
     assert train_tokenizer((column(text) for text in reversed(SENTENCES)), 340) == straight
-    text = "".join(SENTENCES) * 200  # above the size at which texts are cut
-    assert len(text.encode()) > 1 << 20
-    assert train_tokenizer([column(text)], 400) == train_tokenizer([column(*(["".join(SENTENCES)] * 200))], 400)
+    text = "".join(SENTENCES) * 500  # above the size at which texts are cut
+    assert len(text.encode()) > 2 << 20
+    assert train_tokenizer([column(text)], 400) == train_tokenizer([column(*(["".join(SENTENCES)] * 500))], 400)
 
 
 def test_train_result_is_canonical_and_encodes_anything():

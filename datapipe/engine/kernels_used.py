@@ -25,8 +25,6 @@ COMPILED_WHEN_CALLED = frozenset(
         "tokens.pack:cut_stream",
         "tokens.pack:fill_rows_32",
         "tokens.pack:split_by_powers",
-        "tokens.pretokens:cut_cl100k",
-        "tokens.pretokens:cut_o200k",
     )
 )
 """Kernels that many runs reach and few call: an option, a tokenizer or a model chooses them. The first call compiles them."""

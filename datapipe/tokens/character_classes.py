@@ -1,15 +1,15 @@
-"""The Unicode class of each character, as the regular expression engine of `tokenizers` defines it.
+"""What each character is to the kernels that split texts into words, as the regular expression engine of `tokenizers` has it.
 
-    every code point  ── Split at borders of classes ──▶ runs ── first character of each run, class by class ──▶ classes
-    classes ── family ──▶ the table that its kernel reads (`datapipe/kernels/tokens/pretokens.py`)
+    every code point  ── Split by the expression of each bit ──▶ runs of matches ──▶ the table of a family of patterns
 
-Python's Unicode database has another version than the engine's, so this module queries the engine. The query takes 0.4 s for
-each version of `tokenizers` on a machine; the result is cached beside the compiled kernels. The query covers only planes with
-assigned characters; no class contains others (a slow test checks this).
+Python's Unicode database has another version than the engine's, so this module queries the engine. The query takes half a
+second for each family and version of `tokenizers` on a machine; the result is cached beside the compiled kernels. The query
+covers only planes with assigned characters; characters of others are signs (a slow test checks this).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 
@@ -17,88 +17,39 @@ import numpy as np
 import tokenizers
 from tokenizers import Regex, pre_tokenizers
 
-from datapipe.kernels.tokens.pretokens import LETTER, LOWER, NEWLINE, NUMBER, SIGN, SPACE
+from datapipe.kernels.tokens.pretokens import CL100K, GPT2, LETTER, LOWER, NEWLINE, NUMBER, O200K, SIGN, SPACE
 from datapipe.machine_cache import cache_home, read_checked, write_checked
 
 NUM_CODES = 0x110000
 _ASKED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
 
-CLASSES = (r"\p{Lu}", r"\p{Lt}", r"\p{Ll}", r"\p{Lm}", r"\p{Lo}", r"\p{M}", r"\p{N}", r"\s")
-"""No character is in two classes. The first five make up \\p{L}."""
+_WORDS = {LETTER: r"\p{L}", NUMBER: r"\p{N}", SPACE: r"\s", SIGN: r"[^\s\p{L}\p{N}]"}
+_LINES = {**_WORDS, NEWLINE: r"[\r\n]"}
+_CASES = {LETTER: r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", LOWER: r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"}
+FAMILIES: Mapping[int, Mapping[int, str]] = {GPT2: _WORDS, CL100K: _LINES, O200K: {**_LINES, **_CASES}}
+"""The expressions of the characters that have each bit (`datapipe/kernels/tokens/pretokens.py`), by family."""
 
-_LU, _LT, _LL, _LM, _LO, _MARKS, _NUMBERS, _WHITE = (1 << bit for bit in range(len(CLASSES)))
-_LETTERS = _LU | _LT | _LL | _LM | _LO
 
-
-@lru_cache(maxsize=1)
-def engine_classes() -> np.ndarray:
-    """The classes of every code point, bit i for `CLASSES[i]`: (0x110000,) uint8. Cached on disk."""
-    cached = cache_home() / f"character-classes-3-tokenizers{tokenizers.__version__}.bin"
+@lru_cache(maxsize=len(FAMILIES))
+def class_table(family: int) -> np.ndarray:
+    """The bits of every code point: (0x110000,) uint8. Cached on disk."""
+    cached = cache_home() / f"characters-of-family-{family}-tokenizers{tokenizers.__version__}.bin"
     data = read_checked(cached)
     if data is None:
-        data = ask_engine(_ASKED).tobytes()
+        data = ask_engine(family, _ASKED).tobytes()
         with suppress(OSError):  # a cache that cannot be written: each process asks
             write_checked(cached, data)
     return np.frombuffer(data, np.uint8)
 
 
-def ask_engine(asked: tuple[range, ...]) -> np.ndarray:
-    """The classes of the code points in `asked`, which contains no surrogates; 0 for all others."""
+def ask_engine(family: int, asked: tuple[range, ...]) -> np.ndarray:
+    """The bits of the code points in `asked`, which contains no surrogates; SIGN for all others."""
     codes = np.concatenate([np.arange(part.start, part.stop) for part in asked])
     text = codes.astype("<u4").tobytes().decode("utf-32-le")
-    table = np.zeros(NUM_CODES, np.uint8)
-    borders = pre_tokenizers.Split(Regex("|".join(f"{name}+" for name in CLASSES)), "isolated")
-    starts = _starts(borders, text)
-    heads = "".join(text[start] for start in starts)
-    lengths = np.diff([*starts, len(text)])
-    for bit, name in enumerate(CLASSES):
-        matches = pre_tokenizers.Split(Regex(name), "removed", invert=True).pre_tokenize_str(heads)
-        is_member = np.zeros(len(heads), bool)
-        is_member[[start for _, (start, _) in matches]] = True
-        table[codes[np.repeat(is_member, lengths)]] |= 1 << bit
-    return table
-
-
-def _starts(step: pre_tokenizers.PreTokenizer, text: str) -> list[int]:
-    return [start for _, (start, _) in step.pre_tokenize_str(text)]
-
-
-@lru_cache(maxsize=1)
-def gpt2_table() -> np.ndarray:
-    """The table of `cut_gpt2`."""
-    return _frozen(_table([(_LETTERS, LETTER), (_NUMBERS, NUMBER), (_WHITE, SPACE)]))
-
-
-@lru_cache(maxsize=1)
-def cl100k_table() -> np.ndarray:
-    """The table of `cut_cl100k`."""
-    return _frozen(_with_newlines(gpt2_table().copy()))
-
-
-@lru_cache(maxsize=1)
-def o200k_table() -> np.ndarray:
-    """The table of `cut_o200k`."""
-    any_case = LETTER | LOWER
-    letters = [(_LU | _LT, LETTER), (_LL, LOWER), (_LM | _LO, any_case), (_MARKS, any_case | SIGN)]
-    kinds = [*letters, (_NUMBERS, NUMBER), (_WHITE, SPACE)]
-    return _frozen(_with_newlines(_table(kinds)))
-
-
-def _table(kinds: list[tuple[int, int]]) -> np.ndarray:
-    """(0x110000,) uint8: the bits of the kinds that a character belongs to; SIGN for none."""
-    bits_of = np.full(1 << len(CLASSES), SIGN, np.uint8)
-    for combination in range(len(bits_of)):
-        for classes, bits in kinds:
-            if combination & classes:
-                bits_of[combination] = bits
-    return bits_of[engine_classes()]
-
-
-def _with_newlines(table: np.ndarray) -> np.ndarray:
-    table[[ord("\n"), ord("\r")]] |= NEWLINE
-    return table
-
-
-def _frozen(table: np.ndarray) -> np.ndarray:
-    table.flags.writeable = False
+    table = np.full(NUM_CODES, SIGN, np.uint8)
+    table[codes] = 0
+    for bit, expression in FAMILIES[family].items():
+        matches = pre_tokenizers.Split(Regex(f"{expression}+"), "removed", invert=True).pre_tokenize_str(text)
+        for _, (start, stop) in matches:
+            table[codes[start:stop]] |= bit
     return table

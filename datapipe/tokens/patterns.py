@@ -22,8 +22,8 @@ import numpy as np
 from tokenizers import Regex, pre_tokenizers
 
 from datapipe.errors import UserError, suggest
-from datapipe.kernels.tokens.pretokens import cut_cl100k, cut_gpt2, cut_o200k
-from datapipe.tokens.character_classes import cl100k_table, gpt2_table, o200k_table
+from datapipe.kernels.tokens.pretokens import CL100K, GPT2, O200K, cut_words
+from datapipe.tokens.character_classes import class_table
 
 _CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -66,8 +66,5 @@ def cut(pattern: str, offsets: np.ndarray, data: np.ndarray, ends: np.ndarray) -
         data: (num_bytes,) uint8, UTF-8.
         ends: (num_bytes,) int64 output: ascending offsets in `data`.
     """
-    if pattern == "gpt2":
-        return cut_gpt2(offsets, data, gpt2_table(), ends)
-    if pattern == "o200k":
-        return cut_o200k(offsets, data, o200k_table(), ends)
-    return cut_cl100k(offsets, data, cl100k_table(), 1 if pattern == "qwen2" else 3, ends)
+    family = {"gpt2": GPT2, "o200k": O200K}.get(pattern, CL100K)
+    return cut_words(offsets, data, class_table(family), family, 1 if pattern == "qwen2" else 3, ends)

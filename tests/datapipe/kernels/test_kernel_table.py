@@ -35,7 +35,7 @@ COMPARED_WHOLE = {
         pack.best_fit pack.by_length pack.by_row pack.cut_stream pack.fill_rows_16 pack.fill_rows_32
         pack.split_by_powers pack.split_documents split_to_fill.open_rows split_to_fill.split_to_fill
     """,
-    "tokens/test_patterns.py": "pretokens.cut_cl100k pretokens.cut_gpt2 pretokens.cut_o200k",
+    "tokens/test_patterns.py": "pretokens.cut_words",
     "tokens/test_tokens.py": "bpe_training.join_pairs",
 }
 """Kernels without a row: what they make together is compared with a definition or a library, or its bytes are pinned."""

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from datapipe.config.tokenizer_spec import PatternName
+from datapipe.kernels.tokens.pretokens import GPT2
 from datapipe.tokens import patterns
 from datapipe.tokens import word_counts as module
-from datapipe.tokens.character_classes import CLASSES, NUM_CODES, ask_engine, engine_classes
+from datapipe.tokens.character_classes import FAMILIES, NUM_CODES, ask_engine, class_table
 from datapipe.tokens.patterns import PATTERNS, splitter
 from datapipe.tokens.vocabulary import byte_alphabet
 from datapipe.tokens.word_counts import LONGEST_WORD, WordCounts, counted, counted_words
@@ -134,35 +135,24 @@ def held_by(expression: str, text: str) -> np.ndarray:
 
 
 @pytest.mark.medium
-def test_engine_classes_are_kept_and_read_again(tmp_path, monkeypatch):
-    before = engine_classes()
+def test_class_tables_are_kept_and_read_again(tmp_path, monkeypatch):
+    before = class_table(GPT2)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    engine_classes.cache_clear()
-    asked = engine_classes()
-    engine_classes.cache_clear()
-    assert np.array_equal(asked, engine_classes())
-    assert np.array_equal(asked, before)
+    for _ in range(2):
+        class_table.cache_clear()
+        assert np.array_equal(class_table(GPT2), before)
     assert len(list((tmp_path / "datapipe").iterdir())) == 1
 
 
 @pytest.mark.slow
-def test_engine_classes_code_points_equal_single_matches():
-    """All of the planes that have characters, and one in a hundred of the others."""
+@pytest.mark.parametrize("family", FAMILIES)
+def test_class_tables_equal_single_matches_and_asking_about_all_code_points(family):
+    """Matches of all of the planes that have characters, and one in a hundred of the others."""
     codes = np.union1d(ASSIGNED, CODES[::100])
     text = "".join(map(chr, codes))
-    table = engine_classes()[codes]
-    for bit, name in enumerate(CLASSES):
-        assert np.array_equal(table >> bit & 1 == 1, held_by(name, text)), name
-    letters = sum(1 << CLASSES.index(rf"\p{{{kind}}}") for kind in ("Lu", "Lt", "Ll", "Lm", "Lo"))
-    assert np.array_equal(table & letters != 0, held_by(r"\p{L}", text))
-    others = letters | 1 << CLASSES.index(r"\p{N}") | 1 << CLASSES.index(r"\s")
-    assert np.array_equal(table & others == 0, held_by(r"[^\s\p{L}\p{N}]", text))
-    assert np.array_equal(table & 1 << CLASSES.index(r"\s") == 0, held_by(r"\S", text))
-
-
-@pytest.mark.slow
-def test_engine_classes_every_code_point_equals_asking_about_all():
-    assert np.array_equal(engine_classes(), ask_engine((range(0xD800), range(0xE000, NUM_CODES))))
+    for bit, expression in FAMILIES[family].items():
+        assert np.array_equal(class_table(family)[codes] & bit != 0, held_by(expression, text)), expression
+    assert np.array_equal(class_table(family), ask_engine(family, (range(0xD800), range(0xE000, NUM_CODES))))
 
 
 @pytest.mark.slow

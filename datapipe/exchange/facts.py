@@ -15,6 +15,7 @@ rows of `kept` stand in the order of those of `documents`, which has the texts. 
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from typing import Any
 
@@ -94,11 +95,16 @@ def kept_facts(batch: DocumentBatch) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
+def shard_of_task(fingerprint: str, path: str) -> str:
+    """A shard that a task writes, by a name that is the same in all attempts at the task."""
+    return f"{fingerprint}/{posixpath.basename(path)}"
+
+
 def packed_facts(rows: pa.RecordBatch, shards: Sequence[str], numbers_of_rows: np.ndarray) -> pa.RecordBatch:
     """A row for each part of a document in rows of `schemas.sequences`.
 
     Args:
-        shards, numbers_of_rows: the file of each row, and its number there, (num_rows,) each.
+        shards, numbers_of_rows: the file of each row, as `shard_of_task` names it, and its number there, (num_rows,) each.
     """
     lengths, keys, starts = (rows.column(name) for name in ("lengths", "keys", "starts"))
     row_of = np.repeat(np.arange(rows.num_rows), np.diff(numbers(lengths.offsets)))

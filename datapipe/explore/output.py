@@ -19,6 +19,7 @@ from datapipe.config import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import DatapipeError, UserError, suggest
+from datapipe.exchange.facts import shard_of_task
 from datapipe.explore.database import BORDERLINES, DOCUMENTS, FINDINGS, PACKED, Database, FactFiles, Limits
 from datapipe.explore.located import DocumentLocator
 from datapipe.ledger.names import REPORT
@@ -91,14 +92,17 @@ class Output:
                     f"{self.root.url}: an earlier version of datapipe made this output. Run its mixture again: "
                     f"`datapipe run MIXTURE.yaml`."
                 )
+        encoded = [step for step in self.steps if step.kind == "tokenize"]
+        files.setdefault("quarantine", []).extend(file for step in encoded for file in step.outputs("quarantine", TableFile))
         packed = [step for step in self.steps if step.kind == "pack"]
         files[PACKED[0]] = [file for step in packed for file in step.outputs(PACKED[0], TableFile)]
         snapshot = self.snapshot
         published = {shard.checksum: shard.path for shard in snapshot.shards} if isinstance(snapshot, Snapshot) else {}
         shards = {
-            file.path: published[file.checksum]
+            shard_of_task(record.fingerprint, file.path): published[file.checksum]
             for step in packed
-            for file in step.outputs("shards", ShardFile)
+            for record in step.records
+            for file in record.of("shards", ShardFile)
             if file.checksum in published
         }
         inputs = [(number, source, file.path) for number, (source, file, _) in self.locator.files.items()]

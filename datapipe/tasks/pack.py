@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.columns import dtype_of, key_matrix
-from datapipe.exchange.facts import FactWriter, packed_facts
+from datapipe.exchange.facts import FactWriter, packed_facts, shard_of_task
 from datapipe.exchange.ranges import read_slices
 from datapipe.metrics import Packing, TaskMetrics
 from datapipe.plan.outputs import Outputs, ShardFile
@@ -170,7 +170,8 @@ class _Writers:
 
     def append(self, piece_length: int | None, batch: pa.RecordBatch) -> None:
         writer = self._of(piece_length)
-        self.facts.add(packed_facts(batch, *writer.next_rows(batch.num_rows)))
+        paths, rows = writer.next_rows(batch.num_rows)
+        self.facts.add(packed_facts(batch, [shard_of_task(self._task.fingerprint, path) for path in paths], rows))
         writer.append(batch)
 
     def _of(self, piece_length: int | None) -> ShardWriter:

@@ -7,9 +7,9 @@ Text goes in as `str`, the one exception to columns all the way down: neither li
 object a token.
 
 fastokens 0.3.5 starts threads of its own beside rayon's unless FASTOKENS_BPE_THREADS says 1. With one thread its cache of words
-takes at most 130 MB beyond the tokenizer, whatever the text (2026-11: 10^7 distinct words of 6 to 5,000 letters; with two
-tokenizers in turn 220 MB); with its own thread twice as much. Both libraries raise panics of Rust as a BaseException that
-cannot be imported. A panic may leave locks of fastokens poisoned, so its tokenizer is loaded again.
+takes at most 130 MB beyond the tokenizer, whatever the text (2026-11: 10^7 distinct words of 6 to 5,000 letters); with its
+own thread twice as much. A worker keeps one tokenizer: the peak behind a second one is 160 MB. Both libraries raise panics of
+Rust as a BaseException that cannot be imported. A panic may leave locks of fastokens poisoned, so it is loaded again.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ from datapipe.explore.document.replay import Replayed, Replayer
 from datapipe.explore.documents import Inspector
 from datapipe.explore.redaction import MARGIN, RedactionError, Redactor, shown
 from datapipe.explore.rows import Rows
-from datapipe.loader.trace import open_run
 from datapipe.shards.manifest import DocumentsSnapshot, Snapshot
 from datapipe.stage.decoding import EXCERPT_BYTES
 
@@ -187,20 +186,12 @@ class DocumentView:
         ]
 
     def shards(self, key: bytes) -> list[dict[str, Any]]:
-        """The rows of shards that hold the document, of both splits."""
-        if not isinstance(self._output.snapshot, Snapshot):
-            return []
-        found = []
-        for split in ("train", "validation"):
-            try:
-                traced = open_run(self._output.root.url, 1, None, None, split, None, "rows")
-                layout = traced.batch_order.layout
-                for address, _, start, tokens in traced.find_pieces(key):
-                    shard, shard_row = (int(numbers[0]) for numbers in layout.find(np.array([address])))
-                    found.append({"path": layout.shards[shard].path, "row": shard_row, "start": start, "tokens": tokens})
-            except DatapipeError:  # a snapshot without this split
-                continue
-        return found
+        """The rows of published shards that hold the document, of both splits."""
+        return self._output.database.rows(
+            'select shards.path, parts."row", start, tokens from parts join shards on shards.written = parts.shard '
+            'where key = ? order by split, path, "row", start',
+            [key],
+        )
 
     # ---------------------------------------------------------------------------------------------- clusters
 

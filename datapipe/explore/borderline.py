@@ -19,7 +19,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.documents import Inspector
-from datapipe.explore.rows import Query, Rows, check_source
+from datapipe.explore.rows import Rows, check_source
 from datapipe.explore.sweeps import Accepted, RuleOf, swept_histograms, swept_tags
 from datapipe.stage.base import Filter
 from datapipe.stage.ranking import BELOW_SHARE
@@ -53,23 +53,11 @@ class Borderline:
             if stage in (run_name, run_name.partition("@")[0]) and rule in rules
         }
         if not found:
-            return self._unmeasured(stage, rule, source)
+            raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
         run_name, facts = next(iter(found.values()))
         thresholds = {each.get("threshold") for _, each in found.values()}
         known = facts.get("threshold") if len(thresholds) == 1 else None
         return RuleOf(stage=run_name, rule=rule, sources=tuple(found), facts={**facts, "threshold": known})
-
-    def _unmeasured(self, stage: str, rule: str, source: str) -> RuleOf:
-        """A rule of a run that measured no distributions: its dropped documents are all that is known."""
-        reasons = [
-            reason
-            for reason in self._rows.reasons
-            if reason.fate == "dropped" and source in ("", reason.source) and (reason.stage, reason.rule) == (stage, rule)
-        ]
-        if not reasons:
-            raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
-        facts = {"threshold": reasons[0].threshold if len({reason.threshold for reason in reasons}) == 1 else None}
-        return RuleOf(stage=stage, rule=rule, sources=tuple(reason.source for reason in reasons), facts=facts)
 
     def sides(self, rule: RuleOf) -> dict[str, Any]:
         """The documents nearest the threshold on either side."""
@@ -77,12 +65,7 @@ class Borderline:
         shown = {"kept": [row for row in kept if row["fate"] == "kept"][:MOST_SHOWN]}
         last = shown["kept"][-1] if len(shown["kept"]) == MOST_SHOWN else kept[-1] if kept else None
         tried = [] if last is None else kept[: kept.index(last) + 1]
-        if "side" in rule.facts:
-            shown["dropped"] = self._nearest(rule, is_dropped=True, most=MOST_SHOWN)
-        else:
-            source = rule.sources[0] if len(rule.sources) == 1 else ""
-            query = Query(source=source, fate="dropped", stage=rule.stage, rule=rule.rule, sort="distance", limit=MOST_SHOWN)
-            shown["dropped"] = self._rows.listed(query)[1]
+        shown["dropped"] = self._nearest(rule, is_dropped=True, most=MOST_SHOWN)
         self._add_excerpts(list(_alternating(shown["kept"], shown["dropped"])))
         return {**self._about(rule), "dropped_later": sum(row["fate"] != "kept" for row in tried), **shown}
 
@@ -93,13 +76,13 @@ class Borderline:
             "and rule = $rule and source in $sources and is_dropped = $dropped order by distance, key, value limit $most",
             {"stage": rule.stage, "rule": rule.rule, "sources": rule.sources, "dropped": is_dropped, "most": most},
         )
-        facts = self._rows.of_keys([row["key"] for row in found])
+        facts = self._output.facts_of([row["key"] for row in found])
         decided = [row for row in found if row["key"] in facts]
         shown = self._rows.shown([facts[row["key"]] for row in decided])
         return [{**row, **{name: near[name] for name in _MEASURED}} for row, near in zip(shown, decided)]
 
     def _add_excerpts(self, rows: Sequence[dict[str, Any]]) -> None:
-        ends, facts = monotonic() + EXCERPTS_S, self._rows.of_keys([bytes.fromhex(row["key"]) for row in rows])
+        ends, facts = monotonic() + EXCERPTS_S, self._output.facts_of([bytes.fromhex(row["key"]) for row in rows])
         for row in rows:
             if monotonic() < ends:
                 row["excerpt"] = self._text(facts[bytes.fromhex(row["key"])])[0][:EXCERPT_CHARS] or None

@@ -111,7 +111,7 @@ def _run(folder: Path, stages: str, texts: list[str] = TEXTS) -> runs.Finished:
 
 
 def _shown(output: str, **options: Any) -> dict[str, Any]:
-    return json.loads(json.dumps(contamination(Inspector.open(output), "", 10, **options).to_json()))
+    return json.loads(json.dumps(contamination(Inspector.open(output), "", 10, **options)))
 
 
 def _against(folder: Path) -> str:
@@ -211,11 +211,13 @@ def test_documents_of_one_output_alone_have_the_reason_of_the_other(tmp_path: Pa
     lost = Counter({NOT_READ: 1, "filter.length:too_few_chars": sum(50 <= length < 200 for length in lengths)})
     kept = [length for length in lengths if length >= 200]
     lost["dedup.exact:duplicate"] = len(kept) - len(set(kept))
-    assert found.only[0].reasons == dict(lost.most_common())
-    assert found.only[0].documents == lost.total()
-    assert (found.both, found.only[1].documents) == (len(set(kept)), 0)
-    assert [name.startswith("web/b.jsonl:") for name in found.only[0].sample[NOT_READ]] == [True]
-    assert membership(strict, loose).only == (found.only[1], found.only[0])
+    only = found["only_first"]
+    assert only["reasons"] == dict(lost.most_common())
+    assert only["documents"] == lost.total()
+    assert (found["both"], found["only_second"]["documents"]) == (len(set(kept)), 0)
+    assert [name.startswith("web/b.jsonl:") for name in only["sample"][NOT_READ]] == [True]
+    swapped = membership(strict, loose)
+    assert (swapped["only_first"], swapped["only_second"]) == (found["only_second"], only)
 
 
 def test_comparison_with_a_run_that_failed_says_so(tmp_path: Path) -> None:

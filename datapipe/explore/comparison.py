@@ -10,7 +10,7 @@ spills to disk.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from datapipe.explore.database import Database
 from datapipe.explore.output import Output
@@ -57,35 +57,23 @@ def membership(first: Output, second: Output, count: int = 3) -> dict[str, Any]:
 # ------------------------------------------------------------------------------------------------ reports side by side
 
 
-class RuleChange(NamedTuple):
-    """What a rule measured in two outputs.
+def rule_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rules of two reports that measured different values or have different thresholds, as plain data, the largest change
+    of the failing share first. A rule that one of them lacks counts as passed by all.
 
-    Attributes:
-        thresholds: of the first and the second output; None where it differs by document, or there is no such rule.
-        failed: shares of the measured documents that fail the rule; None where there is no such rule.
-        medians: of the measured values, within a bin; None where nothing was measured.
+    source, stage, rule
+    thresholds  of the first and the second output; None where it differs by document, or there is no such rule
+    failed      shares of the measured documents that fail the rule; None where there is no such rule
+    medians     of the measured values, within a bin; None where nothing was measured
     """
-
-    source: str
-    stage: str
-    rule: str
-    thresholds: tuple[float | None, float | None]
-    failed: tuple[float | None, float | None]
-    medians: tuple[float | None, float | None]
-
-
-def rule_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[RuleChange]:
-    """The rules of two reports that measured different values or have different thresholds, largest change of the failing share
-    first. A rule that one of them lacks counts as passed by all."""
     measured = [report.get("measured") or {} for report in (first, second)]
-    names = dict.fromkeys(name for entry in measured for name in _rule_names(entry))
     changes = []
-    for source, stage, rule in names:
-        rules = [entry.get(source, {}).get(stage, {}).get(rule) for entry in measured]
-        one, other = (_facts(each) for each in rules)
+    for source, stage, rule in dict.fromkeys(name for entry in measured for name in _rule_names(entry)):
+        one, other = (_facts(entry.get(source, {}).get(stage, {}).get(rule)) for entry in measured)
         if one != other:
-            changes.append(RuleChange(source, stage, rule, *zip(one, other)))
-    return sorted(changes, key=lambda change: -abs((change.failed[0] or 0.0) - (change.failed[1] or 0.0)))
+            about = dict(zip(("thresholds", "failed", "medians"), zip(one, other)))
+            changes.append({"source": source, "stage": stage, "rule": rule, **about})
+    return sorted(changes, key=lambda change: -abs((change["failed"][0] or 0.0) - (change["failed"][1] or 0.0)))
 
 
 def _rule_names(measured: Mapping[str, Any]) -> Iterable[tuple[str, str, str]]:

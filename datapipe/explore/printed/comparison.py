@@ -36,7 +36,7 @@ def comparison_json(
     options     the stages and options of the mixtures that differ, a line each
     sources     name → {read, kept, tokens}: [first, second], null where a run has no such source
     documents   as `membership` returns them
-    rules       [{source, stage, rule, thresholds, failed, medians}]: [first, second] each, largest change of `failed` first
+    rules       as `rule_changes` returns them
     """
     mixtures = [parsed_yaml(inspector.mixture.resolved_yaml()) for inspector in inspectors]
     names = dict.fromkeys(name for report in reports for name in report["sources"])
@@ -47,7 +47,7 @@ def comparison_json(
         "sources": {name: _numbers([report["sources"].get(name) for report in reports]) for name in names},
         "total": _numbers([report["total"] for report in reports]),
         "documents": membership,
-        "rules": [change._asdict() for change in rule_changes(*reports)],
+        "rules": rule_changes(*reports),
     }
 
 

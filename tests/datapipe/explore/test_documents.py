@@ -243,8 +243,8 @@ def test_the_rule_that_moved_most_comes_first() -> None:
 
     changes = rule_changes(first, second)
 
-    assert [change.rule for change in changes] == ["d", "c", "b"]
-    assert changes[0].failed == (None, 0.9)
-    assert changes[2].failed == (0.1, 0.4)
-    assert changes[2].medians == (1 + 4 / 9, 1 + 1 / 6)
+    assert [change["rule"] for change in changes] == ["d", "c", "b"]
+    assert changes[0]["failed"] == (None, 0.9)
+    assert changes[2]["failed"] == (0.1, 0.4)
+    assert changes[2]["medians"] == (1 + 4 / 9, 1 + 1 / 6)
     assert rule_changes(first, {}) and not rule_changes({}, {})

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from datapipe.cli.options import Json, OutputFolder, print_json
 from datapipe.errors import UserError
-
-if TYPE_CHECKING:
-    from datapipe.explore.clusters import ClusterQuery
-    from datapipe.explore.documents import InspectedDocument
 
 Kept = Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")]
 Dropped = Annotated[
@@ -109,31 +104,43 @@ def inspect(
 
     The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.
     """
-    from datapipe.explore.clusters import ClusterQuery
-    from datapipe.explore.document.judged import as_judged
+    from datapipe.explore.clusters import ClusterQuery, find_clusters
+    from datapipe.explore.contamination import contamination
+    from datapipe.explore.document.replay import as_judged
     from datapipe.explore.documents import DocumentQuery, Inspector
+    from datapipe.explore.printed.clusters import print_clusters
+    from datapipe.explore.printed.contamination import print_contamination
+    from datapipe.explore.printed.documents import print_documents
+    from datapipe.explore.printed.sweep import print_sweep
+    from datapipe.explore.sweep import sweep as count_sweep
+    from datapipe.report.funnel import wide_console
 
     if sum([kept, quarantined, contaminated, *(option is not None for option in (dropped, named, clusters, sweep))]) > 1:
         raise UserError(f"expected one of {_CHOICES}")
     _check_companions(sweep, thresholds, clusters, members, least_alike)
     if against and not contaminated:
         raise UserError("--against goes with --contamination")
+    at = _numbers(thresholds)
+    inspector = Inspector.open(output)
     if contaminated:
-        _print_contamination(output, source, count, against or (), full, as_json)
+        found = contamination(inspector, source, count, against or ())
+        print_json({"contamination": found}) if as_json else print_contamination(found, wide_console(), full)
     elif sweep is not None:
-        _print_sweep(output, sweep, source, thresholds, as_json)
+        swept = count_sweep(inspector, sweep, source=source, thresholds=at)
+        print_json({"sweep": asdict(swept)}) if as_json else print_sweep(swept, wide_console())
     elif clusters is not None:
-        duplicates = ClusterQuery(stage=clusters, source=source, count=count, members=members or 3, least_alike=least_alike)
-        _print_clusters(output, duplicates, full, as_json)
-    elif named is not None:
-        inspector = Inspector.open(output)
-        _print_documents(as_judged(inspector, inspector.find_document(named)), full, as_json)
+        query = ClusterQuery(stage=clusters, source=source, count=count, members=members or 3, least_alike=least_alike)
+        alike = find_clusters(inspector, query)
+        print_json({"clusters": [each.to_json() for each in alike]}) if as_json else print_clusters(alike, wide_console(), full)
     else:
         outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
         reason = "" if dropped in (None, "all") else dropped
-        query = DocumentQuery(outcome=outcome, source=source, reason=reason, count=count)
-        inspector = Inspector.open(output)
-        _print_documents(as_judged(inspector, inspector.find(query)), full, as_json, f"no {outcome} documents")
+        wanted = DocumentQuery(outcome=outcome, source=source, reason=reason, count=count)
+        listed = as_judged(inspector, inspector.find(wanted) if named is None else [inspector.find_document(named)])
+        if as_json:
+            print_json({"documents": [each.to_json() for each in listed]})
+        else:
+            print_documents(listed, wide_console(), full, f"no {outcome} documents")
 
 
 def _check_companions(
@@ -146,60 +153,12 @@ def _check_companions(
         raise UserError(f"{'--least-alike' if least_alike else '--members'} goes with --clusters STAGE")
 
 
-def _print_documents(documents: Sequence[InspectedDocument], full: bool, as_json: bool, if_none: str = "") -> None:
-    from datapipe.explore.printed.documents import print_document
-    from datapipe.report.funnel import wide_console
-
-    if as_json:
-        print_json({"documents": [document.to_json() for document in documents]})
-        return
-    console = wide_console()
-    for document in documents:
-        print_document(document, console, full)
-    if not documents:
-        print(if_none)
-
-
-def _print_clusters(output: str, query: ClusterQuery, full: bool, as_json: bool) -> None:
-    from datapipe.explore.clusters import find_clusters
-    from datapipe.explore.documents import Inspector
-    from datapipe.explore.printed.clusters import print_clusters
-    from datapipe.report.funnel import wide_console
-
-    found = find_clusters(Inspector.open(output), query)
-    if as_json:
-        print_json({"clusters": [cluster.to_json() for cluster in found]})
-    else:
-        print_clusters(found, wide_console(), full)
-
-
-def _print_contamination(output: str, source: str, count: int, against: Sequence[str], full: bool, as_json: bool) -> None:
-    from datapipe.explore.contamination import contamination
-    from datapipe.explore.documents import Inspector
-    from datapipe.explore.printed.contamination import print_contamination
-    from datapipe.report.funnel import wide_console
-
-    found = contamination(Inspector.open(output), source, count, against)
-    if as_json:
-        print_json({"contamination": found.to_json()})
-    else:
-        print_contamination(found, wide_console(), full)
-
-
-def _print_sweep(output: str, threshold: str, source: str, listed: str | None, as_json: bool) -> None:
-    from datapipe.explore.output import Output
-    from datapipe.explore.printed.sweep import print_sweep
-    from datapipe.explore.sweep import sweep
-    from datapipe.report.funnel import wide_console
-
+def _numbers(listed: str | None) -> list[float]:
+    """The numbers of --at. Raises UserError."""
     try:
-        thresholds = [float(value) for value in listed.split(",")] if listed is not None else []
-        if not all(math.isfinite(value) for value in thresholds):
-            raise ValueError
+        numbers = [float(value) for value in listed.split(",")] if listed is not None else []
     except ValueError:
-        raise UserError(f"--at {listed}: expected numbers separated by commas, such as 0.1,0.2,0.5") from None
-    swept = sweep(Output.open(output), threshold, source=source, thresholds=thresholds)
-    if as_json:
-        print_json({"sweep": asdict(swept)})
-    else:
-        print_sweep(swept, wide_console())
+        numbers = [math.nan]
+    if not all(map(math.isfinite, numbers)):
+        raise UserError(f"--at {listed}: expected numbers separated by commas, such as 0.1,0.2,0.5")
+    return numbers

@@ -26,15 +26,16 @@ def sql(
     spill: Spill = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print every row as a line of JSON.")] = False,
 ) -> None:
-    """Query what is known of every document: its source, fate, rule, measured value, columns, shard.
+    """Query what is known of every document, in SQL.
 
     \b
     datapipe sql OUTPUT "select fate, stage, rule, count(*) from documents group by all"
     datapipe sql OUTPUT "select name, value from documents where rule = 'too_few_words' order by value limit 5"
     datapipe sql OUTPUT "describe documents"
 
-    The views are documents, clusters, borderlines, findings and packed; mixtures/README.md lists their columns. A query reads
-    the tables of this output alone: no other file, no network, and it writes nothing.
+    A document has a source, a fate, a rule, a measured value, columns, a shard. The views are documents, clusters, borderlines,
+    findings and packed; mixtures/README.md lists their columns. A query reads the tables of this output alone: no other file,
+    no network, and it writes nothing.
     """
     from datapipe.explore.database import Limits
     from datapipe.explore.output import Output

@@ -10,7 +10,8 @@ number is shown. With `mode: tag`, nothing was dropped, and the sides are those 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from time import monotonic
 from typing import Any
 
@@ -19,7 +20,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.documents import Inspector
-from datapipe.explore.rows import Query, Rows, check_source
+from datapipe.explore.rows import Rows, check_source
 from datapipe.explore.sweeps import Accepted, RuleOf, swept_histograms, swept_tags
 from datapipe.stage.base import Filter
 from datapipe.stage.ranking import BELOW_SHARE
@@ -32,7 +33,6 @@ EXCERPT_CHARS = 300
 EXCERPTS_S = 1.5
 """Excerpts are read for so long; the rows that remain come without one, and the page can ask for their documents."""
 
-_MEASURED = ("value", "threshold", "distance")
 _SHARE_OPTIONS = frozenset({"keep_share", "share_of", "threshold_from"})
 """Options of a filter that keeps a share. A threshold of its score takes their place."""
 
@@ -53,53 +53,36 @@ class Borderline:
             if stage in (run_name, run_name.partition("@")[0]) and rule in rules
         }
         if not found:
-            return self._unmeasured(stage, rule, source)
+            raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
         run_name, facts = next(iter(found.values()))
         thresholds = {each.get("threshold") for _, each in found.values()}
         known = facts.get("threshold") if len(thresholds) == 1 else None
         return RuleOf(stage=run_name, rule=rule, sources=tuple(found), facts={**facts, "threshold": known})
 
-    def _unmeasured(self, stage: str, rule: str, source: str) -> RuleOf:
-        """A rule of a run that measured no distributions: its dropped documents are all that is known."""
-        reasons = [
-            reason
-            for reason in self._rows.reasons
-            if reason.fate == "dropped" and source in ("", reason.source) and (reason.stage, reason.rule) == (stage, rule)
-        ]
-        if not reasons:
-            raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
-        facts = {"threshold": reasons[0].threshold if len({reason.threshold for reason in reasons}) == 1 else None}
-        return RuleOf(stage=stage, rule=rule, sources=tuple(reason.source for reason in reasons), facts=facts)
-
     def sides(self, rule: RuleOf) -> dict[str, Any]:
         """The documents nearest the threshold on either side."""
-        kept = self._nearest(rule, is_dropped=False, most=MOST_TRIED)
-        shown = {"kept": [row for row in kept if row["fate"] == "kept"][:MOST_SHOWN]}
-        last = shown["kept"][-1] if len(shown["kept"]) == MOST_SHOWN else kept[-1] if kept else None
-        tried = [] if last is None else kept[: kept.index(last) + 1]
-        if "side" in rule.facts:
-            shown["dropped"] = self._nearest(rule, is_dropped=True, most=MOST_SHOWN)
-        else:
-            source = rule.sources[0] if len(rule.sources) == 1 else ""
-            query = Query(source=source, fate="dropped", stage=rule.stage, rule=rule.rule, sort="distance", limit=MOST_SHOWN)
-            shown["dropped"] = self._rows.listed(query)[1]
-        self._add_excerpts(list(_alternating(shown["kept"], shown["dropped"])))
-        return {**self._about(rule), "dropped_later": sum(row["fate"] != "kept" for row in tried), **shown}
+        tried = self._nearest(rule, is_dropped=False, most=MOST_TRIED)
+        kept = [row for row in tried if row["fate"] == "kept"][:MOST_SHOWN]
+        tried = tried[: tried.index(kept[-1]) + 1] if len(kept) == MOST_SHOWN else tried
+        shown = {"kept": self._shown(kept), "dropped": self._shown(self._nearest(rule, is_dropped=True, most=MOST_SHOWN))}
+        self._add_excerpts([row for pair in zip_longest(*shown.values()) for row in pair if row is not None])
+        return {**self._about(rule), "dropped_later": len(tried) - len(kept), **shown}
 
     def _nearest(self, rule: RuleOf, is_dropped: bool, most: int) -> list[dict[str, Any]]:
-        """The rows of documents on one side that the run has decided about, nearest first."""
-        found = self._output.database.rows(
-            "select key, value, threshold, abs(value - threshold) as distance from near where stage = $stage "
-            "and rule = $rule and source in $sources and is_dropped = $dropped order by distance, key, value limit $most",
+        """Documents on one side that the run has decided about, nearest first."""
+        return self._output.database.rows(
+            "select near.key, near.value, near.threshold, facts.fate from near join facts using (key) "
+            "where near.stage = $stage and near.rule = $rule and near.source in $sources and is_dropped = $dropped "
+            "order by abs(near.value - near.threshold), near.key, near.value limit $most",
             {"stage": rule.stage, "rule": rule.rule, "sources": rule.sources, "dropped": is_dropped, "most": most},
         )
-        facts = self._rows.of_keys([row["key"] for row in found])
-        decided = [row for row in found if row["key"] in facts]
-        shown = self._rows.shown([facts[row["key"]] for row in decided])
-        return [{**row, **{name: near[name] for name in _MEASURED}} for row, near in zip(shown, decided)]
+
+    def _shown(self, nearest: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        facts = self._output.facts_of([row["key"] for row in nearest])
+        return self._rows.shown([{**facts[row["key"]], **row} for row in nearest])
 
     def _add_excerpts(self, rows: Sequence[dict[str, Any]]) -> None:
-        ends, facts = monotonic() + EXCERPTS_S, self._rows.of_keys([bytes.fromhex(row["key"]) for row in rows])
+        ends, facts = monotonic() + EXCERPTS_S, self._output.facts_of([bytes.fromhex(row["key"]) for row in rows])
         for row in rows:
             if monotonic() < ends:
                 row["excerpt"] = self._text(facts[bytes.fromhex(row["key"])])[0][:EXCERPT_CHARS] or None
@@ -162,10 +145,3 @@ def _is_least_score(use: StageUse, option: str, options: Mapping[str, Any]) -> b
         return False
     assert isinstance(stage, Filter)
     return stage.kept_share() is None and any(each.option == option and each.side == "min" for each in stage.rules())
-
-
-def _alternating(first: Sequence[dict[str, Any]], second: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The first of each, the second of each, and so on."""
-    for number in range(max(len(first), len(second))):
-        yield from first[number : number + 1]
-        yield from second[number : number + 1]

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -64,60 +63,6 @@ class ListCounts:
         return {**asdict(self), "clean": self.clean}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
-    """An entry in a document: bytes of the text as the stage got it, and what the stage measured."""
-
-    list: str
-    entry: str
-    start: int
-    stop: int
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ContaminatedDocument:
-    """A document and what was found in it.
-
-    Attributes:
-        document: its name.
-        outcome: "dropped", "cut", "tagged", or "kept" where an output was scanned.
-    """
-
-    document: str
-    stage: str
-    outcome: str
-    findings: tuple[Finding, ...]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Contamination:
-    """What `datapipe inspect --contamination` shows.
-
-    Attributes:
-        lists: counts by list.
-        documents: a sample.
-        found: by stage, list and entry the documents that have it.
-        undetectable: by list, the entries that cannot be found; None where the evaluation files are gone or have changed.
-    """
-
-    lists: tuple[ListCounts, ...]
-    documents: tuple[ContaminatedDocument, ...]
-    found: Mapping[Entry, int]
-    undetectable: Mapping[str, tuple[str, ...]] | None
-
-    def to_json(self) -> dict[str, Any]:
-        items = [
-            {"stage": s, "list": name, "entry": entry, "documents": n} for (s, name, entry), n in sorted(self.found.items())
-        ]
-        return {
-            "lists": [counts.to_json() for counts in self.lists],
-            "documents": [asdict(document) for document in self.documents],
-            "contaminated": items,
-            "undetectable": self.undetectable,
-        }
-
-
 def list_counts(root: Root, steps: Iterable[Step]) -> list[ListCounts]:
     """The counts of every list that filters of the map steps searched for."""
     known = [step for step in steps if step.kind == "map"]
@@ -147,8 +92,14 @@ def _entries(rows: pa.RecordBatch) -> Iterator[Entry]:
     return zip(*(rows.column(name).to_pylist() for name in ("stage", "list", "entry")))
 
 
-def contamination(inspector: Inspector, source: str, count: int, against: Sequence[str] = ()) -> Contamination:
-    """What an output holds of evaluation sets. Raises UserError for an output whose run searched for none.
+def contamination(inspector: Inspector, source: str, count: int, against: Sequence[str] = ()) -> dict[str, Any]:
+    """What an output holds of evaluation sets, as plain data. Raises UserError for an output whose run searched for none.
+
+    lists         counts by list
+    documents     a sample: {document, stage, outcome, findings: [{list, entry, start, stop, value}]}; the outcome is dropped,
+                  cut, tagged, or kept where an output was scanned; bytes of the text as the stage got it
+    contaminated  [{stage, list, entry, documents}]
+    undetectable  by list, the entries that cannot be found; None where the evaluation files are gone or have changed
 
     Args:
         source: only documents of this source; empty: of all.
@@ -173,45 +124,39 @@ def _summary(
     sources: Sequence[str],
     count: int,
     lists: Sequence[ListCounts],
-    undetectable: Mapping[str, tuple[str, ...]] | None,
+    undetectable: Mapping[str, Sequence[str]] | None,
     scanned: pa.Table | None = None,
-) -> Contamination:
+) -> dict[str, Any]:
     """Counts and a keyed sample over the findings of the run, or over those of a scan."""
     table = "found" if scanned is None else "scanned"
-    of_sources = f"from {table} where source in $sources"
-    options = {"sources": list(sources)}
-    counted = inspector.database.rows(
+    of_sources, options = f"from {table} where source in $sources", {"sources": list(sources)}
+    contaminated = inspector.database.rows(
         f"select stage, list, entry, count(*) as documents {of_sources} group by all order by all", options, scanned
     )
-    rows = inspector.database.rows(
-        f"with chosen as (from (select distinct key, stage {of_sources}) order by {SAMPLE}, stage limit $count) "
-        f"select {table}.* from {table} join chosen using (key, stage) where source in $sources "
-        f"order by {SAMPLE}, stage, start, stop, list, entry",
+    fields = ", ".join(f"{name} := {name}" for name in ("list", "entry", "start", "stop", "value"))
+    findings = f"list(struct_pack({fields}) order by start, stop, list, entry)"
+    documents = inspector.database.rows(
+        f"select key, stage, min(outcome) as outcome, {findings} as findings {of_sources} "
+        f"group by key, stage order by {SAMPLE}, stage limit $count",
         {**options, "count": count},
         scanned,
     )
-    documents = [_document(inspector, list(of_one)) for _, of_one in groupby(rows, lambda row: (row["key"], row["stage"]))]
-    found = {(row["stage"], row["list"], row["entry"]): row["documents"] for row in counted}
-    return Contamination(lists=tuple(lists), documents=tuple(documents), found=found, undetectable=undetectable)
+    return {
+        "lists": [counts.to_json() for counts in lists],
+        "documents": [{"document": inspector.locator.label(row.pop("key")), **row} for row in documents],
+        "contaminated": contaminated,
+        "undetectable": undetectable,
+    }
 
 
-def _document(inspector: Inspector, rows: Sequence[Mapping[str, Any]]) -> ContaminatedDocument:
-    first = rows[0]
-    findings = tuple(Finding(**{name: row[name] for name in ("list", "entry", "start", "stop", "value")}) for row in rows)
-    label = inspector.locator.locate(first["key"], text=False).label
-    return ContaminatedDocument(document=label, stage=first["stage"], outcome=first["outcome"], findings=findings)
-
-
-def _undetectable(
-    inspector: Inspector, sources: Sequence[str], lists: Sequence[ListCounts]
-) -> dict[str, tuple[str, ...]] | None:
+def _undetectable(inspector: Inspector, sources: Sequence[str], lists: Sequence[ListCounts]) -> dict[str, list[str]] | None:
     """The entries that cannot be found, from the evaluation files themselves; None where these give other counts now."""
-    names: dict[str, tuple[str, ...]] = {}
+    names: dict[str, list[str]] = {}
     uses = {use.alias: use for name in sources for use in inspector.mixture.stages_of(name)}
     try:
         for stage in (catalogue.build_stage(use) for use in uses.values()):
             if isinstance(stage, Filter):
-                names.update({searched.name: searched.undetectable for searched in stage.searched_lists()})
+                names.update({searched.name: list(searched.undetectable) for searched in stage.searched_lists()})
     except UserError:
         return None
     is_same = all(len(names.get(counts.name, ())) == counts.undetectable for counts in lists)
@@ -221,7 +166,7 @@ def _undetectable(
 # ------------------------------------------------------------------------------------------------ scanning
 
 
-def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: Sequence[str]) -> Contamination:
+def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: Sequence[str]) -> dict[str, Any]:
     """The kept documents of an output, searched for other evaluation files."""
     options = {"against": list(against), "profile": "strict", "mode": "tag"}
     stage = catalogue.build_stage(StageUse(name=SCAN, alias=SCAN, options=options))
@@ -237,7 +182,7 @@ def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: 
     lists = _counts(numbers_of, {entry for rows in tables for entry in _entries(rows)})
     schema = FINDINGS.append(pa.field("source", pa.string()))
     scanned = pa.Table.from_batches([rows.cast(schema) for rows in tables], schema)
-    return _summary(inspector, sources, count, lists, {each.name: each.undetectable for each in searched}, scanned)
+    return _summary(inspector, sources, count, lists, {each.name: list(each.undetectable) for each in searched}, scanned)
 
 
 def _found_in(inspector: Inspector, stage: Filter, source: str) -> Iterator[pa.RecordBatch]:

@@ -4,12 +4,12 @@
 
 | view | a row for each |
 |---|---|
-| documents | document that the run has decided about, in words and numbers for people |
+| documents | document that the run has decided about, with what became of it last, in words and numbers for people |
 | clusters | document that others were dropped for, by stage and rule |
 | borderlines | document near the threshold of a rule |
 | findings | item of an evaluation set in a document |
 | packed | part of a document in a row of a shard |
-| facts, near, found, parts | the rows behind them, as tasks wrote them |
+| facts, near, found, parts | the rows behind them, as tasks wrote them; in `facts` too, a key stands once |
 
 Files of an object store are copied to a temporary folder. Then DuckDB can open these files and nothing else, its settings are
 locked, and a statement must be a SELECT. Memory is bounded by an option; larger sorts and joins spill to a temporary folder.
@@ -40,40 +40,22 @@ from datapipe.storage import Root
 URL_COLUMNS = ("url", "uri", "link")
 """Names of the kept column with the URL of a document, the first that there is."""
 
-DOCUMENTS, BORDERLINES, FINDINGS, PACKED = ("kept", "drops", "quarantine"), ("borderline",), ("findings",), ("packed",)
-"""Kinds of facts by view."""
+KINDS: Mapping[str, Sequence[str]] = {
+    "recorded": ("kept", "drops", "quarantine"),
+    "near": ("borderline",),
+    "found": ("findings",),
+    "parts": ("packed",),
+}
+"""Kinds of files by view."""
 
-_FACTS: Mapping[str, str] = {
-    "source": "VARCHAR",
-    "fate": "VARCHAR",
-    "key": "BLOB",
-    **dict.fromkeys(("id", "url"), "VARCHAR"),
-    "stage": "VARCHAR",
-    "rule": "VARCHAR",
-    "value": "DOUBLE",
-    "threshold": "DOUBLE",
-    "survivor": "BLOB",
-    "bytes": "BIGINT",
-    "error": "VARCHAR",
-    "excerpt": "BLOB",
+_COLUMNS: Mapping[str, str] = {
+    "recorded": "source, fate, key BLOB, id, url, stage, rule, value DOUBLE, threshold DOUBLE, survivor BLOB, bytes BIGINT, "
+    "error, excerpt BLOB",
+    "near": "source, stage, rule, is_dropped BOOLEAN, key BLOB, value DOUBLE, threshold DOUBLE",
+    "found": "source, id, stage, outcome, list, entry, key BLOB, start BIGINT, stop BIGINT, value DOUBLE",
+    "parts": "source, split, shard, key BLOB, row BIGINT, start BIGINT, tokens BIGINT",
 }
-_BORDERLINES: Mapping[str, str] = {
-    **dict.fromkeys(("source", "stage", "rule"), "VARCHAR"),
-    "is_dropped": "BOOLEAN",
-    "key": "BLOB",
-    **dict.fromkeys(("value", "threshold"), "DOUBLE"),
-}
-_FINDINGS: Mapping[str, str] = {
-    **dict.fromkeys(("source", "id", "stage", "outcome", "list", "entry"), "VARCHAR"),
-    "key": "BLOB",
-    **dict.fromkeys(("start", "stop"), "BIGINT"),
-    "value": "DOUBLE",
-}
-_PACKED: Mapping[str, str] = {
-    **dict.fromkeys(("source", "split", "shard"), "VARCHAR"),
-    "key": "BLOB",
-    **dict.fromkeys(("row", "start", "tokens"), "BIGINT"),
-}
+"""Columns that a view always has, with their types; VARCHAR is not written."""
 _HIDDEN = ("path", "place", "filename", "file_row_number")
 _MEMORY = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?B|%)", re.IGNORECASE)
 
@@ -107,13 +89,13 @@ class FactFiles:
     Attributes:
         root: of the output.
         files: by kind, in the order of sources and tasks.
-        inputs: hash, source and path of each input file.
+        inputs: path of each input file by its hash.
         shards: the published path by what `shard_of_task` names it.
     """
 
     root: Root
     files: Mapping[str, Sequence[TableFile]]
-    inputs: Sequence[tuple[int, str, str]]
+    inputs: Mapping[int, str]
     shards: Mapping[str, str]
 
 
@@ -165,6 +147,11 @@ class Database:
         with self._cursor() as cursor:
             yield from cursor.sql(query, params=options).to_arrow_reader()
 
+    def tuples(self, query: str, options: Any = None) -> list[tuple[Any, ...]]:
+        """As `rows`, the values alone."""
+        with self._cursor() as cursor:
+            return cursor.execute(query, options).fetchall()
+
     def ask(self, query: str) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """The columns and the rows of a user's query. Raises UserError for anything but one SELECT, and for its errors."""
         try:
@@ -205,22 +192,25 @@ class Database:
     def _attach(self, facts: FactFiles) -> None:
         """Makes the views over the facts of an output in the current schema."""
         execute = self._connection.execute
-        execute("create table files (file varchar, source varchar, path varchar)")
+        execute("create table files (file blob, path varchar)")
         execute("create table shards (written varchar, path varchar)")
-        _fill(self._connection, "files", [(f"{number:016x}", source, path) for number, source, path in facts.inputs])
+        _fill(self._connection, "files", [(number.to_bytes(8, "big"), path) for number, path in facts.inputs.items()])
         _fill(self._connection, "shards", list(facts.shards.items()))
-        others = self._view("facts", facts, DOCUMENTS, _FACTS)
-        self._view("near", facts, BORDERLINES, _BORDERLINES)
-        self._view("found", facts, FINDINGS, _FINDINGS)
-        self._view("parts", facts, PACKED, _PACKED)
+        others = {view: self._view(view, facts) for view in KINDS}["recorded"]
+        fails = any(file.rows for file in facts.files.get("quarantine", ()))
+        execute(_SUPERSEDED if fails else "create table superseded (key blob)")
+        [(num_superseded,)] = execute("select count(*) from superseded").fetchall()
+        last = "anti join superseded using (filename, file_row_number)" if num_superseded else ""
+        execute(f"create view facts as from recorded {last}")
         for view in (_BORDERLINES_VIEW, _FINDINGS_VIEW, _PACKED_VIEW):
             execute(view)
         execute(_DOCUMENTS_VIEW.format(more="".join(f", {quoted(name)}" for name in others if name not in URL_COLUMNS)))
         execute(_CLUSTERS_VIEW)
 
-    def _view(self, name: str, facts: FactFiles, kinds: Iterable[str], known: Mapping[str, str]) -> list[str]:
+    def _view(self, name: str, facts: FactFiles) -> list[str]:
         """Makes a view over the files of some kinds, with all known columns. Returns the names of its other columns."""
-        paths = [self._local(facts.root, file) for kind in kinds for file in facts.files.get(kind, ()) if file.rows]
+        known = {column: kind or "VARCHAR" for column, _, kind in (each.partition(" ") for each in _COLUMNS[name].split(", "))}
+        paths = [self._local(facts.root, file) for kind in KINDS[name] for file in facts.files.get(kind, ()) if file.rows]
         nothing = ", ".join(f"null::{kind} as {quoted(column)}" for column, kind in {**known, **_LOCATED}.items())
         if not paths:
             self._connection.execute(f"create view {name} as select {nothing} where false")
@@ -251,15 +241,22 @@ class Database:
 
 _LOCATED = {"filename": "VARCHAR", "file_row_number": "BIGINT"}
 
+_SUPERSEDED = """
+create table superseded as select filename, file_row_number from recorded
+where key in (select key from recorded where fate = 'quarantined')
+qualify row_number() over (partition by key order by fate <> 'quarantined', stage, error, filename, file_row_number) > 1
+"""
+"""Rows of documents with a later outcome: the step tokenize sets aside documents that the stages kept. A file that was read
+whole after a part of it leaves two rows of a damaged record."""
+
 _NUMBER = "nullif({0}, 'nan'::double) as {0}"
 
 _DOCUMENTS_VIEW = f"""
 create view documents as select
     facts.source, files.path, ('0x' || hex(key)[17:])::ubigint as position,
-    facts.source || '/' || files.path || ':' || ('0x' || hex(key)[17:])::ubigint as name,
-    lower(hex(key)) as key, id, url, fate, stage, rule,
+    facts.source || '/' || files.path || ':' || position as name, lower(hex(key)) as key, id, url, fate, stage, rule,
     {_NUMBER.format("value")}, threshold, lower(hex(survivor)) as survivor, bytes, error{{more}}
-from facts left join files on files.file = lower(hex(facts.key)[:16])
+from facts left join files on files.file = key[:8]
 """
 
 _CLUSTERS_VIEW = f"""
@@ -300,11 +297,9 @@ def _listed(texts: Iterable[str]) -> str:
     return f"[{', '.join(map(quoted_text, texts))}]::varchar[]"
 
 
-def _fill(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[str, ...]]) -> None:
-    columns = [list(column) for column in zip(*rows)]
-    if columns:
-        listed = ", ".join("unnest(?::varchar[])" for _ in columns)
-        connection.execute(f"insert into {table} select {listed}", columns)
+def _fill(connection: duckdb.DuckDBPyConnection, table: str, rows: Sequence[tuple[Any, str]]) -> None:
+    if rows:
+        connection.execute(f"insert into {table} select unnest(?), unnest(?)", [list(column) for column in zip(*rows)])
 
 
 def _fetched(found: duckdb.DuckDBPyConnection) -> Iterator[tuple[Any, ...]]:

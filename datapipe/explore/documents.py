@@ -8,7 +8,7 @@ The sample is keyed: the same query returns the same documents each time, and a 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -19,16 +19,13 @@ from datapipe.document_name import FORMS, document_name, named_key
 from datapipe.errors import UserError, suggest
 from datapipe.exchange.partitions import read_row
 from datapipe.explore.located import GONE, NOT_FOUND
-from datapipe.explore.output import FATES, Fate, Output
+from datapipe.explore.output import Fate, Output
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest
 
 SAMPLE = "md5(key), key"
 """The order of a keyed sample in SQL."""
-
-FIRST = f"list_position({list(FATES)}, fate), filename, file_row_number"
-"""The order of the rows of one document: a file that was read whole after a part of it leaves two of a damaged record."""
 
 COLUMNS = "source, fate, key, id, stage, rule, value, threshold, survivor, bytes, error, excerpt, filename, file_row_number"
 
@@ -109,15 +106,13 @@ class Inspector(Output):
         sources = self.select_sources(query.source)
         where = f"fate = $fate and source in $sources and {matching('$reason')}"
         options = {"fate": query.outcome, "sources": sources, "reason": query.reason, "count": query.count}
-        rows = self.database.rows(
-            f"select {COLUMNS} from facts where {where} order by {SAMPLE}, filename, file_row_number limit $count", options
-        )
+        rows = self.database.rows(f"select {COLUMNS} from facts where {where} order by {SAMPLE} limit $count", options)
         if not rows and query.reason:
-            self._check_reason(query.reason, sources)
+            raise self._unknown_reason(query.reason, sources)
         return [self._document(row) for row in rows]
 
-    def find_document(self, text: str) -> list[InspectedDocument]:
-        """What the run decided about one document, step by step. Raises UserError where it has no such document.
+    def find_document(self, text: str) -> InspectedDocument:
+        """What the run decided about one document. Raises UserError where it has no such document.
 
         Args:
             text: a form that `document_name.named_key` takes, or the document's own id.
@@ -129,24 +124,26 @@ class Inspector(Output):
         key = key or self.key_of_own_id(text)
         if key is None:
             raise UserError(f"{problem} No document has it as its id, of those that could be read.")
-        found = self.rows_of(key)
+        found = self.facts_of([key])
         if not found:
             raise UserError(f"{text!r}: the run has read no such document, or not yet decided about it.")
-        return [self._document(row) for row in found]
+        return self._document(found[key])
 
     def named_key(self, text: str) -> bytes | None:
         """The key that a name or hex digits give; None where no file has the name. Raises UserError for other texts."""
         return named_key(text, {number: (source, file.path) for number, (source, file, _) in self.locator.files.items()})
 
-    def rows_of(self, key: bytes) -> list[dict[str, Any]]:
-        """The facts of one document: one row, or none."""
-        return self.database.rows(f"select {COLUMNS} from facts where key = ? order by {FIRST}", [key])
+    def facts_of(self, keys: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
+        """The facts of documents by key, in the order of the keys; without those that this run has not decided about."""
+        rows = self.database.rows(f"select {COLUMNS} from facts where key in (select unnest(?::blob[]))", [list(keys)])
+        by_key = {row["key"]: row for row in rows}
+        return {key: by_key[key] for key in keys if key in by_key}
 
     def key_of_own_id(self, own_id: str) -> bytes | None:
         """The key of the document with this id; None where there is none. Raises UserError where several have it."""
-        found = self.database.rows(f"select key from facts where id = ? order by {FIRST}", [own_id])
+        found = self.database.rows("select key from facts where id = ? order by key", [own_id])
         if len(found) > 1:
-            names = ", ".join(self.locator.locate(row["key"], text=False).label for row in found[:_SHOWN_NAMES])
+            names = ", ".join(self.locator.label(row["key"]) for row in found[:_SHOWN_NAMES])
             raise UserError(f"{own_id!r}: {len(found):,} documents have this id: {names}. Expected one of these names.")
         return found[0]["key"] if found else None
 
@@ -156,25 +153,17 @@ class Inspector(Output):
         [row] = read_row(self.root, texts, facts["file_row_number"]).to_pylist()
         return row
 
-    def reasons(self, sources: list[str]) -> list[str]:
-        """Every "stage:rule" that dropped documents of these sources."""
-        records = (record for name in sources for step in self.map_steps(name) for record in step.records)
-        return sorted({reason for record in records for reason in record.metrics.document_counts.dropped})
-
-    def _check_reason(self, reason: str, sources: list[str]) -> None:
-        known = self.reasons(sources)
-        if not any(matches_reason(reason, dropped_for) for dropped_for in known):
-            raise UserError(
-                f"no document was dropped for '{reason}'.{suggest(reason, known)} "
-                f"The reasons in this output: {', '.join(known)}"
-            )
+    def _unknown_reason(self, reason: str, sources: list[str]) -> UserError:
+        query = "select distinct stage, rule from facts where fate = 'dropped' and source in $sources order by all"
+        known = [reason_of(row) for row in self.database.rows(query, {"sources": sources})]
+        listed = f"The reasons in this output: {', '.join(known)}"
+        return UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} {listed}")
 
     def _document(self, facts: Mapping[str, Any]) -> InspectedDocument:
         is_kept = facts["fate"] == "kept"
         stored = self.kept_row(facts) if is_kept else {}
         located = self.locator.locate(facts["key"], text=not is_kept)
         excerpt = None if facts["excerpt"] is None else facts["excerpt"].decode(errors="replace")
-        survivor = None if facts["survivor"] is None else self.locator.locate(facts["survivor"], text=False)
         own_id = facts["id"] or ""
         return InspectedDocument(
             source=facts["source"],
@@ -185,7 +174,7 @@ class Inspector(Output):
             reason=reason_of(facts),
             value=None if facts["value"] is None or math.isnan(facts["value"]) else facts["value"],
             threshold=facts["threshold"],
-            survivor="" if survivor is None else survivor.label,
+            survivor="" if facts["survivor"] is None else self.locator.label(facts["survivor"]),
             text=stored["text"] if is_kept else excerpt if located.text is None else located.text,
             error=facts["error"] or "",
             is_taken_down=bool(self.removed.holds(np.frombuffer(facts["key"], np.uint8).reshape(1, -1))[0]),
@@ -205,24 +194,14 @@ def reason_of(facts: Mapping[str, Any]) -> str:
     return ":".join(filter(None, (facts["stage"], facts["rule"])))
 
 
-def stage_of(reason: str) -> str:
-    """The stage of "stage:rule", by its name in the run."""
-    return reason.rpartition(":")[0]
-
-
 def stage_alias(reason: str) -> str:
     """The stage of "stage:rule", by its name in the mixture. A run adds "@digest" where sources give it different options."""
-    return stage_of(reason).partition("@")[0]
-
-
-def matches_reason(requested: str, reason: str) -> bool:
-    """Whether "stage:rule" matches a requested stage or "stage:rule", by the stage's name in the run or in the mixture."""
-    rule = reason.rpartition(":")[2]
-    return any(requested in (stage, f"{stage}:{rule}") for stage in (stage_of(reason), stage_alias(reason)))
+    return reason.rpartition(":")[0].partition("@")[0]
 
 
 def matching(requested: str) -> str:
-    """`matches_reason` in SQL; an empty text matches everything.
+    """In SQL, whether a requested "stage" or "stage:rule" is that of a row, by the stage's name in the run or in the mixture;
+    an empty text matches everything.
 
     Args:
         requested: a parameter, as SQL names it.

@@ -6,16 +6,16 @@ which may quote a document; its traceback is printed where the server runs, with
 
 from __future__ import annotations
 
-import math
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict
 from http import HTTPStatus
-from threading import BoundedSemaphore
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
 
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
@@ -26,16 +26,20 @@ from datapipe.explore.documents import Inspector
 from datapipe.explore.output import FATES
 from datapipe.explore.redaction import Redactor
 from datapipe.explore.rows import Query, Rows
-from datapipe.explore.search import Search, search_query
+from datapipe.explore.search import Search, SearchQuery
 from datapipe.explore.server import Answer, Request, RequestError
 from datapipe.explore.sweeps import RuleOf
 from datapipe.loader.trace import find_document
 from datapipe.shards.manifest import Snapshot
 from datapipe.stage.global_stage import Global
 
+M = TypeVar("M", bound=BaseModel)
+
 MOST_FOUND = 200
-MOST_SEARCHES = 4
 MOST_STEPS = 1_000
+
+_UNMEASURED = {"option": "", "side": "other", "mode": "drop"}
+"""What a rule of a run without distributions has."""
 
 
 class Api:
@@ -48,19 +52,10 @@ class Api:
         self.view = DocumentView(output, self.rows, self.redactor)
         self.borderline = Borderline(output, self.rows, self.view.text)
         self.clusters = ClusterView(output, self.rows, self.view.text)
-        self.search = Search(output, self.rows, self.redactor, self.view.originals)
-        self._searching = BoundedSemaphore(MOST_SEARCHES)
-        self._endpoints: dict[str, Callable[[Request], Answer]] = {
-            "output": self._output,
-            "documents": self._documents,
-            "lookup": self._lookup,
-            "document": self._document,
-            "borderline": self._borderline,
-            "sweep": self._sweep,
-            "clusters": self._clusters,
-            "cluster": self._cluster,
-            "search": self._search,
-        }
+        self.search = Search(output, self.rows, self.redactor)
+        named = (self._output, self._documents, self._lookup, self._document, self._borderline, self._sweep)
+        named += (self._clusters, self._cluster, self._search)
+        self._endpoints: dict[str, Callable[[Request], Answer]] = {each.__name__[1:]: each for each in named}
 
     def __call__(self, request: Request) -> Answer:
         """The answer to a request. Raises RequestError, and nothing else."""
@@ -73,10 +68,8 @@ class Api:
             raise RequestError(HTTPStatus.BAD_REQUEST, masked(str(error))) from None
         except DatapipeError as error:
             raise RequestError(HTTPStatus.INTERNAL_SERVER_ERROR, masked(str(error))) from None
-        except RequestError:
-            raise
         except Exception as error:
-            raise unexpected(error) from None
+            raise error if isinstance(error, RequestError) else unexpected(error) from None
 
     # ---------------------------------------------------------------------------------------------- the output
 
@@ -92,15 +85,13 @@ class Api:
             "sources": [self._source(source) for source in output.sources],
             "rules": self._rules(),
             "documents": self.rows.num_docs,
-            "cluster_stages": self._cluster_stages(),
+            "cluster_stages": list(dict.fromkeys(each.stage for each in self.rows.reasons if each.rule == Global.rule)),
             "notes": [masked(note) for note in output.notes],
         }
 
     def _source(self, source: str) -> dict[str, Any]:
-        counts: dict[str, int] = dict.fromkeys(FATES, 0)
-        for reason in self.rows.reasons:
-            if reason.source == source:
-                counts[reason.fate] += reason.documents
+        own = [reason for reason in self.rows.reasons if reason.source == source]
+        counts = {fate: sum(reason.documents for reason in own if reason.fate == fate) for fate in FATES}
         read = self.output.report.get("sources", {}).get(source, {}).get("documents", {}).get("read")
         tokens = self.output.tokens_of(source)
         return {"name": source, "read": sum(counts.values()) if read is None else read, **counts, "tokens": tokens}
@@ -110,46 +101,27 @@ class Api:
         dropped = {
             (reason.source, reason.stage, reason.rule): reason for reason in self.rows.reasons if reason.fate == "dropped"
         }
-        names = [
-            (source, stage, rule)
+        measured = {
+            (source, stage, rule): facts
             for source in self.output.sources
             for stage, rules in self.output.measured(source).items()
-            for rule in rules
-        ]
+            for rule, facts in rules.items()
+        }
         listed = []
-        for source, stage, rule in dict.fromkeys([*names, *dropped]):
-            facts = self.output.measured(source).get(stage, {}).get(rule, {})
-            reason = dropped.get((source, stage, rule))
-            threshold = facts.get("threshold") if facts else None if reason is None else reason.threshold
-            sides = facts.get("borderline", {})
-            has_values = bool(facts) and facts.get("side") in ("min", "max")
-            listed.append(
-                {
-                    "source": source,
-                    "stage": stage,
-                    "rule": rule,
-                    "option": facts.get("option", ""),
-                    "side": facts.get("side", "other"),
-                    "threshold": threshold,
-                    "mode": facts.get("mode", "drop"),
-                    "dropped": 0 if reason is None else reason.documents,
-                    "has_borderline": any(sides.get(side) for side in ("kept", "dropped")),
-                    "has_sweep": has_values,
-                }
-            )
+        for name in measured | dropped:
+            facts, reason = measured.get(name, {}), dropped.get(name)
+            about = {"threshold": None if reason is None else reason.threshold, **_UNMEASURED}
+            about |= {key: facts[key] for key in about if key in facts}
+            sides, num_dropped = facts.get("borderline", {}), 0 if reason is None else reason.documents
+            has = {"has_borderline": bool(sides.get("kept") or sides.get("dropped")), "has_sweep": about["side"] != "other"}
+            listed.append({**dict(zip(("source", "stage", "rule"), name)), **about, "dropped": num_dropped, **has})
         return listed
-
-    def _cluster_stages(self) -> list[str]:
-        """The stages that dropped documents in favour of others; those of a run without such counts by their rule."""
-        counted = self.output.report.get("clusters")
-        dropping = (reason.stage for reason in self.rows.reasons if reason.rule == Global.rule)
-        return list(dict.fromkeys(dropping if counted is None else counted))
 
     # ---------------------------------------------------------------------------------------------- lists
 
     def _documents(self, request: Request) -> Answer:
         started = perf_counter()
-        query = query_of(request.query)
+        query = parsed(Query, request.query)
         total, rows = self.rows.listed(query)
         ms = round((perf_counter() - started) * 1e3, 1)
         return {"total": total, "offset": query.offset, "ms": ms, "documents": rows}
@@ -192,21 +164,16 @@ class Api:
         raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
 
     def _search(self, request: Request) -> Answer:
-        return self._bounded(self.search.run(search_query(request.query, whole(request.query, "limit", 200))))
+        return self._told(self.search.run(parsed(SearchQuery, request.query)))
 
-    def _bounded(self, lines: Iterator[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-        """The lines of a search, if not too many run. An error ends them with a line that says so."""
-        if not self._searching.acquire(blocking=False):
-            yield {"error": f"{MOST_SEARCHES} searches are running. Stop one of them first."}
-            return
+    def _told(self, lines: Iterator[Mapping[str, Any]]) -> Generator[Mapping[str, Any]]:
+        """The lines of a search. An error ends them with a line that says so."""
         try:
             yield from lines
         except DatapipeError as error:
             yield {"error": masked(str(error))}
         except Exception as error:
             yield {"error": str(unexpected(error))}
-        finally:
-            self._searching.release()
 
 
 def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
@@ -234,31 +201,14 @@ def key_of(digits: str) -> bytes:
     return bytes.fromhex(digits)
 
 
-def query_of(options: Mapping[str, str]) -> Query:
-    """The list that a request asks for. Raises RequestError for what is no number."""
-    return Query(
-        source=options.get("source", ""),
-        fate=options.get("fate", ""),
-        stage=options.get("stage", ""),
-        rule=options.get("rule", ""),
-        low=number(options, "min"),
-        high=number(options, "max"),
-        sort=options.get("sort", "") or "key",
-        offset=whole(options, "offset", 0),
-        limit=whole(options, "limit", 50),
-    )
-
-
-def number(options: Mapping[str, str], name: str) -> float | None:
-    """A finite number; None where the option is absent or empty."""
-    text = options.get(name, "")
+def parsed(model: type[M], options: Mapping[str, str]) -> M:
+    """The options that a request asks for. Raises RequestError for what is none, such as text in the place of a number."""
     try:
-        value = float(text) if text else None
-    except ValueError:
-        value = math.nan
-    if value is not None and not math.isfinite(value):
-        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name}: expected a number.")
-    return value
+        return model.model_validate({name: text for name, text in options.items() if text})
+    except ValidationError as error:
+        wrong = error.errors()[0]
+        message = f"{wrong['loc'][0]}: {wrong['msg'].replace('Input should be', 'expected')}."
+        raise RequestError(HTTPStatus.BAD_REQUEST, message) from None
 
 
 def whole(options: Mapping[str, str], name: str, default: int) -> int:

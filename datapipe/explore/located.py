@@ -1,31 +1,44 @@
-"""Locates documents by their keys, and reads their texts again from the sources.
+"""Locates documents by their keys, and reads them again from the files of their sources.
 
-    key  =  hash of (source, path), position  ─▶  the inputs that an output remembers  ─▶  source, path, position  ─▶  text
+    key ─▶ hash of (source, path), position ─▶ the inputs that an output remembers ─▶ source, path, position
+        └▶ is the file still the planned one? ─▶ the smallest split with the position ─▶ one document, with all its columns
 
 The position is a byte offset or a row number. A key may belong to a file of this run, or to a file of an earlier run that a
 stage compares `against`. An index of an earlier run knows source, path and position; the output of an earlier run also knows
 the text.
+
+The size and the stamp of a file (time of modification, ETag, commit or digest) are compared with those of the run before it is
+read, and `PlannedInput` compares them again afterwards. A document of a file that differs is not read: another text might stand
+at its position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
 
 from datapipe.config import Mixture
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
-from datapipe.engine.history import read_history, read_mixture
-from datapipe.errors import UserError
+from datapipe.engine.history import RunHistory, read_history, read_mixture, read_types
+from datapipe.errors import DatapipeError, UnsplittableInputError, UserError
 from datapipe.index.write import open_index
+from datapipe.inputs.discovery import content_digest
+from datapipe.inputs.entries import entry_at
+from datapipe.inputs.planned_input import PlannedInput
+from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile, Reader
-from datapipe.storage import Root, open_input
+from datapipe.storage import Root, split_query
+from datapipe.tasks.read_batches import conformed, with_keys
 
 GONE = "(a file that no longer exists)"
 NOT_FOUND = "(a file of an earlier run that is not at its old path)"
+_DIGEST = "xxh3_128:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,19 +71,31 @@ class LocatedDocument:
         return {"document": name, "run": masked(self.run) or None, "text": self.text}
 
 
+class Original(NamedTuple):
+    """A document as it was read: a batch of it alone, or None and the note why it cannot be read."""
+
+    batch: DocumentBatch | None
+    note: str = ""
+
+    @property
+    def text(self) -> str | None:
+        """The text, of a page its bytes as text."""
+        if self.batch is None:
+            return None
+        return self.batch.texts[0].as_py() if self.batch.has_text else self.batch.html[0].as_py().decode(errors="replace")
+
+
 class DocumentLocator:
-    """Locates documents in the inputs of an output and of the earlier runs that it was compared with.
+    """Locates documents in the inputs of an output and of the earlier runs that it was compared with."""
 
-    Args:
-        files: source, file and reader by file hash, as `engine.history.RunHistory` has them.
-        mixture: of the output; it names the fields.
-        earlier: outputs and indexes of the earlier runs.
-    """
+    def __init__(self, root: Root, history: RunHistory, mixture: Mixture) -> None:
+        self.files, self._root, self._mixture, self._earlier_urls = history.files, root, mixture, history.earlier
+        self._digests: dict[tuple[str, int, int | None, int | None], str] = {}
 
-    def __init__(
-        self, files: Mapping[int, tuple[str, InputFile, Reader]], mixture: Mixture, earlier: Sequence[str] = ()
-    ) -> None:
-        self.files, self._mixture, self._earlier_urls = files, mixture, tuple(earlier)
+    @classmethod
+    def of(cls, root: Root) -> DocumentLocator:
+        """Raises UserError for a folder without a run."""
+        return cls(root, read_history(root), read_mixture(root))
 
     def locate(self, key: bytes, *, text: bool = True) -> LocatedDocument:
         """The document with this key.
@@ -78,30 +103,74 @@ class DocumentLocator:
         Args:
             text: whether to read the text, which may take reading a whole archive.
         """
-        file_number, position = _split_key(key)
-        if file_number not in self.files:
-            return self._locate_earlier(key, text)
-        source_name, file, reader = self.files[file_number]
-        if not text:
-            return LocatedDocument(source=source_name, path=file.path, position=position)
-        source = self._mixture.sources[source_name]
-        fields = FieldNames(text=source.text, id=source.id, replaces_surrogates=source.replaces_surrogates)
-        try:
-            content = reader.read_document(file, position, fields, open_input)
-        except FileNotFoundError:
-            content = None
-        return LocatedDocument(source=source_name, path=file.path, position=position, text=content)
-
-    def _locate_earlier(self, key: bytes, text: bool) -> LocatedDocument:
-        file_number, position = _split_key(key)
+        file_number, position = split_key(key)
+        if file_number in self.files:
+            source, file, _ = self.files[file_number]
+            content = self.read(key).text if text else None
+            return LocatedDocument(source=source, path=file.path, position=position, text=content)
         for url, files in self._earlier_files.items():
             if file_number in files:
                 source, path = files[file_number]
-                locator = _locator_of(url) if text else None
-                content = None if locator is None else locator.locate(key).text
+                content = _earlier_text(url, key) if text else None
                 return LocatedDocument(source=source, path=path, position=position, text=content, run=url)
         all_opened = len(self._earlier_files) == len(self._earlier_urls)
         return LocatedDocument(source="", path=GONE if all_opened else NOT_FOUND, position=position)
+
+    def label(self, key: bytes) -> str:
+        """SOURCE/PATH:POSITION of a document, and the earlier run."""
+        return self.locate(key, text=False).label
+
+    def read(self, key: bytes) -> Original:
+        """The document of this run with this key, with all its columns. Raises nothing that reading may raise."""
+        file_number, position = split_key(key)
+        if file_number not in self.files:
+            return Original(None, "No input file of this run holds the document.")
+        source, file, reader = self.files[file_number]
+        name = document_name(source, file.path, 0).rpartition(":")[0]
+        try:
+            difference = self.difference(file)
+            if difference:
+                return Original(None, f"{name} {difference}, so the text that the run read cannot be shown.")
+            with PlannedInput(file) as planned:
+                batch = _find(source, file, reader, position, self._fields(source), planned)
+        except (DatapipeError, OSError, pa.ArrowException, ValueError, ImportError) as error:
+            return Original(None, f"{name} cannot be read again: {type(error).__name__}.")
+        return Original(batch) if batch is not None else Original(None, f"{name} has no document at {position} any more.")
+
+    def difference(self, file: InputFile) -> str:
+        """How an input file differs from the one that the run read, as the end of a sentence; empty if it does not."""
+        path, query = split_query(file.url)
+        entry = entry_at(path, query)
+        if entry is None or entry.instead:
+            return "is gone since the run"
+        now = entry.file("", query)
+        if now.num_bytes != file.num_bytes:
+            return "has changed since the run"
+        stamp = self._digest(now) if file.stamp.startswith(_DIGEST) else now.stamp
+        return "" if stamp == file.stamp else "has changed since the run"
+
+    def _digest(self, file: InputFile) -> str:
+        state = (file.url, file.num_bytes, file.mtime_ns, file.ctime_ns)
+        if state not in self._digests:
+            self._digests[state] = content_digest(file.url)
+        return self._digests[state]
+
+    def _fields(self, source: str) -> FieldNames:
+        """What tasks of the run read, in the types that it found."""
+        spec = self._mixture.sources[source]
+        return FieldNames(
+            text=spec.text,
+            id=spec.id,
+            replaces_surrogates=spec.replaces_surrogates,
+            keep=tuple(spec.keep.values()),
+            columns=spec.keep,
+            types={field: found.kind for field, found in self._types.get(source, {}).items()},
+            declared={field: spec.types[column] for column, field in spec.keep.items() if column in spec.types},
+        )
+
+    @cached_property
+    def _types(self) -> dict[str, dict[str, Any]]:
+        return read_types(self._root)
 
     @cached_property
     def _earlier_files(self) -> dict[str, dict[int, tuple[str, str]]]:
@@ -113,15 +182,32 @@ class DocumentLocator:
         return files_by_url
 
 
-def _split_key(key: bytes) -> tuple[int, int]:
+def split_key(key: bytes) -> tuple[int, int]:
     """The file hash and the position in a key of 16 bytes."""
     return int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
 
 
-def _locator_of(url: str) -> DocumentLocator | None:
-    """The locator of an output; None for an index, which does not know where its input files are."""
+def _earlier_text(url: str, key: bytes) -> str | None:
+    """The text of a document in an output; None in an index, which does not know where its input files are."""
     try:
-        root = Root(url)
-        return DocumentLocator(read_history(root).files, read_mixture(root))
+        return DocumentLocator.of(Root(url)).locate(key).text
     except (UserError, FileNotFoundError):
         return None
+
+
+def _find(
+    source: str, file: InputFile, reader: Reader, position: int, fields: FieldNames, planned: PlannedInput
+) -> DocumentBatch | None:
+    """The document at a position, without the memory of its neighbours."""
+    for split in reader.splits_at(file, position):
+        try:
+            for part in reader.read(split, fields, planned.open):
+                found = np.flatnonzero(part.positions == position)
+                if len(found):
+                    record = with_keys(conformed(part, split, fields), split, source)
+                    return DocumentBatch(record.take(pa.array(found[:1])))
+                if len(part.positions) and int(part.positions[-1]) > position:
+                    break
+        except UnsplittableInputError:
+            continue
+    return None

@@ -20,7 +20,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.exchange.facts import shard_of_task
-from datapipe.explore.database import BORDERLINES, DOCUMENTS, FINDINGS, PACKED, Database, FactFiles, Limits
+from datapipe.explore.database import KINDS, Database, FactFiles, Limits
 from datapipe.explore.located import DocumentLocator
 from datapipe.ledger.names import REPORT
 from datapipe.plan.compile import Step
@@ -54,7 +54,7 @@ class Output:
         """Reads what an output remembers of its run. Raises UserError for a folder without a run."""
         root = Root(output)
         history, mixture = read_history(root), read_mixture(root)
-        locator = DocumentLocator(history.files, mixture, history.earlier)
+        locator = DocumentLocator(root, history, mixture)
         return cls(root=root, steps=history.steps, mixture=mixture, locator=locator, limits=limits or Limits())
 
     @cached_property
@@ -81,37 +81,31 @@ class Output:
     @cached_property
     def facts(self) -> FactFiles:
         """The facts of the run. Raises UserError where an earlier version of datapipe wrote none."""
-        files: dict[str, list[TableFile]] = {}
+        steps = [step for step in self.steps if step.kind in ("map", "tokenize", "pack")]
+        kinds = [kind for of_view in KINDS.values() for kind in of_view]
+        files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
         for source in self.sources:
-            steps = self.map_steps(source)
-            for step in steps:
-                for kind in (*DOCUMENTS, *BORDERLINES, *FINDINGS):
-                    files.setdefault(kind, []).extend(step.outputs(kind, TableFile))
-            if self.kept_files(source) and not any(file.rows for file in steps[-1].outputs("kept", TableFile)):
+            if self.kept_files(source) and not any(file.rows for file in self.map_steps(source)[-1].outputs("kept", TableFile)):
                 raise UserError(
                     f"{self.root.url}: an earlier version of datapipe made this output. Run its mixture again: "
                     f"`datapipe run MIXTURE.yaml`."
                 )
-        encoded = [step for step in self.steps if step.kind == "tokenize"]
-        files.setdefault("quarantine", []).extend(file for step in encoded for file in step.outputs("quarantine", TableFile))
-        packed = [step for step in self.steps if step.kind == "pack"]
-        files[PACKED[0]] = [file for step in packed for file in step.outputs(PACKED[0], TableFile)]
         snapshot = self.snapshot
         published = {shard.checksum: shard.path for shard in snapshot.shards} if isinstance(snapshot, Snapshot) else {}
         shards = {
             shard_of_task(record.fingerprint, file.path): published[file.checksum]
-            for step in packed
+            for step in steps
             for record in step.records
             for file in record.of("shards", ShardFile)
             if file.checksum in published
         }
-        inputs = [(number, source, file.path) for number, (source, file, _) in self.locator.files.items()]
+        inputs = {number: file.path for number, (_, file, _) in self.locator.files.items()}
         return FactFiles(root=self.root, files=files, inputs=inputs, shards=shards)
 
     @cached_property
     def database(self) -> Database:
         """Queries of this output alone. Raises UserError where it has no documents."""
-        if not any(file.rows for kind in DOCUMENTS for file in self.facts.files.get(kind, ())):
+        if not any(file.rows for kind in KINDS["recorded"] for file in self.facts.files[kind]):
             raise UserError(
                 f"{self.root.url}: the run has committed no document yet, or its files under work/ were deleted. Run its "
                 f"mixture again with `datapipe run MIXTURE.yaml`; a stopped run resumes."

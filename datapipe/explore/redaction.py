@@ -17,7 +17,9 @@ Of a long text the beginning is redacted, and `MARGIN` characters less are shown
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Lock
+from functools import cache
+from threading import RLock
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +30,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError
 from datapipe.explore.output import Output
-from datapipe.stage.base import Filter, Map, StageContext
+from datapipe.stage.base import Filter, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
 
 _PACKAGE = "stages.redact."
@@ -43,30 +45,37 @@ class RedactionError(DatapipeError):
     """A redaction failed, so a text cannot be shown."""
 
 
+class _Redactions(NamedTuple):
+    """The redactions of a source, the normalizations before the last of them, and why not all are known; empty if they are."""
+
+    stages: list[tuple[StageUse, Filter]]
+    normalizations: list[tuple[StageUse, Stage]]
+    unknown: str
+
+
 class Redactor:
     """The redactions of all sources. Safe for several threads; stages are loaded when a text needs them."""
 
     def __init__(self, output: Output) -> None:
-        self._output, self._lock = output, Lock()
-        self._stages: dict[str, tuple[tuple[StageUse, Filter], ...]] = {}
-        self._normalizations: dict[str, tuple[tuple[StageUse, Map], ...]] = {}
-        self._unknown: dict[str, str] = {}  # by source, why its redactions are not known
+        self._output, self._lock = output, RLock()
+        self._of = cache(self._load)
 
     def redacts(self, source: str) -> bool:
         """Whether the source has a redaction, or may have one."""
-        return bool(self._of(source)) or source in self._unknown
+        known = self._of(source)
+        return bool(known.stages or known.unknown)
 
     def redacted(self, source: str, texts: Sequence[str]) -> list[str]:
         """The texts after every redaction of a source, and without credentials of URLs that the mixture holds.
 
         Raises RedactionError where a stage fails: nothing of the texts may then be shown."""
-        stages = self._of(source)
-        if any(texts) and source in self._unknown:
-            raise RedactionError(self._unknown[source])
-        if any(texts) and stages:
-            with self._lock:
+        with self._lock:
+            known = self._of(source)
+            if any(texts) and known.unknown:
+                raise RedactionError(known.unknown)
+            if any(texts) and known.stages:
                 batch = batch_of(texts)
-                for use, stage in (*self._before(source), *stages):
+                for use, stage in (*known.normalizations, *known.stages):
                     batch = _edited(use, stage, batch)
                 texts = batch.texts.to_pylist()
         return [masked(text) if "://" in text else text for text in texts]
@@ -81,45 +90,31 @@ class Redactor:
 
     def is_redaction(self, source: str, use: StageUse) -> bool:
         """Whether a stage of the source is one of its redactions."""
-        return any(use.alias == known.alias for known, _ in self._of(source))
+        return any(use.alias == known.alias for known, _ in self._of(source).stages)
 
-    def _of(self, source: str) -> tuple[tuple[StageUse, Filter], ...]:
-        if source not in self._stages:
-            found: list[tuple[StageUse, Filter]] = []
-            for use in self._output.uses(source):
+    def _load(self, source: str) -> _Redactions:
+        stages: list[tuple[StageUse, Filter]] = []
+        before, normalizing, unknown = 0, list[StageUse](), ""
+        for use in self._output.uses(source):
+            if use.name.startswith(_NORMALIZES):
+                normalizing.append(use)
+            elif use.name.startswith(_NAME) or ":" in use.name:  # others of the catalogue do not redact, and are not loaded
                 try:
-                    stage = self._redaction(use)
+                    kind = catalogue.stage_class(use.name, use.where)
+                    stage = self._opened(use) if any(base.__module__.startswith(_PACKAGE) for base in kind.__mro__) else None
                 except Exception as error:  # of a module of the user's: any
-                    self._unknown[source] = (
+                    unknown = (
                         f"{use.alias} cannot be loaded ({type(error).__name__}), and it may be a redaction, so no text of "
                         f"'{source}' is shown. Start `datapipe browse` where its module is found: in the folder of the run."
                     )
                     continue
-                if stage is not None and stage.mode == "drop":
-                    found.append((use, stage))
-            self._stages[source] = tuple(found)
-        return self._stages[source]
+                if isinstance(stage, Filter) and stage.mode == "drop":
+                    stages.append((use, stage))
+                    before = len(normalizing)
+        return _Redactions(stages, [(use, self._opened(use)) for use in normalizing[:before]], unknown)
 
-    def _before(self, source: str) -> tuple[tuple[StageUse, Map], ...]:
-        """The normalizations of a source before its last redaction."""
-        if source not in self._normalizations:
-            uses = self._output.uses(source)
-            last = max(number for number, use in enumerate(uses) if self.is_redaction(source, use))
-            found = [(use, catalogue.build_stage(use)) for use in uses[:last] if use.name.startswith(_NORMALIZES)]
-            for use, stage in found:
-                stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
-            self._normalizations[source] = tuple((use, stage) for use, stage in found if isinstance(stage, Map))
-        return self._normalizations[source]
-
-    def _redaction(self, use: StageUse) -> Filter | None:
-        """The opened stage, if it redacts. Stages of other names in the catalogue do not, and are not loaded."""
-        if not (use.name.startswith(_NAME) or ":" in use.name):
-            return None
-        kind = catalogue.stage_class(use.name, use.where)
-        if not any(base.__module__.startswith(_PACKAGE) for base in kind.__mro__):
-            return None
+    def _opened(self, use: StageUse) -> Stage:
         stage = catalogue.build_stage(use)
-        assert isinstance(stage, Filter)
         stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
         return stage
 
@@ -142,9 +137,10 @@ def batch_of(texts: Sequence[str]) -> DocumentBatch:
     return batch
 
 
-def _edited(use: StageUse, stage: Filter | Map, batch: DocumentBatch) -> DocumentBatch:
+def _edited(use: StageUse, stage: Stage, batch: DocumentBatch) -> DocumentBatch:
     try:
-        texts = (stage.process(batch).columns if isinstance(stage, Filter) else stage.process(batch)).get("text")
+        result: Any = stage.process(batch)  # type: ignore[attr-defined]
+        texts = (result.columns if isinstance(stage, Filter) else result).get("text")
     except Exception as error:
         raise RedactionError(
             f"{use.alias} failed on this document ({type(error).__name__}), so its text cannot be shown: what it should "

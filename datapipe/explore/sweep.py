@@ -1,9 +1,10 @@
 """Counts the documents that other thresholds of a filter would keep, from the values that it wrote with `mode: tag`.
 
-    mixture ─▶ sources that tag, the swept rule ─▶ grid of thresholds ─▶ documents and bytes at each (tags.py)
+    mixture ─▶ sources that tag, the swept rule ─▶ grid of thresholds ─▶ facts of kept documents ─▶ documents and bytes at each
 
 The counts cover the documents that the run kept. A later stage that compares documents has compared all tagged documents; it
-might have kept other survivors if the filter had dropped some.
+might have kept other survivors if the filter had dropped some. A column `STAGE.RULE` holds the value that a rule measured,
+`STAGE.rule` the first rule that failed. A document without a value passes every threshold.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
+from typing import NamedTuple, Self
 
 import numpy as np
 
 from datapipe import catalogue
-from datapipe.config.mixture import Mixture
+from datapipe.columns import numbers
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
+from datapipe.explore.database import Database, quoted, quoted_text
 from datapipe.explore.output import Output
-from datapipe.explore.tags import Swept, TaggedRule, Tags
 from datapipe.stage.base import Filter, Rule
 from datapipe.stage.ranking import BELOW_SHARE
 
@@ -37,6 +39,9 @@ class Count:
 
     documents: int
     bytes: int
+
+    def __add__(self, other: Count) -> Count:
+        return Count(self.documents + other.documents, self.bytes + other.bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -100,59 +105,144 @@ def sweep(output: Output, threshold: str, *, source: str = "", thresholds: Seque
         thresholds: to try, instead of a grid of quantiles of the measured values.
     """
     tagged, dropping = _tagged_sources(output, threshold, source)
-    rule = tagged[0].rule
-    grid = sorted(set(thresholds)) or _grid(output, tagged)
-    swept = [each.swept(output, grid) for each in tagged]
-    limits = {float(each.rule.limit) for each in tagged}
-    total = Swept(
-        counts=sum((each.counts for each in swept), np.zeros((len(grid), 4), np.int64)),
-        total=sum((each.total for each in swept), np.zeros(2, np.int64)),
-        unsure=sum(each.unsure for each in swept),
-    )
+    rule, database = tagged[0].rule, output.database
+    grid = sorted(set(thresholds)) or _grid(database, tagged)
+    sources = [each.tags.swept(database, each.source, each.rule.name, grid, float(each.rule.limit)) for each in tagged]
     return Sweep(
-        stage=tagged[0].stage,
+        stage=tagged[0].tags.stage,
         rule=rule.name,
         option=rule.option,
         side=rule.side,
-        sources=tuple(_source_sweep(each.source, float(each.rule.limit), found, grid) for each, found in zip(tagged, swept)),
-        total=_source_sweep("total", limits.pop() if len(limits) == 1 else None, total, grid),
+        sources=tuple(sources),
+        total=total_of(sources),
         dropping=dropping,
     )
 
 
-def _source_sweep(name: str, limit: float | None, found: Swept, grid: Sequence[float]) -> SourceSweep:
-    kept = tuple(
-        Kept(threshold=threshold, alone=Count(*counts[:2]), together=Count(*counts[2:]))
-        for threshold, counts in zip(grid, found.counts.tolist())
+def total_of(sources: Sequence[SourceSweep]) -> SourceSweep:
+    """The sum of sources over the same thresholds."""
+    limits = {each.limit for each in sources}
+    none = Count(0, 0)
+    kept = (
+        Kept(
+            threshold=of_sources[0].threshold,
+            alone=sum((each.alone for each in of_sources), none),
+            together=sum((each.together for each in of_sources), none),
+        )
+        for of_sources in zip(*(each.kept for each in sources))
     )
-    return SourceSweep(name=name, limit=limit, tagged=Count(*found.total.tolist()), kept=kept, unsure=found.unsure)
+    return SourceSweep(
+        name="total",
+        limit=limits.pop() if len(limits) == 1 else None,
+        tagged=sum((each.tagged for each in sources), none),
+        kept=tuple(kept),
+        unsure=sum(each.unsure for each in sources),
+    )
+
+
+# ------------------------------------------------------------------------------------------------ tags in SQL
+
+
+class Tags(NamedTuple):
+    """The tags of one filter.
+
+    Attributes:
+        stage: its name in the run.
+        side: of the swept rule.
+        others: rules of the filter that stay as they are. Of one whose side is "other", only the first rule that failed tells
+            the result.
+        order: names of all its rules, in the order in which the first failed one is found.
+    """
+
+    stage: str
+    side: str
+    others: Sequence[Rule] = ()
+    order: Sequence[str] = ()
+
+    @classmethod
+    def beside(cls, rule: Rule, stage: str, rules: Sequence[Rule]) -> Self:
+        """The tags for sweeping a rule of a stage beside its others."""
+        return cls(stage, rule.side, [other for other in rules if other.name != rule.name], [other.name for other in rules])
+
+    def swept(self, database: Database, source: str, rule: str, grid: Sequence[float], limit: float | None) -> SourceSweep:
+        """What each threshold of a rule keeps of a source.
+
+        Args:
+            grid: thresholds, ascending.
+            limit: the one in force.
+        """
+        passes, is_unsure = self._others()
+        is_min, column = self.side == "min", self._column(rule)
+        query = (
+            f"select case when isnan({column}) then '{'inf' if is_min else '-inf'}' else {column} end as value, bytes, "
+            f"({passes})::tinyint as passes, ({passes} and ({is_unsure}))::tinyint as unsure "
+            f"from facts where fate = 'kept' and source = $source"
+        )
+        # between: (num_thresholds + 1, 4) documents and bytes between two thresholds, all and those that pass the other rules
+        between, unsure = np.zeros((len(grid) + 1, 4), np.int64), 0
+        for batch in database.batches(query, {"source": source}):
+            value, size, passed = (numbers(batch.column(name)) for name in ("value", "bytes", "passes"))
+            # a value keeps its document at the thresholds up to it (min), or from it on (max)
+            index = np.searchsorted(grid, value, "right" if is_min else "left")
+            alone = np.column_stack([np.ones_like(size), size])
+            for number, weights in enumerate(np.hstack([alone, alone * passed[:, None]]).T):
+                between[:, number] += np.bincount(index, weights, len(between)).astype(np.int64)  # exact below 2**53
+            unsure += int(numbers(batch.column("unsure")).sum())
+        sums = np.cumsum(between[::-1], axis=0)[::-1][1:] if is_min else np.cumsum(between, axis=0)[:-1]
+        kept = (
+            Kept(threshold=threshold, alone=Count(*counts[:2]), together=Count(*counts[2:]))
+            for threshold, counts in zip(grid, sums.tolist())
+        )
+        total = Count(*between.sum(axis=0)[:2].tolist())
+        return SourceSweep(name=source, limit=limit, tagged=total, kept=tuple(kept), unsure=unsure)
+
+    def distinct(self, database: Database, rule: str, sources: Sequence[str], most: int) -> list[float] | None:
+        """The values of a rule, ascending; None where there are more than `most`."""
+        query = f"select distinct value from {self._values(rule)} order by value limit {most + 1}"
+        values = [value for (value,) in database.tuples(query, {"sources": list(sources)})]
+        return None if len(values) > most else values
+
+    def quantiles(self, database: Database, rule: str, sources: Sequence[str], ranks: Sequence[float]) -> list[float]:
+        """The values of a rule at these ranks, from 0 to 1, ascending."""
+        query = (  # a seventh of the time of quantile_disc, which selects once for each rank
+            f"with ranked as (select value, row_number() over (order by value) - 1 as rank from {self._values(rule)}), "
+            f"wanted as (select distinct floor(unnest($ranks::double[]) * (select max(rank) from ranked)) as rank) "
+            f"select value from ranked join wanted using (rank) order by rank"
+        )
+        return [value for (value,) in database.tuples(query, {"sources": list(sources), "ranks": list(ranks)})]
+
+    def _others(self) -> tuple[str, str]:
+        """In SQL, whether a document passes the other rules, and whether it might fail one without a measured value."""
+        first, passes, unsure = quoted(f"{self.stage}.rule"), ["true"], ["false"]
+        for other in self.others:
+            column = self._column(other.name)
+            if other.side == "other":
+                passes.append(f"{first} is distinct from {quoted_text(other.name)}")
+                earlier = ", ".join(map(quoted_text, self.order[: self.order.index(other.name)]))
+                unsure += [f"coalesce({first} in ({earlier}), false)"] if earlier else []
+            elif other.side == "min":
+                passes.append(f"{column} >= '{float(other.limit)!r}'::double")  # NaN is greater than all numbers
+            else:
+                passes.append(f"({column} <= '{float(other.limit)!r}'::double or isnan({column}))")
+        return " and ".join(passes), " or ".join(unsure)
+
+    def _column(self, rule: str) -> str:
+        return f"coalesce({quoted(f'{self.stage}.{rule}')}::double, 'nan'::double)"
+
+    def _values(self, rule: str) -> str:
+        where = f"fate = 'kept' and source in $sources and isfinite({self._column(rule)})"
+        return f"(select {self._column(rule)} as value from facts where {where})"
 
 
 # ------------------------------------------------------------------------------------------------ sources and rules
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _TaggedSource:
-    """A source whose documents carry the tags of the stage; `swept_rule` is the index of the swept rule in `rules`."""
+class _TaggedSource(NamedTuple):
+    """A source whose documents carry the tags of the stage, and the swept rule there."""
 
     source: str
-    stage: str
-    rules: tuple[Rule, ...]
-    swept_rule: int
-
-    @property
-    def rule(self) -> Rule:
-        return self.rules[self.swept_rule]
-
-    def swept(self, output: Output, grid: Sequence[float]) -> Swept:
-        others = [
-            TaggedRule(rule.name, rule.side, None if rule.side == "other" else float(rule.limit))
-            for number, rule in enumerate(self.rules)
-            if number != self.swept_rule
-        ]
-        order = [rule.name for rule in self.rules]
-        tags = Tags(output.database, self.stage, [self.source])
-        return tags.swept(self.rule.name, self.rule.side == "min", others, order, np.array(grid))
+    rule: Rule
+    tags: Tags
 
 
 def _tagged_sources(output: Output, threshold: str, source: str) -> tuple[list[_TaggedSource], tuple[str, ...]]:
@@ -161,7 +251,15 @@ def _tagged_sources(output: Output, threshold: str, source: str) -> tuple[list[_
     mixture, url = output.mixture, output.root.url
     if threshold in {use.alias for name in mixture.sources for use in mixture.stages_of(name)}:
         raise UserError(f"--sweep {threshold}: expected a threshold behind the stage, as --sweep {threshold}.OPTION")
-    uses = _uses(mixture, threshold, stage or threshold, source)
+    named = {name: {use.alias: use for use in mixture.stages_of(name)} for name in output.select_sources(source)}
+    uses = {name: stages[stage] for name, stages in named.items() if stage in stages}
+    if not uses:
+        known = list(dict.fromkeys(alias for stages in named.values() for alias in stages))
+        whose = f"source '{source}'" if source else "this run"
+        raise UserError(
+            f"--sweep {threshold}: {whose} has no stage '{stage or threshold}'.{suggest(stage or threshold, known)} "
+            f"Expected STAGE.THRESHOLD with a stage of: {', '.join(known) or '(none)'}"
+        )
     built = {name: catalogue.build_stage(use) for name, use in uses.items()}
     filters = {name: stage_object for name, stage_object in built.items() if isinstance(stage_object, Filter)}
     if not filters:
@@ -175,37 +273,15 @@ def _tagged_sources(output: Output, threshold: str, source: str) -> tuple[list[_
     for name in tagging:
         if not any(step.records for step in output.map_steps(name)[-1:]):
             raise UserError(f"{url}: the run has not cleaned all of '{name}' yet. Complete it with the same command first.")
-    tagged = [
-        _TaggedSource(source=name, stage=stage, rules=tuple(filters[name].rules()), swept_rule=swept[name]) for name in tagging
-    ]
+    tagged = [_TaggedSource(name, swept[name], Tags.beside(swept[name], stage, filters[name].rules())) for name in tagging]
     return tagged, tuple(name for name in filters if name not in tagging)
 
 
-def _uses(mixture: Mixture, threshold: str, stage: str, source: str) -> dict[str, StageUse]:
-    """How each source that has a stage of that name uses it."""
-    if source and source not in mixture.sources:
-        known = ", ".join(mixture.sources)
-        raise UserError(
-            f"no source '{source}' in this output.{suggest(source, mixture.sources)} The sources of this output: {known}"
-        )
-    chosen = [source] if source else list(mixture.sources)
-    named = {name: {use.alias: use for use in mixture.stages_of(name)} for name in chosen}
-    uses = {name: stages[stage] for name, stages in named.items() if stage in stages}
-    if not uses:
-        known = list(dict.fromkeys(alias for stages in named.values() for alias in stages))
-        whose = f"source '{source}'" if source else "this run"
-        raise UserError(
-            f"--sweep {threshold}: {whose} has no stage '{stage}'.{suggest(stage, known)} "
-            f"Expected STAGE.THRESHOLD with a stage of: {', '.join(known) or '(none)'}"
-        )
-    return uses
-
-
-def _swept_rule(threshold: str, stage: str, option: str, rules: Sequence[Rule]) -> int:
-    """The index of the rule that has this name, or whose threshold is this option."""
-    by_name = [number for number, rule in enumerate(rules) if rule.name == option]
-    by_option = [number for number, rule in enumerate(rules) if option and rule.option == option]
-    matching = by_name or [number for number in by_option if rules[number].name != BELOW_SHARE] or by_option
+def _swept_rule(threshold: str, stage: str, option: str, rules: Sequence[Rule]) -> Rule:
+    """The rule that has this name, or whose threshold is this option."""
+    by_name = [rule for rule in rules if rule.name == option]
+    by_option = [rule for rule in rules if option and rule.option == option]
+    matching = by_name or [rule for rule in by_option if rule.name != BELOW_SHARE] or by_option
     if not matching:
         known = [name for rule in rules for name in (rule.option, rule.name) if name]
         listed = ", ".join(f"{rule.option} ({rule.name})" if rule.option else rule.name for rule in rules)
@@ -214,16 +290,16 @@ def _swept_rule(threshold: str, stage: str, option: str, rules: Sequence[Rule]) 
             f"{suggest(option, known)} Its thresholds: {listed or '(none)'}"
         )
     if len(matching) > 1:
-        names = ", ".join(rules[number].name for number in matching)
+        names = ", ".join(rule.name for rule in matching)
         raise UserError(f"--sweep {threshold}: '{option}' is the threshold of several rules. Expected one of: {names}")
-    rule = rules[matching[0]]
+    rule = matching[0]
     if rule.side == "other":
         sweepable = ", ".join(other.name for other in rules if other.side != "other") or "(none)"
         raise UserError(
             f"--sweep {threshold}: the rule '{rule.name}' compares no value with a threshold. "
             f"Rules of {stage} with a threshold: {sweepable}"
         )
-    return matching[0]
+    return rule
 
 
 def _not_tagged(threshold: str, use: StageUse, output: str) -> str:
@@ -240,26 +316,20 @@ def _not_tagged(threshold: str, use: StageUse, output: str) -> str:
 # ------------------------------------------------------------------------------------------------ the grid
 
 
-def _grid(output: Output, tagged: Sequence[_TaggedSource]) -> list[float]:
+def _grid(database: Database, tagged: Sequence[_TaggedSource]) -> list[float]:
     """All measured values, or readable quantiles of them, and the thresholds in force."""
-    tags, rule = Tags(output.database, tagged[0].stage, [each.source for each in tagged]), tagged[0].rule.name
-    measured = tags.distinct(rule, MAX_DISTINCT)
+    tags, rule, sources = tagged[0].tags, tagged[0].rule.name, [each.source for each in tagged]
+    measured = tags.distinct(database, rule, sources, MAX_DISTINCT)
     if measured is None:
-        measured = _readable(tags.quantiles(rule, _QUANTILES))
-    in_force = [float(each.rule.limit) for each in tagged if math.isfinite(each.rule.limit)]
-    return sorted({*measured.tolist(), *in_force})
+        measured = _readable(tags.quantiles(database, rule, sources, _QUANTILES))
+    return sorted({*measured, *(float(each.rule.limit) for each in tagged if math.isfinite(each.rule.limit))})
 
 
-def _readable(quantiles: np.ndarray) -> np.ndarray:
+def _readable(quantiles: Sequence[float]) -> list[float]:
     """The quantiles rounded to the fewest digits that keep them distinct."""
-    exact = np.unique(quantiles)
-    rounded = exact
+    exact = rounded = set(quantiles)
     for digits in _DIGITS:
-        rounded = np.unique([_rounded(value, digits) for value in exact.tolist()])
+        rounded = {float(f"{value:.{digits}g}") for value in exact}
         if len(rounded) == len(exact):
             break
-    return rounded
-
-
-def _rounded(value: float, digits: int) -> float:
-    return value if value == 0 or not math.isfinite(value) else float(f"{value:.{digits}g}")
+    return sorted(rounded)

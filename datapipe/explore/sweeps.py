@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -24,8 +24,10 @@ from pydantic import BaseModel, ValidationError, create_model
 from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import DatapipeError
+from datapipe.explore.database import Database
 from datapipe.explore.output import Output
-from datapipe.explore.tags import TaggedRule, Tags
+from datapipe.explore.sweep import Tags, total_of
+from datapipe.stage.base import Rule
 from datapipe.stage.ranking import BELOW_SHARE
 
 MOST_POINTS = 2_000
@@ -99,52 +101,47 @@ class Accepted:
 def swept_tags(output: Output, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
     """The points over the tags of a rule in the kept documents of its sources, with their total; None where there are no tags.
     A document without a value passes any threshold."""
-    tagging = [source for source in rule.sources if output.measured(source)[rule.stage][rule.rule]["mode"] == "tag"]
-    if not tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
+    sources = [source for source in rule.sources if output.measured(source)[rule.stage][rule.rule]["mode"] == "tag"]
+    database, is_min = output.database, rule.facts["side"] == "min"
+    if not sources or f"{rule.stage}.{rule.rule}" not in database.columns("facts"):
         return None
-    is_min = rule.facts["side"] == "min"
-    grid = _grid(Tags(output.database, rule.stage, tagging), rule, accepted, is_min)
-    if not len(grid):
+    grid = _grid(database, rule, sources, accepted, is_min)
+    if not grid:
         return None
-    keeps_share = any(BELOW_SHARE in output.measured(source).get(rule.stage, {}) for source in tagging)
-    is_certain = rule.rule == BELOW_SHARE or not keeps_share  # else the cut moves with the threshold
-    found = [
-        Tags(output.database, rule.stage, [source]).swept(
-            rule.rule,
-            is_min,
-            _others(output, source, rule) if is_certain else (),
-            list(output.measured(source)[rule.stage]),
-            grid,
-        )
-        for source in tagging
-    ]
-    is_certain &= not any(each.unsure for each in found)
-    sums, total = sum(each.counts for each in found), sum(each.total for each in found)
+    measured = {source: output.measured(source)[rule.stage] for source in sources}
+    # where a filter keeps a share, its cut moves with the threshold
+    is_certain = rule.rule == BELOW_SHARE or not any(BELOW_SHARE in rules for rules in measured.values())
+    tags = {
+        source: Tags(rule.stage, rule.facts["side"], _others(rules, rule) if is_certain else (), list(rules))
+        for source, rules in measured.items()
+    }
+    total = total_of([each.swept(database, source, rule.rule, grid, None) for source, each in tags.items()])
+    is_certain &= not total.unsure
     points = [
-        {"threshold": threshold, "documents": kept, "bytes": size, "together": both if is_certain else None}
-        for threshold, (kept, size, both, _) in zip(grid.tolist(), np.asarray(sums).tolist())
+        {"threshold": each.threshold, **asdict(each.alone), "together": each.together.documents if is_certain else None}
+        for each in total.kept
     ]
-    whole = dict(zip(("documents", "bytes"), np.asarray(total).tolist()))
-    return {"exact": True, "note": _BY_TAGS, "points": points, "total": whole}
+    return {"exact": True, "note": _BY_TAGS, "points": points, "total": asdict(total.tagged)}
 
 
-def _grid(tags: Tags, rule: RuleOf, accepted: Accepted, is_min: bool) -> np.ndarray:
+def _grid(database: Database, rule: RuleOf, sources: Sequence[str], accepted: Accepted, is_min: bool) -> list[float]:
     """Up to `MOST_POINTS` thresholds: all values, or quantiles of them, and the one in force."""
-    found = tags.distinct(rule.rule, MOST_POINTS)
+    tags = Tags(rule.stage, rule.facts["side"])
+    found = tags.distinct(database, rule.rule, sources, MOST_POINTS)
     if found is None:
-        found = tags.quantiles(rule.rule, np.linspace(0, 1, MOST_POINTS - 1).tolist())
-    bounds = [accepted.of_value(value, is_min) for value in found.tolist()]
+        found = tags.quantiles(database, rule.rule, sources, np.linspace(0, 1, MOST_POINTS - 1).tolist())
     in_force = rule.facts.get("threshold")
-    known = [] if in_force is None or not bounds else [in_force]
-    return np.unique(list(filter(accepted.takes, [*bounds, *known])))
+    bounds = {accepted.of_value(value, is_min) for value in found}
+    bounds |= {in_force} if bounds and in_force is not None else set()
+    return sorted(filter(accepted.takes, bounds))
 
 
-def _others(output: Output, source: str, rule: RuleOf) -> list[TaggedRule]:
+def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> list[Rule]:
     """The other rules of the stage that some document fails."""
     replaced = rule.facts.get("option") if rule.rule == BELOW_SHARE else None
     return [
-        TaggedRule(name, facts["side"], facts["threshold"] if facts["side"] in ("min", "max") else None)
-        for name, facts in output.measured(source).get(rule.stage, {}).items()
+        Rule(name=name, side="other" if facts["threshold"] is None else facts["side"], limit=facts["threshold"] or 0.0)
+        for name, facts in rules.items()
         if name not in (rule.rule, BELOW_SHARE) and facts.get("failed") and facts.get("option") != replaced
     ]
 

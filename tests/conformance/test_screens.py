@@ -90,7 +90,7 @@ SCREENS = [
     "inspect deduplicated/out --clusters dedup.minhash",
     "inspect deduplicated/out --clusters all --least-alike --members 9",
     "inspect deduplicated/out --sweep filter.gopher_repetition.top_2_gram",
-    "sql deduplicated/out from/**/clusters",
+    'sql deduplicated/out from"clusters"',
     "snapshots grown/out",
     "snapshots composed/out",
     "clean grown/out --dry-run",

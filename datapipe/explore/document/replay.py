@@ -11,14 +11,12 @@ without its message, which may quote the text.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from datapipe import catalogue
@@ -26,9 +24,10 @@ from datapipe.columns import hex_keys
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
-from datapipe.explore.documents import stage_alias
+from datapipe.explore.documents import InspectedDocument, columns_of, stage_alias
 from datapipe.explore.output import Output
 from datapipe.explore.redaction import Redactor
+from datapipe.explore.rows import finite
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
@@ -38,13 +37,16 @@ from datapipe.tasks.decisions import KeyedRows, cluster_sizes, cuts_of
 
 MOST_WAIT_S = 30.0
 
+_WRITES = "write"
+"""The option of a filter that makes it write what it detects, such as the language."""
+
 
 @dataclass(slots=True)
 class Replayed:
     """What stages did with a document.
 
     Attributes:
-        batch: the document after them.
+        batch: the document after them; of a dropped one as the deciding stage got it, with what a filter would have written.
         parts: of its text; None while it is a page.
         path: an entry for each stage.
         notes: sentences about what could not be done again.
@@ -61,7 +63,7 @@ class Replayer:
 
     def __init__(self, output: Output, redactor: Redactor) -> None:
         self._output, self._redactor, self._lock = output, redactor, RLock()
-        self._stages: dict[tuple[str, str], Stage] = {}
+        self._stages: dict[tuple[str, str, bool], Stage] = {}
         self._decisions: dict[str, dict[str, KeyedRows]] = {}
 
     def run(self, row: Mapping[str, Any], batch: DocumentBatch) -> Replayed:
@@ -117,16 +119,23 @@ class Replayer:
 
     # ---------------------------------------------------------------------------------------------- stages
 
-    def _stage(self, source: str, use: StageUse) -> Stage:
-        if (source, use.alias) not in self._stages:
+    def _stage(self, source: str, use: StageUse, writes: bool = False) -> Stage:
+        """A stage, opened.
+
+        Args:
+            writes: whether a filter that may write what it detects does so.
+        """
+        if (source, use.alias, writes) not in self._stages:
             stage = catalogue.build_stage(use)
+            if writes and _WRITES in type(stage).model_fields:
+                stage = stage.model_copy(update={_WRITES: True})
             if not isinstance(stage, Global):
                 stage.open(StageContext(name=use.alias, seed=self._output.mixture.seed))
-            self._stages[source, use.alias] = stage
-        return self._stages[source, use.alias]
+            self._stages[source, use.alias, writes] = stage
+        return self._stages[source, use.alias, writes]
 
     def _step(self, use: StageUse, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
-        stage = self._stage(row["source"], use)
+        stage = self._stage(row["source"], use, writes=decided)
         replayed.batch.make_read_only()
         if isinstance(stage, Filter):
             self._filter(use, stage, row, replayed, decided)
@@ -141,7 +150,9 @@ class Replayer:
     def _filter(self, use: StageUse, stage: Filter, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
         result = checked_filter(stage, replayed.batch)
         values = _values(stage, result)
+        new = {name: column for name, column in result.columns.items() if name not in stage.counts}
         if decided:
+            replayed.batch = replayed.batch.with_columns({name: new[name] for name in new if name != "text"})
             replayed.path.append(_entry(use, "dropped", row["rule"], _with_recorded(values, row)))
             if result.keep[0] and stage.kept_share() is None:
                 replayed.notes.append(f"{use.alias} dropped this document in the run, and would keep it now.")
@@ -153,7 +164,6 @@ class Replayer:
             return
         if not result.keep[0]:
             replayed.notes.append(f"{use.alias} kept this document in the run, and would drop it now.")
-        new = {name: column for name, column in result.columns.items() if name not in stage.counts}
         replayed.batch = replayed.batch.extracted(new) if stage.extracts else replayed.batch.with_columns(new)
         outcome, detail = self._changed(use, row["source"], replayed)
         replayed.path.append(_entry(use, outcome, detail, values))
@@ -176,7 +186,7 @@ class Replayer:
     # ---------------------------------------------------------------------------------------------- global stages
 
     def _global(self, use: StageUse, stage: Global, row: Mapping[str, Any], replayed: Replayed, decided: bool) -> None:
-        rows = self._rows_of(use, stage)
+        rows = self._rows_of(use)
         if rows is None and not decided:
             replayed.notes.append(f"The decisions of {use.alias} are gone from work/, so what it cut is not shown.")
             replayed.path.append(_entry(use, "kept", "its decisions are gone"))
@@ -195,16 +205,10 @@ class Replayer:
         if added:
             replayed.batch = replayed.batch.with_columns(added)
 
-    def _rows_of(self, use: StageUse, stage: Global) -> dict[str, KeyedRows] | None:
+    def _rows_of(self, use: StageUse) -> dict[str, KeyedRows] | None:
         """The decisions of a stage by table, of a stage that decided about nothing none; None where they are gone."""
-        step = next(
-            (
-                step
-                for step in self._output.steps
-                if step.kind == "gather" and stage_alias(f"{step.id.rpartition('/')[0]}:") == use.alias
-            ),
-            None,
-        )
+        gathered = (step for step in self._output.steps if step.kind == "gather")
+        step = next((each for each in gathered if stage_alias(f"{each.id.rpartition('/')[0]}:") == use.alias), None)
         if step is None or not (step.records or step.is_committed):
             return None
         if step.id not in self._decisions:
@@ -219,30 +223,51 @@ class Replayer:
         """Cuts the spans of the decisions out of the text; how much, in words."""
         assert replayed.parts is not None
         cuts = cuts_of(rows["cuts"], replayed.batch.keys)
-        text = text_of(replayed.parts)
-        content = text.encode()
-        spans = _union(cuts.starts, cuts.stops)
+        content = text_of(replayed.parts).encode()
+        spans: list[tuple[int, int]] = []
+        for first, stop in zip(cuts.starts.tolist(), cuts.stops.tolist()):  # ascending by start
+            start = max(first, spans[-1][1]) if spans else first
+            spans += [(start, stop)] if start < stop else []
         if not spans:
             return ""
-        chars = [tuple(len(content[:offset].decode()) for offset in span) for span in spans]
-        replayed.parts = with_cuts(replayed.parts, [(start, stop) for start, stop in chars], use.alias)
+        chars = [(len(content[:start].decode()), len(content[:stop].decode())) for start, stop in spans]
+        replayed.parts = with_cuts(replayed.parts, chars, use.alias)
         replayed.batch = replayed.batch.with_columns({"text": pa.array([text_of(replayed.parts)], pa.large_string())})
         return f"{sum(stop - start for start, stop in spans):,} of {len(content):,} bytes cut"
 
 
-def _union(starts: np.ndarray, stops: np.ndarray) -> list[tuple[int, int]]:
-    """Spans without overlap, ascending."""
-    spans: list[tuple[int, int]] = []
-    for start, stop in sorted(zip(starts.tolist(), stops.tolist())):
-        if spans and start <= spans[-1][1]:
-            spans[-1] = spans[-1][0], max(stop, spans[-1][1])
-        elif start < stop:
-            spans.append((start, stop))
-    return spans
+# ------------------------------------------------------------------------------------------------ for the terminal
+
+
+def as_judged(output: Output, documents: Sequence[InspectedDocument]) -> list[InspectedDocument]:
+    """The documents, those that were dropped with the columns that the deciding stage got and found. The text of a page is the
+    extracted one where the stage judged that; other texts stay as they were read. So does what cannot be run again."""
+    replayer = Replayer(output, Redactor(output))
+    return [_judged(output, replayer, each) if each.outcome == "dropped" else each for each in documents]
+
+
+def _judged(output: Output, replayer: Replayer, document: InspectedDocument) -> InspectedDocument:
+    original = output.locator.read(bytes.fromhex(document.key)).batch
+    if original is None:
+        return document
+    stage, _, rule = document.reason.rpartition(":")
+    decided = {"source": document.source, "fate": "dropped", "stage": stage, "rule": rule}
+    replayed = replayer.run({**decided, "value": document.value, "threshold": document.threshold}, original)
+    if not replayed.path or replayed.path[-1]["step"] != stage_alias(document.reason):
+        return document
+    [row] = replayed.batch.record.to_pylist()
+    if original.has_text or not replayed.batch.has_text:
+        return replace(document, columns=columns_of(row))
+    return replace(document, columns=columns_of(row), text=replayed.batch.texts[0].as_py(), is_as_judged=True)
+
+
+def entry(step: str, label: str, outcome: str, detail: str = "", values: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """A step of a path, with what each rule measured."""
+    return {"step": step, "label": label, "outcome": outcome, "detail": detail, "values": list(values)}
 
 
 def _entry(use: StageUse, outcome: str, detail: str = "", values: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    return {"step": use.alias, "label": use.name, "outcome": outcome, "detail": detail, "values": list(values)}
+    return entry(use.alias, use.name, outcome, detail, values)
 
 
 def _values(stage: Filter, result: FilterResult) -> list[dict[str, Any]]:
@@ -263,8 +288,3 @@ def _with_recorded(values: list[dict[str, Any]], row: Mapping[str, Any]) -> list
     recorded = {"rule": row["rule"], "value": row["value"], "threshold": row["threshold"]}
     others = [value for value in values if value["rule"] != row["rule"]]
     return [recorded, *others]
-
-
-def finite(value: float | None) -> float | None:
-    """A number that JSON has; None for others."""
-    return None if value is None or not math.isfinite(value) else value

@@ -17,17 +17,15 @@ import numpy as np
 
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.database import URL_COLUMNS
-from datapipe.explore.document.originals import Originals
 from datapipe.explore.document.parts import Part, after_redaction, after_stage, display_of, joined, text_of
-from datapipe.explore.document.replay import Replayed, Replayer
+from datapipe.explore.document.replay import Replayed, Replayer, entry
 from datapipe.explore.documents import Inspector
 from datapipe.explore.redaction import MARGIN, RedactionError, Redactor, shown
 from datapipe.explore.rows import Rows
-from datapipe.loader.trace import open_run
-from datapipe.shards.manifest import DocumentsSnapshot, Snapshot
+from datapipe.shards.manifest import Snapshot
 from datapipe.stage.decoding import EXCERPT_BYTES
 
-MOST_TEXT_BYTES = 1 << 20
+MOST_TEXT_CHARS = 1 << 20
 MOST_COLUMN_CHARS = 2_000
 MOST_COMPARED_CHARS = 100_000
 MOST_ERROR_CHARS = 4_000
@@ -39,29 +37,28 @@ class DocumentView:
 
     def __init__(self, output: Inspector, rows: Rows, redactor: Redactor) -> None:
         self._output, self._rows, self._redactor = output, rows, redactor
-        self.originals, self.replayer = Originals(output), Replayer(output, redactor)
+        self.replayer = Replayer(output, redactor)
 
     def view(self, key: bytes) -> dict[str, Any]:
         """Everything about a document. Raises UserError where the run has not decided about it."""
-        listed = self._output.rows_of(key)
-        if not listed:
+        facts = self._output.facts_of([key]).get(key)
+        if facts is None:
             raise UserError("The run has read no document with this key, or has not decided about it yet.")
-        facts, [row] = listed[0], self._rows.shown(listed[:1])
+        [row] = self._rows.shown([facts])
         stored = self._output.kept_row(facts) if row["fate"] == "kept" else facts
-        original = self.originals.read(key)
+        original = self._output.locator.read(key)
         notes = [original.note] if original.note else []
         replayed = None if original.batch is None or _is_unread(row) else self.replayer.run(row, original.batch)
         notes += replayed.notes if replayed is not None else []
         parts, said = self._parts(row, stored, replayed)
-        num_chars = sum(len(part.text) for part in parts)
+        truncated = sum(len(part.text) for part in parts) > MOST_TEXT_CHARS + MARGIN
         parts, columns, said = self._redacted(row["source"], parts, self._columns(row, stored, replayed), [*notes, *said])
-        bounded, truncated = _bounded(parts)
         return {
             "row": row,
             "columns": columns,
             "url": next((columns[name] for name in URL_COLUMNS if columns.get(name)), None),
-            "parts": [part.to_json() for part in bounded],
-            "truncated": truncated or num_chars > MOST_TEXT_BYTES + MARGIN,
+            "parts": [part.to_json() for part in parts],
+            "truncated": truncated,
             "note": " ".join(said),
             "path": self._path(row, replayed),
             "cluster": self._cluster(facts),
@@ -82,7 +79,7 @@ class DocumentView:
 
     def read_text(self, source: str, key: bytes) -> tuple[str, str]:
         """The text as it was read, not redacted, of a page the text that extraction finds; and why there is none."""
-        original = self.originals.read(key)
+        original = self._output.locator.read(key)
         if original.batch is None:
             return "", original.note
         if original.batch.has_text:
@@ -123,13 +120,10 @@ class DocumentView:
         self, row: Mapping[str, Any], stored: Mapping[str, Any], replayed: Replayed | None
     ) -> dict[str, str | float | int | bool | None]:
         """Columns of the document, as text or numbers."""
-        values: dict[str, Any] = {}
-        if row["fate"] == "kept":
-            values = {name: value for name, value in stored.items() if name not in _OWN}
-        elif replayed is not None:
-            [values] = replayed.batch.record.select(
-                [name for name in replayed.batch.record.schema.names if name not in _OWN]
-            ).to_pylist() or [{}]
+        values: Mapping[str, Any] = stored if row["fate"] == "kept" else {}
+        if row["fate"] != "kept" and replayed is not None:
+            [values] = replayed.batch.record.to_pylist()
+        values = {name: value for name, value in values.items() if name not in _OWN}
         if row["fate"] == "quarantined":
             values["error"] = _last_lines(str(stored.get("error") or ""))
         return {name: _plain(value) for name, value in values.items()}
@@ -140,7 +134,7 @@ class DocumentView:
         """Parts and columns after every redaction of the source; without what it fails on."""
         said, names = list(notes), [name for name, value in columns.items() if isinstance(value, str)]
         num_chars = sum(len(part.text) for part in parts)
-        parts = _beginning(parts, MOST_TEXT_BYTES + MARGIN)
+        parts = _beginning(parts, MOST_TEXT_CHARS + MARGIN)
         try:
             # the text by itself, too: a cut in the middle of an address hides it in the display
             parts = after_stage(parts, self._redactor.one(source, text_of(parts)), "", redacts=True)
@@ -149,58 +143,34 @@ class DocumentView:
         except RedactionError as error:
             return [], {}, [*said, str(error)]
         after = joined(after_redaction(parts, display))
-        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_BYTES))), {**columns, **values}, said
+        return _beginning(after, len(shown(display, num_chars, MOST_TEXT_CHARS))), {**columns, **values}, said
 
     # ---------------------------------------------------------------------------------------------- path
 
     def _path(self, row: Mapping[str, Any], replayed: Replayed | None) -> list[dict[str, Any]]:
-        read = {"step": "read", "label": row["name"], "outcome": "read", "detail": "", "values": []}
-        if row["fate"] == "quarantined" and _is_unread(row):
+        """What each step did, as far as the run has come."""
+        read = entry("read", row["name"], "read")
+        if _is_unread(row):
             return [{**read, "outcome": "quarantined", "detail": "the input could not be read"}]
-        if replayed is None:
-            values = [{"rule": row["rule"], "value": row["value"], "threshold": row["threshold"]}] if row["rule"] else []
-            known = {
-                "step": row["stage"],
-                "label": row["stage"],
-                "outcome": row["fate"],
-                "detail": row["rule"],
-                "values": values,
-            }
-            steps = [known] if row["stage"] else []
-        else:
-            steps = replayed.path
-        if row["fate"] != "kept":
-            return [read, *steps]
-        return [read, *steps, *self._ends()]
-
-    def _ends(self) -> list[dict[str, Any]]:
-        """What happens to kept documents, as far as the run has come."""
+        steps = [] if replayed is None else replayed.path
+        if row["fate"] != "kept" and (replayed is None or row["stage"] == "tokenize"):
+            measured = [{name: row[name] for name in ("rule", "value", "threshold")}] if row["rule"] else []
+            return [read, *steps, entry(row["stage"], row["stage"], row["fate"], row["rule"], measured)]
         snapshot = self._output.snapshot
-        if isinstance(snapshot, DocumentsSnapshot):
-            return [{"step": "write", "label": "write documents", "outcome": "kept", "detail": "written as text", "values": []}]
+        if row["fate"] != "kept" or snapshot is None:
+            return [read, *steps]
         if not isinstance(snapshot, Snapshot):
-            return []
+            return [read, *steps, entry("write", "write documents", "kept", "written as text")]
         packed = f"sequences of {snapshot.sequence_length:,} tokens"
-        return [
-            {"step": "tokenize", "label": "tokenize", "outcome": "tokenized", "detail": "", "values": []},
-            {"step": "pack", "label": "pack", "outcome": "packed", "detail": packed, "values": []},
-        ]
+        return [read, *steps, entry("tokenize", "tokenize", "tokenized"), entry("pack", "pack", "packed", packed)]
 
     def shards(self, key: bytes) -> list[dict[str, Any]]:
-        """The rows of shards that hold the document, of both splits."""
-        if not isinstance(self._output.snapshot, Snapshot):
-            return []
-        found = []
-        for split in ("train", "validation"):
-            try:
-                traced = open_run(self._output.root.url, 1, None, None, split, None, "rows")
-                layout = traced.batch_order.layout
-                for address, _, start, tokens in traced.find_pieces(key):
-                    shard, shard_row = (int(numbers[0]) for numbers in layout.find(np.array([address])))
-                    found.append({"path": layout.shards[shard].path, "row": shard_row, "start": start, "tokens": tokens})
-            except DatapipeError:  # a snapshot without this split
-                continue
-        return found
+        """The rows of published shards that hold the document, of both splits."""
+        return self._output.database.rows(
+            'select shards.path, parts."row", start, tokens from parts join shards on shards.written = parts.shard '
+            'where key = ? order by split, path, "row", start',
+            [key],
+        )
 
     # ---------------------------------------------------------------------------------------------- clusters
 
@@ -246,15 +216,3 @@ def _beginning(parts: Sequence[Part], most_chars: int) -> list[Part]:
         if left <= 0:
             break
     return out
-
-
-def _bounded(parts: Sequence[Part]) -> tuple[list[Part], bool]:
-    """The parts up to `MOST_TEXT_BYTES`, and whether something is left out."""
-    left, out = MOST_TEXT_BYTES, list[Part]()
-    for part in parts:
-        content = part.text.encode("utf-8", "surrogatepass")
-        if len(content) > left:
-            return [*out, replace(part, text=content[:left].decode("utf-8", "ignore"))], True
-        out.append(part)
-        left -= len(content)
-    return out, False

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from datapipe.config.resolved import parsed_yaml
 from datapipe.credentials import masked
-from datapipe.explore.comparison import Membership, rule_changes
+from datapipe.explore.comparison import rule_changes
 from datapipe.explore.documents import Inspector
 from datapipe.metrics import counted
 from datapipe.report.layout import MOST_COLUMNS, NumberTable, print_lines, wrapped
@@ -27,7 +27,7 @@ def comparison_json(
     outputs: tuple[str, str],
     reports: tuple[Mapping[str, Any], Mapping[str, Any]],
     inspectors: tuple[Inspector, Inspector],
-    membership: Membership,
+    membership: Mapping[str, Any],
 ) -> dict[str, Any]:
     """The comparison as plain data.
 
@@ -35,9 +35,8 @@ def comparison_json(
     runs        {status, problem} of both: numbers of a run that is not done count what it has committed
     options     the stages and options of the mixtures that differ, a line each
     sources     name → {read, kept, tokens}: [first, second], null where a run has no such source
-    documents   {both, only_first, only_second}: kept by both, and by one alone: {documents, reasons: {reason of the other:
-                documents}, sample: {reason: [names]}}
-    rules       [{source, stage, rule, thresholds, failed, medians}]: [first, second] each, largest change of `failed` first
+    documents   as `membership` returns them
+    rules       as `rule_changes` returns them
     """
     mixtures = [parsed_yaml(inspector.mixture.resolved_yaml()) for inspector in inspectors]
     names = dict.fromkeys(name for report in reports for name in report["sources"])
@@ -47,8 +46,8 @@ def comparison_json(
         "options": option_changes(mixtures[0], mixtures[1]),
         "sources": {name: _numbers([report["sources"].get(name) for report in reports]) for name in names},
         "total": _numbers([report["total"] for report in reports]),
-        "documents": membership.to_json(),
-        "rules": [change._asdict() for change in rule_changes(*reports)],
+        "documents": membership,
+        "rules": rule_changes(*reports),
     }
 
 

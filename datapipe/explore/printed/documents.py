@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from rich.console import Console
 from rich.rule import Rule
@@ -15,7 +16,15 @@ _KEPT_TEXT, _READ_TEXT, _JUDGED_TEXT = "  (as the stages left it)", "  (as it wa
 _COLUMN_CHARS = 200
 
 
-def print_document(document: InspectedDocument, console: Console, full: bool = False) -> None:
+def print_documents(documents: Sequence[InspectedDocument], console: Console, full: bool, if_none: str) -> None:
+    """Prints documents, or a line where there are none."""
+    for document in documents:
+        _print_document(document, console, full)
+    if not documents:
+        print_text(if_none, console)
+
+
+def _print_document(document: InspectedDocument, console: Console, full: bool) -> None:
     """Prints a document below its name, the decision and the measured value."""
     title = harmless_text(document.name + (f"  id {document.own_id}" if document.own_id else ""))
     console.print(Rule(title, align="left") if len(title) < console.width else title, soft_wrap=True)

@@ -18,6 +18,7 @@ pytestmark = pytest.mark.medium
 HOSTILE = [
     "select * from read_text('{folder}/mixture.yaml')",
     "select * from read_csv('/etc/passwd')",
+    "select * from read_parquet('{folder}/out/work/inputs.parquet')",
     "select * from '{folder}/web-0.jsonl'",
     "select * from glob('/etc/*')",
     "select getenv('HOME')",
@@ -50,6 +51,8 @@ def test_query_that_would_do_more_than_read_the_output_is_refused(finished: Brow
 
 def test_tables_hold_the_tokens_of_each_document_and_the_shard_that_has_them(finished: Browsed) -> None:
     database = finished.api.output.database
+    locks = "select current_setting('enable_external_access'), current_setting('lock_configuration')"
+    assert list(database.ask(locks)[1]) == [(False, True)]
     _, rows = database.ask(
         "select documents.fate, shard, sum(tokens) as tokens, count(distinct key) as documents from packed "
         "left join documents using (key) group by all"

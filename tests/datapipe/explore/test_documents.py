@@ -111,7 +111,7 @@ def _run(folder: Path, stages: str, texts: list[str] = TEXTS) -> runs.Finished:
 
 
 def _shown(output: str, **options: Any) -> dict[str, Any]:
-    return json.loads(json.dumps(contamination(Inspector.open(output), "", 10, **options).to_json()))
+    return json.loads(json.dumps(contamination(Inspector.open(output), "", 10, **options)))
 
 
 def _against(folder: Path) -> str:
@@ -211,11 +211,13 @@ def test_documents_of_one_output_alone_have_the_reason_of_the_other(tmp_path: Pa
     lost = Counter({NOT_READ: 1, "filter.length:too_few_chars": sum(50 <= length < 200 for length in lengths)})
     kept = [length for length in lengths if length >= 200]
     lost["dedup.exact:duplicate"] = len(kept) - len(set(kept))
-    assert found.only[0].reasons == dict(lost.most_common())
-    assert found.only[0].documents == lost.total()
-    assert (found.both, found.only[1].documents) == (len(set(kept)), 0)
-    assert [name.startswith("web/b.jsonl:") for name in found.only[0].sample[NOT_READ]] == [True]
-    assert membership(strict, loose).only == (found.only[1], found.only[0])
+    only = found["only_first"]
+    assert only["reasons"] == dict(lost.most_common())
+    assert only["documents"] == lost.total()
+    assert (found["both"], found["only_second"]["documents"]) == (len(set(kept)), 0)
+    assert [name.startswith("web/b.jsonl:") for name in only["sample"][NOT_READ]] == [True]
+    swapped = membership(strict, loose)
+    assert (swapped["only_first"], swapped["only_second"]) == (found["only_second"], only)
 
 
 def test_comparison_with_a_run_that_failed_says_so(tmp_path: Path) -> None:
@@ -241,8 +243,8 @@ def test_the_rule_that_moved_most_comes_first() -> None:
 
     changes = rule_changes(first, second)
 
-    assert [change.rule for change in changes] == ["d", "c", "b"]
-    assert changes[0].failed == (None, 0.9)
-    assert changes[2].failed == (0.1, 0.4)
-    assert changes[2].medians == (1 + 4 / 9, 1 + 1 / 6)
+    assert [change["rule"] for change in changes] == ["d", "c", "b"]
+    assert changes[0]["failed"] == (None, 0.9)
+    assert changes[2]["failed"] == (0.1, 0.4)
+    assert changes[2]["medians"] == (1 + 4 / 9, 1 + 1 / 6)
     assert rule_changes(first, {}) and not rule_changes({}, {})

@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import count
 
@@ -32,7 +32,7 @@ class Endpoint:
             return {"text": "</script>\u202e\u2028\0<img onerror=x>"}
         return {"path": list(request.path), "query": dict(request.query), "body": request.body}
 
-    def _lines(self) -> Iterator[dict[str, int]]:
+    def _lines(self) -> Generator[dict[str, int]]:
         try:
             yield from ({"line": number} for number in count())
         finally:
@@ -109,8 +109,6 @@ def test_no_path_leaves_the_static_files(served: PageServer) -> None:
 
 
 def test_what_is_too_large_or_no_request_is_refused_with_a_sentence(served: PageServer) -> None:
-    assert ask(served, "api/x?q=" + "a" * 9000)[0] == 414
-    assert ask(served, "api/x?" + "&".join(f"a{number}=1" for number in range(60)))[0] == 400
     length = {"Content-Length": str(http_server.MOST_BODY_BYTES + 1)}
     assert ask(served, "api/x", method="POST", headers=length)[0] == 413
     assert ask(served, "api/x", method="POST", headers={"Content-Length": "9" * 5_000})[0] == 413

@@ -80,7 +80,11 @@ def test_run_counts_lists_and_leaves_out_a_document_that_the_tokenizer_fails_on(
     counts = finished.report["total"]["documents"]
     assert (counts["read"], counts["kept"], counts["quarantined"]) == (40, 39, 1)
     assert list(counts["quarantine_reasons"]) == ["tokenize: fastokens N cannot encode a text: panic: index out of bounds"]
-    [found] = Inspector.open(str(tmp_path / "out")).find(DocumentQuery(outcome="quarantined"))
+    inspector = Inspector.open(str(tmp_path / "out"))
+    [found] = inspector.find(DocumentQuery(outcome="quarantined"))
+    kept = inspector.find(DocumentQuery(outcome="kept", count=99))
+    assert len(kept) == 39 and found.key not in [each.key for each in kept]
+    assert inspector.find_document(found.key) == found
     assert (found.path, found.position) == ("a.jsonl", sum(len(f'{{"text": "text {row}"}}\n') for row in range(7)))
 
 

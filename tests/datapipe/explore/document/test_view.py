@@ -28,7 +28,8 @@ def test_the_parts_of_kept_documents_are_the_text_that_the_run_stored(finished: 
     num_cut = num_replaced = num_frames = 0
     for row in finished.listed(fate="kept"):
         document = finished.get("document", row["key"])
-        stored = finished.api.output.kept_row(finished.api.output.rows_of(bytes.fromhex(row["key"]))[0])
+        [facts] = finished.api.output.facts_of([bytes.fromhex(row["key"])]).values()
+        stored = finished.api.output.kept_row(facts)
         assert "".join(part["text"] for part in document["parts"] if part["kind"] != "cut") == stored["text"]
         assert document["note"] == ""
         cut = [part for part in document["parts"] if part["kind"] == "cut"]

@@ -56,9 +56,6 @@ def _contiguous(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> tupl
 class LinearModel:
     """A linear model that kernels evaluate."""
 
-    fallback_reason = ""
-    """Always empty: the kernels support the model."""
-
     def __init__(self, file: LinearFile) -> None:
         self.labels = file.labels
         self.kind: Literal["classes", "number"] = file.kind

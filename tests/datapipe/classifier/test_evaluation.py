@@ -150,8 +150,6 @@ _LABELS = ("bad", "good")
 class _ByLength:
     """A model of two or more labels, or of a number, that reads the length of a text: "x" * 30 is 0.3, label 3, or 30."""
 
-    fallback_reason = ""
-
     def __init__(self, kind: Any, labels: tuple[str, ...], noise: int = 0) -> None:
         self.kind, self.labels, self.noise = kind, labels, noise
 

@@ -24,10 +24,10 @@ from datapipe.columns import text_buffers, text_lengths
 from datapipe.errors import UserError
 from datapipe.stage.models import linear
 from datapipe.stage.models.classifier import open_classifier
-from datapipe.stage.models.fasttext import LibraryModel
 from tests.benchmarks.classifiers import fasttext_trainer, ours
 from tests.oracles import case_folding as case_folding_oracle
 from tests.oracles import linear as oracle
+from tests.support.fasttext_files import LibraryModel
 from tests.support.labelled_sets import NUM_FOLDS, LabelledSet, labelled_sets
 
 needs_sklearn = pytest.mark.needs("sklearn")
@@ -183,7 +183,7 @@ def test_model_learns_and_the_library_gives_the_same_scores(options: dict[str, o
     is_told = np.array([any(word in text.split() for word in _SUBJECTS[name]) for text, name in zip(texts, names)])
     right = scores.argmax(axis=1) == [model.labels.index(name) for name in names]
     assert right[is_told].mean() > 0.98
-    np.testing.assert_allclose(scores, _scores(LibraryModel(path, model.labels, "as the oracle"), texts), atol=0.009)
+    np.testing.assert_allclose(scores, _scores(LibraryModel(path, model.labels), texts), atol=0.009)
 
 
 def test_model_is_the_same_twice_and_with_a_table_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:

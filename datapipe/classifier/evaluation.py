@@ -27,6 +27,7 @@ from datapipe.classifier.labelled_files import LabelledBatch, LabelledFiles
 from datapipe.classifier.metrics import Agreement, AtThreshold, Confusion, Estimate, Ranking
 from datapipe.columns import compute as pc
 from datapipe.errors import UserError, suggest
+from datapipe.libraries import require
 from datapipe.stage.models.classifier import Classifier, open_classifier, positive_label
 
 ALL = "all"
@@ -97,6 +98,7 @@ class Evaluation:
 
 def evaluate(paths: Sequence[Path], files: LabelledFiles, question: Question) -> Evaluation:
     """The measures of the models in files. Raises UserError."""
+    require("scikit-learn", "datapipe classifier evaluate")
     models = _Models(paths, question)
     scored = [models.score(batch) for batch in files.read()]
     targets = np.concatenate([batch.targets for batch in scored])

@@ -1,15 +1,17 @@
-"""Trains linear models over hashed n-grams: the kind `linear`.
+"""Trains linear models over hashed n-grams, by scikit-learn: the kind `linear`.
 
-    texts  ─ slices ─▶  slots and counts  ─▶  importances: rare slots count more  ─▶  values  ─ coordinate descent ─▶  weights
+    texts  ─ slices ─▶  slots and counts  ─▶  importances: rare slots count more  ─▶  values  ─ liblinear ─▶  weights
 
-Everything follows from the examples, their order and the options. Memory: 9 to 14 bytes a feature that occurs in a text, which
-is 4 times the text for words and 15 times with characters (measured on web text); `examples.py` caps the text.
+Logistic regression and least squares are liblinear's, by dual coordinate descent on one thread. Everything follows from the
+examples, their order, the options and the version of scikit-learn. Memory: 24 bytes a feature that occurs in a text, 36 for
+numbers. 24 are 10 times the text for words and 35 times with characters (measured on web text); `examples.py` caps the text.
 """
 
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+import warnings
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,15 +19,17 @@ from pydantic import Field
 
 from datapipe.classifier.training import Examples, Trainer
 from datapipe.columns import text_buffers
-from datapipe.kernels.learned import coordinate_descent as kernels
+from datapipe.errors import UserError
 from datapipe.kernels.learned.linear_scores import IMPORTANCE_MASK, PARTS, WEIGHT_SHIFT
-from datapipe.kernels.learned.text_features import character_kinds, room_for_counting
-from datapipe.kernels.types import input_record
+from datapipe.kernels.learned.text_features import RowsOut, character_kinds, feature_rows, room_for_counting
 from datapipe.rng import seed_for
 from datapipe.stage.models.linear import folded_slices
 from datapipe.stage.models.linear_file import LinearFile, file_bytes, num_columns
 
 _MOST_WEIGHT = (1 << 23) - 1
+_MOST_FEATURES = (1 << 31) - 1
+"""That liblinear takes."""
+
 _FEATURES_A_BYTE = 2, 3
 """No text has more features than this for each of its bytes: a word and a pair; n-grams of 3, 4 and 5 characters."""
 
@@ -46,16 +50,15 @@ class LinearTrainer(Trainer):
         description="How much errors count against large weights, as C of liblinear: less for noisy labels.",
     )
     max_passes: int = Field(default=100, ge=1, description="Passes over the examples at most.")
-    tolerance: float = Field(default=0.001, gt=0, description="No further pass when no example changes by more than this.")
+    tolerance: float = Field(default=0.001, gt=0, description="When the training ends, as tol of scikit-learn.")
 
     def train(self, examples: Examples) -> bytes:
         """See `Trainer.train`."""
         character_bits = self.bits if self.characters else 0
-        rows, importances = self._rows(examples.texts, character_bits)
+        rows, importances = _rows(examples.texts, self.bits, character_bits)
         kind = "number" if examples.predicts_number else "classes"
-        columns = [self._fit(examples, rows, len(importances), column) for column in range(num_columns(kind, examples.labels))]
-        weights = np.stack([weights for weights, _ in columns], axis=1)
-        entries, scales = _packed(weights, importances)
+        columns = [self._fit(examples, rows, column) for column in range(num_columns(kind, examples.labels))]
+        entries, scales = _packed(np.stack([weights for weights, _ in columns], axis=1), importances)
         return file_bytes(
             LinearFile(
                 kind=kind,
@@ -68,43 +71,57 @@ class LinearTrainer(Trainer):
             )
         )
 
-    def _rows(self, texts: pa.Array, character_bits: int) -> tuple[kernels.Rows, np.ndarray]:
-        """The examples as sparse rows, and the importance of each slot: (num_slots,) uint8."""
-        stops, slots, counts = features_of(texts, self.bits, character_bits)
-        num_words, num_slots = 1 << self.bits, (1 << self.bits) + (1 << character_bits if character_bits else 0)
-        importances = _importances(np.bincount(slots, minlength=num_slots), len(texts))
-        squares, values = np.empty(len(texts)), np.empty(len(slots), np.float32)
-        kernels.row_values(stops, slots, counts, importances, num_words, squares, values)
-        return input_record(kernels.Rows, (stops, slots, values, squares)), importances
-
-    def _fit(self, examples: Examples, rows: kernels.Rows, num_slots: int, column: int) -> tuple[np.ndarray, float]:
+    def _fit(self, examples: Examples, rows: Any, column: int) -> tuple[np.ndarray, float]:
         """The weights of one column, (num_slots,) float64, and its bias."""
-        num_docs = len(examples)
-        fit = kernels.Fit(np.zeros(num_slots + 1), np.zeros(num_docs), np.empty(num_docs, np.int64))
-        seed = np.uint64(seed_for(self.seed, "linear", column))
-        costs = self.cost * examples.weights
+        from sklearn.exceptions import ConvergenceWarning
+        from sklearn.linear_model import LogisticRegression
+        from sklearn.svm import LinearSVR
+
+        options: dict[str, Any] = {"C": self.cost, "tol": self.tolerance, "max_iter": self.max_passes, "dual": True}
+        options["random_state"] = seed_for(self.seed, "linear", column) & 0xFFFFFFFF
+        middle, spread = 0.0, 1.0
         if examples.predicts_number:
             middle, spread = _middle_and_spread(examples.targets, examples.weights)
-            targets = (examples.targets - middle) / spread
-            kernels.fit_numbers(rows, targets, costs, seed, self.max_passes, self.tolerance, fit)
-            return fit.weights[:-1] * spread, float(fit.weights[-1]) * spread + middle
-        wanted = 1 if len(examples.labels) == 2 else column
-        signs = np.where(examples.targets == wanted, 1.0, -1.0)
-        kernels.fit_classes(rows, signs, costs, seed, self.max_passes, self.tolerance, fit)
-        return fit.weights[:-1], float(fit.weights[-1])
+            model, targets = LinearSVR(loss="squared_epsilon_insensitive", **options), (examples.targets - middle) / spread
+        else:
+            wanted = 1 if len(examples.labels) == 2 else column
+            model, targets = LogisticRegression(solver="liblinear", **options), examples.targets == wanted
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # `max_passes` says when it ends
+            model.fit(rows, targets, examples.weights)
+        return model.coef_.ravel() * spread, float(np.ravel(model.intercept_)[0]) * spread + middle
+
+
+def _rows(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[Any, np.ndarray]:
+    """Texts as sparse rows, (num_docs, num_slots) float32, and the importance of each slot, (num_slots,) uint8.
+
+    The words of a text and its n-grams of characters are each a part of length 1.
+    """
+    from scipy.sparse import csr_matrix
+    from sklearn.preprocessing import normalize
+
+    stops, slots, counts = features_of(texts, word_bits, character_bits)
+    if len(slots) > _MOST_FEATURES:
+        raise UserError(f"{len(slots):,} features, and liblinear takes {_MOST_FEATURES:,} at most. Give a smaller --sample")
+    num_slots = (1 << word_bits) + (1 << character_bits if character_bits else 0)
+    importances = _importances(np.bincount(slots, minlength=num_slots), len(texts))
+    values = importances[slots].astype(np.float32) * counts
+    columns, ends = slots.view(np.int32), np.append(0, stops.ravel()).astype(np.int32)
+    normalize(csr_matrix((values, columns, ends), (2 * len(texts), num_slots)), copy=False)
+    return csr_matrix((values, columns, ends[::2].copy()), (len(texts), num_slots)), importances
 
 
 def features_of(texts: pa.Array, word_bits: int, character_bits: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The features of texts: the stop of each text (num_docs,) int64, slots (num_features,) uint32 and counts, uint8."""
+    """The features of texts: stops (num_docs, 2) int64 as in `RowsOut`, slots (num_features,) uint32, counts uint8."""
     offsets, data = text_buffers(texts)
     scratch, kinds = room_for_counting(max(word_bits, character_bits)), character_kinds()
-    all_stops, all_slots, all_counts, total = [np.zeros(0, np.int64)], [np.zeros(0, np.uint32)], [np.zeros(0, np.uint8)], 0
+    all_stops, all_slots, all_counts, total = [np.zeros((0, 2), np.int64)], [np.zeros(0, np.uint32)], [np.zeros(0, np.uint8)], 0
     for _, part, folded in folded_slices(offsets[:-1], offsets[1:], data):
         sizes = np.diff(part)
         most = int(np.minimum(sizes * _FEATURES_A_BYTE[0], 1 << word_bits).sum())
         most += int(np.minimum(sizes * _FEATURES_A_BYTE[1], 1 << character_bits).sum()) if character_bits else 0
-        out = kernels.RowsOut(np.empty(len(sizes), np.int64), np.empty(most, np.uint32), np.empty(most, np.uint8))
-        number = kernels.feature_rows(part, folded, kinds, word_bits, character_bits, scratch, out)
+        out = RowsOut(np.empty((len(sizes), 2), np.int64), np.empty(most, np.uint32), np.empty(most, np.uint8))
+        number = feature_rows(part, folded, kinds, word_bits, character_bits, scratch, out)
         all_stops.append(out.stops + total)
         all_slots.append(out.slots[:number].copy())
         all_counts.append(out.counts[:number].copy())

@@ -15,6 +15,10 @@
 | Spearman | Fisher's z with the standard error of Bonett and Wright 2000 |
 | RMSE | the central limit theorem for the mean of the squared errors |
 
+Curves, ranks and Wilson's interval are scikit-learn's and SciPy's. They have the other intervals by resampling alone, which
+takes minutes with many groups and gives none where all documents are right; there, scikit-learn's average precision is not
+exactly 1.
+
 Documents of equal scores are never told apart: they share a rank, and a threshold has all of them on one side. A measure that
 the documents do not define is NaN, as are its bounds: AUC of one class, precision where nothing is predicted.
 """
@@ -27,6 +31,7 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 import numpy as np
+from scipy.stats import binomtest, rankdata
 
 CONFIDENCE = 0.95
 """Of all intervals."""
@@ -50,10 +55,8 @@ def share(part: float, whole: float) -> Estimate:
     """part / whole with Wilson's interval."""
     if whole <= 0:
         return _UNDEFINED
-    value, z2 = part / whole, _Z * _Z
-    centre = (part + z2 / 2) / (whole + z2)
-    half = _Z / (whole + z2) * math.sqrt(part * (whole - part) / whole + z2 / 4)
-    return Estimate(value, min(max(centre - half, 0.0), value), max(min(centre + half, 1.0), value))
+    value, interval = part / whole, binomtest(round(part), round(whole)).proportion_ci(CONFIDENCE, "wilson")
+    return Estimate(value, min(float(interval.low), value), max(float(interval.high), value))
 
 
 def f1_of(true_positives: float, false_positives: float, false_negatives: float) -> Estimate:
@@ -135,50 +138,33 @@ class Ranking:
 
 def ranking(is_positive: np.ndarray, scores: np.ndarray) -> Ranking:
     """The measures of scores. `is_positive`: (num_docs,) bool; `scores`: (num_docs,) float without NaN."""
-    num_positives = int(is_positive.sum())
-    distinct, positives, predicted = _cuts(is_positive, scores)
-    best = None
-    if 0 < num_positives < len(scores):
-        f1s = 2 * positives / (predicted + num_positives)
-        best = at_threshold(is_positive, scores, distinct[len(f1s) - 1 - np.argmax(f1s[::-1])])
+    from sklearn.metrics import confusion_matrix_at_thresholds
+
+    num_positives, num_negatives = int(is_positive.sum()), int((~is_positive).sum())
+    best, average_precision = None, _UNDEFINED
+    if num_positives and num_negatives:
+        _, false_positives, missed, hits, thresholds = confusion_matrix_at_thresholds(is_positive, scores)  # the highest first
+        f1s = 2 * hits / (2 * hits + false_positives + missed)
+        best = at_threshold(is_positive, scores, thresholds[len(f1s) - 1 - np.argmax(f1s[::-1])])
+        value = float((np.diff(hits, prepend=0) * hits / (hits + false_positives)).sum() / num_positives)
+        average_precision = _on_logit_scale(value, math.sqrt(value * (1 - value) / num_positives), num_positives)
     return Ranking(
         num_positives=num_positives,
-        num_negatives=len(scores) - num_positives,
+        num_negatives=num_negatives,
         auc=_auc(is_positive, scores),
-        average_precision=_average_precision(positives, predicted),
+        average_precision=average_precision,
         best=best,
     )
-
-
-def _cuts(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct scores, the highest first, and how many positives and documents have each score or a higher one."""
-    distinct, number_of = np.unique(scores, return_inverse=True)
-    predicted = np.bincount(number_of, minlength=len(distinct))[::-1].cumsum()
-    positives = np.bincount(number_of[is_positive], minlength=len(distinct))[::-1].cumsum()
-    return distinct[::-1], positives, predicted
-
-
-def _average_precision(positives: np.ndarray, predicted: np.ndarray) -> Estimate:
-    if not len(positives) or positives[-1] == 0 or positives[-1] == predicted[-1]:
-        return _UNDEFINED
-    value = float((np.diff(positives, prepend=0) * positives / predicted).sum() / positives[-1])
-    return _on_logit_scale(value, math.sqrt(value * (1 - value) / float(positives[-1])), int(positives[-1]))
 
 
 def auc_components(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """For each positive the share of negatives below it, and for each negative the share of positives above it; ties count
     half. Their means are the AUC, and their variances give its variance.
     """
-    everywhere, positives, negatives = _midranks(scores), _midranks(scores[is_positive]), _midranks(scores[~is_positive])
+    everywhere, positives, negatives = map(rankdata, (scores, scores[is_positive], scores[~is_positive]))
     num_negatives, num_positives = max(len(negatives), 1), max(len(positives), 1)
     below = (everywhere[is_positive] - positives) / num_negatives
     return below, 1 - (everywhere[~is_positive] - negatives) / num_positives
-
-
-def _midranks(scores: np.ndarray) -> np.ndarray:
-    """The rank of each score from 1 on; equal scores share the mean of their ranks."""
-    _, number_of, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    return (counts.cumsum() - (counts - 1) / 2)[number_of]
 
 
 def _auc(is_positive: np.ndarray, scores: np.ndarray) -> Estimate:
@@ -308,10 +294,9 @@ def _rmse(errors: np.ndarray) -> Estimate:
 
 
 def _spearman(targets: np.ndarray, predicted: np.ndarray) -> Estimate:
-    ranks = np.stack([_midranks(targets), _midranks(predicted)]) if len(targets) else np.zeros((2, 0))
-    if len(targets) < 2 or (np.ptp(ranks, axis=1) == 0).any():
+    if len(targets) < 2 or np.ptp(targets) == 0 or np.ptp(predicted) == 0:
         return _UNDEFINED
-    value = float(np.asarray(np.corrcoef(ranks))[0, 1])
+    value = float(np.corrcoef(rankdata(targets), rankdata(predicted))[0, 1])
     if len(targets) <= 3 or abs(value) >= 1:
         return Estimate(value, math.nan, math.nan)
     half = _Z * math.sqrt((1 + value * value / 2) / (len(targets) - 3))

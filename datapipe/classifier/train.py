@@ -29,6 +29,7 @@ from datapipe.classifier.labelled_files import LabelledFiles
 from datapipe.classifier.sources import Labelling, is_of_runs, texts_of_files, texts_of_mixture
 from datapipe.classifier.training import Trainer
 from datapipe.errors import UserError, suggest
+from datapipe.libraries import require
 from datapipe.report.layout import NumberTable, print_text
 from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.models.linear_file import read_file
@@ -68,6 +69,7 @@ def train(job: TrainingJob, console: Console) -> dict[str, Any]:
         UserError: the data, an option or the place of the output is wrong.
         DatapipeError: the run of a mixture failed.
     """
+    require("scikit-learn", "datapipe classifier train")
     trainer = trainer_of(job.kind, job.options, job.limits.seed)
     if job.labelling.is_number and not trainer.predicts_numbers:
         able = ", ".join(name for name, kind in TRAINERS.items() if kind.predicts_numbers)

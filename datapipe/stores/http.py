@@ -196,7 +196,7 @@ class _Retries:
             raise error if throttled is None else ConnectionError(error.errno, error.strerror, error.filename)
         pause_s = _PAUSES_S[self._num_failed - 1]
         if throttled is not None and throttled.retry_after_s is not None:
-            pause_s = min(max(throttled.retry_after_s, 0.0), _MOST_PAUSE_S, _MOST_PAUSED_S - self._paused_s)
+            pause_s = min(throttled.retry_after_s, _MOST_PAUSE_S, _MOST_PAUSED_S - self._paused_s)
         self._paused_s += pause_s
         sleep(pause_s)
 
@@ -247,7 +247,7 @@ def _facts(url: str, response: Any, start: int) -> HttpFacts:
     status, headers, shown = response.status, response.headers, masked(url)
     message = f"HTTP {status} {response.reason or _phrase(status)}".strip()
     if status in _THROTTLED:
-        raise _ThrottledError(message, url, _retry_after_s(headers.get("Retry-After")))
+        raise _ThrottledError(message, url, retry_after_s(headers.get("Retry-After")))
     if status in _GONE:
         raise FileNotFoundError(errno.ENOENT, message, shown)
     if status in _REFUSED:
@@ -349,12 +349,12 @@ def _phrase(status: int) -> str:
     return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
 
 
-def _retry_after_s(value: str | None) -> float | None:
-    """Seconds, of seconds or a date."""
-    if value is None or value.strip().isdigit():
-        return None if value is None else float(value)
+def retry_after_s(value: str | None) -> float | None:
+    """Seconds until a server wants to be asked again, by its Retry-After of seconds or a date; None for anything else."""
+    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", (value or "").strip()):
+        return float(value or "")
     time_ns = _time_ns(value)
-    return None if time_ns is None else time_ns / 1e9 - datetime.now(UTC).timestamp()
+    return None if time_ns is None else max(time_ns / 1e9 - datetime.now(UTC).timestamp(), 0.0)
 
 
 def _time_ns(value: str | None) -> int | None:

@@ -83,7 +83,7 @@ class Classifier(Filter):
         description="Characters that are read from the start of the text. Default: all. The cost is proportional.",
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "pyarrow")
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
     not_pickled = ("_opened",)
     _opened: Any = PrivateAttr(default=None)
 
@@ -120,14 +120,9 @@ class Classifier(Filter):
         return (*map(str, self._paths.values()), *report)
 
     def notes(self) -> tuple[str, ...]:
-        slow = [
-            f"{path}: {scorer.model.fallback_reason}: the library evaluates it, at a lower speed"
-            for scorer, path in zip(self._open(), self._paths.values())
-            if scorer.model.fallback_reason
-        ]
         moves = "keep_share: new or changed files move the threshold, and all documents of the source are decided anew; "
         is_moved = self.keep_share is not None and not self.threshold_from
-        return (*slow, *([f"{moves}threshold_from: OUTPUT keeps an earlier one"] if is_moved else []))
+        return (f"{moves}threshold_from: OUTPUT keeps an earlier one",) if is_moved else ()
 
     def rules(self) -> Sequence[Rule]:
         least = -math.inf if self.min_score is None else self.min_score

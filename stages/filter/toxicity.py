@@ -85,7 +85,7 @@ class Toxicity(Filter):
         description="Write the columns `listed_words` (hits), `listed_density` and, with a model, `toxicity_score`.",
     )
 
-    libraries: ClassVar[tuple[str, ...]] = ("fasttext-predict", "pyarrow")
+    libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
     writes = ("listed_words", "listed_density", "toxicity_score")
     not_pickled = ("_lists", "_scorer")
     _lists: Any = PrivateAttr(default=None)

@@ -1,9 +1,10 @@
-"""Small fastText model files, written from nothing: what no library at hand can train."""
+"""Small fastText model files, written from nothing, and fasttext-predict as the oracle of models."""
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,3 +87,33 @@ def _quantiser(rng: np.random.Generator, dim: int, part: int) -> bytes:
     parts = -(-dim // part)
     values = rng.standard_normal(dim * 256).astype("<f4")
     return struct.pack("<4i", dim, parts, part, dim - (parts - 1) * part) + values.tobytes()
+
+
+class LibraryModel:
+    """What fasttext-predict says of texts, as `CompiledModel` gives it; labels by their numbers in `labels`."""
+
+    def __init__(self, path: Path, labels: Sequence[str]) -> None:
+        import fasttext
+
+        self._model, self._numbers = fasttext.load_model(str(path)).f, {label: number for number, label in enumerate(labels)}
+
+    def best(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        labels, scores = np.full((len(starts), k), -1, np.int32), np.zeros((len(starts), k), np.float64)
+        for document, rank, score, number in self._predictions(starts, stops, data, k):
+            labels[document, rank], scores[document, rank] = number, min(round(score, 4), 1.0)
+        return labels, scores
+
+    def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
+        scores = np.zeros((len(starts), len(self._numbers)), np.float32)
+        for document, _, score, number in self._predictions(starts, stops, data, len(self._numbers)):
+            scores[document, number] = min(score, 1.0)
+        return scores
+
+    def _predictions(
+        self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int
+    ) -> Iterator[tuple[int, int, float, int]]:
+        for document, (start, stop) in enumerate(zip(starts.tolist(), stops.tolist(), strict=True)):
+            words = [word for word in re.split(rb"[ \n\r\t\v\f\0]+", data[start:stop].tobytes()) if word not in (b"", b"</s>")]
+            found = self._model.predict(b" ".join(words) + b"\n", k, 0.0, "replace") if words else []
+            for rank, (score, label) in enumerate(found):
+                yield document, rank, score, self._numbers[label.removeprefix("__label__")]

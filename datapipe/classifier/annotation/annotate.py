@@ -149,7 +149,7 @@ def _sample_of(job: Job, console: Console) -> tuple[Sample, str]:
     """The sample, and the fingerprint of the documents that it was taken from."""
     documents = documents_of(job.documents, job.output / "work" / "documents", console)
     identity = f"{documents.fingerprint} {job.num_documents} {job.seed}"
-    path = job.output / "work" / f"sample-{xxhash.xxh3_64_hexdigest(identity.encode())}.parquet"
+    path = job.output / "work" / f"sample-{xxhash.xxh3_64_hexdigest(identity.encode())}.jsonl"
     sample = find_sample(path) or draw_sample(documents, job.num_documents, job.seed, path)
     if not sample.num_sampled:
         raise UserError("there are no documents to annotate. Expected at least one that the stages keep")

@@ -26,8 +26,6 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -36,6 +34,7 @@ import httpx2 as httpx
 from datapipe.classifier.annotation.cache import Answer
 from datapipe.credentials import MASK, masked, remember_secret
 from datapipe.errors import DatapipeError, UserError
+from datapipe.stores.http import retry_after_s
 
 MAX_BODY_BYTES = 1 << 20
 CONNECT_TIMEOUT_S = 10.0
@@ -208,7 +207,7 @@ class Client:
         """What an answer with another status than 200 is raised as."""
         message = self.endpoint.told(f"HTTP {status}: {_said(text)}").removesuffix(":")
         if status in _BUSY:
-            return AttemptError("busy", message, _retry_after_s(headers.get("Retry-After")))
+            return AttemptError("busy", message, retry_after_s(headers.get("Retry-After")))
         if status >= 500 or status < 300:
             return AttemptError("failed", message)
         endpoint = self.endpoint
@@ -294,18 +293,6 @@ def _said(text: str) -> str:
     inner = data.get("error", data) if isinstance(data, dict) else None
     message = inner.get("message", inner.get("detail")) if isinstance(inner, dict) else inner
     return message if isinstance(message, str) else text
-
-
-def _retry_after_s(value: str | None) -> float | None:
-    """Seconds, of seconds or a date; None for anything else."""
-    if value is None:
-        return None
-    if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", value.strip()):
-        return float(value)
-    try:
-        return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError):
-        return None
 
 
 class EndpointError(DatapipeError):

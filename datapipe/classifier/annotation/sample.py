@@ -1,7 +1,7 @@
 """A keyed sample of documents: the same texts on every machine, however files are cut and named.
 
     documents, batch by batch ─▶ keyed 64-bit hash of each text ─▶ the N smallest hashes     first pass
-                              └▶ the first document of each of these hashes ─▶ a Parquet file     second pass
+                              └▶ the first document of each of these hashes ─▶ a file of JSON lines     second pass
 
 A text that stands in several documents is one text, and is annotated once. The sample of fewer documents is a part of that of
 more. Memory is one batch and 8 bytes a document of the sample. The file is in the order of the documents.
@@ -9,25 +9,23 @@ more. Memory is one batch and 8 bytes a document of the sample. The file is in t
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datapipe.columns import as_large_string, text_buffers
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.storage import sync_file, sync_folder
 
-SCHEMA = pa.schema([pa.field("id", pa.large_string(), nullable=False), pa.field("text", pa.large_string(), nullable=False)])
-
 Documents = Callable[[], Iterable[pa.RecordBatch]]
 """Begins another pass over documents: batches with the columns `id` and `text`."""
-
-_GROUP_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,11 +40,11 @@ class Sample:
     num_sampled: int
 
     def documents(self) -> Iterator[tuple[str, str]]:
-        """(id, text) of every document, some MiB in memory."""
-        with pq.ParquetFile(self.path) as file:
-            for number in range(file.num_row_groups):
-                for batch in file.read_row_group(number, use_threads=False).to_batches():
-                    yield from zip(batch.column("id").to_pylist(), batch.column("text").to_pylist(), strict=True)
+        """(id, text) of every document."""
+        with open(self.path, encoding="utf-8", newline="\n") as file:
+            for line in file:
+                record = json.loads(line)
+                yield record["id"], record["text"]
 
 
 def text_hashes(texts: pa.Array, seed: int) -> np.ndarray:
@@ -73,13 +71,9 @@ def smallest_hashes(documents: Documents, num_documents: int, seed: int) -> np.n
 def draw_sample(documents: Documents, num_documents: int, seed: int, path: Path) -> Sample:
     """Writes the sample of some documents to a file, which appears when it is whole."""
     hashes = smallest_hashes(documents, num_documents, seed)
-    temporary = path.with_name(f".{path.name}.tmp")
-    with pq.ParquetWriter(temporary, SCHEMA, compression="zstd") as writer:
-        for group in _groups(_first_of_each(documents, hashes, seed)):
-            writer.write_table(group, row_group_size=group.num_rows)
-    sync_file(temporary)
-    os.replace(temporary, path)
-    sync_folder(path.parent)
+    with appearing(path) as file:
+        for name, text in _first_of_each(documents, hashes, seed):
+            write_line(file, id=name, text=text)
     return Sample(path=path, num_sampled=len(hashes))
 
 
@@ -87,10 +81,11 @@ def find_sample(path: Path) -> Sample | None:
     """The sample that an earlier command wrote to a file, if it did."""
     if not path.exists():
         return None
-    return Sample(path=path, num_sampled=pq.read_metadata(path).num_rows)
+    with open(path, "rb") as file:
+        return Sample(path=path, num_sampled=sum(1 for _ in file))
 
 
-def _first_of_each(documents: Documents, hashes: np.ndarray, seed: int) -> Iterator[pa.RecordBatch]:
+def _first_of_each(documents: Documents, hashes: np.ndarray, seed: int) -> Iterator[tuple[str, str]]:
     """The first document of each of the sorted `hashes` (num_sampled,)."""
     is_missing = np.ones(len(hashes), np.bool_)
     for batch in documents():
@@ -101,18 +96,21 @@ def _first_of_each(documents: Documents, hashes: np.ndarray, seed: int) -> Itera
         rows = np.sort(rows[first])
         rows = rows[is_missing[places[rows]]]
         is_missing[places[rows]] = False
-        if len(rows):
-            chosen = batch.select(["id", "text"]).take(pa.array(rows))
-            yield pa.RecordBatch.from_arrays([as_large_string(column) for column in chosen.columns], schema=SCHEMA)
+        chosen = batch.take(pa.array(rows))
+        yield from zip(chosen.column("id").to_pylist(), chosen.column("text").to_pylist(), strict=True)
 
 
-def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows in tables of some MiB, each a row group."""
-    held: list[pa.RecordBatch] = []
-    for batch in batches:
-        held.append(batch)
-        if sum(each.nbytes for each in held) >= _GROUP_BYTES:
-            yield pa.Table.from_batches(held)
-            held = []
-    if held:
-        yield pa.Table.from_batches(held)
+def write_line(file: IO[bytes], **record: object) -> None:
+    """Writes a record as a line of JSON."""
+    file.write(json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() + b"\n")
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[IO[bytes]]:
+    """A file under a temporary name, which gets its own when the block ends well."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        yield file
+    sync_file(temporary)
+    os.replace(temporary, path)
+    sync_folder(path.parent)

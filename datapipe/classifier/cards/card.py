@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 VERSION = 1
-_LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow")
+_LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
 
 
 def card_path(model: Path, ending: str) -> Path:

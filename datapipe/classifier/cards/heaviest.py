@@ -33,7 +33,7 @@ def heaviest_features(file: LinearFile, texts: pa.Array, number: int) -> dict[st
     searched = texts[: int(np.searchsorted(np.cumsum(text_lengths(texts)), _SEARCHED_BYTES)) + 1]
     stops, slots, _ = features_of(searched, file.word_bits, file.character_bits)
     known, first_feature = np.unique(slots, return_index=True)
-    rows = np.searchsorted(stops, first_feature, "right")
+    rows = np.searchsorted(stops[:, 1], first_feature, "right")
     weights = (file.entries[known] >> WEIGHT_SHIFT) * file.scales  # (num_known, num_columns)
 
     def heaviest(of_label: np.ndarray) -> list[Feature]:

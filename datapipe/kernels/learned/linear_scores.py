@@ -25,7 +25,6 @@ from datapipe.kernels.types import (
     Int32Matrix,
     Int64s,
     UInt8s,
-    UInt8sOut,
 )
 
 PARTS = 16
@@ -53,22 +52,6 @@ class Weights(NamedTuple):
     entries: Int32Matrix
     scales: Float64s
     biases: Float64s
-
-
-@kernel
-def copy_texts(starts: Int64s, stops: Int64s, data: UInt8s, out: UInt8sOut) -> None:
-    """Copies texts, one behind the other.
-
-    Args:
-        starts, stops: (num_docs,) int64, in `data`.
-        data: uint8.
-        out: as many bytes as the texts have.
-    """
-    written = np.int64(0)
-    for doc in range(len(starts)):
-        for offset in range(starts[doc], stops[doc]):
-            out[written + offset - starts[doc]] = data[offset]
-        written += stops[doc] - starts[doc]
 
 
 @kernel

@@ -23,13 +23,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from datapipe.kernels import inline
+from datapipe.kernels import inline, kernel
 from datapipe.kernels.dedup.word_characters import ALONE as IS_ALONE
 from datapipe.kernels.dedup.word_characters import LETTER, NUMBER, known_classes, word_table
 from datapipe.kernels.dedup.word_characters import MARK as IS_MARK
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step
 from datapipe.kernels.text.unicode_classes import decode
-from datapipe.kernels.types import UInt8sOut, UInt32sOut
+from datapipe.kernels.types import Int64MatrixOut, Int64s, UInt8s, UInt8sOut, UInt32sOut
 from datapipe.rng import GOLDEN
 
 BLANK, JOINED, MARK, ALONE, SIGN = range(5)
@@ -161,3 +161,54 @@ def _count(slot, more, limit, slots, counts, num_slots) -> Any:
     slots[num_slots] = slot
     counts[slot] = count + (more & np.int64(count < limit))
     return num_slots + (more & np.int64(count == 0))
+
+
+class RowsOut(NamedTuple):
+    """Features of texts, an output of kernels.
+
+    Attributes:
+        stops: (num_docs, 2) int64, where the words of each text end, and its n-grams of characters, which follow.
+        slots: uint32, those of characters after all those of words.
+        counts: uint8.
+    """
+
+    stops: Int64MatrixOut
+    slots: UInt32sOut
+    counts: UInt8sOut
+
+
+@kernel
+def feature_rows(
+    offsets: Int64s, data: UInt8s, kinds: UInt8s, word_bits: int, character_bits: int, scratch: Counting, out: RowsOut
+) -> int:
+    """The features of texts; returns their number.
+
+    Args:
+        offsets: (num_docs + 1,) int64.
+        data: uint8, texts without case.
+        kinds, word_bits, character_bits: as in `linear_scores.Weights`.
+        scratch: with counts of 0, as this kernel leaves them.
+        out: with room for all features.
+    """
+    slots, counts = scratch
+    stops, out_slots, out_counts = out
+    num_words, written = np.int64(1) << word_bits if word_bits else np.int64(0), np.int64(0)
+    for doc in range(len(offsets) - 1):
+        if word_bits:
+            found = count_words(data, offsets[doc], offsets[doc + 1], kinds, word_bits, slots, counts)
+            written = _write(slots, counts, found, 0, out_slots, out_counts, written)
+        stops[doc, 0] = written
+        if character_bits:
+            found = count_characters(data, offsets[doc], offsets[doc + 1], kinds, character_bits, slots, counts)
+            written = _write(slots, counts, found, num_words, out_slots, out_counts, written)
+        stops[doc, 1] = written
+    return int(written)
+
+
+@inline
+def _write(slots, counts, found, first_slot, out_slots, out_counts, written) -> Any:
+    for index in range(found):
+        slot = slots[index]
+        out_slots[written + index], out_counts[written + index] = first_slot + slot, counts[slot]
+        counts[slot] = 0
+    return written + found

@@ -26,7 +26,6 @@ class Classifier(Protocol):
     Attributes:
         labels: the names of the classes, such as ("0", "1"); one name where the model predicts a number.
         kind: "classes": scores are probabilities from 0 to 1. "number": a score is the predicted number.
-        fallback_reason: why the model is slow here; "" if compiled kernels evaluate it.
     """
 
     @property
@@ -34,9 +33,6 @@ class Classifier(Protocol):
 
     @property
     def kind(self) -> Literal["classes", "number"]: ...
-
-    @property
-    def fallback_reason(self) -> str: ...
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
         """The scores of texts, one column for each label: (num_docs, num_labels) float32.

@@ -1,13 +1,11 @@
 """The labels and scores of many texts by a fastText model.
 
     open_model  ->  CompiledModel    the file as arrays for the kernels `fasttext.py` and `fasttext_labels.py`
-            or  ->  LibraryModel     fasttext-predict, one text per call, for models that the kernels do not support
 
-Both have the method `best(starts, stops, data, k)`. Their labels are equal and their scores are equal to 4 digits; among equal
-scores the order of the library is undefined. `scores` gives all labels in float32, from the kernels `fasttext_scores.py`
-(losses ns and ova without the library's rounding of sigmoids to 512 steps). `fallback_reason` says why a model needs the
-library. Both skip the word `</s>`, fastText's end mark, and treat a newline as white space, so that nothing hides the rest of a
-text.
+Labels of `best(starts, stops, data, k)` are those of fastText, and scores are equal to 4 digits; the order of equal scores is
+undefined there. `scores` gives all labels in float32, from the kernels `fasttext_scores.py` (losses ns and ova without the 512
+steps of fastText's sigmoids). The word `</s>`, fastText's end mark, is skipped, and a newline is white space, so that nothing
+hides the rest of a text.
 
 A dense matrix stays in its file. A quantised matrix becomes dense if that takes at most `MAX_DENSE_BYTES`; otherwise its rows
 are decoded during prediction.
@@ -16,8 +14,6 @@ are decoded during prediction.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -31,7 +27,6 @@ from datapipe.kernels.learned import fasttext_labels as kernels
 from datapipe.kernels.learned.fasttext_scores import flat_scores, tree_scores
 from datapipe.kernels.types import input_record
 from datapipe.stage.models.fasttext_file import (
-    LABEL,
     NO_COUNT,
     SOFTMAX,
     TREE,
@@ -45,18 +40,22 @@ MAX_DENSE_BYTES = 64 << 20
 
 _MOST_CHARS, _MOST_RUN, _MOST_BUCKETS = 100, 100, 1 << 27  # limits of `embed`; real models have 6, 5 and 2 million
 _END_OF_LINE = b"</s>"
-_WHITE_SPACE = re.compile(rb"[ \n\r\t\v\f\0]+")
 
 
-def open_model(path: Path) -> CompiledModel | LibraryModel:
+def open_model(path: Path) -> CompiledModel:
     """Opens the model in a file. Raises UserError."""
     file = read_model(path)
-    fallback_reason = _fallback_reason(file)
-    return LibraryModel(path, file.labels, fallback_reason) if fallback_reason else CompiledModel(file)
+    problem = _beyond_kernels(file)
+    if problem:
+        raise UserError(
+            f"{path} has {problem}. Expected n-grams of up to {_MOST_CHARS} characters, runs of up to {_MOST_RUN} words, "
+            f"{_MOST_BUCKETS:,} buckets at most where some are pruned, and all words before the labels."
+        )
+    return CompiledModel(file)
 
 
-def _fallback_reason(file: ModelFile) -> str:
-    """Why the kernels do not support a model; "" if they do."""
+def _beyond_kernels(file: ModelFile) -> str:
+    """What of a model the kernels do not support; "" if nothing."""
     options, dictionary = file.options, file.dictionary
     if not (0 <= options.min_chars <= _MOST_CHARS and 0 <= options.max_chars <= _MOST_CHARS):
         return f"n-grams of {options.min_chars} to {options.max_chars} characters"
@@ -82,9 +81,6 @@ class CompiledModel:
 
     kind: Literal["classes", "number"] = "classes"
     """A probability for each label."""
-
-    fallback_reason = ""
-    """Always empty: the kernels support the model."""
 
     def __init__(self, file: ModelFile) -> None:
         self.labels, self._path, self._options = file.labels, file.path, file.options
@@ -198,52 +194,3 @@ def _sigmoids() -> np.ndarray:
     """fastText's table of the sigmoid at 513 points from -8 to 8: (513,) float32."""
     points = (np.arange(513) / 32 - 8).tolist()
     return np.array([1.0 / (1.0 + float(np.float32(math.exp(-point)))) for point in points], np.float32)
-
-
-class LibraryModel:
-    """A model that fasttext-predict evaluates, under the GIL."""
-
-    kind: Literal["classes", "number"] = "classes"
-    """A probability for each label."""
-
-    def __init__(self, path: Path, labels: tuple[str, ...], fallback_reason: str) -> None:
-        try:
-            import fasttext
-        except ImportError as error:
-            raise UserError(
-                f"{path} has {fallback_reason}, which no kernel supports, and fasttext-predict is not installed: it has no "
-                "wheel for Python 3.14. Use a model without that, or Python 3.13."
-            ) from error
-        self.labels, self.fallback_reason = labels, fallback_reason
-        try:
-            self._model = fasttext.load_model(str(path)).f
-        except (ValueError, RuntimeError, MemoryError) as error:
-            raise UserError(
-                f"{path} is no fastText model ({error}). Expected a .ftz or .bin file such as lid.176.ftz."
-            ) from error
-        self._numbers = {label: number for number, label in enumerate(labels)}
-
-    def best(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """See `CompiledModel.best`."""
-        labels, scores = np.full((len(starts), k), -1, np.int32), np.zeros((len(starts), k), np.float64)
-        for document, predictions in enumerate(self._predictions(starts, stops, data, k)):
-            for rank, (score, label) in enumerate(predictions):
-                labels[document, rank] = self._numbers[label.removeprefix(LABEL.decode())]
-                scores[document, rank] = min(round(score, kernels.SCORE_DIGITS), 1.0)
-        return labels, scores
-
-    def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """See `Classifier.scores`. They are the library's, whose `exp` may differ from machine to machine."""
-        scores = np.zeros((len(starts), len(self.labels)), np.float32)
-        for document, predictions in enumerate(self._predictions(starts, stops, data, len(self.labels))):
-            for score, label in predictions:
-                scores[document, self._numbers[label.removeprefix(LABEL.decode())]] = min(score, 1.0)
-        return scores
-
-    def _predictions(
-        self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray, k: int
-    ) -> Iterator[list[tuple[float, str]]]:
-        """The k best labels of each text as the library tells them; none for a text without words."""
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-            words = [word for word in _WHITE_SPACE.split(data[start:stop].tobytes()) if word not in (b"", _END_OF_LINE)]
-            yield self._model.predict(b" ".join(words) + b"\n", k, 0.0, "replace") if words else []

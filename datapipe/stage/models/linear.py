@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 
 from datapipe.kernels.dedup.case_folding import fold_texts, visible_folding
+from datapipe.kernels.dedup.substring import copy_spans
 from datapipe.kernels.learned import linear_scores as kernels
 from datapipe.kernels.learned.text_features import character_kinds, room_for_counting
 from datapipe.kernels.types import input_record
@@ -49,15 +50,12 @@ def _contiguous(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> tupl
         return np.append(starts, stops[-1:]).astype(np.int64), data
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(stops - starts)])
     out = np.empty(int(offsets[-1]), np.uint8)
-    kernels.copy_texts(np.ascontiguousarray(starts), np.ascontiguousarray(stops), data, out)
+    copy_spans(np.ascontiguousarray(starts), np.ascontiguousarray(stops), data, out)
     return offsets, out
 
 
 class LinearModel:
     """A linear model that kernels evaluate."""
-
-    fallback_reason = ""
-    """Always empty: the kernels support the model."""
 
     def __init__(self, file: LinearFile) -> None:
         self.labels = file.labels

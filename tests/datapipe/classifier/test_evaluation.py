@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,13 @@ import pyarrow.csv
 import pytest
 
 from datapipe.classifier import evaluation, metrics
+from datapipe.classifier.labelled_files import LabelledFiles
 from datapipe.classifier.metrics import Estimate
+from datapipe.errors import UserError
 from datapipe.stage.models.classifier import Classifier
 from tests.support.command_line import datapipe
+
+pytestmark = pytest.mark.needs("sklearn")
 
 
 def _sample(seed: int, num_docs: int = 60, num_scores: int = 15, positive: float = 0.4) -> tuple[np.ndarray, np.ndarray]:
@@ -145,8 +150,6 @@ _LABELS = ("bad", "good")
 class _ByLength:
     """A model of two or more labels, or of a number, that reads the length of a text: "x" * 30 is 0.3, label 3, or 30."""
 
-    fallback_reason = ""
-
     def __init__(self, kind: Any, labels: tuple[str, ...], noise: int = 0) -> None:
         self.kind, self.labels, self.noise = kind, labels, noise
 
@@ -259,6 +262,15 @@ def test_labels_that_no_model_knows_are_left_out_on_request(models: dict[str, Cl
     assert found["groups"]["all"]["three"]["confusion"] == [[1, 0, 0], [1, 0, 0], [1, 0, 0]]
     run = datapipe(["classifier", "evaluate", "two", "--data", "data.jsonl", "--known-only"], cwd=tmp_path)
     assert "bad, good" in run.stderr
+
+
+def test_without_scikit_learn_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    with pytest.raises(UserError, match=r"evaluate needs scikit-learn, which is not installed\. Run: pip install"):
+        evaluation.evaluate([], LabelledFiles(patterns=[]), evaluation.Question())
 
 
 @pytest.mark.parametrize(

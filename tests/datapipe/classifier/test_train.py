@@ -19,6 +19,8 @@ from datapipe.stage.models.classifier import open_classifier
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe
 
+pytestmark = pytest.mark.needs("sklearn")
+
 STAGES = """
 stages:
   - filter.length: {min_chars: 5}

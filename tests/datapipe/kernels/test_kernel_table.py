@@ -16,8 +16,7 @@ from tests.support.kernel_table import CASES, PARAMETER, Case, Row, Steps, all_r
 
 COMPARED_WHOLE = {
     "classifier/test_training.py": """
-        coordinate_descent.feature_rows coordinate_descent.fit_classes coordinate_descent.fit_numbers
-        coordinate_descent.row_values fasttext_training.list_grams fasttext_training.number_words
+        text_features.feature_rows fasttext_training.list_grams fasttext_training.number_words
         fasttext_training.randomise fasttext_training.train_epoch
     """,
     "loader/test_batches.py": """

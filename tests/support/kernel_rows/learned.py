@@ -11,7 +11,7 @@ from datapipe.kernels.learned.text_features import character_kinds, room_for_cou
 from datapipe.kernels.types import input_record
 from tests.oracles import fasttext as oracle
 from tests.oracles import linear as linear_oracle
-from tests.support.kernel_table import Case, Steps, joined, offsets_of, room, row
+from tests.support.kernel_table import Case, Steps, offsets_of, room, row
 
 
 def _entry_spans(entries: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
@@ -81,14 +81,6 @@ def embed(
     bucket_rows = {bucket: number for bucket, number in enumerate(rows.tolist()) if number >= 0} if pruned else None
     found = [oracle.rows_of(text, entries, num_words, bucket_rows, chars, longest_run, num_buckets) for text in case.texts]
     yield None, [[oracle.mean(matrix[of_text]) for of_text in found], list(map(len, found)), [], []]
-
-
-@row(linear_scores.copy_texts)
-def copy_texts(case: Case) -> Steps:
-    """The last text first."""
-    starts, stops = case.offsets[:-1][::-1].copy(), case.offsets[1:][::-1].copy()
-    yield [starts, stops, case.data], room(int(case.offsets[-1] - case.offsets[0]), np.uint8)
-    yield None, [joined(case.texts[::-1])]
 
 
 @row(linear_scores.weigh_texts, (6, 0), 1, variant="(6, 0) bits")

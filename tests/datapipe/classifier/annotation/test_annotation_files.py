@@ -217,7 +217,7 @@ def batches(texts, sizes, prefix="a"):
 
 
 def drawn(tmp_path, texts, number, sizes=(7,), prefix="a", seed=0):
-    sample = draw_sample(batches(texts, sizes, prefix), number, seed, tmp_path / "sample.parquet")
+    sample = draw_sample(batches(texts, sizes, prefix), number, seed, tmp_path / "sample.jsonl")
     assert find_sample(sample.path).num_sampled == sample.num_sampled == len(list(sample.documents()))
     return list(sample.documents())
 

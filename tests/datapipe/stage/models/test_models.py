@@ -23,13 +23,13 @@ from datapipe.kernels.dedup.word_characters import invisible_characters
 from datapipe.stage.models import fasttext as fasttext_model
 from datapipe.stage.models import linear
 from datapipe.stage.models.classifier import Classifier, open_classifier
-from datapipe.stage.models.fasttext import CompiledModel, LibraryModel, open_model
+from datapipe.stage.models.fasttext import CompiledModel, open_model
 from datapipe.stage.models.fasttext_file import read_labels, read_model
 from datapipe.stage.models.linear_file import LinearFile, file_bytes
 from stages.filter.language import bundled_model
 from tests.oracles import case_folding
 from tests.oracles import linear as oracle
-from tests.support.fasttext_files import NEGATIVES, ONE_VS_ALL, TREE, Recipe
+from tests.support.fasttext_files import NEGATIVES, ONE_VS_ALL, TREE, LibraryModel, Recipe
 
 _PIECES = [" ", "\n", "\t\v\f\r", "\0", "</s>", "__label__en", "__label__"]
 _PIECES += ["the", "and", "ça", "der", "<", ">", "x" * 20, "日本"]
@@ -85,9 +85,8 @@ def _best(model: CompiledModel | LibraryModel, texts: Sequence[bytes], k: int) -
 def _assert_alike(path: Path, texts: Sequence[bytes], k: int) -> None:
     """The kernels answer as the library, but for the order of equal scores, which is the library's own."""
     model = open_model(path)
-    assert isinstance(model, CompiledModel)
     labels, scores = _best(model, texts, k)
-    expected_labels, expected = _best(LibraryModel(path, model.labels, "as the oracle"), texts, k)
+    expected_labels, expected = _best(LibraryModel(path, model.labels), texts, k)
     np.testing.assert_array_equal(scores, expected)
     apart = np.diff(scores, axis=1, append=-1.0) != 0
     apart[:, 1:] &= apart[:, :-1]
@@ -119,15 +118,9 @@ def test_model_texts_without_words_have_no_label(tmp_path: Path) -> None:
         assert (scores == 0).all()
 
 
-def test_model_unusual_falls_back_to_the_library_and_says_so(tmp_path: Path) -> None:
-    usual, unusual = Recipe(chars=(2, 60)), Recipe(chars=(2, 200))
-    texts = [text for text in _texts(3, 80) if len(text) < 60]
-    compiled = open_model(usual.write(tmp_path / "usual.bin"))
-    model = open_model(unusual.write(tmp_path / "unusual.bin"))
-    assert isinstance(model, LibraryModel)
-    assert (compiled.fallback_reason, model.fallback_reason) == ("", "n-grams of 2 to 200 characters")
-    for found, expected in zip(_best(model, texts, 2), _best(compiled, texts, 2), strict=True):
-        np.testing.assert_array_equal(found, expected)
+def test_model_beyond_the_kernels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"lid\.bin has n-grams of 2 to 200 characters\. Expected n-grams of up to 100"):
+        open_model(Recipe(chars=(2, 200)).write(tmp_path / "lid.bin"))
 
 
 def test_labels_are_read_without_the_matrices(tmp_path: Path) -> None:
@@ -196,7 +189,7 @@ def test_scores_are_those_of_the_library_in_the_order_of_labels(name: str, tmp_p
     path = RECIPES[name].write(tmp_path / "lid.bin")
     model, texts = open_classifier(path), [*_texts(5, 40), b"", b"</s>"]
     scores = model.scores(*_spans(texts))
-    expected = LibraryModel(path, model.labels, "as the oracle").scores(*_spans(texts))
+    expected = LibraryModel(path, model.labels).scores(*_spans(texts))
     assert (scores.shape, scores.dtype) == ((42, len(model.labels)), np.float32)
     of_table = 0.008 if name == "one against all" else 0.0  # the library looks sigmoids up in steps of 1/32
     np.testing.assert_allclose(scores, expected, atol=2e-5 + of_table)  # it adds 1e-5 to each chance

@@ -26,6 +26,7 @@ from datapipe.catalogue import is_importing
 from datapipe.config import Mixture, load_mixture
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
+from datapipe.engine.driver import Observer
 from datapipe.engine.history import estimated, node_hours, why
 from datapipe.engine.run import EngineFactory, Run, planned
 from datapipe.errors import DatapipeError, UserError
@@ -44,8 +45,7 @@ from datapipe.report.summary import report_bytes, summarize, write_report
 from datapipe.shards.manifest import Manifest
 from datapipe.shards.snapshots import publications
 from datapipe.storage import Root
-from datapipe.watching.observers import Observers
-from datapipe.watching.state import RunState
+from datapipe.watching.state import Observers, RunState
 from datapipe.watching.status import StatusFile
 
 _log = logging.getLogger("datapipe")
@@ -240,19 +240,11 @@ def _of_program(output: str | Path | None) -> Iterator[None]:
         raise
 
 
-class _Logger:
+class _Logger(Observer):
     """Passes what a run tells to the logger."""
-
-    def planned(self, plan: Plan) -> None: ...
-
-    def committed(self, record: Any) -> None: ...
-
-    def ended(self, attempt: Any) -> None: ...
 
     def retried(self, task: Any, failure: Any) -> None:
         self.say(f"retrying: {task.label}: {failure.message}")
-
-    def tick(self, messages: Any) -> None: ...
 
     def say(self, line: str) -> None:
         _log.info("%s", masked(line))

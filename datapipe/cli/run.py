@@ -161,8 +161,7 @@ def _run(make_run: Callable[[Observer], Run], figures: CommandFigures, log: Even
     from datapipe.api import execute
     from datapipe.report.funnel import wide_console
     from datapipe.report.progress import Progress
-    from datapipe.watching.observers import Observers
-    from datapipe.watching.state import RunState
+    from datapipe.watching.state import Observers, RunState
 
     console = wide_console(to_stderr=log is not None and log.is_on_stdout)
     state = RunState()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from shlex import quote
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
@@ -57,8 +57,9 @@ _LOOK_EVERY_S = 0.1
 T = TypeVar("T")
 
 
-class Observer(Protocol):
-    """Watches a run: the progress display, or a test. An attempt ends, then its record is committed or its task is retried."""
+class Observer:
+    """Watches a run: the progress display, or a test. An attempt ends, then its record is committed or its task is retried.
+    What is not overridden does nothing."""
 
     def planned(self, plan: Plan) -> None: ...
     def committed(self, record: Record) -> None: ...

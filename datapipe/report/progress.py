@@ -21,7 +21,8 @@ from rich.table import Table
 from rich.text import Text
 
 from datapipe.credentials import masked
-from datapipe.engine.protocol import Attempt, Message
+from datapipe.engine.driver import Observer
+from datapipe.engine.protocol import Message
 from datapipe.engine.workers.process import state_of
 from datapipe.metrics import counted, size
 from datapipe.plan.compile import EXCHANGES, Plan, Step
@@ -57,7 +58,7 @@ class _Pace:
         return self.text_bytes / 1e6 / elapsed if self.text_bytes and elapsed > 0 else None
 
 
-class Progress:
+class Progress(Observer):
     """Observes a run. Use it as a context manager around `Run.execute`.
 
     Args:
@@ -106,8 +107,6 @@ class Progress:
         step = next((step for step in self._plan.steps if step.id == record.step), None) if self._plan else None
         if self._live is None and step is not None and len(self._records[step.id]) == len(step.tasks or ()):
             self._plain(step)
-
-    def ended(self, attempt: Attempt) -> None: ...
 
     def retried(self, task: Task, failure: Any) -> None:
         self.say(f"retrying: {task.label}: {failure.message}")

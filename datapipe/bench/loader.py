@@ -8,12 +8,12 @@ forecast             `simulate_waits` of these build times for other prefetch de
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
-from datapipe.bench.simulate import simulate_waits
 from datapipe.errors import UserError
 from datapipe.loader.loader import Loader
 from datapipe.loader.stats import LoaderStats, host_memory
@@ -152,3 +152,27 @@ def _build_times(loader: Loader, count: int) -> list[float]:
         if now - begun_at > MOST_BUILDING_S:
             break
     return seconds
+
+
+def simulate_waits(build_s: Sequence[float], *, step_s: float, depth: int, num_threads: int = 1) -> list[float]:
+    """Seconds the trainer waits for each batch.
+
+    Args:
+        build_s: seconds to build each batch.
+        step_s: seconds the trainer computes on each.
+        depth: batches built ahead.
+        num_threads: builders; at most `depth` of them have work.
+    """
+    if depth == 0:
+        return list(build_s)
+    builders = [0.0] * min(depth, num_threads)  # a heap of the times at which each is free
+    asked: list[float] = []  # when each batch was asked for
+    waits: list[float] = []
+    now = 0.0
+    for number, seconds in enumerate(build_s):
+        begun = max(asked[number - depth] if number >= depth else 0.0, builders[0])
+        heapq.heapreplace(builders, begun + seconds)
+        asked.append(now)
+        waits.append(max(0.0, begun + seconds - now))
+        now += waits[-1] + step_s
+    return waits

@@ -170,8 +170,8 @@ def loader_bench(
     """
     from datapipe.bench.loader import bench_loader
     from datapipe.loader import Loader
+    from datapipe.report.bench import loader_bench_json, print_loader_bench
     from datapipe.report.funnel import wide_console
-    from datapipe.report.loader_bench import loader_bench_json, print_loader_bench
 
     if json_file is not None and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")

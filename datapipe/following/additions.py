@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe import catalogue
-from datapipe.card.whole import whole_report
+from datapipe.card.write import whole_report
 from datapipe.composing.additions import Addition, files_of, is_base
 from datapipe.composing.manifest import make_snapshot
 from datapipe.composing.takedown import delete_from_indexes, named_in, removed_documents, take_down_from_additions

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any, Protocol
 
-from datapipe.card.whole import complete_about
+from datapipe.card.write import complete_about
 from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of, write_word
 from datapipe.composing.takedown import named_in, take_down
 from datapipe.config.mixture import Mixture

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.bench.bench import bench
-from datapipe.bench.loader import DEPTHS, bench_loader, forecast
-from datapipe.bench.one_core import one_core
+from datapipe.bench.bench import bench, one_core
+from datapipe.bench.loader import DEPTHS, bench_loader, forecast, simulate_waits
 from datapipe.bench.rows import Row, advice, medians
 from datapipe.bench.sample import choose_sample
-from datapipe.bench.simulate import simulate_waits
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
@@ -185,7 +183,7 @@ BUILD_S = [3, 1, 1, 5, 1]
     ("depth", "num_threads", "expected"),
     [
         (0, 1, [3, 1, 1, 5, 1]),  # the trainer waits for every batch
-        (1, 1, [3, 0, 0, 3, 0]),  # the example in simulate.py
+        (1, 1, [3, 0, 0, 3, 0]),  # the example in loader.py
         (2, 1, [3, 0, 0, 1, 0]),  # batch 3 may start at 5, when batch 1 is asked for: ready at 10, asked for at 9
         (9, 1, [3, 0, 0, 1, 0]),  # one builder is busy until 3 + 1 + 1 + 5 = 10 whatever the depth
         (3, 2, [3, 0, 0, 0, 0]),  # the second builder builds 1 and 2 meanwhile, and batch 3 from 2 to 7

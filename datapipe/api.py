@@ -38,10 +38,9 @@ from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.report.distributions import distributions
-from datapipe.report.fertility import tokenizer_report
 from datapipe.report.html.page import write_page
 from datapipe.report.plan_view import plan_json
-from datapipe.report.summary import report_bytes, summarize, write_report
+from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
 from datapipe.shards.manifest import Manifest
 from datapipe.shards.snapshots import publications
 from datapipe.storage import Root
@@ -295,7 +294,7 @@ def engine_factory(engine: str, workers: int | None, address: str | None) -> Eng
 
             return RayEngine(root, request, address, workers)
         from datapipe.engine.local import LocalEngine, usable_cores
-        from datapipe.engine.workers.limits import Limits
+        from datapipe.engine.workers.process import Limits
 
         return LocalEngine(root.url, workers or usable_cores(), Limits.of(request.mixture.execution))
 

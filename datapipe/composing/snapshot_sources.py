@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from datapipe.config.mixture import Mixture
-from datapipe.config.sources.snapshot_source import SnapshotSource
-from datapipe.config.sources.source import Source
+from datapipe.config.sources.source import SnapshotSource, Source
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError, suggest

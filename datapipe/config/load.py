@@ -15,9 +15,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from datapipe.config.interpolation import interpolated, references
+from datapipe.config.interpolation import Origins, interpolated, references
 from datapipe.config.mixture import Mixture
-from datapipe.config.origins import Origins
 from datapipe.config.problems import described, problems_error
 from datapipe.config.stage_use import parse_stage
 from datapipe.config.yaml import KeyPath, dotted, parse_yaml, plain_data, read_yaml_mapping

@@ -36,8 +36,7 @@ from datapipe.engine.cluster.modules import user_modules
 from datapipe.engine.cluster.on_node import Order
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
 from datapipe.engine.protocol import Attempt, Failure, Message, failure_of
-from datapipe.engine.workers.limits import Limits
-from datapipe.engine.workers.process import LONGEST_STEP_S
+from datapipe.engine.workers.process import LONGEST_STEP_S, Limits
 from datapipe.engine.workers.supervisor import Board, Report, Reported, kill_supervisor
 from datapipe.errors import UserError
 from datapipe.plan.request import Request

@@ -13,7 +13,7 @@ from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt
 from datapipe.engine.publish import Report
 from datapipe.engine.run import Run
-from datapipe.engine.workers.limits import Limits
+from datapipe.engine.workers.process import Limits
 from datapipe.plan.compile import Plan
 from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.plan.work import Record, Task

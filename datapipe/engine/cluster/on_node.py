@@ -18,7 +18,7 @@ from datapipe.activity import Activity
 from datapipe.engine.cluster.arrival import Expectation, lacks_here
 from datapipe.engine.cluster.modules import install_modules
 from datapipe.engine.protocol import Failure, Message
-from datapipe.engine.workers.limits import Limits
+from datapipe.engine.workers.process import Limits
 from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.errors import UserError
 from datapipe.plan.work import Record, Task

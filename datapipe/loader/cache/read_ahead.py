@@ -1,4 +1,4 @@
-"""Tells the cache of a remote snapshot which shards an iteration reads next.
+"""Tells the cache of a remote snapshot which shards are read next.
 
     step ─▶ current and next windows of each source ─▶ cache.expect(shards by first use)
                                                 └────▶ shards of finished windows are closed
@@ -9,6 +9,7 @@ Until a shard is in the cache, its rows are read from the store block by block, 
 from __future__ import annotations
 
 import shutil
+from itertools import zip_longest
 from pathlib import Path
 from threading import Lock
 
@@ -22,7 +23,7 @@ CACHE_BYTES = 16 << 30
 
 
 class ReadAhead:
-    """Announces the shards of an iteration to the cache.
+    """Announces the shards that iterations read next to the cache: of a loader one, of a server those of all its streams.
 
     Args:
         cache: of the shards of the layout.
@@ -30,19 +31,32 @@ class ReadAhead:
     """
 
     def __init__(self, cache: ShardCache, reader: RowReader) -> None:
-        self._cache, self._reader = cache, reader
-        self._lock = Lock()
+        self._cache, self._reader, self._lock = cache, reader, Lock()
+        self._by_stream: dict[object, list[int]] = {}
         self._expected: list[int] = []
 
-    def announce(self, batch_order: BatchOrder, step: int) -> None:
-        """Announces the shards that are read from `step` on. Thread-safe, and cheap while they do not change."""
+    def announce(self, batch_order: BatchOrder, step: int, stream: object = None) -> None:
+        """Announces the shards that a stream reads from `step` on. Thread-safe, and cheap while they do not change."""
         shards = batch_order.sample_order.windows_ahead(batch_order.steps.samples(step)[0])
         with self._lock:
-            if shards == self._expected:
-                return
-            used_up, self._expected = set(self._expected) - set(shards), shards
-            self._cache.expect(shards)
-        for shard in used_up:
+            if self._by_stream.get(stream) != shards:
+                self._by_stream[stream] = shards
+                self._expect()
+
+    def leave(self, stream: object) -> None:
+        """Forgets a stream that has ended."""
+        with self._lock:
+            if self._by_stream.pop(stream, None) is not None:
+                self._expect()
+
+    def _expect(self) -> None:
+        """Expects the first shard of every stream, then the second, and so on."""
+        in_turn = [shard for row in zip_longest(*self._by_stream.values()) for shard in row if shard is not None]
+        if not in_turn:  # what was expected last stays in the cache while nobody reads
+            return
+        before, self._expected = self._expected, list(dict.fromkeys(in_turn))
+        self._cache.expect(self._expected)
+        for shard in set(before) - set(self._expected):
             self._reader.forget(shard)
 
 

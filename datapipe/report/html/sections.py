@@ -11,8 +11,20 @@ from typing import Any
 from datapipe.metrics import counted, size
 from datapipe.report.funnel import dropped_by_stage
 from datapipe.report.html.distributions import length_chart, measured_rules, rule_chart, rules_nobody_fails
-from datapipe.report.html.drawing import Bar, Chart, FlowStep, Table, bars, cut, flow, short, stacked
-from datapipe.report.html.section import Section, left_out, share_of
+from datapipe.report.html.drawing import (
+    Bar,
+    Chart,
+    FlowStep,
+    Section,
+    Table,
+    bars,
+    cut,
+    flow,
+    left_out,
+    share_of,
+    short,
+    stacked,
+)
 from datapipe.report.summary import second_attempts_text, starting_text
 
 _COLORS = tuple(f"c{number}" for number in range(8))

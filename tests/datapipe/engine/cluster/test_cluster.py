@@ -18,7 +18,7 @@ from datapipe.engine.cluster.nodes import ASK_AGAIN_S, NOTICE_S, SLOW_S, Node, N
 from datapipe.engine.cluster.on_node import Order, opened, run_attempt
 from datapipe.engine.ray import lack_of
 from datapipe.engine.workers import supervisor
-from datapipe.engine.workers.limits import NO_LIMITS
+from datapipe.engine.workers.process import NO_LIMITS
 from datapipe.errors import UserError
 from datapipe.plan.outputs import TableFile
 from datapipe.storage import Root

@@ -163,8 +163,8 @@ def loader_bench(
     the same time, so that they compete for disk and cores as the trainers will. A second run reads from the page cache, so
     trust the first.
 
-    data-bound: at least 1 % of the time was spent waiting for batches; the line tells what would help. The table shows the
-    expected waits for other values of `Loader(prefetch=…)`, computed from the measured build times.
+    data-bound: at least 1 % of the time was spent waiting for batches; the line tells what would help. --prefetch measures
+    another value of `Loader(prefetch=…)`.
 
     The exit status is 0 for either diagnosis; use --json in scripts.
     """

@@ -19,7 +19,7 @@ from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.licenses import UNKNOWN, is_allowed
-from datapipe.loader.order.drawn import drawn_tokens, run_order
+from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.outages import input_error
 from datapipe.plan import weighting
 from datapipe.plan.request import TakenSource

@@ -28,9 +28,8 @@ from datapipe.exchange.partitions import read_table
 from datapipe.figures import DriverFigures
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
 from datapipe.ledger.hold import Hold
-from datapipe.ledger.ledger import Ledger
+from datapipe.ledger.ledger import Ledger, Pending
 from datapipe.ledger.names import FAILURE
-from datapipe.ledger.pending import Pending
 from datapipe.memory import without_collection
 from datapipe.metrics import counted, quarantine_reason, total_counts
 from datapipe.outages import Outage, outage_of

@@ -32,8 +32,7 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from datapipe.engine.cluster.modules import user_modules
-from datapipe.engine.cluster.on_node import Order
+from datapipe.engine.cluster.on_node import Order, user_modules
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
 from datapipe.engine.protocol import Attempt, Failure, Message, failure_of
 from datapipe.engine.workers.process import LONGEST_STEP_S, Limits

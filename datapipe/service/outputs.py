@@ -16,7 +16,7 @@ import numpy as np
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
-from datapipe.loader.cache.read_ahead import ReadAhead
+from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.field_table import PER_TOKEN
 from datapipe.loader.options import plan_cache, plan_restart, plan_run
 from datapipe.loader.order.batch_order import BatchOrder, check_same_rows, resume_run

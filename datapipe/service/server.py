@@ -23,7 +23,7 @@ from pyarrow import flight
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
-from datapipe.loader.cache.read_ahead import ReadAhead
+from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.remote.protocol import (
     MESSAGE_BYTES,

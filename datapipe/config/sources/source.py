@@ -51,7 +51,7 @@ def _as_listed(kept: Mapping[str, str]) -> list[str | dict[str, str]]:
 
 
 TypeName = Literal["string", "bool", "int64", "float64", "date", "timestamp", "json"]
-"""json is the JSON text of a value, as a string. See `tasks/field_values.py`."""
+"""json is the JSON text of a value, as a string. See `tasks/read_batches.py`."""
 
 _NAMES = {"type": "object", "additionalProperties": {"type": "string"}}
 Kept = Annotated[

@@ -16,7 +16,7 @@ import pytest
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
-from datapipe.loader.cache.read_ahead import ReadAhead
+from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.remote.protocol import OpenRequest, Ticket, digest_of
 from datapipe.service import access as access_module
 from datapipe.service import watcher as watcher_module

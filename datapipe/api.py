@@ -26,6 +26,7 @@ from datapipe.catalogue import is_importing
 from datapipe.config import Mixture, load_mixture
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
+from datapipe.engine.driver import Observer
 from datapipe.engine.history import estimated, node_hours, why
 from datapipe.engine.run import EngineFactory, Run, planned
 from datapipe.errors import DatapipeError, UserError
@@ -37,15 +38,13 @@ from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.report.distributions import distributions
-from datapipe.report.fertility import tokenizer_report
 from datapipe.report.html.page import write_page
 from datapipe.report.plan_view import plan_json
-from datapipe.report.summary import report_bytes, summarize, write_report
+from datapipe.report.summary import report_bytes, summarize, tokenizer_report, write_report
 from datapipe.shards.manifest import Manifest
 from datapipe.shards.snapshots import publications
 from datapipe.storage import Root
-from datapipe.watching.observers import Observers
-from datapipe.watching.state import RunState
+from datapipe.watching.state import Observers, RunState
 from datapipe.watching.status import StatusFile
 
 _log = logging.getLogger("datapipe")
@@ -240,19 +239,11 @@ def _of_program(output: str | Path | None) -> Iterator[None]:
         raise
 
 
-class _Logger:
+class _Logger(Observer):
     """Passes what a run tells to the logger."""
-
-    def planned(self, plan: Plan) -> None: ...
-
-    def committed(self, record: Any) -> None: ...
-
-    def ended(self, attempt: Any) -> None: ...
 
     def retried(self, task: Any, failure: Any) -> None:
         self.say(f"retrying: {task.label}: {failure.message}")
-
-    def tick(self, messages: Any) -> None: ...
 
     def say(self, line: str) -> None:
         _log.info("%s", masked(line))
@@ -303,7 +294,7 @@ def engine_factory(engine: str, workers: int | None, address: str | None) -> Eng
 
             return RayEngine(root, request, address, workers)
         from datapipe.engine.local import LocalEngine, usable_cores
-        from datapipe.engine.workers.limits import Limits
+        from datapipe.engine.workers.process import Limits
 
         return LocalEngine(root.url, workers or usable_cores(), Limits.of(request.mixture.execution))
 

@@ -2,50 +2,23 @@
 
 open, first batch    time to start
 `steps` steps        measured waits of the trainer
-build times          of the batches that follow, each built alone
-forecast             `simulate_waits` of these build times for other prefetch depths
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import islice
 
-from datapipe.bench.simulate import simulate_waits
 from datapipe.errors import UserError
 from datapipe.loader.loader import Loader
-from datapipe.loader.stats import LoaderStats, host_memory
-
-DEPTHS = (0, 1, 2, 4, 8)
-
-MOST_BUILDING_S = 5.0
-"""The time limit for measuring build times; the batches built by then are used."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Forecast:
-    """The expected waits at a prefetch depth.
-
-    Attributes:
-        prefetch: the depth.
-        wait_s: mean wait for a batch.
-        longest_wait_s: longest wait for a batch.
-        lost_share: share of the trainer's time that is spent waiting.
-        host_bytes: of the batches that exist at a time.
-    """
-
-    prefetch: int
-    wait_s: float
-    longest_wait_s: float
-    lost_share: float
-    host_bytes: int
+from datapipe.loader.stats import LoaderStats
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LoaderBench:
-    """The measurements of one run, and the forecasts made from them.
+    """The measurements of one run.
 
     Attributes:
         step_s: seconds that each step computes.
@@ -53,8 +26,6 @@ class LoaderBench:
         first_batch_s: seconds from there to the first batch.
         stats: of the loader, after the run.
         waits_s: seconds waited at each step but the first.
-        build_s: seconds to build each of the batches built alone.
-        forecasts: for other prefetch depths.
     """
 
     step_s: float
@@ -62,8 +33,6 @@ class LoaderBench:
     first_batch_s: float
     stats: LoaderStats
     waits_s: tuple[float, ...]
-    build_s: tuple[float, ...]
-    forecasts: tuple[Forecast, ...]
 
 
 def bench_loader(
@@ -84,7 +53,6 @@ def bench_loader(
     waits = _train(loader, step_s, steps, compute)
     if not waits:
         raise UserError("the split holds fewer sequences than a global batch has rows. Give a smaller batch size.")
-    build_s = _build_times(loader, len(waits))
     stats = loader.stats()
     loader.close()
     return LoaderBench(
@@ -93,41 +61,7 @@ def bench_loader(
         first_batch_s=waits[0],
         stats=stats,
         waits_s=tuple(waits[1:]),
-        build_s=tuple(build_s),
-        forecasts=forecast(
-            build_s, step_s=step_s, depths=DEPTHS, threads_of=loader.num_threads, batch_bytes=stats.host_memory.batch_bytes
-        ),
     )
-
-
-def forecast(
-    build_s: Sequence[float], *, step_s: float, depths: Sequence[int], threads_of: Callable[[int], int], batch_bytes: int
-) -> tuple[Forecast, ...]:
-    """The forecast for each depth, from the seconds that batches take to build. The wait for the first batch is left out.
-
-    Args:
-        threads_of: prefetch depth -> number of building threads.
-    """
-    forecasts = []
-    for depth in depths:
-        num_threads = threads_of(depth)
-        waits = simulate_waits(build_s, step_s=step_s, depth=depth, num_threads=num_threads)[1:] or [0.0]
-        lost, worked = sum(waits), step_s * len(waits)
-        forecasts.append(
-            Forecast(
-                prefetch=depth,
-                wait_s=lost / len(waits),
-                longest_wait_s=max(waits),
-                lost_share=lost / (lost + worked) if lost + worked else 0.0,
-                host_bytes=host_memory(
-                    depth=depth,
-                    num_threads=num_threads,
-                    chunk_steps=max(1, depth // (2 * max(1, num_threads))),
-                    batch_bytes=batch_bytes,
-                ).bytes,
-            )
-        )
-    return tuple(forecasts)
 
 
 def _train(loader: Loader, step_s: float, steps: int, compute: Callable[[float], None]) -> list[float]:
@@ -139,16 +73,3 @@ def _train(loader: Loader, step_s: float, steps: int, compute: Callable[[float],
         compute(step_s)
         asked_at = time.perf_counter()
     return waits
-
-
-def _build_times(loader: Loader, count: int) -> list[float]:
-    """Seconds to build each of the next `count` batches, which were not read before; past the end it starts over."""
-    seconds: list[float] = []
-    begun_at = now = time.perf_counter()
-    for step in range(loader.step, loader.step + count):
-        loader.batch(step if loader.num_steps is None else step % loader.num_steps)
-        seconds.append(time.perf_counter() - now)
-        now += seconds[-1]
-        if now - begun_at > MOST_BUILDING_S:
-            break
-    return seconds

@@ -11,22 +11,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import xxhash
 
 from datapipe.columns import text_lengths
 from datapipe.plan.request import PlannedSource
+from datapipe.plan.splits import TEXT_PER_ARCHIVE_BYTE
 from datapipe.rng import seed_for
 from datapipe.stage.reader import FieldNames, ReadBatch, Split
 from datapipe.storage import open_input
 
 SPREAD = 16
 """Groups that are read in turn: enough that one unusual file does not decide the result."""
-
-_RAW_BYTES = 64 << 10
-"""Most bytes of an archive in one read: the accuracy of its read position."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,12 +124,11 @@ class _Reading:
     def _read(self) -> Generator[ReadBatch, None, None]:
         for split in self.group:
             before, stored = self.stored_bytes, _stored_bytes(split)
-            position, documents, input_bytes = _Position(), 0, 0
-            opened = position.open if split.file.compression else open_input
-            for batch in self.planned.readers[split.file.path].read(split, self.fields, opened):
+            documents = input_bytes = 0
+            for batch in self.planned.readers[split.file.path].read(split, self.fields, open_input):
                 documents += len(batch.positions)
                 input_bytes += batch.input_bytes
-                self.stored_bytes = before + min(stored, _stored_so_far(split, position.bytes, documents, input_bytes))
+                self.stored_bytes = before + min(stored, _stored_so_far(split, documents, input_bytes))
                 yield batch
             self.stored_bytes = before + stored
         self.is_done = True
@@ -147,46 +143,9 @@ def _stored_bytes(split: Split) -> float:
     return (file.num_bytes if split.stop is None else split.stop) - split.start
 
 
-def _stored_so_far(split: Split, position: int, documents: int, input_bytes: int) -> float:
-    """The bytes in its file of the part that was read: by rows, by the position in an archive, or by the input bytes."""
+def _stored_so_far(split: Split, documents: int, input_bytes: int) -> float:
+    """The bytes in its file of the part that was read: by rows, or by the input bytes, which an archive holds in a quarter."""
     if split.file.row_groups:
         rows = sum(num_rows for num_rows, _ in split.file.row_groups[split.start : split.stop])
         return _stored_bytes(split) * documents / max(1, rows)
-    return max(0, position - split.start) if split.file.compression else input_bytes
-
-
-class _Position:
-    """The position that the reader of an archive has reached."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-
-    def open(self, url: str) -> Any:
-        return _PositionTracker(open_input(url), self)
-
-
-class _PositionTracker:
-    """A file that records its read position. Everything else is delegated to the file."""
-
-    def __init__(self, stream: Any, position: _Position) -> None:
-        self._stream, self._position = stream, position
-
-    def __enter__(self) -> _PositionTracker:
-        self._stream.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._stream.__exit__(*error)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def read(self, num_bytes: int | None = None) -> bytes:
-        content = self._stream.read(num_bytes)
-        self._position.bytes = max(self._position.bytes, self._stream.tell())
-        return content
-
-    def read_at(self, num_bytes: int, offset: int) -> bytes:
-        content = self._stream.read_at(min(num_bytes, _RAW_BYTES), offset)
-        self._position.bytes = max(self._position.bytes, offset + len(content))
-        return content
+    return input_bytes / TEXT_PER_ARCHIVE_BYTE if split.file.compression else input_bytes

@@ -9,20 +9,31 @@ lines above, by which an edit is seen.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import xxhash
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from datapipe.card.card import card_files
+from datapipe.card.croissant import croissant
 from datapipe.card.data_files import DataFiles, data_files
-from datapipe.card.provenance import of_manifest
+from datapipe.card.escaping import Markdown, shown
+from datapipe.card.facts import gathered
+from datapipe.card.front_matter import front_matter
+from datapipe.card.provenance import joined_provenance, of_manifest
+from datapipe.config.mixture import Mixture
 from datapipe.config.resolved import parsed_yaml
 from datapipe.errors import UserError
-from datapipe.ledger.names import CARD, MIXTURE, REPORT
-from datapipe.report.summary import parse_report
-from datapipe.shards.manifest import Manifest, read_manifest, snapshot_folder
+from datapipe.ledger.names import CARD, CROISSANT, MIXTURE, REPORT
+from datapipe.plan.warnings import RunWarning
+from datapipe.report.html.page import write_page
+from datapipe.report.joined import joined_report
+from datapipe.report.summary import parse_report, report_bytes
+from datapipe.shards.additions import published_additions
+from datapipe.shards.datasets.card import as_yaml
+from datapipe.shards.manifest import Manifest, Snapshot, read_manifest, snapshot_folder
 from datapipe.storage import Root
 
 _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"
@@ -129,3 +140,82 @@ def _place(mixture: str) -> str:
     with suppress(ValueError):
         return str(parsed_yaml(mixture).get("output") or ".")
     return "."
+
+
+def card_files(
+    report: Mapping[str, Any],
+    manifest: Manifest,
+    mixture: str,
+    files: DataFiles,
+    place: str = ".",
+    is_output: bool = True,
+) -> dict[str, bytes]:
+    """The content of README.md and croissant.json, by name.
+
+    Args:
+        mixture: mixture.yaml of the snapshot; empty where there is none.
+        place: where a reader loads the files from: the name of a data set on the hub, or a path.
+        is_output: whether it is the card of an output, and not of an export.
+    """
+    licenses = report["provenance"].get("licenses") or {}
+    front = front_matter(manifest.name, report, files, licenses)
+    facts = gathered(report, manifest, mixture, files, place, is_output)
+    text = _template().render(front_matter=Markdown(as_yaml(front)), facts=facts)
+    return {CARD: text.encode(), CROISSANT: croissant(report, manifest, files, front)}
+
+
+@lru_cache(maxsize=1)
+def _template() -> Any:
+    environment = Environment(
+        loader=PackageLoader("datapipe.card", ""),
+        autoescape=False,  # `finalize` escapes for Markdown
+        finalize=shown,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["markdown"] = Markdown
+    return environment.get_template("readme.md.jinja")
+
+
+def whole_report(
+    mixture: Mixture,
+    before: bytes,
+    added: bytes,
+    snapshot: Snapshot,
+    addition: Mapping[str, Any],
+    warnings: Sequence[RunWarning],
+) -> bytes:
+    """report.json of a snapshot that grew.
+
+    Args:
+        before, added: report.json of the snapshot before, and of the addition. Raises ValueError for those of other versions.
+        addition: its part, folder, and the snapshot that it was added to.
+        warnings: about the new snapshot.
+    """
+    first, second = parse_report(before), parse_report(added)
+    report = joined_report(first, second, snapshot, addition)
+    report["warnings"] += [warning.to_json() for warning in warnings if warning.to_json() not in report["warnings"]]
+    return report_bytes(report | {"provenance": joined_provenance(mixture, first, second, report)})
+
+
+def complete_about(root: Root, snapshot: Snapshot) -> str | None:
+    """`write_about` of the newest snapshot and of its additions, after a takedown, and after one that was killed: what is there
+    already stays as it is. The report of a run that failed since then stays, too. Returns what `write_about` does."""
+    told: str | None = None
+    for folder in (*published_additions(root, snapshot), ""):
+        target = root.within(folder)
+        with suppress(FileNotFoundError, ValueError):
+            shards = parse_report(target.read_bytes(REPORT)).get("shards") or {}
+            newest = read_manifest(target)
+            if isinstance(newest, Snapshot) and shards.get("fingerprint") == newest.fingerprint:
+                told = write_about(target, newest)
+    return told
+
+
+def write_about(root: Root, snapshot: Snapshot) -> str | None:
+    """Writes report.html and the card of a snapshot by its report. Returns a sentence where a card of somebody's stays."""
+    report = report_of(root, snapshot)
+    write_page(root, report)
+    return write_card(root, snapshot, report) if root.exists(CARD) else None

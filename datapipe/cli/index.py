@@ -96,7 +96,7 @@ def takedown(
 
 
 def _take_down_from_output(root: Root, named: list[str]) -> None:
-    from datapipe.card.whole import complete_about
+    from datapipe.card.write import complete_about
     from datapipe.composing.takedown import NO_ROW, news_of, take_down
     from datapipe.report.layout import say
 

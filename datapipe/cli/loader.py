@@ -163,15 +163,15 @@ def loader_bench(
     the same time, so that they compete for disk and cores as the trainers will. A second run reads from the page cache, so
     trust the first.
 
-    data-bound: at least 1 % of the time was spent waiting for batches; the line tells what would help. The table shows the
-    expected waits for other values of `Loader(prefetch=…)`, computed from the measured build times.
+    data-bound: at least 1 % of the time was spent waiting for batches; the line tells what would help. --prefetch measures
+    another value of `Loader(prefetch=…)`.
 
     The exit status is 0 for either diagnosis; use --json in scripts.
     """
     from datapipe.bench.loader import bench_loader
     from datapipe.loader import Loader
+    from datapipe.report.bench import loader_bench_json, print_loader_bench
     from datapipe.report.funnel import wide_console
-    from datapipe.report.loader_bench import loader_bench_json, print_loader_bench
 
     if json_file is not None and not json_file.parent.is_dir():
         raise UserError(f"--json {json_file}: no folder {json_file.parent}. Expected a file in an existing folder")

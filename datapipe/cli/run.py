@@ -38,8 +38,7 @@ if TYPE_CHECKING:
     from datapipe.engine.prepare import Only
     from datapipe.engine.run import Run
     from datapipe.following.follow import RunOne
-    from datapipe.shards.manifest import Manifest, Snapshot
-    from datapipe.storage import Root
+    from datapipe.shards.manifest import Manifest
     from datapipe.watching.events import EventLog
     from datapipe.watching.totals import CommandFigures
 
@@ -127,7 +126,6 @@ def run(
 
 
 def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandFigures, log: EventLog | None) -> None:
-    from datapipe.card.whole import complete_about, whole_report
     from datapipe.following.follow import Follower
     from datapipe.report.layout import say
 
@@ -143,11 +141,7 @@ def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandF
         if log is not None:
             log.write(event, **facts)
 
-    def describe(root: Root, snapshot: Snapshot) -> None:
-        if (told := complete_about(root, snapshot)) is not None:
-            tell(told)
-
-    Follower(mixture, every_s, run_one, tell, whole_report, describe, notice).follow()
+    Follower(mixture, every_s, run_one, tell, notice).follow()
 
 
 def _say_stopped() -> None:
@@ -161,8 +155,7 @@ def _run(make_run: Callable[[Observer], Run], figures: CommandFigures, log: Even
     from datapipe.api import execute
     from datapipe.report.funnel import wide_console
     from datapipe.report.progress import Progress
-    from datapipe.watching.observers import Observers
-    from datapipe.watching.state import RunState
+    from datapipe.watching.state import Observers, RunState
 
     console = wide_console(to_stderr=log is not None and log.is_on_stdout)
     state = RunState()

@@ -32,9 +32,8 @@ def status(
     """
     from datapipe.report.layout import Screen, say
     from datapipe.storage import Root
-    from datapipe.watching.screen import status_lines
+    from datapipe.watching.screen import status_lines, watch
     from datapipe.watching.status import read_status
-    from datapipe.watching.watch import watch
 
     if seconds is not None and not watches:
         raise UserError(f"{seconds:g}: expected --watch before the seconds between two looks, or OUTPUT alone")

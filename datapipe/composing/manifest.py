@@ -12,7 +12,7 @@ from datapipe.config.sources.source import Source
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.ledger.names import FILES, REPORT, TOKENIZER
-from datapipe.loader.order.drawn import drawn_tokens, run_order
+from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.plan import weighting
 from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.warnings import RunWarning

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from datapipe.config.mixture import Mixture
-from datapipe.config.sources.snapshot_source import SnapshotSource
-from datapipe.config.sources.source import Source
+from datapipe.config.sources.source import SnapshotSource, Source
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.licenses import UNKNOWN, is_allowed
-from datapipe.loader.order.drawn import drawn_tokens, run_order
+from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.outages import input_error
 from datapipe.plan import weighting
 from datapipe.plan.request import TakenSource

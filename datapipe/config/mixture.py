@@ -23,6 +23,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from datapipe.config.execution import ExecutionSpec
 from datapipe.config.fields import ByteSize, Count, Duration, Lengths, Record, Share
+from datapipe.config.interpolation import Origins
 from datapipe.config.mixture_schedule import (
     MixtureSpec,
     WeightPhase,
@@ -32,13 +33,11 @@ from datapipe.config.mixture_schedule import (
     rounded_shares,
     weight_phases,
 )
-from datapipe.config.origins import Origins
 from datapipe.config.problems import ProblemsError
 from datapipe.config.resolved import written_yaml
 from datapipe.config.sources.licensing import licensed_stages, licensing_problems, synthetic_problems
 from datapipe.config.sources.provenance import AllowedLicenses
-from datapipe.config.sources.snapshot_source import AnySource, SnapshotSource
-from datapipe.config.sources.source import Source
+from datapipe.config.sources.source import AnySource, SnapshotSource, Source
 from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
 from datapipe.config.yaml import KeyPath, dotted

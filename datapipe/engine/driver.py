@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from shlex import quote
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
@@ -28,9 +28,8 @@ from datapipe.exchange.partitions import read_table
 from datapipe.figures import DriverFigures
 from datapipe.inputs.planned_input import changed_inputs, inputs_of
 from datapipe.ledger.hold import Hold
-from datapipe.ledger.ledger import Ledger
+from datapipe.ledger.ledger import Ledger, Pending
 from datapipe.ledger.names import FAILURE
-from datapipe.ledger.pending import Pending
 from datapipe.memory import without_collection
 from datapipe.metrics import counted, quarantine_reason, total_counts
 from datapipe.outages import Outage, outage_of
@@ -57,8 +56,9 @@ _LOOK_EVERY_S = 0.1
 T = TypeVar("T")
 
 
-class Observer(Protocol):
-    """Watches a run: the progress display, or a test. An attempt ends, then its record is committed or its task is retried."""
+class Observer:
+    """Watches a run: the progress display, or a test. An attempt ends, then its record is committed or its task is retried.
+    What is not overridden does nothing."""
 
     def planned(self, plan: Plan) -> None: ...
     def committed(self, record: Record) -> None: ...

@@ -13,8 +13,7 @@ from collections import deque
 from multiprocessing.connection import wait
 
 from datapipe.engine.protocol import Attempt, Message
-from datapipe.engine.workers.limits import NO_LIMITS, Limits
-from datapipe.engine.workers.process import WorkerProcess
+from datapipe.engine.workers.process import NO_LIMITS, Limits, WorkerProcess
 from datapipe.plan.work import Task
 
 _SINGLE_THREADED = {

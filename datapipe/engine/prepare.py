@@ -21,8 +21,7 @@ from datapipe.composing.takedown import named_in
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked_urls
-from datapipe.engine.column_types import column_types
-from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
+from datapipe.engine.fields import check_fields, column_types, deciding_columns, kept_columns
 from datapipe.engine.tokenizer_file import users_tokenizer
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows

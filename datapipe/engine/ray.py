@@ -24,7 +24,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,13 +32,10 @@ import ray
 from ray.exceptions import OutOfMemoryError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from datapipe.engine.cluster.modules import user_modules
-from datapipe.engine.cluster.on_node import Order
-from datapipe.engine.cluster.placement import lack_of
+from datapipe.engine.cluster.on_node import Order, user_modules
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
 from datapipe.engine.protocol import Attempt, Failure, Message, failure_of
-from datapipe.engine.workers.limits import Limits
-from datapipe.engine.workers.process import LONGEST_STEP_S
+from datapipe.engine.workers.process import LONGEST_STEP_S, Limits
 from datapipe.engine.workers.supervisor import Board, Report, Reported, kill_supervisor
 from datapipe.errors import UserError
 from datapipe.plan.request import Request
@@ -350,3 +347,23 @@ def _kill_on_node(running: Reported) -> None:
     assert running.report is not None
     running.unheard_s = 0.0
     on_node(ray.remote(num_cpus=0, max_retries=0)(kill_supervisor), running.node_id, "kill").remote(running.report)
+
+
+def lack_of(reserved: Mapping[str, float], nodes: Sequence[Mapping[str, float]]) -> str:
+    """What no node has, in words; empty where a node has all of it. A cluster has nodes as long as it lives.
+
+    Args:
+        reserved: by resource: {"CPU": 1.0, "GPU": 1.0, "memory": 2e9}.
+        nodes: the resources that each node has when nothing runs.
+    """
+    if not nodes:
+        return "a node: none of the cluster is alive"
+    if any(all(node.get(name, 0.0) >= amount for name, amount in reserved.items()) for node in nodes):
+        return ""
+    wanted = ", ".join(_amount(name, amount) for name, amount in reserved.items() if amount)
+    listed = sorted({", ".join(_amount(name, node.get(name, 0.0)) for name in reserved) for node in nodes})
+    return f"a node with {wanted}: the cluster has nodes with {' and '.join(listed)}"
+
+
+def _amount(name: str, amount: float) -> str:
+    return f"{amount / 1e9:.1f} GB of memory" if name == "memory" else f"{amount:g} {name}"

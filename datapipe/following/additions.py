@@ -14,14 +14,15 @@ from __future__ import annotations
 import io
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe import catalogue
+from datapipe.card.write import whole_report
 from datapipe.composing.additions import Addition, files_of, is_base
 from datapipe.composing.manifest import make_snapshot
 from datapipe.composing.takedown import delete_from_indexes, named_in, removed_documents, take_down_from_additions
@@ -142,25 +143,9 @@ def num_parts(snapshot: Snapshot) -> int:
     return int(parts.max()) + 1 if len(parts) else 1
 
 
-class JoinReports(Protocol):
-    """Makes report.json of a snapshot from those of the snapshot before and of an addition."""
-
-    def __call__(
-        self,
-        mixture: Mixture,
-        before: bytes,
-        added: bytes,
-        snapshot: Snapshot,
-        addition: Mapping[str, Any],
-        warnings: Sequence[RunWarning],
-    ) -> bytes: ...
-
-
-def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: JoinReports) -> tuple[Snapshot, list[RunWarning]]:
-    """The next snapshot of an output: its newest one, and an addition that is built. Returns it with its warnings.
-
-    Args:
-        join: makes its report; where one of the two reports is missing or of another version, it has that of the addition.
+def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[Snapshot, list[RunWarning]]:
+    """The next snapshot of an output: its newest one, and an addition that is built. Returns it with its warnings. Where one of
+    their reports is missing or of another version, it has that of the addition.
 
     Raises DatapipeError where the newest snapshot is another one than the addition was begun for, or packed otherwise.
     """
@@ -190,7 +175,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition, join: Joi
         about_it = {"part": part, "folder": addition.folder, "added_to": before.fingerprint}
         added_report = root.read_bytes(f"{addition.folder}/{snapshot_folder(added.fingerprint)}/{REPORT}")
         try:
-            report = join(mixture, _report_before(root, before), added_report, snapshot, about_it, warnings)
+            report = whole_report(mixture, _report_before(root, before), added_report, snapshot, about_it, warnings)
         except (FileNotFoundError, ValueError):
             report = added_report
         own = snapshot_folder(snapshot.fingerprint)

@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from shlex import quote
 from typing import Any, Protocol
 
+from datapipe.card.write import complete_about
 from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of, write_word
 from datapipe.composing.takedown import named_in, take_down
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
 from datapipe.errors import DatapipeError, UserError
 from datapipe.following.additions import (
-    JoinReports,
     check_can_follow,
     check_is_as_before,
     check_is_published,
@@ -72,8 +72,6 @@ class Follower:
         every_s: seconds between two looks.
         run_one: runs a mixture.
         say: tells the user a line.
-        join: makes the report of a snapshot that grew.
-        describe: writes the card of a snapshot, and the page of its report, where they are not there yet.
         notice: receives events, for programs.
         wait, now: sleeping, and seconds since the epoch.
     """
@@ -82,8 +80,6 @@ class Follower:
     every_s: float
     run_one: RunOne
     say: Callable[[str], None]
-    join: JoinReports
-    describe: Callable[[Root, Snapshot], None]
     notice: Notice = _unnoticed
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
@@ -149,12 +145,16 @@ class Follower:
         if not found:
             return False
         done = take_down(root, sorted(found))
-        self.describe(root, done.snapshot)  # also where a takedown before was killed
+        self._describe(root, done.snapshot)  # also where a takedown before was killed
         if done.num_new:
             published = done.snapshot.fingerprint
             self.say(f"published snapshot {published[:12]} without {counted(done.num_new, 'document')} taken down")
             self.notice("published", snapshot=published, tokens=0, taken_down=done.num_new)
         return done.num_new > 0
+
+    def _describe(self, root: Root, snapshot: Snapshot) -> None:
+        if (told := complete_about(root, snapshot)) is not None:
+            self.say(told)
 
     def _note(self, line: str) -> None:
         """Leaves the last word for `datapipe status`."""
@@ -194,8 +194,8 @@ class Follower:
                 raise
             self.say(f"documents were taken down meanwhile, so it is built again. {error}")
             return
-        published, warnings = publish_addition(root, self.mixture, addition, self.join)
-        self.describe(root, published)
+        published, warnings = publish_addition(root, self.mixture, addition)
+        self._describe(root, published)
         tokens = sum(shard.tokens for shard in published.shards) - sum(shard.tokens for shard in snapshot.shards)
         for warning in warnings:
             self.say(f"warning: {warning.text}")

@@ -59,7 +59,6 @@ Float64s: TypeAlias = Annotated[NDArray[np.float64], ArrayForm(np.float64)]
 
 UInt8Matrix: TypeAlias = Annotated[NDArray[np.uint8], ArrayForm(np.uint8, num_axes=2)]
 UInt32Matrix: TypeAlias = Annotated[NDArray[np.uint32], ArrayForm(np.uint32, num_axes=2)]
-UInt64Matrix: TypeAlias = Annotated[NDArray[np.uint64], ArrayForm(np.uint64, num_axes=2)]
 Int32Matrix: TypeAlias = Annotated[NDArray[np.int32], ArrayForm(np.int32, num_axes=2)]
 Int64Matrix: TypeAlias = Annotated[NDArray[np.int64], ArrayForm(np.int64, num_axes=2)]
 Float32Matrix: TypeAlias = Annotated[NDArray[np.float32], ArrayForm(np.float32, num_axes=2)]

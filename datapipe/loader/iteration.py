@@ -8,7 +8,7 @@ from numbers import Integral
 
 from datapipe.errors import EndlessError, UserError
 from datapipe.loader.batches import Batch, BatchBuilder
-from datapipe.loader.cache.read_ahead import ReadAhead
+from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.options import warn_of_dropped_rows
 from datapipe.loader.order.batch_order import BatchOrder, check_step_number
 from datapipe.loader.order.layout import Split

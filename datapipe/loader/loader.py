@@ -25,7 +25,7 @@ from datapipe.credentials import masked
 from datapipe.errors import SnapshotError
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
-from datapipe.loader.cache.read_ahead import ReadAhead
+from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.chunk import Labels
 from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.iteration import Iteration

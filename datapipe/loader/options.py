@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.errors import DroppedRowsWarning, UserError, suggest
-from datapipe.loader.cache.cache import ShardCache
-from datapipe.loader.cache.read_ahead import plan_budget
+from datapipe.loader.cache.cache import ShardCache, plan_budget
 from datapipe.loader.order.batch_order import BatchOrder, begin_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips

@@ -42,7 +42,7 @@ from datapipe.stage.reader import InputFile, Reader, Split
 MAX_GROUP_FILES = 4096
 _GROUP_CAP = 4
 _LEAST_FILE_BYTES = 4096
-_TEXT_PER_ARCHIVE_BYTE = 4
+TEXT_PER_ARCHIVE_BYTE = 4
 """Bytes of text in a byte of an archive: gzip and zstd compress text to about a quarter."""
 
 
@@ -107,7 +107,7 @@ def group_splits(files: Iterable[tuple[InputFile, Reader]], target_bytes: int) -
 def text_bytes(file: InputFile) -> int:
     """The estimated bytes of text in a file. Small files count as much as the work of opening them."""
     unpacked = sum(num_bytes for _, num_bytes in file.row_groups) or file.num_bytes * (
-        _TEXT_PER_ARCHIVE_BYTE if file.compression else 1
+        TEXT_PER_ARCHIVE_BYTE if file.compression else 1
     )
     return max(unpacked, _LEAST_FILE_BYTES)
 

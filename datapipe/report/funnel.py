@@ -6,17 +6,20 @@ import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.metrics import UnreadableFile, counted, size
+from datapipe.metrics import counted, size
 from datapipe.report.layout import NumberTable, Screen, harmless_text, print_text
 from datapipe.report.mixture_shares import mixture_shares_table
 from datapipe.report.summary import second_attempts_text, starting_text, taken_down_text
 from datapipe.terminal import harmless
+
+if TYPE_CHECKING:
+    from datapipe.engine.train_tokenizer import Trained
 
 _SHOWN_LANGUAGES = 12
 """Languages shown of each source: those with most text. report.json has all of them."""
@@ -218,26 +221,7 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
     return [table, *lines, harmless_text(f"{counts}: {examples}" if examples else counts)]
 
 
-class Training(Protocol):
-    """What this module shows of `engine.train_files.Trained`."""
-
-    @property
-    def read_bytes(self) -> int: ...
-    @property
-    def read_s(self) -> float: ...
-    @property
-    def sample_bytes(self) -> int: ...
-    @property
-    def train_s(self) -> float: ...
-    @property
-    def rejected(self) -> int: ...
-    @property
-    def unreadable_files(self) -> Sequence[UnreadableFile]: ...
-    @property
-    def tokenizer(self) -> Mapping[str, Any] | None: ...
-
-
-def print_training(trained: Training, console: Console) -> None:
+def print_training(trained: Trained, console: Console) -> None:
     """Prints the text that was read and trained on, with rates, and the tokenizer table of the held-out documents."""
     for verb, num_bytes, seconds in (
         ("read", trained.read_bytes, trained.read_s),

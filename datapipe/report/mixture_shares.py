@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from datapipe.loader.order.drawn import drawn_tokens, run_order
+from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.loader.order.sample_order import SampleOrder
 from datapipe.metrics import counted
 from datapipe.plan.warnings import RunWarning

@@ -101,7 +101,7 @@ def _sources_json(request: Request, plan: Plan) -> dict[str, Any]:
         }
         for name, source in request.taken.items()
     }
-    return taken | {
+    own = {
         name: {
             "files": len(files := request.sources[name].files),
             "bytes": sum(file.num_bytes for file in files.values()),
@@ -114,6 +114,7 @@ def _sources_json(request: Request, plan: Plan) -> dict[str, Any]:
         }
         for name, counts in counts_by_source.items()
     }
+    return own | taken
 
 
 def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> Tree:
@@ -214,36 +215,21 @@ def _state(step: Step) -> list[str | tuple[str, str]]:
 
 
 def _mixture_table(request: Request, plan: Plan) -> NumberTable:
-    mixture = request.mixture
-    total = mixture.mixture.tokens
-    counts_by_source = {name: source_counts(plan, name) for name in mixture.sources}
-    shares, basis = _shares(mixture, request, counts_by_source)
-    caption = f"weights by {mixture.mixture.weighting} of {basis}" if basis else ""
+    weighting, sources = request.mixture.mixture.weighting, _sources_json(request, plan)
+    basis = next((entry["share_basis"] for entry in sources.values() if "share_basis" in entry), "")
+    caption = "" if weighting == "given" else f"weights by {weighting} of {basis}"
     headings = ["source", "weight", "documents", "unique tokens", "tokens to draw", "epochs", "max epochs"]
     table = NumberTable("mixture", headings, caption=caption)
-    for name, counts in counts_by_source.items():
-        share, max_epochs = shares[name], mixture.max_epochs_of(name)
-        drawn = None if total is None else int(share * total)
-        epochs = "" if not drawn or not counts.is_complete or not counts.tokens else f"{drawn / counts.tokens:,.2f}"
+    for name, entry in sources.items():
+        tokens, drawn, max_epochs = entry["tokens"], entry["tokens_to_draw"], entry["max_epochs"]
+        documents = "of a snapshot" if "snapshot" in entry else f"{entry['documents']:,}" if entry["documents"] else "?"
         table.add_row(
             name,
-            f"{float(share):.2%}",
-            f"{counts.document_counts.kept:,}" if counts.document_counts.kept else "?",
-            f"{counts.tokens:,}" if counts.is_complete else "?",
+            f"{entry['share']:.2%}",
+            documents,
+            "?" if tokens is None else f"{tokens:,}",
             "endless" if drawn is None else f"{drawn:,}",
-            epochs or ("endless" if drawn is None else "?"),
-            "" if max_epochs is None else f"{max_epochs:g}",
-        )
-    for name, source in request.taken.items():
-        tokens, drawn = _taken_tokens(source), None if total is None else int(shares[name] * total)
-        max_epochs = mixture.max_epochs_of(name)
-        table.add_row(
-            name,
-            f"{float(shares[name]):.2%}",
-            "of a snapshot",
-            f"{tokens:,}",
-            "endless" if drawn is None else f"{drawn:,}",
-            "endless" if drawn is None else f"{drawn / tokens:,.2f}",
+            "endless" if drawn is None else f"{drawn / tokens:,.2f}" if drawn and tokens else "?",
             "" if max_epochs is None else f"{max_epochs:g}",
         )
     return table

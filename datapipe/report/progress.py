@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from rich.cells import cell_len
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from datapipe.credentials import masked
-from datapipe.engine.protocol import Attempt, Message
+from datapipe.engine.driver import Observer
+from datapipe.engine.protocol import Message
 from datapipe.engine.workers.process import state_of
 from datapipe.metrics import counted, size
 from datapipe.plan.compile import EXCHANGES, Plan, Step
@@ -30,12 +28,6 @@ from datapipe.report.layout import fitting, print_text
 from datapipe.terminal import harmless
 
 _PLAIN_EVERY_S = 10.0
-
-_TITLE_SHARE, _BAR_CELLS, _GAP = 0.4, 20, 2
-_BAR, _TASKS, _RATE, _DONE, _LEFT = range(-1, 4)
-"""Columns of the live display behind the title: the bar, and the parts of `Progress._row`."""
-_BY_IMPORTANCE = (_LEFT, _DONE, _BAR, _RATE)
-"""Of the columns beside the number of tasks, which always stays."""
 
 _SILENCE_S = 10.0
 """Silence of an attempt that the live display shows, long before the driver tells of it."""
@@ -57,7 +49,7 @@ class _Pace:
         return self.text_bytes / 1e6 / elapsed if self.text_bytes and elapsed > 0 else None
 
 
-class Progress:
+class Progress(Observer):
     """Observes a run. Use it as a context manager around `Run.execute`.
 
     Args:
@@ -107,8 +99,6 @@ class Progress:
         if self._live is None and step is not None and len(self._records[step.id]) == len(step.tasks or ()):
             self._plain(step)
 
-    def ended(self, attempt: Attempt) -> None: ...
-
     def retried(self, task: Task, failure: Any) -> None:
         self.say(f"retrying: {task.label}: {failure.message}")
 
@@ -154,12 +144,7 @@ class Progress:
             done = f"{counted(rows, 'row')}, {size(stored)}, {seconds:,.1f} s"
         remaining = 0 if step.tasks is None else len(step.tasks) - len(records)
         left = pace.left_s(remaining) if pace and remaining else None
-        return (
-            tasks,
-            "" if rate is None else f"{rate:,.1f} MB/s",
-            done,
-            "" if left is None else f"{duration(left)} left",
-        )
+        return tasks, "" if rate is None else f"{rate:,.1f} MB/s", done, "" if left is None else f"{duration(left)} left"
 
     def _plain(self, step: Step) -> None:
         self.say("  ".join(part for part in (step.title, *self._row(step)) if part))
@@ -167,29 +152,19 @@ class Progress:
     def _display(self) -> Group:
         width = self.console.width
         training = (", ".join(_fitting_parts(parts, width)) for parts in self._training)
+        heading, *steps = (fitting(harmless(line), width) for line in self._steps())
         lines = [fitting(harmless(masked(line)), width) for line in (*self._at_work, *training)]
-        return Group(*self._steps(width), *(Text(line, style="dim") for line in lines))
+        return Group(Text(heading, style="italic"), *map(Text, steps), *(Text(line, style="dim") for line in lines))
 
-    def _steps(self, width: int) -> list[RenderableType]:
-        """The number of completed steps, and a line for each with running tasks: a run of many sources fits a small terminal.
-
-        What does not fit is left out, the time left last; then the end of the step's title.
-        """
+    def _steps(self) -> Iterator[str]:
+        """The number of completed steps, and a line for each with running tasks, its numbers before its title."""
         steps = self._plan.steps if self._plan else []
         done = f"{sum(self._is_done(step) for step in steps)} of {counted(len(steps), 'step')} done"
-        heading = ", ".join(filter(None, (done, self._time_left())))
-        running = [step for step in steps if step.tasks and not self._is_done(step)]
-        rows = list(map(self._row, running))
-        widths = {_BAR: _BAR_CELLS} | {number: max(map(len, column)) for number, column in enumerate(zip(*rows, strict=True))}
-        titles = [harmless(f"  {step.title}") for step in running]
-        shown = _columns_that_fit(widths, max(map(cell_len, titles), default=0), width)
-        title_cells = width - sum(widths[number] + _GAP for number in shown)
-        table = Table.grid(padding=(0, _GAP, 0, 0))
-        for step, title, row in zip(running, titles, rows, strict=True):
-            bar = ProgressBar(total=len(step.tasks or ()), completed=len(self._records.get(step.id, ())), width=_BAR_CELLS)
-            cells = (bar if number == _BAR else row[number] for number in shown)
-            table.add_row(Text(fitting(title, title_cells), no_wrap=True), *cells)
-        return [Text(heading, style="italic"), *([table] if running else [])]
+        yield ", ".join(filter(None, (done, self._time_left())))
+        for step in steps:
+            if step.tasks and not self._is_done(step):
+                tasks, rate, kept, left = self._row(step)
+                yield "  " + "  ".join(filter(None, (f"{tasks:>7}", left, kept, rate, step.title)))
 
     def _is_done(self, step: Step) -> bool:
         return step.tasks is not None and len(self._records.get(step.id, ())) >= len(step.tasks)
@@ -205,22 +180,6 @@ def at_work(messages: Sequence[Message]) -> list[str]:
     if silent is not None and silent.silent_s >= _SILENCE_S:
         lines.append(f"no word for {silent.silent_s:.0f} s: {silent.activity or 'starting'}")
     return lines
-
-
-def _columns_that_fit(widths: Mapping[int, int], title_cells: int, width: int) -> list[int]:
-    """The columns that fit beside a title, of which a share of the line is enough; those that are empty are left out.
-
-    Args:
-        widths: of the columns, in cells.
-        title_cells: of the longest title.
-    """
-    least = min(title_cells, int(width * _TITLE_SHARE))
-    shown = [_TASKS] if _TASKS in widths else []
-    for number in _BY_IMPORTANCE:
-        wanted = [*shown, number]
-        if widths.get(number) and least + sum(widths[each] + _GAP for each in wanted) <= width:
-            shown = wanted
-    return sorted(shown)
 
 
 def _place_of(message: Message) -> str:

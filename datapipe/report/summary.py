@@ -62,10 +62,12 @@ from datapipe.plan.counts import (
     thresholds,
     unreadable_text,
 )
+from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.warnings import RunWarning
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares, taken_sources
 from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.storage import Root
+from datapipe.token_counts import Fertility
 
 _LISTED_FILES = 100
 _LEAST_STARTING_S = 0.5
@@ -299,3 +301,33 @@ def report_bytes(report: Mapping[str, Any]) -> bytes:
 
 def write_report(root: Root, report: Mapping[str, Any]) -> None:
     root.write_atomic(REPORT, report_bytes(report))
+
+
+def tokenizer_report(root: Root, plan: Plan) -> dict[str, Any] | None:
+    """The `tokenizer` entry; None before there is a tokenizer. `unused` is None until every document is tokenized."""
+    from datapipe.exchange.partitions import committed_bytes
+    from datapipe.tokens.fertility import described, merged_ids, unused_tokens
+
+    tokenizer = next((output for step in plan.of_kind("train") for output in step.outputs("tokenizer", TokenizerFile)), None)
+    if tokenizer is None:
+        return None
+    steps = plan.of_kind("tokenize")
+    sources: dict[str, Fertility] = {}
+    total = Fertility()
+    for step in steps:
+        fertility = sources.setdefault(step.source, Fertility())
+        for record in step.records:
+            fertility.add(record.metrics.fertility)
+        total.add(fertility)
+    unused = None
+    if all(step.is_committed for step in steps):
+        parts = (committed_bytes(root, output) for step in steps for output in step.outputs("used_ids"))
+        unused = unused_tokens(committed_bytes(root, tokenizer), merged_ids(tokenizer.vocab_size, parts))
+    return {
+        "vocab_size": tokenizer.vocab_size,
+        "eos_token": tokenizer.eos_token,
+        "bos_token": tokenizer.bos_token,
+        "total": described(total),
+        "sources": {name: described(fertility) for name, fertility in sources.items()},
+        "unused": unused,
+    }

@@ -10,14 +10,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
-from datapipe.loader.cache.cache import ShardCache
+from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.field_table import PER_TOKEN
 from datapipe.loader.options import plan_cache, plan_restart, plan_run
 from datapipe.loader.order.batch_order import BatchOrder, check_same_rows, resume_run
@@ -98,40 +97,6 @@ class Lineages:
             return self._texts.get(digest)
 
 
-class SharedReadAhead:
-    """Tells the cache of an output on an object store what all running streams read next. As `ReadAhead`, of many positions."""
-
-    def __init__(self, cache: ShardCache, reader: RowReader) -> None:
-        self._cache, self._reader, self._lock = cache, reader, threading.Lock()
-        self._by_stream: dict[object, list[int]] = {}
-        self._expected: list[int] = []
-
-    def announce(self, stream: object, order: BatchOrder, step: int) -> None:
-        """Announces the shards that a stream reads from `step` on. Cheap while they do not change."""
-        shards = order.sample_order.windows_ahead(order.steps.samples(step)[0])
-        with self._lock:
-            if self._by_stream.get(stream) != shards:
-                self._by_stream[stream] = shards
-                self._expect()
-
-    def leave(self, stream: object) -> None:
-        """Forgets a stream that has ended."""
-        with self._lock:
-            if self._by_stream.pop(stream, None) is not None:
-                self._expect()
-
-    def _expect(self) -> None:
-        """Expects the first shard of every stream, then the second, and so on."""
-        in_turn = [shard for row in zip_longest(*self._by_stream.values()) for shard in row if shard is not None]
-        before, self._expected = self._expected, list(dict.fromkeys(in_turn))
-        if self._expected:  # what was expected last stays in the cache while nobody reads
-            self._cache.expect(self._expected)
-            for shard in set(before) - set(self._expected):
-                self._reader.forget(shard)
-        else:
-            self._expected = before
-
-
 class ServedOutput:
     """One output.
 
@@ -145,7 +110,7 @@ class ServedOutput:
         self.name, self.root = name, Root(url)
         self._cache_options = cache_bytes, cache_folder
         self._snapshots = _Recent[Snapshot](MOST_SNAPSHOTS)
-        self._readers = _Recent[tuple[RowReader, SharedReadAhead | None]](MOST_SNAPSHOTS)
+        self._readers = _Recent[tuple[RowReader, ReadAhead | None]](MOST_SNAPSHOTS)
         self._inventories = _Recent[Inventory](MOST_INVENTORIES)
         self._orders = _Recent[BatchOrder](MOST_ORDERS)
 
@@ -196,7 +161,7 @@ class ServedOutput:
         check_same_rows(lineage, inventory)
         return BatchOrder(inventory, lineage, names.drop_last)
 
-    def builder(self, order: BatchOrder, ticket: Ticket) -> tuple[BatchBuilder, SharedReadAhead | None]:
+    def builder(self, order: BatchOrder, ticket: Ticket) -> tuple[BatchBuilder, ReadAhead | None]:
         """What builds the batches of a ticket, and fetches its shards. Raises UserError for arguments that do not fit."""
         mesh, inventory = ticket.mesh, order.inventory
         mesh.check(inventory.snapshot.sequence_length)
@@ -208,11 +173,11 @@ class ServedOutput:
         options = (ticket.fields, ticket.labels, dtype, ticket.on_corrupt, ticket.pad)
         return BatchBuilder(order, reader, mesh, *options), read_ahead
 
-    def _reader(self, inventory: Inventory) -> tuple[RowReader, SharedReadAhead | None]:
+    def _reader(self, inventory: Inventory) -> tuple[RowReader, ReadAhead | None]:
         cache = None if self.root.local is not None else plan_cache(self.root, inventory, *self._cache_options)
         copies = None if cache is None else cache.path_of
         reader = RowReader(self.root, inventory.snapshot, inventory.layout, copies)
-        return reader, None if cache is None else SharedReadAhead(cache, reader)
+        return reader, None if cache is None else ReadAhead(cache, reader)
 
     def describe(self, order: BatchOrder, step: int, **more: Any) -> Opened:
         snapshot = order.inventory.snapshot

@@ -17,14 +17,17 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from prometheus_client.registry import Collector
 
 from datapipe.errors import UserError
+from datapipe.http_server import HttpAnswer, HttpRequest, MetricsServer
 from datapipe.kernels.compiling import compile_at_once
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.field_table import FIELDS
@@ -35,7 +38,6 @@ from datapipe.service.figures import ServiceFigures, ServiceMetrics
 from datapipe.service.outputs import Lineages, ServedOutput, named_outputs
 from datapipe.service.server import RowStream, Service, ServiceLimits
 from datapipe.service.sockets import Connection, connections, cut, is_loopback
-from datapipe.service.status_server import StatusServer
 from datapipe.service.watcher import Watcher
 
 DRAIN_S = 30.0
@@ -344,3 +346,25 @@ def _warm(output: ServedOutput) -> None:
         options = (tuple(FIELDS), "shifted", np.dtype(np.int64))
         BatchBuilder(loader.batch_order, loader._reader, loader.mesh, *options).build(0)
     loader.close()
+
+
+class StatusServer(MetricsServer):
+    """GET /healthz: 200 while the process answers. /readyz: 200 while requests are answered; else 503 and the reason. /metrics.
+
+    Args:
+        why_not_ready: a sentence; empty while the server is ready.
+    """
+
+    def __init__(self, host: str, port: int, collector: Collector, why_not_ready: Callable[[], str]) -> None:
+        super().__init__(host, port, f"--status-port {port}", collector)
+        self._why_not_ready = why_not_ready
+
+    def answer(self, request: HttpRequest) -> HttpAnswer:
+        path = request.target.partition("?")[0]
+        if path == "/healthz":
+            return HttpAnswer(content=b"ok\n")
+        if path == "/readyz":
+            why = self._why_not_ready()
+            status = HTTPStatus.SERVICE_UNAVAILABLE if why else HTTPStatus.OK
+            return HttpAnswer(content=f"{why or 'ready'}\n".encode(), status=status)
+        return super().answer(request)

@@ -23,6 +23,7 @@ from pyarrow import flight
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
+from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.remote.protocol import (
     MESSAGE_BYTES,
@@ -36,7 +37,7 @@ from datapipe.loader.remote.protocol import (
 from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema_of
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
-from datapipe.service.outputs import Lineages, ServedOutput, SharedReadAhead, batch_bytes
+from datapipe.service.outputs import Lineages, ServedOutput, batch_bytes
 from datapipe.service.sockets import is_loopback, peer_of, receive_slowly
 
 _MIDDLEWARE = "access"
@@ -94,14 +95,14 @@ class RowStream:
         client: Client,
         ticket: Ticket,
         builder: BatchBuilder,
-        read_ahead: SharedReadAhead | None,
+        read_ahead: ReadAhead | None,
         schema: pa.Schema,
         held_bytes: int,
     ) -> None:
         self.client, self.schema, self.peer = client, schema, ("", 0)
         self.is_sending, self.handed_at = False, time.monotonic()
         self._service, name = service, object()
-        announce = None if read_ahead is None else partial(read_ahead.announce, name)
+        announce = None if read_ahead is None else partial(read_ahead.announce, stream=name)
         self._messages = _messages(service, client, ticket, builder, schema, announce)
         leave = None if read_ahead is None else partial(read_ahead.leave, name)
         self._end = weakref.finalize(self, service.end_stream, client.name, held_bytes, id(self), leave)

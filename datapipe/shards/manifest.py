@@ -47,7 +47,7 @@ from datapipe.errors import SnapshotError
 from datapipe.memory import without_collection
 from datapipe.shards.checksum import intact
 from datapipe.shards.provenance import Provenance
-from datapipe.shards.shard_table import Count, InsidePath, ShardEntry, ShardTable, ShortText, SourceName, find_entries
+from datapipe.shards.shard_table import Count, InsidePath, ShardEntry, ShardTable, ShortText, SourceName
 from datapipe.storage import Root
 
 SNAPSHOT = "snapshot.json"
@@ -199,10 +199,10 @@ class Snapshot(_Manifest):
 
     @model_validator(mode="after")
     def _shards_once(self) -> Snapshot:
-        paths = {shard.path for shard in self.shards}
-        if len(paths) < len(self.shards):
+        shards = ShardTable.of(self.shards)
+        if shards.has_duplicates():
             raise ValueError("a shard is listed twice")
-        strangers = {shard.source for shard in self.shards} - set(self.sources)
+        strangers = set(shards.column("source").unique().to_pylist()) - set(self.sources)
         if strangers:
             raise ValueError(f"shards of '{min(strangers)}', which is not a source")
         strangers = {name for phase in self.phases for name in phase.weights} - set(self.sources)
@@ -277,13 +277,8 @@ Manifest = Snapshot | DocumentsSnapshot
 
 
 def _digest(content: dict[str, Any]) -> str:
-    return xxhash.xxh3_128_hexdigest(_digested(content))
-
-
-def _digested(content: dict[str, Any]) -> bytes:
-    """The text that the fingerprint of a manifest covers."""
     named = {name: value for name, value in content.items() if name != "fingerprint"}
-    return json.dumps(named, sort_keys=True, ensure_ascii=False).encode()
+    return xxhash.xxh3_128_hexdigest(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
 
 
 def with_digest(path: str, checksum: str) -> str:
@@ -374,46 +369,15 @@ def read_manifest(root: Root, name: str | None = None) -> Manifest:
         return intact(lambda: _parsed(root.read_bytes(path), f"{root.url}/{path}"))
 
 
-def _parsed(content: bytes, url: str) -> Manifest:
-    snapshot = _read_columns(content)
-    return _read_entries(content, url) if snapshot is None else snapshot
-
-
-_NO_SHARDS = b'"shards": []'
-_read: WeakValueDictionary[bytes, Snapshot] = WeakValueDictionary()
+_read: WeakValueDictionary[bytes, Manifest] = WeakValueDictionary()
 """The manifests in use, by digest of their text: a process that was forked reads none again."""
 
 
-def _read_columns(content: bytes) -> Snapshot | None:
-    """The snapshot in a manifest as runs write it, without a record for each shard; None for any other text.
-
-    Whatever is wrong is left to `_read_entries`, which names it.
-    """
+def _parsed(content: bytes, url: str) -> Manifest:
+    """The manifest in a text. Raises SnapshotError with the first entry that is wrong."""
     known = _read.get(key := xxhash.xxh3_128_digest(content))
     if known is not None:
         return known
-    entries = find_entries(content)
-    shards = None if entries is None else ShardTable.from_json(content, entries)
-    if entries is None or shards is None or shards.has_duplicates():
-        return None
-    rest = content[: entries.start] + content[entries.stop :]
-    try:
-        snapshot = Snapshot.model_validate_json(rest)
-        before, *after = _digested(json.loads(rest)).split(_NO_SHARDS)
-    except ValueError:
-        return None
-    if len(after) != 1 or snapshot.shards or (shards.sources_among(tuple(snapshot.sources)) < 0).any():
-        return None
-    digest = xxhash.xxh3_128(before)
-    for text in (b'"shards": [', *shards.canonical_json(), b"]", after[0]):
-        digest.update(text)
-    if snapshot.fingerprint != digest.hexdigest():
-        return None
-    return _read.setdefault(key, snapshot.model_copy(update={"shards": shards}))
-
-
-def _read_entries(content: bytes, url: str) -> Manifest:
-    """The manifest in any text. Raises SnapshotError with the first entry that is wrong."""
     kind = DocumentsSnapshot if _OF_DOCUMENTS.match(content) else Snapshot
     try:
         with without_collection():
@@ -434,7 +398,7 @@ def _read_entries(content: bytes, url: str) -> Manifest:
             f"{url}: the content does not match its fingerprint, so the file was edited or damaged. "
             f"Run the mixture again to rewrite it."
         )
-    return snapshot
+    return _read.setdefault(key, snapshot)
 
 
 def length_folders(root: Root) -> list[str]:

@@ -1,11 +1,4 @@
-"""The shards that a manifest lists, as columns: 10^5 of them are read and checked without an object for each.
-
-    snapshot.json  ─▶  find_entries  ─▶  ShardTable.from_json: columns  ─▶  the layout of a split: arrays
-                                                └─▶  ShardEntry, made when an entry is asked for
-
-Columns are read from a text as runs write it. `None` instead of a table says that this module cannot vouch for the text: it has
-another layout, or an entry is wrong. The caller then reads it entry by entry and tells what is wrong.
-"""
+"""The shards that a manifest lists, as columns: the layout of a split is arrays, and an entry is made when it is asked for."""
 
 from __future__ import annotations
 
@@ -15,20 +8,14 @@ from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json as pa_json
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from datapipe import columns
 from datapipe.columns import compute
 
 _CONTENT_DIGEST = r"-[0-9a-f]{16}((?:\.[a-z]+)+)$"
-_ENTRIES, _END = b'\n "shards": [\n', b"\n ]"
 _ABSENT = -1
 _NUMBERED = "numbered_path"
-_MOST = (1 << 62) - 1
-_BETWEEN = b"},\n  {"
-"""Between two entries. A text in JSON has no line breaks within its strings."""
-_PART_BYTES, _MOST_BYTES = 1 << 23, (1 << 31) - 1
 _ENTRIES_AT_ONCE = 4096
 _HASH = pa.decimal128(20)
 """A range of hashes may stop at 2^64, which no integer of Arrow holds."""
@@ -40,8 +27,6 @@ _SCHEMA = pa.schema(
         ("hashes", pa.list_(_HASH)),
     ]
 )
-_MANIFEST = pa.schema([("shards", pa.list_(pa.struct(list(_SCHEMA))))])
-_OPTIONAL = ("piece_length", "stratum", "part", "hashes")
 _OUTSIDE = r"[\x00-\x1f\\]|(^|/)\.{0,2}(/|$)|[^/]{256}"
 """In a path: a control character, a backslash, or a part that is empty, "." or "..", or longer than a name may be. Before a
 first "/" is an empty part."""
@@ -139,19 +124,7 @@ class ShardTable(Sequence[ShardEntry]):
         """The table of some shards."""
         if isinstance(entries, ShardTable):
             return entries
-        rows = [{field.name: getattr(entry, field.name) for field in _SCHEMA} for entry in entries]
-        table = cls(pa.Table.from_pylist(rows, _SCHEMA))
-        table._entries.update(enumerate(entries))
-        return table
-
-    @classmethod
-    def from_json(cls, manifest: bytes, entries: slice) -> ShardTable | None:
-        """The shards in a text, where `find_entries` found them; None if an entry is not as a run writes it."""
-        try:
-            shards = cls(pa.concat_tables(list(map(_read_part, _parts(manifest, entries)))))
-            return shards if shards._is_sound() else None
-        except pa.ArrowException:
-            return None
+        return cls(pa.table({name: [getattr(entry, name) for entry in entries] for name in _SCHEMA.names}, _SCHEMA))
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -248,88 +221,7 @@ class ShardTable(Sequence[ShardEntry]):
             for number in np.flatnonzero(columns.numbers(compute.is_in(column, wanted))).tolist()
         ]
 
-    def canonical_json(self) -> Iterator[memoryview]:
-        """Parts of the entries as `json.dumps` writes them with sorted keys: the text that a manifest's fingerprint covers."""
-        names = [name for name in sorted(_SCHEMA.names) if self._table.column(name).null_count < len(self)]
-        for start in range(0, len(self), _ENTRIES_AT_ONCE):
-            rows = self._table.slice(start, _ENTRIES_AT_ONCE)
-            values = {name: columns.contiguous(rows.column(name)) for name in names}
-            fields = [part for name in names[:-1] for part in _json_field(name, values[name], ", ")]
-            fields += _json_field(names[-1], values[names[-1]], "}")
-            starts = pa.array(["{" if start == 0 else ", {"] + [", {"] * (len(rows) - 1))
-            texts = compute.binary_join_element_wise(starts, *fields, "", null_handling="replace", null_replacement="")
-            offsets, data = columns.text_buffers(columns.as_large_string(texts))
-            yield data[int(offsets[0]) : int(offsets[-1])].data
-
-    def _is_sound(self) -> bool:
-        """Whether every entry is one that `ShardEntry` accepts, of text that JSON writes as it is. Raises ArrowInvalid, too."""
-        self._table.validate(full=True)  # UTF-8
-        if any(self._table.column(name).null_count for name in _SCHEMA.names if name not in _OPTIONAL):
-            return False
-        if compute.any(compute.match_substring_regex(self.column("path"), _OUTSIDE)).as_py():
-            return False
-        longest = (compute.max(compute.utf8_length(self.column(name))).as_py() for name in ("path", "source", "checksum"))
-        if any((length or 0) > MOST_CHARACTERS for length in longest):
-            return False
-        if not compute.all(compute.is_in(self.column("split"), pa.array(["train", "validation"]))).as_py():
-            return False
-        lengths = compute.list_value_length(self.column("hashes"))
-        if not compute.all(compute.equal(lengths, 2), min_count=0).as_py() or self.column("hashes").values.null_count:
-            return False
-        ranges = [(self.column(field.name), _MOST) for field in _SCHEMA if pa.types.is_integer(field.type)]
-        return all(_is_within(numbers, most) for numbers, most in [*ranges, (self.column("hashes").values, 1 << 64)])
-
-
-def find_entries(manifest: bytes) -> slice | None:
-    """Where the entries of the shards are in a text; None for a text of another layout."""
-    start, stop = manifest.find(_ENTRIES), manifest.rfind(_END)
-    return None if start < 0 or stop < 0 else slice(start + len(_ENTRIES), stop)
-
-
-def _parts(manifest: bytes, entries: slice) -> Iterator[bytes]:
-    """Manifests with some of the entries each, so that little memory is in use at a time."""
-    start: int = entries.start
-    view = memoryview(manifest)
-    while start < entries.stop:
-        found = manifest.find(_BETWEEN, start + _PART_BYTES, entries.stop)
-        stop: int = entries.stop if found < 0 else found + 1
-        yield b"".join((b'{"shards": [', view[start:stop], b"]}"))
-        start = stop + 1
-
-
-def _read_part(manifest: bytes) -> pa.Table:
-    """The entries of a manifest, as columns. Raises ArrowInvalid where they are not as a run writes them."""
-    read = pa_json.read_json(
-        pa.BufferReader(manifest),
-        pa_json.ReadOptions(use_threads=False, block_size=min(len(manifest) + 1, _MOST_BYTES)),
-        pa_json.ParseOptions(_MANIFEST, newlines_in_values=True, unexpected_field_behavior="error"),
-    )
-    entries = columns.contiguous(read.column("shards")).values
-    if b"\\" in manifest or entries.null_count:
-        raise pa.ArrowInvalid("an escaped character, which is not written again as it is, or no entry")
-    return pa.Table.from_batches([pa.RecordBatch.from_struct_array(entries)]).select(_SCHEMA.names)
-
-
-def _json_field(name: str, column: pa.Array, end: str) -> list[Any]:
-    """Parts of text whose concatenation is the JSON of a field; nothing, where the field is absent."""
-    if pa.types.is_string(column.type):
-        return [f'"{name}": "', column, f'"{end}']
-    if pa.types.is_list(column.type):
-        starts, stops = _hash_bounds(column)
-        values = compute.binary_join_element_wise("[", starts, ", ", stops, "]", "")
-    else:
-        values = column.cast(pa.string())
-    if not column.null_count:
-        return [f'"{name}": ', values, end]
-    return [compute.binary_join_element_wise(f'"{name}": ', values, end, "")]
-
 
 def _hash_bounds(column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The start and the stop of each range of hashes, in decimal digits; null where it is absent."""
     return compute.list_element(column, 0).cast(pa.string()), compute.list_element(column, 1).cast(pa.string())
-
-
-def _is_within(numbers: pa.Array, most: int) -> bool:
-    """Whether all numbers lie between 0 and `most`."""
-    extremes = compute.min_max(numbers).as_py()
-    return extremes["min"] is None or (extremes["min"] >= 0 and extremes["max"] <= most)

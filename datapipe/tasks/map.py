@@ -48,8 +48,6 @@ from datapipe.tasks.quarantine import Quarantine
 from datapipe.tasks.ranking import ScoreWriter, of_scored, tagged, with_cut, without_scores
 from datapipe.tasks.read_batches import coalesced, conformed, limited, with_keys
 
-MAX_BATCH_DOCS = 8192
-
 
 def run_map(task: MapTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Runs a map task, writing its outputs below `folder`. A task that finds that a file cannot be cut at its range, or values

@@ -25,6 +25,7 @@ from types import TracebackType
 from typing import Any, Self, TextIO
 
 from datapipe.credentials import masked
+from datapipe.engine.driver import Observer
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import UserError
 from datapipe.plan.compile import Plan
@@ -40,7 +41,7 @@ def _where(attempt: str, node: str) -> dict[str, str]:
     return {"attempt": attempt, **({"node": node} if node else {})}
 
 
-class EventLog:
+class EventLog(Observer):
     """An observer that writes. A disk that fails ends the log and not the run.
 
     Args:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from datapipe.engine.driver import Observer
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.figures import DriverFigures, Histogram
 from datapipe.plan.compile import Plan, Step
@@ -102,7 +103,7 @@ class Sums:
             self.documents[source, "kept"] += counts.kept
 
 
-class RunState:
+class RunState(Observer):
     """An observer that sums.
 
     Attributes:
@@ -144,8 +145,6 @@ class RunState:
         state = self.steps[record.step]
         state.done_here += 1
         self.sums.add(state, [record])
-
-    def ended(self, attempt: Attempt) -> None: ...
 
     def retried(self, task: Task, failure: Failure) -> None:
         self.failures[failure.kind] += 1
@@ -194,6 +193,35 @@ class RunState:
         """What attempts wait for: another process, a node that has what they need, a disk or store that does not answer."""
         works = {str(each.activity.work) for each in self.messages if each.activity and each.activity.is_waiting}
         return sorted(works | {self.driver.waits_for} - {""})
+
+
+class Observers(Observer):
+    """Tells each of its observers, in order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self.observers = tuple(observers)
+
+    def planned(self, plan: Plan) -> None:
+        self._tell("planned", plan)
+
+    def committed(self, record: Record) -> None:
+        self._tell("committed", record)
+
+    def ended(self, attempt: Attempt) -> None:
+        self._tell("ended", attempt)
+
+    def retried(self, task: Task, failure: Failure) -> None:
+        self._tell("retried", task, failure)
+
+    def tick(self, messages: Sequence[Message]) -> None:
+        self._tell("tick", messages)
+
+    def say(self, line: str) -> None:
+        self._tell("say", line)
+
+    def _tell(self, method: str, *what: object) -> None:
+        for observer in self.observers:
+            getattr(observer, method)(*what)
 
 
 def message_json(message: Message, since: float) -> dict[str, Any]:

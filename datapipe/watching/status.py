@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.credentials import masked
-from datapipe.engine.protocol import Attempt, Failure, Message
+from datapipe.engine.driver import Observer
+from datapipe.engine.protocol import Message
 from datapipe.errors import UserError, exit_status_of
 from datapipe.ledger.lease import LEASE_S
 from datapipe.ledger.names import FOLLOWER, LEASE, LOCK, REPORT, STATUS
 from datapipe.plan.compile import Plan
-from datapipe.plan.work import Record, Task
 from datapipe.shards.additions import ADDITIONS
 from datapipe.storage import Root
 from datapipe.watching.state import RunState, message_json
@@ -31,7 +31,7 @@ _MOST_ATTEMPTS = 200
 _VERSION = 1
 
 
-class StatusFile:
+class StatusFile(Observer):
     """An observer that writes the file. A disk or store that fails never ends the run."""
 
     def __init__(self, root: Root, state: RunState) -> None:
@@ -41,14 +41,6 @@ class StatusFile:
 
     def planned(self, plan: Plan) -> None:
         self._write()
-
-    def committed(self, record: Record) -> None: ...
-
-    def ended(self, attempt: Attempt) -> None: ...
-
-    def retried(self, task: Task, failure: Failure) -> None: ...
-
-    def say(self, line: str) -> None: ...
 
     def tick(self, messages: Sequence[Message]) -> None:
         if time.monotonic() - self._written >= self._every_s:

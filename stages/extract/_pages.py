@@ -12,10 +12,9 @@ import numpy as np
 
 from datapipe.kernels.html.plain import strip_tags
 from datapipe.kernels.html.tags import measure_tags
-from stages.extract._charsets import DETECTORS, Decoded, decode_page
+from stages.extract._charsets import DETECTORS, UTF_16, Decoded, decode_page
 from stages.extract._engines import TRIED, Engine, Page
 from stages.extract._formulas import has_formulas, write_latex
-from stages.extract._labels import UTF_16
 from stages.extract._marks import Marks, marks_of
 
 EMPTY, BYTES, ATTRIBUTES, COST, DEPTH, GAVE_UP, NO_TEXT, LITTLE = range(8)

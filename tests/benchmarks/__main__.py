@@ -25,7 +25,7 @@ from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 
-from datapipe.bench.one_core import one_core
+from datapipe.bench.bench import one_core
 from tests.benchmarks.tables import Bound, Settings, Table
 from tests.benchmarks.texts import write_web
 

@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 
 from datapipe.api import engine_factory, execute
-from datapipe.card.whole import whole_report
 from datapipe.composing.additions import begin_addition
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Driver
@@ -196,7 +195,7 @@ def _added(folder: Path, num_additions: int, counts: Sequence[int]) -> np.ndarra
         started = time.perf_counter()
         addition = begin_addition(root, snapshot.fingerprint, {"web": (f"{number:03}.jsonl",)})
         _run(mixture_of(mixture, root, addition), addition.files)
-        publish_addition(root, mixture, addition, whole_report)
+        publish_addition(root, mixture, addition)
         rows.append((new, old, time.perf_counter() - started))
         old += new
     return np.array(rows)

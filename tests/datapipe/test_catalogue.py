@@ -12,11 +12,11 @@ import jsonschema
 import pytest
 
 from datapipe import catalogue
+from datapipe.cli.stages import mixture_schema
 from datapipe.config import StageUse, starter_mixture
 from datapipe.config.stage_use import parse_format, parse_stage
 from datapipe.config.yaml import parse_yaml
 from datapipe.errors import UserError
-from datapipe.mixture_schema import mixture_schema
 from datapipe.stage import Filter, Reader
 from stages.filter.language import bundled_model
 

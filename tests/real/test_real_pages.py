@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from datapipe.stage import StageContext
-from stages.extract._charsets import DETECTORS, UTF_8, declared_in, decode_page
-from stages.extract._labels import codec_of, codecs_of
+from stages.extract._charsets import DETECTORS, UTF_8, codec_of, codecs_of, declared_in, decode_page
 from stages.extract.html import Html
 from tests.support.articles import Article, batch_of, crawled, mixed, news, readable, records, score
 

@@ -23,7 +23,6 @@ from typing import Any
 import pytest
 
 from datapipe.api import execute, keep_report
-from datapipe.card.whole import whole_report, write_about
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.run import Run
 from datapipe.following.follow import Follower
@@ -105,7 +104,7 @@ def _grown(folder: Path, others: Callable[[str], Path]) -> None:
 def _follow(path: Path) -> None:
     def ignore(*anything: Any) -> None: ...
 
-    follower: Any = Follower(load_mixture(path), 1.0, finish, ignore, whole_report, write_about, wait=ignore)  # type: ignore
+    follower: Any = Follower(load_mixture(path), 1.0, finish, ignore, wait=ignore)  # type: ignore
     follower.follow(num_looks=2)
 
 

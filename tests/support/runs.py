@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.config import Mixture, load_mixture
+from datapipe.engine.driver import Observer
 from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt
 from datapipe.engine.publish import Report
 from datapipe.engine.run import Run
-from datapipe.engine.workers.limits import Limits
+from datapipe.engine.workers.process import Limits
 from datapipe.plan.compile import Plan
 from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.plan.work import Record, Task
@@ -40,7 +41,7 @@ execution: {split_bytes: 64KiB, bucket_bytes: 64KiB}
 
 
 @dataclass
-class Watcher:
+class Watcher(Observer):
     """An observer that remembers."""
 
     records: list[Record] = field(default_factory=list)
@@ -48,18 +49,12 @@ class Watcher:
     lines: list[str] = field(default_factory=list)
     on_commit: Callable[[Record], None] = lambda record: None
 
-    def planned(self, plan: Plan) -> None: ...
-
     def committed(self, record: Record) -> None:
         self.records.append(record)
         self.on_commit(record)
 
-    def ended(self, attempt: Attempt) -> None: ...
-
     def retried(self, task: Task, failure: Any) -> None:
         self.retries.append((task, failure))
-
-    def tick(self, messages: Any) -> None: ...
 
     def say(self, line: str) -> None:
         self.lines.append(line)

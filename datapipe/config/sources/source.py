@@ -6,9 +6,17 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidatorFunctionWrapHandler,
+    WithJsonSchema,
+    WrapValidator,
+    model_validator,
+)
 
-from datapipe.config.fields import Globs, Paths, Record, Weight
+from datapipe.config.fields import Globs, Paths, Record, Texts, Weight
 from datapipe.config.mixture_schedule import StrataSpec
 from datapipe.config.problems import ProblemsError, described
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
@@ -43,7 +51,7 @@ def _as_listed(kept: Mapping[str, str]) -> list[str | dict[str, str]]:
 
 
 TypeName = Literal["string", "bool", "int64", "float64", "date", "timestamp", "json"]
-"""json is the JSON text of a value, as a string. See `tasks/field_values.py`."""
+"""json is the JSON text of a value, as a string. See `tasks/read_batches.py`."""
 
 _NAMES = {"type": "object", "additionalProperties": {"type": "string"}}
 Kept = Annotated[
@@ -167,3 +175,37 @@ class Source(Record):
         """The input fields that documents keep, by column: `keep`, and the field with their license."""
         own = {} if self.license_field is None or self.license_field in self.keep else {self.license_field: self.license_field}
         return {**self.keep, **own}
+
+
+class SnapshotSource(Record):
+    """Another output as a source. Its rows are neither read as text nor tokenized nor packed again."""
+
+    snapshot: str = Field(
+        min_length=1,
+        description="Another output, a path or URL: all its rows, or those of some `sources`, become a source. It has the same "
+        "tokenizer, sequence length and shard format.",
+    )
+    version: str | None = Field(
+        default=None, min_length=1, description="Fingerprint of the snapshot, or its first digits. Default: the newest one."
+    )
+    sources: Texts = Field(default=(), description="Sources of that snapshot to take. Default: all.")
+    weight: Weight = Field(
+        default=Fraction(1),
+        description="Share of the training tokens, relative to the other sources: 0.7, 70%, 1/3. Several sources of the "
+        "snapshot share it in proportion to their rows.",
+        json_schema_extra={"default": 1},
+    )
+    max_epochs: float | None = Field(
+        default=None, gt=0, description="Largest number of times that training repeats the source. Default: no limit."
+    )
+
+
+def _of_kind(data: Any, validate: ValidatorFunctionWrapHandler) -> Source | SnapshotSource:
+    """The kind of source whose key there is, so that problems name the keys of that kind."""
+    if isinstance(data, Source | SnapshotSource):
+        return data
+    return (SnapshotSource if isinstance(data, dict) and "snapshot" in data else Source).model_validate(data)
+
+
+AnySource = Annotated[Source | SnapshotSource, WrapValidator(_of_kind)]
+"""Input files, or another output."""

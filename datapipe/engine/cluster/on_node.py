@@ -9,19 +9,27 @@ disks fill up during a run. It reports before it looks, so that a disk that hang
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import importlib
 import os
 import pickle
-from collections.abc import Callable, Mapping
+import stat
+import sys
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from datapipe.activity import Activity
 from datapipe.engine.cluster.arrival import Expectation, lacks_here
-from datapipe.engine.cluster.modules import install_modules
 from datapipe.engine.protocol import Failure, Message
-from datapipe.engine.workers.limits import Limits
+from datapipe.engine.workers.process import Limits
 from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.errors import UserError
-from datapipe.plan.work import Record, Task
+from datapipe.machine_cache import cache_home
+from datapipe.plan.work import GatherTask, MapTask, MergeTask, Record, ReduceTask, Task
 
 Ended = tuple[list[str], Record | None, Failure | None]
 """What the node lacks, and the end of the attempt; of a node that was not fit before it, neither a record nor a failure."""
@@ -87,3 +95,83 @@ def _lacks(order: Order, tell: Callable[[Report], object]) -> list[str]:
     except (OSError, UserError) as error:
         return [f"it cannot keep the modules of the stages: {error}"]
     return []
+
+
+PACKAGES = ("datapipe", "stages")
+"""Installed on every node; everything else that a stage is defined in is shipped."""
+
+
+def user_modules(task: Task) -> dict[str, str]:
+    """The sources of modules that a task's stages are defined in and that no node can be expected to have.
+
+    Returns:
+        base64 of each file, by path relative to an import root. Of a package all files travel; of one without `__init__.py`,
+        which may be any folder, the modules that are imported here.
+    """
+    if isinstance(task, MapTask):
+        stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
+    else:
+        stages = [task.stage.stage] if isinstance(task, ReduceTask | MergeTask | GatherTask) else []
+    sources: dict[str, str] = {}
+    for module_name in {type(stage).__module__ for stage in stages}:
+        top = module_name.partition(".")[0]
+        if top not in PACKAGES:
+            sources.update(module_sources(top))
+    return sources
+
+
+def module_sources(top: str) -> dict[str, str]:
+    """base64 of the files of a module or package that is imported, by path relative to its import root."""
+    if sys.modules[top].__file__ is None:
+        return {path: base64.b64encode(Path(file).read_bytes()).decode() for path, file in _imported(top)}
+    file = Path(sys.modules[top].__file__ or "")
+    if file.name != "__init__.py":
+        return {file.name: base64.b64encode(file.read_bytes()).decode()}
+    base = file.parent.parent
+    return {str(path.relative_to(base)): base64.b64encode(path.read_bytes()).decode() for path in _python_files(file.parent)}
+
+
+def _imported(top: str) -> Iterable[tuple[str, str]]:
+    """The modules of a package that are imported: path relative to the import root, and file."""
+    for name, module in sorted(sys.modules.items()):
+        file = getattr(module, "__file__", None) or ""
+        if name.startswith(f"{top}.") and file.endswith(".py"):
+            yield name.replace(".", "/") + ("/__init__.py" if Path(file).name == "__init__.py" else ".py"), file
+
+
+def _python_files(folder: Path) -> Iterable[Path]:
+    return sorted(folder.rglob("*.py"))
+
+
+def install_modules(modules: Mapping[str, str]) -> None:
+    """Makes shipped modules importable in this process, from a folder named by their content that this user alone can write."""
+    if not modules:
+        return
+    digest = hashlib.sha256(repr(sorted(modules.items())).encode()).hexdigest()[:32]
+    folder = cache_home() / "modules" / digest
+    if str(folder) in sys.path:
+        return
+    cache_home().mkdir(parents=True, exist_ok=True)
+    make_private(folder.parent)
+    make_private(folder)
+    for name, content in modules.items():
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
+        temporary.write_bytes(base64.b64decode(content))
+        os.replace(temporary, target)
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+
+
+def make_private(folder: Path) -> None:
+    """Makes a folder that this user alone can use. Raises UserError for an existing one that others can write to."""
+    with suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    status = folder.lstat()
+    is_own = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid()
+    if not is_own or status.st_mode & 0o077:
+        raise UserError(
+            f"{folder}: found {stat.filemode(status.st_mode)} of user {status.st_uid}, expected a folder that user "
+            f"{os.getuid()} alone can use, because code is imported from it. Delete it or set XDG_CACHE_HOME to another folder."
+        )

@@ -22,17 +22,50 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
 
 from datapipe.activity import PAGE_BYTES, Activity, Page, shared_file
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Attempt, Failure, Message
-from datapipe.engine.workers.limits import Limits, allocated_bytes
 from datapipe.errors import DatapipeError
 from datapipe.metrics import size
 from datapipe.plan.work import Task
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Limits of a worker; see `ExecutionSpec`.
+
+    Attributes:
+        memory_bytes: None for no limit.
+    """
+
+    stall_s: float = 600.0
+    memory_bytes: int | None = None
+
+    @classmethod
+    def of(cls, execution: ExecutionSpec) -> Limits:
+        return cls(stall_s=execution.stall_s, memory_bytes=execution.memory)
+
+
+NO_LIMITS = Limits()
+
+
+def allocated_bytes(process_id: int) -> int:
+    """Memory that a process and the children of its main thread have allocated; 0 where the system does not tell."""
+    total = 0
+    with suppress(OSError):
+        status = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8", errors="replace")
+        for line in status.splitlines():
+            if line.startswith(("RssAnon:", "RssShmem:")):
+                total += int(line.split()[1]) << 10
+        children = Path(f"/proc/{process_id}/task/{process_id}/children").read_text(encoding="ascii")
+        total += sum(allocated_bytes(int(child)) for child in children.split())
+    return total
+
 
 BATCH_BYTES = 4 << 20
 """Work in hand that may take `stall_s`; `stage.documents.TARGET_BATCH_BYTES`."""

@@ -22,8 +22,7 @@ from typing import Any
 
 from datapipe.activity import Activity
 from datapipe.engine.protocol import Failure, Message
-from datapipe.engine.workers.limits import Limits
-from datapipe.engine.workers.process import WorkerProcess, state_of
+from datapipe.engine.workers.process import Limits, WorkerProcess, state_of
 from datapipe.plan.work import Record, Task
 
 _LOOK_EVERY_S = 0.2

@@ -16,10 +16,11 @@ import numpy as np
 from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.loader.order.grown_order import Parts
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
-from datapipe.loader.order.recipe import Recipe, differences
+from datapipe.loader.order.recipe import Recipe, differences, recipe_of
 from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn_at, num_samples_of
 from datapipe.loader.order.saved_lineage import lineage_json
 from datapipe.loader.order.steps import BatchEra, Steps
+from datapipe.shards.manifest import Snapshot
 from datapipe.shards.shard_table import ShardTable
 
 MOST_STEPS = 1 << 40
@@ -283,3 +284,17 @@ def _check_skips(inventory: Inventory, skips: Skips) -> None:
         if path not in known:
             paths = {path for shard in shards for path in (shard.path, shard.numbered_path)}
             raise UserError(f"skip_shards: no shard '{path}'.{suggest(path, paths)} Expected paths from snapshot.json.")
+
+
+def run_order(snapshot: Snapshot) -> SampleOrder:
+    """The order of the samples of a run that begins with this snapshot."""
+    inventory = Inventory(snapshot, "train", snapshot.seed, snapshot.window_shards)
+    return begin_run(inventory, recipe_of(snapshot), 1, Skips()).sample_order
+
+
+def drawn_tokens(snapshot: Snapshot, order: SampleOrder) -> dict[str, int] | None:
+    """Tokens that the loader draws of each source in a whole run; None for an endless run."""
+    if order.num_samples is None:
+        return None
+    counts = dict(zip(order.mixture.sources, order.mixture.counts(order.num_samples)))
+    return {name: counts[name] * snapshot.sequence_length for name in snapshot.sources}

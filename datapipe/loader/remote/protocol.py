@@ -15,7 +15,6 @@ that does not know it refuses with kind `lineage`, and the client sends it.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from typing import Annotated, Any, Literal, Self
 
@@ -38,7 +37,6 @@ MOST_INLINE_CHARS = 4 << 10
 MOST_STEPS_OF_STREAM = 1 << 20
 MESSAGE_BYTES = 4 << 20
 """Of the batches in a message, about; the most where a single batch is larger, which is then cut."""
-"""Of a message, by default: large enough that a call costs little. Clients in Go or Rust take less than 4 MB unless told."""
 
 MOST_ROWS = 1 << 20
 """Of a global batch."""
@@ -258,7 +256,3 @@ class Refusal(_Record):
 def digest_of(lineage: str) -> str:
     """The name of a lineage: SHA-256 in hex."""
     return hashlib.sha256(lineage.encode()).hexdigest()
-
-
-def to_json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode()

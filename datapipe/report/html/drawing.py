@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from xml.etree import ElementTree as ET
+
+from datapipe.metrics import counted
 
 WIDTH = 720
 """Units of a chart across. On a page of this width they are CSS pixels."""
@@ -319,3 +321,32 @@ _CONTROLS = {
 def visible(text: str) -> str:
     """A text whose control characters, of bidirectional text too, are shown as their code points."""
     return text.translate(_CONTROLS)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Section:
+    """A part of the page.
+
+    Attributes:
+        anchor: its name in links.
+        note: a sentence below the heading; may be empty.
+        more: what is only in report.json; may be empty.
+    """
+
+    anchor: str
+    heading: str
+    charts: Sequence[Chart] = ()
+    tables: Sequence[tuple[str, Table]] = field(default_factory=tuple)
+    note: str = ""
+    more: str = ""
+
+
+def left_out(shown: int, there: int, noun: str, plural: str = "") -> str:
+    """How many are only in report.json."""
+    return (
+        f"{counted(there - shown, f'more {noun}', f'more {plural}' if plural else '')} in report.json." if there > shown else ""
+    )
+
+
+def share_of(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "0%"

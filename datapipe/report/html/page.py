@@ -25,7 +25,7 @@ _MOST_SHOWN = (24, 12, 6, 3, 1)
 """Charts of a section and rows of a chart: the first number that fits."""
 
 _SHOWN_WARNINGS = 20
-_LEGEND, _KEY = re.compile(r"\[(c\d)\]"), r'<span class="key \1"></span>'
+_LEGEND = re.compile(r"\[(c\d)\]")
 
 
 def report_html(report: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> bytes:

@@ -10,19 +10,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 
 from datapipe.errors import UserError
 from datapipe.shards.datasets.card import dataset_card
-from datapipe.shards.datasets.hub import STAGING, HubWriter
 from datapipe.shards.datasets.mds import MOST_BYTES, MdsWriter
 from datapipe.shards.datasets.parts import Part, common_schema, in_schema
-from datapipe.shards.documents.writer import DocumentFormat
+from datapipe.shards.documents.writer import DocumentFormat, DocumentWriter, row_bytes
 from datapipe.shards.export import SPLITS, Split, sync_all
 from datapipe.shards.export_folder import MARK, ExportFolder
-from datapipe.storage import Root
+from datapipe.storage import Root, sync_file
 
 DatasetFormat = Literal["parquet", "jsonl", "mds"]
 
@@ -184,3 +185,65 @@ def _add(writer: HubWriter | MdsWriter, part: Part, schema: pa.Schema) -> int:
         writer.add(in_schema(rows, schema))
         num_rows += rows.num_rows
     return num_rows
+
+
+STAGING = "unfinished"
+
+
+class HubWriter:
+    """Writes the rows of one split. After an error, call `abort`.
+
+    Args:
+        target_bytes: of rows in memory in a file: a file ends with the row that reaches them.
+    """
+
+    def __init__(self, root: Root, split: Split, format: DocumentFormat, schema: pa.Schema, target_bytes: int) -> None:
+        self._root, self._split, self._schema = root, split, schema
+        self._format: DocumentFormat = format
+        self._target_bytes = target_bytes
+        self._writer: DocumentWriter | None = None
+        self._bytes = self._num_files = 0
+
+    def add(self, rows: pa.RecordBatch) -> None:
+        """Adds rows of the source that is being written."""
+        stops, first = np.concatenate([[0], np.cumsum(row_bytes(rows))]), 0
+        while first < rows.num_rows:
+            if self._writer is None:
+                self._writer = DocumentWriter(self._root, self._staged(self._num_files), self._format, self._schema)
+                self._num_files += 1
+            room = self._target_bytes - self._bytes
+            stop = min(int(np.searchsorted(stops, stops[first] + room)), rows.num_rows)
+            stop = max(stop, first + 1)
+            self._writer.add(rows.slice(first, stop - first))
+            self._bytes += int(stops[stop] - stops[first])
+            first = stop
+            if self._bytes >= self._target_bytes:
+                self.end_file()
+
+    def end_file(self) -> None:
+        """Ends the open file: the next row begins another."""
+        writer, self._writer, self._bytes = self._writer, None, 0
+        if writer is not None:
+            writer.finish()
+
+    def finish(self) -> list[str]:
+        """Gives all files their names. Returns the names."""
+        self.end_file()
+        names = [
+            f"data/{self._split}-{number:05d}-of-{self._num_files:05d}.{self._format}" for number in range(self._num_files)
+        ]
+        for number, name in enumerate(names):
+            staged = self._staged(number)
+            if self._root.local is not None:
+                sync_file(self._root.local / staged)
+                Path(self._root.path("data")).mkdir(exist_ok=True)
+            self._root.filesystem.move(self._root.path(staged), self._root.path(name))
+        return names
+
+    def abort(self) -> None:
+        """Closes the open file and leaves it incomplete."""
+        if self._writer is not None:
+            self._writer.abort()
+
+    def _staged(self, number: int) -> str:
+        return f"{STAGING}/{self._split}-{number:05d}.{self._format}"

@@ -4,14 +4,11 @@ stored.py        stored bytes by their offset
 formats.py       formats by their first bytes
 decompressors.py the libraries that decompress a member, called in one way
 members.py       the members of a file, or of a range of its stored bytes
-byte_stream.py   chunks as a stream
 content.py       the content of a file; UTF-16 and UTF-32 as UTF-8
 lines.py         blocks of whole lines, of a file or of a range of it
-json_values.py   JSON arrays, and objects over several lines, as JSON lines
 """
 
-from datapipe.stage.decoding.byte_stream import ByteStream
-from datapipe.stage.decoding.content import as_utf8, decoded
+from datapipe.stage.decoding.content import ByteStream, as_utf8, decoded
 from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES
 from datapipe.stage.decoding.formats import COMPRESSION_OF_ENDING, HEAD_BYTES, BrokenStreamError, lfs_pointer
 from datapipe.stage.decoding.lines import BOM, EXCERPT_BYTES, Block, byte_ranges, chunks, is_one_text, line_blocks, too_long

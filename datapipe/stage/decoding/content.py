@@ -18,6 +18,38 @@ from datapipe.stage.decoding.formats import HEAD_BYTES, BrokenStreamError
 from datapipe.stage.decoding.members import Members, opened_members
 from datapipe.stage.reader import OpenInput
 
+
+class ByteStream:
+    """Chunks as a stream that counts its bytes."""
+
+    def __init__(self, chunks: Iterator[bytes]) -> None:
+        self._chunks = chunks
+        self._chunk = memoryview(b"")
+        self.position = 0
+
+    def read(self, num_bytes: int) -> bytes:
+        """The next bytes; fewer at the end of the file alone."""
+        parts = list(self._parts(num_bytes))
+        return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
+
+    def skip(self, num_bytes: int) -> int:
+        """Passes over bytes, and returns how many there were."""
+        return sum(len(part) for part in self._parts(num_bytes))
+
+    def _parts(self, num_bytes: int) -> Iterator[memoryview]:
+        while num_bytes > 0:
+            if not self._chunk:
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    return
+                self._chunk = memoryview(chunk)
+                continue
+            part, self._chunk = self._chunk[:num_bytes], self._chunk[num_bytes:]
+            num_bytes -= len(part)
+            self.position += len(part)
+            yield part
+
+
 _WIDE = (
     (codecs.BOM_UTF32_LE, "UTF-32", "utf-32-le"),
     (codecs.BOM_UTF32_BE, "UTF-32", "utf-32-be"),

@@ -13,7 +13,7 @@ where it begins. So it reads the lines behind its first newline, and goes on beh
                    ┤────────────────────▶           range 1 reads d e f
                                         ───▶        range 2 reads g
 
-A file of UTF-16 or UTF-32, and one of JSON that is not written as lines (`json_values.py`), has no lines that a range could
+A file of UTF-16 or UTF-32, and one of JSON that is not written as lines, has no lines that a range could
 find. It is read whole, and positions are those in its UTF-8 text. The range at the beginning of it raises
 `UnsplittableInputError`.
 
@@ -26,6 +26,7 @@ Memory is bounded by a block or by the longest line. A line beyond the limit is 
 from __future__ import annotations
 
 import errno
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -34,10 +35,10 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
+from datapipe.kernels.read.json_values import FlatValues
 from datapipe.stage.decoding.content import as_utf8, beginning, decoded, head_of, is_wide
 from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES
 from datapipe.stage.decoding.formats import HEAD_BYTES, BrokenStreamError, check_format, is_text
-from datapipe.stage.decoding.json_values import as_json_lines, is_json_text
 from datapipe.stage.decoding.members import HAVE_MEMBERS, Members, opened_members
 from datapipe.stage.decoding.stored import BLOCK_BYTES
 from datapipe.stage.reader import OFFSET_BITS, InputFile, OpenInput, Rejected, Split
@@ -346,3 +347,32 @@ def _read_there(stream: pa.NativeFile, num_bytes: int, offset: int) -> bytes:
     if not chunk:
         raise OSError(errno.EIO, f"the file ends at byte {offset}, expected {stream.size()} bytes")
     return chunk
+
+
+_BEGINNING = re.compile(rb"[ \t\r\n]*(?:\[[ \t\r\n]*[{\]]|\{[ \t]*\r?\n[ \t\r\n]*[\"}])")
+"""An array that is empty or begins with an object; an object with nothing else on its first line, which no JSON line has."""
+
+
+def is_json_text(beginning: bytes) -> bool:
+    """Whether content begins as JSON that is no JSON lines."""
+    return _BEGINNING.match(beginning) is not None
+
+
+def as_json_lines(content: Iterator[tuple[int, bytes]], split: Split) -> Iterator[tuple[int, bytes]]:
+    """The content, in chunks with their offsets, as JSON lines.
+
+    Raises:
+        UnsplittableInputError: the split is the beginning of a file that must be read whole.
+        BrokenStreamError: the file ends within an array or an object. All content has been yielded.
+    """
+    flat: FlatValues | None = None
+    for number, (offset, chunk) in enumerate(content):
+        if number == 0 and split.start == 0 and is_json_text(chunk):
+            if split.stop is not None:
+                raise UnsplittableInputError("the file is one JSON text and not JSON lines, so no line of it can be found")
+            flat = FlatValues()
+        yield offset, chunk if flat is None else flat.lines(chunk)
+    if flat is not None and flat.is_open:
+        raise BrokenStreamError(
+            "the file ends within a JSON array or object: it is cut off, or one of its values has a bracket or quote too many"
+        )

@@ -11,11 +11,10 @@ Communication (IPC)" of the specification of Arrow's columnar format, and Messag
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
-
-from stages.read._arrow.flatbuffer import FlatTable
 
 MAGIC = b"ARROW1"
 _FEATHER_1 = b"FEA1"
@@ -204,3 +203,50 @@ def _parsed(head: bytes, offset: int, body_offset: int) -> Message:
     if not 0 <= num_rows <= _MOST_ROWS or any(start < 0 or size < 0 or start + size > body_bytes for start, size in buffers):
         raise ValueError(f"a batch of {num_rows} rows whose buffers are not all within its {body_bytes} bytes")
     return replace(message, num_rows=num_rows, buffers=buffers, is_compressed=batch.table(3) is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatTable:
+    """A table at `offset` of `content`. Every method raises ValueError for an offset outside the bytes."""
+
+    content: bytes
+    offset: int
+
+    @classmethod
+    def root(cls, content: bytes) -> FlatTable:
+        return cls(content, _number(content, "<I", 0))
+
+    def integer(self, field: int, kind: str, default: int = 0) -> int:
+        """A number; `kind` as `struct` names it."""
+        at = self._at(field)
+        return default if at is None else _number(self.content, f"<{kind}", at)
+
+    def table(self, field: int) -> FlatTable | None:
+        at = self._at(field)
+        return None if at is None else FlatTable(self.content, at + _number(self.content, "<I", at))
+
+    def structs(self, field: int, kind: str) -> list[tuple[int, ...]]:
+        """A vector of structs of numbers; `kind` as `struct` names them."""
+        at = self._at(field)
+        if at is None:
+            return []
+        start = at + _number(self.content, "<I", at)
+        count, size = _number(self.content, "<I", start), struct.calcsize(f"<{kind}")
+        if start + 4 + count * size > len(self.content):
+            raise ValueError(f"a vector of {count} elements in {len(self.content)} bytes")
+        return list(struct.iter_unpack(f"<{kind}", self.content[start + 4 : start + 4 + count * size]))
+
+    def _at(self, field: int) -> int | None:
+        """Where a field begins; None where the table has none."""
+        fields = self.offset - _number(self.content, "<i", self.offset)
+        entry = 4 + 2 * field
+        if entry + 2 > _number(self.content, "<H", fields):
+            return None
+        distance = _number(self.content, "<H", fields + entry)
+        return self.offset + distance if distance else None
+
+
+def _number(content: bytes, kind: str, offset: int) -> int:
+    if not 0 <= offset <= len(content) - struct.calcsize(kind):
+        raise ValueError(f"an offset of {offset} in {len(content)} bytes")
+    return struct.unpack_from(kind, content, offset)[0]

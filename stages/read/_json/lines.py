@@ -1,6 +1,6 @@
 """Parses blocks of JSON lines: text by Arrow's JSON parser, id and kept fields by a kernel.
 
-    block ─▶ lines ─▶ UTF-8? framed by braces? ─▶ Arrow's JSON parser: valid JSON, the text ─▶ `_json/keys.py`: id, kept fields
+    block ─▶ lines ─▶ UTF-8? framed by braces? ─▶ Arrow's JSON parser: valid JSON, the text ─▶ id, kept fields
                                                      └─▶ a block that is refused is parsed in parts, down to the line at fault
 
 The result for a line never depends on its neighbours. A block is accepted only if it is valid UTF-8 without NUL bytes, each
@@ -22,10 +22,9 @@ import pyarrow.json as pj
 
 from datapipe.columns import as_large_string, texts_from
 from datapipe.columns import compute as pc
-from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, split_lines
+from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.decoding import EXCERPT_BYTES, Block, too_long
-from stages.read._json.keys import NamedField, null_rows, replaced
 from stages.read._json.values import kept_column
 
 _CHANGED = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
@@ -298,3 +297,41 @@ def _in_words(error: str) -> str:
 
 def _dotted(path: str) -> str:
     return path.replace("/", ".")
+
+
+class NamedField:
+    """A field, by its name."""
+
+    def __init__(self, name: str) -> None:
+        self._path = FieldPath(name.split("."))
+        self._key = FieldPath([name]) if "." in name else None
+
+    def values(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+        """The values in lines that a parser has accepted, as strings, (num_lines,) large_string, null where a line has none;
+        and the first byte of each as written, (num_lines,) uint8."""
+        values, firsts = _values(self._path, data, starts, stops)
+        if self._key is None or not values.null_count:
+            return values, firsts
+        rows = null_rows(values)
+        others, firsts[rows] = _values(self._key, data, starts[rows], stops[rows])
+        return replaced(values, rows, others), firsts
+
+
+def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
+    valid, offsets, content, firsts = path.values(data, starts, stops)
+    values = texts_from(offsets, content)
+    return values if valid.all() else pc.if_else(pa.array(valid), values, pa.scalar(None, pa.large_string())), firsts
+
+
+def null_rows(values: pa.Array) -> np.ndarray:
+    """The rows of a column that are null, ascending."""
+    return np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
+
+
+def replaced(values: pa.Array, rows: np.ndarray, others: pa.Array) -> pa.Array:
+    """The column with `others` (num_rows,) in some rows."""
+    if others.null_count == len(others) == values.null_count:
+        return values
+    sources = np.arange(len(values))
+    sources[rows] = len(values) + np.arange(len(rows))
+    return pa.concat_arrays([values, others]).take(pa.array(sources))

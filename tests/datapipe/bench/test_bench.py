@@ -1,4 +1,4 @@
-"""A bench does the work of a run on a sample: its counts equal those of a run, and it leaves no file. The simulated trainer."""
+"""A bench does the work of a run on a sample: its counts equal those of a run, and it leaves no file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.bench.bench import bench
-from datapipe.bench.loader import DEPTHS, bench_loader, forecast
-from datapipe.bench.one_core import one_core
+from datapipe.bench.bench import bench, one_core
+from datapipe.bench.loader import bench_loader
 from datapipe.bench.rows import Row, advice, medians
 from datapipe.bench.sample import choose_sample
-from datapipe.bench.simulate import simulate_waits
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
@@ -148,7 +146,8 @@ def test_sample_fills_its_budget_and_estimates_the_size_of_the_source(many, glob
     budget = whole.text_bytes // 5
     some = choose_sample(planned, FieldNames(), budget, seed=1)
     assert budget <= some.text_bytes < budget + 2000 and not some.is_whole
-    assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.1)
+    is_known = glob in ("*.jsonl", "*.parquet")  # of an archive, four bytes of text are taken for each stored one
+    assert some.estimated_text_bytes == pytest.approx(whole.text_bytes, rel=0.1 if is_known else 0.9)
     assert some == choose_sample(planned, FieldNames(), budget, seed=1)
 
 
@@ -178,67 +177,24 @@ def test_bench_of_a_source_without_documents_is_refused_and_of_stages_that_keep_
         _bench(mixture)
 
 
-BUILD_S = [3, 1, 1, 5, 1]
-
-
-@pytest.mark.parametrize(
-    ("depth", "num_threads", "expected"),
-    [
-        (0, 1, [3, 1, 1, 5, 1]),  # the trainer waits for every batch
-        (1, 1, [3, 0, 0, 3, 0]),  # the example in simulate.py
-        (2, 1, [3, 0, 0, 1, 0]),  # batch 3 may start at 5, when batch 1 is asked for: ready at 10, asked for at 9
-        (9, 1, [3, 0, 0, 1, 0]),  # one builder is busy until 3 + 1 + 1 + 5 = 10 whatever the depth
-        (3, 2, [3, 0, 0, 0, 0]),  # the second builder builds 1 and 2 meanwhile, and batch 3 from 2 to 7
-        (1, 2, [3, 0, 0, 3, 0]),  # a second builder has nothing to do
-    ],
-)
-def test_waits_of_the_worked_example(depth: int, num_threads: int, expected: list[float]) -> None:
-    assert simulate_waits(BUILD_S, step_s=2, depth=depth, num_threads=num_threads) == expected
-
-
-def test_waits_deeper_and_wider_is_never_slower() -> None:
-    draw = random.Random(5)
-    for _ in range(200):
-        build_s = [draw.randrange(12) for _ in range(30)]
-        step_s = draw.randrange(8)
-        totals = [
-            [sum(simulate_waits(build_s, step_s=step_s, depth=depth, num_threads=threads)) for depth in (0, 1, 2, 4, 8)]
-            for threads in (1, 2, 4)
-        ]
-        for row in totals:
-            assert row == sorted(row, reverse=True)
-        for narrow, wide in zip(totals, totals[1:]):
-            assert all(more <= less for less, more in zip(narrow, wide))
-
-
 S = 16
 
 
-def test_forecast_of_a_worked_example() -> None:
-    found = forecast([3, 1, 1, 5, 1], step_s=2, depths=(0, 1, 2, 3), threads_of=lambda depth: min(2, depth), batch_bytes=10)
-    waited = [1 + 1 + 5 + 1, 3, 1, 0]  # the first batch apart; two threads from depth 2 on
-    assert [one.wait_s * 4 for one in found] == waited
-    assert [one.longest_wait_s for one in found] == [5, 3, 1, 0]
-    assert [one.lost_share for one in found] == [wait / (wait + 8) for wait in waited]
-    assert [one.host_bytes for one in found] == [20, 20, 30, 40]  # batches requested ahead, and the one that the trainer holds
-
-
-def test_bench_runs_the_steps_and_measures_build_times_of_later_batches(tmp_path: Path) -> None:
+def test_bench_runs_the_steps_and_measures_the_waits(tmp_path: Path) -> None:
     output = make_snapshot(tmp_path, {"web": 40})
     computed: list[float] = []
     loaders = [Loader(output, batch_size=4, prefetch=3)]
     found = bench_loader(loaders.pop, step_s=0.08, steps=12, compute=computed.append)
     assert computed == [0.08] * 12
-    assert (found.stats.steps, len(found.waits_s), len(found.build_s)) == (12, 11, 12)
-    assert all(seconds > 0 for seconds in (found.open_s, found.first_batch_s, *found.waits_s, *found.build_s))
-    assert tuple(one.prefetch for one in found.forecasts) == DEPTHS
+    assert (found.stats.steps, len(found.waits_s)) == (12, 11)
+    assert all(seconds > 0 for seconds in (found.open_s, found.first_batch_s, *found.waits_s))
     assert found.stats.host_memory.batch_bytes == 4 * S * 8 * 2
 
 
 def test_bench_of_finite_data_stops_at_its_end(tmp_path: Path) -> None:
     output = make_snapshot(tmp_path, {"web": 40}, total_tokens=S * 20)
     found = bench_loader(lambda: Loader(output, batch_size=4), step_s=0.0, steps=99, compute=lambda _: None)
-    assert (found.stats.steps, len(found.build_s)) == (5, 5)
+    assert found.stats.steps == 5
     with pytest.raises(UserError, match="fewer sequences than a global batch"):
         bench_loader(lambda: Loader(output, batch_size=64), step_s=0.0, steps=9)
 

@@ -17,11 +17,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from datapipe.card.card import card_files
 from datapipe.card.data_files import DataFiles
 from datapipe.card.escaping import MOST_CHARS, code, link, plain, prose, shown
 from datapipe.card.front_matter import size_category
-from datapipe.card.write import is_unedited, signed, write_card
+from datapipe.card.write import card_files, is_unedited, signed, write_card
 from datapipe.shards.manifest import DocumentsSnapshot, DocumentsSource, Manifest, read_manifest, snapshot_folder
 from datapipe.storage import Root
 from tests.support import runs

@@ -212,8 +212,6 @@ def test_cli_loader_bench_prints_the_verdict_and_writes_its_figures(plain, tmp_p
     found = json.loads(numbers.read_text())
     assert printed.startswith(f"{found['diagnosis']}: ")
     assert (found["steps"], found["step_s"]) == (20, 0)
-    assert [forecast["prefetch"] for forecast in found["forecasts"]] == [0, 1, 2, 4, 8]
-    assert "▶ 4" in printed
     refused = datapipe([*command, "--step-ms", "0", "--fields", "input_idz"])
     assert refused.returncode == 2 and "Did you mean 'input_ids'?" in refused.stderr
 

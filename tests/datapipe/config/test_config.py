@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.config import units
-from datapipe.config.interpolation import escaped, interpolated
-from datapipe.config.origins import Origins
-from datapipe.config.overrides import apply_override
+from datapipe.config.interpolation import Origins, escaped, interpolated
+from datapipe.config.load import apply_override
 from datapipe.config.yaml import parse_yaml, read_yaml_mapping
 from datapipe.errors import UserError
 

@@ -14,7 +14,6 @@ from urllib.request import urlopen
 import pytest
 
 from datapipe.api import execute
-from datapipe.card.whole import whole_report
 from datapipe.composing.additions import Addition, begin_addition, begun_addition
 from datapipe.composing.takedown import take_down
 from datapipe.composing.text_export import parts_of_text
@@ -90,7 +89,7 @@ class Corpus:
         def notice(event: str, **facts: Any) -> None:
             self.events.append((event, facts))
 
-        about = self.lines.append, whole_report, lambda root, snapshot: None, notice
+        about = self.lines.append, notice
         return Follower(load_mixture(self.path), 1.0, self.run_one, *about, **{"wait": lambda seconds: None, **options})
 
     @property

@@ -9,9 +9,8 @@ import pytest
 
 from datapipe.ledger.commit_files import MOST_RECORDS, CommitFiles, line_of, lines_of
 from datapipe.ledger.hold import Hold
-from datapipe.ledger.ledger import Ledger
+from datapipe.ledger.ledger import LONGEST_WAIT_S, Ledger, Pending
 from datapipe.ledger.names import ATTEMPTS, LEDGER
-from datapipe.ledger.pending import LONGEST_WAIT_S, Pending
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.outputs import ExchangeFile, OutputFile, ShardFile, TableFile, TokenizerFile
 from datapipe.plan.work import Record

@@ -16,11 +16,12 @@ import pytest
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
+from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.remote.protocol import OpenRequest, Ticket, digest_of
 from datapipe.service import access as access_module
 from datapipe.service import watcher as watcher_module
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots, _Rate
-from datapipe.service.outputs import Lineages, ServedOutput, SharedReadAhead, batch_bytes, named_outputs
+from datapipe.service.outputs import Lineages, ServedOutput, batch_bytes, named_outputs
 from datapipe.service.sockets import (
     KEEPALIVE_S,
     RECEIVE_BYTES,
@@ -188,12 +189,12 @@ class _Order:
 
 def test_the_cache_expects_what_all_streams_read_next_in_turn() -> None:
     expected, forgotten = list[list[int]](), list[int]()
-    shared: Any = SharedReadAhead(SimpleNamespace(expect=expected.append), SimpleNamespace(forget=forgotten.append))  # type: ignore[arg-type]
-    shared.announce("a", _Order([1, 2, 3]), 0)
-    shared.announce("b", _Order([7, 2, 9]), 0)
+    shared: Any = ReadAhead(SimpleNamespace(expect=expected.append), SimpleNamespace(forget=forgotten.append))  # type: ignore[arg-type]
+    shared.announce(_Order([1, 2, 3]), 0, "a")
+    shared.announce(_Order([7, 2, 9]), 0, "b")
     assert expected == [[1, 2, 3], [1, 7, 2, 3, 9]]
-    shared.announce("a", _Order([1, 2, 3]), 0)  # nothing new
-    shared.announce("a", _Order([1, 2, 3]), 1)
+    shared.announce(_Order([1, 2, 3]), 0, "a")  # nothing new
+    shared.announce(_Order([1, 2, 3]), 1, "a")
     assert expected[2:] == [[2, 7, 3, 9]]
     assert forgotten == [1]
     shared.leave("b")

@@ -29,8 +29,8 @@ from datapipe.stage.field_types import declared_type
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.storage import Root
 from datapipe.tasks.apply import DecisionApplier
-from datapipe.tasks.field_values import in_declared_type, in_found_type
 from datapipe.tasks.measuring.clusters import ClusterSample, SurvivorWriter
+from datapipe.tasks.read_batches import in_declared_type, in_found_type
 from tests.support.global_stages import batch_of
 
 BIG = 2**53 + 1

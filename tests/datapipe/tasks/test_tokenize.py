@@ -27,7 +27,7 @@ from datapipe.ledger.names import MIXTURE
 from datapipe.loader import Loader
 from datapipe.plan.outputs import TableFile, TokenizerFile
 from datapipe.plan.work import HASH_SPACE, SampleTask, TokenizeTask, TrainTask
-from datapipe.report.fertility import tokenizer_report
+from datapipe.report.summary import tokenizer_report
 from datapipe.rng import shuffle_hash
 from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import read_snapshot, snapshot_folder

@@ -26,9 +26,8 @@ from datapipe.ledger.names import STATUS
 from datapipe.storage import Root
 from datapipe.watching.events import EventLog
 from datapipe.watching.metrics import serve_runs
-from datapipe.watching.observers import Observers
 from datapipe.watching.screen import left_text, status_lines
-from datapipe.watching.state import RunState
+from datapipe.watching.state import Observers, RunState
 from datapipe.watching.status import StatusFile, read_status
 from datapipe.watching.time_left import TimeLeft
 from datapipe.watching.totals import CommandFigures

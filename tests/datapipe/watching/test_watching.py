@@ -22,10 +22,10 @@ from datapipe.plan.steps import lay_out
 from datapipe.plan.work import MapTask, Record
 from datapipe.watching.events import EventLog
 from datapipe.watching.metrics import RunMetrics
+from datapipe.watching.screen import watch
 from datapipe.watching.state import RunState
 from datapipe.watching.time_left import StepProgress, TimeLeft, time_left
 from datapipe.watching.totals import CommandFigures
-from datapipe.watching.watch import watch
 
 TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
 OTHER = replace(TASK, fingerprint="fedcba9876543210")

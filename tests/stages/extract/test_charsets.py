@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stages.extract._charsets import DETECTORS, by_both, declared_in, decode_page
-from stages.extract._labels import codec_of
+from stages.extract._charsets import DETECTORS, by_both, codec_of, declared_in, decode_page
 
 RUSSIAN = "Река начинается в холмах над городом и течёт девяносто миль к морю, мимо старых мельниц и полей. "
 JAPANESE = "川は町の上の丘から流れ出し、古い水車小屋と畑のそばを通って海まで九十マイル流れる。"

@@ -13,12 +13,11 @@ import pytest
 
 from datapipe.engine.cluster import arrival
 from datapipe.engine.cluster.arrival import Expectation, lacks_here, other_versions, versions_here
-from datapipe.engine.cluster.modules import install_modules, module_sources
 from datapipe.engine.cluster.nodes import ASK_AGAIN_S, NOTICE_S, SLOW_S, Node, Nodes
-from datapipe.engine.cluster.on_node import Order, opened, run_attempt
-from datapipe.engine.cluster.placement import lack_of
+from datapipe.engine.cluster.on_node import Order, install_modules, module_sources, opened, run_attempt
+from datapipe.engine.ray import lack_of
 from datapipe.engine.workers import supervisor
-from datapipe.engine.workers.limits import NO_LIMITS
+from datapipe.engine.workers.process import NO_LIMITS
 from datapipe.errors import UserError
 from datapipe.plan.outputs import TableFile
 from datapipe.storage import Root

@@ -19,8 +19,7 @@ from datapipe.activity import Activity
 from datapipe.engine.protocol import Attempt, Message
 from datapipe.engine.workers import process as process_module
 from datapipe.engine.workers import supervisor
-from datapipe.engine.workers.limits import NO_LIMITS, Limits, allocated_bytes
-from datapipe.engine.workers.process import BATCH_BYTES, WorkerProcess, is_stalled
+from datapipe.engine.workers.process import BATCH_BYTES, NO_LIMITS, Limits, WorkerProcess, allocated_bytes, is_stalled
 from datapipe.engine.workers.supervisor import Board, supervise
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from tests.support import runs

@@ -64,11 +64,9 @@ def check(loader: Loader, sound: Path, name: str) -> int:
     return len(errors)
 
 
-@pytest.mark.parametrize(
-    ("left", "check_blocks"), [(0, True), (1, False), (4096, True), (5000, False), ("half", True), ("all but 1", False)]
-)
-def test_shard_cut_short_after_its_rows_were_read_is_named(output: Path, sound: Path, left: Any, check_blocks: bool) -> None:
-    loader, path = Loader(output, check=check_blocks, **OPTIONS), shards(output)[1]
+@pytest.mark.parametrize("left", [0, 1, 4096, 5000, "half", "all but 1"])
+def test_shard_cut_short_after_its_rows_were_read_is_named(output: Path, sound: Path, left: Any) -> None:
+    loader, path = Loader(output, **OPTIONS), shards(output)[1]
     assert check(loader, sound, "") == 0
     cut(path, left)
     if path.suffix == ".arrow":  # blocks of Parquet were copied out of the file

@@ -21,7 +21,7 @@ from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
-from datapipe.tasks.strata import strata_of
+from datapipe.tasks.tokenize import strata_of
 from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium

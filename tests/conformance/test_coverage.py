@@ -107,8 +107,8 @@ IN_MEMORY = fingerprint.reached_by("reduce")
 """The definitions of the engine that `reduce_all` uses."""
 
 
-NO_BYTES = ("datapipe.storage:sync_", "datapipe.kernels:import_runtime")
-"""What flushes the outputs of a task to the disk, and loads numba. It changes none of their bytes."""
+NO_BYTES = ("datapipe.storage:sync_", "datapipe.kernels:import_runtime", "datapipe.tasks.encoding:forget_encoder")
+"""What flushes the outputs of a task to the disk, loads numba, and frees memory. It changes none of their bytes."""
 
 
 class CoverageEngine(InProcess):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,9 @@ execution: {split_bytes: 16KiB, bucket_bytes: 32KiB, check_disk: false}
 """
 
 
+MOST_RUNS = "datapipe.plan.runs.MOST_RUNS"
+
+
 class Recorded(runs.LastFirst):
     """Remembers every task with its record."""
 
@@ -55,15 +58,7 @@ class Recorded(runs.LastFirst):
 
 
 @pytest.fixture(scope="module")
-def _merges() -> Iterator[None]:
-    """Exchanges of three files and more are merged."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("datapipe.plan.runs.MOST_RUNS", 2)
-        yield
-
-
-@pytest.fixture(scope="module")
-def mixture(tmp_path_factory: pytest.TempPathFactory, _merges: None) -> Path:
+def mixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("steps")
     for number in range(4):
         corpora.write_jsonl(folder / f"web/{number}.jsonl", corpora.documents(number, 25, exact=0.2))
@@ -76,10 +71,12 @@ def mixture(tmp_path_factory: pytest.TempPathFactory, _merges: None) -> Path:
 
 @pytest.fixture(scope="module")
 def ran(mixture: Path) -> tuple[Path, dict[str, tuple[Task, Record]]]:
-    """The output of two runs, and of each kind the task with the most input files."""
+    """The output of two runs that merge exchanges of three files, and of each kind the task with the most input files."""
     done: list[tuple[Task, Record]] = []
-    for overrides in (OF_SHARDS, OF_DOCUMENTS):
-        runs.run_mixture(mixture, overrides=overrides, make_engine=lambda root, request: Recorded(root, request, done))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MOST_RUNS, 2)
+        for overrides in (OF_SHARDS, OF_DOCUMENTS):
+            runs.run_mixture(mixture, overrides=overrides, make_engine=lambda root, request: Recorded(root, request, done))
     found: dict[str, tuple[Task, Record]] = {}
     for task, record in sorted(done, key=lambda each: len(_input_files(each[0]))):
         found[task.kind] = task, record
@@ -193,7 +190,11 @@ class Stopping(runs.InProcess):
 
 
 @pytest.mark.parametrize("overrides", [OF_SHARDS, pytest.param(OF_DOCUMENTS, marks=pytest.mark.slow)])
-def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_same_output(mixture, tmp_path, overrides) -> None:
+def test_steps_of_a_run_that_is_stopped_again_and_again_run_once_each_to_the_same_output(
+    mixture, tmp_path, overrides, monkeypatch
+) -> None:
+    monkeypatch.setattr(MOST_RUNS, 2)
+
     def run(name: str, **options: Any) -> runs.Finished:
         return runs.run_mixture(mixture, output=tmp_path / name, overrides=overrides, **options)
 

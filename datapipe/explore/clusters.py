@@ -133,12 +133,12 @@ def find_clusters(inspector: Inspector, query: ClusterQuery) -> Iterator[Cluster
 def _cluster(inspector: Inspector, group: Mapping[str, Any], members: int, sort: str) -> Cluster:
     """The cluster with its texts."""
     locate, survivor = inspector.locator.locate, inspector.locator.locate(group["survivor"])
-    fate = inspector.facts_of([group["survivor"]]).get(group["survivor"], {})
+    decided = inspector.facts_of([group["survivor"]]).get(group["survivor"])
     listed = _members(inspector.database, f"{group['stage']}:{group['rule']}", group["survivor"], members, sort)
     return Cluster(
         stage=group["stage"],
         survivor=survivor,
-        dropped_later_by=reason_of(fate) if fate and fate["fate"] == "dropped" else "",
+        dropped_later_by=reason_of(decided) if decided is not None and decided["fate"] == "dropped" else "",
         members=tuple(Member(document=locate(row["key"]), similarity=row["value"]) for row in listed),
         dropped=group["dropped"],
         similarity=None if group["least"] is None else (group["least"], group["greatest"]),

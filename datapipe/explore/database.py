@@ -244,10 +244,13 @@ _LOCATED = {"filename": "VARCHAR", "file_row_number": "BIGINT"}
 _SUPERSEDED = """
 create table superseded as select filename, file_row_number from recorded
 where key in (select key from recorded where fate = 'quarantined')
-qualify row_number() over (partition by key order by fate <> 'quarantined', stage, error, filename, file_row_number) > 1
+qualify row_number() over (
+    partition by key order by stage is distinct from 'tokenize', list_position(['kept', 'dropped', 'quarantined'], fate), error,
+    filename, file_row_number
+) > 1
 """
-"""Rows of documents with a later outcome: the step tokenize sets aside documents that the stages kept. A file that was read
-whole after a part of it leaves two rows of a damaged record."""
+"""Rows of documents that have another outcome: the step tokenize sets aside documents that the stages kept. A file that was
+read whole after a part of it leaves two rows of a damaged record."""
 
 _NUMBER = "nullif({0}, 'nan'::double) as {0}"
 

@@ -15,7 +15,7 @@ and their intervals are those of `metrics.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -229,21 +229,37 @@ class _Models:
         return tuple(self._measure(targets, outcomes[0], outcomes[number], number) for number in range(len(outcomes)))
 
     def _measure(self, targets: np.ndarray, first: np.ndarray, outcome: np.ndarray, number: int) -> Measures:
-        if self.kind == "several classes":
-            confusion = metrics.confusion(targets, outcome.astype(np.int64), self.labels)
-            return Measures(num_docs=len(targets), confusion=confusion)
-        agreement = metrics.agreement(targets, outcome.astype(np.float64)) if self.kind == "number" else None
         least = self.question.cut if self.kind == "number" else self.question.threshold
-        if least is None:
-            return Measures(num_docs=len(targets), agreement=agreement)
-        is_positive = targets >= least if self.kind == "number" else targets == 1
-        return Measures(
-            num_docs=len(targets),
-            ranking=metrics.ranking(is_positive, outcome),
-            at_threshold=metrics.at_threshold(is_positive, outcome, least),
-            auc_lead=metrics.auc_difference(is_positive, outcome, first) if number else None,
-            agreement=agreement,
-        )
+        measures = measures_of(self.kind, targets, outcome, self.labels, least)
+        if measures.ranking is None or not number:
+            return measures
+        return replace(measures, auc_lead=metrics.auc_difference(_is_positive(self.kind, targets, least), outcome, first))
+
+
+def measures_of(kind: str, targets: np.ndarray, outcome: np.ndarray, labels: tuple[str, ...], least: float | None) -> Measures:
+    """The measures of one model, without its lead.
+
+    Args:
+        kind, labels: as in `Evaluation`.
+        targets, outcome: (num_docs,) each, as in `_Scored`.
+        least: the score or number from which on a document is predicted positive; None: no such measures.
+    """
+    if kind == "several classes":
+        return Measures(num_docs=len(targets), confusion=metrics.confusion(targets, outcome.astype(np.int64), labels))
+    agreement = metrics.agreement(targets, outcome.astype(np.float64)) if kind == "number" else None
+    if least is None:
+        return Measures(num_docs=len(targets), agreement=agreement)
+    is_positive = _is_positive(kind, targets, least)
+    return Measures(
+        num_docs=len(targets),
+        ranking=metrics.ranking(is_positive, outcome),
+        at_threshold=metrics.at_threshold(is_positive, outcome, least),
+        agreement=agreement,
+    )
+
+
+def _is_positive(kind: str, targets: np.ndarray, least: float | None) -> np.ndarray:
+    return targets >= least if kind == "number" else targets == 1
 
 
 def _names(paths: Sequence[Path]) -> tuple[str, ...]:

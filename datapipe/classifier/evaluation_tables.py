@@ -162,20 +162,21 @@ def to_json(evaluation: Evaluation) -> dict[str, Any]:
         "documents_without_label": evaluation.num_unlabelled,
         "rejected_records": evaluation.num_rejected,
         "groups": {
-            group: {model: _measures(measured) for model, measured in zip(evaluation.models, measures)}
+            group: {model: record_of(measured) for model, measured in zip(evaluation.models, measures)}
             for group, measures in evaluation.groups.items()
         },
     }
 
 
-def _measures(measures: Measures) -> dict[str, Any]:
+def record_of(measures: Measures) -> dict[str, Any]:
+    """The measures of one model as a record."""
     record: dict[str, Any] = {"documents": measures.num_docs}
     if measures.agreement is not None:
         record |= {"rmse": asdict(measures.agreement.rmse), "spearman": asdict(measures.agreement.spearman)}
     if measures.ranking is not None:
         record |= _ranking(measures.ranking)
     if measures.at_threshold is not None:
-        record["at_threshold"] = _at_threshold(measures.at_threshold)
+        record["at_threshold"] = at_threshold_record(measures.at_threshold)
     if measures.auc_lead is not None:
         record["auc_less_that_of_the_first"] = asdict(measures.auc_lead)
     return record | (_confusion(measures.confusion) if measures.confusion is not None else {})
@@ -186,13 +187,14 @@ def _ranking(found: Ranking) -> dict[str, Any]:
         "positives": found.num_positives,
         "auc": asdict(found.auc),
         "average_precision": asdict(found.average_precision),
-        "best_f1": None if found.best is None else _at_threshold(found.best),
+        "best_f1": None if found.best is None else at_threshold_record(found.best),
     }
 
 
-def _at_threshold(found: AtThreshold) -> dict[str, Any]:
+def at_threshold_record(found: AtThreshold) -> dict[str, Any]:
+    """What a threshold decides, as a record."""
     measures = {"f1": found.f1, "precision": found.precision, "recall": found.recall, "accuracy": found.accuracy}
-    return asdict(found) | {name: asdict(estimate) for name, estimate in measures.items()}
+    return asdict(found) | {"share_kept": found.share_above} | {name: asdict(value) for name, value in measures.items()}
 
 
 def _confusion(found: Confusion) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,9 @@ from datapipe.classifier.cards.figures import figures_of
 from datapipe.classifier.cards.heaviest import heaviest_features
 from datapipe.classifier.documents import DocumentInput
 from datapipe.classifier.examples import LabelledTexts, Limits, Prepared, are_numbers, prepare
-from datapipe.classifier.kinds import TRAINERS
+from datapipe.classifier.fasttext_training import FastTextTrainer
 from datapipe.classifier.labelled_files import LabelledFiles
+from datapipe.classifier.linear_trainer import LinearTrainer
 from datapipe.classifier.sources import Labelling, is_of_runs, texts_of_files, texts_of_mixture
 from datapipe.classifier.training import Trainer
 from datapipe.errors import UserError, suggest
@@ -33,6 +34,9 @@ from datapipe.libraries import require
 from datapipe.report.layout import NumberTable, print_text
 from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.models.linear_file import read_file
+
+TRAINERS: dict[str, type[Trainer]] = {"linear": LinearTrainer, "fasttext": FastTextTrainer}
+"""The kinds of model that can be trained, by the name that `--kind` takes."""
 
 _SHOWN_FEATURES = 15
 
@@ -137,7 +141,7 @@ def _texts(job: TrainingJob, files: LabelledFiles | None, console: Console) -> I
 
 
 def _card(job: TrainingJob, trainer: Trainer, prepared: Prepared, files: LabelledFiles | None, model: Path) -> dict[str, Any]:
-    counts, limits, opened = prepared.counts, job.limits, open_classifier(model)
+    limits, opened = job.limits, open_classifier(model)
     heaviest = heaviest_features(read_file(model), prepared.training.texts, _SHOWN_FEATURES) if job.kind == "linear" else {}
     split = {"seed": limits.seed, "held_out": limits.held_out, "max_chars": limits.max_chars, "balanced": limits.balanced}
     return {
@@ -156,11 +160,7 @@ def _card(job: TrainingJob, trainer: Trainer, prepared: Prepared, files: Labelle
             "group": job.labelling.group_field or None,
             "is_number": job.labelling.is_number,
             "digest": prepared.digest,
-            "read": counts.read,
-            "kept": counts.kept,
-            "empty": counts.empty,
-            "conflicting": counts.conflicting,
-            "is_full": counts.is_full,
+            **asdict(prepared.counts),
             "labels_are_numbers": not job.labelling.is_number and are_numbers(prepared.training.labels),
             "unlabelled": files.num_unlabelled if files else 0,
             "rejected": files.num_rejected if files else 0,

@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-VERSION = 1
+VERSION = 2
 _LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
 
 
@@ -106,30 +106,30 @@ def figure_tables(figures: dict[str, Any]) -> Iterator[Table]:
     named += [("RMSE", "rmse"), ("Spearman", "spearman")]
     if not figures["documents"]:
         return
-    rows = [(title, *map(_number, figures[name])) for title, name in named if name in figures]
+    rows = [(title, *map(_number, figures[name].values())) for title, name in named if name in figures]
     if rows:
         yield "overall", ("", "figure", "from", "to"), rows
-    if "at_half" in figures:
-        decided = [("at 0.5", *_at(figures["at_half"]))]
+    if "curve" in figures:
+        decided = [("at 0.5", *_at(figures["at_threshold"]))]
         decided += [] if figures["best_f1"] is None else [("best F1", *_at(figures["best_f1"]))]
         yield "decisions", ("", *_AT), decided
         yield "threshold and share kept", _AT, [_at(point) for point in figures["curve"]]
     if "by_label" in figures:
         columns = ("precision", "recall", "f1")
-        of_labels = [(label, *(_number(row[name]) for name in columns)) for label, row in figures["by_label"].items()]
+        of_labels = [(label, *(_number(row[name]["value"]) for name in columns)) for label, row in figures["by_label"].items()]
         yield "by label", ("label", "precision", "recall", "F1"), of_labels
         labels = list(figures["by_label"])
         if len(labels) <= 12:
             confusion = [(label, *map(str, row)) for label, row in zip(labels, figures["confusion"])]
             yield "documents by label, and by what is predicted", ("", *labels), confusion
     if "at_least" in figures:
-        yield "at least", ("AUC", *_AT), [(_number(row["auc"][0]), *_at(row)) for row in figures["at_least"]]
+        yield "at least", ("AUC", *_AT), [(_number(row["auc"]["value"]), *_at(row)) for row in figures["at_least"]]
 
 
 def _at(point: dict[str, Any]) -> Sequence[str]:
     threshold = f"{point['threshold']:.6g}"
     share = "" if point["share_kept"] is None else f"{point['share_kept']:.1%}"
-    return threshold, share, *(_number(point[name]) for name in ("precision", "recall", "f1"))
+    return threshold, share, *(_number(point[name]["value"]) for name in ("precision", "recall", "f1"))
 
 
 def _number(value: float | None) -> str:

@@ -23,7 +23,7 @@ from datapipe.classifier.training import Examples, Trainer
 from datapipe.columns import text_buffers, text_lengths
 from datapipe.errors import UserError
 from datapipe.stage.models import linear
-from datapipe.stage.models.classifier import open_classifier
+from datapipe.stage.models.classifier import Classifier, open_classifier
 from tests.benchmarks.classifiers import fasttext_trainer, ours
 from tests.oracles import case_folding as case_folding_oracle
 from tests.oracles import linear as oracle
@@ -163,11 +163,9 @@ def _examples(texts: Sequence[str], names: Sequence[str], labels: tuple[str, ...
     return Examples(texts=pa.array(texts, pa.large_string()), targets=targets, labels=labels, weights=np.ones(len(texts)))
 
 
-def _scores(model: object, texts: Sequence[str]) -> np.ndarray:
-    encoded = [text.encode() for text in texts]
-    stops = np.cumsum(list(map(len, encoded)), dtype=np.int64)
-    starts = stops - list(map(len, encoded))
-    return model.scores(starts, stops, np.frombuffer(b"".join(encoded), np.uint8))  # type: ignore[attr-defined]
+def _scores(model: Classifier | LibraryModel, texts: pa.Array) -> np.ndarray:
+    offsets, data = text_buffers(texts)
+    return model.scores(offsets[:-1].copy(), offsets[1:].copy(), data)
 
 
 OF_CHARACTERS = {"loss": "ova", "min_char_ngram": 2, "max_char_ngram": 4, "word_ngrams": 3}
@@ -179,11 +177,12 @@ def test_model_learns_and_the_library_gives_the_same_scores(options: dict[str, o
     path.write_bytes(FastTextTrainer(dim=10, epochs=20, buckets=1000, **options).train(_examples(*_texts(200))))  # type: ignore[arg-type]
     model, (texts, names) = open_classifier(path), _texts(200, seed=1)
     assert model.labels == ("sea", "city")
-    scores = _scores(model, texts)
+    documents = pa.array(texts, pa.large_string())
+    scores = _scores(model, documents)
     is_told = np.array([any(word in text.split() for word in _SUBJECTS[name]) for text, name in zip(texts, names)])
     right = scores.argmax(axis=1) == [model.labels.index(name) for name in names]
     assert right[is_told].mean() > 0.98
-    np.testing.assert_allclose(scores, _scores(LibraryModel(path, model.labels), texts), atol=0.009)
+    np.testing.assert_allclose(scores, _scores(LibraryModel(path, model.labels), documents), atol=0.009)
 
 
 def test_model_is_the_same_twice_and_with_a_table_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,8 +250,7 @@ def _as_numbers(examples: Examples) -> Examples:
 
 def _scores_of(tmp_path: Path, content: bytes, texts: pa.Array) -> np.ndarray:
     (tmp_path / "model").write_bytes(content)
-    offsets, data = text_buffers(texts)
-    return open_classifier(tmp_path / "model").scores(offsets[:-1].copy(), offsets[1:].copy(), data)
+    return _scores(open_classifier(tmp_path / "model"), texts)
 
 
 def _vectors(texts: list[str], bits: int) -> np.ndarray:

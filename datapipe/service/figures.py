@@ -14,8 +14,18 @@ from prometheus_client.registry import Collector
 _KINDS = ("user", "snapshot", "corruption", "denied", "busy", "draining", "lineage", "failed")
 
 
-class ServiceFigures:
-    """Counts since the server began. Any thread may count."""
+class ServiceFigures(Collector):
+    """Counts since the server began. Any thread may count.
+
+    Attributes:
+        running: by client, the streams that run.
+        connections: how many there are.
+        is_ready: whether requests are answered.
+    """
+
+    running: Callable[[], Counter[str]] = Counter
+    connections: Callable[[], int] = int
+    is_ready: Callable[[], bool] = bool
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,45 +51,25 @@ class ServiceFigures:
         with self._lock:
             self.cuts[reason] += 1
 
-
-class ServiceMetrics(Collector):
-    """A collector for any registry.
-
-    Args:
-        running: by client, the streams that run.
-        connections: how many there are.
-        is_ready: whether requests are answered.
-    """
-
-    def __init__(
-        self,
-        figures: ServiceFigures,
-        running: Callable[[], Counter[str]],
-        connections: Callable[[], int],
-        is_ready: Callable[[], bool],
-    ) -> None:
-        self._figures, self._running, self._connections, self._is_ready = figures, running, connections, is_ready
-
     def collect(self) -> Iterator[Metric]:
-        figures = self._figures
-        yield _counter("streams", "Streams that began.", (), {(): figures.streams})
+        yield _counter("streams", "Streams that began.", (), {(): self.streams})
         for name, text, values in (
-            ("steps", "Batches built.", figures.steps),
-            ("bytes", "Bytes of the batches built.", figures.bytes),
-            ("build_cpu_seconds", "CPU of building batches.", figures.seconds),
+            ("steps", "Batches built.", self.steps),
+            ("bytes", "Bytes of the batches built.", self.bytes),
+            ("build_cpu_seconds", "CPU of building batches.", self.seconds),
         ):
             yield _counter(name, text, ("output",), {(output,): value for output, value in list(values.items())})
-        refusals = {(kind,): count for kind, count in list(figures.refusals.items())}
+        refusals = {(kind,): count for kind, count in list(self.refusals.items())}
         yield _counter("refusals", "Requests and streams that were refused.", ("kind",), refusals)
-        cuts = {(reason,): count for reason, count in list(figures.cuts.items())}
+        cuts = {(reason,): count for reason, count in list(self.cuts.items())}
         yield _counter("cut_connections", "Connections that broke a limit.", ("reason",), cuts)
         yield _counter("cpu_seconds", "CPU of the server's process.", (), {(): time.process_time()})
         running = GaugeMetricFamily("datapipe_service_running_streams", "Streams that run.", labels=["client"])
-        for client, count in list(self._running().items()):
+        for client, count in list(self.running().items()):
             running.add_metric([client], count)
         yield running
-        yield GaugeMetricFamily("datapipe_service_connections", "Open connections.", value=self._connections())
-        yield GaugeMetricFamily("datapipe_service_ready", "Whether requests are answered.", value=float(self._is_ready()))
+        yield GaugeMetricFamily("datapipe_service_connections", "Open connections.", value=self.connections())
+        yield GaugeMetricFamily("datapipe_service_ready", "Whether requests are answered.", value=float(self.is_ready()))
 
 
 def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:

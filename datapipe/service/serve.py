@@ -34,7 +34,7 @@ from datapipe.loader.field_table import FIELDS
 from datapipe.loader.loader import KERNELS, Loader
 from datapipe.loader.remote.address import PORT
 from datapipe.service.access import Access, RequestBytes, Slots
-from datapipe.service.figures import ServiceFigures, ServiceMetrics
+from datapipe.service.figures import ServiceFigures
 from datapipe.service.outputs import Lineages, ServedOutput, named_outputs
 from datapipe.service.server import RowStream, Service, ServiceLimits
 from datapipe.service.sockets import Connection, connections, cut, is_loopback
@@ -105,14 +105,11 @@ class Running:
         self._watcher = Watcher(self, options.limits.idle_s, options.connections, self._tell_cut, self._tell_failed)
         self.status: StatusServer | None = None
         if options.status_port is not None:
-            metrics = ServiceMetrics(
-                self.figures,
-                self._slots.by_client.copy,
-                lambda: self._watcher.num_connections,
-                lambda: not self.why_not_ready(),
-            )
+            self.figures.running = self._slots.by_client.copy
+            self.figures.connections = lambda: self._watcher.num_connections
+            self.figures.is_ready = lambda: not self.why_not_ready()
             try:
-                self.status = StatusServer(options.host, options.status_port, metrics, self.why_not_ready).start()
+                self.status = StatusServer(options.host, options.status_port, self.figures, self.why_not_ready).start()
             except UserError:
                 self.close()
                 raise

@@ -31,7 +31,7 @@ import numpy as np
 
 from datapipe.errors import DatapipeError
 
-_VERSIONED_MODULES = ("builtins", "math", "numba", "numpy")
+_VERSIONED_MODULES = ("_heapq", "builtins", "math", "numba", "numpy")
 """Modules whose contents `version_key` covers: their names suffice."""
 
 _LIBRARIES = ("numpy", "numba", "llvmlite")

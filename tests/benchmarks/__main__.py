@@ -64,7 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--check", action="store_true", help="check bounds on made-up text")
     parser.add_argument("--quick", action="store_true", help="smallest sizes")
     parser.add_argument("--only", default="", metavar="TEXT", help="what has this in its name: kernels, sets, tasks")
-    parser.add_argument("--documents", type=int, default=0, help="the size of what grows: dedup, browse, driver, encoders")
+    parser.add_argument("--documents", type=int, default=0, help="the size of what grows: dedup, browse, driver")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared/data", help="the folder of real corpora")
     return parser.parse_args()
 

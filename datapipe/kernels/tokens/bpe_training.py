@@ -15,6 +15,7 @@ here, and 32 there.
 
 from __future__ import annotations
 
+from heapq import heappop, heappush, heapreplace
 from typing import Any
 
 import numpy as np
@@ -106,40 +107,6 @@ def _note_neighbour(side, symbol, count, word, sums, lists, neighbours, words_of
     _note_word(lists, place, word, words_of, following, sizes)
 
 
-@inline
-def _is_before(count, pair, other_count, other_pair) -> Any:
-    return count > other_count or (count == other_count and pair < other_pair)
-
-
-@inline
-def _rise(heap_counts, heap, pairs, place) -> None:
-    count, number = heap_counts[place], heap[place]
-    while place > 0:
-        above = (place - 1) >> 1
-        if not _is_before(count, pairs[number], heap_counts[above], pairs[heap[above]]):
-            break
-        heap_counts[place], heap[place] = heap_counts[above], heap[above]
-        place = above
-    heap_counts[place], heap[place] = count, number
-
-
-@inline
-def _sink(heap_counts, heap, pairs, size) -> None:
-    """Moves the top of the heap to its place."""
-    count, number, place = heap_counts[0], heap[0], 0
-    while 2 * place + 1 < size:
-        below = 2 * place + 1
-        if below + 1 < size and _is_before(
-            heap_counts[below + 1], pairs[heap[below + 1]], heap_counts[below], pairs[heap[below]]
-        ):
-            below += 1
-        if not _is_before(heap_counts[below], pairs[heap[below]], count, pairs[number]):
-            break
-        heap_counts[place], heap[place] = heap_counts[below], heap[below]
-        place = below
-    heap_counts[place], heap[place] = count, number
-
-
 @kernel
 def join_pairs(
     offsets: Int64s, symbols: Int32sOut, counts: Int64s, letters: UInt8s, limit: int, min_count: int, merges: Int32sOut
@@ -162,7 +129,7 @@ def join_pairs(
     pairs, pair_counts = np.empty(_FIRST_ROOM, np.uint64), np.empty(_FIRST_ROOM, np.int64)
     heads, rounds, touched = np.empty(_FIRST_ROOM, np.int64), np.empty(_FIRST_ROOM, np.int64), np.empty(_FIRST_ROOM, np.int32)
     words_of, following = np.empty(_FIRST_ROOM, np.int32), np.empty(_FIRST_ROOM, np.int64)
-    heap_counts, heap, heap_size = np.empty(_FIRST_ROOM, np.int64), np.empty(_FIRST_ROOM, np.int32), 0
+    heap: list[Any] = [(np.int64(0), np.uint64(0), np.int32(0)) for _ in range(0)]  # empty, of a type that is known
     sizes = np.zeros(_NEIGHBOURS + 2, np.int64)
     sums, lists, neighbours = np.zeros(2 * limit, np.int64), np.empty(2 * limit, np.int64), np.empty(2 * limit, np.int32)
 
@@ -196,31 +163,25 @@ def join_pairs(
 
     now = 0
     while True:
-        while heap_size + sizes[_TOUCHED] > len(heap):
-            heap_counts, heap = _longer(heap_counts), _longer(heap)
         for place in range(sizes[_TOUCHED]):
-            if pair_counts[touched[place]] > 0:
-                heap_counts[heap_size], heap[heap_size] = pair_counts[touched[place]], touched[place]
-                _rise(heap_counts, heap, pairs, heap_size)
-                heap_size += 1
+            number = touched[place]
+            if pair_counts[number] > 0:
+                heappush(heap, (-pair_counts[number], pairs[number], number))
         sizes[_TOUCHED] = 0
-        if num_tokens >= limit or heap_size == 0:
+        if num_tokens >= limit or len(heap) == 0:
             return num_merges
-        number = heap[0]
-        if heap_counts[0] != pair_counts[number]:
-            heap_counts[0] = pair_counts[number]
-            _sink(heap_counts, heap, pairs, heap_size)
+        count, pair, number = heap[0]
+        if -count != pair_counts[number]:
+            heapreplace(heap, (-pair_counts[number], pair, number))
             continue
-        if heap_counts[0] < max(1, min_count):
+        if -count < max(1, min_count):
             return num_merges
-        heap_size -= 1
-        heap_counts[0], heap[0] = heap_counts[heap_size], heap[heap_size]
-        _sink(heap_counts, heap, pairs, heap_size)
+        heappop(heap)
         entry = heads[number]
         if entry < 0:  # it was in the heap twice, and has merged
             continue
         heads[number] = -1
-        left, right = np.int32(pairs[number] >> _32), np.int32(pairs[number] & np.uint64(0xFFFFFFFF))
+        left, right = np.int32(pair >> _32), np.int32(pair & np.uint64(0xFFFFFFFF))
 
         while end + (spelled[left + 1] - spelled[left]) + (spelled[right + 1] - spelled[right]) > len(spelling):
             spelling = _longer(spelling)

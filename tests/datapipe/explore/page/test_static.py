@@ -50,7 +50,7 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     corpora.write_jsonl(folder / "web" / name, rows)
     path = runs.write_mixture(folder, f"  web: {{path: {folder}/web/*.jsonl, keep: [url]}}\n", _STAGES, _TAIL)
     finish(path)
-    with serving(open_server(str(folder / "out"), 0, lambda *told: None)) as server:
+    with serving(open_server(str(folder / "out"), 0)) as server:
         yield server.url
 
 

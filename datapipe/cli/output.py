@@ -95,14 +95,13 @@ def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
 
 def _write_page(output: str, file: Path) -> None:
     from datapipe.metrics import size
-    from datapipe.report.html.page import report_before, report_html
+    from datapipe.report.html.page import report_html
     from datapipe.report.layout import say
-    from datapipe.storage import Root
 
     if not file.parent.is_dir() or file.is_dir() or str(file) == "-":
         raise UserError(f"--html {file}: expected a file in an existing folder, such as report.html")
     with _of_report(output) as (_, found):
-        content = report_html(found, report_before(Root(output), found))
+        content = report_html(found)
     file.write_bytes(content)
     say(f"{file}: {size(len(content))}; open it in a browser")
 

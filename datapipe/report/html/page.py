@@ -1,6 +1,6 @@
 """The report as one HTML file: a pure function of report.json. Same report, same bytes.
 
-    report.json, and that of the snapshot before  ─▶  sections  ─▶  templates/report.html  ─▶  at most 1 MB
+    report.json  ─▶  sections  ─▶  templates/report.html  ─▶  at most 1 MB
 
 The file has no script and asks nothing of a network. Where a run has so many sources and rules that it would be larger, the
 sections show fewer of them and say how many stand only in report.json.
@@ -12,12 +12,10 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from datapipe.ledger.names import REPORT, REPORT_PAGE
+from datapipe.ledger.names import REPORT_PAGE
 from datapipe.metrics import size
 from datapipe.report.html.drawing import PALETTE, short, visible
 from datapipe.report.html.sections import sections
-from datapipe.report.summary import parse_report
-from datapipe.shards.manifest import snapshot_folder
 from datapipe.storage import Root
 
 MOST_BYTES = 1_000_000
@@ -28,16 +26,11 @@ _SHOWN_WARNINGS = 20
 _LEGEND = re.compile(r"\[(c\d)\]")
 
 
-def report_html(report: Mapping[str, Any], before: Mapping[str, Any] | None = None) -> bytes:
-    """The page.
-
-    Args:
-        report: the content of report.json.
-        before: that of the snapshot before.
-    """
+def report_html(report: Mapping[str, Any]) -> bytes:
+    """The page of the content of report.json."""
     content = b""
     for most in _MOST_SHOWN:
-        content = _rendered(report, before, most)
+        content = _rendered(report, most)
         if len(content) <= MOST_BYTES:
             break
     return content
@@ -45,19 +38,10 @@ def report_html(report: Mapping[str, Any], before: Mapping[str, Any] | None = No
 
 def write_page(root: Root, report: Mapping[str, Any]) -> None:
     """Writes report.html beside report.json."""
-    root.write_atomic(REPORT_PAGE, report_html(report, report_before(root, report)))
+    root.write_atomic(REPORT_PAGE, report_html(report))
 
 
-def report_before(root: Root, report: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The report of the snapshot before that of a report; None where there is none that can be read."""
-    before = (report["shards"] or {}).get("before")
-    try:
-        return parse_report(root.read_bytes(f"{snapshot_folder(before)}/{REPORT}")) if before else None
-    except (FileNotFoundError, ValueError):
-        return None
-
-
-def _rendered(report: Mapping[str, Any], before: Mapping[str, Any] | None, most: int) -> bytes:
+def _rendered(report: Mapping[str, Any], most: int) -> bytes:
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup, escape
 
@@ -78,7 +62,7 @@ def _rendered(report: Mapping[str, Any], before: Mapping[str, Any] | None, most:
         tiles=tiles(report),
         warnings=report["warnings"][:_SHOWN_WARNINGS],
         num_warnings=len(report["warnings"]),
-        sections=sections(report, before, most),
+        sections=sections(report, most),
         palette=PALETTE,
         svg=Markup,
     )

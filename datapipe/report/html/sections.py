@@ -31,11 +31,10 @@ _COLORS = tuple(f"c{number}" for number in range(8))
 _OTHER = "c7"
 
 
-def sections(report: Mapping[str, Any], before: Mapping[str, Any] | None, most: int) -> list[Section]:
+def sections(report: Mapping[str, Any], most: int) -> list[Section]:
     """The sections that have something to show.
 
     Args:
-        before: the report of the snapshot before this one.
         most: charts of a section, rows of a chart and of a table, at most.
     """
     found = [
@@ -48,7 +47,6 @@ def sections(report: Mapping[str, Any], before: Mapping[str, Any] | None, most: 
         _tokenizer(report, most),
         provenance(report, most),
         speed(report, most),
-        before_section(report, before, most),
     ]
     return [section for section in found if section.charts or section.tables or section.note]
 
@@ -363,40 +361,3 @@ def _memory(report: Mapping[str, Any], most: int) -> Iterator[Chart]:
     yield Chart(
         title=title, table=table, svg=bars(title, drawn), note="Peaks of a worker since it started, at the end of a task."
     )
-
-
-# ------------------------------------------------------------------------------------------------ the snapshot before
-
-
-def before_section(report: Mapping[str, Any], before: Mapping[str, Any] | None, most: int) -> Section:
-    heading = "What changed since the snapshot before"
-    if before is None:
-        return Section(anchor="before", heading=heading)
-    names = list(dict.fromkeys([*before["sources"], *report["sources"]]))
-    rows: list[list[str | float | None]] = []
-    for name in names:
-        old, new = (each["sources"].get(name) for each in (before, report))
-        for label in ("read", "kept", "tokens"):
-            rows.append([f"{name}: {label}", *_two(_number(old, label), _number(new, label))])
-    dropped = [each["total"]["documents"]["dropped"] for each in (before, report)]
-    reasons = sorted(dict.fromkeys([*dropped[0], *dropped[1]]), key=lambda r: -abs(dropped[1].get(r, 0) - dropped[0].get(r, 0)))
-    changed = [[reason, *_two(dropped[0].get(reason, 0), dropped[1].get(reason, 0))] for reason in reasons]
-    changed = [row for row in changed if row[3]][:most]
-    headings = ["", "before", "now", "change"]
-    tables = [("Documents and tokens", Table(headings=headings, rows=rows[: 3 * most]))]
-    tables += [("Dropped documents, largest change first", Table(headings=headings, rows=changed))] if changed else []
-    old, new = (each["total"]["documents"]["kept"] for each in (before, report))
-    note = f"{counted(new, 'document')} kept now, {old:,} before."
-    return Section(
-        anchor="before", heading=heading, tables=tables, note=note, more=left_out(len(rows[: 3 * most]), len(rows), "row")
-    )
-
-
-def _number(entry: Mapping[str, Any] | None, label: str) -> int | None:
-    if entry is None:
-        return None
-    return entry["tokens"] if label == "tokens" else entry["documents"][label]
-
-
-def _two(old: int | None, new: int | None) -> list[float | None]:
-    return [old, new, None if old is None or new is None else new - old]

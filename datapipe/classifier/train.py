@@ -24,14 +24,18 @@ from datapipe.classifier.cards.figures import figures_of
 from datapipe.classifier.cards.heaviest import heaviest_features
 from datapipe.classifier.documents import DocumentInput
 from datapipe.classifier.examples import LabelledTexts, Limits, Prepared, are_numbers, prepare
-from datapipe.classifier.kinds import TRAINERS
+from datapipe.classifier.fasttext_training import FastTextTrainer
 from datapipe.classifier.labelled_files import LabelledFiles
+from datapipe.classifier.linear_trainer import LinearTrainer
 from datapipe.classifier.sources import Labelling, is_of_runs, texts_of_files, texts_of_mixture
 from datapipe.classifier.training import Trainer
 from datapipe.errors import UserError, suggest
 from datapipe.report.layout import NumberTable, print_text
 from datapipe.stage.models.classifier import open_classifier
 from datapipe.stage.models.linear_file import read_file
+
+TRAINERS: dict[str, type[Trainer]] = {"linear": LinearTrainer, "fasttext": FastTextTrainer}
+"""By the name that `--kind` takes."""
 
 _SHOWN_FEATURES = 15
 

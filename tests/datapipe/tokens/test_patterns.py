@@ -18,10 +18,9 @@ from datapipe.config.tokenizer_spec import PatternName
 from datapipe.tokens import patterns
 from datapipe.tokens import word_counts as module
 from datapipe.tokens.character_classes import CLASSES, NUM_CODES, ask_engine, engine_classes
-from datapipe.tokens.cuts import cut_long_texts
 from datapipe.tokens.patterns import PATTERNS, splitter
 from datapipe.tokens.vocabulary import byte_alphabet
-from datapipe.tokens.word_counts import LONGEST_WORD, WordCounts, counted, counted_words
+from datapipe.tokens.word_counts import LONGEST_WORD, WordCounts, counted, counted_words, cut_long_texts
 from tests.oracles.pretokens import ATOMS, SPACES, hard_texts, pretoken_ends, reference
 from tests.support import kernel_table
 

@@ -34,7 +34,8 @@ from datapipe.stage import Filter, FilterResult, Rule, dates
 from datapipe.stage.base import OF_KIND, OTHER_KIND
 from datapipe.stage.documents import DocumentBatch
 from stages.filter._columns import named_column
-from stages.filter._field_values import Value, flags, is_dated, is_in, limit_of, numbers_of, seconds_of, seconds_of_text, shown
+
+Value = str | int | float | bool
 
 _KEEPING = ("keep", "keep_matching", "min_value", "max_value")
 _DROPPING = ("drop", "drop_matching")
@@ -112,15 +113,15 @@ class Field(Filter):
             raise ValueError("min_value and max_value are a number and a date. Expected two numbers, or two dates")
         if least > most:
             raise ValueError(
-                f"min_value {shown(self.min_value)} is above max_value {shown(self.max_value)}, so no value passes"
+                f"min_value {_shown(self.min_value)} is above max_value {_shown(self.max_value)}, so no value passes"
             )
         return self
 
     @property
     def _limits(self) -> tuple[float, float]:
         """The least and the largest value to keep; dates in seconds since 1970. Raises ValueError for text that is no date."""
-        least = -math.inf if self.min_value is None else limit_of("min_value", self.min_value)
-        return least, math.inf if self.max_value is None else limit_of("max_value", self.max_value)
+        least = -math.inf if self.min_value is None else _limit_of("min_value", self.min_value)
+        return least, math.inf if self.max_value is None else _limit_of("max_value", self.max_value)
 
     @property
     def _by_date(self) -> bool:
@@ -169,7 +170,7 @@ class Field(Filter):
     def process(self, batch: DocumentBatch) -> FilterResult:
         column = named_column(batch, "filter.field", self.field)
         values = self._values(column)
-        is_missing = flags(pc.equal(values, ""))  # pyright: ignore[reportAttributeAccessIssue]
+        is_missing = _flags(pc.equal(values, ""))  # pyright: ignore[reportAttributeAccessIssue]
         numbers = self._numbers(column, values) if self._has_range else np.zeros(len(values))
         found = _Found(
             column=column,
@@ -197,40 +198,40 @@ class Field(Filter):
             is_hit = self._is_in(found, "keep" if rule == "not_in_keep" else "drop")
         else:
             expression = self.keep_matching if rule == "not_matching" else self.drop_matching
-            is_hit = flags(pc.match_substring_regex(values, expression))  # pyright: ignore[reportAttributeAccessIssue]
+            is_hit = _flags(pc.match_substring_regex(values, expression))  # pyright: ignore[reportAttributeAccessIssue]
         return (is_hit ^ rule.startswith("not_")) & ~is_missing
 
     def _is_in(self, found: _Found, option: Literal["keep", "drop"]) -> np.ndarray:
         """Which values are in a list: (num_docs,) bool. Raises UserError for a list without dates over a column of them."""
         listed = self.keep if option == "keep" else self.drop
-        if not is_dated(found.column.type):
-            return is_in(found.values, listed, pa.types.is_floating(found.column.type))
+        if not _is_dated(found.column.type):
+            return _are_listed(found.values, listed, pa.types.is_floating(found.column.type))
         try:
-            wanted = [limit_of(option, str(value)) for value in listed]
+            wanted = [_limit_of(option, str(value)) for value in listed]
         except ValueError as error:
             raise UserError(f"filter.field: the column '{self.field}' holds {found.column.type}. {error}.") from None
-        return np.isin(seconds_of(found.column), wanted)
+        return np.isin(_seconds_of(found.column), wanted)
 
     def _numbers(self, column: pa.Array, values: pa.Array) -> np.ndarray:
         """The values as numbers, or as seconds since 1970: (num_docs,) float64, NaN for what is none. Raises UserError."""
-        if self._by_date and not is_dated(column.type) and not dates.is_dated(column.type):
+        if self._by_date and not _is_dated(column.type) and not dates.is_dated(column.type):
             raise UserError(
                 f"filter.field: the column '{self.field}' holds {column.type}, and a limit is a date. Expected dates, times or "
                 f"ISO 8601 text: declare types: {{{self.field}: timestamp}} in the source, or write numbers as limits."
             )
-        if not self._by_date and is_dated(column.type):
+        if not self._by_date and _is_dated(column.type):
             raise UserError(
                 f"filter.field: the column '{self.field}' holds {column.type}, and its limits are numbers. Expected dates, as "
                 f"in min_value: 2024-05-17."
             )
         if self._by_date:
-            return seconds_of(column) if is_dated(column.type) else seconds_of_text(values)
+            return _seconds_of(column) if _is_dated(column.type) else _seconds_of_text(values)
         if pa.types.is_boolean(column.type):
             return np.full(len(column), np.nan)
         kind = column.type
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             return columns.numbers(column.cast(pa.float64(), safe=False).fill_null(math.nan))
-        return numbers_of(values)
+        return _numbers_of(values)
 
     def _values(self, column: pa.Array) -> pa.Array:
         """The values as text, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
@@ -241,3 +242,60 @@ class Field(Filter):
                 f"filter.field: the column '{self.field}' holds {column.type}, expected text, numbers, or true and false. Set "
                 f"`field` to another column."
             ) from None
+
+
+def _flags(values: pa.Array) -> np.ndarray:
+    return values.to_numpy(zero_copy_only=False).astype(bool)
+
+
+def _shown(limit: float | str | None) -> str:
+    return f"{limit:g}" if isinstance(limit, float) else str(limit)
+
+
+def _limit_of(option: str, value: float | str) -> float:
+    """A number, or a date in seconds since 1970. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    seconds = _seconds_of_text(pa.array([value], pa.large_string()))[0]
+    if math.isnan(seconds):
+        raise ValueError(
+            f"{option}: '{value}' is no date. Expected one in ISO 8601, such as 2024-05-17 or 2024-05-17T12:00:00Z"
+        )
+    return float(seconds)
+
+
+def _is_dated(kind: pa.DataType) -> bool:
+    return pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+
+
+def _seconds_of(column: pa.Array) -> np.ndarray:
+    """Dates and times in seconds since 1970, to the microsecond: (num_docs,) float64, NaN for null."""
+    seconds, is_date = dates.seconds(column)
+    whole = (seconds - dates.EPOCH_S).astype(np.float64)
+    if pa.types.is_timestamp(column.type) and column.type.unit != "s":
+        fractions = pc.subsecond(column).fill_null(0)  # pyright: ignore[reportAttributeAccessIssue]
+        whole += fractions.to_numpy(zero_copy_only=False)
+    return np.where(is_date, whole, np.nan)
+
+
+def _seconds_of_text(texts: pa.Array) -> np.ndarray:
+    """Dates in ISO 8601 in whole seconds since 1970: (num_docs,) float64, NaN for other text."""
+    seconds, is_date = dates.seconds(texts)
+    return np.where(is_date, (seconds - dates.EPOCH_S).astype(np.float64), np.nan)
+
+
+def _are_listed(values: pa.Array, listed: Sequence[Value], are_floats: bool) -> np.ndarray:
+    """Which texts are in a list: (num_docs,) bool."""
+    texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in listed]
+    if are_floats:  # Arrow writes 1.0 as 1
+        numbers = _numbers_of(pa.array(texts, pa.large_string()))
+        texts = pa.array(numbers[~np.isnan(numbers)]).cast(pa.large_string()).to_pylist()
+    return _flags(pc.is_in(values, value_set=pa.array(texts, pa.large_string())))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _numbers_of(values: pa.Array) -> np.ndarray:
+    """Texts as numbers: (num_docs,) float64, NaN for text that is no number."""
+    trimmed = pc.utf8_trim_whitespace(values)  # pyright: ignore[reportAttributeAccessIssue]
+    is_number = pc.match_substring_regex(trimmed, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")  # pyright: ignore[reportAttributeAccessIssue]
+    digits = pc.if_else(is_number, pc.replace_substring_regex(trimmed, r"^\+", ""), "nan")  # pyright: ignore[reportAttributeAccessIssue]
+    return columns.numbers(digits.cast(pa.float64()))

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from datapipe.classifier.annotation.annotate import Progress
 from datapipe.classifier.annotation.answers import Questions
 from datapipe.classifier.annotation.asking import _MOST_BUSY, _MOST_FAILED
 from datapipe.classifier.annotation.counts import Counts, UnparsedError
 from datapipe.classifier.annotation.endpoint import EndpointError, RefusedError, endpoint_of
-from datapipe.classifier.annotation.progress import Progress
 from datapipe.classifier.annotation.spending import LimitError, Prices, Spending, Tokens
 from datapipe.errors import CorruptionError, UserError
 from tests.support.annotation_jobs import RUBRIC, FakeClock, annotated, by_length, files, job, rows

@@ -19,14 +19,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from datapipe.config import Mixture
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.history import RunHistory, read_history, read_mixture, read_types
-from datapipe.errors import DatapipeError, UnsplittableInputError, UserError
+from datapipe.errors import DatapipeError, UserError
 from datapipe.index.write import open_index
 from datapipe.inputs.discovery import content_digest
 from datapipe.inputs.entries import entry_at
@@ -199,15 +198,9 @@ def _find(
     source: str, file: InputFile, reader: Reader, position: int, fields: FieldNames, planned: PlannedInput
 ) -> DocumentBatch | None:
     """The document at a position, without the memory of its neighbours."""
-    for split in reader.splits_at(file, position):
-        try:
-            for part in reader.read(split, fields, planned.open):
-                found = np.flatnonzero(part.positions == position)
-                if len(found):
-                    record = with_keys(conformed(part, split, fields), split, source)
-                    return DocumentBatch(record.take(pa.array(found[:1])))
-                if len(part.positions) and int(part.positions[-1]) > position:
-                    break
-        except UnsplittableInputError:
-            continue
-    return None
+    found = reader.find(file, position, fields, planned.open)
+    if found is None:
+        return None
+    split, part, row = found
+    record = with_keys(conformed(part, split, fields), split, source)
+    return DocumentBatch(record.take(pa.array([row])))

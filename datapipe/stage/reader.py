@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import numpy as np
 import pyarrow as pa
 
+from datapipe.errors import UnsplittableInputError
 from datapipe.stage.base import Stage
 from datapipe.stage.field_types import plain
 
@@ -249,9 +250,21 @@ class Reader(Stage):
                 return FieldsSeen(num_records=len(batch.positions), found=frozenset({fields.text, *kept}), types=types)
         return FieldsSeen()
 
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        """Reads the text at `position` again, for `inspect` and `trace`; None if there is no document."""
-        raise NotImplementedError
+    def find(
+        self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput
+    ) -> tuple[Split, ReadBatch, int] | None:
+        """The document at `position`: a split that holds it, its batch and its row there; None where there is none."""
+        for split in self.splits_at(file, position):
+            try:
+                for batch in self.read(split, fields, open_input):
+                    found = np.flatnonzero(batch.positions == position)
+                    if len(found):
+                        return split, batch, int(found[0])
+                    if len(batch.positions) and int(batch.positions[-1]) > position:
+                        break
+            except UnsplittableInputError:
+                continue
+        return None
 
     def splits_at(self, file: InputFile, position: int) -> Iterator[Split]:
         """Splits that may hold a document, the smallest first, where the file can be cut; then the whole file."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from datapipe.columns import as_large_string
 from datapipe.columns import compute as pc
-from datapipe.stage import FieldNames, InputFile, ReadBatch, Rejected, Split
+from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from datapipe.stage.field_types import type_in
 
@@ -180,22 +180,3 @@ def _utf8_or_none(value: bytes | None) -> str | None:
         return None if value is None else value.decode()
     except UnicodeDecodeError:
         return None
-
-
-def split_of_row(file: InputFile, row: int) -> Split | None:
-    """The row group or record batch of a file that holds a row; None where there is none."""
-    begin = 0
-    for number, (num_rows, _) in enumerate(file.row_groups):
-        if begin <= row < begin + num_rows:
-            return Split(file=file, start=number, stop=number + 1)
-        begin += num_rows
-    return None
-
-
-def text_at(position: int, batches: Iterable[ReadBatch]) -> str | None:
-    """The text of the document at a position; None where no batch has it."""
-    for batch in batches:
-        rows = np.flatnonzero(batch.positions == position)
-        if len(rows):
-            return batch.content[int(rows[0])].as_py()
-    return None

@@ -24,7 +24,5 @@ class Arc(PageReader):
     cuts_plain: ClassVar[bool] = False
     beginning: ClassVar[Beginning] = ARC
 
-    def records(
-        self, members: Members, start: int = 0, stop: int | None = None, *, is_at: bool = False
-    ) -> Iterator[Record | Rejected]:
-        return arc_records(members, self.max_record_bytes, start, stop, is_at=is_at)
+    def records(self, members: Members, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
+        return arc_records(members, self.max_record_bytes, start, stop)

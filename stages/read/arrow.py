@@ -25,7 +25,7 @@ from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBat
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._arrow.messages import Layout, Message, layout_of
 from stages.read._damaged_columns import BROKEN, damaged, on_one_line, unreadable
-from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, parts, split_of_row, text_at
+from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, parts
 
 _BATCH_ROWS = 8192
 
@@ -103,10 +103,6 @@ class Arrow(Reader):
         found = (name for name in (fields.text, *fields.keep) if has_field(opened.schema, name))
         num_rows = sum(num_rows for num_rows, _ in opened.layout.row_groups)
         return FieldsSeen(num_records=num_rows, found=frozenset(found), names=tuple(field_names(opened.schema)))
-
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        split = split_of_row(file, position)
-        return None if split is None else text_at(position, self.read(split, fields, open_input))
 
 
 @dataclass(frozen=True, slots=True)

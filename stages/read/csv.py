@@ -136,34 +136,6 @@ class Csv(ContentReader):
         types = {name: pa.large_string() for name in fields.keep if name in found}
         return FieldsSeen(num_records=num_rows, found=found, names=header, types=types)
 
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        """The text of one row. Of a plain file the header and the row are read, of an archive everything before it too."""
-        whole = Split(file=file)
-        first = self._first_rows(whole, open_input)
-        header = None if first is None else self._header(whole, first, open_input)
-        if first is None or header is None or isinstance(header, Rejected):
-            return None
-        table = _table_of(header, replace(fields, keep=()), self.max_row_bytes)
-        if isinstance(table, Rejected):
-            return None
-        is_far = file.compression is None and position >= first.byte_offset + len(first.content)
-        row = self._row_at(Split(file=file, start=position if is_far else 0), position, open_input)
-        batch = None if row is None else next(table.batches(row, self._delimited(file)))
-        return batch.content[0].as_py() if batch is not None and len(batch.positions) else None
-
-    def _row_at(self, split: Split, position: int, open_input: OpenInput) -> Rows | None:
-        """The row that begins at a byte of the file and is no header."""
-        is_first = split.start == 0
-        for rows in self._blocks(split, open_input):
-            if isinstance(rows, Rejected):
-                continue
-            documents, is_first = self._without_header(split, rows) if is_first else rows, False
-            places = documents.starts + documents.byte_offset
-            number = int(np.searchsorted(places, position))
-            if number < len(places):
-                return documents.part(number, number + 1) if places[number] == position else None
-        return None
-
     def _blocks(self, split: Split, open_input: OpenInput) -> Iterator[Rows | Rejected]:
         delimited, refuses_escapes = self._delimited(split.file), self.escape is None
         content = chunks(split, open_input, self.max_window_bytes)

@@ -104,37 +104,6 @@ class Jsonl(ContentReader):
             pass
         return FieldsSeen()
 
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        """The text of one line. Only the line is read from a plain file; of a file of many members those before it that it
-        takes; of any other everything before it."""
-        for split in self.splits_at(file, position):
-            is_before = False
-            try:
-                for block in line_blocks(split, open_input, self.max_line_bytes, self.max_window_bytes):
-                    if isinstance(block, Rejected):
-                        continue
-                    if (start := block.offset(position)) is not None:
-                        text = self._text_at(block, start, position, fields)
-                        if text is not None or split.start == 0:
-                            return text
-                        break  # the file may be one JSON text, or UTF-16
-                    if block.byte_offset > position:
-                        if is_before:
-                            return None  # the lines around it are there, and it is none of them
-                        break
-                    is_before = True
-            except UnsplittableInputError:
-                continue
-        return None
-
-    def _text_at(self, block: Block, start: int, position: int, fields: FieldNames) -> str | None:
-        if start and block.content[start - 1 : start] != b"\n":
-            return None
-        end = block.content.find(b"\n", start)
-        line = Block(byte_offset=position, content=block.content[start : end if end >= 0 else None])
-        texts = LineParser(replace(fields, keep=()), self.max_line_bytes).documents(line).content
-        return texts[0].as_py() if len(texts) else None
-
 
 def _sliced(batch: ReadBatch) -> Iterator[ReadBatch]:
     """The batch in slices of at most `_BATCH_DOCS`; a rejected line is in the first slice that reaches its position."""

@@ -27,7 +27,7 @@ from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, 
 from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, ByteStream, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._damaged_columns import damaged
-from stages.read._parquet_columns import documents, text_at
+from stages.read._parquet_columns import documents
 
 _BATCH_ROWS = 8192
 _MOST_SAMPLES = 1 << 26
@@ -79,9 +79,6 @@ class Mds(Reader):
             checked.check_end(stream)
         except (BrokenStreamError, _DamagedShardError) as error:
             yield damaged(samples.row if samples else 0, str(error))
-
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        return text_at(position, self.read(Split(file=file), fields, open_input))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

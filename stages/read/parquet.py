@@ -21,7 +21,7 @@ from datapipe.errors import DamagedInputError, DatapipeError, UserError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Reader, Split
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._damaged_columns import BROKEN, WatchedStream, damaged, on_one_line, unreadable
-from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, parts, split_of_row, text_at
+from stages.read._parquet_columns import columns_to_read, documents, field_names, has_field, parts
 
 _LOCAL_READ_BYTES = 1 << 20
 """The size of a read from a local file. The speed is 1.04 times that of a mapped file for zstd and 0.88 times for uncompressed
@@ -104,10 +104,6 @@ class Parquet(Reader):
                 return FieldsSeen()
         found = (name for name in (fields.text, *fields.keep) if has_field(schema, name))
         return FieldsSeen(num_records=num_rows, found=frozenset(found), names=tuple(field_names(schema)))
-
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        split = split_of_row(file, position)
-        return None if split is None else text_at(position, self.read(split, fields, open_input))
 
 
 def _opened(watched: WatchedStream, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:

@@ -44,10 +44,6 @@ class Text(ContentReader):
         """A file is one record, which has the text and no other field."""
         return FieldsSeen(num_records=1, found=frozenset({fields.text}))
 
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        content = self._content(file, open_input)
-        return None if isinstance(content, Rejected) or position != 0 else content
-
     def _content(self, file: InputFile, open_input: OpenInput) -> str | Rejected:
         blocks: list[bytes] = []
         size = 0

@@ -25,7 +25,7 @@ import pyarrow as pa
 import xxhash
 from pydantic import Field
 
-from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Rejected, Split
+from datapipe.stage import FieldNames, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, ByteStream, as_utf8, decoded
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from datapipe.stage.field_types import JsonNumber
@@ -96,15 +96,6 @@ class Webdataset(ContentReader):
         else:
             batch.add_sample(sample, self.text)
         yield batch.take()
-
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        for batch in self.read(Split(file=file), fields, open_input):
-            rows = np.flatnonzero(batch.positions == position)
-            if len(rows):
-                return batch.content[int(rows[0])].as_py()
-            if len(batch.positions) and batch.positions[-1] > position:
-                return None
-        return None
 
     def _content(self, members: TarMembers, member: Member) -> bytes | Rejected:
         if member.num_bytes <= self.max_member_bytes:

@@ -15,7 +15,7 @@ from datapipe.stage import FieldNames, Split
 from datapipe.storage import open_input
 from stages.read.arc import Arc
 from tests.support.reader_formats import FORMATS, LFS_POINTER, Format
-from tests.support.reader_results import ReadResult, broken_storage, in_ranges, read_file, read_splits
+from tests.support.reader_results import ReadResult, broken_storage, in_ranges, read_file, read_splits, text_at
 
 pytestmark = [pytest.mark.needs("fastwarc", "brotli")]
 
@@ -47,7 +47,7 @@ def test_reader_finds_the_texts_each_again_by_its_position(tmp_path: Path, name:
     assert found.extra["none"] == [None] * len(found.texts)
     steps = (-1,) if form.reader is Arc else (-1, 1)  # an address of ARC without its first byte is one as well
     positions = {*found.places, *(place + step for place in found.places for step in steps), 1 << 40} - {-1}
-    again = {place: reader.read_document(file, place, FIELDS, open_input) for place in sorted(positions)}
+    again = {place: text_at(reader, file, place, FIELDS) for place in sorted(positions)}
     assert {place: text for place, text in again.items() if text is not None} == dict(zip(found.places, found.texts))
     seen = reader.fields_seen(Split(file=file), FIELDS, open_input)
     assert seen.num_records and "text" in seen.found and "none" not in seen.found

@@ -55,6 +55,15 @@ class ReadResult:
         return self.documents, self.rejected, self.is_damage, self.excerpts, self.extra, self.input_bytes, self.passed_over
 
 
+def text_at(
+    reader: Reader, file: InputFile, position: int, fields: FieldNames | None = None, open_input: OpenInput = open_input
+) -> str | None:
+    """The text of the document at a position, of a page its bytes as text; None where there is none."""
+    found = reader.find(file, position, fields or FieldNames(), open_input)
+    text = None if found is None else found[1].content[found[2]].as_py()
+    return text.decode() if isinstance(text, bytes) else text
+
+
 def input_file(path: Path, content: bytes | None = None, reader: Reader | None = None) -> InputFile:
     """The file as planning sees it, written first where content is given."""
     if content is not None:

@@ -75,13 +75,6 @@ class Block:
     def position(self, offset: int) -> int:
         return int(self.positions(np.array([offset]))[0])
 
-    def offset(self, position: int) -> int | None:
-        """The offset in the content of the byte with a position; None where no byte has it."""
-        begins = [(0, self.byte_offset), *self.members]
-        ends = [*(begin for begin, _ in self.members), len(self.content)]
-        found = (begin + position - first for (begin, first), end in zip(begins, ends) if 0 <= position - first < end - begin)
-        return next(found, None)
-
 
 def line_blocks(
     split: Split, open_input: OpenInput, max_line_bytes: int, max_window_bytes: int = MOST_WINDOW_BYTES

@@ -220,10 +220,6 @@ class Members:
             self.make = decompressors(compression, dictionary, max_window_bytes)
             self.feed_bytes, self.content_bytes = _FEED_BYTES[compression], _CONTENT_BYTES.get(compression, -1)
 
-    def from_member(self, offset: int) -> Iterator[Member]:
-        """The members from the one on that begins at an offset."""
-        return self._from(offset, None)
-
     def of_range(self, start: int = 0, stop: int | None = None) -> Iterator[Member]:
         """The members that begin in [start, stop), and those behind it; nothing if none begins in the range.
 

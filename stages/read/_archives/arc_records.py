@@ -28,13 +28,11 @@ _PLACES = (4, 6, 8, 10, 12)
 ARC = Beginning(lambda content: _HEADER.match(content) is not None, _MOST_LINE_BYTES)
 
 
-def arc_records(
-    members: Members, max_bytes: int, start: int = 0, stop: int | None = None, *, is_at: bool = False
-) -> Iterator[Record | Rejected]:
+def arc_records(members: Members, max_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
     """The records of a file in their order, and `Rejected` in place of what cannot be read; see `warc_records`. A file without
     compression has one range."""
     is_plain = members.compression is None
-    for member in members.from_member(start) if is_at else members.of_range(start, stop):
+    for member in members.of_range(start, stop):
         if member.is_behind:
             return
         content, number, is_told = _Content(member), 0, False

@@ -23,7 +23,6 @@ from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBat
 from datapipe.stage.decoding import (
     EXCERPT_BYTES,
     HAVE_MEMBERS,
-    OFFSET_BITS,
     Beginning,
     BrokenStreamError,
     Members,
@@ -82,11 +81,9 @@ class ArchiveReader(ContentReader):
     beginning: ClassVar[Beginning] = WARC
     """How a member begins that a search finds."""
 
-    def records(
-        self, members: Members, start: int = 0, stop: int | None = None, *, is_at: bool = False
-    ) -> Iterator[Record | Rejected]:
+    def records(self, members: Members, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
         """The records that begin in a byte range; see `warc_records`."""
-        return warc_records(members, self.max_record_bytes, start, stop, is_at=is_at)
+        return warc_records(members, self.max_record_bytes, start, stop)
 
     def document(self, record: Record) -> Document | Rejected | str:
         """The document that a record is; for a record that is none, the kind by which it is counted."""
@@ -137,17 +134,6 @@ class ArchiveReader(ContentReader):
             return super().fields_seen(split, fields, open_input)
         except UnsplittableInputError:
             return FieldsSeen()
-
-    def read_document(self, file: InputFile, position: int, fields: FieldNames, open_input: OpenInput) -> str | None:
-        """The text at a position; a page is decoded as UTF-8, with U+FFFD for other bytes, since people only look at it."""
-        start = position if file.compression is None else position >> OFFSET_BITS
-        with open_input(file.url) as stream:
-            for record in self.records(self._members(stream, file.compression, start), start, is_at=True):
-                if record.position < position:
-                    continue
-                document = self.document(record) if isinstance(record, Record) and record.position == position else None
-                return document.content.decode("utf-8", "replace") if isinstance(document, Document) else None
-        return None
 
 
 class _Batch:

@@ -26,21 +26,18 @@ _VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
 _FIELD = re.compile(rb"\n([^\s:]+)[ \t]*:[ \t]*([^\r\n]*)(?=\r\n)")
 
 
-def warc_records(
-    members: Members, max_bytes: int, start: int = 0, stop: int | None = None, *, is_at: bool = False
-) -> Iterator[Record | Rejected]:
+def warc_records(members: Members, max_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
     """The records of a file in their order, and `Rejected` in place of what cannot be read.
 
     Args:
         max_bytes: the most bytes of a record; a larger one is rejected without being held.
         start, stop: the records of this byte range, whose member, or in a plain file whose first byte, is in it.
-        is_at: whether a member, or in a plain file a record, is known to begin at `start`.
 
     Raises UnsplittableInputError where the next range would begin within a record of this one.
     """
     if members.compression is not None:
-        return _of_members(members.from_member(start) if is_at else members.of_range(start, stop), max_bytes)
-    if is_at or stop is None:
+        return _of_members(members.of_range(start, stop), max_bytes)
+    if stop is None:
         return _of_plain(members, max_bytes, start, None)
     return _of_plain_range(members, max_bytes, start, stop)
 

@@ -23,7 +23,7 @@ from stages.read.warc import Warc
 from stages.read.wet import Wet
 from tests.support import runs
 from tests.support.reader_formats import wet
-from tests.support.reader_results import ReadResult, in_ranges, input_file, read_file, read_splits
+from tests.support.reader_results import ReadResult, in_ranges, input_file, read_file, read_splits, text_at
 from tests.support.web_archives import (
     PACKINGS,
     arc_record,
@@ -70,7 +70,7 @@ def test_wet_positions_are_offsets_of_members_and_numbers_in_them(tmp_path: Path
     one = gzip.compress(b"".join(plain))
     assert read_wet(tmp_path, one, ".gz").places == [1, 2, 3, 4, 5]
     file = file_of(tmp_path, one, ".gz", "a.warc.wet")
-    assert Wet().read_document(file, 0, FieldNames(), open_input) is None  # the file's own description
+    assert text_at(Wet(), file, 0) is None  # the file's own description
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_members_that_end_within_records_are_read_as_one_stream(tmp_path: Path, 
     assert found.texts == read_file(Warc(), file_of(tmp_path, packed(parts), name="b.warc")).texts
     assert found.rejected == []
     for position, page, _ in found.documents:
-        assert Warc().read_document(file, position, FieldNames(), open_input) == page
+        assert text_at(Warc(), file, position) == page
     for cut in range(1, file.num_bytes, 29):
         assert in_ranges(Warc(), file, [cut]) == found.told
 

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.stage import FieldNames, Split
-from datapipe.storage import open_input
 from stages.read.jsonl import Jsonl
-from tests.support.reader_results import ReadResult, input_file, read_file, read_splits
+from tests.support.reader_results import ReadResult, input_file, read_file, read_splits, text_at
 
 
 def _read(folder: Path, content: bytes, fields: FieldNames | None = None, name: str = "a.jsonl", **options: int) -> ReadResult:
@@ -216,7 +215,7 @@ _ANY_LINE = (
     st.sampled_from(_LINES)
     | _OBJECTS.map(lambda one: json.dumps(one).encode())
     | st.binary(max_size=20).map(lambda b: b.replace(b"\n", b""))
-)
+).filter(lambda line: not line.lstrip().startswith(b"["))  # which alone may begin a JSON text over lines
 
 
 @pytest.mark.medium
@@ -319,5 +318,5 @@ def test_lone_surrogates_are_replaced_where_the_source_says_so(tmp_path: Path, w
     found = read_file(Jsonl(), file, fields)
     assert (found.texts, found.rejected) == (["first", expected, "last"], [])
     assert found.extra["k"] == [None, expected, None]
-    assert [Jsonl().read_document(file, place, fields, open_input) for place, _, _ in found.documents] == found.texts
+    assert [text_at(Jsonl(), file, place, fields) for place, _, _ in found.documents] == found.texts
     assert [place for place, _, _ in found.documents] == [0, 18, content.rindex("{")]

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
-from datapipe.stage import FieldNames, Split
+from datapipe.stage import Split
 from datapipe.storage import open_input
 from stages.read.jsonl import Jsonl
 from tests.support import runs
 from tests.support.reader_formats import PACKERS, line_positions, write
-from tests.support.reader_results import in_ranges, input_file, read_file, read_splits
+from tests.support.reader_results import in_ranges, input_file, read_file, read_splits, text_at
 
 pytestmark = pytest.mark.medium
 
@@ -103,7 +103,7 @@ def test_ranges_at_a_member_within_a_member_are_right_or_refused(tmp_path: Path,
     assert None in found and all(each in (None, expected.told) for each in found)
     assert expected.texts == [*"aaaabcccc"]
     for position, text, _ in expected.documents:
-        assert Jsonl().read_document(file, position, FieldNames(), open_input) == text
+        assert text_at(Jsonl(), file, position) == text
 
 
 def _is_one_line(content: bytes) -> bool:
@@ -146,7 +146,7 @@ def test_ranges_of_any_file_give_the_books_of_one_reading(tmp_path_factory, bom,
     assert in_ranges(reader, file, places) in (expected.told, None)
     texts = dict(zip(expected.places, expected.texts))
     for position in () if flips else [*texts, *(position + 1 for position in texts), 1 << 40]:
-        assert reader.read_document(file, position, FieldNames(), open_input) == texts.get(position)
+        assert text_at(reader, file, position) == texts.get(position)
 
 
 @pytest.mark.parametrize("packing", ["gzip", "zstd", "lz4"])
@@ -158,7 +158,7 @@ def test_document_of_a_large_file_is_read_without_what_is_far_before(tmp_path: P
     opened = Counting()
     for number in (99, 98, 57):
         position, text, _ = documents[number]
-        assert Jsonl().read_document(file, position, FieldNames(), opened) == text
+        assert text_at(Jsonl(), file, position, open_input=opened) == text
     assert opened.num_bytes < file.num_bytes
 
 

@@ -23,7 +23,7 @@ from stages.read import _rows
 from stages.read.csv import Csv
 from stages.read.webdataset import Webdataset
 from tests.support.reader_formats import add_member, tar
-from tests.support.reader_results import ReadResult, input_file, read_file
+from tests.support.reader_results import ReadResult, input_file, read_file, text_at
 
 
 def _read(folder: Path, content: bytes, fields: FieldNames | None = None, name: str = "a.csv", **options: object) -> ReadResult:
@@ -93,7 +93,7 @@ def test_csv_what_pythons_csv_module_writes_is_read_back_value_by_value(
     assert [(text, key or "") for _, text, key in found.documents] == [(text, key) for _, text, key in rows]
     assert found.extra == {"url": [url for url, _, _ in rows], "none": [None] * len(rows)} or not rows
     for position, text, _ in found.documents:
-        assert Csv().read_document(file, position, FieldNames(), open_input) == text
+        assert text_at(Csv(), file, position) == text
 
 
 def test_csv_positions_are_the_bytes_where_rows_begin(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_csv_escapes_are_taken_off(tmp_path: Path, ending: str) -> None:
     assert found.rejected == []
     assert found.texts == ['a "quoted", b\n c', "\\", '"x,y\\n', '"d" \\n']
     assert found.extra == {"n": ["1", "2", "3", "4"]}
-    assert [reader.read_document(file, place, FieldNames(), open_input) for place, _, _ in found.documents] == found.texts
+    assert [text_at(reader, file, place) for place, _, _ in found.documents] == found.texts
 
 
 def test_csv_escapes_without_quotes_hold_line_ends(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_webdataset_names_of_any_length_and_script(tmp_path: Path, format: int) 
     assert [(text, identity) for _, text, identity in found.documents] == [(name, name) for name in names]
     assert found.rejected == []
     file = input_file(tmp_path / "a.tar")
-    again = [Webdataset().read_document(file, place, FieldNames(), open_input) for place, _, _ in found.documents]
+    again = [text_at(Webdataset(), file, place) for place, _, _ in found.documents]
     assert again == names
 
 

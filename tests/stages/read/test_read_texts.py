@@ -24,7 +24,7 @@ from stages.read.jsonl import Jsonl
 from stages.read.mds import Mds
 from stages.read.text import Text
 from tests.support.reader_formats import mds
-from tests.support.reader_results import ReadResult, input_file, read_file, read_splits
+from tests.support.reader_results import ReadResult, input_file, read_file, read_splits, text_at
 
 
 def _read(folder: Path, content: bytes, name: str = "a.txt", **options: int) -> ReadResult:
@@ -98,7 +98,7 @@ def test_json_over_lines_is_read_as_json_lines_are(tmp_path: Path, written: str)
         found = read_file(Jsonl(), file, fields)
         assert (found.texts, found.ids, found.rejected) == (_TEXTS, [None, None, "x"], [])
         assert found.places == sorted(set(found.places))
-        assert [Jsonl().read_document(file, place, fields, open_input) for place in found.places] == _TEXTS
+        assert [text_at(Jsonl(), file, place, fields) for place in found.places] == _TEXTS
         assert Jsonl().fields_seen(Split(file=file), fields, open_input).num_records == 3
 
 
@@ -151,7 +151,7 @@ def test_wide_encodings_are_read_as_utf8_is(tmp_path: Path, codec: str) -> None:
             file = input_file(tmp_path / f"{name}{ending}", pack(_wide(text, codec)))
             found = read_file(reader, file)
             assert (found.documents, found.rejected) == (expected.documents, [])
-            assert [reader.read_document(file, place, FieldNames(), open_input) for place in found.places] == found.texts != []
+            assert [text_at(reader, file, place) for place in found.places] == found.texts != []
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3])

@@ -108,7 +108,7 @@ class FactFiles:
         root: of the output.
         files: by kind, in the order of sources and tasks.
         inputs: hash, source and path of each input file.
-        shards: the published path by what `shard_of_task` names it.
+        shards: the published path by the path that a task wrote.
     """
 
     root: Root

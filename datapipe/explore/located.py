@@ -71,10 +71,14 @@ class LocatedDocument:
 
 
 class Original(NamedTuple):
-    """A document as it was read: a batch of it alone, or None and the note why it cannot be read."""
+    """A document as it was read: a batch of it alone, or None and the note why it cannot be read.
+
+    `refusal` is the user's to end: credentials, say, that are not stored with the output.
+    """
 
     batch: DocumentBatch | None
     note: str = ""
+    refusal: UserError | None = None
 
     @property
     def text(self) -> str | None:
@@ -101,12 +105,16 @@ class DocumentLocator:
 
         Args:
             text: whether to read the text, which may take reading a whole archive.
+
+        Raises UserError where the file may not be read.
         """
         file_number, position = split_key(key)
         if file_number in self.files:
             source, file, _ = self.files[file_number]
-            content = self.read(key).text if text else None
-            return LocatedDocument(source=source, path=file.path, position=position, text=content)
+            original = self.read(key) if text else Original(None)
+            if original.refusal:
+                raise original.refusal
+            return LocatedDocument(source=source, path=file.path, position=position, text=original.text)
         for url, files in self._earlier_files.items():
             if file_number in files:
                 source, path = files[file_number]
@@ -133,7 +141,8 @@ class DocumentLocator:
             with PlannedInput(file) as planned:
                 batch = _find(source, file, reader, position, self._fields(source), planned)
         except (DatapipeError, OSError, pa.ArrowException, ValueError, ImportError) as error:
-            return Original(None, f"{name} cannot be read again: {type(error).__name__}.")
+            refusal = error if isinstance(error, UserError) else None
+            return Original(None, f"{name} cannot be read again: {type(error).__name__}.", refusal)
         return Original(batch) if batch is not None else Original(None, f"{name} has no document at {position} any more.")
 
     def difference(self, file: InputFile) -> str:

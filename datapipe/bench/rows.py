@@ -23,6 +23,7 @@ _KINDS = {
     "write documents": "documents",
     "sample": "sample",
     "train tokenizer": "train",
+    "load tokenizer": "load",
     "tokenize": "tokenize",
     "count tokens": "tokens",
     "write tokens": "tokens",
@@ -42,8 +43,8 @@ class Row:
 
     Attributes:
         name: as in `datapipe report --full`.
-        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, sample, train, tokenize,
-            tokens, pack, shards, files or other.
+        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, sample, train, load,
+            tokenize, tokens, pack, shards, files or other.
         uses: the stage, such as "filter.language"; empty for work of the engine itself.
         seconds: the median over passes.
         bytes: input: text for stages, decompressed input for reading, rows for exchanges and tokens.
@@ -64,8 +65,8 @@ class Row:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the time grows with the source. A tokenizer is trained once, on a sample of fixed size."""
-        return self.kind != "train"
+        """Whether the time grows with the source. A tokenizer is trained once, on a sample of fixed size, and loaded once."""
+        return self.kind not in ("train", "load")
 
 
 def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> list[Row]:

@@ -31,7 +31,9 @@ def encoder_of(task: TokenizeTask, root: Root) -> Encoder:
 
 @lru_cache(maxsize=1)
 def _loaded(url: str, file: TokenizerFile, eos: str | None, bos: str | None) -> Encoder:
-    return Encoder(committed_bytes(Root(url), file), eos=eos, bos=bos, choice=file.choice)
+    encoder = Encoder(committed_bytes(Root(url), file), eos=eos, bos=bos, choice=file.choice)
+    encoder.load()
+    return encoder
 
 
 def forget_encoder() -> None:

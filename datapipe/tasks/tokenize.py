@@ -58,7 +58,8 @@ _HASH_RUN_BYTES = 4 << 20
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """Encodes documents into an exchange file for each part. Memory: one batch, one run of rows for all files, and 8 MiB."""
     metrics = TaskMetrics()
-    encoder = encoder_of(task, root)
+    with metrics.timed("load tokenizer"):
+        encoder = encoder_of(task, root)
     id_type = schemas.token_type(encoder.vocab_size)
     parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size, encoder.unknown_id)
     hashes = _TextHashes(task, root, folder) if task.validation else None

@@ -117,6 +117,10 @@ class Encoder:
             )
         return (Fastokens if choice.library == FASTOKENS else Reference)(self._tokenizer)
 
+    def load(self) -> None:
+        """Loads the tokenizer of the library now; the first text would load it otherwise."""
+        self._engine.encode([""])
+
     @property
     def _markers(self) -> dict[str, int]:
         """The tokens that begin and end documents, with their ids."""

@@ -20,7 +20,7 @@ from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.documents import Inspector
-from datapipe.explore.rows import Rows, check_source
+from datapipe.explore.rows import Rows
 from datapipe.explore.sweeps import Accepted, RuleOf, swept_histograms, swept_tags
 from datapipe.stage.base import Filter
 from datapipe.stage.ranking import BELOW_SHARE
@@ -45,10 +45,9 @@ class Borderline:
 
     def rule(self, stage: str, rule: str, source: str) -> RuleOf:
         """The rule. Raises UserError where no source has measured it."""
-        check_source(source, self._output.sources)
         found = {
             name: (run_name, rules[rule])
-            for name in ([source] if source else self._output.sources)
+            for name in self._output.select_sources(source)
             for run_name, rules in self._output.measured(name).items()
             if stage in (run_name, run_name.partition("@")[0]) and rule in rules
         }

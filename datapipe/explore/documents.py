@@ -77,22 +77,6 @@ class InspectedDocument:
         return {"document": self.name, **asdict(self), **empty_is_none}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentQuery:
-    """Which documents to find.
-
-    Attributes:
-        source: empty for all sources.
-        reason: a stage or "stage:rule"; empty for all reasons.
-        count: at most so many documents.
-    """
-
-    outcome: Fate
-    source: str = ""
-    reason: str = ""
-    count: int = 5
-
-
 class Inspector(Output):
     """An output with queries about its documents."""
 
@@ -101,14 +85,23 @@ class Inspector(Output):
         """The documents that were taken down from the newest snapshot."""
         return read_removed(self.root, newest_manifest(self.root))
 
-    def find(self, query: DocumentQuery) -> list[InspectedDocument]:
-        """The documents that match a query. Raises UserError for an unknown source or reason."""
-        sources = self.select_sources(query.source)
+    def find(self, outcome: Fate, source: str = "", reason: str = "", count: int = 5) -> list[InspectedDocument]:
+        """Documents with an outcome. Raises UserError for an unknown source or reason.
+
+        Args:
+            source: empty for all sources.
+            reason: a stage or "stage:rule"; empty for all reasons.
+            count: at most so many documents.
+        """
+        sources = self.select_sources(source)
         where = f"fate = $fate and source in $sources and {matching('$reason')}"
-        options = {"fate": query.outcome, "sources": sources, "reason": query.reason, "count": query.count}
+        options = {"fate": outcome, "sources": sources, "reason": reason, "count": count}
         rows = self.database.rows(f"select {COLUMNS} from facts where {where} order by {SAMPLE} limit $count", options)
-        if not rows and query.reason:
-            raise self._unknown_reason(query.reason, sources)
+        if not rows and reason:
+            query = "select distinct stage, rule from facts where fate = 'dropped' and source in $sources order by all"
+            known = [reason_of(row) for row in self.database.rows(query, {"sources": sources})]
+            listed = f"The reasons in this output: {', '.join(known)}"
+            raise UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} {listed}")
         return [self._document(row) for row in rows]
 
     def find_document(self, text: str) -> InspectedDocument:
@@ -153,12 +146,6 @@ class Inspector(Output):
         [row] = read_row(self.root, texts, facts["file_row_number"]).to_pylist()
         return row
 
-    def _unknown_reason(self, reason: str, sources: list[str]) -> UserError:
-        query = "select distinct stage, rule from facts where fate = 'dropped' and source in $sources order by all"
-        known = [reason_of(row) for row in self.database.rows(query, {"sources": sources})]
-        listed = f"The reasons in this output: {', '.join(known)}"
-        return UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} {listed}")
-
     def _document(self, facts: Mapping[str, Any]) -> InspectedDocument:
         is_kept = facts["fate"] == "kept"
         stored = self.kept_row(facts) if is_kept else {}
@@ -172,7 +159,7 @@ class Inspector(Output):
             path=located.path,
             position=located.position,
             reason=reason_of(facts),
-            value=None if facts["value"] is None or math.isnan(facts["value"]) else facts["value"],
+            value=finite(facts["value"]),
             threshold=facts["threshold"],
             survivor="" if facts["survivor"] is None else self.locator.label(facts["survivor"]),
             text=stored["text"] if is_kept else excerpt if located.text is None else located.text,
@@ -192,6 +179,11 @@ def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
 def reason_of(facts: Mapping[str, Any]) -> str:
     """The "stage:rule" of a dropped document, the stage of a quarantined one."""
     return ":".join(filter(None, (facts["stage"], facts["rule"])))
+
+
+def finite(number: float | None) -> float | None:
+    """A number that JSON has; None for others."""
+    return None if number is None or not math.isfinite(number) else number
 
 
 def stage_alias(reason: str) -> str:

@@ -15,12 +15,12 @@ from http import HTTPStatus
 from time import perf_counter
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.borderline import Borderline
-from datapipe.explore.clusters import ClusterView
+from datapipe.explore.clusters import ClusterQuery, ClusterView
 from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import Inspector
 from datapipe.explore.output import FATES
@@ -40,6 +40,13 @@ MOST_STEPS = 1_000
 
 _UNMEASURED = {"option": "", "side": "other", "mode": "drop"}
 """What a rule of a run without distributions has."""
+
+
+class Numbers(BaseModel, frozen=True):
+    """Numbers that a request may give: dropped documents of a cluster, rows of a batch."""
+
+    members: int = Field(default=3, ge=1)
+    global_batch_size: int = Field(default=0, ge=0, lt=1 << 53)
 
 
 class Api:
@@ -152,14 +159,12 @@ class Api:
         return self.borderline.rule(*(options.get(name, "") for name in ("stage", "rule", "source")))
 
     def _clusters(self, request: Request) -> Answer:
-        options = request.query
-        stage, source, sort = (options.get(name, "") for name in ("stage", "source", "sort"))
-        return self.clusters.listed(stage, source, sort or "size", whole(options, "offset", 0), whole(options, "limit", 20))
+        return self.clusters.listed(parsed(ClusterQuery, request.query))
 
     def _cluster(self, request: Request) -> Answer:
         match request.path[1:]:
             case (digits,):
-                members = whole(request.query, "members", 3)
+                members = parsed(Numbers, request.query).members
                 return self.clusters.cluster(key_of(digits), request.query.get("stage", ""), members)
         raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
 
@@ -183,7 +188,7 @@ def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
     state = request.body.get("state") if isinstance(request.body, Mapping) else None
     if request.body is not None and not isinstance(state, Mapping):
         raise RequestError(HTTPStatus.BAD_REQUEST, 'Expected {"state": …}, the JSON of one loader.state_dict().')
-    size = whole(request.query, "global_batch_size", 0) if state is None else None
+    size = parsed(Numbers, request.query).global_batch_size if state is None else None
     try:
         found = find_document(output.root.url, key.hex(), global_batch_size=size, state=state)
     except (KeyError, TypeError, ValueError):
@@ -209,14 +214,6 @@ def parsed(model: type[M], options: Mapping[str, str]) -> M:
         wrong = error.errors()[0]
         message = f"{wrong['loc'][0]}: {wrong['msg'].replace('Input should be', 'expected')}."
         raise RequestError(HTTPStatus.BAD_REQUEST, message) from None
-
-
-def whole(options: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number of at most 15 digits."""
-    text = options.get(name, "") or str(default)
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name}: expected a whole number.")
-    return int(text)
 
 
 def unexpected(error: Exception) -> RequestError:

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from datapipe.config import Mixture
 from datapipe.config.stage_use import StageUse
@@ -29,7 +29,7 @@ from datapipe.shards.manifest import Manifest, Snapshot, read_manifest
 from datapipe.storage import Root
 
 Fate = Literal["kept", "dropped", "quarantined"]
-FATES: tuple[Fate, ...] = ("kept", "dropped", "quarantined")
+FATES: tuple[Fate, ...] = get_args(Fate)
 
 
 @dataclass(frozen=True, kw_only=True)

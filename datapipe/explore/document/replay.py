@@ -24,10 +24,9 @@ from datapipe.columns import hex_keys
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
-from datapipe.explore.documents import InspectedDocument, columns_of, stage_alias
+from datapipe.explore.documents import InspectedDocument, columns_of, finite, stage_alias
 from datapipe.explore.output import Output
 from datapipe.explore.redaction import Redactor
-from datapipe.explore.rows import finite
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch

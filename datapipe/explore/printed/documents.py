@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from rich.console import Console
@@ -45,7 +44,7 @@ def _decision(document: InspectedDocument) -> str:
     decision = f"{document.outcome} {document.reason}".strip()
     decision += _KEPT_TEXT if document.outcome == "kept" else _JUDGED_TEXT if document.is_as_judged else _READ_TEXT
     if document.value is not None:
-        decision += "  not measured" if math.isnan(document.value) else f"  measured{NO_BREAK}{document.value:.4g}"
+        decision += f"  measured{NO_BREAK}{document.value:.4g}"
     if document.threshold is not None:
         decision += f"  threshold{NO_BREAK}{document.threshold:.4g}"
     if document.is_taken_down:

@@ -109,9 +109,7 @@ def inspect(
     from datapipe.explore.document.replay import as_judged
     from datapipe.explore.documents import Inspector
     from datapipe.explore.printed.clusters import print_clusters
-    from datapipe.explore.printed.contamination import print_contamination
-    from datapipe.explore.printed.documents import print_documents
-    from datapipe.explore.printed.sweep import print_sweep
+    from datapipe.explore.printed.documents import print_contamination, print_documents, print_sweep
     from datapipe.explore.sweep import sweep as count_sweep
     from datapipe.report.funnel import wide_console
 

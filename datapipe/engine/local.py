@@ -12,7 +12,7 @@ import time
 from collections import deque
 from multiprocessing.connection import wait
 
-from datapipe.engine.protocol import Attempt, Message
+from datapipe.engine.protocol import Attempt, Engine, Message
 from datapipe.engine.workers.process import NO_LIMITS, Limits, WorkerProcess
 from datapipe.plan.work import Task
 
@@ -29,7 +29,7 @@ _SINGLE_THREADED = {
 _LOOK_EVERY_S = 0.2
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """`num_workers` processes, started as tasks come.
 
     Args:

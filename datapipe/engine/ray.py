@@ -34,7 +34,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.engine.cluster.on_node import Order, user_modules
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
-from datapipe.engine.protocol import Attempt, Failure, Message, failure_of
+from datapipe.engine.protocol import Attempt, Engine, Failure, Message, failure_of
 from datapipe.engine.workers.process import LONGEST_STEP_S, Limits
 from datapipe.engine.workers.supervisor import Board, Report, Reported, kill_supervisor
 from datapipe.errors import UserError
@@ -48,7 +48,7 @@ _BOARD_EVERY_S = 0.25
 _HEARS_WITHIN_S = 10.0  # a supervisor reports every 2 s, and hears with its next report
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Tasks on a Ray cluster.
 
     Args:

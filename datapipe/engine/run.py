@@ -21,7 +21,7 @@ from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.patience import stopped_by
 from datapipe.engine.prepare import Only, Say, prepare
-from datapipe.engine.protocol import CountsNodes, Engine, no_exit
+from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.publish import Report, publish
 from datapipe.errors import DatapipeError, UserError
 from datapipe.figures import DriverFigures
@@ -206,7 +206,7 @@ class Run:
             return driver.run(engine)
         finally:
             engine.close()
-            if isinstance(engine, CountsNodes):
+            if engine.node_seconds:
                 add_node_hours(self.root, engine.node_seconds / 3600)
 
     def _guard_other(self) -> None:

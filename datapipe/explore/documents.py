@@ -30,7 +30,8 @@ SAMPLE = "md5(key), key"
 COLUMNS = "source, fate, key, id, stage, rule, value, threshold, survivor, bytes, error, excerpt, filename, file_row_number"
 
 _SHOWN_NAMES = 5
-_OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})
+OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})
+"""Columns that no source and no stage names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -172,8 +173,16 @@ class Inspector(Output):
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a document that its source or its stages named, as text and numbers."""
-    named = {name: value for name, value in row.items() if name not in _OWN_VALUES and value is not None}
-    return {name: value if isinstance(value, bool | int | float) else str(value) for name, value in named.items()}
+    return {name: plain(value) for name, value in row.items() if name not in OWN_VALUES and value is not None}
+
+
+def plain(value: Any) -> str | float | int | bool | None:
+    """A value as text, or as a number that JSON has."""
+    if isinstance(value, float):
+        return finite(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def reason_of(facts: Mapping[str, Any]) -> str:

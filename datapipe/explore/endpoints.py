@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict
@@ -21,13 +22,14 @@ from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.borderline import Borderline
 from datapipe.explore.clusters import ClusterQuery, ClusterView
+from datapipe.explore.database import Limits
 from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import Inspector
 from datapipe.explore.output import FATES
 from datapipe.explore.redaction import Redactor
 from datapipe.explore.rows import Query, Rows
 from datapipe.explore.search import Search, SearchQuery
-from datapipe.explore.server import Answer, Request, RequestError
+from datapipe.explore.server import Answer, PageServer, Request, RequestError
 from datapipe.explore.sweeps import RuleOf
 from datapipe.loader.trace import find_document
 from datapipe.shards.manifest import Snapshot
@@ -224,3 +226,25 @@ def unexpected(error: Exception) -> RequestError:
         HTTPStatus.INTERNAL_SERVER_ERROR,
         f"This is a defect of datapipe: {type(error).__name__}. Its traceback is where `datapipe browse` was started.",
     )
+
+
+def open_server(url: str, port: int, limits: Limits | None = None) -> PageServer:
+    """A server of the page, listening and not yet answering. Raises UserError."""
+    return PageServer(port, Api(Inspector.open(url, limits)))
+
+
+def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], limits: Limits | None = None) -> None:
+    """Serves the page until KeyboardInterrupt, which it raises.
+
+    Args:
+        opens: whether to open the page in a browser, if there is one.
+        say: gets one line, the address, before anything is answered.
+    """
+    with open_server(url, port, limits) as server:
+        say(server.url)
+        server.start()
+        if opens:
+            import webbrowser
+
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+        threading.Event().wait()  # here a signal meets no finalizer, which would swallow its KeyboardInterrupt

@@ -10,7 +10,7 @@ from typing import Any
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Observer
 from datapipe.engine.local import LocalEngine
-from datapipe.engine.protocol import Attempt
+from datapipe.engine.protocol import Attempt, Engine
 from datapipe.engine.publish import Report
 from datapipe.engine.run import Run
 from datapipe.engine.workers.process import Limits
@@ -64,7 +64,7 @@ class Watcher(Observer):
         return [record.step for record in self.records]
 
 
-class InProcess:
+class InProcess(Engine):
     """An engine that runs each task where it is asked for: no worker to start, for corpora this small."""
 
     slots = 1

@@ -12,7 +12,7 @@ from datapipe.activity import Activity
 from datapipe.config import load_mixture
 from datapipe.engine import retries as retries_module
 from datapipe.engine.patience import PATIENCE_S, Patience
-from datapipe.engine.protocol import Attempt, Failure
+from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.engine.retries import (
     LEAST_LIMIT_BYTES,
     MOST_CRASHING_DOCUMENTS,
@@ -244,7 +244,7 @@ def test_free_space_that_only_goes_up_and_down_is_no_change():
         patience.wait(_full(9_000_000))
 
 
-class _Failing:
+class _Failing(Engine):
     """An engine of two workers, of which every attempt ends in the same way."""
 
     slots = 2

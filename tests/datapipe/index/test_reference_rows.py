@@ -11,7 +11,7 @@ import pytest
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.exchange.partitions import read_documents, read_table
-from datapipe.exchange.ranges import read_range
+from datapipe.exchange.ranges import read_rows
 from datapipe.explore.clusters import find_clusters
 from datapipe.explore.documents import Inspector
 from datapipe.explore.located import NOT_FOUND
@@ -130,7 +130,7 @@ def _decisions(finished: Finished, source: str) -> tuple[Any, Any]:
 
 def _keys(index: str, stage: int = 0, table: str = "texts") -> set[bytes]:
     opened = open_index(index)
-    rows = read_range(opened.root, opened.of_stage(stage)[table], 0, HASH_SPACE)
+    rows = read_rows(opened.root, opened.of_stage(stage)[table], (0,), (HASH_SPACE,))
     assert rows is not None
     return set(rows.column("key").to_pylist())
 

@@ -47,9 +47,6 @@ MOST_RETURNS = 1000
 LEAST_LIMIT_BYTES = 8 << 20
 """Rows that a task of a global stage may always hold: with fewer, it takes longer and hardly less memory."""
 
-_SAME_MEMORY = 0.2
-"""Relative difference up to which two attempts had the same memory when they were killed."""
-
 
 def pause_after(count: int) -> float:
     """Seconds to wait after the failure number `count`, from 1 on."""
@@ -80,7 +77,6 @@ class Retries:
     locate: Callable[[Task, bytes], str]
     _failures: Counter[tuple[str, ...]] = field(default_factory=Counter)
     _killed: dict[str, tuple[str, Activity]] = field(default_factory=dict)
-    _ended_with_memory: dict[str, Failure] = field(default_factory=dict)
     _waiting: list[tuple[float, str, Task]] = field(default_factory=list)
 
     def add(self, task: Task, failure: Failure) -> str:
@@ -111,7 +107,6 @@ class Retries:
             case _:
                 if self._is_killed_again(task, failure):
                     return self._killed_on_documents(task, failure)
-                failure = self._with_memory(task, failure)
                 less = _with_less(task, failure) if failure.cause == "OOM" else None
                 return self._later(less or task, failure, self.max_infrastructure_retries)
 
@@ -142,22 +137,6 @@ class Retries:
         if count > allowed:
             raise TaskFailedError(f"{task.label} failed {count} times, the last time with: {failure.message}", failure)
         return count
-
-    def _with_memory(self, task: Task, failure: Failure) -> Failure:
-        """Says where a worker was killed twice at the same work with the same memory: no pause frees what one task needs."""
-        if failure.cause not in ("SIGKILL", "OOM") or not failure.memory_bytes:
-            return failure
-        before = self._ended_with_memory.get(task.fingerprint)
-        self._ended_with_memory[task.fingerprint] = failure
-        if before is None or _work(before) != _work(failure):
-            return failure
-        if abs(before.memory_bytes - failure.memory_bytes) > _SAME_MEMORY * failure.memory_bytes:
-            return failure
-        hint = (
-            f"{failure.message}. So was an attempt before, at the same work with {before.memory_bytes / 1e9:.1f} GB: if that "
-            f"is all the memory there is, run fewer --workers, or lower execution.split_bytes or execution.bucket_bytes"
-        )
-        return replace(failure, message=hint)
 
     def _out_of_memory(self, task: Task, failure: Failure) -> str:
         less, activity = _with_less(task, failure), failure.activity or Activity()
@@ -267,10 +246,6 @@ def _with_less(task: Task, failure: Failure) -> Task | None:
     if isinstance(task, ReduceTask | MergeTask | GatherTask) and task.limit_bytes > LEAST_LIMIT_BYTES:
         return replace(task, limit_bytes=max(LEAST_LIMIT_BYTES, task.limit_bytes // 2))
     return None
-
-
-def _work(failure: Failure) -> str:
-    return failure.activity.work if failure.activity else ""
 
 
 def _advice(activity: Activity) -> str:

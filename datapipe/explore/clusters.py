@@ -8,7 +8,7 @@ returns the same clusters each time, and a larger sample contains the smaller on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -18,7 +18,7 @@ from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database
-from datapipe.explore.differences import difference
+from datapipe.explore.differences import Segment, difference
 from datapipe.explore.documents import SAMPLE, Inspector, matching, reason_of, stage_alias
 from datapipe.explore.located import LocatedDocument
 from datapipe.explore.rows import MOST_LISTED, Rows
@@ -207,10 +207,9 @@ class ClusterView:
         for member in found:
             other, other_note = self._text_of(member["key"], facts)
             parts = _same(other)
-            if text and other:
-                shingles = _shingles(self._output.use_of(member["source"], stage))
-                both = _differing(text, other, shingles)
-                own_parts, parts = own_parts or both[0], both[1]
+            shingles = _shingles(self._output.use_of(member["source"], stage))
+            for passage in difference(text, other, shingles, context=None).passages if text and other else ():
+                own_parts, parts = own_parts or _shown(passage.first), _shown(passage.second)
             row = self._shown(member["key"], facts)
             listed.append({"row": row, "similarity": member["value"], "parts": parts, "note": other_note})
         survivor = {"row": self._shown(key, facts), "parts": own_parts or _same(text), "note": note}
@@ -234,10 +233,5 @@ def _same(text: str) -> list[dict[str, Any]]:
     return [{"text": text, "same": True}] if text else []
 
 
-def _differing(first: str, second: str, shingles: tuple[int, Literal["word", "char"]]) -> list[list[dict[str, Any]]]:
-    """The parts of two texts."""
-    passages = difference(first, second, shingles, context=None).passages
-    if not passages:
-        return [_same(first), _same(second)]
-    sides = (passages[0].first, passages[0].second)
-    return [[{"text": segment.text, "same": not segment.differs} for segment in side] for side in sides]
+def _shown(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    return [{"text": segment.text, "same": not segment.differs} for segment in segments]

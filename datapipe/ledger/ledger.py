@@ -136,7 +136,8 @@ class Ledger:
         is_listed_now = self._is_listed_now
         paths = self._sizes if is_listed_now else (path for path, _ in self.root.list_files(ATTEMPTS))
         listed = map(attempt_folder, paths)
-        attempts = Counter(folder for folder in listed if folder is not None and not self._is_named(folder))
+        named = self._named - self._condemned
+        attempts = Counter(folder for folder in listed if folder is not None and folder not in named)
         left = self._unfinished()
         with hold.deleting([*attempts, *left], ATTEMPTS):
             for folder in attempts:
@@ -147,9 +148,6 @@ class Ledger:
                 self.root.delete_empty_folders(ATTEMPTS)
         self._is_listed_now = False
         return attempts.total()
-
-    def _is_named(self, attempt: str) -> bool:
-        return attempt in self._named and attempt not in self._condemned
 
     def _unfinished(self) -> list[str]:
         left = [path for path, _ in self.root.list_files(PUBLISH)]

@@ -128,7 +128,9 @@ def module_sources(top: str) -> dict[str, str]:
     if file.name != "__init__.py":
         return {file.name: base64.b64encode(file.read_bytes()).decode()}
     base = file.parent.parent
-    return {str(path.relative_to(base)): base64.b64encode(path.read_bytes()).decode() for path in _python_files(file.parent)}
+    return {
+        str(path.relative_to(base)): base64.b64encode(path.read_bytes()).decode() for path in sorted(file.parent.rglob("*.py"))
+    }
 
 
 def _imported(top: str) -> Iterable[tuple[str, str]]:
@@ -137,10 +139,6 @@ def _imported(top: str) -> Iterable[tuple[str, str]]:
         file = getattr(module, "__file__", None) or ""
         if name.startswith(f"{top}.") and file.endswith(".py"):
             yield name.replace(".", "/") + ("/__init__.py" if Path(file).name == "__init__.py" else ".py"), file
-
-
-def _python_files(folder: Path) -> Iterable[Path]:
-    return sorted(folder.rglob("*.py"))
 
 
 def install_modules(modules: Mapping[str, str]) -> None:

@@ -288,10 +288,10 @@ def _failure_of_end(status: int, message: Message, last_words: str, *, is_oom: b
     named = {int(number): number.name for number in signal.Signals}  # without most real-time signals
     cause = named.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
     text = f"a worker was ended by {cause}. It was at: {state_of(message)}"
-    if is_oom:
-        text += ". The kernel has killed a process for memory meanwhile, as the machine or the container had no more"
-    elif cause == "SIGKILL":
-        text += ". It may have run out of memory"
+    if cause == "SIGKILL":
+        killed = "The kernel has killed a process for memory meanwhile, as the machine or the container had no more"
+        advice = "If it happens again, run fewer --workers, or lower execution.split_bytes or execution.bucket_bytes"
+        text += f". {killed if is_oom else 'It may have run out of memory'}. {advice}"
     return Failure(
         kind="infrastructure" if cause in _NOT_ITS_OWN else "crash",
         message=text,

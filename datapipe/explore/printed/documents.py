@@ -76,14 +76,11 @@ def print_sweep(sweep: Sweep, console: Console) -> None:
         dropping = ", ".join(sweep.dropping)
         print_text(f"Sources left out, because the stage has no `mode: tag` there: {dropping}", console)
     if sweep.total.unsure:
-        print_text(_unsure(sweep.total.unsure), console)
-
-
-def _unsure(num_documents: int) -> str:
-    return (
-        f"{counted(num_documents, 'document')} failed a rule before another one whose value is not stored. They count as "
-        f"passing the other one, so 'with the others' may be too high by as many."
-    )
+        unsure = (
+            f"{counted(sweep.total.unsure, 'document')} failed a rule before another one whose value is not stored. They count "
+            f"as passing the other one, so 'with the others' may be too high by as many."
+        )
+        print_text(unsure, console)
 
 
 def _table(sweep: Sweep, source: SourceSweep) -> NumberTable:

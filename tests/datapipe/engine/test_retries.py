@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -181,14 +180,6 @@ def _lines_until_stop(patience: Patience, clock: _Clock, outage: Outage) -> tupl
         except DatapipeError as error:
             return lines, str(error)
         clock.now = patience.resumes_at
-
-
-@pytest.mark.parametrize(("memory_bytes", "is_told"), [(3_100_000_000, True), (9_000_000_000, False)])
-def test_task_that_is_killed_twice_with_the_same_memory_is_told(make, memory_bytes, is_told):
-    retries, at_work = make(), _kill(at=Activity(work="pack"))
-    retries.add(TASK, replace(at_work, memory_bytes=3_000_000_000))
-    told = retries.add(TASK, replace(at_work, memory_bytes=memory_bytes))
-    assert ("with 3.0 GB: if that is all" in told) is is_told
 
 
 @pytest.mark.parametrize("outage", [_full(), Outage(where="s3://bucket/out", cause="no answer")])

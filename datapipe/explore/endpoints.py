@@ -30,7 +30,7 @@ from datapipe.explore.redaction import Redactor
 from datapipe.explore.rows import Query, Rows
 from datapipe.explore.search import Search, SearchQuery
 from datapipe.explore.server import Answer, PageServer, Request, RequestError
-from datapipe.explore.sweeps import RuleOf
+from datapipe.explore.sweep import RuleOf, rule_of
 from datapipe.loader.trace import find_document
 from datapipe.shards.manifest import Snapshot
 from datapipe.stage.global_stage import Global
@@ -158,7 +158,7 @@ class Api:
         return self.borderline.sweep(self._rule(request.query))
 
     def _rule(self, options: Mapping[str, str]) -> RuleOf:
-        return self.borderline.rule(*(options.get(name, "") for name in ("stage", "rule", "source")))
+        return rule_of(self.output, *(options.get(name, "") for name in ("stage", "rule", "source")))
 
     def _clusters(self, request: Request) -> Answer:
         return self.clusters.listed(parsed(ClusterQuery, request.query))

@@ -24,8 +24,7 @@ from datapipe.explore.borderline import Borderline
 from datapipe.explore.clusters import ClusterQuery, ClusterView
 from datapipe.explore.database import Limits
 from datapipe.explore.document.view import DocumentView
-from datapipe.explore.documents import Inspector
-from datapipe.explore.output import FATES
+from datapipe.explore.documents import FATES, Inspector
 from datapipe.explore.redaction import Redactor
 from datapipe.explore.rows import Query, Rows
 from datapipe.explore.search import Search, SearchQuery

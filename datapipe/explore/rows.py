@@ -17,8 +17,7 @@ from pydantic import BaseModel, Field
 
 from datapipe.errors import UserError
 from datapipe.explore.database import quoted
-from datapipe.explore.documents import Inspector, finite
-from datapipe.explore.output import FATES, Fate
+from datapipe.explore.documents import FATES, Fate, Inspector, finite
 from datapipe.explore.redaction import RedactionError, Redactor
 
 MOST_LISTED = 500

@@ -21,8 +21,7 @@ from pydantic import BaseModel, Field
 from datapipe.columns import compute, make_keys, numbers
 from datapipe.errors import DatapipeError
 from datapipe.exchange.partitions import read_table
-from datapipe.explore.documents import Inspector
-from datapipe.explore.output import FATES, Fate
+from datapipe.explore.documents import FATES, Fate, Inspector
 from datapipe.explore.redaction import RedactionError, Redactor
 from datapipe.explore.rows import Rows
 from datapipe.inputs.planned_input import PlannedInput

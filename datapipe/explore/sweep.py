@@ -20,7 +20,7 @@ import numpy as np
 from datapipe.columns import numbers
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database, quoted, quoted_text
-from datapipe.explore.output import Output
+from datapipe.explore.documents import Inspector
 from datapipe.stage.base import Rule
 from datapipe.stage.ranking import BELOW_SHARE
 
@@ -94,7 +94,7 @@ class Sweep:
     dropping: tuple[str, ...] = ()
 
 
-def sweep(output: Output, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> Sweep:
+def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> Sweep:
     """Counts the documents of an output that other thresholds would keep. Raises UserError.
 
     Args:
@@ -244,7 +244,7 @@ class RuleOf:
     facts: Mapping[str, Any]
 
 
-def rule_of(output: Output, stage: str, rule: str, source: str = "") -> RuleOf:
+def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
     """A rule. Raises UserError where no source has measured it.
 
     Args:
@@ -265,7 +265,7 @@ def rule_of(output: Output, stage: str, rule: str, source: str = "") -> RuleOf:
     return RuleOf(stage=run_name, rule=rule, sources=tuple(found), facts={**facts, "threshold": known})
 
 
-def tags_of(output: Output, rule: RuleOf) -> tuple[dict[str, Tags], bool]:
+def tags_of(output: Inspector, rule: RuleOf) -> tuple[dict[str, Tags], bool]:
     """The tags of a rule's stage, of the sources that have some, and whether they tell which documents pass its other rules:
     where a filter keeps a share, its cut moves with the threshold."""
     measured = {source: output.measured(source)[rule.stage] for source in rule.sources}
@@ -289,7 +289,7 @@ def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> list[Rule]:
     ]
 
 
-def _named_rule(output: Output, threshold: str, source: str) -> RuleOf:
+def _named_rule(output: Inspector, threshold: str, source: str) -> RuleOf:
     """The rule that "STAGE.RULE" names, or of which "STAGE.OPTION" is the threshold. Raises UserError."""
     rules = [
         (stage, rule, facts)
@@ -314,7 +314,7 @@ def _named_rule(output: Output, threshold: str, source: str) -> RuleOf:
     return chosen
 
 
-def _not_tagged(output: Output, threshold: str, rule: RuleOf) -> str:
+def _not_tagged(output: Inspector, threshold: str, rule: RuleOf) -> str:
     use = output.use_of(rule.sources[0], rule.stage)
     name = rule.stage if use is None else use.name
     renamed = f", as: {rule.stage}" if rule.stage != name else ""

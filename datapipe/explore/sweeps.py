@@ -25,7 +25,7 @@ from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import DatapipeError
 from datapipe.explore.database import Database
-from datapipe.explore.output import Output
+from datapipe.explore.documents import Inspector
 from datapipe.explore.sweep import RuleOf, Tags, tags_of, total_of
 
 MOST_POINTS = 2_000
@@ -86,7 +86,7 @@ class Accepted:
 # ------------------------------------------------------------------------------------------------ tags
 
 
-def swept_tags(output: Output, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
+def swept_tags(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
     """The points over the tags of a rule in the kept documents of its sources, with their total; None where there are no tags.
     A document without a value passes any threshold."""
     database, is_min = output.database, rule.facts["side"] == "min"
@@ -118,7 +118,7 @@ def _grid(database: Database, rule: RuleOf, sources: Sequence[str], accepted: Ac
 # ------------------------------------------------------------------------------------------------ histograms
 
 
-def swept_histograms(output: Output, rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
+def swept_histograms(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
     """Points at the bounds of the bins of report.json, and at the threshold in force."""
     is_min, in_force = rule.facts["side"] == "min", rule.facts.get("threshold")
     entries = [output.measured(source)[rule.stage][rule.rule] for source in rule.sources]

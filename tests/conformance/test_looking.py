@@ -23,8 +23,7 @@ from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.explore import search
 from datapipe.explore.clusters import find_clusters
-from datapipe.explore.documents import Inspector
-from datapipe.explore.output import Fate
+from datapipe.explore.documents import Fate, Inspector
 from datapipe.explore.rows import SORTS
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import file_hash

@@ -20,8 +20,7 @@ import pytest
 import zstandard
 
 from datapipe.errors import UserError
-from datapipe.explore.documents import InspectedDocument, Inspector
-from datapipe.explore.output import Fate
+from datapipe.explore.documents import Fate, InspectedDocument, Inspector
 from tests.support import runs
 
 pytestmark = pytest.mark.medium

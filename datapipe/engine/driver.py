@@ -138,14 +138,7 @@ class Driver:
         submitted = {task.fingerprint for task in ready}
         missing = _missing(plan)
         attempts = Attempts(engine)
-        execution = self.request.mixture.execution
-        retries = Retries(
-            max_retries=execution.max_retries,
-            max_infrastructure_retries=execution.max_infrastructure_retries,
-            on_crash=execution.on_crash,
-            stall_s=execution.stall_s,
-            locate=self._locate,
-        )
+        retries = Retries(self.request.mixture.execution, self._locate)
         silences = _Silences()
         while not plan.is_committed:
             self.hold.check()

@@ -23,9 +23,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from datapipe.activity import Activity
+from datapipe.config.execution import ExecutionSpec
 from datapipe.document_name import with_own_id
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
@@ -66,14 +66,10 @@ class Retries:
     """Tasks that wait for another attempt, by the time when it may start.
 
     Attributes:
-        max_retries, max_infrastructure_retries, on_crash, stall_s: see `ExecutionSpec`.
         locate: the name of a document of a task, by its key: "web/a.jsonl:120".
     """
 
-    max_retries: int
-    max_infrastructure_retries: int
-    on_crash: Literal["fail", "quarantine"]
-    stall_s: float
+    execution: ExecutionSpec
     locate: Callable[[Task, bytes], str]
     _failures: Counter[tuple[str, ...]] = field(default_factory=Counter)
     _killed: dict[str, tuple[str, Activity]] = field(default_factory=dict)
@@ -97,7 +93,7 @@ class Retries:
             case "stall":
                 return self._stalled(task, failure)
             case "task":
-                self._count(task, failure, self.max_retries)
+                self._count(task, failure, self.execution.max_retries)
                 return self._again(task, failure.message)
             case "memory":
                 return self._out_of_memory(task, failure)
@@ -108,7 +104,7 @@ class Retries:
                 if self._is_killed_again(task, failure):
                     return self._killed_on_documents(task, failure)
                 less = _with_less(task, failure) if failure.cause == "OOM" else None
-                return self._later(less or task, failure, self.max_infrastructure_retries)
+                return self._later(less or task, failure, self.execution.max_infrastructure_retries)
 
     def wait(self, task: Task, until: float) -> None:
         """Queues another attempt for a time of the monotonic clock: after an outage, which counts as no failure of the task."""
@@ -143,12 +139,12 @@ class Retries:
         if less is not None:
             return self._again(less, f"{failure.message}. Now with half as much in hand", FIRST_PAUSE_S)
         is_again = self._failures[task.fingerprint, "memory"] > 0
-        if is_again and isinstance(task, MapTask) and activity.is_on_documents and self.on_crash == "quarantine":
+        if is_again and isinstance(task, MapTask) and activity.is_on_documents and self.execution.on_crash == "quarantine":
             self._failures[task.fingerprint, "memory"] = 0
             return self._without_document(task, failure, activity)
         advice = "Raise execution.memory, or take out the document" if activity.num_docs == 1 else "Raise execution.memory"
         told = failure if failure.cause != "memory" else replace(failure, message=f"{failure.message}. {advice}")
-        return self._later(task, told, self.max_retries)
+        return self._later(task, told, self.execution.max_retries)
 
     # ---------------------------------------------------------------------------------------------- crashes
 
@@ -190,7 +186,7 @@ class Retries:
     def _without_document(self, task: MapTask, failure: Failure, activity: Activity) -> str:
         memory = f", with {size(failure.memory_bytes)} of memory" if failure.cause == "SIGKILL" and failure.memory_bytes else ""
         blamed = f"the document {self._located(task, activity)} crashes {activity.work}: {failure.cause}{memory}"
-        if self.on_crash == "fail":
+        if self.execution.on_crash == "fail":
             raise TaskFailedError(
                 f"{task.label}: {blamed}. Take the document out of the input, leave the stage out or correct it, or set "
                 f"execution.on_crash: quarantine to go on without such documents",
@@ -212,7 +208,7 @@ class Retries:
     # ---------------------------------------------------------------------------------------------- stalls
 
     def _stalled(self, task: Task, failure: Failure) -> str:
-        self._count(task, failure, self.max_infrastructure_retries)
+        self._count(task, failure, self.execution.max_infrastructure_retries)
         activity = failure.activity or Activity()
         identity = task.fingerprint, "stall", activity.work
         self._failures[identity] += 1
@@ -220,7 +216,8 @@ class Retries:
             first = f" The document is {self._located(task, activity)}." if activity.num_docs == 1 else ""
             raise TaskFailedError(
                 f"{task.label}: {failure.message}, for the second time.{first} If the work is only slow, raise "
-                f"execution.stall_s, now {self.stall_s:g}. Otherwise look at the stage, the input or the disk it waits for",
+                f"execution.stall_s, now {self.execution.stall_s:g}. Otherwise look at the stage, the input or the disk it "
+                f"waits for",
                 failure,
             )
         if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:

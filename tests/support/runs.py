@@ -13,7 +13,6 @@ from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Engine
 from datapipe.engine.publish import Report
 from datapipe.engine.run import Run
-from datapipe.engine.workers.process import Limits
 from datapipe.plan.compile import Plan
 from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.plan.work import Record, Task
@@ -145,7 +144,7 @@ def run_mixture(
     """Runs a mixture, of a file or built by a test, to its end with local workers, or on the engine given."""
     mixture = load_mixture(path, overrides, None if output is None else str(output))
     watcher = watcher or Watcher()
-    engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, Limits.of(request.mixture.execution)))
+    engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, request.mixture.execution))
     run = Run(mixture, engine, watcher, limit, replaces=replaces, report=report)
     snapshot = run.execute()
     assert run.plan is not None

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datapipe.activity import Activity
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.cluster.arrival import Expectation, lacks_here
 from datapipe.engine.protocol import Failure, Message
-from datapipe.engine.workers.process import Limits
 from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.errors import UserError
 from datapipe.machine_cache import cache_home
@@ -56,10 +56,10 @@ class Order:
     label: str
     attempt: str
     modules: Mapping[str, str]
-    limits: Limits
+    limits: ExecutionSpec
 
     @classmethod
-    def of(cls, task: Task, attempt: str, expectation: Expectation, modules: Mapping[str, str], limits: Limits) -> bytes:
+    def of(cls, task: Task, attempt: str, expectation: Expectation, modules: Mapping[str, str], limits: ExecutionSpec) -> bytes:
         content = pickle.dumps(task)
         return pickle.dumps(
             cls(expectation=expectation, task=content, label=task.label, attempt=attempt, modules=modules, limits=limits)

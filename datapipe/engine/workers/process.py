@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -33,25 +33,6 @@ from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import DatapipeError
 from datapipe.metrics import size
 from datapipe.plan.work import Task
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Limits of a worker; see `ExecutionSpec`.
-
-    Attributes:
-        memory_bytes: None for no limit.
-    """
-
-    stall_s: float = 600.0
-    memory_bytes: int | None = None
-
-    @classmethod
-    def of(cls, execution: ExecutionSpec) -> Limits:
-        return cls(stall_s=execution.stall_s, memory_bytes=execution.memory)
-
-
-NO_LIMITS = Limits()
 
 
 def allocated_bytes(process_id: int) -> int:
@@ -177,7 +158,7 @@ class WorkerProcess:
 
     # ---------------------------------------------------------------------------------------------- silence and memory
 
-    def watch(self, limits: Limits) -> Attempt | None:
+    def watch(self, limits: ExecutionSpec) -> Attempt | None:
         """Looks at what the worker is at. Ends an attempt that stalls or takes too much memory, and the process with it."""
         if self.task is None or self.message is None:
             return None
@@ -185,7 +166,7 @@ class WorkerProcess:
         step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
         self.message = self._look(self.message, step_s)
         task, attempt = self.task, self.message.attempt
-        failure = self._excess(self.message, limits.memory_bytes) or self._stall(self.message, limits.stall_s)
+        failure = self._excess(self.message, limits.memory) or self._stall(self.message, limits.stall_s)
         if failure is None:
             return None
         self.stop()

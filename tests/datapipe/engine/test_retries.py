@@ -9,6 +9,7 @@ import pytest
 
 from datapipe.activity import Activity
 from datapipe.config import load_mixture
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine import retries as retries_module
 from datapipe.engine.patience import PATIENCE_S, Patience
 from datapipe.engine.protocol import Attempt, Engine, Failure
@@ -36,7 +37,8 @@ def make(monkeypatch):
     monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
 
     def made(on_crash: Any = "fail", max_retries: int = 3) -> Retries:
-        return Retries(max_retries, 20, on_crash, stall_s=600.0, locate=lambda task, key: f"web/b.jsonl:{key[0]}")
+        execution = ExecutionSpec(max_retries=max_retries, max_infrastructure_retries=20, on_crash=on_crash)
+        return Retries(execution, locate=lambda task, key: f"web/b.jsonl:{key[0]}")
 
     return made
 

@@ -19,7 +19,7 @@ def tokenizer_train(
     ],
     pattern: Annotated[str, typer.Option(metavar="P", help="Pre-tokenization: gpt2, cl100k, o200k, llama3, qwen2.")] = "gpt2",
     eos: Annotated[str, typer.Option(metavar="T", help="The end-of-text token.")] = "<|endoftext|>",
-    sample: Annotated[str, typer.Option(metavar="SIZE", help="Bytes of text to train on.")] = "256MB",
+    sample: Annotated[str, typer.Option(metavar="SIZE", help="About how many bytes of text to train on.")] = "256MB",
     output: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("tokenizer.json"),
     text: Annotated[str, typer.Option(metavar="FIELD", help="Input field with the text; dots select nested fields.")] = "text",
 ) -> None:

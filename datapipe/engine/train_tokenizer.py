@@ -1,17 +1,18 @@
 """Trains a tokenizer from files, without a mixture: `datapipe tokenizer train`.
 
-    files ─▶ documents ─┬▶ one in twenty, by keyed hash ─▶ held out: lowest hashes of each source ─▶ table of fertility
-                        └▶ the others: lowest hashes, until `sample_bytes` are full ─▶ train ─▶ tokenizer.json
+    files ─▶ documents ─▶ a share by keyed hash ─┬▶ one in twenty: held out ─▶ table of fertility
+                                                 └▶ the others ─▶ counted words ─▶ merges ─▶ tokenizer.json
 
 Inputs of one folder are one source. Every document has the same chance, so sources are sampled in proportion to their text;
-only mixtures have weights. This process reads all files, once. The hashes of documents alone decide which are taken, so the
-order of the inputs does not matter. Memory: twice the sample, and the memory of training.
+only mixtures have weights. The share is that of `sample_bytes` in the text that the files have by their sizes. This process
+reads all files, once. The keys of documents alone decide which are taken, so the order of the inputs does not matter. Memory:
+the distinct words of the sample, the held-out texts, and the memory of training.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -19,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from datapipe import catalogue
 from datapipe.columns import text_lengths
@@ -27,14 +27,15 @@ from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import UnreadableFile, by_file, rate_mb_per_s
-from datapipe.plan.splits import file_hash
+from datapipe.plan.splits import file_hash, text_bytes
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
 from datapipe.token_counts import Fertility
 from datapipe.tokens.encoder import Encoder, slices_of
 from datapipe.tokens.fertility import Meter, described, unused_tokens
-from datapipe.tokens.training import check_training, train_tokenizer
+from datapipe.tokens.training import check_training, train_on_words
+from datapipe.tokens.word_counts import WordCounts, counted_words
 
 HELD_OUT = 0.05
 
@@ -51,7 +52,7 @@ class Trained:
     Attributes:
         content: the tokenizer.json.
         read_bytes, read_s: text of all documents, and the time that reading them took.
-        sample_bytes, train_s: text trained on, and the time that took.
+        sample_bytes, train_s: text trained on, and the time that counting its words and joining them took.
         rejected: documents that could not be read.
         unreadable_files: damaged files, each with its first damage.
         tokenizer: its fertility on the held-out documents, in the form of a report's `tokenizer`; None where there are none.
@@ -72,23 +73,26 @@ def train_tokenizer_from_files(
 ) -> Trained:
     """Trains on about `sample_bytes` of the documents in `inputs` (paths or globs); `say` gets lines about the progress."""
     check_training(vocab_size, eos, pattern)
-    reading = _Reading(_sources(inputs), text_field, sample_bytes, say)
+    reading = _Reading(_sources(inputs), text_field, sample_bytes, pattern, say)
     reading.read()
-    texts, held_out = reading.training.texts(), {name: hashes.texts() for name, hashes in reading.held_out.items()}
-    if len(texts) == 0:  # so few documents that none was left
-        texts, held_out = pa.concat_arrays(list(held_out.values())), {}
-    if len(texts) == 0:
+    held_out = {name: pa.chunked_array(texts, pa.large_string()).combine_chunks() for name, texts in reading.held_out.items()}
+    if reading.sample_bytes == 0:  # so few documents that none was left
+        for texts in held_out.values():
+            reading.count(texts)
+        held_out = {}
+    if reading.sample_bytes == 0:
         raise UserError(
             f"no document with text in the field {text_field!r} in {', '.join(inputs)}. Give its name: --text FIELD"
         )
-    started, size = perf_counter(), int(text_lengths(texts).sum())
-    content = train_tokenizer(_watched(texts, size, say), vocab_size, eos, pattern)
+    say("joining pairs …")
+    started = perf_counter()
+    content = train_on_words(reading.words.total(), vocab_size, eos, pattern)
     return Trained(
         content=content,
         read_bytes=reading.read_bytes,
         read_s=reading.read_s,
-        sample_bytes=size,
-        train_s=perf_counter() - started,
+        sample_bytes=reading.sample_bytes,
+        train_s=reading.count_s + perf_counter() - started,
         rejected=reading.rejected,
         unreadable_files=by_file(reading.unreadable_files),
         tokenizer=_measured(content, eos, {name: texts for name, texts in held_out.items() if len(texts)}, say),
@@ -112,69 +116,31 @@ def _sources(inputs: Sequence[str]) -> dict[str, list[tuple[InputFile, Reader]]]
     }
 
 
-class LowestHashes:
-    """The documents of lowest hash whose texts together fit into `limit_bytes`; at least one.
-
-    The documents before a dropped one fill the limit, and further documents only add to them. So the result does not depend on
-    the order in which documents come. Memory: twice the limit.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self._below: int = 1 << 64
-        self._held: list[tuple[NDArray[np.uint64], pa.Array]] = []
-        self._held_bytes = 0
-
-    def add(self, hashes: NDArray[np.uint64], texts: pa.Array) -> None:
-        """
-        Args:
-            hashes: (num_docs,) uint64.
-            texts: (num_docs,) large_string without nulls.
-        """
-        chosen = hashes < np.uint64(self._below) if self._below < 1 << 64 else np.ones(len(hashes), np.bool_)
-        kept = texts.filter(pa.array(chosen))
-        self._held.append((hashes[chosen], kept))
-        self._held_bytes += int(text_lengths(kept).sum())
-        if self._held_bytes > 2 * self.limit_bytes:
-            self._prune()
-
-    def texts(self) -> pa.Array:
-        """(num_docs,) large_string, in the order of the hashes."""
-        self._prune()
-        return self._held[0][1]
-
-    def _prune(self) -> None:
-        hashes = np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in self._held)])
-        texts = pa.concat_arrays([pa.array([], pa.large_string()), *(texts for _, texts in self._held)])
-        order = np.argsort(hashes, kind="stable")
-        ends = np.cumsum(text_lengths(texts)[order])
-        number = max(int(np.searchsorted(ends, self.limit_bytes, "right")), min(1, len(order)))
-        if number < len(order):
-            self._below = int(hashes[order[number]])
-        self._held = [(hashes[order[:number]], texts.take(pa.array(order[:number])))]
-        self._held_bytes = int(ends[number - 1]) if number else 0
-
-
 class _Reading:
-    """Reads all files once; keeps the sample to train on and the held-out documents."""
+    """Reads all files once; counts the words of the sample and keeps the held-out documents."""
 
     def __init__(
-        self, sources: dict[str, list[tuple[InputFile, Reader]]], text_field: str, sample_bytes: int, say: Say
+        self,
+        sources: dict[str, list[tuple[InputFile, Reader]]],
+        text_field: str,
+        sample_bytes: int,
+        pattern: str,
+        say: Say,
     ) -> None:
-        self.sources, self.fields, self.say = sources, FieldNames(text=text_field), say
-        self.training = LowestHashes(sample_bytes)
-        share = max(1, int(sample_bytes * HELD_OUT) // len(sources))
-        self.held_out = {name: LowestHashes(share) for name in sources}
-        self.read_bytes = self.rejected = 0
+        self.sources, self.fields, self.pattern, self.say = sources, FieldNames(text=text_field), pattern, say
+        self.share = min(1.0, sample_bytes / sum(text_bytes(file) for files in sources.values() for file, _ in files))
+        self.words = WordCounts()
+        self.held_out: dict[str, list[pa.Array]] = {name: [] for name in sources}
+        self.read_bytes = self.sample_bytes = self.rejected = 0
         self.unreadable_files: list[UnreadableFile] = []
-        self.read_s = 0.0
+        self.read_s = self.count_s = 0.0
 
     def read(self) -> None:
         started = perf_counter()
         for name, files in self.sources.items():
             for file, reader in files:
                 self._read_file(name, file, reader)
-                self.read_s = perf_counter() - started
+                self.read_s = perf_counter() - started - self.count_s
                 self.say(f"reading {name}: {_amount(self.read_bytes, self.read_s)}")
 
     def _read_file(self, name: str, file: InputFile, reader: Reader) -> None:
@@ -192,22 +158,20 @@ class _Reading:
 
     def _add(self, name: str, hashed: np.uint64, batch: ReadBatch) -> None:
         halves = (np.full(len(batch.positions), hashed), batch.positions.astype(np.uint64))
+        is_sampled = below_fraction(keyed_hash(halves, seed_for(0, "tokenizer", "sample")), self.share)
         is_held_out = below_fraction(keyed_hash(halves, seed_for(0, "tokenizer", "held out")), HELD_OUT)
-        hashes = keyed_hash(halves, seed_for(0, "tokenizer", "sample"))
-        self.training.add(hashes[~is_held_out], batch.content.filter(pa.array(~is_held_out)))
-        self.held_out[name].add(hashes[is_held_out], batch.content.filter(pa.array(is_held_out)))
+        self.held_out[name].append(batch.content.filter(pa.array(is_sampled & is_held_out)))
+        self.count(batch.content.filter(pa.array(is_sampled & ~is_held_out)))
         self.read_bytes += int(text_lengths(batch.content).sum())
         self.rejected += len(batch.rejected)
 
-
-def _watched(texts: pa.Array, size: int, say: Say) -> Iterator[pa.Array]:
-    """The texts in slices, with a line about the progress after each."""
-    started, done = perf_counter(), 0
-    for part in slices_of(texts, _SLICE_BYTES):
-        yield part
-        done += int(text_lengths(part).sum())
-        say(f"counting words: {_amount(done, perf_counter() - started)}, {done / size:.0%}")
-    say("joining pairs …")
+    def count(self, texts: pa.Array) -> None:
+        """Adds the words of texts that train the tokenizer."""
+        started = perf_counter()
+        for counted in counted_words(texts, self.pattern):
+            self.words.add(counted)
+        self.sample_bytes += int(text_lengths(texts).sum())
+        self.count_s += perf_counter() - started
 
 
 def _amount(num_bytes: int, seconds: float) -> str:

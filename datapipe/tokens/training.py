@@ -12,8 +12,6 @@ that of rustbpe, which breaks ties in another order (DECISIONS.md). Memory is th
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 import pyarrow as pa
 from tokenizers import AddedToken, Tokenizer, decoders, models
@@ -24,7 +22,6 @@ from datapipe.kernels.tokens.bpe_training import join_pairs
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.patterns import splitter
 from datapipe.tokens.vocabulary import byte_alphabet
-from datapipe.tokens.word_counts import counted
 
 SMALLEST_VOCABULARY = 257
 """The 256 bytes and the end-of-text token."""
@@ -33,22 +30,15 @@ _MIN_COUNT = 2
 """A pair that occurs once teaches nothing."""
 
 
-def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|endoftext|>", pattern: str = "gpt2") -> bytes:
-    """A tokenizer.json trained on `texts`, in the form of `Encoder.to_json()`.
+def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> bytes:
+    """A tokenizer.json trained on counted words, in the form of `Encoder.to_json()`.
 
     Args:
-        texts: arrays of (num_docs,) large_string without nulls, a few MiB each.
+        words: each once, in the columns of `word_counts.COUNTED`.
         vocab_size: number of tokens, at least 257. The result has fewer if too few pairs occur twice in the text.
         eos: the special token that ends a document.
         pattern: splits texts into words; a name of `patterns.PATTERNS`.
     """
-    check_training(vocab_size, eos, pattern)
-    return train_on_words(counted(texts, pattern), vocab_size, eos, pattern)
-
-
-def train_on_words(words: pa.Table, vocab_size: int, eos: str, pattern: str) -> bytes:
-    """A tokenizer.json trained on counted words, each once, in the columns of `word_counts.COUNTED`. Otherwise as
-    `train_tokenizer`."""
     alphabet = byte_alphabet()
     letters = sorted(alphabet)  # in the order of `tokenizers`
     joins = _merges(words, np.array([alphabet[letter] for letter in letters], np.uint8), vocab_size)

@@ -5,7 +5,7 @@ texts ── cut by the pattern's kernel ──▶ words ──▶ distinct word
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -112,12 +112,3 @@ def _piece_ends(data: np.ndarray, start: int, stop: int) -> list[int]:
             start -= 1
         ends.append(start)
     return ends
-
-
-def counted(texts: Iterable[pa.Array], pattern: str) -> pa.Table:
-    """The distinct words of all texts, in the columns of `COUNTED`."""
-    words = WordCounts()
-    for array in texts:
-        for part in counted_words(array, pattern):
-            words.add(part)
-    return words.total()

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 
 from datapipe.tokens import Encoder, tiktoken
 from datapipe.tokens.engines import Fastokens, Reference
-from datapipe.tokens.training import train_tokenizer
 from tests.benchmarks.tables import Bound, Settings, Table
 from tests.benchmarks.texts import made_up_texts, read_texts
+from tests.support.tokenizer_files import train_tokenizer
 
 _RUNS = 3
 _CORPORA = {

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 
+import pyarrow as pa
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from datapipe.tokens.training import check_training, train_on_words
+from datapipe.tokens.word_counts import WordCounts, counted_words
 
 SPECIAL = ["<unk>", "<s>", "</s>"]
 _TEXTS = ["the lazy dog and the quick fox", "one two three four five"] * 20
@@ -43,6 +48,21 @@ def words(*, eos: str = "[SEP]") -> bytes:
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in pieces[:2]])
     return tokenizer.to_str().encode()
+
+
+def counted(texts: Iterable[pa.Array], pattern: str) -> pa.Table:
+    """The distinct words of all texts, in the columns of `word_counts.COUNTED`."""
+    words = WordCounts()
+    for array in texts:
+        for part in counted_words(array, pattern):
+            words.add(part)
+    return words.total()
+
+
+def train_tokenizer(texts: Iterable[pa.Array], vocab_size: int, eos: str = "<|endoftext|>", pattern: str = "gpt2") -> bytes:
+    """As `datapipe tokenizer train` and runs train."""
+    check_training(vocab_size, eos, pattern)
+    return train_on_words(counted(texts, pattern), vocab_size, eos, pattern)
 
 
 def config(**tokens: object) -> bytes:

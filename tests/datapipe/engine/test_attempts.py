@@ -22,10 +22,10 @@ from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record, SampleTask, TrainTask
 from datapipe.storage import Root
-from datapipe.tokens.training import train_tokenizer
 from tests.support import hostile_stages, runs
 from tests.support.cli_processes import is_running, wait_until
 from tests.support.empty_tasks import sample
+from tests.support.tokenizer_files import train_tokenizer
 
 
 def _task(number: int, num_bytes: int = 1000) -> SampleTask:

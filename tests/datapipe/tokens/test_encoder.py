@@ -19,7 +19,7 @@ from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from datapipe.errors import UserError
 from datapipe.tokens import Encoder
 from datapipe.tokens import encoder as encoder_module
-from datapipe.tokens.training import train_tokenizer
+from tests.support.tokenizer_files import train_tokenizer
 
 WORDS = ["the", "of", "and", "to", "in", "that", "it's", "we'll", "don't", "naïve", "café", "漢字", "Don’t", "x1", "3.14"]
 WORDS += ["12345", "foo_bar(a,", "b);", "I'm", "state-of-the-art", "def run(x):\n    return x + 1\n\n\tif a == b:  # x \r\n"]

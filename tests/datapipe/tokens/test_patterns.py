@@ -20,9 +20,10 @@ from datapipe.tokens import word_counts as module
 from datapipe.tokens.character_classes import FAMILIES, NUM_CODES, ask_engine, class_table
 from datapipe.tokens.patterns import PATTERNS, splitter
 from datapipe.tokens.vocabulary import byte_alphabet
-from datapipe.tokens.word_counts import LONGEST_WORD, WordCounts, counted, counted_words
+from datapipe.tokens.word_counts import LONGEST_WORD, WordCounts, counted_words
 from tests.oracles.pretokens import ATOMS, SPACES, hard_texts, pretoken_ends, reference
 from tests.support import kernel_table
+from tests.support.tokenizer_files import counted
 
 CL100K = [["It", "'s"], ["DON", "'T"], ["in", "Ġ", "123", "4"], ["theHTMLPage"], ["a", "/Ċ", "/b"], ["(Ċ", "x"], ["ĉx"]]
 CASES = {

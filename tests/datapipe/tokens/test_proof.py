@@ -19,9 +19,9 @@ from datapipe.errors import EncodingError, UserError
 from datapipe.tokens import Encoder, engines, proof, tiktoken
 from datapipe.tokens.engines import FASTOKENS, TOKENIZERS
 from datapipe.tokens.patterns import PATTERNS
-from datapipe.tokens.training import train_tokenizer
 from tests.oracles.pretokens import hard_texts
 from tests.support import tokenizer_files
+from tests.support.tokenizer_files import train_tokenizer
 
 SAMPLE = [
     "The people of the town don't come; they've said 12,345 things in 2024! It's naïve, Don’t you think?\n\n" * 3,

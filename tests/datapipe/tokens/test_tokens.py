@@ -27,8 +27,8 @@ from datapipe.tokens.fertility import Meter, described
 from datapipe.tokens.patterns import PATTERNS, splitter
 from datapipe.tokens.special_tokens import AddedAround, added_around
 from datapipe.tokens.tiktoken import Encoding, convert, is_rank_file
-from datapipe.tokens.training import train_tokenizer
 from tests.support import tokenizer_files
+from tests.support.tokenizer_files import train_tokenizer
 
 SPECIAL = ["<unk>", "<s>", "</s>"]
 TEXTS = ["plain words <0x0A> and </s> marks < / s > in <s> text", "ab ab </ s> x <u n k>", "é漢字 </p> <b>"]

@@ -47,7 +47,7 @@ from datapipe.plan.counts import (
 )
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.request import Request
-from datapipe.plan.splits import file_hash
+from datapipe.plan.splits import name_of_key
 from datapipe.plan.work import Record, Task
 
 _TICK_S = 0.25
@@ -278,10 +278,7 @@ class Driver:
 
     def _locate(self, task: Task, key: bytes) -> str:
         """The name of a document of a task, by its key: "web/a.jsonl:120"."""
-        own_hash, position = int.from_bytes(key[:8], "big"), int.from_bytes(key[8:], "big")
-        paths = self.request.sources[task.source].files
-        path = next((path for path in paths if file_hash(task.source, path) == own_hash), "")
-        return document_name(task.source, path, position)
+        return name_of_key(task.source, self.request.sources[task.source].files, key)
 
     def _check_dropped(self, plan: Plan) -> None:
         """Raises DatapipeError where a global stage with `on_excess: fail` dropped more of a source than it may."""

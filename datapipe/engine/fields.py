@@ -2,7 +2,7 @@
 
     readers, stages ─▶ is a text there for each stage that reads it? ─▶ else an error
     stages, strata ─▶ columns that they decide by ─▶ kept fields, or columns of earlier stages? ─▶ else an error
-    input files    ─▶ a few records of one split, of more splits while a field is missing ─▶ the fields that occur
+    input files    ─▶ a few records of one split, of more splits while a field is missing ─▶ the fields that occur, their types
                                                     └─▶ text or a field that decides: an error. Any other kept field: a warning
 
 The field of strata must hold a number in one of the records looked at.
@@ -17,7 +17,7 @@ When a source is read, the driver knows exactly which kept fields never had a va
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -45,6 +45,7 @@ _LISTED_FILES, _LISTED_NAMES = 3, 30
 _LISTED_VALUES, _SHOWN_CHARS = 1000, 40
 
 Item = TypeVar("Item")
+Files = Sequence[tuple[InputFile, Reader]]
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class _Seen:
     Attributes:
         files: by path, those of which records were looked at.
         names: fields that occur.
+        types: of kept fields, in files without a schema.
     """
 
     num_files: int
@@ -61,6 +63,7 @@ class _Seen:
     files: dict[str, None] = dataclasses.field(default_factory=dict)
     found: set[str] = dataclasses.field(default_factory=set)
     names: dict[str, None] = dataclasses.field(default_factory=dict)
+    types: list[dict[str, FoundType]] = dataclasses.field(default_factory=list)
 
     def lack(self, name: str) -> str:
         """That no record has a field, what was looked at, and the fields that there are."""
@@ -75,15 +78,24 @@ class _Seen:
 
 
 def check_fields(
-    mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], stages: Sequence[BoundStage]
-) -> list[RunWarning]:
-    """Warnings about kept fields of a source that no record has. Raises UserError for the fields that it cannot do without."""
+    mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]
+) -> tuple[list[RunWarning], dict[str, FoundType]]:
+    """Looks at the first records of a source.
+
+    Returns:
+        Warnings about kept fields that no record has, and the type of each kept field that the mixture declares no type for.
+
+    Raises UserError for missing fields that it cannot do without, for a field of no common type, and for one that a file has
+    twice.
+    """
     source = mixture.sources[name]
     _check_text(mixture, name, files, stages)
     needed, absent = deciding_columns(mixture, name, stages)
     kept = kept_columns(source, stages)
+    _check_twice(mixture, name, files, kept)
+    undeclared = dict.fromkeys((field for column, field in kept.items() if column not in source.types), pa.null())
     wanted = dict.fromkeys((source.text, *kept.values(), *absent))
-    seen = _look(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:]), set(wanted))
+    seen = _look(files, FieldNames(text=source.text, id=source.id, keep=tuple(wanted)[1:], types=undeclared))
     problems = [_absent(mixture, name, column, asked_by, seen) for column, asked_by in absent.items()]
     columns = {source.text: source.text, **{kept[column]: column for column in kept}}
     missing = [each for each in columns if each not in seen.found]
@@ -106,12 +118,14 @@ def check_fields(
         warnings += [RunWarning(kind="not_numbers", source=name, text=text) for text in odd if not source.check_fields]
     if problems:
         raise UserError("\n".join(problems))
-    return [*warnings, *_without_url(mixture, name, files, stages)]
+    types = {field: FoundType(kind=kind, path="") for field, kind in undeclared.items()}
+    for found in (*_of_schemas(files, undeclared), *seen.types):
+        for field, more in found.items():
+            types[field] = joined_types(mixture.where("sources", name, "keep"), field, types[field], more)
+    return [*warnings, *_without_url(mixture, name, files, stages)], types
 
 
-def _without_url(
-    mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], stages: Sequence[BoundStage]
-) -> Iterator[RunWarning]:
+def _without_url(mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]) -> Iterator[RunWarning]:
     """A warning where phone numbers are looked for in pages that do not keep the URL, which tells their country."""
     if "url" in mixture.sources[name].kept_fields or not any(reader.gives == "html" for _, reader in files):
         return
@@ -125,7 +139,7 @@ def _without_url(
             yield RunWarning(kind="without_url", source=name, text=text, details={"stage": bound.name})
 
 
-def _check_text(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], stages: Sequence[BoundStage]) -> None:
+def _check_text(mixture: Mixture, name: str, files: Files, stages: Sequence[BoundStage]) -> None:
     """Raises UserError where documents are pages and a stage, or the end, needs their text; or where they are no pages."""
     where, by_kind = mixture.where("sources", name), {reader.gives: file.path for file, reader in reversed(files)}
     if len(by_kind) > 1:
@@ -218,7 +232,7 @@ def _absent(mixture: Mixture, name: str, column: str, asked_by: str, seen: _Seen
     return f"{problem}{suggest(column, known)}{listed} Correct the name. {remedy}"
 
 
-def _not_numbers(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]]) -> list[str]:
+def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
     """The problem that no value of the field of the strata is a number, among those that were looked at. One number is enough:
     a filter may drop the documents without one."""
     source = mixture.sources[name]
@@ -235,7 +249,7 @@ def _not_numbers(mixture: Mixture, name: str, files: Sequence[tuple[InputFile, R
     ]
 
 
-def _first_values(files: Sequence[tuple[InputFile, Reader]], fields: FieldNames, column: str) -> list[Any]:
+def _first_values(files: Files, fields: FieldNames, column: str) -> list[Any]:
     """The values of a field in the first records that have some, at most `_LISTED_VALUES`."""
     for split, reader in first_splits(files):
         try:
@@ -260,10 +274,14 @@ def _is_number(value: Any) -> bool:
 # ------------------------------------------------------------------------------------------------ looking
 
 
-def _look(files: Sequence[tuple[InputFile, Reader]], fields: FieldNames, wanted: set[str]) -> _Seen:
-    """Looks at one split after another until every wanted field has occurred."""
-    seen = _Seen(num_files=len(files))
-    for split, reader in first_splits(files):
+def _look(files: Files, fields: FieldNames) -> _Seen:
+    """Looks at one split after another until every field has occurred, and its type is known: files with a schema tell it, and
+    records of one split where all are alike."""
+    seen, wanted = _Seen(num_files=len(files)), {fields.text, *fields.keep}
+    for split, reader in first_splits([(file, reader) for file, reader in files if not file.damage]):
+        has_types = split.file.schema is not None or not fields.types
+        if wanted <= seen.found and (has_types or (seen.types and not reader.has_json)):
+            continue
         try:
             part = reader.fields_seen(split, fields, open_input)
         except OSError:  # the run opens the file again, and tells what is wrong
@@ -273,12 +291,13 @@ def _look(files: Sequence[tuple[InputFile, Reader]], fields: FieldNames, wanted:
             seen.num_records += part.num_records
             seen.found |= part.found
             seen.names |= dict.fromkeys(part.names)
-        if wanted <= seen.found:
-            break
+        if part.types and not has_types:
+            known = fields.types.keys() & part.types.keys()
+            seen.types.append({field: FoundType(kind=part.types[field], path=split.file.path) for field in known})
     return seen
 
 
-def first_splits(files: Sequence[tuple[InputFile, Reader]]) -> Iterator[tuple[Split, Reader]]:
+def first_splits(files: Files) -> Iterator[tuple[Split, Reader]]:
     """At most `MOST_SPLITS` splits, spread over the files and within them, the first of the first file first."""
     chosen = _spread(files, MOST_SPLITS)
     of_each = MOST_SPLITS // max(1, len(chosen))
@@ -291,22 +310,6 @@ def first_splits(files: Sequence[tuple[InputFile, Reader]]) -> Iterator[tuple[Sp
 def _spread(items: Sequence[Item], count: int) -> list[Item]:
     """At most `count` items at even distances, the first among them."""
     return [items[number * len(items) // count] for number in range(count)] if len(items) > count else list(items)
-
-
-Files = Sequence[tuple[InputFile, Reader]]
-
-
-def column_types(mixture: Mixture, name: str, files: Files, keep: Mapping[str, str]) -> dict[str, FoundType]:
-    """The type of each kept field that the mixture declares no type for. Raises UserError where files have no common one, and
-    where a file has a field twice."""
-    source = mixture.sources[name]
-    _check_twice(mixture, name, files, keep)
-    undeclared = [field for column, field in keep.items() if column not in source.types]
-    types = {field: FoundType(kind=pa.null(), path="") for field in undeclared}
-    for found in (*_of_schemas(files, undeclared), *_of_records(mixture, name, files, undeclared)):
-        for field, more in found.items():
-            types[field] = joined_types(mixture.where("sources", name, "keep"), field, types[field], more)
-    return types
 
 
 def _schemas(files: Files) -> dict[pa.Schema, str]:
@@ -332,7 +335,7 @@ def _check_twice(mixture: Mixture, name: str, files: Files, keep: Mapping[str, s
                 ) from None
 
 
-def _of_schemas(files: Files, fields: Sequence[str]) -> list[dict[str, FoundType]]:
+def _of_schemas(files: Files, fields: Iterable[str]) -> list[dict[str, FoundType]]:
     return [
         {
             field: FoundType(kind=plain(kind), path=path, has_schema=True)
@@ -341,20 +344,3 @@ def _of_schemas(files: Files, fields: Sequence[str]) -> list[dict[str, FoundType
         }
         for schema, path in _schemas(files).items()
     ]
-
-
-def _of_records(mixture: Mixture, name: str, files: Files, fields: Sequence[str]) -> list[dict[str, FoundType]]:
-    """The types in the first records of some splits of files without schema; of one split where records do not differ."""
-    source, found = mixture.sources[name], list[dict[str, FoundType]]()
-    asked = FieldNames(text=source.text, id=source.id, keep=tuple(fields), types=dict.fromkeys(fields, pa.null()))
-    without = [(file, reader) for file, reader in files if file.schema is None and not file.damage]
-    for split, reader in first_splits(without) if fields else ():
-        if found and not reader.has_json:
-            continue
-        try:
-            seen = reader.fields_seen(split, asked, open_input)
-        except OSError:  # the run opens the file again, and tells what is wrong
-            continue
-        if seen.types:
-            found.append({field: FoundType(kind=kind, path=split.file.path) for field, kind in seen.types.items()})
-    return found

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from datapipe.engine.retries import pause_after
 from datapipe.errors import DatapipeError, UserError
@@ -41,7 +41,6 @@ class Patience:
     _since: float | None = None
     _attempts: int = 0
     _most_free: int = 0
-    _pauses: list[float] = field(default_factory=list)
 
     @property
     def is_waiting(self) -> bool:
@@ -60,30 +59,21 @@ class Patience:
         now = self.clock()
         free = outage.free_bytes or 0
         if self._since is None or free >= self._most_free + _CHANGE_BYTES:
-            self._since, self._attempts, self._pauses, self._most_free = now, 0, _pauses(self.most_attempts), free
+            self._since, self._attempts, self._most_free = now, 0, free
         elif now < self.resumes_at:
             return ""
         self._attempts += 1
         left_s = self._since + PATIENCE_S - now
-        if self._attempts > len(self._pauses) or left_s <= 0:
+        if self._attempts >= self.most_attempts or left_s <= 0:
             attempts = f"{counted(self._attempts, 'attempt')} in {now - self._since:.0f} s, without a change"
             raise DatapipeError(f"{outage} ({attempts}). {_advice(outage)}")
-        pause_s = min(self._pauses[self._attempts - 1], left_s)
+        pause_s = min(pause_after(self._attempts), left_s)
         hope = "it answers again" if outage.free_bytes is None else "space is freed"
         self.resumes_at = now + pause_s
         return (
-            f"{outage}. Attempt {self._attempts} of at most {len(self._pauses) + 1} failed; the next is in {pause_s:.1f} s. "
+            f"{outage}. Attempt {self._attempts} of at most {self.most_attempts} failed; the next is in {pause_s:.1f} s. "
             f"The run stops in {left_s:.0f} s unless {hope}"
         )
-
-
-def _pauses(most_attempts: int) -> list[float]:
-    """The pauses between attempts that fail at once: doubled each time, together `PATIENCE_S`."""
-    pauses: list[float] = []
-    while len(pauses) < most_attempts - 1 and sum(pauses) < PATIENCE_S:
-        pause_s = pause_after(len(pauses) + 1)
-        pauses.append(min(pause_s, PATIENCE_S - sum(pauses)))
-    return pauses
 
 
 def _advice(outage: Outage) -> str:

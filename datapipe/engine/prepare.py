@@ -21,7 +21,7 @@ from datapipe.composing.takedown import named_in
 from datapipe.config.mixture import Mixture
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked_urls
-from datapipe.engine.fields import check_fields, column_types, deciding_columns, kept_columns
+from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.tokenizer_file import users_tokenizer
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
@@ -90,16 +90,14 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
     if limit is None:
         size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
         files = {name: look_into(of, size, where[name], partial(listing.look, name)) for name, of in files.items()}
-    warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
+    # of an addition, the types are those of all files that there are, so that it has the columns of what it is added to
+    looked_at = files if only is None else every_file
+    looked = {name: check_fields(mixture, name, looked_at[name], stages[name]) for name in mixture.sources}
+    warnings += [warning for of_source, _ in looked.values() for warning in of_source]
     warnings += [*_unused(mixture), *_rounded(mixture)]
     if not given.tokenizer.is_none:  # weights that look like shares of a whole that they do not add up to
         warnings += [normalized_warning(*one) for one in given.incomplete_shares()]
-    # of an addition, the types are those of all files that there are, so that it has the columns of what it is added to
-    types = {
-        name: column_types(mixture, name, every_file[name], kept_columns(source, stages[name]))
-        for name, source in mixture.sources.items()
-    }
-    sources = {name: _planned(mixture, name, files[name], stages[name], types[name]) for name in mixture.sources}
+    sources = {name: _planned(mixture, name, files[name], stages[name], looked[name][1]) for name in mixture.sources}
     if limit is not None:  # one task reads a source up to the limit, so its files need no cuts
         sources = {name: planned.with_whole(planned.files) for name, planned in sources.items()}
     reference_rows = find_reference_rows(mixture, stages, {name: list(sources[name].files) for name in sources})

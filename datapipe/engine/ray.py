@@ -19,6 +19,7 @@ waits for it, or compiles it itself.
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import socket
 import threading
@@ -106,8 +107,15 @@ class RayEngine(Engine):
             options["memory"] = int(reserved["memory"])
         if excluded := self._excluded(task):
             options["label_selector"] = {"ray.io/node-id": f"!in({','.join(excluded)})"}
-        order = Order.of(task, attempt, self._nodes.expectation, self._modules, self._limits)
-        reference = self._remote.options(**options).remote(order, self._board)
+        order = Order(
+            expectation=self._nodes.expectation,
+            task=pickle.dumps(task),
+            label=task.label,
+            attempt=attempt,
+            modules=self._modules,
+            limits=self._limits,
+        )
+        reference = self._remote.options(**options).remote(pickle.dumps(order), self._board)
         running = Reported(task=task, attempt=attempt, excluded=frozenset(excluded))
         self._running[reference] = self._by_task[task.fingerprint] = running
 
@@ -312,6 +320,8 @@ def _attempt_that_travels() -> Callable[..., Any]:
     which cannot import datapipe can say so."""
 
     def attempt(order: bytes, board: Any) -> tuple[str, list[str], Any, Any]:
+        import pickle
+
         import ray
         from ray.exceptions import ActorDiedError, RayError
 
@@ -328,9 +338,9 @@ def _attempt_that_travels() -> Callable[..., Any]:
                 return not isinstance(error, ActorDiedError)
 
         try:
-            from datapipe.engine.cluster.on_node import opened, run_attempt
+            from datapipe.engine.cluster.on_node import run_attempt
 
-            opened_order = opened(order)
+            opened_order = pickle.loads(order)
         except Exception as error:
             return node_id, [f"it cannot run the datapipe of the driver: {type(error).__name__}: {error}"], None, None
         return node_id, *run_attempt(opened_order, tell)

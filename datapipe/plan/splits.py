@@ -34,6 +34,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from datapipe.document_name import document_name
 from datapipe.errors import UserError
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record
@@ -58,6 +59,13 @@ Number = TypeVar("Number", int, NDArray[np.int64])
 def file_hash(source: str, path: str) -> int:
     """The first half of the keys of a file's documents: a 64-bit hash of (source, path)."""
     return xxhash.xxh3_64_intdigest(f"{source}\0{path}".encode())
+
+
+def name_of_key(source: str, paths: Iterable[str], key: bytes) -> str:
+    """The name of a document of a source, by its key: "web/a.jsonl:120"; without a path where none of these has it."""
+    number = int.from_bytes(key[:8], "big")
+    path = next((path for path in paths if file_hash(source, path) == number), "")
+    return document_name(source, path, int.from_bytes(key[8:], "big"))
 
 
 def check_hashes(paths: Mapping[str, Sequence[str]]) -> None:

@@ -9,7 +9,6 @@ that the node writes beside it. A local folder of the same name on another machi
 
 from __future__ import annotations
 
-import os
 import platform
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -17,19 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
-from urllib.parse import urlsplit
 
 from datapipe.credentials import masked
 from datapipe.outages import free_bytes
-from datapipe.plan.request import Request
 from datapipe.source_code.installed import source_digest
-from datapipe.storage import Root, is_remote, open_input
+from datapipe.storage import Root, open_input
 
 _PACKAGES = ("datapipe", "numba", "pyarrow", "numpy", "fastokens", "tokenizers")
 _SOURCE = "source of datapipe"
-
-INPUTS_OF_STORE = 4
-"""Inputs that are looked at on each disk and store: a node sees all of a mount or bucket, or none."""
 
 _THREADS = 8
 
@@ -45,7 +39,7 @@ class Expectation:
         versions: of the driver, by name.
         output: URL.
         probe: a file in OUTPUT that the driver has written for this run.
-        inputs: URLs, some on each disk and store.
+        inputs: URLs of the first file of each source.
     """
 
     versions: Mapping[str, str]
@@ -69,27 +63,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "none"
-
-
-def first_inputs(request: Request) -> list[str]:
-    """The first input file of each source, at most `INPUTS_OF_STORE` on a disk or store, by URL."""
-    by_store: dict[str, list[str]] = {}
-    for source in request.sources.values():
-        if source.groups:
-            url = source.groups[0][0].file.url
-            by_store.setdefault(_store(url), []).append(url)
-    return [url for urls in by_store.values() for url in urls[:INPUTS_OF_STORE]]
-
-
-def _store(url: str) -> str:
-    """The bucket, host or mount of a URL."""
-    if is_remote(url):
-        parts = urlsplit(url)
-        return f"{parts.scheme}://{parts.netloc}"
-    path = os.path.abspath(url.removeprefix("file://"))
-    while not os.path.ismount(path):
-        path = os.path.dirname(path)
-    return path
 
 
 # ------------------------------------------------------------------------------------------------ on the node

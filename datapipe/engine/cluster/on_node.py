@@ -58,18 +58,6 @@ class Order:
     modules: Mapping[str, str]
     limits: ExecutionSpec
 
-    @classmethod
-    def of(cls, task: Task, attempt: str, expectation: Expectation, modules: Mapping[str, str], limits: ExecutionSpec) -> bytes:
-        content = pickle.dumps(task)
-        return pickle.dumps(
-            cls(expectation=expectation, task=content, label=task.label, attempt=attempt, modules=modules, limits=limits)
-        )
-
-
-def opened(order: bytes) -> Order:
-    """An order of the driver. Raises an exception where the node's datapipe has no such orders."""
-    return pickle.loads(order)
-
 
 def run_attempt(order: Order, tell: Callable[[Report], bool]) -> Ended:
     """Runs an order. Failures come back as values, so that errors of the cluster mean that the cluster lost the task."""

@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.credentials import masked
-from datapipe.engine.cluster.arrival import Expectation, first_inputs, versions_here
+from datapipe.engine.cluster.arrival import Expectation, versions_here
 from datapipe.engine.cluster.nodes import ASK_AGAIN_S, SLOW_S, Node, Nodes
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.errors import DatapipeError, UserError
@@ -55,7 +55,7 @@ class RayNodes:
             versions=versions_here(),
             output=root.url,
             probe=probe_file(uuid.uuid4().hex),
-            inputs=tuple(first_inputs(request)),
+            inputs=tuple(source.groups[0][0].file.url for source in request.sources.values() if source.groups),
         )
         self._kernels = kernels_of_run(request.mixture)
         self._patience_s = patience_s

@@ -37,6 +37,7 @@ import xxhash
 
 from datapipe.credentials import is_masked
 from datapipe.errors import UserError
+from datapipe.stores.file_state import FileState
 from datapipe.stores.http import HttpFile, is_http, open_file
 from datapipe.stores.local import local_files
 from datapipe.stores.s3 import is_s3, s3_filesystem, with_one_attempt
@@ -129,38 +130,16 @@ def _mapped(path: str) -> pa.NativeFile:
     return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FileState:
-    """What tells whether the content of a file has changed, without reading it. Facts that a file system lacks are None.
-
-    Attributes:
-        num_bytes: size as stored.
-        mtime_ns: time of the last change of the content, which any program can set. Whole seconds on an object store: some
-            list fractions of a second and leave them out when a file is opened.
-        ctime_ns: time of the last change of content, metadata or name, which no program can set back.
-        inode: (device, inode), which another file at the same path does not have.
-        etag: of an object.
-    """
-
-    num_bytes: int
-    mtime_ns: int | None = None
-    ctime_ns: int | None = None
-    inode: tuple[int, int] | None = None
-    etag: bytes | None = None
-
-
 def file_state(url: str, stream: pa.NativeFile) -> FileState:
     """The state of the file at `url`, which `stream` has just opened. Takes no request of an S3 store or a web server.
     Raises OSError."""
     if isinstance(stream, HttpFile):
-        facts = stream.facts
-        etag = None if facts.etag is None else facts.etag.encode()
-        return FileState(num_bytes=facts.num_bytes, mtime_ns=facts.mtime_ns, etag=etag)
+        return stream.state
     filesystem, path = resolve(url)
     if isinstance(filesystem, pafs.LocalFileSystem):
-        return _local_state(os.stat(path))
+        return FileState.local(os.stat(path))
     metadata = stream.metadata()
-    modified = metadata.get("Last-Modified")
+    etag, modified = metadata.get("ETag"), metadata.get("Last-Modified")
     mtime_ns = (
         filesystem.get_file_info(path).mtime_ns
         if modified is None
@@ -169,7 +148,7 @@ def file_state(url: str, stream: pa.NativeFile) -> FileState:
     return FileState(
         num_bytes=stream.size(),
         mtime_ns=None if mtime_ns is None else whole_seconds(mtime_ns),
-        etag=metadata.get("ETag") or None,
+        etag=etag.decode(errors="replace") if etag else None,
     )
 
 
@@ -186,16 +165,7 @@ def current_state(url: str) -> FileState:
     finally:
         os.close(descriptor)
     _check_regular(path, status)
-    return _local_state(status)
-
-
-def _local_state(status: os.stat_result) -> FileState:
-    return FileState(
-        num_bytes=status.st_size,
-        mtime_ns=status.st_mtime_ns,
-        ctime_ns=status.st_ctime_ns,
-        inode=(status.st_dev, status.st_ino),
-    )
+    return FileState.local(status)
 
 
 def whole_seconds(time_ns: int) -> int:

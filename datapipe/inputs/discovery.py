@@ -35,7 +35,7 @@ from datapipe.shards.checksum import intact
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile, Reader
 from datapipe.storage import is_remote, open_input, resolve, split_query
-from datapipe.stores.http import facts_of, is_http
+from datapipe.stores.http import is_http, state_of
 from datapipe.stores.hub import is_hub, pinned, without_revision
 
 _WILD = re.compile(r"[*?\[]")
@@ -219,7 +219,7 @@ def _of_web(pattern: str, base: str, query: str, where: str) -> InputFile:
     """The file at a URL, whose name may hold brackets."""
     try:
         if "*" not in base:
-            return Entry.of_web(base, facts_of(base + query)).file(base[: base.rindex("/") + 1], query)
+            return Entry(base, state_of(base + query)).file(base[: base.rindex("/") + 1], query)
     except FileNotFoundError:
         if not _WILD.search(base):
             raise

@@ -14,12 +14,15 @@ import pyarrow.fs as pafs
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile
 from datapipe.storage import is_remote, resolve
-from datapipe.stores.http import HttpFacts, facts_of, is_http
+from datapipe.stores.file_state import FileState
+from datapipe.stores.http import is_http, state_of
 from datapipe.stores.hub import commit_of
 
 FOLDER = "a folder"
 ETAG = "etag:"
 """What the stamp of a file begins with whose store tells an ETag and no time."""
+
+_NO_FILE = FileState(num_bytes=0)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -50,15 +53,12 @@ class Entry:
 
     Attributes:
         path: absolute, or a URL without its query.
-        etag: of a file on a web server.
+        state: of a file.
         instead: what it is instead of a file: "a folder", "a broken link", "neither file nor folder"; empty for a file.
     """
 
     path: str
-    num_bytes: int = 0
-    mtime_ns: int | None = 0
-    ctime_ns: int | None = None
-    etag: str | None = None
+    state: FileState = _NO_FILE
     instead: str = ""
 
     @classmethod
@@ -67,17 +67,13 @@ class Entry:
             return cls(path, instead="a broken link")
         if not stat.S_ISREG(status.st_mode):
             return cls(path, instead=FOLDER if stat.S_ISDIR(status.st_mode) else "neither file nor folder")
-        return cls(path, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+        return cls(path, FileState.local(status))
 
     @classmethod
     def remote(cls, path: str, info: pafs.FileInfo) -> Entry:
         if info.type == pafs.FileType.Directory:
             return cls(path, instead=FOLDER)
-        return cls(path, info.size, info.mtime_ns)
-
-    @classmethod
-    def of_web(cls, path: str, facts: HttpFacts) -> Entry:
-        return cls(path, facts.num_bytes, facts.mtime_ns, etag=facts.etag)
+        return cls(path, FileState(num_bytes=info.size, mtime_ns=info.mtime_ns))
 
     def file(self, prefix: str, query: str) -> InputFile:
         """The file as planning sees it, its path relative to `prefix`."""
@@ -85,16 +81,16 @@ class Entry:
 
     def file_as(self, path: str, query: str) -> InputFile:
         """The file as planning sees it, by a path of its own."""
-        commit = commit_of(self.path)
-        by_etag = self.mtime_ns is None and self.etag is not None
+        commit, state = commit_of(self.path), self.state
+        by_etag = state.mtime_ns is None and state.etag is not None
         return InputFile(
             url=self.path + query,
             path=path,
-            num_bytes=self.num_bytes,
-            stamp=f"commit:{commit}" if commit is not None else f"{ETAG}{self.etag}" if by_etag else str(self.mtime_ns),
+            num_bytes=state.num_bytes,
+            stamp=f"commit:{commit}" if commit is not None else f"{ETAG}{state.etag}" if by_etag else str(state.mtime_ns),
             compression=COMPRESSION_OF_ENDING.get(Path(self.path).suffix.lower()),
-            mtime_ns=self.mtime_ns,
-            ctime_ns=self.ctime_ns,
+            mtime_ns=state.mtime_ns,
+            ctime_ns=state.ctime_ns,
         )
 
 
@@ -118,7 +114,7 @@ def entry_at(path: str, query: str, folder: str = "") -> Entry | None:
     """
     if is_http(path):
         try:
-            return Entry.of_web(path, facts_of(path + query))
+            return Entry(path, state_of(path + query))
         except FileNotFoundError:
             return None
     if not is_remote(path):

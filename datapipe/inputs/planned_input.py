@@ -34,7 +34,8 @@ from datapipe.metrics import UnreadableFile
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.work import MapTask, Task
 from datapipe.stage.reader import InputFile, Rejected
-from datapipe.storage import FileState, current_state, file_state, is_remote, open_input, whole_seconds
+from datapipe.storage import current_state, file_state, is_remote, open_input, whole_seconds
+from datapipe.stores.file_state import FileState
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EACCES, errno.EPERM})
 """Errors of opening a file that no further attempt corrects."""
@@ -184,9 +185,8 @@ def _difference(file: InputFile, state: FileState) -> str:
         planned_ns = whole_seconds(planned_ns)
     if None not in (planned_ns, state.mtime_ns) and planned_ns != state.mtime_ns:
         return f"it was modified at {_time(planned_ns)} when the run was planned, and at {_time(state.mtime_ns)} now"
-    etag = None if state.etag is None else state.etag.decode(errors="replace")
-    if file.stamp.startswith(ETAG) and etag != file.stamp.removeprefix(ETAG):
-        return f"its ETag was {file.stamp.removeprefix(ETAG)} when the run was planned, and is {etag} now"
+    if file.stamp.startswith(ETAG) and state.etag != file.stamp.removeprefix(ETAG):
+        return f"its ETag was {file.stamp.removeprefix(ETAG)} when the run was planned, and is {state.etag} now"
     if None not in (ctime_ns, state.ctime_ns) and ctime_ns != state.ctime_ns:
         return (
             f"it was written, replaced, renamed or given other permissions at {_time(state.ctime_ns)}, although its size and "

@@ -27,7 +27,6 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
@@ -40,6 +39,7 @@ from urllib.request import getproxies, proxy_bypass
 import pyarrow as pa
 
 from datapipe.credentials import masked
+from datapipe.stores.file_state import FileState
 
 CONNECT_TIMEOUT_S = 5.0
 READ_TIMEOUT_S = 10.0
@@ -68,31 +68,17 @@ def is_http(url: str) -> bool:
     return url.lower().startswith(("http://", "https://"))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class HttpFacts:
-    """What a server tells of a file.
-
-    Attributes:
-        mtime_ns: time of the last change, in whole seconds; None where the server does not tell.
-        etag: with its quotes; None where the server does not tell.
-    """
-
-    num_bytes: int
-    mtime_ns: int | None
-    etag: str | None
-
-
-def facts_of(url: str) -> HttpFacts:
-    """The facts of a file, by one request. Raises OSError as `open_file`."""
+def state_of(url: str) -> FileState:
+    """What a server tells of a file, by one request. Raises OSError as `open_file`."""
     retries = _Retries(url)
     while True:
         try:
-            response, facts = _ranged(url, 0, 1)
+            response, state = _ranged(url, 0, 1)
         except OSError as error:
             retries.wait_after(error)
         else:
             _close(response)
-            return facts
+            return state
 
 
 def open_file(url: str) -> HttpFile:
@@ -103,14 +89,14 @@ def open_file(url: str) -> HttpFile:
         ConnectionError, TimeoutError: the server does not answer, or asks to wait for longer than all attempts take.
         OSError: the server gives no ranges, or no size.
     """
-    return HttpFile(_Reading(url, facts_of(url)), mode="r")
+    return HttpFile(_Reading(url, state_of(url)), mode="r")
 
 
 class HttpFile(pa.PythonFile):
     """A file of a web server as Arrow reads it."""
 
     def __init__(self, reading: _Reading, mode: str) -> None:
-        self.facts = reading.facts
+        self.state = reading.state
 
 
 class _Reading:
@@ -118,8 +104,8 @@ class _Reading:
 
     closed = False
 
-    def __init__(self, url: str, facts: HttpFacts) -> None:
-        self.facts = facts
+    def __init__(self, url: str, state: FileState) -> None:
+        self.state = state
         self._url = url
         self._position = self._end_of_last = 0
         self._response: Any = None
@@ -127,14 +113,14 @@ class _Reading:
 
     def read(self, num_bytes: int = -1) -> bytes:
         """The next bytes: as many as are asked for, fewer only at the end of the file."""
-        left = self.facts.num_bytes - self._position
+        left = self.state.num_bytes - self._position
         content = self._read(left if num_bytes < 0 else min(num_bytes, left)) if left > 0 else b""
         self._position += len(content)
         self._end_of_last = self._position
         return content
 
     def seek(self, position: int, whence: int = os.SEEK_SET) -> int:
-        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.facts.num_bytes}[whence]
+        origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.state.num_bytes}[whence]
         self._position = origin + position
         return self._position
 
@@ -167,9 +153,9 @@ class _Reading:
 
     def _begin_response(self, start: int, num_bytes: int | None) -> None:
         self._end_response()
-        self._response, facts = _ranged(self._url, start, num_bytes)
+        self._response, state = _ranged(self._url, start, num_bytes)
         self._response_position = start
-        if facts != self.facts:
+        if state != self.state:
             self._end_response()
             message = "the server sent another version of the file than the one that was opened"
             raise OSError(errno.EBADMSG, message, masked(self._url))
@@ -228,7 +214,7 @@ def _telling(url: str) -> Iterator[None]:
         raise ConnectionError(errno.ECONNABORTED, lines[0], masked(url)) from error
 
 
-def _ranged(url: str, start: int, num_bytes: int | None) -> tuple[Any, HttpFacts]:
+def _ranged(url: str, start: int, num_bytes: int | None) -> tuple[Any, FileState]:
     """The answer to one request for some bytes, its body not read yet, and what it tells of the file.
 
     Args:
@@ -242,7 +228,7 @@ def _ranged(url: str, start: int, num_bytes: int | None) -> tuple[Any, HttpFacts
         raise
 
 
-def _facts(url: str, response: Any, start: int) -> HttpFacts:
+def _facts(url: str, response: Any, start: int) -> FileState:
     """What an answer tells. Raises OSError for one that is not these bytes of a file."""
     status, headers, shown = response.status, response.headers, masked(url)
     message = f"HTTP {status} {response.reason or ''}".strip()
@@ -266,7 +252,7 @@ def _facts(url: str, response: Any, start: int) -> HttpFacts:
     if not is_empty and (sent is None or sent[1] is None or int(sent[1]) != start or sent[3] == "*"):
         found = headers.get("Content-Range") or "none"
         raise OSError(errno.EBADMSG, f"the server tells no size: Content-Range {found}. Expected 'bytes {start}-…/SIZE'", shown)
-    return HttpFacts(
+    return FileState(
         num_bytes=0 if is_empty or sent is None else int(sent[3]),
         mtime_ns=_time_ns(headers.get("Last-Modified")),
         etag=headers.get("ETag") or None,

@@ -85,7 +85,7 @@ def test_http_empty_file_is_empty(server: WebServer, gives_ranges: bool) -> None
 
 def test_http_state_is_size_time_and_etag(server: WebServer) -> None:
     state = current_state(server.url("/a.bin"))
-    assert (state.num_bytes, state.mtime_ns, state.etag) == (len(CONTENT), MODIFIED_NS, b'"one"')
+    assert (state.num_bytes, state.mtime_ns, state.etag) == (len(CONTENT), MODIFIED_NS, '"one"')
     server.etag = server.modified = None
     state = current_state(server.url("/a.bin"))
     assert (state.num_bytes, state.mtime_ns, state.etag) == (len(CONTENT), None, None)

@@ -21,6 +21,7 @@ _KINDS = {
     "read": "read",
     "read documents": "documents",
     "write documents": "documents",
+    "write facts": "facts",
     "sample": "sample",
     "train tokenizer": "train",
     "load tokenizer": "load",
@@ -43,8 +44,8 @@ class Row:
 
     Attributes:
         name: as in `datapipe report --full`.
-        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, sample, train, load,
-            tokenize, tokens, pack, shards, files or other.
+        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, sample, train,
+            load, tokenize, tokens, pack, shards, files or other.
         uses: the stage, such as "filter.language"; empty for work of the engine itself.
         seconds: the median over passes.
         bytes: input: text for stages, decompressed input for reading, rows for exchanges and tokens.
@@ -167,6 +168,7 @@ _BY_KIND = {
     "decisions": "It grows with the documents that were dropped or cut: drop documents earlier.",
     "apply": "It grows with the documents and the decisions on them: drop documents earlier.",
     "documents": "Documents are compressed and written between steps: keep fewer columns, use fewer global stages.",
+    "facts": "What `explore` shows of each document is written: keep fewer columns.",
     "sample": "The tokenizer's sample is drawn from all documents: an existing tokenizer (tokenizer.path) saves this.",
     "tokenize": "It grows with the kept text: drop more before it, or add cores; every core encodes at this rate.",
     "tokens": "Token rows are sorted, compressed and written: a faster disk under the output helps.",

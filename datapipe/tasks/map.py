@@ -188,8 +188,11 @@ class _Mapper:
             batch = self._emit(self.task.emit, self.emitted, batch)
         with self.metrics.timed("write documents", batch.text_bytes, batch.num_docs):
             self.documents.add(batch.record)
-            if self.kept is not None:
-                self.kept.add(kept_facts(batch))
+        if self.kept is not None:
+            with self.metrics.timed("write facts", num_docs=batch.num_docs) as work:
+                facts = kept_facts(batch)
+                work.bytes = facts.nbytes
+                self.kept.add(facts)
         self.distributions.add_lengths("kept", batch)
         self.document_counts.kept += batch.num_docs
         self.document_counts.kept_bytes += batch.text_bytes
@@ -322,8 +325,9 @@ class _Mapper:
     def finish(self) -> Outputs:
         with self.metrics.timed("write documents"):
             outputs: dict[str, tuple[OutputFile, ...]] = {"documents": self.documents.finish()}
-        outputs |= {"kept": self.kept.finish() if self.kept is not None else ()}
-        outputs |= {"drops": self.drops.finish(), "quarantine": self.quarantine.finish(), "findings": self.findings.finish()}
+        with self.metrics.timed("write facts"):
+            outputs |= {"kept": self.kept.finish() if self.kept is not None else (), "drops": self.drops.finish()}
+            outputs |= {"quarantine": self.quarantine.finish(), "findings": self.findings.finish()}
         outputs |= {**self.distributions.finish(), "survivors": self.survivors.finish()}
         outputs |= self.scores.finish() if self.scores is not None else {}
         self.metrics.searched = searched(self.task.stages)

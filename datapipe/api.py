@@ -294,9 +294,8 @@ def engine_factory(engine: str, workers: int | None, address: str | None) -> Eng
 
             return RayEngine(root, request, address, workers)
         from datapipe.engine.local import LocalEngine, usable_cores
-        from datapipe.engine.workers.process import Limits
 
-        return LocalEngine(root.url, workers or usable_cores(), Limits.of(request.mixture.execution))
+        return LocalEngine(root.url, workers or usable_cores(), request.mixture.execution)
 
     return make
 

@@ -13,7 +13,7 @@ import errno
 import os
 import resource
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -112,7 +112,7 @@ def outage_of(error: BaseException, url: str) -> Outage | None:
         return None
     number = error.errno if isinstance(error, OSError) else None
     if number in _FULL:
-        path = _fullest(_paths(error, url))
+        path = min(_paths(error, url), key=lambda path: free_bytes(path) or 0, default=os.sep)  # the first one on a disk
         return Outage(where=path, cause=_FULL[number], free_bytes=free_bytes(path))
     if _is_of_store(error) or number in _SILENT or isinstance(error, ConnectionError | TimeoutError):
         return Outage(where=masked(_named(error) or url), cause=masked(f"no answer: {_text(error)}"))
@@ -138,7 +138,8 @@ def refusal_of(error: BaseException, url: str = "") -> str | None:
         return None
     if _BAD_REQUEST in str(error):
         return masked(f"{_text(error)}. Renew the credentials: a store answers so once they have expired")
-    is_refused = _status(error) in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
+    status = getattr(getattr(error, "response", None), "status_code", None)  # of an error of an HTTP library
+    is_refused = status in _HTTP_REFUSALS or any(mark in str(error) for mark in _STORE_REFUSALS)
     public = " (s3://anonymous@BUCKET/… reads a public bucket)" if _AWS_MARK in str(error) else ""
     return masked(f"{_text(error)}. Give this user access{public}") if is_refused else None
 
@@ -185,11 +186,6 @@ def _paths(error: BaseException, url: str) -> Iterator[str]:
         yield tempfile.gettempdir()
 
 
-def _fullest(paths: Iterable[str]) -> str:
-    """The path on the disk with the least room; the first one of several on one disk."""
-    return min(paths, key=lambda path: free_bytes(path) or 0, default=os.sep)
-
-
 def _is_of_store(error: BaseException) -> bool:
     if isinstance(error, OSError) and any(mark in str(error) for mark in _STORE_MARKS):
         return True
@@ -212,11 +208,6 @@ def _named(error: BaseException) -> str:
     with suppress(RuntimeError):  # httpx: the error has no request
         name = name or getattr(getattr(error, "request", None), "url", None)
     return "" if name is None else str(name)
-
-
-def _status(error: BaseException) -> int | None:
-    """The status of the answer that an error of an HTTP library holds."""
-    return getattr(getattr(error, "response", None), "status_code", None)
 
 
 def _text(error: BaseException) -> str:

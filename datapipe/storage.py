@@ -165,7 +165,11 @@ def file_state(url: str, stream: pa.NativeFile) -> FileState:
         return _local_state(os.stat(path))
     metadata = stream.metadata()
     modified = metadata.get("Last-Modified")
-    mtime_ns = filesystem.get_file_info(path).mtime_ns if modified is None else _unix_s(modified.decode()) * _SECOND_NS
+    mtime_ns = (
+        filesystem.get_file_info(path).mtime_ns
+        if modified is None
+        else int(datetime.fromisoformat(modified.decode()).timestamp()) * _SECOND_NS
+    )
     return FileState(
         num_bytes=stream.size(),
         mtime_ns=None if mtime_ns is None else whole_seconds(mtime_ns),
@@ -196,10 +200,6 @@ def _local_state(status: os.stat_result) -> FileState:
         ctime_ns=status.st_ctime_ns,
         inode=(status.st_dev, status.st_ino),
     )
-
-
-def _unix_s(time: str) -> int:
-    return int(datetime.fromisoformat(time).timestamp())
 
 
 def whole_seconds(time_ns: int) -> int:

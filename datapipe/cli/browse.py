@@ -29,7 +29,7 @@ def browse(
     ends the command.
     """
     from datapipe.explore.database import Limits
-    from datapipe.explore.serve import serve
+    from datapipe.explore.endpoints import serve
 
     end_by_signals()
     limits = Limits(memory=memory, threads=threads, spill=spill)

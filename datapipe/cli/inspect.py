@@ -82,9 +82,9 @@ def inspect(
 ) -> None:
     """Show documents: kept, dropped, quarantined, or duplicates.
 
-    Dropped documents have the measured value; duplicates stand side by side. The documents are a sample that is the same each
-    time; a larger --count contains the smaller one. To check a dedup stage, read the differences in the duplicates with the
-    lowest similarity, then in a sample:
+    Dropped documents have the measured value; what differs between duplicates is marked. The documents are a sample that is
+    the same each time; a larger --count contains the smaller one. To check a dedup stage, read the differences in the
+    duplicates with the lowest similarity, then in a sample:
 
     \b
     datapipe inspect OUTPUT --clusters all --least-alike
@@ -104,14 +104,12 @@ def inspect(
 
     The document of --json has `documents`, `clusters`, `sweep` or `contamination`, with whole texts.
     """
-    from datapipe.explore.clusters import ClusterQuery, find_clusters
+    from datapipe.explore.clusters import find_clusters
     from datapipe.explore.contamination import contamination
     from datapipe.explore.document.replay import as_judged
-    from datapipe.explore.documents import DocumentQuery, Inspector
+    from datapipe.explore.documents import Inspector
     from datapipe.explore.printed.clusters import print_clusters
-    from datapipe.explore.printed.contamination import print_contamination
-    from datapipe.explore.printed.documents import print_documents
-    from datapipe.explore.printed.sweep import print_sweep
+    from datapipe.explore.printed.documents import print_contamination, print_documents, print_sweep
     from datapipe.explore.sweep import sweep as count_sweep
     from datapipe.report.funnel import wide_console
 
@@ -129,14 +127,13 @@ def inspect(
         swept = count_sweep(inspector, sweep, source=source, thresholds=at)
         print_json({"sweep": asdict(swept)}) if as_json else print_sweep(swept, wide_console())
     elif clusters is not None:
-        query = ClusterQuery(stage=clusters, source=source, count=count, members=members or 3, least_alike=least_alike)
-        alike = find_clusters(inspector, query)
+        alike = find_clusters(inspector, clusters, source, count, members or 3, least_alike)
         print_json({"clusters": [each.to_json() for each in alike]}) if as_json else print_clusters(alike, wide_console(), full)
     else:
         outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
         reason = "" if dropped in (None, "all") else dropped
-        wanted = DocumentQuery(outcome=outcome, source=source, reason=reason, count=count)
-        listed = as_judged(inspector, inspector.find(wanted) if named is None else [inspector.find_document(named)])
+        documents = inspector.find(outcome, source, reason, count) if named is None else [inspector.find_document(named)]
+        listed = as_judged(inspector, documents)
         if as_json:
             print_json({"documents": [each.to_json() for each in listed]})
         else:

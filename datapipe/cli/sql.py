@@ -38,9 +38,9 @@ def sql(
     no network, and it writes nothing.
     """
     from datapipe.explore.database import Limits
-    from datapipe.explore.output import Output
+    from datapipe.explore.documents import Inspector
 
-    names, found = Output.open(output, Limits(memory=memory, threads=threads, spill=spill)).database.ask(query)
+    names, found = Inspector.open(output, Limits(memory=memory, threads=threads, spill=spill)).database.ask(query)
     if as_json:
         for row in found:
             print(json.dumps({name: _finite(value) for name, value in zip(names, row)}, default=_plain))

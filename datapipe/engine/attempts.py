@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import median
@@ -65,10 +65,6 @@ class _Running:
     second: str = ""
 
 
-def _samples() -> defaultdict[str, deque[float]]:
-    return defaultdict(lambda: deque(maxlen=_MOST_SAMPLES))
-
-
 @dataclass(slots=True)
 class Attempts:
     """The attempts that an engine has. Bounded by its slots and by the steps of the plan.
@@ -83,7 +79,7 @@ class Attempts:
     _names: dict[str, str] = field(default_factory=dict)  # attempt → fingerprint of its task
     _messages: Sequence[Message] = ()
     _since: dict[str, float] = field(default_factory=dict)
-    _rates: defaultdict[str, deque[float]] = field(default_factory=_samples)
+    _rates: dict[str, deque[float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -115,7 +111,8 @@ class Attempts:
         del self._running[name]
         if ended.record is not None:
             metrics = ended.record.metrics
-            self._rates[ended.task.step].append(metrics.seconds / input_bytes(ended.task))
+            rates = self._rates.setdefault(ended.task.step, deque(maxlen=_MOST_SAMPLES))
+            rates.append(metrics.seconds / input_bytes(ended.task))
             if running.second:
                 metrics.second_attempt = "won" if ended.attempt == running.second else "lost"
         return True

@@ -17,7 +17,6 @@ from datapipe.errors import SnapshotError
 from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import ATTEMPTS, BEGUN, FILES, INPUTS, PUBLISHED, REMOVED, RUN, TOKENIZER, WORK, published_tasks
-from datapipe.ledger.uploads import unfinished_uploads
 from datapipe.shards.additions import ADDITIONS
 from datapipe.shards.manifest import SNAPSHOT, Manifest, folder_names, length_folders, read_manifest, snapshot_folder
 from datapipe.shards.snapshots import DATA_FOLDERS, DATA_PATH, Pin, Publication, data_files, files_needed, pins, publications
@@ -40,7 +39,6 @@ class Cleaning:
         tasks: fingerprints of the tasks whose records are deleted.
         work_files: path and bytes of the files of these tasks, and of those that no record names.
         additions: path and bytes of the files of additions that nothing needs.
-        uploads: how many uploads in parts nobody finishes.
         keeps_tasks: whether every task stays, since the last run was killed and has told none.
     """
 
@@ -53,7 +51,6 @@ class Cleaning:
     tasks: tuple[str, ...]
     work_files: tuple[tuple[str, int], ...]
     additions: tuple[tuple[str, int], ...] = ()
-    uploads: int = 0
     keeps_tasks: bool = False
 
     @property
@@ -64,7 +61,7 @@ class Cleaning:
     @property
     def is_empty(self) -> bool:
         files = (self.manifests, self.shards, self.files, self.tasks, self.work_files, self.additions)
-        return not any(files) and not self.uploads
+        return not any(files)
 
 
 def plan_cleaning(root: Root, keep: int) -> Cleaning:
@@ -98,7 +95,6 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
         files=tuple(path for part in parts for path in part.files),
         tasks=tuple(tasks),
         work_files=tuple(work_files),
-        uploads=len(unfinished_uploads(root)),
         keeps_tasks=root.exists(BEGUN),
         additions=tuple(unneeded_files(root, [publication.snapshot for publication in kept])),
     )

@@ -20,7 +20,7 @@ from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.attempts import SILENCE_S, Attempts, largest_first
 from datapipe.engine.patience import Patience
-from datapipe.engine.protocol import Attempt, Engine, Failure, Message, TellsNews
+from datapipe.engine.protocol import Attempt, Engine, Failure, Message
 from datapipe.engine.retries import Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
 from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
@@ -138,14 +138,7 @@ class Driver:
         submitted = {task.fingerprint for task in ready}
         missing = _missing(plan)
         attempts = Attempts(engine)
-        execution = self.request.mixture.execution
-        retries = Retries(
-            max_retries=execution.max_retries,
-            max_infrastructure_retries=execution.max_infrastructure_retries,
-            on_crash=execution.on_crash,
-            stall_s=execution.stall_s,
-            locate=self._locate,
-        )
+        retries = Retries(self.request.mixture.execution, self._locate)
         silences = _Silences()
         while not plan.is_committed:
             self.hold.check()
@@ -188,7 +181,7 @@ class Driver:
         self._next_look = now + _LOOK_EVERY_S
         messages = engine.messages()
         self.figures.look(engine.slots, num_ready + len(attempts) - len(messages))
-        for line in engine.take_news() if isinstance(engine, TellsNews) else ():
+        for line in engine.take_news():
             self.observer.say(line)
         self.observer.tick(messages)
         silences.tell(messages, self.observer.say)

@@ -93,12 +93,17 @@ def _types(source: PlannedSource) -> dict[str, dict[str, str]]:
     return {field: found.to_json() for field, found in source.types.items()}
 
 
+def _last(root: Root) -> dict[str, Any]:
+    """work/run.json; empty where there is none, or a damaged one."""
+    try:
+        return json.loads(root.read_bytes(RUN))
+    except (FileNotFoundError, ValueError):
+        return {}
+
+
 def read_types(root: Root) -> dict[str, dict[str, FoundType]]:
     """By source and field, the types of kept fields in the last run of an output; empty where it told none."""
-    try:
-        told = json.loads(root.read_bytes(RUN)).get("types", {})
-    except FileNotFoundError:
-        return {}
+    told = _last(root).get("types", {})
     return {name: {field: FoundType.from_json(found) for field, found in of.items()} for name, of in told.items()}
 
 
@@ -124,9 +129,9 @@ def write_inputs(root: Root, request: Request) -> None:
     root.write_atomic(INPUTS, sink.getvalue())
 
 
-def last_limit(root: Root) -> int | None:
-    """The `--limit` of the last run of an output; None for a whole run. Raises FileNotFoundError."""
-    return json.loads(root.read_bytes(RUN))["limit"]
+def was_whole(root: Root) -> bool:
+    """Whether the last run of an output had no `--limit`; False where there was none."""
+    return _last(root).get("limit", 0) is None
 
 
 def why(root: Root, request: Request, plan: Plan) -> dict[str, list[str]]:
@@ -141,21 +146,18 @@ def estimated(root: Root, request: Request, plan: Plan) -> Estimate:
 
 def kept_by_last_run(root: Root) -> KeptShares:
     """The share of text that each step kept in the last run of an output; empty where there was none."""
-    try:
-        return json.loads(root.read_bytes(RUN)).get("kept", {})
-    except (FileNotFoundError, ValueError):
-        return {}
+    return _last(root).get("kept", {})
 
 
 def _last_run(root: Root) -> LastRun | None:
     """The last run of an output; None where there was none, or another version wrote its records."""
+    run = _last(root)
+    if run.get("version") != RECORD_VERSION:
+        return None
     try:
-        run = json.loads(root.read_bytes(RUN))
         rows = parquet_table(root.read_bytes(INPUTS), ["source", "path", "num_bytes", "stamp"]).to_pylist()
         options = parsed_yaml(root.read_bytes(MIXTURE).decode())
     except (FileNotFoundError, ValueError):
-        return None
-    if run.get("version") != RECORD_VERSION:
         return None
     inputs: dict[str, dict[str, tuple[int, str]]] = {}
     for row in rows:

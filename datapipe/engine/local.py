@@ -12,8 +12,9 @@ import time
 from collections import deque
 from multiprocessing.connection import wait
 
-from datapipe.engine.protocol import Attempt, Message
-from datapipe.engine.workers.process import NO_LIMITS, Limits, WorkerProcess
+from datapipe.config.execution import ExecutionSpec
+from datapipe.engine.protocol import Attempt, Engine, Message
+from datapipe.engine.workers.process import WorkerProcess
 from datapipe.plan.work import Task
 
 _SINGLE_THREADED = {
@@ -29,7 +30,7 @@ _SINGLE_THREADED = {
 _LOOK_EVERY_S = 0.2
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """`num_workers` processes, started as tasks come.
 
     Args:
@@ -37,7 +38,7 @@ class LocalEngine:
         limits: of each worker.
     """
 
-    def __init__(self, url: str, num_workers: int, limits: Limits = NO_LIMITS) -> None:
+    def __init__(self, url: str, num_workers: int, limits: ExecutionSpec) -> None:
         self.url, self.num_workers, self.limits = url, num_workers, limits
         self._workers: list[WorkerProcess] = []
         self._waiting: deque[tuple[Task, str]] = deque()

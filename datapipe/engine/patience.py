@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from datapipe.engine.retries import pause_after
 from datapipe.errors import DatapipeError, UserError
+from datapipe.metrics import counted
 from datapipe.outages import Outage, outage_of, refusal_of
 
 PATIENCE_S = 60.0
@@ -65,12 +66,14 @@ class Patience:
         self._attempts += 1
         left_s = self._since + PATIENCE_S - now
         if self._attempts > len(self._pauses) or left_s <= 0:
-            raise DatapipeError(_given_up(outage, self._attempts, now - self._since))
+            attempts = f"{counted(self._attempts, 'attempt')} in {now - self._since:.0f} s, without a change"
+            raise DatapipeError(f"{outage} ({attempts}). {_advice(outage)}")
         pause_s = min(self._pauses[self._attempts - 1], left_s)
+        hope = "it answers again" if outage.free_bytes is None else "space is freed"
         self.resumes_at = now + pause_s
         return (
             f"{outage}. Attempt {self._attempts} of at most {len(self._pauses) + 1} failed; the next is in {pause_s:.1f} s. "
-            f"The run stops in {left_s:.0f} s unless {_hope(outage)}"
+            f"The run stops in {left_s:.0f} s unless {hope}"
         )
 
 
@@ -81,16 +84,6 @@ def _pauses(most_attempts: int) -> list[float]:
         pause_s = pause_after(len(pauses) + 1)
         pauses.append(min(pause_s, PATIENCE_S - sum(pauses)))
     return pauses
-
-
-def _hope(outage: Outage) -> str:
-    return "it answers again" if outage.free_bytes is None else "space is freed"
-
-
-def _given_up(outage: Outage, num_attempts: int, waited_s: float) -> str:
-    """The message of a run that stops, with what the user can do."""
-    attempts = f"{num_attempts} attempt{'s' if num_attempts > 1 else ''} in {waited_s:.0f} s, without a change"
-    return f"{outage} ({attempts}). {_advice(outage)}"
 
 
 def _advice(outage: Outage) -> str:

@@ -88,9 +88,12 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
     warnings += _read_twice(mixture, {name: [file for file, _ in listed] for name, listed in files.items()})
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     if limit is None:
-        files = {name: _looked_into(mixture, name, files[name], listing) for name in mixture.sources}
+        size, where = mixture.execution.split_bytes, {name: mixture.where("sources", name, "path") for name in files}
+        files = {name: look_into(of, size, where[name], partial(listing.look, name)) for name, of in files.items()}
     warnings += [warning for name in mixture.sources for warning in check_fields(mixture, name, files[name], stages[name])]
-    warnings += [*_unused(mixture), *_rounded(mixture), *_normalized(given)]
+    warnings += [*_unused(mixture), *_rounded(mixture)]
+    if not given.tokenizer.is_none:  # weights that look like shares of a whole that they do not add up to
+        warnings += [normalized_warning(*one) for one in given.incomplete_shares()]
     # of an addition, the types are those of all files that there are, so that it has the columns of what it is added to
     types = {
         name: column_types(mixture, name, every_file[name], kept_columns(source, stages[name]))
@@ -276,13 +279,6 @@ class Listing:
             self._say(line)
 
 
-def _looked_into(
-    mixture: Mixture, name: str, files: Sequence[tuple[InputFile, Reader]], listing: Listing
-) -> list[tuple[InputFile, Reader]]:
-    where = mixture.where("sources", name, "path")
-    return look_into(files, mixture.execution.split_bytes, where, partial(listing.look, name))
-
-
 def _discovered(mixture: Mixture, name: str, notes: Notes) -> list[tuple[InputFile, Reader]]:
     source = mixture.sources[name]
     where = mixture.where("sources", name, "path")
@@ -335,11 +331,6 @@ def _rounded(mixture: Mixture) -> list[RunWarning]:
         return []
     text = f"weights: {changes_in_words(changed)}."
     return [RunWarning(kind="rounded_weights", text=text, details={"shares": {name: list(of) for name, of in changed.items()}})]
-
-
-def _normalized(mixture: Mixture) -> list[RunWarning]:
-    """Warnings about weights that look like shares of a whole that they do not add up to."""
-    return [] if mixture.tokenizer.is_none else [normalized_warning(*one) for one in mixture.incomplete_shares()]
 
 
 def _read_twice(mixture: Mixture, files: Mapping[str, Sequence[InputFile]]) -> list[RunWarning]:

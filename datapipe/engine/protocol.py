@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from datapipe.activity import Activity
 from datapipe.credentials import masked
@@ -110,30 +110,18 @@ class Engine(Protocol):
         """What each running attempt is at, as far as it is known."""
         ...
 
+    def take_news(self) -> Sequence[str]:
+        """Lines about its machines for the user, since the last call."""
+        return ()
+
+    @property
+    def node_seconds(self) -> float:
+        """For which it has used nodes of a cluster, summed over them."""
+        return 0.0
+
     def close(self) -> None:
         """Stops all workers at once. Their running tasks are not committed."""
         ...
-
-
-@runtime_checkable
-class TellsNews(Protocol):
-    """An engine that has something to tell about its machines."""
-
-    def take_news(self) -> list[str]:
-        """The lines for the user since the last call."""
-        ...
-
-
-@runtime_checkable
-class CountsNodes(Protocol):
-    """An engine on a cluster.
-
-    Attributes:
-        node_seconds: for which the engine has used nodes, summed over them.
-    """
-
-    @property
-    def node_seconds(self) -> float: ...
 
 
 def failure_of(error: BaseException) -> Failure:

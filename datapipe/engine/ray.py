@@ -34,8 +34,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from datapipe.engine.cluster.on_node import Order, user_modules
 from datapipe.engine.cluster.ray_nodes import RayNodes, on_node
-from datapipe.engine.protocol import Attempt, Failure, Message, failure_of
-from datapipe.engine.workers.process import LONGEST_STEP_S, Limits
+from datapipe.engine.protocol import Attempt, Engine, Failure, Message, failure_of
+from datapipe.engine.workers.process import LONGEST_STEP_S
 from datapipe.engine.workers.supervisor import Board, Report, Reported, kill_supervisor
 from datapipe.errors import UserError
 from datapipe.plan.request import Request
@@ -48,7 +48,7 @@ _BOARD_EVERY_S = 0.25
 _HEARS_WITHIN_S = 10.0  # a supervisor reports every 2 s, and hears with its next report
 
 
-class RayEngine:
+class RayEngine(Engine):
     """Tasks on a Ray cluster.
 
     Args:
@@ -66,7 +66,7 @@ class RayEngine:
             with _keeping_sigterm():
                 _connect(address, num_workers)
         execution = request.mixture.execution
-        self._stall_s, self._limits = execution.stall_s, Limits.of(execution)
+        self._stall_s, self._limits = execution.stall_s, execution
         self._patience_s = 0.0 if self._started_here and address is None else self._stall_s  # other clusters may grow
         self._running: dict[Any, Reported] = {}
         self._by_task: dict[str, Reported] = {}
@@ -97,7 +97,7 @@ class RayEngine:
 
     def submit(self, task: Task, attempt: str) -> None:
         self._modules.update(user_modules(task))
-        reserved = _reserved(task, self._limits.memory_bytes)
+        reserved = _reserved(task, self._limits.memory)
         options: dict[str, Any] = {"num_cpus": reserved["CPU"], "scheduling_strategy": "SPREAD", "name": task.step}
         if "GPU" in reserved:
             options["num_gpus"] = reserved["GPU"]
@@ -222,7 +222,7 @@ class RayEngine:
         for running in waiting:
             if fit and running.excluded.issuperset(node.node_id for node in fit):
                 return self._sent_again(running)
-            running.miss(lack_of(_reserved(running.task, self._limits.memory_bytes), [node.resources for node in fit]), step_s)
+            running.miss(lack_of(_reserved(running.task, self._limits.memory), [node.resources for node in fit]), step_s)
             if fit and running.lack and running.lacking_s >= self._patience_s:
                 message = (
                     f"{running.task.label} waits for {running.lack}. Lower execution.resources, or add such a node; where the "

@@ -23,9 +23,9 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from datapipe.activity import Activity
+from datapipe.config.execution import ExecutionSpec
 from datapipe.document_name import with_own_id
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
@@ -47,9 +47,6 @@ MOST_RETURNS = 1000
 LEAST_LIMIT_BYTES = 8 << 20
 """Rows that a task of a global stage may always hold: with fewer, it takes longer and hardly less memory."""
 
-_SAME_MEMORY = 0.2
-"""Relative difference up to which two attempts had the same memory when they were killed."""
-
 
 def pause_after(count: int) -> float:
     """Seconds to wait after the failure number `count`, from 1 on."""
@@ -69,18 +66,13 @@ class Retries:
     """Tasks that wait for another attempt, by the time when it may start.
 
     Attributes:
-        max_retries, max_infrastructure_retries, on_crash, stall_s: see `ExecutionSpec`.
         locate: the name of a document of a task, by its key: "web/a.jsonl:120".
     """
 
-    max_retries: int
-    max_infrastructure_retries: int
-    on_crash: Literal["fail", "quarantine"]
-    stall_s: float
+    execution: ExecutionSpec
     locate: Callable[[Task, bytes], str]
     _failures: Counter[tuple[str, ...]] = field(default_factory=Counter)
     _killed: dict[str, tuple[str, Activity]] = field(default_factory=dict)
-    _ended_with_memory: dict[str, Failure] = field(default_factory=dict)
     _waiting: list[tuple[float, str, Task]] = field(default_factory=list)
 
     def add(self, task: Task, failure: Failure) -> str:
@@ -101,7 +93,7 @@ class Retries:
             case "stall":
                 return self._stalled(task, failure)
             case "task":
-                self._count(task, failure, self.max_retries)
+                self._count(task, failure, self.execution.max_retries)
                 return self._again(task, failure.message)
             case "memory":
                 return self._out_of_memory(task, failure)
@@ -111,9 +103,8 @@ class Retries:
             case _:
                 if self._is_killed_again(task, failure):
                     return self._killed_on_documents(task, failure)
-                failure = self._with_memory(task, failure)
                 less = _with_less(task, failure) if failure.cause == "OOM" else None
-                return self._later(less or task, failure, self.max_infrastructure_retries)
+                return self._later(less or task, failure, self.execution.max_infrastructure_retries)
 
     def wait(self, task: Task, until: float) -> None:
         """Queues another attempt for a time of the monotonic clock: after an outage, which counts as no failure of the task."""
@@ -143,33 +134,17 @@ class Retries:
             raise TaskFailedError(f"{task.label} failed {count} times, the last time with: {failure.message}", failure)
         return count
 
-    def _with_memory(self, task: Task, failure: Failure) -> Failure:
-        """Says where a worker was killed twice at the same work with the same memory: no pause frees what one task needs."""
-        if failure.cause not in ("SIGKILL", "OOM") or not failure.memory_bytes:
-            return failure
-        before = self._ended_with_memory.get(task.fingerprint)
-        self._ended_with_memory[task.fingerprint] = failure
-        if before is None or _work(before) != _work(failure):
-            return failure
-        if abs(before.memory_bytes - failure.memory_bytes) > _SAME_MEMORY * failure.memory_bytes:
-            return failure
-        hint = (
-            f"{failure.message}. So was an attempt before, at the same work with {before.memory_bytes / 1e9:.1f} GB: if that "
-            f"is all the memory there is, run fewer --workers, or lower execution.split_bytes or execution.bucket_bytes"
-        )
-        return replace(failure, message=hint)
-
     def _out_of_memory(self, task: Task, failure: Failure) -> str:
         less, activity = _with_less(task, failure), failure.activity or Activity()
         if less is not None:
             return self._again(less, f"{failure.message}. Now with half as much in hand", FIRST_PAUSE_S)
         is_again = self._failures[task.fingerprint, "memory"] > 0
-        if is_again and isinstance(task, MapTask) and activity.is_on_documents and self.on_crash == "quarantine":
+        if is_again and isinstance(task, MapTask) and activity.is_on_documents and self.execution.on_crash == "quarantine":
             self._failures[task.fingerprint, "memory"] = 0
             return self._without_document(task, failure, activity)
         advice = "Raise execution.memory, or take out the document" if activity.num_docs == 1 else "Raise execution.memory"
         told = failure if failure.cause != "memory" else replace(failure, message=f"{failure.message}. {advice}")
-        return self._later(task, told, self.max_retries)
+        return self._later(task, told, self.execution.max_retries)
 
     # ---------------------------------------------------------------------------------------------- crashes
 
@@ -211,7 +186,7 @@ class Retries:
     def _without_document(self, task: MapTask, failure: Failure, activity: Activity) -> str:
         memory = f", with {size(failure.memory_bytes)} of memory" if failure.cause == "SIGKILL" and failure.memory_bytes else ""
         blamed = f"the document {self._located(task, activity)} crashes {activity.work}: {failure.cause}{memory}"
-        if self.on_crash == "fail":
+        if self.execution.on_crash == "fail":
             raise TaskFailedError(
                 f"{task.label}: {blamed}. Take the document out of the input, leave the stage out or correct it, or set "
                 f"execution.on_crash: quarantine to go on without such documents",
@@ -233,7 +208,7 @@ class Retries:
     # ---------------------------------------------------------------------------------------------- stalls
 
     def _stalled(self, task: Task, failure: Failure) -> str:
-        self._count(task, failure, self.max_infrastructure_retries)
+        self._count(task, failure, self.execution.max_infrastructure_retries)
         activity = failure.activity or Activity()
         identity = task.fingerprint, "stall", activity.work
         self._failures[identity] += 1
@@ -241,7 +216,8 @@ class Retries:
             first = f" The document is {self._located(task, activity)}." if activity.num_docs == 1 else ""
             raise TaskFailedError(
                 f"{task.label}: {failure.message}, for the second time.{first} If the work is only slow, raise "
-                f"execution.stall_s, now {self.stall_s:g}. Otherwise look at the stage, the input or the disk it waits for",
+                f"execution.stall_s, now {self.execution.stall_s:g}. Otherwise look at the stage, the input or the disk it "
+                f"waits for",
                 failure,
             )
         if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:
@@ -267,10 +243,6 @@ def _with_less(task: Task, failure: Failure) -> Task | None:
     if isinstance(task, ReduceTask | MergeTask | GatherTask) and task.limit_bytes > LEAST_LIMIT_BYTES:
         return replace(task, limit_bytes=max(LEAST_LIMIT_BYTES, task.limit_bytes // 2))
     return None
-
-
-def _work(failure: Failure) -> str:
-    return failure.activity.work if failure.activity else ""
 
 
 def _advice(activity: Activity) -> str:

@@ -16,12 +16,12 @@ from time import perf_counter
 from datapipe.composing.takedown import delete_from_indexes
 from datapipe.config import Mixture
 from datapipe.engine.driver import Driver, Observer
-from datapipe.engine.history import add_node_hours, estimated, kept_by_last_run, last_limit, write_inputs, write_run
+from datapipe.engine.history import add_node_hours, estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
 from datapipe.engine.patience import stopped_by
 from datapipe.engine.prepare import Only, Say, prepare
-from datapipe.engine.protocol import CountsNodes, Engine, no_exit
+from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.publish import Report, publish
 from datapipe.errors import DatapipeError, UserError
 from datapipe.figures import DriverFigures
@@ -206,7 +206,7 @@ class Run:
             return driver.run(engine)
         finally:
             engine.close()
-            if isinstance(engine, CountsNodes):
+            if engine.node_seconds:
                 add_node_hours(self.root, engine.node_seconds / 3600)
 
     def _guard_other(self) -> None:
@@ -233,11 +233,7 @@ class Run:
         """Raises UserError where a limited run would replace the snapshot of a whole one."""
         if self.limit is None or self.before is None or self.replaces:
             return
-        try:
-            limited = last_limit(self.root) is not None
-        except (FileNotFoundError, ValueError):
-            return
-        if not limited:
+        if was_whole(self.root):
             raise UserError(
                 f"{self.root.url} holds the snapshot of a whole run, and a run with --limit would publish a newer one. "
                 f"Give the limited run another output: --output {quote(self.root.url + '-look')}"

@@ -138,7 +138,8 @@ def _differences(encoder: Encoder, spec: TokenizerSpec, hints: _Hints) -> Iterat
     before, behind = encoder.adds.before, encoder.adds.behind
     begin = "their text" if encoder.bos_token is None else repr(encoder.bos_token)
     if before and before != (encoder.bos_token,):
-        advice = f" To write it, add `bos: {json.dumps(before[0])}`." if _may_begin(before, encoder) else ""
+        may_begin = len(before) == 1 and before[0] != encoder.eos_token
+        advice = f" To write it, add `bos: {json.dumps(before[0])}`." if may_begin else ""
         yield (
             f"the post-processor of the tokenizer puts {_listed(before)} before a text, and documents begin with {begin}. A "
             f"model that was trained with {_listed(before)} expects it.{advice}"
@@ -158,10 +159,6 @@ def _differences(encoder: Encoder, spec: TokenizerSpec, hints: _Hints) -> Iterat
             f"{CONFIG} names {hints.eos!r} as eos_token, and documents end with {encoder.eos_token!r}. `eos` names another "
             f"token."
         )
-
-
-def _may_begin(before: tuple[str, ...], encoder: Encoder) -> bool:
-    return len(before) == 1 and before[0] != encoder.eos_token
 
 
 def _notes(encoder: Encoder, hints: _Hints) -> Iterator[str]:

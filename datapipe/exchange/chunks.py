@@ -144,7 +144,7 @@ def _with_heads(slices: Iterable[pa.RecordBatch], exchange: Exchange, schema: pa
     head: pa.RecordBatch | None = None
     last: pa.RecordBatch | None = None
     for rows in slices:
-        chunk, next_head = rows, rows.slice(_group_start(rows, num_group), 1)
+        chunk, next_head = rows, rows.slice(position(rows, words_at(rows, -1, num_group)), 1)  # the last group's
         if head is not None and last is not None and _same_group(head, rows, num_group):
             heads = [head, last] if exchange.neighbours and not last.equals(head) else [head]
             chunk = pa.Table.from_batches([*heads, rows]).combine_chunks().to_batches()[0]
@@ -168,11 +168,6 @@ def _limits(tables: Tables, limit_bytes: int) -> dict[str, int]:
     row_bytes = {name: sum(file.row_bytes for file in files) for name, files in tables.items()}
     total = max(1, sum(row_bytes.values()))
     return {name: max(LEAST_BYTES, limit_bytes * own_bytes // total) for name, own_bytes in row_bytes.items()}
-
-
-def _group_start(rows: pa.RecordBatch, num_group: int) -> int:
-    """The first row of the last row's group."""
-    return position(rows, words_at(rows, -1, num_group))
 
 
 def _same_group(rows: pa.RecordBatch, others: pa.RecordBatch, num_group: int) -> bool:

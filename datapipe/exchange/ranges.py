@@ -44,11 +44,6 @@ Parts = list[pa.RecordBatch]
 # ---------------------------------------------------------------------------------------------------- reading
 
 
-def read_range(root: Root, files: Sequence[ExchangeFile], start: int, stop: int) -> pa.RecordBatch | None:
-    """All rows whose hash is in [start, stop), sorted; None where there are none."""
-    return read_rows(root, files, (start,), (stop,))
-
-
 def read_rows(root: Root, files: Sequence[ExchangeFile], start: Bound, stop: Bound) -> pa.RecordBatch | None:
     """All rows in [start, stop), sorted, as one batch; None where there are none. Memory: the rows twice."""
     slices: list[pa.RecordBatch] = []

@@ -20,8 +20,9 @@ from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.documents import Inspector
-from datapipe.explore.rows import Rows, check_source
-from datapipe.explore.sweeps import Accepted, RuleOf, swept_histograms, swept_tags
+from datapipe.explore.rows import Rows
+from datapipe.explore.sweep import RuleOf
+from datapipe.explore.sweeps import Accepted, swept_histograms, swept_tags
 from datapipe.stage.base import Filter
 from datapipe.stage.ranking import BELOW_SHARE
 
@@ -42,22 +43,6 @@ class Borderline:
 
     def __init__(self, output: Inspector, rows: Rows, text: Callable[[Mapping[str, Any]], tuple[str, str]]) -> None:
         self._output, self._rows, self._text = output, rows, text
-
-    def rule(self, stage: str, rule: str, source: str) -> RuleOf:
-        """The rule. Raises UserError where no source has measured it."""
-        check_source(source, self._output.sources)
-        found = {
-            name: (run_name, rules[rule])
-            for name in ([source] if source else self._output.sources)
-            for run_name, rules in self._output.measured(name).items()
-            if stage in (run_name, run_name.partition("@")[0]) and rule in rules
-        }
-        if not found:
-            raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
-        run_name, facts = next(iter(found.values()))
-        thresholds = {each.get("threshold") for _, each in found.values()}
-        known = facts.get("threshold") if len(thresholds) == 1 else None
-        return RuleOf(stage=run_name, rule=rule, sources=tuple(found), facts={**facts, "threshold": known})
 
     def sides(self, rule: RuleOf) -> dict[str, Any]:
         """The documents nearest the threshold on either side."""

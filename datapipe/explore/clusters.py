@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import BaseModel, Field
+
 from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database
-from datapipe.explore.differences import difference
+from datapipe.explore.differences import Segment, difference
 from datapipe.explore.documents import SAMPLE, Inspector, matching, reason_of, stage_alias
 from datapipe.explore.located import LocatedDocument
-from datapipe.explore.rows import MOST_LISTED, Rows, check_source
+from datapipe.explore.rows import MOST_LISTED, Rows
 from datapipe.ledger.names import RUN
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import drops_for_others
@@ -28,7 +30,6 @@ from datapipe.storage import Root
 ALL = "all"
 MOST_MEMBERS = 50
 _ORDERS = {"size": "dropped desc, ", "least_alike": "least nulls last, ", "sample": ""}
-SORTS = tuple(_ORDERS)
 
 _VALUE = "case when isfinite(value) then value end"
 _GROUPS = f"""
@@ -57,26 +58,6 @@ def _members(database: Database, stage: str, survivor: bytes, limit: int, sort: 
 
 
 # ------------------------------------------------------------------------------------------------ for the terminal
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ClusterQuery:
-    """Which clusters to find.
-
-    Attributes:
-        stage: a stage, "stage:rule", or "all".
-        source: clusters that lost documents of this source; empty for all sources.
-        count: at most so many clusters.
-        members: at most so many dropped documents of each cluster.
-        least_alike: whether clusters and members come in the order of their similarity, lowest first and unmeasured last.
-            Otherwise both are keyed samples.
-    """
-
-    stage: str
-    source: str = ""
-    count: int = 5
-    members: int = 3
-    least_alike: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -120,14 +101,25 @@ class Cluster:
         }
 
 
-def find_clusters(inspector: Inspector, query: ClusterQuery) -> Iterator[Cluster]:
-    """The clusters that match a query, read one after the other. Raises UserError at once when there are none."""
-    sources = inspector.select_sources(query.source)
-    stage, sort = "" if query.stage == ALL else query.stage, "least_alike" if query.least_alike else "sample"
-    groups = _groups(inspector.database, stage, query.source, sort, query.count)
+def find_clusters(
+    inspector: Inspector, stage: str, source: str = "", count: int = 5, members: int = 3, least_alike: bool = False
+) -> Iterator[Cluster]:
+    """Clusters, read one after the other. Raises UserError at once when there are none.
+
+    Args:
+        stage: a stage, "stage:rule", or "all".
+        source: clusters that lost documents of this source; empty for all sources.
+        count: at most so many clusters.
+        members: at most so many dropped documents of each cluster.
+        least_alike: whether clusters and members come in the order of their similarity, lowest first and unmeasured last.
+            Otherwise both are keyed samples.
+    """
+    inspector.select_sources(source)
+    sort = "least_alike" if least_alike else "sample"
+    groups = _groups(inspector.database, "" if stage == ALL else stage, source, sort, count)
     if not groups:
-        raise _no_clusters(inspector, query, sources)
-    return (_cluster(inspector, group, query.members, sort) for group in groups)
+        raise _no_clusters(inspector, stage, source)
+    return (_cluster(inspector, group, members, sort) for group in groups)
 
 
 def _cluster(inspector: Inspector, group: Mapping[str, Any], members: int, sort: str) -> Cluster:
@@ -157,41 +149,34 @@ def _why_no_text(document: LocatedDocument) -> str:
     return "an index holds no texts" if is_of_index else "its file is missing or has changed"
 
 
-# ------------------------------------------------------------------------------------------------ why there are none
-
-
-def _no_clusters(inspector: Inspector, query: ClusterQuery, sources: Sequence[str]) -> UserError:
-    """The error for a query that matches no cluster."""
-    option, of_source = f"--clusters {query.stage}", f" of source '{query.source}'" if query.source else ""
-    used = {use.alias: use for source in sources for use in inspector.uses(source)}
-    makers = [name for name, use in used.items() if _makes_clusters(use)]
-    where = f"source '{query.source}'" if query.source else "this output"
+def _no_clusters(inspector: Inspector, stage: str, source: str) -> UserError:
+    """The error where no cluster matches."""
+    option, where = f"--clusters {stage}", f"source '{source}'" if source else "this output"
+    built = {use.alias: catalogue.build_stage(use) for name in inspector.select_sources(source) for use in inspector.uses(name)}
+    makers = [name for name, each in built.items() if isinstance(each, Global) and drops_for_others(each.exchanges())]
     listed = f"Stages of {where} that drop duplicates: {', '.join(makers) or '(none)'}"
-    names = (stage_alias(f"{query.stage}:"), stage_alias(query.stage))  # of "stage", and of "stage:rule"
-    name = next((alias for alias in used if alias in names), "")
-    if query.stage == ALL or name in makers:
-        ended = {step.source for step in inspector.steps if step.kind in ("tokenize", "write") and step.records}
-        so_far = "" if ended.issuperset(sources) else " yet; the run is not complete"  # these steps begin after every stage
-        return UserError(f"{option}: no document{of_source} was dropped in favour of another{so_far}. {listed}")
+    name = next((alias for alias in built if alias in (stage_alias(f"{stage}:"), stage_alias(stage))), "")
+    if stage == ALL or name in makers:
+        return UserError(f"{option}: no document of {where} was dropped in favour of another. {listed}")
     if name:
-        is_global = isinstance(catalogue.build_stage(used[name]), Global)
-        does = "cuts spans out of texts" if is_global else "examines each document by itself"
         return UserError(
-            f"{option}: {name} {does} and drops no document in favour of another, so it has no clusters. "
+            f"{option}: {name} drops no document in favour of another, so it has no clusters. "
             f"Show the documents that it dropped with --dropped {name}. {listed}"
         )
-    owners = [source for source in inspector.sources if any(use.alias in names for use in inspector.uses(source))]
-    if owners:
-        return UserError(f"{option}: '{query.stage}' is no stage{of_source}. It is a stage of {', '.join(owners)}. {listed}")
-    return UserError(f"{option}: no stage '{query.stage}' in this output.{suggest(query.stage, makers)} {listed}")
-
-
-def _makes_clusters(use: StageUse) -> bool:
-    stage = catalogue.build_stage(use)
-    return isinstance(stage, Global) and drops_for_others(stage.exchanges())
+    return UserError(f"{option}: '{stage}' is no stage of {where}.{suggest(stage, makers)} {listed}")
 
 
 # ------------------------------------------------------------------------------------------------ for the page
+
+
+class ClusterQuery(BaseModel, frozen=True):
+    """A request for clusters: of a stage, and of a source or of all."""
+
+    stage: str = ""
+    source: str = ""
+    sort: Literal["size", "least_alike", "sample"] = "size"
+    offset: int = Field(default=0, ge=0)
+    limit: int = Field(default=20, ge=0, le=MOST_LISTED)
 
 
 class ClusterView:
@@ -200,17 +185,15 @@ class ClusterView:
     def __init__(self, output: Inspector, rows: Rows, text: Callable[[Mapping[str, Any]], tuple[str, str]]) -> None:
         self._output, self._rows, self._text = output, rows, text
 
-    def listed(self, stage: str, source: str, sort: str, offset: int, limit: int) -> dict[str, Any]:
-        """A page of the clusters of a stage. Raises UserError for an order that there is not."""
-        if sort not in SORTS or limit > MOST_LISTED:
-            raise UserError(f"sort '{sort}', limit {limit}: expected one of {', '.join(SORTS)}, and at most {MOST_LISTED}.")
-        check_source(source, self._output.sources)
-        groups = _groups(self._output.database, stage, source, sort, limit, offset)
+    def listed(self, query: ClusterQuery) -> dict[str, Any]:
+        """A page of clusters. Raises UserError for a source that there is not."""
+        self._output.select_sources(query.source)
+        groups = _groups(self._output.database, query.stage, query.source, query.sort, query.limit, query.offset)
         facts, clusters = self._output.facts_of([group["survivor"] for group in groups]), []
         for group in groups:
             similarity = None if group["least"] is None else [group["least"], group["greatest"]]
             row = self._shown(group["survivor"], facts)
-            clusters.append({"stage": stage, "survivor": row, "dropped": group["dropped"], "similarity": similarity})
+            clusters.append({"stage": query.stage, "survivor": row, "dropped": group["dropped"], "similarity": similarity})
         return {"total": groups[0]["total"] if groups else 0, "clusters": clusters}
 
     def cluster(self, key: bytes, stage: str, members: int) -> dict[str, Any]:
@@ -224,10 +207,9 @@ class ClusterView:
         for member in found:
             other, other_note = self._text_of(member["key"], facts)
             parts = _same(other)
-            if text and other:
-                shingles = _shingles(self._output.use_of(member["source"], stage))
-                both = _differing(text, other, shingles)
-                own_parts, parts = own_parts or both[0], both[1]
+            shingles = _shingles(self._output.use_of(member["source"], stage))
+            for passage in difference(text, other, shingles, context=None).passages if text and other else ():
+                own_parts, parts = own_parts or _shown(passage.first), _shown(passage.second)
             row = self._shown(member["key"], facts)
             listed.append({"row": row, "similarity": member["value"], "parts": parts, "note": other_note})
         survivor = {"row": self._shown(key, facts), "parts": own_parts or _same(text), "note": note}
@@ -251,10 +233,5 @@ def _same(text: str) -> list[dict[str, Any]]:
     return [{"text": text, "same": True}] if text else []
 
 
-def _differing(first: str, second: str, shingles: tuple[int, Literal["word", "char"]]) -> list[list[dict[str, Any]]]:
-    """The parts of two texts."""
-    passages = difference(first, second, shingles, context=None).passages
-    if not passages:
-        return [_same(first), _same(second)]
-    sides = (passages[0].first, passages[0].second)
-    return [[{"text": segment.text, "same": not segment.differs} for segment in side] for side in sides]
+def _shown(segments: Sequence[Segment]) -> list[dict[str, Any]]:
+    return [{"text": segment.text, "same": not segment.differs} for segment in segments]

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from datapipe.explore.database import Database
-from datapipe.explore.output import Output
+from datapipe.explore.documents import Inspector
 
 NOT_READ = "not read"
 """The reason of documents that the other output never read."""
@@ -32,7 +32,7 @@ where own.fate = 'kept' and other.fate is distinct from 'kept' group by why orde
 """
 
 
-def membership(first: Output, second: Output, count: int = 3) -> dict[str, Any]:
+def membership(first: Inspector, second: Inspector, count: int = 3) -> dict[str, Any]:
     """Which documents only one of two outputs keeps, as plain data.
 
     both                   documents that both keep

@@ -70,7 +70,8 @@ def list_counts(root: Root, steps: Iterable[Step]) -> list[ListCounts]:
     for record in (record for step in known for record in step.records):
         for stage, lists in record.metrics.searched.items():
             searched.setdefault(stage, {}).update(lists)
-    found = {entry for step in known if searched for rows in _tables(root, step) for entry in _entries(rows)}
+    files = [file for step in known for file in step.outputs("findings", TableFile)] if searched else []
+    found = {entry for file in files for rows in read_table(root, file) for entry in _entries(rows)}
     return _counts(searched, found)
 
 
@@ -81,11 +82,6 @@ def _counts(searched: Mapping[str, Mapping[str, Sequence[int]]], found: Iterable
         for stage, lists in searched.items()
         for name, (entries, lost) in lists.items()
     ]
-
-
-def _tables(root: Root, step: Step) -> Iterator[pa.RecordBatch]:
-    for output in step.outputs("findings", TableFile):
-        yield from read_table(root, output)
 
 
 def _entries(rows: pa.RecordBatch) -> Iterator[Entry]:

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import lru_cache
-from typing import Literal, Self
+from typing import Literal
 from unicodedata import normalize
 
 import numpy as np
@@ -67,7 +67,7 @@ class Difference:
         words: number of words of each text.
         only: number of words that the other text lacks, each counted as often as it occurs.
         in_common: n-grams that are in both, as a share of those in either (Jaccard).
-        passages: in the order of the texts.
+        passages: in the order of the texts; none where the words are the same.
         is_whole: whether the comparison covers all of both texts.
         is_aligned: whether the passages reach the end of what is compared.
     """
@@ -80,10 +80,6 @@ class Difference:
     is_whole: bool
     is_aligned: bool
 
-    @property
-    def has_same_words(self) -> bool:
-        return not self.passages
-
 
 def difference(
     first: str, second: str, shingles: tuple[int, Literal["word", "char"]] = (5, "word"), context: int | None = CONTEXT_WORDS
@@ -95,19 +91,21 @@ def difference(
         context: common words around each difference; None for one passage with both whole texts.
     """
     texts = first[:COMPARED_CHARS], second[:COMPARED_CHARS]
-    words = _Words.of(texts[0]), _Words.of(texts[1])
-    counts = Counter(words[0].folded), Counter(words[1].folded)
-    grams = _ngrams(words[0].folded, *shingles), _ngrams(words[1].folded, *shingles)
+    spans = word_spans(texts[0]), word_spans(texts[1])
+    words = [[_folded(text[start:stop]) for start, stop in each] for text, each in zip(texts, spans)]
+    starts = [[*(start for start, _ in each), len(text)] for text, each in zip(texts, spans)]
+    counts = Counter(words[0]), Counter(words[1])
+    grams = _ngrams(words[0], *shingles), _ngrams(words[1], *shingles)
     num_either = len(grams[0] | grams[1])
-    opcodes, is_aligned = _opcodes(words[0].folded, words[1].folded)
-    groups = _groups(opcodes, context) if any(tag != "equal" for tag, *_ in opcodes) else []
-    num_words = len(words[0].folded), len(words[1].folded)
+    opcodes, is_aligned = _opcodes(*words)
+    differs = any(tag != "equal" for tag, *_ in opcodes)
+    groups = [] if not differs else [opcodes] if context is None else _groups(opcodes, context)
     return Difference(
         is_equal=first == second,
-        words=num_words,
+        words=(len(words[0]), len(words[1])),
         only=((counts[0] - counts[1]).total(), (counts[1] - counts[0]).total()),
         in_common=len(grams[0] & grams[1]) / num_either if num_either else 1.0,
-        passages=tuple(_passage(group, words, num_words) for group in groups),
+        passages=tuple(_passage(group, texts, starts) for group in groups),
         is_whole=texts == (first, second),
         is_aligned=is_aligned,
     )
@@ -138,29 +136,6 @@ def _folded(word: str) -> str:
     if word.isascii():
         return word.lower()
     return normalize("NFD", normalize("NFD", _patterns()[1].sub("", word)).casefold())
-
-
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """The words of a text.
-
-    Attributes:
-        folded: in canonical caseless form.
-        starts: (num_words + 1,) the first character of each, and the length of the text.
-    """
-
-    text: str
-    folded: list[str]
-    starts: list[int]
-
-    @classmethod
-    def of(cls, text: str) -> Self:
-        matches = list(_patterns()[0].finditer(text))
-        return cls(text, [_folded(match.group()) for match in matches], [*(match.start() for match in matches), len(text)])
-
-    def between(self, start: int, stop: int) -> str:
-        """Words [start, stop) as written, each with what follows it; the first word of the text also with what precedes it."""
-        return self.text[self.starts[start] if start else 0 : self.starts[stop]] if start < stop else ""
 
 
 def _ngrams(words: Sequence[str], size: int, unit: Literal["word", "char"]) -> set[tuple[str, ...]]:
@@ -195,56 +170,46 @@ def _opcodes(first: Sequence[str], second: Sequence[str]) -> tuple[list[Opcode],
 def _without_islands(opcodes: Sequence[Opcode]) -> list[Opcode]:
     """Opcodes in which a few equal words between longer differences count as differing: they match by chance."""
     joined: list[Opcode] = []
-    for index, (tag, start, stop, second_start, second_stop) in enumerate(opcodes):
-        is_inside = 0 < index < len(opcodes) - 1
-        is_island = (
-            tag == "equal"
-            and is_inside
-            and stop - start <= _ISLAND_WORDS
-            and all(_num_words(opcodes[neighbour]) >= stop - start for neighbour in (index - 1, index + 1))
-        )
+    for index, (tag, start, stop, low, high) in enumerate(opcodes):
+        neighbours = (*opcodes[max(index - 1, 0) : index], *opcodes[index + 1 : index + 2])
+        beside = [max(each[2] - each[1], each[4] - each[3]) for each in neighbours]
+        is_island = stop - start <= _ISLAND_WORDS and len(beside) == 2 and min(beside) >= stop - start
         differs = is_island or tag != "equal"
         if joined and joined[-1][0] == "differ" and differs:
-            _, joined_start, _, joined_second, _ = joined.pop()
-            joined.append(("differ", joined_start, stop, joined_second, second_stop))
+            _, first_start, _, first_low, _ = joined.pop()
+            joined.append(("differ", first_start, stop, first_low, high))
         else:
-            joined.append(("differ" if differs else tag, start, stop, second_start, second_stop))
+            joined.append(("differ" if differs else tag, start, stop, low, high))
     return joined
 
 
-def _num_words(opcode: Opcode) -> int:
-    _, start, stop, second_start, second_stop = opcode
-    return max(stop - start, second_stop - second_start)
-
-
-def _groups(opcodes: Sequence[Opcode], context: int | None) -> list[list[Opcode]]:
+def _groups(opcodes: Sequence[Opcode], context: int) -> list[list[Opcode]]:
     """Opcodes split where more than twice `context` equal words separate them; each group keeps `context` of these words."""
-    if context is None:
-        return [list(opcodes)]
     groups: list[list[Opcode]] = [[]]
-    for index, (tag, start, stop, second_start, second_stop) in enumerate(opcodes):
-        before = 0 if index == 0 else context
-        after = 0 if index == len(opcodes) - 1 else context
-        if tag != "equal" or stop - start <= before + after:
-            groups[-1].append((tag, start, stop, second_start, second_stop))
-            continue
-        if before:
-            groups[-1].append((tag, start, start + before, second_start, second_start + before))
-        if after:
-            groups.append([(tag, stop - after, stop, second_stop - after, second_stop)])
+    for tag, start, stop, low, high in opcodes:
+        if tag == "equal" and stop - start > 2 * context:
+            groups[-1].append((tag, start, start + context, low, low + context))
+            groups.append([(tag, stop - context, stop, high - context, high)])
+        else:
+            groups[-1].append((tag, start, stop, low, high))
     return [group for group in groups if any(tag != "equal" for tag, *_ in group)]
 
 
-def _passage(group: Sequence[Opcode], words: tuple[_Words, _Words], num_words: tuple[int, int]) -> Passage:
+def _passage(group: Sequence[Opcode], texts: tuple[str, str], starts: Sequence[Sequence[int]]) -> Passage:
+    """A passage. A word is written with what follows it, the first one of a text also with what precedes it.
+
+    Args:
+        starts: of the words of both texts, and the ends of the texts.
+    """
     segments: tuple[list[Segment], list[Segment]] = ([], [])
     for tag, start, stop, second_start, second_stop in group:
-        for text_words, text_segments, (low, high) in zip(words, segments, ((start, stop), (second_start, second_stop))):
+        for text, own, out, (low, high) in zip(texts, starts, segments, ((start, stop), (second_start, second_stop))):
             if low < high:
-                text_segments.append(Segment(text=text_words.between(low, high), differs=tag != "equal"))
+                out.append(Segment(text=text[own[low] if low else 0 : own[high]], differs=tag != "equal"))
     return Passage(
         first=tuple(segments[0]),
         second=tuple(segments[1]),
         differing=sum(stop - start + high - low for tag, start, stop, low, high in group if tag != "equal"),
         begins=group[0][1] == group[0][3] == 0,
-        ends=(group[-1][2], group[-1][4]) == num_words,
+        ends=(group[-1][2] + 1, group[-1][4] + 1) == (len(starts[0]), len(starts[1])),
     )

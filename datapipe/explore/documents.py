@@ -1,28 +1,44 @@
-"""Documents of a finished or stopped run: kept, dropped for a reason, or quarantined, for `datapipe inspect`.
+"""An output to look into: what its run left, the facts of its documents, and documents with their texts.
 
-    facts that match  ─▶  keyed sample  ─▶  texts, read again from the source or from the files of kept documents
+    run.json, records  ─▶  steps, input files, facts by kind  ─▶  database.py  ─▶  keyed sample  ─▶  texts, read again from the
+    mixture.yaml       ─▶  the stages of each source                                source or from the files of kept documents
+    report.json        ─▶  counts by source, and what each rule measured
 
-The sample is keyed: the same query returns the same documents each time, and a larger sample contains the smaller one.
+Everything is read once. A run that goes on meanwhile is seen by the next command. The sample is keyed: the same query returns
+the same documents each time, and a larger sample contains the smaller one.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 
+from datapipe.config import Mixture
+from datapipe.config.stage_use import StageUse
 from datapipe.document_name import FORMS, document_name, named_key
-from datapipe.errors import UserError, suggest
+from datapipe.engine.history import read_history, read_mixture
+from datapipe.errors import DatapipeError, UserError, suggest
+from datapipe.exchange.facts import shard_of_task
 from datapipe.exchange.partitions import read_row
-from datapipe.explore.located import GONE, NOT_FOUND
-from datapipe.explore.output import Fate, Output
+from datapipe.explore.database import KINDS, Database, FactFiles, Limits
+from datapipe.explore.located import GONE, NOT_FOUND, DocumentLocator
+from datapipe.ledger.names import REPORT
 from datapipe.own_columns import OWN_COLUMNS
+from datapipe.plan.compile import Step
+from datapipe.plan.outputs import ShardFile, TableFile
+from datapipe.shards.manifest import Manifest, Snapshot, read_manifest
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest
+from datapipe.storage import Root
+
+Fate = Literal["kept", "dropped", "quarantined"]
+FATES: tuple[Fate, ...] = get_args(Fate)
 
 SAMPLE = "md5(key), key"
 """The order of a keyed sample in SQL."""
@@ -30,7 +46,8 @@ SAMPLE = "md5(key), key"
 COLUMNS = "source, fate, key, id, stage, rule, value, threshold, survivor, bytes, error, excerpt, filename, file_row_number"
 
 _SHOWN_NAMES = 5
-_OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})
+OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})
+"""Columns that no source and no stage names."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,38 +94,172 @@ class InspectedDocument:
         return {"document": self.name, **asdict(self), **empty_is_none}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentQuery:
-    """Which documents to find.
+@dataclass(frozen=True, kw_only=True)
+class Inspector:
+    """The committed work of an output, and queries about its documents.
 
     Attributes:
-        source: empty for all sources.
-        reason: a stage or "stage:rule"; empty for all reasons.
-        count: at most so many documents.
+        steps: with the records that still exist.
+        mixture: as resolved when the run started.
+        locator: finds the documents of the inputs.
+        limits: of queries.
     """
 
-    outcome: Fate
-    source: str = ""
-    reason: str = ""
-    count: int = 5
+    root: Root
+    steps: tuple[Step, ...]
+    mixture: Mixture
+    locator: DocumentLocator
+    limits: Limits = field(default_factory=Limits)
 
+    @classmethod
+    def open(cls, output: str, limits: Limits | None = None) -> Self:
+        """Reads what an output remembers of its run. Raises UserError for a folder without a run."""
+        root = Root(output)
+        history, mixture = read_history(root), read_mixture(root)
+        locator = DocumentLocator(root, history, mixture)
+        return cls(root=root, steps=history.steps, mixture=mixture, locator=locator, limits=limits or Limits())
 
-class Inspector(Output):
-    """An output with queries about its documents."""
+    @cached_property
+    def sources(self) -> list[str]:
+        return list(dict.fromkeys(step.source for step in self.steps if step.kind == "map"))
+
+    @cached_property
+    def snapshot(self) -> Manifest | None:
+        """The newest; None where none is published."""
+        try:
+            return read_manifest(self.root)
+        except (DatapipeError, FileNotFoundError):
+            return None
+
+    @cached_property
+    def report(self) -> Mapping[str, Any]:
+        """report.json; empty where there is none."""
+        try:
+            report = json.loads(self.root.read_bytes(REPORT))
+        except (FileNotFoundError, ValueError):
+            return {}
+        return report if isinstance(report, dict) else {}
+
+    @cached_property
+    def facts(self) -> FactFiles:
+        """The facts of the run. Raises UserError where an earlier version of datapipe wrote none."""
+        steps = [step for step in self.steps if step.kind in ("map", "tokenize", "pack")]
+        kinds = [kind for of_view in KINDS.values() for kind in of_view]
+        files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
+        for source in self.sources:
+            if self.kept_files(source) and not any(file.rows for file in self.map_steps(source)[-1].outputs("kept", TableFile)):
+                raise UserError(
+                    f"{self.root.url}: an earlier version of datapipe made this output. Run its mixture again: "
+                    f"`datapipe run MIXTURE.yaml`."
+                )
+        snapshot = self.snapshot
+        published = {shard.checksum: shard.path for shard in snapshot.shards} if isinstance(snapshot, Snapshot) else {}
+        shards = {
+            shard_of_task(record.fingerprint, file.path): published[file.checksum]
+            for step in steps
+            for record in step.records
+            for file in record.of("shards", ShardFile)
+            if file.checksum in published
+        }
+        inputs = {number: file.path for number, (_, file, _) in self.locator.files.items()}
+        return FactFiles(root=self.root, files=files, inputs=inputs, shards=shards)
+
+    @cached_property
+    def database(self) -> Database:
+        """Queries of this output alone. Raises UserError where it has no documents."""
+        if not any(file.rows for kind in KINDS["recorded"] for file in self.facts.files[kind]):
+            raise UserError(
+                f"{self.root.url}: the run has committed no document yet, or its files under work/ were deleted. Run its "
+                f"mixture again with `datapipe run MIXTURE.yaml`; a stopped run resumes."
+            )
+        return Database({"main": self.facts}, self.limits)
+
+    def select_sources(self, source: str) -> list[str]:
+        """The named source alone, or all sources for "". Raises UserError for an unknown source."""
+        if source and source not in self.sources:
+            known = ", ".join(self.sources)
+            raise UserError(
+                f"no source '{source}' in this output.{suggest(source, self.sources)} The sources of this output: {known}"
+            )
+        return [source] if source else self.sources
+
+    def map_steps(self, source: str) -> list[Step]:
+        """The map steps of a source, in the order in which its documents pass them."""
+        return [step for step in self.steps if step.kind == "map" and step.source == source]
+
+    def kept_files(self, source: str) -> list[TableFile]:
+        """The files with the texts of the kept documents of a source."""
+        return [file for step in self.map_steps(source)[-1:] for file in step.outputs("documents", TableFile) if file.rows]
+
+    @cached_property
+    def texts(self) -> dict[str, TableFile]:
+        """The file with the texts by the path of the file with the facts of the same documents."""
+        records = [record for source in self.sources for step in self.map_steps(source)[-1:] for record in step.records]
+        return {
+            facts.path: texts
+            for record in records
+            for facts, texts in zip(record.of("kept", TableFile), record.of("documents", TableFile))
+        }
+
+    def uses(self, source: str) -> list[StageUse]:
+        """The stages of a source, in order."""
+        return list(self.mixture.stages_of(source))
+
+    def use_of(self, source: str, stage: str) -> StageUse | None:
+        """The use of a stage by its name in the run."""
+        return next((use for use in self.uses(source) if use.alias == stage.partition("@")[0]), None)
+
+    def tokens_of(self, source: str) -> int | None:
+        """Tokens of the kept documents of a source; None without a tokenizer."""
+        entry = self.report.get("sources", {}).get(source, {})
+        return entry.get("tokens") if isinstance(self.snapshot, Snapshot) else None
+
+    def measured(self, source: str) -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
+        """What each rule of a source measured: stage → rule → facts, from report.json."""
+        return self.report.get("measured", {}).get(source, {})
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What is missing of a whole run, in sentences."""
+        status = self.report.get("status")
+        if status in ("failed", "stopped"):  # its error may quote a document, and stays in the report
+            yield (
+                f"The last run {status}; `datapipe report` says why. Documents that some step has still to decide about are "
+                f"not shown. The same command resumes the run."
+            )
+        elif self.snapshot is None:
+            yield "No snapshot is published yet. Documents that some step has still to decide about are not shown."
+        if not self.report:
+            yield "There is no report.json, so counts by source and distributions are missing. A run writes it when it ends."
+        for source in self.sources:
+            kept = self.report.get("sources", {}).get(source, {}).get("documents", {}).get("kept", 0)
+            if kept and not self.map_steps(source)[-1].records:
+                yield f"The files with the {kept:,} kept documents of '{source}' are gone from work/. Run the mixture again."
+
+    # ---------------------------------------------------------------------------------------------- documents
 
     @cached_property
     def removed(self) -> Removed:
         """The documents that were taken down from the newest snapshot."""
         return read_removed(self.root, newest_manifest(self.root))
 
-    def find(self, query: DocumentQuery) -> list[InspectedDocument]:
-        """The documents that match a query. Raises UserError for an unknown source or reason."""
-        sources = self.select_sources(query.source)
+    def find(self, outcome: Fate, source: str = "", reason: str = "", count: int = 5) -> list[InspectedDocument]:
+        """Documents with an outcome. Raises UserError for an unknown source or reason.
+
+        Args:
+            source: empty for all sources.
+            reason: a stage or "stage:rule"; empty for all reasons.
+            count: at most so many documents.
+        """
+        sources = self.select_sources(source)
         where = f"fate = $fate and source in $sources and {matching('$reason')}"
-        options = {"fate": query.outcome, "sources": sources, "reason": query.reason, "count": query.count}
+        options = {"fate": outcome, "sources": sources, "reason": reason, "count": count}
         rows = self.database.rows(f"select {COLUMNS} from facts where {where} order by {SAMPLE} limit $count", options)
-        if not rows and query.reason:
-            raise self._unknown_reason(query.reason, sources)
+        if not rows and reason:
+            query = "select distinct stage, rule from facts where fate = 'dropped' and source in $sources order by all"
+            known = [reason_of(row) for row in self.database.rows(query, {"sources": sources})]
+            listed = f"The reasons in this output: {', '.join(known)}"
+            raise UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} {listed}")
         return [self._document(row) for row in rows]
 
     def find_document(self, text: str) -> InspectedDocument:
@@ -153,12 +304,6 @@ class Inspector(Output):
         [row] = read_row(self.root, texts, facts["file_row_number"]).to_pylist()
         return row
 
-    def _unknown_reason(self, reason: str, sources: list[str]) -> UserError:
-        query = "select distinct stage, rule from facts where fate = 'dropped' and source in $sources order by all"
-        known = [reason_of(row) for row in self.database.rows(query, {"sources": sources})]
-        listed = f"The reasons in this output: {', '.join(known)}"
-        return UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} {listed}")
-
     def _document(self, facts: Mapping[str, Any]) -> InspectedDocument:
         is_kept = facts["fate"] == "kept"
         stored = self.kept_row(facts) if is_kept else {}
@@ -172,7 +317,7 @@ class Inspector(Output):
             path=located.path,
             position=located.position,
             reason=reason_of(facts),
-            value=None if facts["value"] is None or math.isnan(facts["value"]) else facts["value"],
+            value=finite(facts["value"]),
             threshold=facts["threshold"],
             survivor="" if facts["survivor"] is None else self.locator.label(facts["survivor"]),
             text=stored["text"] if is_kept else excerpt if located.text is None else located.text,
@@ -185,13 +330,26 @@ class Inspector(Output):
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:
     """The columns of a document that its source or its stages named, as text and numbers."""
-    named = {name: value for name, value in row.items() if name not in _OWN_VALUES and value is not None}
-    return {name: value if isinstance(value, bool | int | float) else str(value) for name, value in named.items()}
+    return {name: plain(value) for name, value in row.items() if name not in OWN_VALUES and value is not None}
+
+
+def plain(value: Any) -> str | float | int | bool | None:
+    """A value as text, or as a number that JSON has."""
+    if isinstance(value, float):
+        return finite(value)
+    if value is None or isinstance(value, bool | int):
+        return value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def reason_of(facts: Mapping[str, Any]) -> str:
     """The "stage:rule" of a dropped document, the stage of a quarantined one."""
     return ":".join(filter(None, (facts["stage"], facts["rule"])))
+
+
+def finite(number: float | None) -> float | None:
+    """A number that JSON has; None for others."""
+    return None if number is None or not math.isfinite(number) else number
 
 
 def stage_alias(reason: str) -> str:

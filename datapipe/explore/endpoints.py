@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict
@@ -15,20 +16,20 @@ from http import HTTPStatus
 from time import perf_counter
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.borderline import Borderline
-from datapipe.explore.clusters import ClusterView
+from datapipe.explore.clusters import ClusterQuery, ClusterView
+from datapipe.explore.database import Limits
 from datapipe.explore.document.view import DocumentView
-from datapipe.explore.documents import Inspector
-from datapipe.explore.output import FATES
+from datapipe.explore.documents import FATES, Inspector
 from datapipe.explore.redaction import Redactor
 from datapipe.explore.rows import Query, Rows
 from datapipe.explore.search import Search, SearchQuery
-from datapipe.explore.server import Answer, Request, RequestError
-from datapipe.explore.sweeps import RuleOf
+from datapipe.explore.server import Answer, PageServer, Request, RequestError
+from datapipe.explore.sweep import RuleOf, rule_of
 from datapipe.loader.trace import find_document
 from datapipe.shards.manifest import Snapshot
 from datapipe.stage.global_stage import Global
@@ -40,6 +41,13 @@ MOST_STEPS = 1_000
 
 _UNMEASURED = {"option": "", "side": "other", "mode": "drop"}
 """What a rule of a run without distributions has."""
+
+
+class Numbers(BaseModel, frozen=True):
+    """Numbers that a request may give: dropped documents of a cluster, rows of a batch."""
+
+    members: int = Field(default=3, ge=1)
+    global_batch_size: int = Field(default=0, ge=0, lt=1 << 53)
 
 
 class Api:
@@ -149,17 +157,15 @@ class Api:
         return self.borderline.sweep(self._rule(request.query))
 
     def _rule(self, options: Mapping[str, str]) -> RuleOf:
-        return self.borderline.rule(*(options.get(name, "") for name in ("stage", "rule", "source")))
+        return rule_of(self.output, *(options.get(name, "") for name in ("stage", "rule", "source")))
 
     def _clusters(self, request: Request) -> Answer:
-        options = request.query
-        stage, source, sort = (options.get(name, "") for name in ("stage", "source", "sort"))
-        return self.clusters.listed(stage, source, sort or "size", whole(options, "offset", 0), whole(options, "limit", 20))
+        return self.clusters.listed(parsed(ClusterQuery, request.query))
 
     def _cluster(self, request: Request) -> Answer:
         match request.path[1:]:
             case (digits,):
-                members = whole(request.query, "members", 3)
+                members = parsed(Numbers, request.query).members
                 return self.clusters.cluster(key_of(digits), request.query.get("stage", ""), members)
         raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
 
@@ -183,7 +189,7 @@ def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
     state = request.body.get("state") if isinstance(request.body, Mapping) else None
     if request.body is not None and not isinstance(state, Mapping):
         raise RequestError(HTTPStatus.BAD_REQUEST, 'Expected {"state": …}, the JSON of one loader.state_dict().')
-    size = whole(request.query, "global_batch_size", 0) if state is None else None
+    size = parsed(Numbers, request.query).global_batch_size if state is None else None
     try:
         found = find_document(output.root.url, key.hex(), global_batch_size=size, state=state)
     except (KeyError, TypeError, ValueError):
@@ -211,14 +217,6 @@ def parsed(model: type[M], options: Mapping[str, str]) -> M:
         raise RequestError(HTTPStatus.BAD_REQUEST, message) from None
 
 
-def whole(options: Mapping[str, str], name: str, default: int) -> int:
-    """A whole number of at most 15 digits."""
-    text = options.get(name, "") or str(default)
-    if not (text.isascii() and text.isdigit() and len(text) <= 15):
-        raise RequestError(HTTPStatus.BAD_REQUEST, f"{name}: expected a whole number.")
-    return int(text)
-
-
 def unexpected(error: Exception) -> RequestError:
     """What the page says of a defect. The terminal gets the lines of code, without the message."""
     lines = "".join(traceback.format_list(traceback.extract_tb(error.__traceback__)))
@@ -227,3 +225,25 @@ def unexpected(error: Exception) -> RequestError:
         HTTPStatus.INTERNAL_SERVER_ERROR,
         f"This is a defect of datapipe: {type(error).__name__}. Its traceback is where `datapipe browse` was started.",
     )
+
+
+def open_server(url: str, port: int, limits: Limits | None = None) -> PageServer:
+    """A server of the page, listening and not yet answering. Raises UserError."""
+    return PageServer(port, Api(Inspector.open(url, limits)))
+
+
+def serve(url: str, port: int, *, opens: bool, say: Callable[[str], None], limits: Limits | None = None) -> None:
+    """Serves the page until KeyboardInterrupt, which it raises.
+
+    Args:
+        opens: whether to open the page in a browser, if there is one.
+        say: gets one line, the address, before anything is answered.
+    """
+    with open_server(url, port, limits) as server:
+        say(server.url)
+        server.start()
+        if opens:
+            import webbrowser
+
+            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
+        threading.Event().wait()  # here a signal meets no finalizer, which would swallow its KeyboardInterrupt

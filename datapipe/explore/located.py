@@ -31,7 +31,7 @@ from datapipe.inputs.discovery import content_digest
 from datapipe.inputs.entries import entry_at
 from datapipe.inputs.planned_input import PlannedInput
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.reader import FieldNames, InputFile, Reader
+from datapipe.stage.reader import FieldNames, InputFile
 from datapipe.storage import Root, split_query
 from datapipe.tasks.read_batches import conformed, with_keys
 
@@ -138,12 +138,17 @@ class DocumentLocator:
             difference = self.difference(file)
             if difference:
                 return Original(None, f"{name} {difference}, so the text that the run read cannot be shown.")
+            fields = self._fields(source)
             with PlannedInput(file) as planned:
-                batch = _find(source, file, reader, position, self._fields(source), planned)
+                found = reader.find(file, position, fields, planned.open)
+            if found is None:
+                return Original(None, f"{name} has no document at {position} any more.")
+            split, part, row = found
+            record = with_keys(conformed(part, split, fields), split, source)
         except (DatapipeError, OSError, pa.ArrowException, ValueError, ImportError) as error:
             refusal = error if isinstance(error, UserError) else None
             return Original(None, f"{name} cannot be read again: {type(error).__name__}.", refusal)
-        return Original(batch) if batch is not None else Original(None, f"{name} has no document at {position} any more.")
+        return Original(DocumentBatch(record.take(pa.array([row]))))  # without the memory of its neighbours
 
     def difference(self, file: InputFile) -> str:
         """How an input file differs from the one that the run read, as the end of a sentence; empty if it does not."""
@@ -201,15 +206,3 @@ def _earlier_text(url: str, key: bytes) -> str | None:
         return DocumentLocator.of(Root(url)).locate(key).text
     except (UserError, FileNotFoundError):
         return None
-
-
-def _find(
-    source: str, file: InputFile, reader: Reader, position: int, fields: FieldNames, planned: PlannedInput
-) -> DocumentBatch | None:
-    """The document at a position, without the memory of its neighbours."""
-    found = reader.find(file, position, fields, planned.open)
-    if found is None:
-        return None
-    split, part, row = found
-    record = with_keys(conformed(part, split, fields), split, source)
-    return DocumentBatch(record.take(pa.array([row])))

@@ -29,7 +29,7 @@ from datapipe.columns import make_keys
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError
-from datapipe.explore.output import Output
+from datapipe.explore.documents import Inspector
 from datapipe.stage.base import Filter, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
 
@@ -56,7 +56,7 @@ class _Redactions(NamedTuple):
 class Redactor:
     """The redactions of all sources. Safe for several threads; stages are loaded when a text needs them."""
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Inspector) -> None:
         self._output, self._lock = output, RLock()
         self._of = cache(self._load)
 

@@ -9,24 +9,23 @@ content, so it passes the redactions of its source. Its name, SOURCE/PATH:POSITI
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, Field
 
 from datapipe.errors import UserError
 from datapipe.explore.database import quoted
-from datapipe.explore.documents import Inspector
-from datapipe.explore.output import FATES
+from datapipe.explore.documents import FATES, Fate, Inspector, finite
 from datapipe.explore.redaction import RedactionError, Redactor
 
 MOST_LISTED = 500
 MOST_ID_CHARS = 500
 
 _ORDERS = {"value": "value", "distance": "abs(value - threshold)", "bytes": "bytes"}
-SORTS = ("key", *(sign + name for name in _ORDERS for sign in ("", "-")))
+Sort = Literal["key", "value", "-value", "distance", "-distance", "bytes", "-bytes"]
+SORTS: tuple[Sort, ...] = get_args(Sort)
 _OF_STAGE = "$stage in ('', stage, split_part(stage, '@', 1))"
 _FINITE = "case when isfinite({0}) then {0} end as {1}"
 
@@ -40,39 +39,20 @@ class Query(BaseModel, frozen=True, allow_inf_nan=False):
     """
 
     source: str = ""
-    fate: str = ""
+    fate: Fate | Literal[""] = ""
     stage: str = ""
     rule: str = ""
     low: float | None = Field(default=None, alias="min")
     high: float | None = Field(default=None, alias="max")
-    sort: str = "key"
+    sort: Sort = "key"
     offset: int = Field(default=0, ge=0, le=1_000_000)
     limit: int = Field(default=50, ge=0, le=MOST_LISTED)
-
-    def check(self, sources: Sequence[str]) -> None:
-        """Raises UserError for a value that no list can have."""
-        check_source(self.source, sources)
-        check_fate(self.fate)
-        if self.sort not in SORTS:
-            raise UserError(f"sort '{self.sort}': expected one of {', '.join(SORTS)}.")
 
     @property
     def order(self) -> str:
         """In SQL; every order ends in the key."""
         kind, sign = self.sort.removeprefix("-"), "desc" if self.sort.startswith("-") else "asc"
         return "key" if kind == "key" else f"{_ORDERS[kind]} {sign} nulls last, key"
-
-
-def check_source(source: str, sources: Sequence[str]) -> None:
-    """Raises UserError for a source that the output lacks; an empty name is any."""
-    if source and source not in sources:
-        raise UserError(f"no source '{source}'. The sources of this output: {', '.join(sources)}.")
-
-
-def check_fate(fate: str) -> None:
-    """Raises UserError for a fate that there is not; an empty name is any."""
-    if fate and fate not in FATES:
-        raise UserError(f"fate '{fate}': expected one of {', '.join(FATES)}.")
 
 
 class Reason(NamedTuple):
@@ -110,8 +90,7 @@ class Rows:
 
     def listed(self, query: Query) -> tuple[int, list[dict[str, Any]]]:
         """How many documents a list has, and a page of it. Raises UserError for a request that makes no sense."""
-        query.check(self.output.sources)
-        sources = [query.source] if query.source else self.output.sources
+        sources = self.output.select_sources(query.source)
         options = {"stage": query.stage, "rule": query.rule, "sources": tuple(sources), "low": query.low, "high": query.high}
         value, threshold = "value", "threshold"
         tagged = self._tag(query, sources)
@@ -190,8 +169,3 @@ class Rows:
                 row["id"] = redacted[:MOST_ID_CHARS]
         for row in rows:
             row["id"] = row["id"] or row["name"]
-
-
-def finite(number: float | None) -> float | None:
-    """A number that JSON has; None for others."""
-    return None if number is None or not math.isfinite(number) else number

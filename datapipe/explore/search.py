@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -21,10 +21,9 @@ from pydantic import BaseModel, Field
 from datapipe.columns import compute, make_keys, numbers
 from datapipe.errors import DatapipeError
 from datapipe.exchange.partitions import read_table
-from datapipe.explore.documents import Inspector
-from datapipe.explore.output import FATES
+from datapipe.explore.documents import FATES, Fate, Inspector
 from datapipe.explore.redaction import RedactionError, Redactor
-from datapipe.explore.rows import Rows, check_fate, check_source
+from datapipe.explore.rows import Rows
 from datapipe.inputs.planned_input import PlannedInput
 from datapipe.stage.reader import FieldNames, Split
 
@@ -39,14 +38,9 @@ class SearchQuery(BaseModel, frozen=True):
 
     text: str = Field(alias="q", pattern=r"\S", max_length=1_000)
     source: str = ""
-    fate: str = ""
+    fate: Fate | Literal[""] = ""
     respects_case: bool = Field(default=False, alias="case")
     limit: int = Field(default=200, ge=1, le=2_000)
-
-    def check(self, sources: Sequence[str]) -> None:
-        """Raises UserError for a source or a fate that there is not."""
-        check_source(self.source, sources)
-        check_fate(self.fate)
 
     @property
     def pattern(self) -> re.Pattern[str]:
@@ -71,8 +65,7 @@ class Search:
 
     def run(self, query: SearchQuery) -> Generator[dict[str, Any]]:
         """The lines of the answer: hits, progress, and at the end what was done. Raises UserError at once."""
-        query.check(self._output.sources)
-        return self._lines(query, [query.source] if query.source else self._output.sources)
+        return self._lines(query, self._output.select_sources(query.source))
 
     def _lines(self, query: SearchQuery, sources: Sequence[str]) -> Generator[dict[str, Any]]:
         started = told = monotonic()

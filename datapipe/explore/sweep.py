@@ -1,6 +1,6 @@
 """Counts the documents that other thresholds of a filter would keep, from the values that it wrote with `mode: tag`.
 
-    mixture ─▶ sources that tag, the swept rule ─▶ grid of thresholds ─▶ facts of kept documents ─▶ documents and bytes at each
+    report ─▶ sources that tag, the swept rule ─▶ grid of thresholds ─▶ facts of kept documents ─▶ documents and bytes at each
 
 The counts cover the documents that the run kept. A later stage that compares documents has compared all tagged documents; it
 might have kept other survivors if the filter had dropped some. A column `STAGE.RULE` holds the value that a rule measured,
@@ -10,20 +10,18 @@ might have kept other survivors if the filter had dropped some. A column `STAGE.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from datapipe import catalogue
 from datapipe.columns import numbers
-from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database, quoted, quoted_text
-from datapipe.explore.output import Output
-from datapipe.stage.base import Filter, Rule
+from datapipe.explore.documents import Inspector
+from datapipe.stage.base import Rule
 from datapipe.stage.ranking import BELOW_SHARE
 
 MAX_DISTINCT = 16
@@ -96,7 +94,7 @@ class Sweep:
     dropping: tuple[str, ...] = ()
 
 
-def sweep(output: Output, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> Sweep:
+def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> Sweep:
     """Counts the documents of an output that other thresholds would keep. Raises UserError.
 
     Args:
@@ -104,18 +102,22 @@ def sweep(output: Output, threshold: str, *, source: str = "", thresholds: Seque
         source: only this source.
         thresholds: to try, instead of a grid of quantiles of the measured values.
     """
-    tagged, dropping = _tagged_sources(output, threshold, source)
-    rule, database = tagged[0].rule, output.database
-    grid = sorted(set(thresholds)) or _grid(database, tagged)
-    sources = [each.tags.swept(database, each.source, each.rule.name, grid, float(each.rule.limit)) for each in tagged]
+    rule = _named_rule(output, threshold, source)
+    tags, _ = tags_of(output, rule)
+    if not tags:
+        raise UserError(_not_tagged(output, threshold, rule))
+    database, of_source = output.database, {name: output.measured(name)[rule.stage][rule.rule] for name in tags}
+    limits = {name: facts["threshold"] for name, facts in of_source.items() if facts["threshold"] is not None}
+    grid = sorted(set(thresholds)) or _grid(database, rule, list(tags), limits.values())
+    sources = [each.swept(database, name, rule.rule, grid, limits.get(name)) for name, each in tags.items()]
     return Sweep(
-        stage=tagged[0].tags.stage,
-        rule=rule.name,
-        option=rule.option,
-        side=rule.side,
+        stage=rule.stage,
+        rule=rule.rule,
+        option=rule.facts["option"],
+        side=rule.facts["side"],
         sources=tuple(sources),
         total=total_of(sources),
-        dropping=dropping,
+        dropping=tuple(name for name in rule.sources if name not in tags),
     )
 
 
@@ -158,11 +160,6 @@ class Tags(NamedTuple):
     side: str
     others: Sequence[Rule] = ()
     order: Sequence[str] = ()
-
-    @classmethod
-    def beside(cls, rule: Rule, stage: str, rules: Sequence[Rule]) -> Self:
-        """The tags for sweeping a rule of a stage beside its others."""
-        return cls(stage, rule.side, [other for other in rules if other.name != rule.name], [other.name for other in rules])
 
     def swept(self, database: Database, source: str, rule: str, grid: Sequence[float], limit: float | None) -> SourceSweep:
         """What each threshold of a rule keeps of a source.
@@ -234,95 +231,112 @@ class Tags(NamedTuple):
         return f"(select {self._column(rule)} as value from facts where {where})"
 
 
-# ------------------------------------------------------------------------------------------------ sources and rules
+# ------------------------------------------------------------------------------------------------ rules
 
 
-class _TaggedSource(NamedTuple):
-    """A source whose documents carry the tags of the stage, and the swept rule there."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RuleOf:
+    """A rule of the filters of some sources, with what the report knows of it."""
 
-    source: str
-    rule: Rule
-    tags: Tags
-
-
-def _tagged_sources(output: Output, threshold: str, source: str) -> tuple[list[_TaggedSource], tuple[str, ...]]:
-    """The sources that ran the stage in tag mode, with the swept rule, and the names of the sources where it dropped."""
-    stage, _, option = threshold.rpartition(".")
-    mixture, url = output.mixture, output.root.url
-    if threshold in {use.alias for name in mixture.sources for use in mixture.stages_of(name)}:
-        raise UserError(f"--sweep {threshold}: expected a threshold behind the stage, as --sweep {threshold}.OPTION")
-    named = {name: {use.alias: use for use in mixture.stages_of(name)} for name in output.select_sources(source)}
-    uses = {name: stages[stage] for name, stages in named.items() if stage in stages}
-    if not uses:
-        known = list(dict.fromkeys(alias for stages in named.values() for alias in stages))
-        whose = f"source '{source}'" if source else "this run"
-        raise UserError(
-            f"--sweep {threshold}: {whose} has no stage '{stage or threshold}'.{suggest(stage or threshold, known)} "
-            f"Expected STAGE.THRESHOLD with a stage of: {', '.join(known) or '(none)'}"
-        )
-    built = {name: catalogue.build_stage(use) for name, use in uses.items()}
-    filters = {name: stage_object for name, stage_object in built.items() if isinstance(stage_object, Filter)}
-    if not filters:
-        raise UserError(
-            f"--sweep {threshold}: '{stage}' is no filter, so it has no thresholds. Expected a filter of this output"
-        )
-    swept = {name: _swept_rule(threshold, stage, option, stage_object.rules()) for name, stage_object in filters.items()}
-    tagging = [name for name, stage_object in filters.items() if stage_object.mode == "tag"]
-    if not tagging:
-        raise UserError(_not_tagged(threshold, next(iter(uses.values())), url))
-    for name in tagging:
-        if not any(step.records for step in output.map_steps(name)[-1:]):
-            raise UserError(f"{url}: the run has not cleaned all of '{name}' yet. Complete it with the same command first.")
-    tagged = [_TaggedSource(name, swept[name], Tags.beside(swept[name], stage, filters[name].rules())) for name in tagging]
-    return tagged, tuple(name for name in filters if name not in tagging)
+    stage: str
+    rule: str
+    sources: tuple[str, ...]
+    facts: Mapping[str, Any]
 
 
-def _swept_rule(threshold: str, stage: str, option: str, rules: Sequence[Rule]) -> Rule:
-    """The rule that has this name, or whose threshold is this option."""
-    by_name = [rule for rule in rules if rule.name == option]
-    by_option = [rule for rule in rules if option and rule.option == option]
-    matching = by_name or [rule for rule in by_option if rule.name != BELOW_SHARE] or by_option
-    if not matching:
-        known = [name for rule in rules for name in (rule.option, rule.name) if name]
-        listed = ", ".join(f"{rule.option} ({rule.name})" if rule.option else rule.name for rule in rules)
-        raise UserError(
-            f"--sweep {threshold}: {stage} has no threshold '{option}' with its options in the mixture."
-            f"{suggest(option, known)} Its thresholds: {listed or '(none)'}"
-        )
-    if len(matching) > 1:
-        names = ", ".join(rule.name for rule in matching)
-        raise UserError(f"--sweep {threshold}: '{option}' is the threshold of several rules. Expected one of: {names}")
-    rule = matching[0]
-    if rule.side == "other":
-        sweepable = ", ".join(other.name for other in rules if other.side != "other") or "(none)"
-        raise UserError(
-            f"--sweep {threshold}: the rule '{rule.name}' compares no value with a threshold. "
-            f"Rules of {stage} with a threshold: {sweepable}"
-        )
-    return rule
+def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
+    """A rule. Raises UserError where no source has measured it.
+
+    Args:
+        stage: by its name in the run or in the mixture.
+        source: only this source.
+    """
+    found = {
+        name: (run_name, rules[rule])
+        for name in output.select_sources(source)
+        for run_name, rules in output.measured(name).items()
+        if stage in (run_name, run_name.partition("@")[0]) and rule in rules
+    }
+    if not found:
+        raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
+    run_name, facts = next(iter(found.values()))
+    thresholds = {each.get("threshold") for _, each in found.values()}
+    known = facts.get("threshold") if len(thresholds) == 1 else None
+    return RuleOf(stage=run_name, rule=rule, sources=tuple(found), facts={**facts, "threshold": known})
 
 
-def _not_tagged(threshold: str, use: StageUse, output: str) -> str:
-    renamed = f", as: {use.alias}" if use.alias != use.name else ""
+def tags_of(output: Inspector, rule: RuleOf) -> tuple[dict[str, Tags], bool]:
+    """The tags of a rule's stage, of the sources that have some, and whether they tell which documents pass its other rules:
+    where a filter keeps a share, its cut moves with the threshold."""
+    measured = {source: output.measured(source)[rule.stage] for source in rule.sources}
+    measured = {source: rules for source, rules in measured.items() if rules[rule.rule]["mode"] == "tag"}
+    if not measured or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
+        return {}, False
+    is_certain = rule.rule == BELOW_SHARE or not any(BELOW_SHARE in rules for rules in measured.values())
+    return {
+        source: Tags(rule.stage, rule.facts["side"], _others(rules, rule) if is_certain else (), list(rules))
+        for source, rules in measured.items()
+    }, is_certain
+
+
+def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> list[Rule]:
+    """The other rules of the stage that some document fails."""
+    replaced = rule.facts.get("option") if rule.rule == BELOW_SHARE else None
+    return [
+        Rule(name=name, side="other" if facts["threshold"] is None else facts["side"], limit=facts["threshold"] or 0.0)
+        for name, facts in rules.items()
+        if name not in (rule.rule, BELOW_SHARE) and facts.get("failed") and facts.get("option") != replaced
+    ]
+
+
+def _named_rule(output: Inspector, threshold: str, source: str) -> RuleOf:
+    """The rule that "STAGE.RULE" names, or of which "STAGE.OPTION" is the threshold. Raises UserError."""
+    rules = [
+        (stage, rule, facts)
+        for name in output.select_sources(source)
+        for stage, rules in output.measured(name).items()
+        for rule, facts in rules.items()
+    ]
+    named = {rule: stage for stage, rule, _ in rules if threshold == f"{stage}.{rule}"}
+    by_option = {rule: stage for stage, rule, facts in rules if facts["option"] and threshold == f"{stage}.{facts['option']}"}
+    found = named or {rule: stage for rule, stage in by_option.items() if rule != BELOW_SHARE} or by_option
+    known = dict.fromkeys(f"{stage}.{facts['option'] or rule}" for stage, rule, facts in rules if facts["side"] != "other")
+    listed = f"{suggest(threshold, known)} Expected one of: {', '.join(known) or '(none)'}. {' '.join(output.notes)}".rstrip()
+    if not found:
+        raise UserError(f"--sweep {threshold}: no filter of this output has measured this threshold.{listed}")
+    if len(found) > 1:
+        names = ", ".join(f"{stage}.{rule}" for rule, stage in found.items())
+        raise UserError(f"--sweep {threshold}: this is the threshold of several rules. Expected one of: {names}")
+    [(rule, stage)] = found.items()
+    chosen = rule_of(output, stage, rule, source)
+    if chosen.facts["side"] == "other":
+        raise UserError(f"--sweep {threshold}: the rule '{rule}' compares no value with a threshold.{listed}")
+    return chosen
+
+
+def _not_tagged(output: Inspector, threshold: str, rule: RuleOf) -> str:
+    use = output.use_of(rule.sources[0], rule.stage)
+    name = rule.stage if use is None else use.name
+    renamed = f", as: {rule.stage}" if rule.stage != name else ""
     return (
-        f"--sweep {threshold}: '{use.alias}' dropped the documents that failed, so this output lacks their measured values. "
+        f"--sweep {threshold}: '{rule.stage}' dropped the documents that failed, so this output lacks their measured values. "
         f"Set `mode: tag` in the mixture:\n"
-        f"    - {use.name}: {{mode: tag{renamed}}}\n"
+        f"    - {name}: {{mode: tag{renamed}}}\n"
         f"The stage then keeps every document and writes the value that each rule measured. Run it into another output: "
-        f"datapipe run MIXTURE.yaml --output {quote(output + '-tagged')}"
+        f"datapipe run MIXTURE.yaml --output {quote(output.root.url + '-tagged')}"
     )
 
 
 # ------------------------------------------------------------------------------------------------ the grid
 
 
-def _grid(database: Database, tagged: Sequence[_TaggedSource]) -> list[float]:
+def _grid(database: Database, rule: RuleOf, sources: Sequence[str], limits: Iterable[float]) -> list[float]:
     """All measured values, or readable quantiles of them, and the thresholds in force."""
-    tags, rule, sources = tagged[0].tags, tagged[0].rule.name, [each.source for each in tagged]
-    measured = tags.distinct(database, rule, sources, MAX_DISTINCT)
+    tags = Tags(rule.stage, rule.facts["side"])
+    measured = tags.distinct(database, rule.rule, sources, MAX_DISTINCT)
     if measured is None:
-        measured = _readable(tags.quantiles(database, rule, sources, _QUANTILES))
-    return sorted({*measured, *(float(each.rule.limit) for each in tagged if math.isfinite(each.rule.limit))})
+        measured = _readable(tags.quantiles(database, rule.rule, sources, _QUANTILES))
+    return sorted({*measured, *filter(math.isfinite, limits)})
 
 
 def _readable(quantiles: Sequence[float]) -> list[float]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -25,10 +25,8 @@ from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import DatapipeError
 from datapipe.explore.database import Database
-from datapipe.explore.output import Output
-from datapipe.explore.sweep import Tags, total_of
-from datapipe.stage.base import Rule
-from datapipe.stage.ranking import BELOW_SHARE
+from datapipe.explore.documents import Inspector
+from datapipe.explore.sweep import RuleOf, Tags, tags_of, total_of
 
 MOST_POINTS = 2_000
 _HALVES = (-0.5, 0.5, 1.5, 1000.5)
@@ -37,16 +35,6 @@ _BY_TAGS = "Of the documents that this run kept. A later stage that compares doc
 _BY_HISTOGRAM = (
     "By this rule alone, from the histogram of the report: other rules may drop some of these. `mode: tag` gives exact counts."
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RuleOf:
-    """A rule of the filters of some sources, with what the report knows of it."""
-
-    stage: str
-    rule: str
-    sources: tuple[str, ...]
-    facts: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,23 +86,14 @@ class Accepted:
 # ------------------------------------------------------------------------------------------------ tags
 
 
-def swept_tags(output: Output, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
+def swept_tags(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
     """The points over the tags of a rule in the kept documents of its sources, with their total; None where there are no tags.
     A document without a value passes any threshold."""
-    sources = [source for source in rule.sources if output.measured(source)[rule.stage][rule.rule]["mode"] == "tag"]
     database, is_min = output.database, rule.facts["side"] == "min"
-    if not sources or f"{rule.stage}.{rule.rule}" not in database.columns("facts"):
-        return None
-    grid = _grid(database, rule, sources, accepted, is_min)
+    tags, is_certain = tags_of(output, rule)
+    grid = _grid(database, rule, list(tags), accepted, is_min) if tags else []
     if not grid:
         return None
-    measured = {source: output.measured(source)[rule.stage] for source in sources}
-    # where a filter keeps a share, its cut moves with the threshold
-    is_certain = rule.rule == BELOW_SHARE or not any(BELOW_SHARE in rules for rules in measured.values())
-    tags = {
-        source: Tags(rule.stage, rule.facts["side"], _others(rules, rule) if is_certain else (), list(rules))
-        for source, rules in measured.items()
-    }
     total = total_of([each.swept(database, source, rule.rule, grid, None) for source, each in tags.items()])
     is_certain &= not total.unsure
     points = [
@@ -136,20 +115,10 @@ def _grid(database: Database, rule: RuleOf, sources: Sequence[str], accepted: Ac
     return sorted(filter(accepted.takes, bounds))
 
 
-def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> list[Rule]:
-    """The other rules of the stage that some document fails."""
-    replaced = rule.facts.get("option") if rule.rule == BELOW_SHARE else None
-    return [
-        Rule(name=name, side="other" if facts["threshold"] is None else facts["side"], limit=facts["threshold"] or 0.0)
-        for name, facts in rules.items()
-        if name not in (rule.rule, BELOW_SHARE) and facts.get("failed") and facts.get("option") != replaced
-    ]
-
-
 # ------------------------------------------------------------------------------------------------ histograms
 
 
-def swept_histograms(output: Output, rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
+def swept_histograms(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
     """Points at the bounds of the bins of report.json, and at the threshold in force."""
     is_min, in_force = rule.facts["side"] == "min", rule.facts.get("threshold")
     entries = [output.measured(source)[rule.stage][rule.rule] for source in rule.sources]

@@ -137,8 +137,9 @@ class CommitFiles:
         """All lines, file after file. Several files are read from an object store at once."""
         listed = [path for path, _ in self.root.list_files(LEDGER, recursive=False)]
         self.sizes, self.num_refused = {}, sum(path.endswith(".json") for path in listed)
-        paths = sorted(path for path in listed if _NAME.fullmatch(path))
-        self._next = max((self._number(path) for path in paths), default=-1) + 1
+        found = sorted((match[0], int(match[1])) for path in listed if (match := _NAME.fullmatch(path)))
+        paths = [path for path, _ in found]
+        self._next = max((number for _, number in found), default=-1) + 1
         with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
             for path, (lines, num_refused) in zip(paths, pool.map(self._lines, paths)):
                 self.sizes[path] = len(lines)
@@ -176,12 +177,6 @@ class CommitFiles:
             list(pool.map(self.root.delete, paths))
         for path in paths:
             self.sizes.pop(path, None)
-
-    @staticmethod
-    def _number(path: str) -> int:
-        found = _NAME.fullmatch(path)
-        assert found
-        return int(found[1])
 
     def merge_small(self, least_files: int) -> None:
         """Writes the lines of small files into large ones, where there are so many, and then deletes the small ones."""

@@ -202,13 +202,13 @@ def _open(root: Root) -> ObjectStore:
         },
     }
     if is_s3(root.url):
-        return S3Store(bucket, **s3_options(root), **common)
+        return S3Store(bucket, **_s3_options(root), **common)
     if root.url.startswith(("gs://", "gcs://")):
         return GCSStore(bucket, **common)
     return from_url(root.url, **{name: value for name, value in common.items() if name != "prefix"})
 
 
-def s3_options(root: Root) -> dict[str, Any]:
+def _s3_options(root: Root) -> dict[str, Any]:
     """Endpoint, region and credentials as pyarrow has them, which the URL and the environment gave it."""
     (given,) = root.filesystem.__reduce__()[1]
     options: dict[str, Any] = {"region": root.filesystem.region}  # type: ignore[attr-defined]  # of an S3 file system

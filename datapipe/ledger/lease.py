@@ -85,7 +85,7 @@ class Lease(Hold):
                 )
         self.state |= {"epoch": before.get("epoch", 0) + 1, "condemned": before.get("condemned", [])}
         try:
-            self._version = self.store.write(LEASE, self._content(), self._version)
+            self._version = self.store.write(LEASE, _bytes(self.state), self._version)
         except ConflictError as error:
             raise UserError(
                 f"{self.root.url}: another run took this output at the same moment. Run again, or give another --output."
@@ -142,9 +142,6 @@ class Lease(Hold):
                 pause_s = _RETRY_S
             except ConflictError:
                 pause_s = _RETRY_S
-
-    def _content(self) -> bytes:
-        return _bytes(self.state)
 
     # ---------------------------------------------------------------------------------------------- what may hurt
 

@@ -25,29 +25,15 @@ from datapipe.ledger.commit_files import (
 )
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import ATTEMPTS, INDEX, LEDGER, PROBE, PUBLISH, PUBLISHED, WORK
-from datapipe.ledger.uploads import abort_uploads
 from datapipe.memory import without_collection
 from datapipe.plan.work import Record
 from datapipe.shards.manifest import SNAPSHOTS, length_folders
 from datapipe.storage import UNFINISHED, Root
 
-__all__ = ["RECORD_VERSION", "Ledger", "Unneeded", "attempt_folder"]
+__all__ = ["RECORD_VERSION", "Ledger", "attempt_folder"]
 
 _MERGED_AT_START, _MERGED_WHILE_RUNNING = 64, 256
 """Small commit files that are merged: where a run begins, and while it runs."""
-
-
-@dataclass(frozen=True, slots=True)
-class Unneeded:
-    """What a sweep may delete.
-
-    Attributes:
-        attempts: folders that no record names, each with its files.
-        left: files on their way to a final name, which killed writers left, and records of other versions.
-    """
-
-    attempts: Counter[str] = field(default_factory=Counter)
-    left: Sequence[str] = ()
 
 
 class Ledger:
@@ -137,17 +123,9 @@ class Ledger:
         self._records.clear()
         self._named = {line.attempt for line in kept}
 
-    def unneeded(self) -> Unneeded:
-        """What killed runs and killed attempts have left: attempts that no record names, and files on their way to a final
-        name. No task may be running."""
-        paths = self._sizes if self._is_listed_now else (path for path, _ in self.root.list_files(ATTEMPTS))
-        listed = map(attempt_folder, paths)
-        attempts = Counter(folder for folder in listed if folder is not None and not self._is_named(folder))
-        return Unneeded(attempts, self._unfinished())
-
     def sweep(self, hold: Hold) -> int:
-        """Deletes what is not needed, and aborts uploads that nobody finishes. Raises LeaseLostError, and deletes nothing,
-        where another run has taken the output.
+        """Deletes what killed runs and killed attempts have left: attempts that no record names, and files on their way to a
+        final name. No task may be running. Raises LeaseLostError, and deletes nothing, where another run has taken the output.
 
         Right after `load`, what that has listed is looked at, and empty folders stay until the sweep at the end of the run: a
         run that is resumed does not list 10^5 attempts twice.
@@ -155,20 +133,21 @@ class Ledger:
         Returns:
             How many files of attempts it deleted.
         """
-        unneeded, is_listed_now = self.unneeded(), self._is_listed_now
-        with hold.deleting([*unneeded.attempts, *unneeded.left], ATTEMPTS):
-            for folder in unneeded.attempts:
+        is_listed_now = self._is_listed_now
+        paths = self._sizes if is_listed_now else (path for path, _ in self.root.list_files(ATTEMPTS))
+        listed = map(attempt_folder, paths)
+        named = self._named - self._condemned
+        attempts = Counter(folder for folder in listed if folder is not None and folder not in named)
+        left = self._unfinished()
+        with hold.deleting([*attempts, *left], ATTEMPTS):
+            for folder in attempts:
                 self.root.delete_folder(folder)
-            for path in unneeded.left:
+            for path in left:
                 self.root.delete(path)
-            abort_uploads(self.root)
-            if unneeded.attempts or not is_listed_now:
+            if attempts or not is_listed_now:
                 self.root.delete_empty_folders(ATTEMPTS)
         self._is_listed_now = False
-        return unneeded.attempts.total()
-
-    def _is_named(self, attempt: str) -> bool:
-        return attempt in self._named and attempt not in self._condemned
+        return attempts.total()
 
     def _unfinished(self) -> list[str]:
         left = [path for path, _ in self.root.list_files(PUBLISH)]

@@ -90,12 +90,11 @@ def cleaning_lines(cleaning: Cleaning) -> list[str]:
         (len(cleaning.work_files), "file", " of tasks that no kept snapshot and not the last run needs", cleaning.work_files),
         (len(cleaning.additions), "file", " of additions that no kept snapshot has", cleaning.additions),
     ]
-    lines = [
+    return [
         f"{counted(count, noun)}{text}, {size(sum(num_bytes for _, num_bytes in files))}"
         for count, noun, text, files in parts
         if count
     ]
-    return [*lines, *([f"{counted(cleaning.uploads, 'upload')} that nobody finishes"] if cleaning.uploads else [])]
 
 
 # ------------------------------------------------------------------------------------------------ what changed

@@ -245,7 +245,7 @@ def _ranged(url: str, start: int, num_bytes: int | None) -> tuple[Any, HttpFacts
 def _facts(url: str, response: Any, start: int) -> HttpFacts:
     """What an answer tells. Raises OSError for one that is not these bytes of a file."""
     status, headers, shown = response.status, response.headers, masked(url)
-    message = f"HTTP {status} {response.reason or _phrase(status)}".strip()
+    message = f"HTTP {status} {response.reason or ''}".strip()
     if status in _THROTTLED:
         raise _ThrottledError(message, url, retry_after_s(headers.get("Retry-After")))
     if status in _GONE:
@@ -343,10 +343,6 @@ def _close(response: Any) -> None:
         response.release_conn()
     else:
         response.close()
-
-
-def _phrase(status: int) -> str:
-    return HTTPStatus(status).phrase if status in HTTPStatus._value2member_map_ else ""
 
 
 def retry_after_s(value: str | None) -> float | None:

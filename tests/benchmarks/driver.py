@@ -25,7 +25,7 @@ from datapipe.composing.additions import begin_addition
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Driver
 from datapipe.engine.prepare import Only, prepare
-from datapipe.engine.protocol import Attempt
+from datapipe.engine.protocol import Attempt, Engine
 from datapipe.engine.run import Run
 from datapipe.following.additions import mixture_of, publish_addition
 from datapipe.ledger.hold import Hold
@@ -68,7 +68,7 @@ def bounds(folder: Path) -> Iterator[Bound]:
 # ------------------------------------------------------------------------------------------------ the driver
 
 
-class NoEngine:
+class NoEngine(Engine):
     """Every task ends at once."""
 
     slots = 1000

@@ -22,9 +22,8 @@ from datapipe.columns import make_keys
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.explore import search
-from datapipe.explore.clusters import ClusterQuery, find_clusters
-from datapipe.explore.documents import DocumentQuery, Inspector
-from datapipe.explore.output import Fate
+from datapipe.explore.clusters import find_clusters
+from datapipe.explore.documents import Fate, Inspector
 from datapipe.explore.rows import SORTS
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import file_hash
@@ -123,12 +122,12 @@ def test_inspect_finds_every_document_with_its_reason_by_every_name(folder: Path
         }
         if reason and (fate != "dropped" or not expected):
             continue
-        found = inspector.find(DocumentQuery(outcome=fate, source=source, reason=reason, count=999))
+        found = inspector.find(outcome=fate, source=source, reason=reason, count=999)
         assert {document.key for document in found} == expected
-        few = inspector.find(DocumentQuery(outcome=fate, source=source, reason=reason, count=3))
+        few = inspector.find(outcome=fate, source=source, reason=reason, count=3)
         assert [document.key for document in few] == [document.key for document in found[:3]]
     for fate in KINDS:
-        for document in inspector.find(DocumentQuery(outcome=fate, count=999)):
+        for document in inspector.find(outcome=fate, count=999):
             row = by_key[document.key]
             assert (document.name, document.source, document.own_id, document.reason) == (
                 row.name,
@@ -176,7 +175,7 @@ def test_clusters_are_the_dropped_documents_by_their_survivor(folder: Path, rows
         expected = _clusters(rows, stage, source)
         for least_alike in (False, True):
             options: dict[str, Any] = {"stage": stage, "source": source, "least_alike": least_alike}
-            found = list(find_clusters(inspector, ClusterQuery(count=99, members=99, **options)))
+            found = list(find_clusters(inspector, count=99, members=99, **options))
             assert len(found) == len(expected)
             for cluster in found:
                 [named] = [
@@ -193,12 +192,12 @@ def test_clusters_are_the_dropped_documents_by_their_survivor(folder: Path, rows
             if least_alike:
                 firsts = [cluster.members[0].similarity or 0 for cluster in found]
                 assert firsts == sorted(firsts)
-            few = list(find_clusters(inspector, ClusterQuery(count=2, members=1, **options)))
+            few = list(find_clusters(inspector, count=2, members=1, **options))
             assert [(one.survivor, one.dropped, one.members[0]) for one in few] == [
                 (one.survivor, one.dropped, one.members[0]) for one in found[:2]
             ]
     with pytest.raises(UserError):
-        find_clusters(inspector, ClusterQuery(stage="dedup.none"))
+        find_clusters(inspector, stage="dedup.none")
 
 
 def _listed(shown: list[dict[str, Any]], options: Mapping[str, Any]) -> list[dict[str, Any]]:

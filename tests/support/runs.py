@@ -10,10 +10,9 @@ from typing import Any
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.driver import Observer
 from datapipe.engine.local import LocalEngine
-from datapipe.engine.protocol import Attempt
+from datapipe.engine.protocol import Attempt, Engine
 from datapipe.engine.publish import Report
 from datapipe.engine.run import Run
-from datapipe.engine.workers.process import Limits
 from datapipe.plan.compile import Plan
 from datapipe.plan.warnings import RunWarning, run_warnings
 from datapipe.plan.work import Record, Task
@@ -64,7 +63,7 @@ class Watcher(Observer):
         return [record.step for record in self.records]
 
 
-class InProcess:
+class InProcess(Engine):
     """An engine that runs each task where it is asked for: no worker to start, for corpora this small."""
 
     slots = 1
@@ -145,7 +144,7 @@ def run_mixture(
     """Runs a mixture, of a file or built by a test, to its end with local workers, or on the engine given."""
     mixture = load_mixture(path, overrides, None if output is None else str(output))
     watcher = watcher or Watcher()
-    engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, Limits.of(request.mixture.execution)))
+    engine = make_engine or (lambda root, request: LocalEngine(root.url, workers, request.mixture.execution))
     run = Run(mixture, engine, watcher, limit, replaces=replaces, report=report)
     snapshot = run.execute()
     assert run.plan is not None

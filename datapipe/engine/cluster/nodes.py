@@ -73,13 +73,14 @@ class Nodes:
             self._tell_slow(node, now)
         for node_id in leaving:
             self.give_notice(node_id, float("inf"))
-        due = [node for node in self._nodes.values() if self._is_due(node, now)]
+        due = [
+            node
+            for node in self._nodes.values()
+            if node.asked_at is None or (node.lacks and now - node.asked_at >= ASK_AGAIN_S)
+        ]
         for node in due:
             node.asked_at = now
         return [node.node_id for node in due]
-
-    def _is_due(self, node: Node, now: float) -> bool:
-        return node.asked_at is None or (bool(node.lacks) and now - node.asked_at >= ASK_AGAIN_S)
 
     def answer(self, node_id: str, lacks: Sequence[str]) -> None:
         """Takes what a node lacks."""

@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datapipe.activity import Activity
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.cluster.arrival import Expectation, lacks_here
 from datapipe.engine.protocol import Failure, Message
-from datapipe.engine.workers.process import Limits
 from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.errors import UserError
 from datapipe.machine_cache import cache_home
@@ -56,10 +56,10 @@ class Order:
     label: str
     attempt: str
     modules: Mapping[str, str]
-    limits: Limits
+    limits: ExecutionSpec
 
     @classmethod
-    def of(cls, task: Task, attempt: str, expectation: Expectation, modules: Mapping[str, str], limits: Limits) -> bytes:
+    def of(cls, task: Task, attempt: str, expectation: Expectation, modules: Mapping[str, str], limits: ExecutionSpec) -> bytes:
         content = pickle.dumps(task)
         return pickle.dumps(
             cls(expectation=expectation, task=content, label=task.label, attempt=attempt, modules=modules, limits=limits)
@@ -128,7 +128,9 @@ def module_sources(top: str) -> dict[str, str]:
     if file.name != "__init__.py":
         return {file.name: base64.b64encode(file.read_bytes()).decode()}
     base = file.parent.parent
-    return {str(path.relative_to(base)): base64.b64encode(path.read_bytes()).decode() for path in _python_files(file.parent)}
+    return {
+        str(path.relative_to(base)): base64.b64encode(path.read_bytes()).decode() for path in sorted(file.parent.rglob("*.py"))
+    }
 
 
 def _imported(top: str) -> Iterable[tuple[str, str]]:
@@ -137,10 +139,6 @@ def _imported(top: str) -> Iterable[tuple[str, str]]:
         file = getattr(module, "__file__", None) or ""
         if name.startswith(f"{top}.") and file.endswith(".py"):
             yield name.replace(".", "/") + ("/__init__.py" if Path(file).name == "__init__.py" else ".py"), file
-
-
-def _python_files(folder: Path) -> Iterable[Path]:
-    return sorted(folder.rglob("*.py"))
 
 
 def install_modules(modules: Mapping[str, str]) -> None:

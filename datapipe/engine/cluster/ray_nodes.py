@@ -101,7 +101,8 @@ class RayNodes:
         self._check_fit(now)
 
     def _take_answers(self) -> None:
-        for reference in _ready(list(self._asked)):
+        asked = list(self._asked)
+        for reference in ray.wait(asked, num_returns=len(asked), timeout=0)[0] if asked else ():
             node_id = self._asked.pop(reference)
             try:
                 lacks = ray.get(reference)
@@ -181,10 +182,6 @@ def _compile_here(names: list[str]) -> None:
 def on_node(function: Any, node_id: str, name: str) -> Any:
     """A remote function that runs on one node and nowhere else."""
     return function.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node_id, soft=False), name=name)
-
-
-def _ready(references: list[Any]) -> list[Any]:
-    return ray.wait(references, num_returns=len(references), timeout=0)[0] if references else []
 
 
 def _alive() -> list[Node]:

@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -33,25 +33,6 @@ from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import DatapipeError
 from datapipe.metrics import size
 from datapipe.plan.work import Task
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """Limits of a worker; see `ExecutionSpec`.
-
-    Attributes:
-        memory_bytes: None for no limit.
-    """
-
-    stall_s: float = 600.0
-    memory_bytes: int | None = None
-
-    @classmethod
-    def of(cls, execution: ExecutionSpec) -> Limits:
-        return cls(stall_s=execution.stall_s, memory_bytes=execution.memory)
-
-
-NO_LIMITS = Limits()
 
 
 def allocated_bytes(process_id: int) -> int:
@@ -177,7 +158,7 @@ class WorkerProcess:
 
     # ---------------------------------------------------------------------------------------------- silence and memory
 
-    def watch(self, limits: Limits) -> Attempt | None:
+    def watch(self, limits: ExecutionSpec) -> Attempt | None:
         """Looks at what the worker is at. Ends an attempt that stalls or takes too much memory, and the process with it."""
         if self.task is None or self.message is None:
             return None
@@ -185,7 +166,7 @@ class WorkerProcess:
         step_s, self._looked_at = min(now - self._looked_at, LONGEST_STEP_S), now
         self.message = self._look(self.message, step_s)
         task, attempt = self.task, self.message.attempt
-        failure = self._excess(self.message, limits.memory_bytes) or self._stall(self.message, limits.stall_s)
+        failure = self._excess(self.message, limits.memory) or self._stall(self.message, limits.stall_s)
         if failure is None:
             return None
         self.stop()
@@ -288,10 +269,10 @@ def _failure_of_end(status: int, message: Message, last_words: str, *, is_oom: b
     named = {int(number): number.name for number in signal.Signals}  # without most real-time signals
     cause = named.get(-status, f"signal {-status}") if status < 0 else f"exit status {status}"
     text = f"a worker was ended by {cause}. It was at: {state_of(message)}"
-    if is_oom:
-        text += ". The kernel has killed a process for memory meanwhile, as the machine or the container had no more"
-    elif cause == "SIGKILL":
-        text += ". It may have run out of memory"
+    if cause == "SIGKILL":
+        killed = "The kernel has killed a process for memory meanwhile, as the machine or the container had no more"
+        advice = "If it happens again, run fewer --workers, or lower execution.split_bytes or execution.bucket_bytes"
+        text += f". {killed if is_oom else 'It may have run out of memory'}. {advice}"
     return Failure(
         kind="infrastructure" if cause in _NOT_ITS_OWN else "crash",
         message=text,

@@ -21,8 +21,9 @@ from pathlib import Path
 from typing import Any
 
 from datapipe.activity import Activity
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Failure, Message
-from datapipe.engine.workers.process import Limits, WorkerProcess, state_of
+from datapipe.engine.workers.process import WorkerProcess, state_of
 from datapipe.plan.work import Record, Task
 
 _LOOK_EVERY_S = 0.2
@@ -127,7 +128,7 @@ _worker: tuple[Any, WorkerProcess] | None = None
 
 
 def supervise(
-    task: Task, url: str, attempt: str, limits: Limits, report: Callable[[Report], bool]
+    task: Task, url: str, attempt: str, limits: ExecutionSpec, report: Callable[[Report], bool]
 ) -> tuple[Record | None, Failure | None]:
     """Runs one attempt in a worker process, which stays for the next one. A supervisor that gets SIGTERM, as where its node is
     taken away, gives the task back.

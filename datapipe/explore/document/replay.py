@@ -24,10 +24,8 @@ from datapipe.columns import hex_keys
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
-from datapipe.explore.documents import InspectedDocument, columns_of, stage_alias
-from datapipe.explore.output import Output
+from datapipe.explore.documents import InspectedDocument, Inspector, columns_of, finite, stage_alias
 from datapipe.explore.redaction import Redactor
-from datapipe.explore.rows import finite
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
@@ -61,7 +59,7 @@ class Replayed:
 class Replayer:
     """Runs the stages of sources over single documents. Documents wait for each other: stages are not made for threads."""
 
-    def __init__(self, output: Output, redactor: Redactor) -> None:
+    def __init__(self, output: Inspector, redactor: Redactor) -> None:
         self._output, self._redactor, self._lock = output, redactor, RLock()
         self._stages: dict[tuple[str, str, bool], Stage] = {}
         self._decisions: dict[str, dict[str, KeyedRows]] = {}
@@ -239,14 +237,14 @@ class Replayer:
 # ------------------------------------------------------------------------------------------------ for the terminal
 
 
-def as_judged(output: Output, documents: Sequence[InspectedDocument]) -> list[InspectedDocument]:
+def as_judged(output: Inspector, documents: Sequence[InspectedDocument]) -> list[InspectedDocument]:
     """The documents, those that were dropped with the columns that the deciding stage got and found. The text of a page is the
     extracted one where the stage judged that; other texts stay as they were read. So does what cannot be run again."""
     replayer = Replayer(output, Redactor(output))
     return [_judged(output, replayer, each) if each.outcome == "dropped" else each for each in documents]
 
 
-def _judged(output: Output, replayer: Replayer, document: InspectedDocument) -> InspectedDocument:
+def _judged(output: Inspector, replayer: Replayer, document: InspectedDocument) -> InspectedDocument:
     original = output.locator.read(bytes.fromhex(document.key)).batch
     if original is None:
         return document

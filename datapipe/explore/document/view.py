@@ -13,13 +13,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.database import URL_COLUMNS
 from datapipe.explore.document.parts import Part, after_redaction, after_stage, display_of, joined, text_of
 from datapipe.explore.document.replay import Replayed, Replayer, entry
-from datapipe.explore.documents import Inspector
+from datapipe.explore.documents import OWN_VALUES, Inspector, plain
 from datapipe.explore.redaction import MARGIN, RedactionError, Redactor, shown
 from datapipe.explore.rows import Rows
 from datapipe.shards.manifest import Snapshot
@@ -29,7 +27,6 @@ MOST_TEXT_CHARS = 1 << 20
 MOST_COLUMN_CHARS = 2_000
 MOST_COMPARED_CHARS = 100_000
 MOST_ERROR_CHARS = 4_000
-_OWN = frozenset({"key", "id", "text", "html", "cut_points"})
 
 
 class DocumentView:
@@ -123,10 +120,10 @@ class DocumentView:
         values: Mapping[str, Any] = stored if row["fate"] == "kept" else {}
         if row["fate"] != "kept" and replayed is not None:
             [values] = replayed.batch.record.to_pylist()
-        values = {name: value for name, value in values.items() if name not in _OWN}
+        values = {name: value for name, value in values.items() if name not in OWN_VALUES}
         if row["fate"] == "quarantined":
             values["error"] = _last_lines(str(stored.get("error") or ""))
-        return {name: _plain(value) for name, value in values.items()}
+        return {name: plain(value) for name, value in values.items()}
 
     def _redacted(
         self, source: str, parts: Sequence[Part], columns: Mapping[str, Any], notes: Sequence[str]
@@ -190,14 +187,6 @@ class DocumentView:
 def _is_unread(row: Mapping[str, Any]) -> bool:
     """Whether no stage ever had the document."""
     return row["fate"] == "quarantined" and row["stage"] == "read"
-
-
-def _plain(value: Any) -> str | float | int | bool | None:
-    if value is None or isinstance(value, bool | int):
-        return value
-    if isinstance(value, float):
-        return value if np.isfinite(value) else None
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _last_lines(error: str) -> str:

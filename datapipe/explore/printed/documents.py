@@ -1,19 +1,24 @@
-"""`datapipe inspect`: documents with the decision of the run and its reason."""
+"""`datapipe inspect`: documents with the decision of the run, thresholds, and items of evaluation sets."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.rule import Rule
 
 from datapipe.explore.documents import InspectedDocument
-from datapipe.report.layout import NO_BREAK, fitting, harmless_text, print_text, print_verbatim
+from datapipe.explore.sweep import Count, SourceSweep, Sweep
+from datapipe.metrics import counted, size
+from datapipe.report.funnel import contamination_table
+from datapipe.report.layout import NO_BREAK, NumberTable, fitting, harmless_text, print_text, print_verbatim
 
 _SHOWN_CHARS = 600
 _KEPT_TEXT, _READ_TEXT, _JUDGED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
 _COLUMN_CHARS = 200
+_SHOWN_FINDINGS = 5
+_SHOWN_NAMES = 10
 
 
 def print_documents(documents: Sequence[InspectedDocument], console: Console, full: bool, if_none: str) -> None:
@@ -45,7 +50,7 @@ def _decision(document: InspectedDocument) -> str:
     decision = f"{document.outcome} {document.reason}".strip()
     decision += _KEPT_TEXT if document.outcome == "kept" else _JUDGED_TEXT if document.is_as_judged else _READ_TEXT
     if document.value is not None:
-        decision += "  not measured" if math.isnan(document.value) else f"  measured{NO_BREAK}{document.value:.4g}"
+        decision += f"  measured{NO_BREAK}{document.value:.4g}"
     if document.threshold is not None:
         decision += f"  threshold{NO_BREAK}{document.threshold:.4g}"
     if document.is_taken_down:
@@ -53,3 +58,94 @@ def _decision(document: InspectedDocument) -> str:
     if document.survivor:
         decision += f"  duplicate of {document.survivor}"
     return decision
+
+
+# ------------------------------------------------------------------------------------------------ thresholds
+
+
+def print_sweep(sweep: Sweep, console: Console) -> None:
+    """Prints a table for each source, and for their sum where there are several."""
+    passes = "this value or more" if sweep.side == "min" else "this value or less"
+    print_text(f"{sweep.stage}, {sweep.option or sweep.rule}: {passes} passes the rule '{sweep.rule}'", console, "bold")
+    for source in [*sweep.sources, *([sweep.total] if len(sweep.sources) > 1 else [])]:
+        console.print(_table(sweep, source))
+    print_text("The counts cover the documents that the run kept.", console)
+    print_text("alone: documents that pass this threshold.", console)
+    print_text("with the others: documents that also pass the other rules of the stage.", console)
+    if sweep.dropping:
+        dropping = ", ".join(sweep.dropping)
+        print_text(f"Sources left out, because the stage has no `mode: tag` there: {dropping}", console)
+    if sweep.total.unsure:
+        unsure = (
+            f"{counted(sweep.total.unsure, 'document')} failed a rule before another one whose value is not stored. They count "
+            f"as passing the other one, so 'with the others' may be too high by as many."
+        )
+        print_text(unsure, console)
+
+
+def _table(sweep: Sweep, source: SourceSweep) -> NumberTable:
+    """Documents come first, their text after them: a narrow terminal leaves out the last columns."""
+    title = f"{source.name}: {counted(source.tagged.documents, 'document')}, {size(source.tagged.bytes)}"
+    caption = "▶ in force" if any(kept.threshold == source.limit for kept in source.kept) else ""
+    headings = ["threshold", "alone", "", "with the others", "", "text alone", "", "text with the others", ""]
+    table = NumberTable(title, headings, caption=caption)
+    for kept in source.kept:
+        in_force = kept.threshold == source.limit
+        mark = f"▶ {_number(kept.threshold)}" if in_force else _number(kept.threshold)
+        documents = [cell for count in (kept.alone, kept.together) for cell in _documents(count, source.tagged)]
+        texts = [cell for count in (kept.alone, kept.together) for cell in _text(count, source.tagged)]
+        table.add_row(mark, *documents, *texts, style="bold yellow" if in_force else "")
+    return table
+
+
+def _documents(kept: Count, total: Count) -> tuple[str, str]:
+    return f"{kept.documents:,}", _share(kept.documents, total.documents)
+
+
+def _text(kept: Count, total: Count) -> tuple[str, str]:
+    return size(kept.bytes), _share(kept.bytes, total.bytes)
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part / whole:.1%}" if whole else ""
+
+
+def _number(value: float) -> str:
+    """The shortest text that reads back as the same threshold."""
+    return f"{int(value):,}" if value == int(value) and abs(value) < 1e15 else repr(value)
+
+
+# ------------------------------------------------------------------------------------------------ evaluation sets
+
+
+def print_contamination(found: Mapping[str, Any], console: Console, full: bool = False) -> None:
+    """Prints the contaminated, clean and undetectable items of evaluation sets, and a sample of documents.
+
+    Args:
+        found: as `contamination` returns it.
+        full: whether all items and findings are printed.
+    """
+    console.print(contamination_table(found["lists"]))
+    for document in found["documents"]:
+        print_text(f"{document['document']}  {document['outcome']} by {document['stage']}", console, "bold")
+        findings = document["findings"]
+        shown = findings if full else findings[:_SHOWN_FINDINGS]
+        for each in shown:
+            where = f"bytes {each['start']:,} to {each['stop']:,}"
+            print_text(f"  {each['list']}:{each['entry']}  {where}  measured {each['value']:g}", console)
+        if len(findings) > len(shown):
+            print_text(f"  and {counted(len(findings) - len(shown), 'other item')}", console)
+    _print_names("contaminated", [f"{each['list']}:{each['entry']}" for each in found["contaminated"]], console, full)
+    if found["undetectable"] is None:
+        print_text("undetectable items: the evaluation files are gone or have changed, so their names are not known", console)
+    else:
+        names = [f"{name}:{entry}" for name, entries in found["undetectable"].items() for entry in entries]
+        _print_names("undetectable", names, console, full)
+
+
+def _print_names(kind: str, names: Sequence[str], console: Console, full: bool) -> None:
+    """Prints names of items, all or the first of them."""
+    shown = names if full else names[:_SHOWN_NAMES]
+    more = f" and {len(names) - len(shown):,} more, with --full" if len(shown) < len(names) else ""
+    if names:
+        print_text(f"{kind}: {', '.join(shown)}{more}", console)

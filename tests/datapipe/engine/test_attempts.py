@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.activity import Activity
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.attempts import LEAST_S, SILENCE_S, Attempts, input_bytes, largest_first
 from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Failure, Message
@@ -189,7 +190,7 @@ def _training(content: bytes) -> TrainTask:
 
 @pytest.fixture
 def engine(tmp_path):
-    made = LocalEngine(str(tmp_path), 2)
+    made = LocalEngine(str(tmp_path), 2, ExecutionSpec())
     yield made
     made.close()
 
@@ -241,9 +242,10 @@ def test_local_engine_idle_worker_that_dies_is_replaced(engine):
 @pytest.mark.medium
 def test_local_engine_workers_go_when_their_driver_is_killed_also_a_stopped_one(tmp_path):
     script = f"""
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.local import LocalEngine
 from tests.support.empty_tasks import sample
-engine = LocalEngine({str(tmp_path)!r}, 2)
+engine = LocalEngine({str(tmp_path)!r}, 2, ExecutionSpec())
 for number in range(2):
     engine.submit(sample(number), str(number))
 engine.next_attempt(60); engine.next_attempt(60)

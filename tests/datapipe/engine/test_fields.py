@@ -17,7 +17,7 @@ from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import Inspector
 from datapipe.plan.estimate import EXTRACTED, estimate
 from datapipe.plan.request import Request
 from stages.read.text import Text
@@ -316,7 +316,7 @@ def test_pages_become_texts_and_leave_by_a_rule_of_the_extraction_or_alone_where
     assert (documents["read"], documents["kept"], documents["quarantined"]) == (10, 8, 1)
     assert documents["dropped"] == {"own_pages:Extract:empty_page": 1}
     assert (counts["read:requests"], counts["own_pages:Extract:tags"]) == (20, 8 * 9 + 1)
-    [bad] = Inspector.open(done.mixture.output).find(DocumentQuery(outcome="quarantined", count=9))
+    [bad] = Inspector.open(done.mixture.output).find(outcome="quarantined", count=9)
     assert bad.path == "bad.html"
     [written] = (html_pages / "out/documents/web").glob("*.parquet")
     table = pq.read_table(written)

@@ -20,8 +20,7 @@ import pytest
 import zstandard
 
 from datapipe.errors import UserError
-from datapipe.explore.documents import DocumentQuery, InspectedDocument, Inspector
-from datapipe.explore.output import Fate
+from datapipe.explore.documents import Fate, InspectedDocument, Inspector
 from tests.support import runs
 
 pytestmark = pytest.mark.medium
@@ -157,7 +156,7 @@ def test_hostile_source_gives_each_document_at_its_position_and_its_report_is_ex
     inspector = Inspector.open(finished.mixture.output)
 
     def seen(outcome: Fate) -> dict[tuple[str, int], InspectedDocument]:
-        found = inspector.find(DocumentQuery(outcome=outcome, source=source, count=10_000))
+        found = inspector.find(outcome=outcome, source=source, count=10_000)
         return {(document.path, document.position): document for document in found}
 
     assert {where: document.text for where, document in seen("kept").items()} == expected.kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -10,9 +9,10 @@ import pytest
 
 from datapipe.activity import Activity
 from datapipe.config import load_mixture
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine import retries as retries_module
 from datapipe.engine.patience import PATIENCE_S, Patience
-from datapipe.engine.protocol import Attempt, Failure
+from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.engine.retries import (
     LEAST_LIMIT_BYTES,
     MOST_CRASHING_DOCUMENTS,
@@ -37,7 +37,8 @@ def make(monkeypatch):
     monkeypatch.setattr(retries_module, "FIRST_PAUSE_S", 0.0)
 
     def made(on_crash: Any = "fail", max_retries: int = 3) -> Retries:
-        return Retries(max_retries, 20, on_crash, stall_s=600.0, locate=lambda task, key: f"web/b.jsonl:{key[0]}")
+        execution = ExecutionSpec(max_retries=max_retries, max_infrastructure_retries=20, on_crash=on_crash)
+        return Retries(execution, locate=lambda task, key: f"web/b.jsonl:{key[0]}")
 
     return made
 
@@ -183,14 +184,6 @@ def _lines_until_stop(patience: Patience, clock: _Clock, outage: Outage) -> tupl
         clock.now = patience.resumes_at
 
 
-@pytest.mark.parametrize(("memory_bytes", "is_told"), [(3_100_000_000, True), (9_000_000_000, False)])
-def test_task_that_is_killed_twice_with_the_same_memory_is_told(make, memory_bytes, is_told):
-    retries, at_work = make(), _kill(at=Activity(work="pack"))
-    retries.add(TASK, replace(at_work, memory_bytes=3_000_000_000))
-    told = retries.add(TASK, replace(at_work, memory_bytes=memory_bytes))
-    assert ("with 3.0 GB: if that is all" in told) is is_told
-
-
 @pytest.mark.parametrize("outage", [_full(), Outage(where="s3://bucket/out", cause="no answer")])
 def test_outage_without_change_stops_the_run_after_a_minute_or_the_retries_that_the_mixture_allows(outage):
     clock = _Clock()
@@ -244,7 +237,7 @@ def test_free_space_that_only_goes_up_and_down_is_no_change():
         patience.wait(_full(9_000_000))
 
 
-class _Failing:
+class _Failing(Engine):
     """An engine of two workers, of which every attempt ends in the same way."""
 
     slots = 2

@@ -9,7 +9,7 @@ from datapipe.engine import retries as retries_module
 from datapipe.engine.protocol import Message
 from datapipe.engine.workers import process as process_module
 from datapipe.errors import DatapipeError
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import Inspector
 from tests.support import hostile_stages, runs
 
 pytestmark = pytest.mark.slow
@@ -45,7 +45,7 @@ def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raise
     assert crashed[0].snapshot == crashed[1].snapshot
     assert crashed[0].checksums == raised.checksums
     assert crashed[0].report["total"]["documents"]["quarantined"] == len(marks)
-    found = Inspector.open(str(tmp_path / "one")).find(DocumentQuery(outcome="quarantined", count=100))
+    found = Inspector.open(str(tmp_path / "one")).find(outcome="quarantined", count=100)
     assert sorted("SIGSEGV" in document.error for document in found) == [False, True, True]
 
 

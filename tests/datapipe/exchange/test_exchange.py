@@ -19,7 +19,7 @@ from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.exchange import files, ranges
 from datapipe.exchange.files import ExchangeWriter, sort_words
 from datapipe.exchange.partitions import TableWriter, committed_bytes, read_table
-from datapipe.exchange.ranges import read_blocks, read_portion, read_range, read_slices
+from datapipe.exchange.ranges import read_blocks, read_portion, read_rows, read_slices
 from datapipe.exchange.tables import TableWriters
 from datapipe.plan.outputs import ExchangeFile, OutputFile
 from datapipe.plan.work import HASH_SPACE
@@ -72,7 +72,7 @@ def test_rows_of_any_ranges_are_those_that_python_sorts(
             ends = [tuple(word[row] for word in sort_words(rows, prefix)) for rows in found for row in (0, -1)]
             assert prefix is None or all(last != first for last, first in zip(ends[1::2], ends[2::2]))
             if len(start) == len(stop) == 1:
-                together = read_range(root, outputs, start[0], stop[0])
+                together = read_rows(root, outputs, start, stop)
                 assert (together.to_pylist() if together else []) == wanted
             held, end = read_portion(root, outputs, start, stop, limit_bytes, prefix)
             assert in_order(held) == [row for row in wanted if order(row) < end]
@@ -101,7 +101,7 @@ def test_file_says_in_how_many_sorted_runs_its_rows_are(tmp_path, monkeypatch, r
     again = [exchange_rows.write(root, f"{batch_rows}", rows, batch_rows) for batch_rows in (13, rows.num_rows)]
     assert run_bytes < 1 << 20 or {one.checksum for one in again} == {output.checksum}  # within a run, batches do not matter
     empty = exchange_rows.write(root, "empty", rows.slice(0, 0))
-    assert (empty.rows, empty.runs, read_range(root, [empty], 0, HASH_SPACE)) == (0, 0, None)
+    assert (empty.rows, empty.runs, read_rows(root, [empty], (0,), (HASH_SPACE,))) == (0, 0, None)
 
 
 def test_rows_of_a_range_hold_on_to_no_more_of_their_blocks(tmp_path):
@@ -161,7 +161,7 @@ def _exchange(root: Root, schema: pa.Schema, *arrays: pa.Array) -> ExchangeFile:
 
 
 def _range(output: ExchangeFile) -> Written:
-    return output, lambda root: read_range(root, [output], 0, HASH_SPACE)
+    return output, lambda root: read_rows(root, [output], (0,), (HASH_SPACE,))
 
 
 def _table(root: Root, schema: pa.Schema, row: dict[str, object]) -> Written:

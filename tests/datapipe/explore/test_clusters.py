@@ -13,9 +13,9 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.explore import differences
-from datapipe.explore.clusters import Cluster, ClusterQuery, find_clusters
+from datapipe.explore.clusters import Cluster, find_clusters
 from datapipe.explore.differences import CONTEXT_WORDS, Difference, difference
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import Inspector
 from tests.oracles import case_folding as oracle
 from tests.support import corpora, runs
 
@@ -57,7 +57,7 @@ def output(tmp_path_factory) -> Path:
 
 
 def _find(output: Path, stage: str, **options) -> list[Cluster]:
-    return list(find_clusters(Inspector.open(str(output)), ClusterQuery(stage=stage, **options)))
+    return list(find_clusters(Inspector.open(str(output)), stage=stage, **options))
 
 
 def _positions(clusters: list[Cluster]) -> list[tuple[str, int]]:
@@ -68,9 +68,9 @@ def _positions(clusters: list[Cluster]) -> list[tuple[str, int]]:
     ("options", "told"),
     [
         ({"stage": "dedup.minhsh"}, "Did you mean 'dedup.minhash'"),
-        ({"stage": "same_id"}, "no document was dropped in favour of another"),
+        ({"stage": "same_id"}, "no document of this output was dropped in favour of another"),
         ({"stage": "same_id", "source": "web"}, "no document of source 'web' was dropped in favour of another"),
-        ({"stage": "dedup.exact:repeated"}, "no document was dropped in favour of another"),
+        ({"stage": "dedup.exact:repeated"}, "no document of this output was dropped in favour of another"),
         ({"stage": "dedup.lines"}, "--dropped dedup.lines"),
         ({"stage": "filter.length"}, "has no clusters"),
         ({"stage": "all", "source": "boks"}, "Did you mean 'books'"),
@@ -78,7 +78,7 @@ def _positions(clusters: list[Cluster]) -> list[tuple[str, int]]:
 )
 def test_clusters_that_do_not_exist_are_the_users_error(output: Path, options: dict[str, str], told: str) -> None:
     with pytest.raises(UserError, match=told):
-        find_clusters(Inspector.open(str(output)), ClusterQuery(**options))
+        find_clusters(Inspector.open(str(output)), **options)
 
 
 def test_clusters_of_missing_files_have_no_texts(output: Path) -> None:
@@ -118,8 +118,8 @@ def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_it
     [of_web] = {cluster.stage for cluster in clusters if cluster.survivor.source == "web"}
     assert {cluster.survivor.source for cluster in _find(tmp_path / "out", of_web, count=99)} == {"web"}
     for reason, sources in (("dedup.exact", {"web", "books"}), (of_web, {"web"})):
-        query = DocumentQuery(outcome="dropped", reason=reason, count=99)
-        assert {document.source for document in Inspector.open(str(tmp_path / "out")).find(query)} == sources
+        found = Inspector.open(str(tmp_path / "out")).find("dropped", reason=reason, count=99)
+        assert {document.source for document in found} == sources
 
 
 def test_difference_marks_the_words_that_differ_with_some_around_them():
@@ -146,7 +146,7 @@ def test_difference_counts_each_occurrence_of_a_folded_word():
     assert (result.words, result.only) == ((4, 4), (1, 1))
     assert result.in_common == 2 / 4  # one two, two three | two two, three four
     same = difference("It's  here.", "it s HERE")
-    assert same.has_same_words
+    assert not same.passages
     assert not same.is_equal
     assert same.in_common == 1.0
     assert difference("a b", "a b").is_equal
@@ -154,7 +154,7 @@ def test_difference_counts_each_occurrence_of_a_folded_word():
 
 def test_difference_signs_spaces_case_and_normal_form_are_no_difference():
     result = difference("Don't stop - the caf\u00e9's house", "DON’T\u00a0STOP — the cafe\u0301’s hou\u00adse", (2, "word"))
-    assert result.has_same_words
+    assert not result.passages
     assert (result.words, result.in_common) == ((7, 7), 1.0)
     assert _marked(difference("a — b c", "a – d c")) == [(["b"], ["d"])]
 
@@ -176,7 +176,7 @@ def test_difference_with_whole_texts_gives_back_every_character():
     for _ in range(200):
         texts = ["".join(rng.choices(["a", "b", "C", " ", "\n", ", ", "字", "é"], k=rng.randint(0, 40))) for _ in range(2)]
         result = difference(*texts, context=None)
-        if result.has_same_words or not all(result.words):
+        if not result.passages or not all(result.words):
             continue
         [passage] = result.passages
         assert ["".join(segment.text for segment in side) for side in (passage.first, passage.second)] == texts
@@ -196,4 +196,4 @@ def test_difference_of_long_texts_is_bounded_and_reports_it(monkeypatch):
     assert _marked(apart) == [(["a"], ["x"])]
     assert not apart.passages[0].ends
     long = difference(_numbered(0, 400), _numbered(0, 401))
-    assert (long.is_whole, long.has_same_words) == (False, True)
+    assert (long.is_whole, long.passages) == (False, ())

@@ -10,7 +10,7 @@ import pytest
 from datapipe.cli.sql import sql
 from datapipe.errors import CorruptionError, UserError
 from datapipe.explore.database import Limits
-from datapipe.explore.output import Output
+from datapipe.explore.documents import Inspector
 from tests.support.browsed import Browsed
 
 pytestmark = pytest.mark.medium
@@ -85,7 +85,7 @@ def test_damaged_table_is_named_and_wrong_limits_say_what_is_expected(copied: Br
     content[len(content) // 2] ^= 1
     table.write_bytes(content)
     with pytest.raises(CorruptionError, match=f"{table.parent.name}/drops.parquet"):
-        _ = Output.open(str(copied.folder / "out")).database
+        _ = Inspector.open(str(copied.folder / "out")).database
     for limits in (Limits(memory="much"), Limits(spill=str(Path(table, "nowhere")))):
         with pytest.raises(UserError, match="expected"):
-            _ = Output.open(str(copied.folder / "out"), limits).database
+            _ = Inspector.open(str(copied.folder / "out"), limits).database

@@ -14,7 +14,7 @@ from datapipe.cli.inspect import inspect
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.comparison import NOT_READ, membership, rule_changes
 from datapipe.explore.contamination import contamination
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import Inspector
 from datapipe.metrics import MAX_QUARANTINE_REASONS, DocumentCounts
 from datapipe.report.summary import write_report
 from datapipe.stage.findings import MOST_OF_DOCUMENT
@@ -60,7 +60,7 @@ def test_an_id_of_several_documents_names_them_and_one_of_none_says_so(output: I
         output.find_document("twice")
     with pytest.raises(UserError, match="No document has it as its id"):
         output.find_document("nobody")
-    dropped = output.find(DocumentQuery(outcome="dropped", count=9))
+    dropped = output.find(outcome="dropped", count=9)
     assert sorted(document.own_id for document in dropped) == ["copy", "short", "twice", "twice"]
 
 

@@ -214,7 +214,7 @@ def test_an_output_on_an_object_store_is_browsed(tmp_path: Path) -> None:
 
 _LOADED = """
 import sys
-from datapipe.explore.serve import open_server
+from datapipe.explore.endpoints import open_server
 from datapipe.explore.server import Request
 
 server = open_server(sys.argv[1], 0)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from datapipe.errors import UserError
-from datapipe.explore.output import Output
+from datapipe.explore.documents import Inspector
 from datapipe.explore.sweep import MAX_DISTINCT, sweep
 from datapipe.report.distributions import distributions
 from datapipe.storage import Root
 from tests.support import corpora, runs
+from tests.support.finished import finish
 
 pytestmark = pytest.mark.medium
 
@@ -30,7 +31,7 @@ def sources(tmp_path_factory) -> str:
 def _finished(folder, sources: str, stages: str) -> runs.Finished:
     folder.mkdir(parents=True, exist_ok=True)
     mixture = runs.write_mixture(folder, sources, stages=f"stages:\n{stages}")
-    return runs.run_mixture(mixture, make_engine=runs.InProcess)
+    return finish(mixture)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def _kept(finished: runs.Finished, name: str) -> tuple[int, int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("threshold", [60, 120])
 def test_sweep_counts_equal_runs_that_drop_by_the_threshold(tmp_path, sources, tagged, threshold):
-    result = sweep(Output.open(tagged), "filter.length.min_words", thresholds=[threshold])
+    result = sweep(Inspector.open(tagged), "filter.length.min_words", thresholds=[threshold])
     for part, options in (("alone", f"min_words: {threshold}"), ("together", f"min_words: {threshold}, max_words: 200")):
         stages = f"  - filter.length: {{{options}}}\n  - dedup.exact\n  - redact.pii\n"
         dropped = _finished(tmp_path / part, sources, stages)
@@ -62,13 +63,13 @@ def test_sweep_counts_equal_runs_that_drop_by_the_threshold(tmp_path, sources, t
 
 
 def test_sweep_grid_holds_the_threshold_in_force_and_grows_with_it(tagged):
-    result = sweep(Output.open(tagged), "filter.length.too_few_words")
+    result = sweep(Inspector.open(tagged), "filter.length.too_few_words")
     grid = [kept.threshold for kept in result.total.kept]
     assert 80.0 in grid and result.total.limit == 80.0
     assert grid == sorted(set(grid)) and len(grid) <= MAX_DISTINCT
     alone = [kept.alone.documents for kept in result.total.kept]
     assert alone == sorted(alone, reverse=True) and alone[0] > alone[-1]
-    assert result == sweep(Output.open(tagged), "filter.length.min_words")
+    assert result == sweep(Inspector.open(tagged), "filter.length.min_words")
 
 
 def test_sweep_counts_the_documents_whose_later_rule_is_unknown(tmp_path, sources):
@@ -76,9 +77,9 @@ def test_sweep_counts_the_documents_whose_later_rule_is_unknown(tmp_path, source
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         output = _finished(tmp_path, sources, "  - judging:Judging: {mode: tag, as: mine}\n").mixture.output
-        result = sweep(Output.open(output), "mine.min_bytes", thresholds=[0, 100])
-        with pytest.raises(UserError, match=r"the rule 'odd' compares no value with a threshold.*too_short"):
-            sweep(Output.open(output), "mine.odd")
+        result = sweep(Inspector.open(output), "mine.min_bytes", thresholds=[0, 100])
+        with pytest.raises(UserError, match=r"the rule 'odd' compares no value with a threshold.*mine.min_bytes"):
+            sweep(Inspector.open(output), "mine.odd")
     lengths = [len(row["text"].encode()) for row in [*corpora.documents(1, 150), *corpora.documents(2, 80)]]
     long_and_odd = sum(length >= 100 and length % 2 for length in lengths)
     loose, strict = result.total.kept
@@ -109,14 +110,14 @@ class Judging(Filter):
 def test_sweep_of_a_filter_that_dropped_says_how_to_tag(tmp_path, sources):
     output = _finished(tmp_path, sources, "  - filter.length: {min_words: 80, as: long}\n").mixture.output
     with pytest.raises(UserError, match=r"(?s)Set `mode: tag`.*filter.length: \{mode: tag, as: long\}.*--output"):
-        sweep(Output.open(output), "long.min_words")
+        sweep(Inspector.open(output), "long.min_words")
 
 
 def test_sweep_of_sources_with_limits_of_their_own_marks_each(tmp_path, sources):
     web, news = sources.splitlines()
     own = news.replace("}", ", stages: [{filter.length: {min_words: 150, mode: tag}}]}")
     output = _finished(tmp_path, f"{web}\n{own}\n", "  - filter.length: {min_words: 80, mode: tag}\n").mixture.output
-    result = sweep(Output.open(output), "filter.length.min_words")
+    result = sweep(Inspector.open(output), "filter.length.min_words")
     assert [source.limit for source in result.sources] == [80.0, 150.0]
     assert result.total.limit is None
     assert {80.0, 150.0} <= {source.threshold for source in result.total.kept}
@@ -189,13 +190,13 @@ def test_distributions_do_not_depend_on_splits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("threshold", "source", "told"),
     [
-        ("filter.length", "", "filter.length.OPTION"),
-        ("dedup.exact.keep", "", "is no filter"),
+        ("filter.length", "", "Expected one of: .*filter.length.min_words"),
+        ("dedup.exact.keep", "", "no filter of this output has measured this threshold"),
         ("filter.length.min_words", "wbe", "Did you mean 'web'"),
-        ("filter.lenth.min_words", "", "Did you mean 'filter.length'"),
-        ("filter.length.min_word", "web", "Did you mean 'min_words'"),
+        ("filter.lenth.min_words", "", "Did you mean 'filter.length.min_words'"),
+        ("filter.length.min_word", "web", "Did you mean 'filter.length.min_words'"),
     ],
 )
 def test_sweep_of_no_threshold_says_what_there_is(tagged, threshold, source, told):
     with pytest.raises(UserError, match=told):
-        sweep(Output.open(tagged), threshold, source=source)
+        sweep(Inspector.open(tagged), threshold, source=source)

@@ -11,9 +11,9 @@ import pytest
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.exchange.partitions import read_documents, read_table
-from datapipe.exchange.ranges import read_range
-from datapipe.explore.clusters import ClusterQuery, find_clusters
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.exchange.ranges import read_rows
+from datapipe.explore.clusters import find_clusters
+from datapipe.explore.documents import Inspector
 from datapipe.explore.located import NOT_FOUND
 from datapipe.index.takedown import make_index, take_down
 from datapipe.index.write import open_index
@@ -130,7 +130,7 @@ def _decisions(finished: Finished, source: str) -> tuple[Any, Any]:
 
 def _keys(index: str, stage: int = 0, table: str = "texts") -> set[bytes]:
     opened = open_index(index)
-    rows = read_range(opened.root, opened.of_stage(stage)[table], 0, HASH_SPACE)
+    rows = read_rows(opened.root, opened.of_stage(stage)[table], (0,), (HASH_SPACE,))
     assert rows is not None
     return set(rows.column("key").to_pylist())
 
@@ -297,10 +297,10 @@ def test_survivors_of_an_earlier_run_are_located_and_read_until_it_is_gone(folde
         located = looked.locator.locate(key)
         assert (located.source, located.path[2:]) == ("old", "jsonl")
         assert (located.text in _texts()[0]) == has_text
-        clusters = find_clusters(looked, ClusterQuery(stage="dedup.exact", count=100))
+        clusters = find_clusters(looked, stage="dedup.exact", count=100)
         assert {bool(cluster.no_text) for cluster in clusters if cluster.survivor.run} == {not has_text}
-    query = DocumentQuery(outcome="dropped", reason="dedup.exact", count=100)
-    survivors = [document.survivor for document in Inspector.open(moved.mixture.output).find(query)]
+    found = Inspector.open(moved.mixture.output).find("dropped", reason="dedup.exact", count=100)
+    survivors = [document.survivor for document in found]
     assert sum(survivor.endswith(f"(of {tmp_path}/crawls/of-old/out)") for survivor in survivors) > 5
     shutil.rmtree(tmp_path / "crawls" / "of-old" / "out" / "work")
     assert Inspector.open(moved.mixture.output).locator.locate(key).path == NOT_FOUND

@@ -11,7 +11,7 @@ import pytest
 
 from datapipe.engine.protocol import Attempt, failure_of
 from datapipe.errors import UserError
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import Inspector
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import ChangedInputError, PlannedInput
 from datapipe.outages import OutageError, outage_of
@@ -123,7 +123,7 @@ def mixture(tmp_path: Path, path: Path) -> Path:
 
 
 def _texts(output: str) -> list[str | None]:
-    return [seen.text for seen in Inspector.open(output).find(DocumentQuery(outcome="kept", count=10_000))]
+    return [seen.text for seen in Inspector.open(output).find(outcome="kept", count=10_000)]
 
 
 @pytest.mark.medium

@@ -1,4 +1,4 @@
-"""Outputs on an object store: the lease that one run holds, conditional writes, and uploads that killed workers left."""
+"""Outputs on an object store: the lease that one run holds, and conditional writes."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ from datapipe.ledger.conditional import ConditionalStore, ConflictError
 from datapipe.ledger.hold import LeaseLostError
 from datapipe.ledger.lease import Lease
 from datapipe.ledger.ledger import Ledger
-from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import ATTEMPTS, LEASE
-from datapipe.ledger.uploads import abort_uploads, unfinished_uploads
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record
@@ -295,65 +293,3 @@ def test_conditional_write_to_a_store_that_never_answers_ends(impatient: Unrelia
     impatient.fail("status", method="PUT", times=None)
     with pytest.raises(OSError, match="503"):
         objects.write("object", b"ours", None)
-
-
-def _leave_upload(store: UnreliableStore, path: str) -> None:
-    """Begins an upload and loses every answer to its end, as a worker that is killed."""
-    root = Root(f"s3://outputs{store.query}&max_attempts=1")
-    store.fail("status", method="POST", path="uploadId", times=None, status=400)
-    with pytest.raises(OSError, match="CompleteMultipartUpload"):
-        _write(root, path)
-    store.heal()
-
-
-def _write(root: Root, path: str) -> None:
-    with root.open_output(path) as stream:
-        for _ in range(12):
-            stream.write(bytes(1 << 20))
-
-
-def _keys(root: Root) -> list[str]:
-    return sorted(upload.key for upload in unfinished_uploads(root))
-
-
-def test_uploads_below_a_folder_are_found_and_aborted_and_no_others(store: UnreliableStore) -> None:
-    names = ["a-b/work/attempts/x é+&=.arrow", "a-b/shards/web/1.arrow", "a-bc/1.arrow"]
-    for name in names:
-        _leave_upload(store, name)
-    root, other = (Root(f"s3://outputs/{name}{store.query}") for name in ("a-b", "a-bc"))
-    assert _keys(root) == sorted(names[:2])
-    assert abort_uploads(root) == 2
-    assert (_keys(root), _keys(other)) == ([], names[2:])
-
-
-def test_uploads_are_listed_again_where_an_answer_is_lost(store: UnreliableStore) -> None:
-    _leave_upload(store, "lost/1.arrow")
-    root = Root(f"s3://outputs/lost{store.query}")
-    store.fail("lost", path="uploads")
-    store.fail("lost", method="DELETE")
-    assert abort_uploads(root) == 1
-    assert _keys(root) == []
-
-
-@pytest.mark.parametrize("status", [403, 501])
-def test_uploads_of_a_store_that_does_not_list_them_or_of_an_unknown_user_are_none(
-    store, status, monkeypatch, tmp_path
-) -> None:
-    store.fail("status", path="uploads", status=status, times=None)
-    assert abort_uploads(Root(f"s3://outputs/refused{store.query}")) == 0
-    num_asked = len(store.gets)
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
-    assert abort_uploads(Root(f"s3://anonymous@outputs/x{store.query}")) == 0
-    assert len(store.gets) == num_asked
-
-
-def test_sweep_aborts_the_uploads_of_killed_workers(store: UnreliableStore) -> None:
-    _leave_upload(store, "swept/work/attempts/web.read/0123456789abcdef-1/documents.arrow")
-    root = Root(f"s3://outputs/swept{store.query}")
-    with exclusive(root) as hold:
-        ledger = Ledger(root)
-        ledger.load()
-        ledger.sweep(hold)
-    assert _keys(root) == []

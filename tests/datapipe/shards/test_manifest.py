@@ -18,7 +18,7 @@ import pytest
 import xxhash
 
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.explore.output import Output
+from datapipe.explore.documents import Inspector
 from datapipe.loader import Loader
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.remote.protocol import OpenRequest
@@ -271,7 +271,7 @@ def _command(arguments: str) -> Callable[[Path], None]:
 
 _OPENERS: dict[str, Callable[[Path], object]] = {
     "loader": _load,
-    "browse": lambda output: Output.open(str(output)).database,
+    "browse": lambda output: Inspector.open(str(output)).database,
     "serve": lambda output: ServedOutput("web", str(output)).open(OpenRequest(output="web", global_batch_size=2)),
     "verify": _command("verify {}"),
     "report": _command("report {}"),

@@ -14,7 +14,7 @@ import pytest
 from datapipe import catalogue
 from datapipe.config.stage_use import parse_stage
 from datapipe.errors import StageError, UserError
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import Inspector
 from datapipe.stage import Filter
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.function import FunctionStage, function_stage
@@ -284,7 +284,7 @@ def test_function_stages_run_and_one_document_that_raises_is_quarantined(own: Pa
     reasons = total["documents"].pop("quarantine_reasons")
     assert total["documents"] == {"read": 20, "kept": 16, "dropped": {"long:false": 3}, "quarantined": 1}
     assert total["kept_bytes"] == sum(5 * number + len(" indeed") for number in range(3, 20) if number != 5)
-    (seen,) = Inspector.open(str(own / "out")).find(DocumentQuery(outcome="quarantined", count=9))
+    (seen,) = Inspector.open(str(own / "out")).find(outcome="quarantined", count=9)
     line = (own / "own_functions.py").read_text().splitlines().index('        raise ValueError("I do not like it")') + 1
     assert seen.error.endswith(f"ValueError: I do not like it ({own}/own_functions.py:{line}, in scored)")
     [(reason, count)] = reasons.items()

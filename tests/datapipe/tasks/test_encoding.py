@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.errors import DatapipeError
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import Inspector
 from datapipe.tasks.encoding import encode
 from datapipe.tokens import Encoder
 from tests.support import runs, tokenizer_files
@@ -81,8 +81,8 @@ def test_run_counts_lists_and_leaves_out_a_document_that_the_tokenizer_fails_on(
     assert (counts["read"], counts["kept"], counts["quarantined"]) == (40, 39, 1)
     assert list(counts["quarantine_reasons"]) == ["tokenize: fastokens N cannot encode a text: panic: index out of bounds"]
     inspector = Inspector.open(str(tmp_path / "out"))
-    [found] = inspector.find(DocumentQuery(outcome="quarantined"))
-    kept = inspector.find(DocumentQuery(outcome="kept", count=99))
+    [found] = inspector.find(outcome="quarantined")
+    kept = inspector.find(outcome="kept", count=99)
     assert len(kept) == 39 and found.key not in [each.key for each in kept]
     assert inspector.find_document(found.key) == found
     assert (found.path, found.position) == ("a.jsonl", sum(len(f'{{"text": "text {row}"}}\n') for row in range(7)))

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from datapipe.errors import DatapipeError, UserError
-from datapipe.explore.output import Output
+from datapipe.explore.documents import Inspector
 from datapipe.explore.sweep import sweep
+from datapipe.report.distributions import distributions
 from datapipe.report.summary import write_report
 from datapipe.shards.manifest import DocumentsSnapshot
 from datapipe.storage import Root
@@ -142,7 +143,9 @@ def test_tag_mode_drops_nothing_and_publishes_the_threshold(tmp_path):
     assert {row["id"]: row["best.rule"] for row in tagged} == {
         row["id"]: None if row["id"] in kept else "below_share" for row in rows
     }
-    found = sweep(Output.open(str(tagging.mixture.output)), "best.keep_share", thresholds=[0.25]).total.kept[0]
+    root = Root(tagging.mixture.output)
+    write_report(root, tagging.report | distributions(root, tagging.plan.steps, lambda key: key.hex()))
+    found = sweep(Inspector.open(root.url), "best.keep_share", thresholds=[0.25]).total.kept[0]
     assert found.alone.documents == sum(row["score"] >= 0.25 for row in rows)
 
 

@@ -16,7 +16,7 @@ from datapipe.config import load_mixture
 from datapipe.exchange import chunks, tables
 from datapipe.exchange import files as exchange
 from datapipe.exchange.files import read_index
-from datapipe.exchange.ranges import read_range
+from datapipe.exchange.ranges import read_rows
 from datapipe.plan.expand import Expander
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.runs import fan_in
@@ -68,7 +68,7 @@ def _ranges(*borders: int) -> Iterator[tuple[int, int]]:
 
 
 def _rows(root: Root, outputs: Iterable[ExchangeFile]) -> list[Row]:
-    read = read_range(root, list(outputs), 0, HASH_SPACE)
+    read = read_rows(root, list(outputs), (0,), (HASH_SPACE,))
     return [] if read is None else read.to_pylist()
 
 

@@ -21,7 +21,7 @@ from datapipe.config import load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import TableWriter, read_table
-from datapipe.exchange.ranges import read_range
+from datapipe.exchange.ranges import read_rows
 from datapipe.following.additions import check_is_as_before, mixture_of
 from datapipe.ledger.names import MIXTURE
 from datapipe.loader import Loader
@@ -83,7 +83,7 @@ def test_task_writes_the_ids_of_every_document_once_by_stratum_and_split(tmp_pat
         used |= set(ids)
         expected.setdefault(name, []).append((int(hashes[row]), keys[row].as_py(), [*begin, *ids, encoder.eos_id]))
     found = {
-        name: [tuple(row.values()) for row in read_range(root, outputs, 0, HASH_SPACE).to_pylist()]
+        name: [tuple(row.values()) for row in read_rows(root, outputs, (0,), (HASH_SPACE,)).to_pylist()]
         for name, outputs in record.outputs.items()
         if outputs and ("train" in name or name == "validation") and "texts" not in name
     }

@@ -14,7 +14,7 @@ import pytest
 from datapipe.engine.clean import clean
 from datapipe.errors import DatapipeError, UserError
 from datapipe.exchange.partitions import read_table
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import Inspector
 from datapipe.loader import Loader
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import LEAST_DOCUMENT_BYTES
@@ -166,7 +166,7 @@ def test_limit_counts_what_cannot_be_read(tmp_path):
     corpora.write_jsonl(tmp_path / "a.jsonl", [{"text": ["text"]}] * 12)
     with pytest.raises(DatapipeError, match=r"no document is left.*3 are in quarantine"):
         _run(tmp_path, source, "stages=[filter.length: {min_chars: 1}]", "max_quarantined=100%", limit=3)
-    assert len(Inspector.open(str(tmp_path / "out")).find(DocumentQuery(outcome="quarantined", count=100))) == 3
+    assert len(Inspector.open(str(tmp_path / "out")).find(outcome="quarantined", count=100)) == 3
 
 
 def test_stage_that_uses_a_segmentation_that_nothing_declares_fails_the_run(tmp_path, monkeypatch):

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.cluster import arrival
 from datapipe.engine.cluster.arrival import Expectation, lacks_here, other_versions, versions_here
 from datapipe.engine.cluster.nodes import ASK_AGAIN_S, NOTICE_S, SLOW_S, Node, Nodes
 from datapipe.engine.cluster.on_node import Order, install_modules, module_sources, opened, run_attempt
 from datapipe.engine.ray import lack_of
 from datapipe.engine.workers import supervisor
-from datapipe.engine.workers.process import NO_LIMITS
 from datapipe.errors import UserError
 from datapipe.plan.outputs import TableFile
 from datapipe.storage import Root
@@ -88,14 +88,14 @@ def test_node_on_which_nothing_can_be_written_says_so(expected, monkeypatch, own
 
 def test_task_on_a_node_that_lacks_something_comes_back_with_that_and_a_report_before(expected, tmp_path, monkeypatch):
     reports = []
-    order = opened(Order.of(sample(), "one", replace(expected, output=str(tmp_path / "elsewhere")), {}, NO_LIMITS))
+    order = opened(Order.of(sample(), "one", replace(expected, output=str(tmp_path / "elsewhere")), {}, ExecutionSpec()))
     [told], record, failure = run_attempt(order, lambda report: reports.append(report) is None)
     assert f"{tmp_path}/elsewhere" in told
     assert (record, failure) == (None, None)
     assert [(report.number, report.message.attempt, report.process_id) for report in reports] == [(0, "one", os.getpid())]
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    order = opened(Order.of(sample(), "one", expected, {"mine.py": ""}, NO_LIMITS))
+    order = opened(Order.of(sample(), "one", expected, {"mine.py": ""}, ExecutionSpec()))
     [told], record, _ = run_attempt(order, lambda report: True)
     assert record is None and "modules" in told
 
@@ -104,7 +104,7 @@ def test_task_on_a_node_that_lacks_something_comes_back_with_that_and_a_report_b
 @pytest.mark.parametrize("is_gone", [False, True])
 def test_failure_on_a_node_that_lost_the_output_meanwhile_comes_with_what_it_lacks(expected, is_gone, monkeypatch):
     monkeypatch.setattr(supervisor, "_worker", None)
-    order = opened(Order.of(sample(documents=(NOT_THERE,)), "one", expected, {}, NO_LIMITS))
+    order = opened(Order.of(sample(documents=(NOT_THERE,)), "one", expected, {}, ExecutionSpec()))
 
     def tell(report) -> bool:
         if is_gone and report.number:  # the node has been looked at

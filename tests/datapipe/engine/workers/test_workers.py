@@ -16,10 +16,11 @@ from typing import Any
 import pytest
 
 from datapipe.activity import Activity
+from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Attempt, Message
 from datapipe.engine.workers import process as process_module
 from datapipe.engine.workers import supervisor
-from datapipe.engine.workers.process import BATCH_BYTES, NO_LIMITS, Limits, WorkerProcess, allocated_bytes, is_stalled
+from datapipe.engine.workers.process import BATCH_BYTES, WorkerProcess, allocated_bytes, is_stalled
 from datapipe.engine.workers.supervisor import Board, supervise
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from tests.support import runs
@@ -102,10 +103,10 @@ def test_worker_silence_does_not_grow_while_its_supervisor_stands_still(worker, 
     monkeypatch.setattr(process_module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     os.kill(worker.process.pid, signal.SIGSTOP)
     worker.give(sample(), "one")
-    worker.watch(NO_LIMITS)
-    worker.watch(NO_LIMITS)  # from here on only time passes
+    worker.watch(ExecutionSpec())
+    worker.watch(ExecutionSpec())  # from here on only time passes
     now[0] += 7200.0
-    assert worker.watch(NO_LIMITS) is None
+    assert worker.watch(ExecutionSpec()) is None
 
 
 @on_linux
@@ -115,7 +116,7 @@ def test_worker_that_takes_more_memory_than_it_may_is_ended_and_says_so(worker, 
     greedy = "held = b'x' * (1 << 30); import signal; signal.pause()"
     call = _Call(exec, greedy) if of == "the worker" else _Call(subprocess.call, [sys.executable, "-c", greedy])
     worker.give(call, "one")
-    failure = _end(lambda: worker.next_attempt(0.1) or worker.watch(Limits(memory_bytes=768 << 20))).failure
+    failure = _end(lambda: worker.next_attempt(0.1) or worker.watch(ExecutionSpec(memory=768 << 20))).failure
     assert failure is not None
     assert (failure.kind, failure.cause) == ("memory", "memory")
     assert failure.memory_bytes > 768 << 20
@@ -146,7 +147,7 @@ def test_worker_says_that_it_loads_the_stages_and_leaves_no_process_that_a_stage
 
 
 def _work_of(worker: WorkerProcess) -> str:
-    worker.watch(NO_LIMITS)
+    worker.watch(ExecutionSpec())
     return "" if worker.message is None or worker.message.activity is None else worker.message.activity.work
 
 
@@ -185,7 +186,7 @@ def test_supervisor_whose_attempt_was_withdrawn_ends_it_and_stays_for_the_next(t
             board.withdraw("one")
         return board.tell("node", told)
 
-    record, failure = supervise(_Endless(), str(tmp_path), "one", NO_LIMITS, report)
+    record, failure = supervise(_Endless(), str(tmp_path), "one", ExecutionSpec(), report)
     assert (record, failure.kind, len(reports)) == (None, "node", 2)
     assert board.latest(["one"]) == {"one": ("node", reports[1])}
 
@@ -197,7 +198,11 @@ def test_supervisor_that_gets_sigterm_gives_its_task_back_and_stays_for_the_next
     processes = []
     for attempt in ("one", "two"):
         record, failure = supervise(
-            _Endless(), str(tmp_path), attempt, NO_LIMITS, lambda report: os.kill(report.process_id, signal.SIGTERM) is None
+            _Endless(),
+            str(tmp_path),
+            attempt,
+            ExecutionSpec(),
+            lambda report: os.kill(report.process_id, signal.SIGTERM) is None,
         )
         processes.append((record, failure.kind, failure.message))
     assert processes == [(None, "node", "a task was given back: its supervisor got SIGTERM")] * 2

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from datapipe.explore.serve import open_server
+from datapipe.explore.endpoints import open_server
 from tests.datapipe.explore.test_server import serving
 from tests.support import corpora, runs
 from tests.support.browser import NARROW, WIDE, Window, chromium, window

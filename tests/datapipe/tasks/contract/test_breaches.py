@@ -10,7 +10,7 @@ import pytest
 
 from datapipe.engine import retries as retries_module
 from datapipe.errors import DatapipeError, StageError
-from datapipe.explore.documents import DocumentQuery, Inspector
+from datapipe.explore.documents import Inspector
 from tests.support import corpora, runs
 
 pytestmark = pytest.mark.medium
@@ -175,7 +175,7 @@ def test_quarantine_of_a_stage_names_the_input_file(breach):
     found = breach(_MAP, body, before=["dedup.exact"], error=DatapipeError)
     assert f"web/b.jsonl:{found.position}: ValueError: I do not like it" in found.message
     assert found.names_line("raise ValueError")
-    (seen,) = Inspector.open(str(found.output)).find(DocumentQuery(outcome="quarantined", count=9))
+    (seen,) = Inspector.open(str(found.output)).find(outcome="quarantined", count=9)
     assert (seen.path, seen.position) == ("b.jsonl", found.position)
 
 

@@ -48,10 +48,9 @@ from datapipe.shards.manifest import (
     Manifest,
     read_manifest,
     snapshot_folder,
-    with_digest,
 )
 from datapipe.shards.removed import removed_entry
-from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.shard_table import ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
 

@@ -30,7 +30,7 @@ _ABOUT = re.compile(
     r"|index\.json|rows/\d{6,}-\w+\.exchange(\.taken(\.link)?)?"
 )
 _DATA = re.compile(
-    r"(unfinished|data)/(train|validation)-[-of\d]+\.(parquet|jsonl\.zst)"
+    r"data/(train|validation)-\d+\.(parquet|jsonl\.zst)"
     r"|(train|validation)/(index\.json|shard\.\d+\.mds(\.zstd)?)"
     r"|shards/[^/]+/[\w.-]+\.(arrow|parquet)"
     r"|[^/]+/(train|validation)(-\d+)?\.(bin|idx)"

@@ -2,7 +2,7 @@
 
 shards/web/part-00000-00000-<digest>.arrow     ─▶ configuration default, split train: rows of tokens
 documents/web/part-00000-<digest>.parquet      ─▶ configuration default, or one for each source where columns differ
-data/train-00000-of-00012.parquet              ─▶ an export has one configuration
+data/train-00000.parquet                       ─▶ an export has one configuration
 """
 
 from __future__ import annotations

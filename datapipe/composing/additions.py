@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from datapipe.errors import DatapipeError
-from datapipe.ledger.names import FILES, FOLLOWER, WORK
+from datapipe.ledger.names import FOLLOWER, WORK
 from datapipe.shards.additions import ADDITIONS, folder_of, published_additions
-from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest, snapshot_file
-from datapipe.storage import Root, parquet_table
+from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest
+from datapipe.storage import Root
 
 _CHOICE = "files.json"
 _OF_TAKEDOWNS = {"removed", "fingerprint"}
@@ -91,16 +91,6 @@ def write_word(root: Root, line: str) -> None:
 def _last_number(root: Root) -> int:
     begun = (folder for folder in reversed(addition_folders(root)) if root.exists(f"{folder}/{_CHOICE}"))
     return next((int(PurePosixPath(folder).name) for folder in begun), 0)
-
-
-def files_of(root: Root, snapshot: Manifest) -> set[tuple[str, str]]:
-    """Source and path of the files of a snapshot.
-
-    They are read in its own folder: a publication that was stopped may have replaced the table in the output, and not the
-    manifest.
-    """
-    table = parquet_table(root.read_bytes(snapshot_file(root, snapshot, FILES)), ["source", "path"])
-    return set(zip(table.column("source").to_pylist(), table.column("path").to_pylist()))
 
 
 def unneeded_files(root: Root, kept: Iterable[Manifest]) -> list[tuple[str, int]]:

@@ -18,7 +18,7 @@ from shlex import quote
 from typing import Any, Protocol
 
 from datapipe.card.write import complete_about
-from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of, write_word
+from datapipe.composing.additions import Addition, begin_addition, begun_addition, write_word
 from datapipe.composing.takedown import named_in, take_down
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
@@ -38,7 +38,7 @@ from datapipe.ledger.lock import exclusive
 from datapipe.metrics import counted, size
 from datapipe.outages import OutageError
 from datapipe.shards.additions import ADDITIONS
-from datapipe.shards.document_files import files_with_hashes, find_keys
+from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
 from datapipe.shards.manifest import Snapshot, read_manifest
 from datapipe.shards.snapshots import newest_manifest, publications
 from datapipe.storage import Root

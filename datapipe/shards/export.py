@@ -29,12 +29,12 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.errors import CorruptionError, UserError, suggest
+from datapipe.errors import UserError, suggest
 from datapipe.shards import schemas
-from datapipe.shards.checksum import bytes_checksum, intact
 from datapipe.shards.datasets.card import dataset_card
+from datapipe.shards.document_files import committed_file
 from datapipe.shards.export_folder import ExportFolder
-from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, snapshot_file
+from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot
 from datapipe.shards.megatron import MegatronWriter
 from datapipe.shards.packed_documents import DocumentJoiner, without_removed
 from datapipe.shards.removed import read_removed
@@ -101,7 +101,7 @@ def export_snapshot(
     folder = ExportFolder(root=root, target=target, request=request)
     if (whole := folder.begin()) is not None:
         return [ExportedSplit(**{**split, "files": tuple(split["files"])}) for split in whole]
-    tokenizer = _read_checked(root, snapshot_file(root, snapshot, snapshot.tokenizer.path), snapshot.tokenizer.fingerprint)
+    tokenizer = committed_file(root, snapshot, snapshot.tokenizer.path, snapshot.tokenizer.fingerprint)
     exported: list[ExportedSplit] = []
     shards: list[ShardEntry] = []
     for source, split in parts:
@@ -156,24 +156,6 @@ def wanted_sources(sources: Collection[str], source: str | None) -> list[str]:
     if source is not None and source not in sources:
         raise UserError(f"no source '{source}'.{suggest(source, sources)} Expected one of: {', '.join(sorted(sources))}")
     return sorted(sources) if source is None else [source]
-
-
-def _read_checked(root: Root, path: str, checksum: str) -> bytes:
-    """A file beside the shards. Raises CorruptionError if its checksum is wrong."""
-    return intact(lambda: _read_once(root, path, checksum))
-
-
-def _read_once(root: Root, path: str, checksum: str) -> bytes:
-    try:
-        content = root.read_bytes(path)
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise CorruptionError(f"{path}: no such file. Run the mixture again to restore it") from error
-    if bytes_checksum(content) != checksum:
-        raise CorruptionError(
-            f"{path}: checksum {bytes_checksum(content)}, expected {checksum}. Delete the file and run the mixture again to "
-            f"restore it"
-        )
-    return content
 
 
 def shard_batches(
@@ -286,8 +268,7 @@ def copy_files(root: Root, target: Root, snapshot: Snapshot) -> None:
     one is damaged."""
     for entry in (snapshot.files, snapshot.removed):
         if entry is not None:
-            path = snapshot_file(root, snapshot, entry.path)
-            target.write_atomic(entry.path, _read_checked(root, path, entry.checksum))
+            target.write_atomic(entry.path, committed_file(root, snapshot, entry.path, entry.checksum))
 
 
 def _write_manifest(

@@ -27,6 +27,7 @@ from datapipe import columns
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError
 from datapipe.rng import keyed_hash, shuffle_hash
 from datapipe.shards.checksum import file_checksum
+from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.documents.reader import count_documents
 from datapipe.shards.manifest import (
     DocumentsEntry,
@@ -42,7 +43,7 @@ from datapipe.shards.packed_documents import piece_stops
 from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed
-from datapipe.storage import Root, parquet_table
+from datapipe.storage import Root
 
 
 @dataclass(slots=True)
@@ -62,13 +63,9 @@ def verify_snapshot(root: Root, snapshot: Manifest, progress: Callable[[str], No
     """
     report = progress or (lambda path: None)
     problems: list[str] = []
-    if snapshot.files is not None:
-        report(snapshot.files.path)
-        path = snapshot_file(root, snapshot, snapshot.files.path)
-        problems += _file_problems(root, path, snapshot.files.checksum, snapshot.files.bytes)
-    if isinstance(snapshot, Snapshot) and (removed := snapshot.removed) is not None:
-        report(removed.path)
-        problems += _file_problems(root, snapshot_file(root, snapshot, removed.path), removed.checksum, removed.bytes)
+    for path, (checksum, num_bytes) in snapshot.own_files.items():
+        report(path)
+        problems += _file_problems(root, snapshot_file(root, snapshot, path), checksum, num_bytes)
     if isinstance(snapshot, Snapshot):
         problems += _token_problems(root, snapshot, report, has_files=not problems)
     else:
@@ -89,14 +86,7 @@ def _copy_problems(root: Root, snapshot: Manifest, report: Callable[[str], None]
         is_newest = read_manifest(root).fingerprint == snapshot.fingerprint
     except SnapshotError:  # `snapshot` was read by its name
         return []
-    named: list[tuple[str, str, int | None]] = []
-    if snapshot.files is not None:
-        named.append((snapshot.files.path, snapshot.files.checksum, snapshot.files.bytes))
-    if isinstance(snapshot, Snapshot):
-        named.append((snapshot.tokenizer.path, snapshot.tokenizer.fingerprint, None))
-        if snapshot.removed is not None:
-            named.append((snapshot.removed.path, snapshot.removed.checksum, snapshot.removed.bytes))
-    for path, checksum, num_bytes in named if is_newest else ():
+    for path, (checksum, num_bytes) in snapshot.own_files.items() if is_newest else ():
         if snapshot_file(root, snapshot, path) != path:
             report(path)
             problems += _file_problems(root, path, checksum, num_bytes)
@@ -124,24 +114,21 @@ def _documents_problems(
 
 
 def _token_problems(root: Root, snapshot: Snapshot, report: Callable[[str], None], *, has_files: bool) -> list[str]:
-    """The problems of the tokenizer and the shards.
+    """The problems of the shards.
 
     Args:
-        has_files: whether files.parquet is as it was committed.
+        has_files: whether the other files are as they were committed.
     """
     problems: list[str] = []
-    known = _file_hashes(root, snapshot) if has_files else {}
-    report(snapshot.tokenizer.path)
-    tokenizer = snapshot_file(root, snapshot, snapshot.tokenizer.path)
-    problems += _file_problems(root, tokenizer, snapshot.tokenizer.fingerprint, None)
+    hashes: dict[str, list[int]] = {name: [] for name in snapshot.sources} if has_files and snapshot.files else {}
+    for number, source, _ in files_with_hashes(root, snapshot) if has_files else ():
+        hashes[source].append(number)
+    known = {source: np.array(numbers, np.uint64) for source, numbers in hashes.items()}
     cuts: dict[tuple[str, str], _Cuts] = defaultdict(_Cuts)
-    num_before = len(problems)
     for entry in sorted(snapshot.shards, key=lambda shard: shard.path):
         report(entry.path)
         problems += _shard_problems(root, snapshot, entry, known.get(entry.source), cuts[entry.source, entry.split])
-    if len(problems) == num_before:
-        problems += [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
-    return problems
+    return problems or [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
 
 
 def _unlisted(root: Root, snapshot: Manifest) -> list[str]:
@@ -173,16 +160,6 @@ def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> li
     if size is not None and num_bytes != size:
         return [f"{path}: {num_bytes} bytes, expected {size}"]
     return [] if actual == checksum else [f"{path}: checksum {actual}, expected {checksum}"]
-
-
-def _file_hashes(root: Root, snapshot: Snapshot) -> dict[str, np.ndarray]:
-    """By source, the hashes of its input files: (num_files,) uint64. Empty if the snapshot has no list of files."""
-    if snapshot.files is None:
-        return {}
-    path = snapshot_file(root, snapshot, snapshot.files.path)
-    table = parquet_table(root.read_bytes(path), ["hash", "source"])
-    hashes, sources = columns.numbers(table["hash"]), table["source"].to_numpy()
-    return {name: hashes[sources == name] for name in snapshot.sources}
 
 
 def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:

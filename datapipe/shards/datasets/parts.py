@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
@@ -25,7 +24,6 @@ from datapipe.stage.field_types import joined
 from datapipe.storage import Root
 
 _FIRST = ("id", "url", "source", "text")
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,22 +37,10 @@ class Part:
 
 
 def common_schema(parts: Sequence[Part]) -> pa.Schema:
-    """The columns of all parts. Raises UserError where two sources have one column with different types."""
-    fields: dict[str, pa.Field] = {}
-    first: dict[str, str] = {}
-    for part in parts:
-        for field in part.schema:
-            known = fields.setdefault(field.name, field)
-            if pa.types.is_null(known.type):
-                fields[field.name], first[field.name] = field, part.source
-            elif known.type != field.type and not pa.types.is_null(field.type):
-                raise UserError(
-                    f"the column '{field.name}' is {known.type} in '{first[field.name]}' and {field.type} in '{part.source}', "
-                    f"and one dataset has one type for it. Export each source by itself, with --source"
-                )
-            first.setdefault(field.name, part.source)
-    names = [name for name in _FIRST if name in fields] + [name for name in fields if name not in _FIRST]
-    return pa.schema([pa.field(name, fields[name].type) for name in names])
+    """The columns of all parts, in one order. Raises UserError as `joined_schema`."""
+    found = joined_schema({f"'{part.source}'": part.schema for part in parts})
+    names = [name for name in _FIRST if name in found.names] + [name for name in found.names if name not in _FIRST]
+    return pa.schema([found.field(name) for name in names])
 
 
 def in_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -87,8 +73,8 @@ def _schema_of(root: Root, snapshot: DocumentsSnapshot, entries: Sequence[Docume
 
 
 def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-    """The columns of files of one source, by path: an addition may have found wider types than the files before. Raises
-    UserError where two files have a column in types that no type holds together."""
+    """The columns of files or sources, by name: an addition may have found wider types than the files before. Raises UserError
+    where two of them have a column in types that no type holds together."""
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas.items():
         for field in schema:
@@ -97,7 +83,8 @@ def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
             if kind is None:
                 raise UserError(
                     f"the column '{field.name}' is {known} in {first} and {field.type} in {path}, and no type holds the "
-                    f"values of both. Declare it in the mixture, types: {{{field.name}: string}}, and run it with --repack"
+                    f"values of both. Export each source by itself, with --source, or declare the column in the mixture, "
+                    f"types: {{{field.name}: string}}, and run it with --repack"
                 )
             fields[field.name] = (kind, first)
     return pa.schema([(name, kind) for name, (kind, _) in fields.items()])
@@ -156,18 +143,9 @@ def _rows_reader(
             keys = rows.column("keys")
             found = {
                 "source": pa.repeat(pa.scalar(source, pa.string()), rows.num_rows),
-                "keys": pa.ListArray.from_arrays(keys.offsets, _hex(keys.values)),
+                "keys": pa.ListArray.from_arrays(keys.offsets, columns.hex_keys(keys.values).cast(pa.string())),
             }
             arrays = [found.get(name, rows.column(name) if name in rows.schema.names else None) for name in schema.names]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     return batches
-
-
-def _hex(keys: pa.Array) -> pa.Array:
-    """Keys as text of 32 hex digits each: (num_keys,) string."""
-    matrix = columns.key_matrix(keys)  # (num_keys, 16) uint8
-    digits = np.ascontiguousarray(_HEX[np.stack([matrix >> 4, matrix & 15], axis=-1)])
-    offsets = np.arange(len(matrix) + 1, dtype=np.int64) * 32
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digits.reshape(-1))]
-    return pa.Array.from_buffers(pa.large_string(), len(matrix), buffers).cast(pa.string())

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -23,7 +22,7 @@ from datapipe.shards.datasets.parts import Part, common_schema, in_schema
 from datapipe.shards.documents.writer import DocumentFormat, DocumentWriter, row_bytes
 from datapipe.shards.export import SPLITS, Split, sync_all
 from datapipe.shards.export_folder import MARK, ExportFolder
-from datapipe.storage import Root, sync_file
+from datapipe.storage import Root
 
 DatasetFormat = Literal["parquet", "jsonl", "mds"]
 
@@ -115,7 +114,6 @@ def write_dataset(
         splits = _written_splits(target, _FILES[wanted.format], rows)
         for path, content in (_plain(wanted, schema, splits, rows) if about is None else about(schema, splits)).items():
             target.write_atomic(path, content)
-        target.delete_folder(STAGING)
     sizes = [size for path, size in target.list_files("") if path != MARK]
     written = WrittenDataset(rows=tuple(rows), files=len(sizes), bytes=sum(sizes))
     folder.end(asdict(written))
@@ -175,7 +173,6 @@ def _write_hub(target: Root, wanted: DatasetRequest, split: Split, schema: pa.Sc
     except BaseException:
         writer.abort()
         raise
-    writer.finish()
     return [count for count in counts if count[2]]
 
 
@@ -185,9 +182,6 @@ def _add(writer: HubWriter | MdsWriter, part: Part, schema: pa.Schema) -> int:
         writer.add(in_schema(rows, schema))
         num_rows += rows.num_rows
     return num_rows
-
-
-STAGING = "unfinished"
 
 
 class HubWriter:
@@ -209,7 +203,8 @@ class HubWriter:
         stops, first = np.concatenate([[0], np.cumsum(row_bytes(rows))]), 0
         while first < rows.num_rows:
             if self._writer is None:
-                self._writer = DocumentWriter(self._root, self._staged(self._num_files), self._format, self._schema)
+                path = f"data/{self._split}-{self._num_files:05d}.{self._format}"
+                self._writer = DocumentWriter(self._root, path, self._format, self._schema)
                 self._num_files += 1
             room = self._target_bytes - self._bytes
             stop = min(int(np.searchsorted(stops, stops[first] + room)), rows.num_rows)
@@ -226,24 +221,7 @@ class HubWriter:
         if writer is not None:
             writer.finish()
 
-    def finish(self) -> list[str]:
-        """Gives all files their names. Returns the names."""
-        self.end_file()
-        names = [
-            f"data/{self._split}-{number:05d}-of-{self._num_files:05d}.{self._format}" for number in range(self._num_files)
-        ]
-        for number, name in enumerate(names):
-            staged = self._staged(number)
-            if self._root.local is not None:
-                sync_file(self._root.local / staged)
-                Path(self._root.path("data")).mkdir(exist_ok=True)
-            self._root.filesystem.move(self._root.path(staged), self._root.path(name))
-        return names
-
     def abort(self) -> None:
         """Closes the open file and leaves it incomplete."""
         if self._writer is not None:
             self._writer.abort()
-
-    def _staged(self, number: int) -> str:
-        return f"{STAGING}/{self._split}-{number:05d}.{self._format}"

@@ -309,7 +309,7 @@ def test_ranges_of_hashes_count_under_their_own_seed_alone(tmp_path: Path) -> No
 
 def test_the_files_behind_the_documents_have_the_hashes_that_their_keys_begin_with(tmp_path: Path) -> None:
     root = Root(str(make_snapshot(tmp_path, {"web": 10, "code": 3})))
-    [(name, path, number)] = taken_files(taken(root))
+    [(number, name, path)] = taken_files(taken(root))
     assert (name, path) == ("old", source_path("web"))
     with closing(Loader(root.url, global_batch_size=10, fields=("document_keys",), mixture={"web": 1})) as loader:
         assert number in {int.from_bytes(key[:8].tobytes(), "big") for key in next(loader)["document_keys"]}

@@ -58,7 +58,7 @@ def test_verify_finds_nothing_in_a_sound_snapshot_and_names_every_damaged_file(o
         snapshot = make_snapshot(tmp_path, packed_batch(80, LENGTH, method=method), snapshot.shard_format, 50 * 2 * LENGTH)
     seen: list[str] = []
     assert verify_snapshot(root, snapshot, seen.append) == []
-    assert seen == ["files.parquet", "tokenizer.json", *(shard.path for shard in snapshot.shards)]
+    assert seen == ["tokenizer.json", "files.parquet", *(shard.path for shard in snapshot.shards)]
     rng = np.random.default_rng(7)
     for path in seen:
         content = (tmp_path / path).read_bytes()

@@ -91,7 +91,7 @@ def read_back(folder: Path, format: str, split: str) -> list[dict]:
         return read_mds(folder / split)
     ending = "parquet" if format == "parquet" else "jsonl.zst"
     files = sorted((folder / "data").glob(f"{split}-*"))
-    assert [path.name for path in files] == [f"{split}-{n:05d}-of-{len(files):05d}.{ending}" for n in range(len(files))]
+    assert [path.name for path in files] == [f"{split}-{n:05d}.{ending}" for n in range(len(files))]
     if format == "parquet":
         return [row for path in files for row in pq.read_table(path).to_pylist()]
     lines = b"".join(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd").read() for path in files)
@@ -118,7 +118,7 @@ def test_bytes_depend_on_rows_and_options_alone(tmp_path_factory, rows_per_batch
     wanted = request(format, target_bytes=target_bytes, is_compressed=zstd and format == "mds")
     for kind, size in ((Root, rows_per_batch), (RemoteRoot, 7)):
         (folder / kind.__name__ / "data").mkdir(parents=True)  # an object store has no folders
-        for name in ("unfinished", "train", "validation"):
+        for name in ("train", "validation"):
             (folder / kind.__name__ / name).mkdir()
         write_dataset(Root(str(folder / "out")), kind(str(folder / kind.__name__)), wanted, parts(size))
     assert content_of(folder / "Root") == content_of(folder / "RemoteRoot")

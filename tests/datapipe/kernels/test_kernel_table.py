@@ -28,6 +28,7 @@ COMPARED_WHOLE = {
         fasttext_labels.flat_labels fasttext_labels.tree_labels fasttext_scores.flat_scores fasttext_scores.tree_scores
     """,
     "loader/order/test_source_order.py": "windows.find_addresses",
+    "kernels/text/test_text.py": "sentences.find_ends",
     "kernels/tokens/test_permute.py": "permute.feistel permute.feistel_inverse permute.shuffle_table",
     "../stages/dedup/test_substring.py": "substring.hash_windows substring.select_grams",
     "tokens/test_packing.py": """
@@ -43,7 +44,7 @@ SLOW_ORACLES = """
 assignments.match_names copies.find_copies english_words.cut_words
 fasttext.embed keywords.find_keywords line_rules.classify_lines line_rules.write_texts linear_scores.weigh_texts
 minhash.sign normalize.rewrite normalize.survey quality.count_stop_words repetition.measure_ngrams
-repetition.walk_ngrams sentences.split_sentences tokens.match_forms unicode_words.split_unicode_words
+repetition.walk_ngrams sentences.sum_sentences tokens.match_forms unicode_words.split_unicode_words
 words.split_words
 """
 """Kernels whose oracles take half a second or more over all cases."""

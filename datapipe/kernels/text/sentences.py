@@ -41,20 +41,18 @@ _IS_WHITE[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32]] = 1
 
 def count_sentences(starts: np.ndarray, lengths: np.ndarray, wanted: np.ndarray, data: np.ndarray) -> np.ndarray:
     """Sentences of every line that is `wanted` (num_lines,) bool, 0 for other lines: (num_lines,) int64."""
-    lines = starts, lengths, wanted.view(np.uint8), data, mark_table()
+    lines = starts, np.where(wanted, lengths, np.int32(0)), data, mark_table()
     ends, chunks = find_chunks(*lines)
     counts = np.zeros(len(starts), np.int64)
     sum_sentences(*lines, ends, chunks, find_english_words(chunks, data), counts)
     return counts
 
 
-def find_chunks(
-    starts: np.ndarray, lengths: np.ndarray, wanted: np.ndarray, data: np.ndarray, marks: np.ndarray
-) -> tuple[np.ndarray, Words]:
+def find_chunks(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, marks: np.ndarray) -> tuple[np.ndarray, Words]:
     """The sentence ends of lines, and the chunks that must be cut; see `find_ends`."""
     most = int(lengths.sum()) // 2 + len(lengths) + 1
     ends, out = np.empty(most, np.int64), room_for_spans(0, most)
-    num_chunks = find_ends(starts, lengths, wanted, data, marks, wholes_table(), ends, out)
+    num_chunks = find_ends(starts, lengths, data, marks, wholes_table(), ends, out)
     return ends, first_spans(Words, num_chunks, out._replace(doc_offsets=np.arange(num_chunks + 1)))
 
 
@@ -62,7 +60,6 @@ def find_chunks(
 def find_ends(
     starts: Int64s,
     lengths: Int32s,
-    wanted: UInt8s,
     data: UInt8s,
     marks: UInt16s,
     wholes: Wholes,
@@ -72,7 +69,7 @@ def find_ends(
     """Finds the sentence ends of lines, in text order; returns the number of chunks.
 
     Args:
-        starts, lengths, wanted: (num_lines,); lines where `wanted` is 0 are left out.
+        starts, lengths: (num_lines,) of the lines.
         data: (num_bytes,) uint8.
         marks: `marks.mark_table`.
         wholes: `english_words.wholes_table`.
@@ -83,7 +80,7 @@ def find_ends(
     keys, sieve = wholes.keys, wholes.sieve
     num_ends = num_chunks = np.int64(0)
     for line in range(len(starts)):
-        offset, stop = starts[line], starts[line] + (lengths[line] if wanted[line] else 0)
+        offset, stop = starts[line], starts[line] + lengths[line]
         while offset < stop:
             first, end = _next_end(data, offset, stop, marks)
             if end == stop:
@@ -109,7 +106,6 @@ def find_ends(
 def sum_sentences(
     starts: Int64s,
     lengths: Int32s,
-    wanted: UInt8s,
     data: UInt8s,
     marks: UInt16s,
     ends: Int64s,
@@ -117,10 +113,10 @@ def sum_sentences(
     words: Words,
     out: Int64sOut,
 ) -> None:
-    """Fills `out` (num_lines,) where `wanted` is not 0.
+    """Fills `out` (num_lines,) with the sentences of each line.
 
     Args:
-        starts, lengths, wanted, data, marks: as for `find_ends`.
+        starts, lengths, data, marks: as for `find_ends`.
         ends, chunks: what `find_ends` found.
         words: those of the chunks; each chunk is a document.
     """
@@ -128,8 +124,6 @@ def sum_sentences(
     word_offsets, word_starts, word_lengths = words.doc_offsets, words.starts, words.lengths
     number = np.int64(0)
     for line in range(len(starts)):
-        if not wanted[line]:
-            continue
         stop = starts[line] + lengths[line]
         offset = _white_stop(data, starts[line], stop, marks)
         count, ended = np.int64(offset < stop), False

@@ -238,20 +238,14 @@ _ENDS = (
 # fmt: on
 
 
-def _lines_with_ends(case: Case) -> tuple[Case, np.ndarray, tuple[np.ndarray, ...]]:
-    """The texts with some of their words replaced by what rules about sentences look at; its lines, and which are wanted."""
-    case = case.spiced([end.encode() for end in _ENDS] + [b"a\tb", b"a."], 0.4)
-    wanted = case.generator.random(len(case.lines.starts)) < 0.9
-    return case, wanted, (case.lines.starts, case.lines.lengths, wanted.view(np.uint8), case.data, mark_table())
-
-
 @row(sentences.sum_sentences)
 def sum_sentences(case: Case) -> Steps:
-    case, wanted, inputs = _lines_with_ends(case)
-    ends, chunks = sentences.find_chunks(*inputs)
-    yield [*inputs, ends, chunks, english_words.find_english_words(chunks, case.data)], [np.zeros(len(wanted), np.int64)]
-    lines = case.spans(case.lines.starts, case.lines.lengths)
-    yield None, [[english_oracle.sentences(line) if asked else 0 for line, asked in zip(lines, wanted)]]
+    """The texts with some of their words replaced by what rules about sentences look at."""
+    case = case.spiced([end.encode() for end in _ENDS] + [b"a\tb", b"a."], 0.4)
+    lines = case.lines.starts, case.lines.lengths, case.data, mark_table()
+    ends, chunks = sentences.find_chunks(*lines)
+    yield [*lines, ends, chunks, english_words.find_english_words(chunks, case.data)], room(len(lines[0]), np.int64)
+    yield None, [[*map(english_oracle.sentences, case.spans(*lines[:2]))]]
 
 
 _CONTROLS = bytes(range(33)) + b'"\\\x7f/'

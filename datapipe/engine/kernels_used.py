@@ -23,7 +23,7 @@ COMPILED_WHEN_CALLED = frozenset(
         "text.raw_lines:count_totals",
         "text.raw_lines:widen_lines",
         "tokens.pack:cut_stream",
-        "tokens.pack:fill_rows_32",
+        "tokens.pack:fill_rows_uint32",
         "tokens.pack:split_by_powers",
     )
 )

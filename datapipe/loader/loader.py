@@ -51,8 +51,8 @@ from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
 from datapipe.storage import Root
 
 KERNELS = (
-    "datapipe.kernels.tokens.batch:shifted_labels_64",
-    "datapipe.kernels.tokens.gather:copy_16_to_int64",
+    "datapipe.kernels.tokens.batch:shifted_labels_int64",
+    "datapipe.kernels.tokens.gather:copy_rows_int64",
     "datapipe.kernels.tokens.gather:count_chunks",
     "datapipe.kernels.tokens.gather:find_cut",
     "datapipe.kernels.tokens.gather:find_rows",

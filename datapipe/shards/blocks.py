@@ -134,7 +134,7 @@ def gather(
     num_rows = len(rows) if TOKENS in wanted else 0
     tokens = allocate((num_rows, sequence_length), dtype or stored)
     if num_rows:
-        _COPIES[stored.str, tokens.dtype.str](blocks, rows, tokens)
+        kernels.copy_rows(blocks, rows, stored.itemsize, tokens)
     try:
         sequences = _with_pieces(tokens, blocks, rows, sequence_length, wanted, name)
     except CorruptionError:
@@ -200,16 +200,3 @@ def _check_whole(blocks: np.ndarray, name: Callable[[int], str]) -> None:
     cut_row = kernels.find_cut(blocks)
     if cut_row >= 0:
         raise CutShortError(f"{name(cut_row)}: {CUT}")
-
-
-_COPIES = {
-    (np.dtype(stored).str, np.dtype(wide).str): copy
-    for stored, wide, copy in (
-        (np.uint16, np.uint16, kernels.copy_16),
-        (np.uint16, np.int32, kernels.copy_16_to_int32),
-        (np.uint16, np.int64, kernels.copy_16_to_int64),
-        (np.uint32, np.uint32, kernels.copy_32),
-        (np.uint32, np.int32, kernels.copy_32_to_int32),
-        (np.uint32, np.int64, kernels.copy_32_to_int64),
-    )
-}

@@ -217,8 +217,7 @@ def assemble(
     document, start, length = packed.piece_document[piece], packed.piece_start[piece], packed.piece_length[piece]
 
     rows = np.empty(len(row_order) * sequence_length, tokens.dtype)
-    fill = kernels.fill_rows_16 if tokens.dtype == np.uint16 else kernels.fill_rows_32
-    fill(tokens, doc_offsets[document] + start, length, row_offsets, pad_id, sequence_length, rows)
+    kernels.fill_rows(tokens, doc_offsets[document] + start, length, row_offsets, pad_id, sequence_length, rows)
 
     schema = schemas.sequences(pa.from_numpy_dtype(tokens.dtype), sequence_length)
     offsets = pa.array(row_offsets.astype(np.int32))

@@ -3,7 +3,7 @@
     lengths (num_docs,) ── split_documents ── by_length ── best_fit ── by_row ──▶ the row of each chunk
                         ├─ split_by_powers ── by_length ───────────────────────▶ the same; rows of chunks of one length
                         └─ cut_stream ──────────────────────────────────────────▶ the same, in the given order
-    tokens ── fill_rows_* ──▶ (num_rows * S,) ids, padded
+    tokens ── fill_rows ──▶ (num_rows * S,) ids, padded
 
 A chunk is the part of a document that goes to one row, at most S tokens. Best fit is best-fit-decreasing over chunks (Ding et
 al., 2024, arXiv 2404.10830): a counting sort by length, then each chunk goes to the open row with the least room that still
@@ -13,9 +13,7 @@ function of `lengths` alone. `split_to_fill.py` goes on where that leaves too mu
 
 from __future__ import annotations
 
-from typing import Any
-
-from datapipe.kernels import inline, kernel
+from datapipe.kernels import kernel
 from datapipe.kernels.tokens.rooms import least_room, put_room, take_room
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sOut, UInt16s, UInt16sOut, UInt32s, UInt32sOut
 
@@ -176,10 +174,17 @@ def by_row(chunk_rows: Int64s, positions: Int64sOut, row_offsets: Int64sOut, ord
         positions[chunk_rows[chunk]] += 1
 
 
-@inline
-def _fill_rows(
-    tokens: Any, chunk_offsets: Any, chunk_lengths: Any, row_offsets: Any, pad: Any, sequence_length: Any, out: Any
+@kernel
+def fill_rows(
+    tokens: UInt16s | UInt32s,
+    chunk_offsets: Int64s,
+    chunk_lengths: Int32s,
+    row_offsets: Int64s,
+    pad: int,
+    sequence_length: int,
+    out: UInt16sOut | UInt32sOut,
 ) -> None:
+    """Copies chunks, which start at `chunk_offsets` in `tokens`, to rows of `out` (num_rows * S,); the rest is `pad`."""
     for row in range(row_offsets.shape[0] - 1):
         position = row * sequence_length
         for chunk in range(row_offsets[row], row_offsets[row + 1]):
@@ -190,31 +195,3 @@ def _fill_rows(
             position += length
         for token in range(position, (row + 1) * sequence_length):
             out[token] = pad
-
-
-@kernel
-def fill_rows_16(
-    tokens: UInt16s,
-    chunk_offsets: Int64s,
-    chunk_lengths: Int32s,
-    row_offsets: Int64s,
-    pad: int,
-    sequence_length: int,
-    out: UInt16sOut,
-) -> None:
-    """Copies chunks, which start at `chunk_offsets` in `tokens`, to rows of `out` (num_rows * S,); the rest is `pad`."""
-    _fill_rows(tokens, chunk_offsets, chunk_lengths, row_offsets, pad, sequence_length, out)
-
-
-@kernel
-def fill_rows_32(
-    tokens: UInt32s,
-    chunk_offsets: Int64s,
-    chunk_lengths: Int32s,
-    row_offsets: Int64s,
-    pad: int,
-    sequence_length: int,
-    out: UInt32sOut,
-) -> None:
-    """`fill_rows_16` for ids of 32 bits."""
-    _fill_rows(tokens, chunk_offsets, chunk_lengths, row_offsets, pad, sequence_length, out)

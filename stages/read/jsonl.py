@@ -18,7 +18,6 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
@@ -27,7 +26,7 @@ from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBat
 from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, is_one_text, line_blocks
 from datapipe.stage.field_types import JsonNumber, json_joined, json_type
 from stages.read._content_reader import ContentReader
-from stages.read._json.lines import NO_TEXTS, LineParser, told_cut_off
+from stages.read._json.lines import LineParser, told_cut_off
 
 _BATCH_DOCS = 8192
 _TEXT_PER_STORED_BYTE = 4
@@ -90,7 +89,7 @@ class Jsonl(ContentReader):
         parser = LineParser(fields, self.max_line_bytes)
         for block in line_blocks(split, open_input, self.max_line_bytes, self.max_window_bytes):
             if isinstance(block, Rejected):
-                yield ReadBatch(positions=np.zeros(0, np.uint64), texts=NO_TEXTS, ids=NO_TEXTS, rejected=(block,))
+                yield ReadBatch.of_rejected(block)
             else:
                 yield from _sliced(told_cut_off(parser.documents(block), block, self.max_line_bytes))
 

@@ -26,10 +26,9 @@ from pydantic import Field
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, ByteStream, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._damaged_columns import damaged
+from stages.read._column_files import BATCH_ROWS, damaged
 from stages.read._parquet_columns import documents
 
-_BATCH_ROWS = 8192
 _MOST_SAMPLES = 1 << 26
 _MOST_CONFIG_BYTES = 16 << 20
 _MOST_INDEX_BYTES = 1 << 30
@@ -244,7 +243,7 @@ class _Shard:
             large = np.flatnonzero(self.sizes[start:stop] > max_sample_bytes)
             if len(large):
                 stop = start + int(large[0])
-            stop = min(max(stop, start + 1), start + _BATCH_ROWS)
+            stop = min(max(stop, start + 1), start + BATCH_ROWS)
             yield start, stop
             start = stop
 
@@ -297,7 +296,7 @@ class _Samples:
             sizes = self.shard.sizes[start:stop]
             if sizes[0] > self.max_bytes:
                 error = f"a sample of {sizes[0]} bytes, more than max_sample_bytes, {self.max_bytes}"
-                num_read, batch = self.stream.skip(int(sizes[0])), _rejects([Rejected(position=start, error=error)])
+                num_read, batch = self.stream.skip(int(sizes[0])), ReadBatch.of_rejected(Rejected(position=start, error=error))
             else:
                 content = self.stream.read(int(sizes.sum()))
                 num_read = len(content)
@@ -323,7 +322,7 @@ class _Samples:
         table = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays)) if arrays else None
         if table is None:
             error = f"field '{self.fields.text}' is not in the shard; expected a column of strings"
-            return _rejects([Rejected(position=row + number, error=error) for number in range(len(sizes))])
+            return ReadBatch.of_rejected(*(Rejected(position=row + number, error=error) for number in range(len(sizes))))
         batch = documents(table, 0, self.fields)
         wrong = [
             Rejected(position=row + int(number), error=f"the columns of the sample do not fill its {sizes[number]} bytes")
@@ -381,8 +380,3 @@ def _inside(content: bytes, path: tuple[str, ...]) -> str | None:
         return None if text is None else text.encode().decode()
     except (ValueError, RecursionError):
         return None
-
-
-def _rejects(rejected: list[Rejected]) -> ReadBatch:
-    nothing = pa.array([], pa.large_string())
-    return ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=tuple(rejected))

@@ -175,6 +175,14 @@ class JsonNumber(str):
     __slots__ = ()
 
 
+def json_value(record: Mapping[str, Any], name: str) -> Any:
+    """A field of an object: what the dots of its name reach, or else a key of this very name; None where there is none."""
+    value: Any = record
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return record.get(name) if value is None else value
+
+
 def number_type(text: str) -> pa.DataType:
     """The type of a number as JSON writes it: int64, uint64, double, or `MIXED` for a whole number beyond all of them."""
     if not text.removeprefix("-").isdecimal():

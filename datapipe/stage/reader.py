@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -146,6 +146,12 @@ class ReadBatch:
     passed_over: Mapping[str, int] = field(default_factory=dict)
     input_bytes: int = 0
 
+    @classmethod
+    def of_rejected(cls, *rejected: Rejected) -> ReadBatch:
+        """No document, and rejected input."""
+        nothing = pa.array([], pa.large_string())
+        return cls(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=rejected)
+
     @property
     def content(self) -> pa.Array:
         """The texts, or the pages."""
@@ -155,15 +161,7 @@ class ReadBatch:
 
     def first(self, num_docs: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
         """The first documents of the batch, with these rejected records instead of its own."""
-        return replace(
-            self,
-            positions=self.positions[:num_docs],
-            texts=None if self.texts is None else self.texts[:num_docs],
-            html=None if self.html is None else self.html[:num_docs],
-            ids=self.ids[:num_docs],
-            extra={name: column[:num_docs] for name, column in self.extra.items()},
-            rejected=rejected,
-        )
+        return self._chosen(slice(num_docs), lambda column: column[:num_docs], rejected)
 
     def without(self, bad: Mapping[int, str]) -> ReadBatch:
         """The batch without some documents: (row, why it is rejected)."""
@@ -171,14 +169,18 @@ class ReadBatch:
         keep[list(bad)] = False
         mask = pa.array(keep)
         more = (Rejected(position=int(self.positions[row]), error=bad[row]) for row in sorted(bad))
+        rejected = sorted((*self.rejected, *more), key=lambda rejected: rejected.position)
+        return self._chosen(keep, lambda column: column.filter(mask), tuple(rejected))
+
+    def _chosen(self, rows: Any, choose: Callable[[pa.Array], pa.Array], rejected: tuple[Rejected, ...]) -> ReadBatch:
         return replace(
             self,
-            positions=self.positions[keep],
-            texts=None if self.texts is None else self.texts.filter(mask),
-            html=None if self.html is None else self.html.filter(mask),
-            ids=self.ids.filter(mask),
-            extra={name: column.filter(mask) for name, column in self.extra.items()},
-            rejected=tuple(sorted((*self.rejected, *more), key=lambda rejected: rejected.position)),
+            positions=self.positions[rows],
+            texts=None if self.texts is None else choose(self.texts),
+            html=None if self.html is None else choose(self.html),
+            ids=choose(self.ids),
+            extra={name: choose(column) for name, column in self.extra.items()},
+            rejected=rejected,
         )
 
 

@@ -28,7 +28,7 @@ from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import byte_ranges, chunks, is_one_text
 from stages.read._content_reader import ContentReader
-from stages.read._json.lines import NO_TEXTS, undecodable
+from stages.read._json.lines import undecodable
 from stages.read._rows import Rows, row_blocks, too_long
 
 _NO_QUOTE = "none"
@@ -106,16 +106,16 @@ class Csv(ContentReader):
         for rows in self._blocks(split, open_input):
             if isinstance(rows, Rejected):
                 if table is None and split.start == 0 and self.column_names is None and not rows.is_file_damage:
-                    yield _only(replace(rows, error=f"the header: {rows.error}", is_file_damage=True))
+                    yield ReadBatch.of_rejected(replace(rows, error=f"the header: {rows.error}", is_file_damage=True))
                     return
-                yield _only(rows)
+                yield ReadBatch.of_rejected(rows)
                 continue
             documents = rows
             if table is None:
                 header = self._header(split, rows, open_input)
                 found = header if isinstance(header, Rejected) else _table_of(header, fields, self.max_row_bytes)
                 if isinstance(found, Rejected):
-                    yield from [_only(found)] if split.start == 0 else []
+                    yield from [ReadBatch.of_rejected(found)] if split.start == 0 else []
                     return
                 table = found
                 documents = self._without_header(split, rows)
@@ -175,10 +175,6 @@ class Csv(ContentReader):
         data = np.frombuffer(row.content, np.uint8)
         columns = self._delimited(split.file).columns(data, row.starts, row.stops, range(int(row.counts[0])))
         return tuple(texts_from(*column)[0].as_py() for column in columns)
-
-
-def _only(rejected: Rejected) -> ReadBatch:
-    return ReadBatch(positions=np.zeros(0, np.uint64), texts=NO_TEXTS, ids=NO_TEXTS, rejected=(rejected,))
 
 
 def _not_text(rows: Rows) -> dict[int, str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -26,10 +26,9 @@ from pydantic import Field
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, ByteStream, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._damaged_columns import damaged
+from stages.read._column_files import BATCH_ROWS, damaged
 from stages.read._parquet_columns import documents
 
-_BATCH_ROWS = 8192
 _MOST_SAMPLES = 1 << 26
 _MOST_CONFIG_BYTES = 16 << 20
 _MOST_INDEX_BYTES = 1 << 30
@@ -42,13 +41,7 @@ _NUMBERS = {
     **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
 }
 _STRINGS = frozenset({"str", "str_int", "str_float", "str_decimal", "json", "bytes"})
-_XXHASHES: dict[str, Callable[[], Any]] = {
-    "xxh32": xxhash.xxh32,
-    "xxh64": xxhash.xxh64,
-    "xxh128": xxhash.xxh128,
-    "xxh3_64": xxhash.xxh3_64,
-    "xxh3_128": xxhash.xxh3_128,
-}
+_XXHASHES = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
 
 
 class _DamagedShardError(ValueError):
@@ -141,28 +134,25 @@ class _Checked:
 
     def __init__(self, chunks: Iterator[bytes], listed: _Listed | None) -> None:
         self._chunks, self._listed = chunks, listed
-        self._hashes = {name: _hash_of(name) for name in listed.hashes} if listed else {}
+        hashes = {name: _hash_of(name) for name in listed.hashes} if listed else {}
+        self._hashes = {name: hashed for name, hashed in hashes.items() if hashed is not None}
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._chunks:
             for hashed in self._hashes.values():
-                if hashed is not None:
-                    hashed.update(chunk)
+                hashed.update(chunk)
             yield chunk
 
     def check_end(self, stream: ByteStream) -> None:
         """Reads to the end. Raises _DamagedShardError where it goes on behind its samples, or is not that of the index."""
         num_bytes = stream.position
-        num_behind = stream.skip(1 << 62)
-        if num_behind:
+        if num_behind := sum(map(len, stream.rest())):
             raise _DamagedShardError(f"{num_behind} bytes follow the last sample of the shard; expected its end")
-        if self._listed is None:
-            return
-        if num_bytes != self._listed.num_bytes:
+        if self._listed is not None and num_bytes != self._listed.num_bytes:
             raise _DamagedShardError(f"the shard has {num_bytes} bytes, and index.json says {self._listed.num_bytes}")
         for name, hashed in self._hashes.items():
-            if hashed is not None and hashed.hexdigest() != self._listed.hashes[name].lower():
-                said = self._listed.hashes[name]
+            said = self._listed.hashes[name] if self._listed else ""
+            if hashed.hexdigest() != said.lower():
                 raise _DamagedShardError(
                     f"the {name} of the shard is {hashed.hexdigest()}, index.json says {said}: some documents may be damaged"
                 )
@@ -170,7 +160,7 @@ class _Checked:
 
 def _hash_of(name: str) -> Any:
     if name in _XXHASHES:
-        return _XXHASHES[name]()
+        return getattr(xxhash, name)()
     is_known = name in hashlib.algorithms_available and not name.startswith("shake")
     return hashlib.new(name, usedforsecurity=False) if is_known else None
 
@@ -244,7 +234,7 @@ class _Shard:
             large = np.flatnonzero(self.sizes[start:stop] > max_sample_bytes)
             if len(large):
                 stop = start + int(large[0])
-            stop = min(max(stop, start + 1), start + _BATCH_ROWS)
+            stop = min(max(stop, start + 1), start + BATCH_ROWS)
             yield start, stop
             start = stop
 
@@ -297,7 +287,7 @@ class _Samples:
             sizes = self.shard.sizes[start:stop]
             if sizes[0] > self.max_bytes:
                 error = f"a sample of {sizes[0]} bytes, more than max_sample_bytes, {self.max_bytes}"
-                num_read, batch = self.stream.skip(int(sizes[0])), _rejects([Rejected(position=start, error=error)])
+                num_read, batch = self.stream.skip(int(sizes[0])), ReadBatch.of_rejected(Rejected(position=start, error=error))
             else:
                 content = self.stream.read(int(sizes.sum()))
                 num_read = len(content)
@@ -320,11 +310,10 @@ class _Samples:
             name: _values(content, data, column, starts[rows, column.number], stops[rows, column.number])
             for name, column in columns.items()
         }
-        table = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays)) if arrays else None
-        if table is None:
+        if not arrays:
             error = f"field '{self.fields.text}' is not in the shard; expected a column of strings"
-            return _rejects([Rejected(position=row + number, error=error) for number in range(len(sizes))])
-        batch = documents(table, 0, self.fields)
+            return ReadBatch.of_rejected(*(Rejected(position=row + number, error=error) for number in range(len(sizes))))
+        batch = documents(pa.RecordBatch.from_pydict(arrays), 0, self.fields)
         wrong = [
             Rejected(position=row + int(number), error=f"the columns of the sample do not fill its {sizes[number]} bytes")
             for number in np.flatnonzero(~is_right)
@@ -358,17 +347,13 @@ def _values(content: bytes, data: np.ndarray, column: _Column, starts: np.ndarra
     """The values of a column, by where each begins and ends."""
     if column.encoding in _NUMBERS:
         assert column.size is not None
-        raw = data[starts[:, None] + np.arange(column.size)]
-        return pa.array(raw.view(_NUMBERS[column.encoding])[:, 0]) if len(raw) else pa.array([], _number_type(column))
+        raw = np.ascontiguousarray(data[starts[:, None] + np.arange(column.size)])
+        return pa.array(np.frombuffer(raw, _NUMBERS[column.encoding]))
     values = [content[start:stop] for start, stop in zip(starts.tolist(), stops.tolist())]
     if column.encoding == "json" and column.path is not None:
         return pa.array([_inside(value, column.path) for value in values], pa.large_string())
     stored = pa.array(values, pa.large_binary())
     return stored if column.encoding == "bytes" else stored.view(pa.large_string())  # `documents` looks whether they are UTF-8
-
-
-def _number_type(column: _Column) -> pa.DataType:
-    return pa.from_numpy_dtype(np.dtype(_NUMBERS[column.encoding]))
 
 
 def _inside(content: bytes, path: tuple[str, ...]) -> str | None:
@@ -381,8 +366,3 @@ def _inside(content: bytes, path: tuple[str, ...]) -> str | None:
         return None if text is None else text.encode().decode()
     except (ValueError, RecursionError):
         return None
-
-
-def _rejects(rejected: list[Rejected]) -> ReadBatch:
-    nothing = pa.array([], pa.large_string())
-    return ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=tuple(rejected))

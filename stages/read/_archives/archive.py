@@ -26,12 +26,12 @@ from datapipe.stage.decoding import (
     Beginning,
     BrokenStreamError,
     Members,
+    byte_ranges,
     opened_members,
 )
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._archives.record import Fields, Headers, Record
-from stages.read._archives.warc_content import WARC
-from stages.read._archives.warc_records import warc_records
+from stages.read._archives.record import Fields, Record
+from stages.read._archives.warc_records import WARC, warc_records
 from stages.read._content_reader import ContentReader
 
 _BATCH_RECORDS = 4096
@@ -55,7 +55,7 @@ class Document:
     record: Record
     content: bytes
     columns: Mapping[str, str | int | None] = field(default_factory=dict)
-    headers: Headers = field(default_factory=lambda: Fields({}))
+    headers: Fields = field(default_factory=lambda: Fields({}))
 
     def value(self, name: str) -> str | int | None:
         if name in self.columns:
@@ -103,11 +103,7 @@ class ArchiveReader(ContentReader):
         if file.compression is None and not self.cuts_plain:
             return [Split(file=file)]
         range_bytes = max(1, target_bytes // (_TEXT_PER_STORED_BYTE if file.compression else 1))
-        count = -(-file.num_bytes // range_bytes)
-        if count <= 1:
-            return [Split(file=file)]
-        borders = [file.num_bytes * number // count for number in range(count + 1)]
-        return [Split(file=file, start=start, stop=stop) for start, stop in zip(borders, borders[1:])]
+        return byte_ranges(file, range_bytes)
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         batch = _Batch(fields, self.gives == "html")

@@ -14,9 +14,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from datapipe.errors import DatapipeError
+from datapipe.stage.decoding import MAGIC, decompressors
 from stages.read._archives.record import Fields
 
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -218,35 +218,30 @@ def _is_plain(body: bytes) -> bool:
 
 
 def _gunzip(body: bytes) -> Iterator[bytes]:
-    from isal import isal_zlib
-
-    return _frames(body, b"\x1f\x8b", lambda: isal_zlib.decompressobj(31), _FEED_BYTES)
+    return _frames(body, "gzip", _FEED_BYTES)
 
 
 def _unzstd(body: bytes) -> Iterator[bytes]:
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-    return _frames(body, b"\x28\xb5\x2f\xfd", decompressor.decompressobj, _ZSTD_FEED_BYTES)
+    return _frames(body, "zstd", _ZSTD_FEED_BYTES)
 
 
-def _frames(body: bytes, magic: bytes, make: Callable[[], Any], feed_bytes: int) -> Iterator[bytes]:
+def _frames(body: bytes, coding: str, feed_bytes: int) -> Iterator[bytes]:
     """The content of all members or frames; bytes behind the last one are ignored, as browsers do. The body itself where it
     does not begin as one."""
+    magic = MAGIC[coding]
     if not body.startswith(magic):
         yield body
         return
-    decompressor, offset = make(), 0
-    while offset < len(body):
-        stored = body[offset : offset + feed_bytes]
-        yield decompressor.decompress(stored)
-        offset += len(stored)
-        if decompressor.eof:
-            offset -= len(decompressor.unused_data or b"")
-            if not body.startswith(magic, offset):
-                return
-            decompressor = make()
-    raise ValueError("it breaks off")
+    make, offset = decompressors(coding, b"", _ZSTD_WINDOW_BYTES), 0
+    while body.startswith(magic, offset):
+        decompressor = make()
+        while not decompressor.eof:
+            stored = body[offset : offset + feed_bytes]
+            if not stored:
+                raise ValueError("it breaks off")
+            yield decompressor.decompress(stored)
+            offset += len(stored)
+        offset -= len(decompressor.unused_data or b"")
 
 
 def _inflated(body: bytes) -> Iterator[bytes]:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from datapipe.columns import as_large_string, texts_from
+from datapipe.columns import as_large_string, contiguous, texts_from
 from datapipe.columns import compute as pc
 from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
 from datapipe.stage import FieldNames, ReadBatch, Rejected
@@ -46,7 +46,6 @@ _MOST_PARSED_BYTES = 64 << 20
 _LONGEST_WORD = len("-Infinity")
 _CUT_OFF = "the file is cut off: it ends within the object on its last line"
 _NO_OBJECT = "not a JSON object: expected '{' to '}' on one line; `jq -c .` writes objects so"
-NO_TEXTS = pa.array([], pa.large_string())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -197,7 +196,7 @@ class LineParser:
                     refused[first] = str(error)
                     chunks.append(pa.nulls(1, pa.large_string()))
                     first, window, num_fine = last, max(1, 2 * num_fine), num_fine // 2
-        return (pa.concat_arrays(chunks) if len(chunks) > 1 else chunks[0] if chunks else NO_TEXTS), refused
+        return contiguous(pa.chunked_array(chunks, pa.large_string())), refused
 
     def _parse(self, run: _Run, path: _TextPath) -> pa.Array:
         """The texts of lines that are one object each, equal to the texts of each line alone. Raises `_Refused` otherwise."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -268,6 +269,23 @@ def test_parquet_footer_with_a_row_group_that_has_lost_its_rows_is_damage(tmp_pa
         assert len(found.documents) == 3 or any(found.is_damage), at
 
 
+def test_parquet_footer_with_fewer_rows_than_its_columns_is_damage(tmp_path: Path) -> None:
+    """A row group, and with it the file, has a row less, so the footer agrees with itself."""
+    content = parquet(["a first text", "second", "third", "fourth"])
+    start = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+    places = [
+        [at for at in range(start, len(content)) if content.startswith(count, at)] for count in (b"\x16\x04", b"\x16\x08")
+    ]
+    found = []
+    for of_group, of_file in itertools.product(*places):
+        changed = bytearray(content)
+        changed[of_group + 1], changed[of_file + 1] = 2, 6
+        file = input_file(tmp_path / "a.parquet", bytes(changed), reader=Parquet())
+        if sorted(num_rows for num_rows, _ in file.row_groups) == [1, 2]:
+            found.append(read_splits(Parquet(), Parquet().cut(file, 1)))
+    assert [(len(each.documents), each.is_damage) for each in found] == [(2, [True])] * 2
+
+
 _WRITERS_OF_READ_COLUMNS: dict[str, Callable[..., Any]] = {"file": pa.ipc.new_file, "stream": pa.ipc.new_stream}
 both = pytest.mark.parametrize("kind", ["file", "stream"])
 
@@ -328,7 +346,7 @@ def test_arrow_damaged_record_batch_costs_itself_and_no_other(tmp_path: Path, ki
     assert found.texts == texts[:20] + texts[40:]
     assert [place for place, _, _ in found.documents] == [*range(20), *range(40, 60)]
     assert found.rejected_places == [20]
-    assert found.rejected[0][1].startswith("record batch 1 of the Arrow file is damaged, from row 20 on: ")
+    assert found.rejected[0][1].startswith("record batch 1 of the Arrow file is damaged from row 20 on: ")
 
 
 def test_arrow_bytes_behind_the_end_of_a_stream_are_told(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from typing import Any
 import pyarrow as pa
 
 from datapipe.errors import DatapipeError
+from datapipe.loader.batches import Batch
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.loader.remote.replicas import Replica, Replicas, flight
-from datapipe.loader.remote.wire import Assembler, Batch
+from datapipe.loader.remote.wire import Assembler
 
 STALL_S = 60.0
 """A call without a message for so long is given up, also where there is no other server."""

@@ -18,6 +18,7 @@ from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.remote.protocol import OpenRequest, Ticket, digest_of
+from datapipe.loader.share import Mesh
 from datapipe.service import access as access_module
 from datapipe.service import watcher as watcher_module
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots, _Rate
@@ -207,7 +208,7 @@ def test_the_cache_expects_what_all_streams_read_next_in_turn() -> None:
 @pytest.fixture
 def served_output(tmp_path: Path) -> ServedOutput:
     made = ServedOutput("web", str(make_snapshot(tmp_path, {"code": 31, "web": 83})))
-    made.check_ready()
+    made.snapshot(None)  # as a server does that is ready
     return made
 
 
@@ -215,7 +216,8 @@ def _ticket(served_output: ServedOutput, **more: Any) -> Ticket:
     state = Loader(str(served_output.root.local), global_batch_size=6).state_dict()
     names = {"output": "web", "snapshot": state["snapshot"], "seed": state["seed"], "window": state["window_shards"]}
     lineage = {"lineage": state["lineage"], "digest": digest_of(state["lineage"])}
-    return Ticket(**{**names, **lineage, "fields": ("input_ids",), "first": 0, **more})
+    mesh = Mesh(data_rank=0, data_size=1)
+    return Ticket(**{**names, **lineage, "mesh": mesh, "fields": ("input_ids",), "first": 0, **more})
 
 
 def test_a_lineage_that_does_not_fit_is_refused(served_output: ServedOutput) -> None:
@@ -225,9 +227,9 @@ def test_a_lineage_that_does_not_fit_is_refused(served_output: ServedOutput) -> 
         text = lineage.replace(*change)
         assert text != lineage
         with pytest.raises((SnapshotError, UserError)):
-            served_output.order(ticket, text, digest_of(text))
+            served_output.order(ticket.model_copy(update={"digest": digest_of(text)}), text)
     with pytest.raises(SnapshotError):
-        served_output.order(_ticket(served_output, snapshot="0" * 32), "", "")
+        served_output.order(_ticket(served_output, snapshot="0" * 32), "")
 
 
 def test_an_opened_run_goes_on_from_a_state_by_the_arguments_or_by_its_own_history(served_output: ServedOutput) -> None:
@@ -247,11 +249,15 @@ def test_an_opened_run_goes_on_from_a_state_by_the_arguments_or_by_its_own_histo
     other = OpenRequest(output="web", global_batch_size=4, state=state, seed=9)
     with pytest.raises(SnapshotError):
         served_output.open(other)
+    for mixture in ('{"web": NaN}', '{"web": Infinity}', '{"web": -1.5}', '{"web": [1]}', '"web"', "[[1, 2]]"):
+        with pytest.raises(UserError, match="mixture"):
+            served_output.open(OpenRequest.read(f'{{"output": "web", "global_batch_size": 1, "mixture": {mixture}}}'.encode()))
 
 
 def test_the_memory_of_a_batch_is_known_before_it_is_built(served_output: ServedOutput) -> None:
-    ticket = _ticket(served_output, fields=("input_ids", "labels"), data_size=2, pad=100)
-    order = served_output.order(ticket, ticket.lineage, ticket.digest)
+    mesh = Mesh(data_rank=0, data_size=2)
+    ticket = _ticket(served_output, fields=("input_ids", "labels"), mesh=mesh, pad_cu_seqlens=100)
+    order = served_output.order(ticket, ticket.lineage)
     assert batch_bytes(order, ticket) == 3 * 16 * 8 * 3 + 400  # 3 rows of the rank; tokens that are read, and two fields
 
 

@@ -81,7 +81,7 @@ def _dtype_name(dtype: Any) -> str:
 
 _Names = Annotated[Sequence[str], PlainValidator(_names)]
 _Rows = Annotated[int, Field(ge=1, lt=1 << 31)]
-_Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
+Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
 
 
 class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
@@ -139,7 +139,7 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
     fields: Annotated[Sequence[str], PlainValidator(_field_names)] = ("input_ids", "labels")
     labels: Labels = "shifted"
     dtype: Annotated[npt.DTypeLike, PlainValidator(_dtype_name)] = "int64"
-    seed: _Seed | None = None
+    seed: Seed | None = None
     window: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
     shuffle: bool = True
     group_rows: _Rows = 1

@@ -7,6 +7,7 @@ Each level is a function of the one before and of a ticket, so what is forgotten
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -23,12 +24,10 @@ from datapipe.loader.order.saved_lineage import read_lineage
 from datapipe.loader.order.state import check_batches, read_state, state_at
 from datapipe.loader.reading import RowReader
 from datapipe.loader.remote.protocol import (
-    MOST_LINEAGE_BYTES,
     MOST_ROWS,
     Opened,
     OpenRequest,
     Ticket,
-    digest_of,
     is_name,
 )
 from datapipe.loader.source import open_rows, plan_run, resumed
@@ -37,7 +36,6 @@ from datapipe.shards.shard_table import ShardTable
 from datapipe.storage import Root, is_remote
 
 MOST_SNAPSHOTS, MOST_INVENTORIES, MOST_ORDERS = 8, 16, 128
-MOST_LINEAGES_BYTES = 64 << 20
 
 T = TypeVar("T")
 
@@ -59,40 +57,6 @@ class _Recent(Generic[T]):
             while len(self._values) > self._most:
                 self._values.popitem(last=False)
         return value
-
-
-class Lineages:
-    """Lineages that clients have sent, by digest, up to a number of bytes; the oldest are forgotten."""
-
-    def __init__(self, most_bytes: int = MOST_LINEAGES_BYTES) -> None:
-        self._most_bytes, self._num_bytes, self._lock = most_bytes, 0, threading.Lock()
-        self._texts = OrderedDict[str, str]()
-
-    def add(self, content: bytes) -> None:
-        """Raises UserError for what is too long or no text."""
-        if len(content) > MOST_LINEAGE_BYTES:
-            raise UserError(f"lineage of {len(content):,} bytes: at most {MOST_LINEAGE_BYTES:,} are taken.")
-        try:
-            text = content.decode()
-        except UnicodeDecodeError:
-            raise UserError("lineage: not UTF-8.") from None
-        self.keep(text)
-
-    def keep(self, text: str) -> None:
-        digest, size = digest_of(text), len(text)
-        with self._lock:
-            if digest in self._texts:
-                self._texts.move_to_end(digest)
-                return
-            self._texts[digest] = text
-            self._num_bytes += size
-            while self._num_bytes > self._most_bytes:
-                _, forgotten = self._texts.popitem(last=False)
-                self._num_bytes -= len(forgotten)
-
-    def find(self, digest: str) -> str | None:
-        with self._lock:
-            return self._texts.get(digest)
 
 
 class ServedOutput:
@@ -129,19 +93,19 @@ class ServedOutput:
         check_rows(lineage)
         return resumed(saved, lineage, fresh, request, is_exact=request.is_exact), saved.step
 
-    def order(self, ticket: Ticket, lineage_json: str) -> BatchOrder:
+    def order(self, ticket: Ticket) -> BatchOrder:
         """The order that a ticket names. Raises SnapshotError for a lineage that does not fit the snapshot."""
         key = (ticket.snapshot, ticket.split, ticket.seed, ticket.window, ticket.shuffle)
-        drop_last = ticket.drop_last is not False
-        return self._orders.get((key, ticket.digest, drop_last), lambda: self._make_order(ticket, key, lineage_json, drop_last))
+        digest, drop_last = hashlib.sha256(ticket.lineage.encode()).digest(), ticket.drop_last is not False
+        return self._orders.get((key, digest, drop_last), lambda: self._make_order(ticket, key, drop_last))
 
-    def _make_order(self, ticket: Ticket, key: Hashable, lineage_json: str, drop_last: bool) -> BatchOrder:
+    def _make_order(self, ticket: Ticket, key: Hashable, drop_last: bool) -> BatchOrder:
         snapshot = self.snapshot(ticket.snapshot)
         inventory = self._inventories.get(
             key, lambda: Inventory(snapshot, ticket.split, ticket.seed, ticket.window, shuffle=ticket.shuffle)
         )
         try:
-            lineage = read_lineage(lineage_json)
+            lineage = read_lineage(ticket.lineage)
             check_batches(lineage, ticket.split)
         except ValueError as error:
             raise SnapshotError(f"the lineage of the ticket cannot be read ({error}).") from None

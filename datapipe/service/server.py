@@ -28,11 +28,11 @@ from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.remote.address import PORT
-from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where, digest_of
+from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where
 from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema_of
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
-from datapipe.service.outputs import Lineages, ServedOutput, batch_bytes
+from datapipe.service.outputs import ServedOutput, batch_bytes
 from datapipe.service.sockets import is_loopback, peer_of, receive_slowly
 
 Say = Callable[..., None]
@@ -96,7 +96,7 @@ class Serving:
         self.options, self._say, self._lock = options, say, threading.Lock()
         self.access = Access(options.tokens, options.client_streams)
         self.slots = Slots(options.streams, options.memory_bytes)
-        self.figures, self.lineages, self.requests = ServiceFigures(), Lineages(), RequestBytes()
+        self.figures, self.requests = ServiceFigures(), RequestBytes()
 
     def say(self, event: str, **facts: Any) -> None:
         with self._lock:
@@ -232,10 +232,7 @@ class Service(flight.FlightServerBase):
                 return [self._open(client, content, context)]
             if action.type == "where":
                 return [self._where(client, content, context)]
-            if action.type == "lineage":
-                self._serving.lineages.add(content)
-                return []
-            raise UserError(f"no action '{action.type[:64]}'. Expected open, where or lineage.")
+            raise UserError(f"no action '{action.type[:64]}'. Expected open or where.")
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with self._refusing():
@@ -269,17 +266,9 @@ class Service(flight.FlightServerBase):
             raise UserError(f"{ticket.count:,} steps in a stream: at most {self.options.steps:,} are sent.")
         return ticket
 
-    def _order(self, ticket: Ticket) -> Any:
-        lineage = ticket.lineage or self._serving.lineages.find(ticket.digest)
-        if lineage is None:
-            raise RefusedError(Refusal.of("lineage", "the lineage of the ticket is not known here: send it."))
-        if ticket.lineage and digest_of(ticket.lineage) != ticket.digest:  # its order would be kept under a wrong name
-            raise UserError("ticket: the digest is not that of the lineage.")
-        return self.outputs[ticket.output].order(ticket, lineage)
-
     def _stream(self, client: Client, content: bytes, context: flight.ServerCallContext) -> RowStream:
         ticket = self._ticket(client, content)
-        order = self._order(ticket)
+        order = self.outputs[ticket.output].order(ticket)
         num_bytes = batch_bytes(order, ticket)
         if num_bytes > self.options.batch_bytes:
             raise UserError(
@@ -315,7 +304,6 @@ class Service(flight.FlightServerBase):
         request = OpenRequest.read(content)
         output = self._output(client, request.output)
         order, step = output.open(request)
-        self._serving.lineages.keep(order.lineage_json)
         return output.describe(order, step, most_steps=self.options.steps).to_json()
 
     def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:

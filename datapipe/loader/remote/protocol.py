@@ -3,18 +3,15 @@
     client                                        server
     action "open"     OpenRequest ──────────────▶ Opened: the state of a new or continued run, and what its steps need
     action "where"    a name ───────────────────▶ Where: the newest snapshot, and the folder for clients on the same machine
-    action "lineage"  a lineage, 1 MB at most ──▶ kept under its digest for a while
-    DoGet             Ticket, 8 kB at most ─────▶ record batches (`wire.py`), many steps in one stream
+    DoGet             Ticket ───────────────────▶ record batches (`wire.py`), many steps in one stream
                                      a refusal ◀─ Refusal, in the extra information of a Flight error
 
 A ticket names everything a batch depends on: snapshot, order, lineage, rank, fields, steps. So any server that has the output
-answers it, and no server keeps anything for a client. A lineage that is too long for a ticket is named by its SHA-256; a server
-that does not know it refuses with kind `lineage`, and the client sends it.
+answers it, and no server keeps anything for a client.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -22,19 +19,14 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
-from datapipe.loader.options import LoaderOptions
+from datapipe.loader.options import LoaderOptions, Seed
 from datapipe.loader.share import Mesh
 from datapipe.shards.manifest import Snapshot
 
 VERSION = 3
 
-MOST_TICKET_BYTES = 8 << 10
-MOST_LINEAGE_BYTES = 1 << 20
 MOST_REQUEST_BYTES = 2 << 20
-"""Of an `OpenRequest`, whose state holds a lineage."""
-
-MOST_INLINE_CHARS = 4 << 10
-"""Of a lineage in a ticket; a longer one is named by its digest."""
+"""Of a ticket or an `OpenRequest`, which hold a lineage: about 40 bytes a source, and what each change of the run added."""
 
 MOST_STEPS_OF_STREAM = 1 << 20
 MESSAGE_BYTES = 4 << 20
@@ -49,7 +41,7 @@ MOST_ENTRIES = 10_000
 MOST_MESSAGE_CHARS = 900
 """Of an error: gRPC loses longer ones with the metadata that they travel in."""
 
-Kind = Literal["user", "snapshot", "corruption", "denied", "busy", "draining", "lineage", "failed"]
+Kind = Literal["user", "snapshot", "corruption", "denied", "busy", "draining", "failed"]
 """Of a refusal. Other servers may answer what `busy` and `draining` refuse."""
 
 _ERRORS: dict[str, type[DatapipeError]] = {"snapshot": SnapshotError, "corruption": CorruptionError, "failed": DatapipeError}
@@ -59,7 +51,6 @@ Name = Annotated[str, Field(pattern=_NAME, max_length=200)]
 """Of an output, as the server gives it: parts of letters, digits, dots, dashes and underscores, between slashes."""
 
 _Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-_Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 _Count = Annotated[int, Field(ge=0, lt=1 << 48)]
 _Window = Annotated[int, Field(ge=0, lt=1 << 31)]
 
@@ -88,7 +79,7 @@ class Ticket(LoaderOptions, _Record, frozen=True):
     """Some steps of a rank. What decides the rows, but for the lineage, are options of a loader; those of skips have no effect.
 
     Attributes:
-        lineage: the JSON of the lineage, or empty where `digest` names it.
+        lineage: its JSON.
         first: the first step.
         count: how many steps, skipped ones not counted.
         stride: of the steps that are not skipped, every stride-th is sent.
@@ -97,11 +88,10 @@ class Ticket(LoaderOptions, _Record, frozen=True):
     v: Literal[3] = VERSION
     output: Name
     snapshot: _Fingerprint  # pyright: ignore[reportGeneralTypeIssues] - without a default
-    seed: int  # pyright: ignore[reportGeneralTypeIssues]
+    seed: Seed  # pyright: ignore[reportGeneralTypeIssues]
     window: _Window  # pyright: ignore[reportGeneralTypeIssues]
     mesh: Mesh  # pyright: ignore[reportGeneralTypeIssues]
-    lineage: Annotated[str, Field(max_length=MOST_INLINE_CHARS)] = ""
-    digest: _Digest
+    lineage: str
     first: _Count
     count: Annotated[int, Field(ge=1, le=MOST_STEPS_OF_STREAM)] = 1
     stride: Annotated[int, Field(ge=1, le=1 << 16)] = 1
@@ -109,7 +99,7 @@ class Ticket(LoaderOptions, _Record, frozen=True):
     @classmethod
     def read(cls, content: bytes) -> Ticket:
         """A checked ticket. Raises UserError."""
-        return cls._read(content, MOST_TICKET_BYTES, "ticket")
+        return cls._read(content, MOST_REQUEST_BYTES, "ticket")
 
 
 class OpenRequest(LoaderOptions, _Record, frozen=True):
@@ -198,8 +188,3 @@ class Refusal(_Record, frozen=True):
 
     def error(self) -> DatapipeError:
         return _ERRORS.get(self.kind, UserError)(self.message)
-
-
-def digest_of(lineage: str) -> str:
-    """The name of a lineage: SHA-256 in hex."""
-    return hashlib.sha256(lineage.encode()).hexdigest()

@@ -23,8 +23,8 @@ from datapipe.loader.order.sample_order import OrderKey
 from datapipe.loader.order.state import LoaderState, read_state
 from datapipe.loader.prefetch import Prefetcher
 from datapipe.loader.remote.address import Address
-from datapipe.loader.remote.protocol import MOST_INLINE_CHARS, Opened, OpenRequest, Ticket, Where, digest_of
-from datapipe.loader.remote.replicas import ANSWER_S, Replica, Replicas, flight
+from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket, Where
+from datapipe.loader.remote.replicas import Replicas
 from datapipe.loader.remote.stream import StepStream
 from datapipe.loader.remote.wire import Assembler
 from datapipe.shards.manifest import read_snapshot
@@ -106,7 +106,7 @@ class ServiceSource:
         )
         drop_last = self._options.drop_last is not False
         self.snapshot, self.run = opened.snapshot, RunSteps(key, lineage, opened.sources, opened.num_samples, drop_last)
-        self._most_steps, self._lineage = opened.most_steps, saved.lineage
+        self._most_steps = opened.most_steps
         self._asked: dict[str, Any] = {
             **{name: getattr(self._options, name) for name in _OF_TICKETS},
             "output": self._replicas.address.name,
@@ -115,25 +115,16 @@ class ServiceSource:
             "window": key.window_shards,
             "shuffle": key.shuffle,
             "mesh": self._mesh,
-            "lineage": saved.lineage if len(saved.lineage) <= MOST_INLINE_CHARS else "",
-            "digest": digest_of(saved.lineage),
+            "lineage": saved.lineage,
         }
 
     def _stream(self, stride: int, successor: Successor, most_steps: int) -> StepStream:
         """A stream of every stride-th step."""
-        asked, fields, lineage = self._asked, self._options.fields, self._lineage
-
-        def send_lineage(replica: Replica) -> None:
-            try:
-                list(replica.client().do_action(flight.Action("lineage", lineage.encode()), replica.options(ANSWER_S)))
-            except Exception as error:
-                self._replicas.handle(replica, error)
-
+        asked, fields = self._asked, self._options.fields
         return StepStream(
             self._replicas,
             lambda first, count: Ticket(**asked, first=first, count=count, stride=stride).to_json(),
             lambda: Assembler(fields, self._mesh, self.snapshot.sequence_length),
-            send_lineage,
             successor,
             most_steps,
         )

@@ -204,7 +204,8 @@ class Snapshot(_Manifest):
         shards = ShardTable.of(self.shards)
         if shards.has_duplicates():
             raise ValueError("a shard is listed twice")
-        strangers = set(shards.column("source").unique().to_pylist()) - set(self.sources)
+        listed = set(shards.column("source").unique().to_pylist()) if shards else set()
+        strangers = listed - set(self.sources)
         if strangers:
             raise ValueError(f"shards of '{min(strangers)}', which is not a source")
         strangers = {name for phase in self.phases for name in phase.weights} - set(self.sources)

@@ -136,6 +136,8 @@ class ShardTable(Sequence[ShardEntry]):
         """The table of some shards."""
         if isinstance(entries, ShardTable):
             return entries
+        if not entries:  # as on a client of a service; `pa.table` would import pandas, where it is installed
+            return cls(pa.Table.from_batches([], _SCHEMA))
         return cls(pa.table({name: [getattr(entry, name) for entry in entries] for name in _SCHEMA.names}, _SCHEMA))
 
     @classmethod

@@ -11,6 +11,7 @@ inverse, `samples_of`, gives every occurrence of a sequence in the run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, starmap
 
@@ -26,12 +27,25 @@ from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
 from datapipe.shards.manifest import Snapshot
 
 
-class Inventory:
-    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
+@dataclass(kw_only=True, eq=False)
+class OrderKey:
+    """What decides the order of each source, but for its rows.
 
-    Args:
+    Attributes:
+        snapshot: on a client of a service, without its shards.
         window_shards: shards of a source that are mixed at a time; 0 for all.
         shuffle: whether the rows of a source are mixed; otherwise they come in the order of its shards.
+    """
+
+    snapshot: Snapshot
+    split: Split
+    seed: int
+    window_shards: int
+    shuffle: bool
+
+
+class Inventory(OrderKey):
+    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
 
     Attributes:
         layout: the address of every row.
@@ -45,8 +59,7 @@ class Inventory:
     """
 
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
-        self.snapshot, self.seed, self.window_shards, self.shuffle = snapshot, seed, window_shards, shuffle
-        self.split: Split = split
+        super().__init__(snapshot=snapshot, split=split, seed=seed, window_shards=window_shards, shuffle=shuffle)
         self.layout: Layout = plan_layout(snapshot, split)
         self.removed = "" if snapshot.removed is None else snapshot.removed.takedowns[-1]
         self.digests = digest_sources(snapshot, self.layout)

@@ -159,9 +159,9 @@ def test_a_replay_has_its_share_in_every_phase_and_draws_as_the_earlier_run_did(
     assert Fraction(last["more"], last["new"] + last["more"]) == Fraction(127, 256)  # the middle of the last stair
     rows = num_rows(made, "replay.web")
     assert set(epoch_rows(tmp_path / "a", "replay.web", rows).values()) == {1}
-    run = open_run(tmp_path / "a", 4, None, None, "train", None)
+    run = open_run(tmp_path / "a", global_batch_size=4)
     for name in ("more", "replay.code"):  # a document is traced to every source that has its rows
-        traced = run.find_document(f"{name}/code.jsonl:0", None, 1)
+        traced = run.find_document(f"{name}/code.jsonl:0")
         assert {appearance.source for appearance in traced.appearances} == {"more", "replay.code"}
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Limit, Settings, command_line, end_by_signals, share_of
+from datapipe.cli.options import Limit, Settings, command_line, end_by_signals, say, share_of
 from datapipe.errors import UserError
 
 
@@ -104,6 +104,5 @@ def annotate(
 
 
 def _say_stopped() -> None:
-    from datapipe.report.layout import say
 
     say(f"stopped. All answers are kept. Go on with the same command: `{command_line()}`", to_stderr=True)

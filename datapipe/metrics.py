@@ -315,6 +315,13 @@ def size(num_bytes: float) -> str:
     raise AssertionError
 
 
+def duration(seconds: float) -> str:
+    """1:05, or 2:03:04."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
 def counted(number: int, noun: str, plural: str = "") -> str:
     """A number with its noun: "1 file", "1,200 files". A plural that is not the noun with an s is given."""
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -22,11 +22,12 @@ from datapipe.card.data_files import DataFiles, data_files
 from datapipe.card.escaping import Markdown, shown
 from datapipe.card.facts import gathered
 from datapipe.card.front_matter import front_matter
-from datapipe.card.provenance import joined_provenance, of_manifest
+from datapipe.card.provenance import joined_provenance, numbers
 from datapipe.config.mixture import Mixture
 from datapipe.config.resolved import parsed_yaml
 from datapipe.errors import UserError
 from datapipe.ledger.names import CARD, CROISSANT, MIXTURE, REPORT
+from datapipe.licenses import UNKNOWN
 from datapipe.plan.warnings import RunWarning
 from datapipe.report.html.page import write_page
 from datapipe.report.joined import joined_report
@@ -98,7 +99,7 @@ def card_maker(
         source: the only one that is exported; None: all.
     """
     whole, mixture = report_of(root, manifest), mixture_text(root, manifest)
-    report = whole if source is None else _of_source(whole, manifest, source)
+    report = whole if source is None else _of_source(whole, source)
 
     def make(exported: Manifest, files: DataFiles) -> dict[str, bytes]:
         about = {MIXTURE: mixture.encode()} if mixture else {}
@@ -107,11 +108,15 @@ def card_maker(
     return make
 
 
-def _of_source(report: Mapping[str, Any], manifest: Manifest, name: str) -> dict[str, Any]:
+def _of_source(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The report of one source alone. What was counted over all sources is left out."""
     if name in report["taken"]:
         raise UserError(f"--card --source {name}: it has rows of another output, whose card tells of them. Leave out --card.")
     entry = report["sources"][name]
+    tokenizer = report["tokenizer"]
+    if tokenizer is not None and name in tokenizer["sources"]:
+        own = tokenizer["sources"][name]
+        tokenizer = {**tokenizer, "sources": {name: own}, "total": own}
     part = {
         **report,
         "sources": {name: entry},
@@ -120,19 +125,16 @@ def _of_source(report: Mapping[str, Any], manifest: Manifest, name: str) -> dict
         "mixture": None,
         "clusters": {},
         "contamination": [],
+        "measured": {name: report["measured"].get(name, {})},
+        "excesses": [excess for excess in report["excesses"] if excess["source"] == name],
+        "unreadable_files": [files for files in report["unreadable_files"] if files["source"] == name],
+        "tokenizer": tokenizer,
     }
-    part["measured"] = {name: report["measured"].get(name) or {}}
-    part["excesses"] = [excess for excess in report["excesses"] if excess["source"] == name]
-    part["unreadable_files"] = [files for files in report["unreadable_files"] if files["source"] == name]
-    tokenizer = report["tokenizer"]
-    if tokenizer is not None and name in tokenizer["sources"]:
-        own = tokenizer["sources"][name]
-        part["tokenizer"] = {**tokenizer, "sources": {name: own}, "total": own}
-    origin = (report["provenance"].get("sources") or {}).get(name) or {}
-    known = of_manifest(manifest, part)
-    if origin.get("license_field"):
-        known["licenses"] = {}
-    return {**part, "provenance": {**known, "sources": {name: origin}}}
+    origin = report["provenance"]["sources"][name]
+    kept = numbers(entry["documents"]["kept"], entry["kept_bytes"], entry["tokens"] if tokenizer else None, None)
+    licenses = {} if origin["license_field"] or not kept["documents"] else {origin["license"] or UNKNOWN: kept}
+    synthetic = {"synthetic": kept} if origin["synthetic"] else {}
+    return {**part, "provenance": {"sources": {name: origin}, "licenses": licenses, "synthetic": synthetic, "cost": {}}}
 
 
 def _place(mixture: str) -> str:
@@ -157,10 +159,9 @@ def card_files(
         place: where a reader loads the files from: the name of a data set on the hub, or a path.
         is_output: whether it is the card of an output, and not of an export.
     """
-    licenses = report["provenance"].get("licenses") or {}
-    front = front_matter(manifest.name, report, files, licenses)
+    front = front_matter(manifest.name, report, files)
     facts = gathered(report, manifest, mixture, files, place, is_output)
-    text = _template().render(front_matter=Markdown(as_yaml(front)), facts=facts)
+    text = _template().render(front_matter=Markdown(as_yaml(front)), **facts)
     return {CARD: text.encode(), CROISSANT: croissant(report, manifest, files, front)}
 
 
@@ -207,9 +208,9 @@ def complete_about(root: Root, snapshot: Snapshot) -> str | None:
     for folder in (*published_additions(root, snapshot), ""):
         target = root.within(folder)
         with suppress(FileNotFoundError, ValueError):
-            shards = parse_report(target.read_bytes(REPORT)).get("shards") or {}
+            shards = parse_report(target.read_bytes(REPORT))["shards"]
             newest = read_manifest(target)
-            if isinstance(newest, Snapshot) and shards.get("fingerprint") == newest.fingerprint:
+            if isinstance(newest, Snapshot) and shards and shards["fingerprint"] == newest.fingerprint:
                 told = write_about(target, newest)
     return told
 

@@ -27,11 +27,12 @@ from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import NONE, TokenizerSpec
 from datapipe.engine.run import Run
 from datapipe.errors import UserError, suggest
-from datapipe.report.progress import Progress
 from datapipe.shards.datasets.parts import parts_of_documents
 from datapipe.shards.manifest import SNAPSHOT, DocumentsSnapshot, read_manifest
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
+from datapipe.watching.progress import Progress
+from datapipe.watching.state import RunState
 
 CLASSIFIER = "filter.classifier"
 MIXTURE_ENDINGS = (".yaml", ".yml")
@@ -172,9 +173,10 @@ def _compares(use: StageUse) -> bool:
 
 def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:
     make_engine = engine_factory(wanted.engine, wanted.workers, wanted.address)
-    with Progress(console) as progress:
+    state = RunState()
+    with Progress(console, state) as progress:
         run = Run(mixture, make_engine, progress, wanted.limit, engine=wanted.engine, replaces=True)
-        problem = execute(run)
+        problem = execute(run, state)
     keep_report(run, problem)
     if problem is not None:
         raise problem

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Limit, Settings, command_line, end_by_signals, share_of
+from datapipe.cli.options import Limit, Settings, command_line, end_by_signals, say, share_of
 from datapipe.errors import UserError
 
 

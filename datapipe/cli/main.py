@@ -32,6 +32,7 @@ from datapipe.cli.evaluate import evaluate
 from datapipe.cli.index import index, takedown
 from datapipe.cli.inspect import inspect
 from datapipe.cli.loader import loader_bench, serve, trace
+from datapipe.cli.options import say
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
 from datapipe.cli.snapshots import clean, snapshots, status
@@ -113,7 +114,6 @@ def main() -> None:
 
 
 def _fail(message: str, status: int, style: str = "red") -> NoReturn:
-    from datapipe.report.layout import say
 
     say(f"datapipe: {masked(message)}", style, to_stderr=True)
     sys.exit(status)

@@ -56,6 +56,13 @@ def share_of(option: str, value: str) -> Fraction:
         raise UserError(f"{option} {value}: {error}") from None
 
 
+def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
+    """Prints a text to stdout or stderr: on a terminal wrapped and in a style, elsewhere as it is."""
+    from datapipe.report.layout import Screen, print_text
+
+    print_text(text, Screen(stderr=to_stderr), style)
+
+
 def print_json(data: Mapping[str, Any]) -> None:
     """Prints one JSON document. A number that JSON does not have, such as NaN, is null."""
     print(json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json, size_of
+from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json, say, size_of
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
@@ -96,7 +96,6 @@ def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
 def _write_page(output: str, file: Path) -> None:
     from datapipe.metrics import size
     from datapipe.report.html.page import report_html
-    from datapipe.report.layout import say
 
     if not file.parent.is_dir() or file.is_dir() or str(file) == "-":
         raise UserError(f"--html {file}: expected a file in an existing folder, such as report.html")
@@ -132,7 +131,6 @@ def verify(
     is named.
     """
     from datapipe.metrics import counted
-    from datapipe.report.layout import say
     from datapipe.report.snapshot_list import amount
     from datapipe.shards.manifest import SNAPSHOT, Snapshot, length_folders, read_manifest
     from datapipe.shards.verify import verify_snapshot
@@ -276,7 +274,6 @@ def export(
 
 def _write_card(root: Root, manifest: Manifest) -> None:
     from datapipe.card.write import report_of, write_card
-    from datapipe.report.layout import say
 
     told = write_card(root, manifest, report_of(root, manifest))
     say(masked(told or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
@@ -287,7 +284,6 @@ def _upload(root: Root, manifest: Manifest, url: str, wanted: DatasetRequest | E
 
     from datapipe.card.hub import hub_target, staged, upload
     from datapipe.metrics import counted, size
-    from datapipe.report.layout import say
 
     target = hub_target(url)
     request = {**asdict(wanted), "snapshot": manifest.fingerprint}
@@ -318,14 +314,12 @@ def _export(root: Root, manifest: Manifest, target: Root, wanted: DatasetRequest
 
 
 def _say_all(line: str, was_whole: bool) -> None:
-    from datapipe.report.layout import say
 
     say(f"{line}. It was whole already: nothing was written" if was_whole else line)
 
 
 def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest, about: AboutShards | None) -> None:
     from datapipe.metrics import counted
-    from datapipe.report.layout import say
     from datapipe.shards.export import export_snapshot
     from datapipe.shards.export_folder import is_whole
 
@@ -344,7 +338,6 @@ def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportR
 def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: DatasetRequest, about: About | None) -> None:
     from datapipe.composing.text_export import parts_of_text
     from datapipe.metrics import counted, size
-    from datapipe.report.layout import say
     from datapipe.shards.datasets.parts import parts_of_documents, parts_of_rows
     from datapipe.shards.datasets.write import loading_line, write_dataset
     from datapipe.shards.export_folder import is_whole

@@ -14,10 +14,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from datapipe.metrics import rate_mb_per_s
 from datapipe.report.distributions import SHOWN_BORDERLINE
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares
-from datapipe.report.summary import shards_entry
+from datapipe.report.summary import shards_entry, with_rates
 from datapipe.shards.manifest import Snapshot
 
 Report = Mapping[str, Any]
@@ -39,7 +38,6 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
     """
     mixture = mixture_shares(snapshot) if snapshot.shards else None
     total = _entry(before["total"], added["total"])
-    total["task_seconds"] = before["total"]["task_seconds"] + added["total"]["task_seconds"]
     return {
         **added,
         "name": snapshot.name,
@@ -54,7 +52,7 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         "thresholds": {**added["thresholds"], **before["thresholds"]},
         "contamination": _contamination(before["contamination"], added["contamination"]),
         "measured": _by_name(before["measured"], added["measured"], _measured),
-        "lengths": _by_name(before["lengths"], added["lengths"], _lengths),
+        "lengths": _by_name(before["lengths"], added["lengths"], lambda one, other: _by_name(one, other, _bins)),
         "clusters": _by_name(before["clusters"], added["clusters"], _clusters),
         "tasks": _by_name(before["tasks"], added["tasks"], _task),
         "second_attempts": _by_name(before["second_attempts"], added["second_attempts"], _summed),
@@ -91,13 +89,7 @@ def _entry(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any
     for name in ("dropped", "quarantine_reasons"):
         reasons = entry["documents"][name]
         entry["documents"][name] = dict(sorted(reasons.items(), key=lambda item: -item[1]))
-    for packing in entry["packing"].values():
-        whole = packing["tokens"] + packing["padding_tokens"]
-        packing["padding_share"] = round(packing["padding_tokens"] / whole, 9) if whole else 0.0
-    for work in entry["steps"].values():
-        rate = rate_mb_per_s(work["bytes"], work["seconds"])
-        work["seconds"], work["mb_per_s"] = round(work["seconds"], 6), None if rate is None else round(rate, 3)
-    return entry
+    return with_rates(entry)
 
 
 def _tokenizer(before: Mapping[str, Any] | None, added: Mapping[str, Any] | None) -> dict[str, Any] | None:
@@ -141,19 +133,14 @@ def _warnings(before: Report, added: Report, mixture: Mapping[str, Any] | None) 
     return [warning for number, warning in enumerate(told) if warning not in told[:number]]
 
 
-def _contamination(before: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    def named(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
-        return {(entry["stage"], entry["name"]): entry for entry in entries}
-
-    def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-        return one if one["contaminated"] >= other["contaminated"] else other
-
-    first, second = named(before), named(added)
-    names = dict.fromkeys([*first, *second])
-    return [
-        dict(joined(first[name], second[name]) if name in first and name in second else first.get(name) or second[name])
-        for name in names
-    ]
+def _contamination(before: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """An entry for each list: that with more contaminated items."""
+    entries: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for entry in (*before, *added):
+        known = entries.setdefault((entry["stage"], entry["name"]), entry)
+        if entry["contaminated"] > known["contaminated"]:
+            entries[entry["stage"], entry["name"]] = entry
+    return list(entries.values())
 
 
 def _measured(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
@@ -165,7 +152,7 @@ def _rule(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]
     rule = _summed(before, added) | {"threshold": before["threshold"], "bins": _bins(before["bins"], added["bins"])}
     rule["borderline"] = {
         side: sorted(
-            [*before["borderline"].get(side, []), *added["borderline"].get(side, [])],
+            [*before["borderline"][side], *added["borderline"][side]],
             key=lambda one: (abs(one["value"] - one["threshold"]), one["key"]),
         )[:SHOWN_BORDERLINE]
         for side in ("kept", "dropped")
@@ -183,10 +170,6 @@ def _bins(before: Sequence[Sequence[float]], added: Sequence[Sequence[float]]) -
         else:
             joined.append([low, high, *counts])
     return joined
-
-
-def _lengths(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    return _by_name(before, added, _bins)
 
 
 def _clusters(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:

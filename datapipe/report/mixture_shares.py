@@ -1,4 +1,4 @@
-"""The realised mixture of a snapshot: shares, tokens, epochs and strata of its sources, for report.json and as a table."""
+"""The realised mixture of a snapshot: shares, tokens, epochs and strata of its sources, for report.json."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ from typing import Any
 
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.loader.order.sample_order import SampleOrder
-from datapipe.metrics import counted
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
-from datapipe.report.layout import NumberTable
 from datapipe.shards.manifest import Snapshot
 
 MOST_EPOCHS = 4
@@ -18,6 +16,9 @@ MOST_EPOCHS = 4
 arXiv 2305.16264)."""
 
 SCHEDULE_INTERVALS = 40
+
+_ORIGIN = ("license", "homepage", "collected", "synthetic")
+"""What a manifest tells of a source; those without a value are left out of its content."""
 
 
 def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -31,7 +32,8 @@ def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[st
             "documents": sum(shard.documents for shard in shards),
             "tokens": sum(shard.tokens for shard in shards),
             "sequences": sum(shard.sequences for shard in shards),
-            **source.model_dump(mode="json", include={"license", "homepage", "collected", "synthetic"}),
+            **dict.fromkeys(_ORIGIN),
+            **source.model_dump(mode="json", include=set(_ORIGIN)),
         }
         for name, source in snapshot.sources.items()
         if name not in own
@@ -134,34 +136,3 @@ def epoch_warnings(mixture: Mapping[str, Any]) -> list[RunWarning]:
 def _most_repeats(strata: Sequence[Mapping[str, int]] | None) -> int:
     """How often an epoch repeats the text that it repeats most."""
     return max((stratum["repeat"] for stratum in strata or () if stratum["documents"]), default=1)
-
-
-def mixture_shares_table(mixture: Mapping[str, Any]) -> NumberTable:
-    """A table of `mixture_shares`."""
-    total = mixture["tokens"]
-    headings = ["source", "of training", "tokens", "epochs", "tokens an epoch", "max epochs"]
-    table = NumberTable(_title(mixture), headings)
-    for name, source in mixture["sources"].items():
-        cells = [
-            f"{source['share']:.2%}",
-            "endless" if total is None else f"{source['tokens']:,}",
-            "endless" if total is None else "" if source["epochs"] is None else f"{source['epochs']:,.2f}",
-            f"{source['epoch_tokens']:,}",
-            "" if source["max_epochs"] is None else f"{source['max_epochs']:g}",
-        ]
-        table.add_row(name, *cells)
-        for number, stratum in enumerate(source["strata"] or ()):
-            documents, times = counted(stratum["documents"], "document"), counted(stratum["repeat"], "time")
-            label = f"  stratum {number}: {documents}, {times} an epoch"
-            table.add_row(label, "", "", "", f"{stratum['tokens']:,}", style="dim")
-    return table
-
-
-def _title(mixture: Mapping[str, Any]) -> str:
-    total, requested = mixture["tokens"], mixture["asked_tokens"]
-    title = "mixture: " + ("endless" if total is None else counted(total, "token"))
-    if total is not None and (requested is None or total < requested - requested // 1000):
-        title += ", where sources reach their max_epochs" + ("" if requested is None else f", of {requested:,} requested")
-    if mixture["phases"] > 1:
-        title += f", in {counted(mixture['phases'], 'phase')}"
-    return title

@@ -24,7 +24,6 @@ from datapipe.plan.request import Request, TakenSource
 from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.layout import NumberTable, harmless_text
-from datapipe.report.progress import committed_size
 from datapipe.stage.global_stage import Global
 from datapipe.terminal import harmless
 
@@ -210,7 +209,8 @@ def _state(step: Step) -> list[str | tuple[str, str]]:
         return [("after the steps before", "yellow")]
     fingerprints = f" {short(step.tasks[0].fingerprint)}…" if step.tasks else ""
     if step.is_committed:
-        return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {committed_size(step)}{fingerprints}"]
+        stored = sum(output.bytes for record in step.records for group in record.outputs.values() for output in group)
+        return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {size(stored)}{fingerprints}"]
     return [("would run", "cyan"), f" {len(step.pending())} of {counted(len(step.tasks), 'task')}{fingerprints}"]
 
 

@@ -51,10 +51,9 @@ from dataclasses import asdict
 from typing import Any
 
 from datapipe.ledger.names import REPORT
-from datapipe.metrics import Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_counts, total_packing, total_work
+from datapipe.metrics import UnreadableFile, Work, counted, rate_mb_per_s, total_counts, total_packing, total_work
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.counts import (
-    ExcessDrops,
     SourceCounts,
     excess_drops,
     shared_work,
@@ -116,7 +115,7 @@ def summarize(
         "taken": taken_sources(snapshot, counts_by_source) if isinstance(snapshot, Snapshot) else {},
         "mixture": mixture,
         "tokenizer": tokenizer,
-        "excesses": [_excess(excess) for excess in excess_drops(plan)],
+        "excesses": [{**asdict(excess), "text": excess.text} for excess in excess_drops(plan)],
         "unreadable_files": [
             _unreadable(source, counts.unreadable_files)
             for source, counts in counts_by_source.items()
@@ -145,18 +144,6 @@ def _total(counts: Sequence[SourceCounts], plan: Plan) -> SourceCounts:
     )
 
 
-def _excess(excess: ExcessDrops) -> dict[str, Any]:
-    return {
-        "source": excess.source,
-        "stage": excess.stage,
-        "dropped": excess.dropped,
-        "read": excess.read,
-        "allowed": excess.allowed,
-        "on_excess": excess.on_excess,
-        "text": excess.text,
-    }
-
-
 def _unreadable(source: str, files: Sequence[UnreadableFile]) -> dict[str, Any]:
     return {
         "source": source,
@@ -168,21 +155,15 @@ def _unreadable(source: str, files: Sequence[UnreadableFile]) -> dict[str, Any]:
 
 def shards_entry(snapshot: Manifest, before: str | None) -> dict[str, Any]:
     """The entry `shards`."""
-    files = snapshot.data_files
+    files, shards = snapshot.data_files, snapshot.shards if isinstance(snapshot, Snapshot) else ()
     return {
         "files": len(files),
         "bytes": sum(file.bytes for file in files),
         "fingerprint": snapshot.fingerprint,
         "before": before,
         "taken_down": snapshot.num_taken_down,
-        "held_out": _held_out(snapshot),
+        "held_out": sum(shard.sequences for shard in shards if shard.split == "validation"),
     }
-
-
-def _held_out(snapshot: Manifest) -> int:
-    """The rows of the validation split."""
-    shards = snapshot.shards if isinstance(snapshot, Snapshot) else ()
-    return sum(shard.sequences for shard in shards if shard.split == "validation")
 
 
 def starting_text(report: Mapping[str, Any]) -> str:
@@ -240,7 +221,7 @@ def _exchanged(step: Step) -> dict[str, int]:
 
 def _entry(counts: SourceCounts) -> dict[str, Any]:
     document_counts = counts.document_counts
-    return {
+    entry = {
         "documents": {
             "read": document_counts.read,
             "kept": document_counts.kept,
@@ -252,25 +233,25 @@ def _entry(counts: SourceCounts) -> dict[str, Any]:
         "kept_bytes": document_counts.kept_bytes,
         "tokens": counts.tokens,
         "sequences": counts.sequences,
-        "packing": {str(length): _packing(packing) for length, packing in counts.packing.items()},
+        "packing": {str(length): packing.to_json() for length, packing in counts.packing.items()},
         "counts": dict(sorted(document_counts.counts.items())),
-        "steps": {name: _step(work) for name, work in counts.work.items()},
+        "steps": {
+            name: {"seconds": work.seconds, "bytes": work.bytes, "documents": work.documents}
+            for name, work in counts.work.items()
+        },
     }
+    return with_rates(entry)
 
 
-def _packing(packing: Packing) -> dict[str, int | float]:
-    whole = packing.tokens + packing.padding_tokens
-    return {**packing.to_json(), "padding_share": round(packing.padding_tokens / whole, 9) if whole else 0.0}
-
-
-def _step(work: Work) -> dict[str, Any]:
-    rate = rate_mb_per_s(work.bytes, work.seconds)
-    return {
-        "seconds": round(work.seconds, 6),
-        "bytes": work.bytes,
-        "mb_per_s": None if rate is None else round(rate, 3),
-        "documents": work.documents,
-    }
+def with_rates(entry: dict[str, Any]) -> dict[str, Any]:
+    """Adds to the entry of a source the shares and rates that follow from its sums."""
+    for packing in entry["packing"].values():
+        whole = packing["tokens"] + packing["padding_tokens"]
+        packing["padding_share"] = round(packing["padding_tokens"] / whole, 9) if whole else 0.0
+    for work in entry["steps"].values():
+        rate = rate_mb_per_s(work["bytes"], work["seconds"])
+        work["seconds"], work["mb_per_s"] = round(work["seconds"], 6), None if rate is None else round(rate, 3)
+    return entry
 
 
 def slowest(work: Mapping[str, Work]) -> str | None:

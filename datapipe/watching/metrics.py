@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datapipe.figures import Histogram
+from datapipe.figures import BOUNDS, Figures
 from datapipe.http_server import MetricsServer
 from datapipe.watching.state import RunState
 from datapipe.watching.totals import CommandFigures
@@ -60,9 +60,10 @@ class RunMetrics(Collector):
         states = Counter(step.state for step in state.steps.values())
         yield _gauges("steps", "Steps by state.", ["state"], {(name,): states[name] for name in _STEP_STATES})
         for name, text, labels in _COUNTERS:
-            yield _counters(name, text, labels, {**_AT_FIRST.get(name, {}), **totals.counters[name]})
+            counts = {key[1:]: value for key, value in totals.items() if key[0] == name}
+            yield _counters(name, text, labels, {**_AT_FIRST.get(name, {}), **counts})
         for name, text, labels in _HISTOGRAMS:
-            yield _histograms(name, text, labels, totals.histograms[name])
+            yield _histograms(name, text, labels, totals)
         memory = {(str(place),): message.memory_bytes for place, message in enumerate(state.messages)}
         yield _gauges("worker_memory_bytes", "Resident memory of each worker at work.", ["worker"], memory)
         silent = max((message.silent_s for message in state.messages), default=0.0)
@@ -104,12 +105,13 @@ def _counters(name: str, text: str, labels: list[str], values: Mapping[Any, floa
     return _filled(CounterMetricFamily(f"datapipe_run_{name}", text, labels=labels), values)
 
 
-def _histograms(name: str, text: str, labels: list[str], values: Mapping[str, Histogram]) -> Metric:
+def _histograms(name: str, text: str, labels: list[str], totals: Figures) -> Metric:
     """Histograms by the value of their label, if they have one."""
     family = HistogramMetricFamily(f"datapipe_run_{name}", text, labels=labels)
-    for value, histogram in list(values.items()):
-        bounds = [*map(str, histogram.bounds), "+Inf"]
-        family.add_metric([value] if labels else [], list(zip(bounds, accumulate(histogram.counts))), histogram.total)
+    bounds = [*map(str, BOUNDS[name]), "+Inf"]
+    for values in dict.fromkeys(key[1:-1] for key in totals if key[0] == name) if labels else [()]:
+        counts = accumulate(totals[name, *values, bound] for bound in bounds)
+        family.add_metric(list(values), list(zip(bounds, counts)), totals[name, *values, "sum"])
     return family
 
 

@@ -12,9 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from datapipe.credentials import masked
-from datapipe.metrics import counted, size
+from datapipe.metrics import counted, duration, size
 from datapipe.report.layout import fitting, print_text
-from datapipe.report.progress import duration
 from datapipe.watching.time_left import TimeLeft
 
 _SHOWN = 8

@@ -61,9 +61,9 @@ class StatusFile(Observer):
             self._root.write_atomic(STATUS, masked(json.dumps(self._content(), ensure_ascii=False)).encode())
 
     def _content(self) -> dict[str, Any]:
-        state, documents = self._state, self._state.sums.documents
+        state, sums = self._state, self._state.sums
         attempts = sorted(state.messages, key=lambda message: state.since.get(message.attempt, 0.0))[:_MOST_ATTEMPTS]
-        sources = sorted({source for source, _ in documents})
+        sources = sorted({key[1] for key in sums if key[0] == "documents"})
         fates = ("read", "kept", "dropped", "quarantined")
         left = state.time_left()
         return {
@@ -87,7 +87,7 @@ class StatusFile(Observer):
                 }
                 for name, each in state.steps.items()
             ],
-            "documents": {source: {fate: documents[source, fate] for fate in fates} for source in sources},
+            "documents": {source: {fate: sums["documents", source, fate] for fate in fates} for source in sources},
             "running": [message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
             "num_running": len(state.messages),
             "slots": state.driver.slots,

@@ -37,9 +37,8 @@ from datapipe.classifier.documents import DocumentInput, documents_of
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 from datapipe.ledger.lock import exclusive
-from datapipe.metrics import counted
+from datapipe.metrics import counted, duration
 from datapipe.report.layout import fitting, print_text
-from datapipe.report.progress import duration
 from datapipe.storage import Root
 
 CARD = "annotation.json"

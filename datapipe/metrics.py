@@ -18,9 +18,6 @@ from datapipe.activity import doing, work_clock
 from datapipe.errors import DatapipeError
 from datapipe.token_counts import Fertility, LicenseCounts, Sums
 
-REACHES = ()  # look-ups by name are of counters
-
-
 MAX_QUARANTINE_REASONS = 20
 _REASON_CHARS = 120
 _NUMBER = re.compile(r"(?<![\w-])\d+(?:[,._]\d+)*")

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-REACHES = ()  # look-ups by name are of counters
-
 
 class Sums:
     """Base of records whose fields are sums of numbers."""

@@ -165,8 +165,7 @@ def bind(use: StageUse) -> BoundStage:
     stage = catalogue.build_stage(use)
     digest = stage_digest(stage, use.alias, stage.checks)
     emit_digest = stage_digest(stage, use.alias, stage.unseen_by_emit()) if isinstance(stage, Global) else ""
-    covered = catalogue.covered_segmentations(stage)
-    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest, segmentations=covered)  # type: ignore[arg-type]
+    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest)  # type: ignore[arg-type]
 
 
 def _with_cut(source: str, bound: BoundStage) -> BoundStage:

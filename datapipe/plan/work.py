@@ -34,7 +34,6 @@ from datapipe.stage.ranking import Cut
 from datapipe.stage.reader import FieldNames, Reader, Split
 
 HASH_SPACE = 1 << 64
-REACHES = ()  # look-ups by name are of the fields of tasks
 _ENTERS = "enters"
 
 
@@ -67,7 +66,6 @@ class BoundStage:
 
     Attributes:
         emit_digest: of a global stage: without the options that `emit` does not read.
-        segmentations: members of `DocumentBatch` that the digest covers; None where not known.
         cut: of a filter that keeps a share, once it is known.
     """
 
@@ -75,7 +73,6 @@ class BoundStage:
     stage: Filter | Map | Global
     digest: str
     emit_digest: str = ""
-    segmentations: frozenset[str] | None = None
     cut: Cut | None = None
 
 

@@ -18,7 +18,6 @@ What each file holds is kept in the cache of the machine, by its content:
 from __future__ import annotations
 
 import ast
-import gc
 import hashlib
 import inspect
 import json
@@ -232,13 +231,7 @@ def _parsed(package: str, source: bytes) -> _Module:
     kept = read_checked(path)
     if kept is not None:
         return _Module.from_json(kept)
-    was_enabled = gc.isenabled()
-    gc.disable()  # parsing takes 2.5 times as long with the garbage collector
-    try:
-        module = _module_of(_NormalForm().visit(ast.parse(source)), package)
-    finally:
-        if was_enabled:
-            gc.enable()
+    module = _module_of(_NormalForm().visit(ast.parse(source)), package)
     with suppress(OSError):  # a cache that cannot be written: each process parses for itself
         write_checked(path, module.to_json().encode())
         _remove_unused(path.parent)

@@ -15,7 +15,7 @@ from unicodedata import unidata_version
 
 from datapipe.source_code import Code, code_of_modules
 
-_MODULES = {
+MODULES = {
     "map": "map",
     "reduce": "reduce",
     "merge": "reduce",
@@ -28,9 +28,9 @@ _MODULES = {
     "pack": "pack",
     "write": "write",
 }
-"""The module of `tasks/` that runs each kind."""
+"""By kind of task, the module of `tasks/` with the function that runs it: `run_KIND`."""
 
-KINDS = tuple(_MODULES)
+KINDS = tuple(MODULES)
 """Every kind of task."""
 
 KINDS_OF_TOKENS = ("sample", "train", "tokenize", "pack")
@@ -59,7 +59,7 @@ def code_digest(kind: str) -> str:
 
 def code_of(kind: str) -> Code:
     """The engine's code that tasks of a kind run."""
-    return code_of_modules(frozenset({f"datapipe.tasks.{_MODULES[kind]}"}))
+    return code_of_modules(frozenset({f"datapipe.tasks.{MODULES[kind]}"}))
 
 
 def short(full: str) -> str:

@@ -28,7 +28,7 @@ from datapipe.exchange.tables import TableWriters
 from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, Outputs
-from datapipe.plan.work import BoundStage, Care, InputSplit, MapTask
+from datapipe.plan.work import BoundStage, InputSplit, MapTask
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult, Map, Rule, Stage
@@ -226,8 +226,7 @@ class _Mapper:
         return self._run_map(bound.name, stage, batch)
 
     def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
-        care = None if self.task.care == Care() else self.task.care.of(name)
-        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place, care=care)
+        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place, care=self.task.care)
 
     def _run_filter(self, bound: BoundStage, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
         name = bound.name

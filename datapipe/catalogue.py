@@ -20,7 +20,6 @@ import sys
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -34,8 +33,7 @@ from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.libraries import require
-from datapipe.source_code.installed import reached_by_names, sources_with
-from datapipe.source_code.reach import Reached, reach
+from datapipe.source_code import Code, code_of_class
 from datapipe.stage.base import Filter, Map, Stage
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.function import NOTE, FunctionStage, function_stage
@@ -159,37 +157,21 @@ def reader_for(path: str, where: str = "") -> Reader:
     )
 
 
-def reached_by(stage: Stage) -> Reached:
-    """The code that determines the output of a stage: all members of its class and base classes, and what they reach.
-
-    Of other classes it includes the members that the stage names, and the segmentations that its options choose.
-    """
-    return _reached_by_class(type(stage), stage.segmentations())
-
-
-def _reached_by_class(kind: type, segmentations: tuple[str, ...] = ()) -> Reached:
-    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in kind.__mro__)
-    if kind.__module__.partition(".")[0] in (_PACKAGE, "datapipe"):
-        return reached_by_names(names, segmentations)
-    sources = sources_with(kind.__module__, Path(inspect.getfile(kind)))
-    return reach(sources, sources.with_members(names), segmentations)
+def code_of(stage: Stage) -> Code:
+    """The code of a stage: the modules of its class and base classes, with all that they import."""
+    return code_of_class(type(stage))
 
 
 def code_digest(stage: Stage) -> str:
-    """Full-width digest of the code that a stage and the classes in its options reach, and of their libraries' versions."""
-    hasher, libraries = xxhash.xxh3_128(reached_by(stage).digest.encode()), {*stage.libraries_used()}
+    """Full-width digest of the code of a stage and of the classes in its options, and of their libraries' versions."""
+    hasher, libraries = xxhash.xxh3_128(code_of(stage).digest.encode()), {*stage.libraries_used()}
     for name, method in sorted(stage.own_classes().items()):
         own = _own_class(name, method, "")
-        hasher.update(f"\0{_reached_by_class(own).digest}".encode())
+        hasher.update(f"\0{code_of_class(own).digest}".encode())
         libraries |= {*getattr(own, "libraries", ())}
     for library in sorted(libraries):
         hasher.update(f"\0{library}=={require(library, _name_of(type(stage)))}".encode())
     return hasher.hexdigest()
-
-
-def covered_segmentations(stage: Stage) -> frozenset[str]:
-    """The members of `DocumentBatch` that the digest of a stage covers. The stage may use no other segmentation."""
-    return reached_by(stage).members("datapipe.stage.documents:DocumentBatch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,15 +11,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from datapipe.activity import doing, work_clock
 from datapipe.errors import DatapipeError
 from datapipe.token_counts import Fertility, LicenseCounts, Sums
-
-REACHES = ()  # look-ups by name are of counters
-
 
 MAX_QUARANTINE_REASONS = 20
 _REASON_CHARS = 120
@@ -80,25 +80,6 @@ class DocumentCounts:
                 f"{self.dropped.total()} + quarantined {self.quarantined} = {accounted}. "
                 f"A stage lost or invented documents. This is a defect of datapipe or of a stage of yours."
             )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "read": self.read,
-            "read_bytes": self.read_bytes,
-            "kept": self.kept,
-            "kept_bytes": self.kept_bytes,
-            "quarantined": self.quarantined,
-            "dropped": dict(sorted(self.dropped.items())),
-            "counts": dict(sorted(self.counts.items())),
-            "quarantine_reasons": dict(sorted(self.quarantine_reasons.items())),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DocumentCounts:
-        counts = cls(**data)
-        counts.dropped, counts.counts = _counter(counts.dropped), _counter(counts.counts)
-        counts.quarantine_reasons = _counter(counts.quarantine_reasons)
-        return counts
 
 
 @dataclass(slots=True)
@@ -216,49 +197,17 @@ class TaskMetrics:
         self.work.setdefault(name, Work()).add(work)
 
     def to_json(self) -> dict[str, Any]:
-        unsplittable = {"unsplittable_files": self.unsplittable_files} if self.unsplittable_files else {}
-        return {
-            "document_counts": self.document_counts.to_json(),
-            "work": {name: work.to_json() for name, work in self.work.items()},
-            "tokens": self.tokens,
-            "sequences": self.sequences,
-            **({"empty": self.empty} if self.empty else {}),
-            "packing": {str(length): packing.to_json() for length, packing in self.packing.items()},
-            "fertility": self.fertility.to_json(),
-            **({} if self.licenses.by_license == {} else {"licenses": self.licenses.to_json()}),
-            "unreadable_files": [asdict(file) for file in self.unreadable_files],
-            **unsplittable,
-            **({"wider_types": self.wider_types} if self.wider_types else {}),
-            **({"cut": self.cut} if self.cut else {}),
-            **({"searched": self.searched} if self.searched else {}),
-            "field_values": self.field_values,
-            **({"second_attempt": self.second_attempt} if self.second_attempt else {}),
-            **({"rereads": self.rereads} if self.rereads else {}),
-            "seconds": self.seconds,
-            "peak_bytes": self.peak_bytes,
-        }
+        """The numbers that are not the defaults."""
+        return _adapter().dump_python(self, mode="json", exclude_defaults=True)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskMetrics:
-        work = {name: Work(**numbers) for name, numbers in data["work"].items()}
-        packing = {int(length): Packing(**numbers) for length, numbers in data["packing"].items()}
-        fertility = Fertility.from_json(data["fertility"])
-        read = {
-            "document_counts": DocumentCounts.from_json(data["document_counts"]),
-            "work": work,
-            "packing": packing,
-            "fertility": fertility,
-            "licenses": LicenseCounts.from_json(data.get("licenses", {})),
-            "unreadable_files": [UnreadableFile(**file) for file in data["unreadable_files"]],
-        }
-        return cls(**{**data, **read})
+        return _adapter().validate_python(data)
 
 
-def _counter(numbers: Mapping[str, int]) -> Counter[str]:
-    """Counter(numbers), which takes ten times as long for a few names."""
-    counter: Counter[str] = Counter()
-    _add(counter, numbers)
-    return counter
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[TaskMetrics]:
+    return TypeAdapter(TaskMetrics)
 
 
 def _add(counter: Counter[str], other: Mapping[str, int]) -> None:

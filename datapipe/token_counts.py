@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
-
-REACHES = ()  # look-ups by name are of counters
 
 
 class Sums:
@@ -73,19 +70,6 @@ class Fertility:
         if len(self.languages) > MAX_LANGUAGES or len(name.encode()) > MAX_LANGUAGE_BYTES:
             self.languages = None
 
-    def to_json(self) -> dict[str, Any]:
-        by_name = (
-            None if self.languages is None else {name: counts.to_json() for name, counts in sorted(self.languages.items())}
-        )
-        unknown = {"unknown": self.unknown} if self.unknown else {}
-        return {"total": self.total.to_json(), "languages": by_name, **unknown}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Fertility:
-        languages = data["languages"]
-        by_name = None if languages is None else {name: TokenCounts(**counts) for name, counts in languages.items()}
-        return cls(total=TokenCounts(**data["total"]), languages=by_name, unknown=data.get("unknown", 0))
-
 
 MAX_LICENSES = 256
 
@@ -113,10 +97,3 @@ class LicenseCounts:
         self.by_license.setdefault(name, TokenCounts()).add(counts)
         if len(self.by_license) > MAX_LICENSES:
             self.by_license = None
-
-    def to_json(self) -> dict[str, Any] | None:
-        return self.by_license and {name: counts.to_json() for name, counts in sorted(self.by_license.items())}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any] | None) -> LicenseCounts:
-        return cls(by_license=None if data is None else {name: TokenCounts(**counts) for name, counts in data.items()})

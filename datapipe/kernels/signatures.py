@@ -12,8 +12,6 @@ from numba import types
 
 from datapipe.kernels.types import annotations_of, fields_of, form_of, is_array, is_record
 
-REACHES = ()  # look-ups by name are of numba's types
-
 _NUMBERS: dict[Any, types.Type] = {
     int: types.int64,
     bool: types.boolean,

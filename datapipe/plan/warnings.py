@@ -91,6 +91,11 @@ class RunWarning:
         return masked(self.text)
 
     @classmethod
+    def of(cls, kind: str, source: str, text: str, **details: Any) -> RunWarning:
+        """A warning about a source, which the text names first."""
+        return cls(kind=kind, source=source, text=f"source '{source}': {text}", details=details)
+
+    @classmethod
     def of_sources(cls, kind: str, sources: Sequence[str], text: str) -> RunWarning:
         """A warning about one source or several, which the text names."""
         if len(sources) == 1:
@@ -157,29 +162,20 @@ def unreadable_warning(source: str, files: Sequence[UnreadableFile]) -> RunWarni
     return RunWarning(kind="unreadable_files", source=source, text=f"{unreadable_text(source, files)}.", details=details)
 
 
-def passed_over_warning(source: str, paths: Sequence[str]) -> RunWarning:
-    """The warning about things that a pattern of a source matches and that are no files: broken links, pipes, sockets."""
-    more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-    text = f"source '{source}': {paths[0]}{more} cannot be read: a broken link, or no file. Mend it, or `exclude` it."
-    return RunWarning(
-        kind="broken_links", source=source, text=text, details={"files": list(paths[:_LISTED_FILES]), "count": len(paths)}
-    )
+_ABOUT_FILES = {
+    "broken_links": ("files", " cannot be read: a broken link, or no file. Mend it, or `exclude` it."),
+    "linked_again": ("links", ". Each folder is read once."),
+    "named_twice": ("lines", ": the list names the file before. It is read once."),
+}
+"""By kind, the name of what is listed in the details, and the end of the text."""
 
 
-def linked_again_warning(source: str, links: Sequence[str]) -> RunWarning:
-    """The warning about links to folders that are passed over, since their files are listed by another path."""
-    more = f" and {len(links) - 1:,} more like it" if len(links) > 1 else ""
-    text = f"source '{source}': {links[0]}{more}. Each folder is read once."
-    details = {"links": list(links[:_LISTED_FILES]), "count": len(links)}
-    return RunWarning(kind="linked_again", source=source, text=text, details=details)
-
-
-def named_twice_warning(source: str, lines: Sequence[str]) -> RunWarning:
-    """The warning about files that a list names more than once."""
-    more = f" and {len(lines) - 1:,} more" if len(lines) > 1 else ""
-    text = f"source '{source}': {lines[0]}{more}: the list names the file before. It is read once."
-    details = {"lines": list(lines[:_LISTED_FILES]), "count": len(lines)}
-    return RunWarning(kind="named_twice", source=source, text=text, details=details)
+def files_warning(kind: str, source: str, listed: Sequence[str]) -> RunWarning:
+    """A warning of `_ABOUT_FILES`: what a pattern or a list of a source names and is passed over, the first by name."""
+    key, ending = _ABOUT_FILES[kind]
+    more = f" and {len(listed) - 1:,} more" if len(listed) > 1 else ""
+    details = {key: list(listed[:_LISTED_FILES]), "count": len(listed)}
+    return RunWarning.of(kind, source, f"{listed[0]}{more}{ending}", **details)
 
 
 def same_file_warning(files: Sequence[tuple[str, str]], others: int) -> RunWarning:
@@ -239,11 +235,12 @@ def _other_kinds(request: Request, source: str, counts: SourceCounts) -> Iterato
             if other > of_kind:
                 column = next(iter(bound.stage.columns_read()), "")
                 text = (
-                    f"source '{source}': {bound.name}: {other:,} of {counted(other + of_kind, 'value')} of '{column}' cannot "
+                    f"{bound.name}: {other:,} of {counted(other + of_kind, 'value')} of '{column}' cannot "
                     f"be compared with its limits: they are no numbers, or no dates. Check the column and the limits."
                 )
-                details = {"stage": bound.name, "field": column, "other_kind": other, "of_kind": of_kind}
-                yield RunWarning(kind="other_kind", source=source, text=text, details=details)
+                yield RunWarning.of(
+                    "other_kind", source, text, stage=bound.name, field=column, other_kind=other, of_kind=of_kind
+                )
 
 
 def _unknown_regions(request: Request, source: str, counts: SourceCounts) -> Iterator[RunWarning]:
@@ -252,13 +249,12 @@ def _unknown_regions(request: Request, source: str, counts: SourceCounts) -> Ite
         *known, unknown = (numbers[f"{bound.name}:{name}"] for name in PHONE_REGIONS)
         if unknown > max(sum(known), MOST_WITHOUT_REGION):
             text = (
-                f"source '{source}': {bound.name}: of {sum(known) + unknown:,} documents with a number like that of a phone, "
+                f"{bound.name}: of {sum(known) + unknown:,} documents with a number like that of a phone, "
                 f"{unknown:,} have neither a URL nor a language that tells a country, so numbers of the US were looked for. "
                 "Add `url` to the source's `keep`, put `filter.language: {keep: [], write: true}` before the stage, or give it "
                 "`phone_regions: [US]`."
             )
-            details = {"stage": bound.name, "by_default": unknown, "known": sum(known)}
-            yield RunWarning(kind="unknown_regions", source=source, text=text, details=details)
+            yield RunWarning.of("unknown_regions", source, text, stage=bound.name, by_default=unknown, known=sum(known))
 
 
 def _mixed_types(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
@@ -288,11 +284,10 @@ def _read_whole(plan: Plan, source: str) -> Iterator[RunWarning]:
     if paths:
         more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
         text = (
-            f"source '{source}': {paths[0]}{more} cannot be cut into ranges, because its records hold archives, so one task "
+            f"{paths[0]}{more} cannot be cut into ranges, because its records hold archives, so one task "
             f"read it whole. Nothing is lost. Split such files to read them on all cores."
         )
-        details = {"files": paths[:_LISTED_FILES], "count": len(paths)}
-        yield RunWarning(kind="read_whole", source=source, text=text, details=details)
+        yield RunWarning.of("read_whole", source, text, files=paths[:_LISTED_FILES], count=len(paths))
 
 
 def _excesses(request: Request, plan: Plan) -> Iterator[RunWarning]:
@@ -321,12 +316,13 @@ def _lost(output: str, source: str, loss: Loss) -> RunWarning:
     dropped, (reason, _) = loss.dropped.total(), loss.dropped.most_common(1)[0]
     most = f", most of them for {reason.removeprefix(f'{loss.stage}:')}" if reason != loss.stage else ""
     text = (
-        f"source '{source}': {loss.stage} dropped {dropped:,} of the {counted(loss.reached, 'document')} that reached it "
+        f"{loss.stage} dropped {dropped:,} of the {counted(loss.reached, 'document')} that reached it "
         f"({loss.share:.2%}){most}. See some with `datapipe inspect {quote(output)} --dropped {quote(loss.stage)} -n 5`, and "
         f"check its options and the text field of the source."
     )
-    details = {"stage": loss.stage, "dropped": dropped, "reached": loss.reached, "most_dropped_by": reason}
-    return RunWarning(kind="lost_to_stage", source=source, text=text, details=details)
+    return RunWarning.of(
+        "lost_to_stage", source, text, stage=loss.stage, dropped=dropped, reached=loss.reached, most_dropped_by=reason
+    )
 
 
 MOST_EMPTY = 0.5
@@ -337,11 +333,11 @@ def _empty(source: str, counts: SourceCounts, text_field: str) -> Iterator[RunWa
     kept, empty = counts.document_counts.kept, counts.empty
     if kept and empty / kept > MOST_EMPTY:
         text = (
-            f"source '{source}': {empty:,} of {counted(kept, 'document')} ({empty / kept:.2%}) have no text: it is empty, or "
+            f"{empty:,} of {counted(kept, 'document')} ({empty / kept:.2%}) have no text: it is empty, or "
             f"white space. Check that `text: {text_field}` names the field with the text, or drop them with filter.length: "
             f"{{min_words: 1}}."
         )
-        yield RunWarning(kind="empty_documents", source=source, text=text, details={"empty": empty, "kept": kept})
+        yield RunWarning.of("empty_documents", source, text, empty=empty, kept=kept)
 
 
 def _few_kept(source: str, documents: DocumentCounts) -> RunWarning:
@@ -350,11 +346,10 @@ def _few_kept(source: str, documents: DocumentCounts) -> RunWarning:
     )
     share = f"{documents.kept / documents.read:.2%}"
     text = (
-        f"source '{source}': {documents.kept:,} of {counted(documents.read, 'document')} kept ({share}). "
+        f"{documents.kept:,} of {counted(documents.read, 'document')} kept ({share}). "
         f"{reason} took {count:,}. Check the threshold, or the text field of the source."
     )
-    details = {"kept": documents.kept, "read": documents.read, "most_dropped_by": reason}
-    return RunWarning(kind="few_kept", source=source, text=text, details=details)
+    return RunWarning.of("few_kept", source, text, kept=documents.kept, read=documents.read, most_dropped_by=reason)
 
 
 MOST_UNKNOWN = 0.001
@@ -369,11 +364,10 @@ def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
     share = fertility.unknown / tokens if tokens else 0.0
     if share > MOST_UNKNOWN:
         text = (
-            f"source '{source}': {fertility.unknown:,} of {counted(tokens, 'token')} ({share:.2%}) are the "
+            f"{fertility.unknown:,} of {counted(tokens, 'token')} ({share:.2%}) are the "
             f"unknown token: the tokenizer has no token for their text. Use a tokenizer that knows the text, or all bytes."
         )
-        details = {"unknown": fertility.unknown, "tokens": tokens}
-        yield RunWarning(kind="unknown_tokens", source=source, text=text, details=details)
+        yield RunWarning.of("unknown_tokens", source, text, unknown=fertility.unknown, tokens=tokens)
 
 
 MOST_WITHOUT_REGION = 99  # documents: fewer are not worth a warning
@@ -386,22 +380,21 @@ def _without_text(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
     num_samples = counts.document_counts.read + without
     if without > MOST_WITHOUT_TEXT * num_samples:
         text = (
-            f"source '{source}': {without:,} of {counted(num_samples, 'sample')} have no text: none of their members has an "
+            f"{without:,} of {counted(num_samples, 'sample')} have no text: none of their members has an "
             f"ending under `text` of the format. A base name ends at its first dot, so 1.en.txt ends in en.txt: name such "
             f"endings, `format: {{webdataset: {{text: [en.txt]}}}}`, or set `base_names: last_dot` there."
         )
-        details = {"without_text": without, "samples": num_samples}
-        yield RunWarning(kind="without_text", source=source, text=text, details=details)
+        yield RunWarning.of("without_text", source, text, without_text=without, samples=num_samples)
 
 
 def _short_lengths(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
     num_records = counts.document_counts.counts.get("read:short_length", 0)
     if num_records:
         text = (
-            f"source '{source}': {counted(num_records, 'record')} of its web archives have a Content-Length that is a few "
+            f"{counted(num_records, 'record')} of its web archives have a Content-Length that is a few "
             f"bytes short. They are read to their ends, where the next record begins."
         )
-        yield RunWarning(kind="short_length", source=source, text=text, details={"records": num_records})
+        yield RunWarning.of("short_length", source, text, records=num_records)
 
 
 MOST_SPLIT = 0.05

@@ -18,8 +18,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from datapipe.errors import StageError
 
-REACHES = ()  # the class that `OwnEngine` looks up is covered through `Stage.own_classes`
-
 Favor = Literal["balance", "precision", "recall"]
 
 BY_RESILIPARSE, BY_UNMARKED, BY_TRAFILATURA = "by_resiliparse", "by_resiliparse_unmarked", "by_trafilatura"

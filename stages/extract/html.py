@@ -109,7 +109,6 @@ class Html(Filter):
     counts: ClassVar[tuple[str, ...]] = (WITH_BAD_BYTES, *COUNTED)
 
     libraries: ClassVar[tuple[str, ...]] = ("resiliparse", "webencodings", "pyarrow")
-    reaches: ClassVar[tuple[str, ...]] = ()
     writes = Marks._fields
     not_pickled = ("_engine",)
     _engine: Any = PrivateAttr(default=None)

@@ -98,7 +98,6 @@ class Url(Filter):
 
     libraries = ("pyarrow",)
     writes = ()
-    reaches: ClassVar[tuple[str, ...]] = ()
     """`_given` looks up options."""
 
     _loaded: dict[str, Any] | None = PrivateAttr(default=None)

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from datapipe.credentials import masked
 from datapipe.outages import free_bytes
 from datapipe.plan.request import Request
-from datapipe.source_code.installed import source_digest
+from datapipe.source_code import source_digest
 from datapipe.storage import Root, is_remote, open_input
 
 _PACKAGES = ("datapipe", "numba", "pyarrow", "numpy", "fastokens", "tokenizers")

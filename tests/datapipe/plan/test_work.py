@@ -226,8 +226,8 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         },
     ),
     (
-        MergeTask(**COMMON, **RANGE, stage=EXACT, table="texts", files=(_rows(),), limit_bytes=1),
-        {"table": "other", "files": (_rows(url="/earlier/x"),), "start": 1, "stop": 11},
+        MergeTask(**COMMON, **RANGE, stage=EXACT, tables={"texts": (_rows(),)}, limit_bytes=1),
+        {"tables": {"texts": (_rows(url="/earlier/x"),)}, "start": 1, "stop": 11},
     ),
     (
         GatherTask(**COMMON, **RANGE, stage=EXACT, tables={"drops": (_rows(),)}, limit_bytes=1),
@@ -334,8 +334,11 @@ def test_fingerprint_of_tokenizing_changes_with_what_decides_the_ids(changed: st
 
 
 def test_fingerprint_does_not_depend_on_the_order_of_exchange_files():
-    task = MergeTask(**COMMON, **RANGE, stage=EXACT, table="texts", files=(_rows("x"), _rows("y")), limit_bytes=1)
-    assert fingerprinted(task).fingerprint == fingerprinted(replace(task, files=task.files[::-1])).fingerprint
+    task = MergeTask(**COMMON, **RANGE, stage=EXACT, tables={"texts": (_rows("x"), _rows("y"))}, limit_bytes=1)
+    assert (
+        fingerprinted(task).fingerprint
+        == fingerprinted(replace(task, tables={"texts": task.tables["texts"][::-1]})).fingerprint
+    )
 
 
 @pytest.mark.parametrize(

@@ -65,7 +65,6 @@ def annotate(
     from datapipe.classifier.annotation.spending import Prices
     from datapipe.classifier.documents import DocumentInput
     from datapipe.report.funnel import wide_console
-    from datapipe.report.layout import say
 
     prices = Prices(prompt=input_price, completion=output_price)
     if max_cost is not None and not prices:

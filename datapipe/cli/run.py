@@ -50,8 +50,7 @@ _SHOWN_SOURCES = 10
 
 def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:
     """Write a commented starter mixture."""
-    from datapipe.config.starter import starter_mixture
-    from datapipe.report.layout import say
+    from datapipe.config import starter_mixture
 
     if file.exists():
         raise UserError(f"{file} exists and is not overwritten. Give another name: datapipe init other.yaml")
@@ -145,7 +144,6 @@ def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandF
 
 
 def _say_stopped() -> None:
-
     say(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
 
 

@@ -17,7 +17,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.kernels import kernel_named
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import CLUSTER, LEDGER, RUN
-from datapipe.loader.loader import KERNELS
+from datapipe.loader.source import KERNELS
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot

@@ -15,7 +15,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.comparison import NOT_READ, membership, rule_changes
 from datapipe.explore.contamination import contamination
 from datapipe.explore.documents import Inspector
-from datapipe.metrics import MAX_QUARANTINE_REASONS, DocumentCounts
+from datapipe.metrics import MAX_QUARANTINE_REASONS, DocumentCounts, TaskMetrics
 from datapipe.report.summary import write_report
 from datapipe.stage.findings import MOST_OF_DOCUMENT
 from datapipe.storage import Root

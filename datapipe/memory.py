@@ -17,22 +17,22 @@ def peak_bytes() -> int:
 
     On Linux this is VmHWM: `ru_maxrss` starts from the size of the parent process there.
     """
-    if kilobytes := _kilobytes("/proc/self/status", "VmHWM"):
-        return kilobytes * 1024
+    if peak := kilobytes("/proc/self/status", "VmHWM"):
+        return peak * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 
 
 def memory_in_words() -> str:
     """ "the process has 1.2 GB of memory, and 3.4 GB of the machine's 16.0 GB are free"; "" where no /proc tells."""
-    own = _kilobytes("/proc/self/status", "VmRSS")
-    free, total = _kilobytes("/proc/meminfo", "MemAvailable"), _kilobytes("/proc/meminfo", "MemTotal")
+    own = kilobytes("/proc/self/status", "VmRSS")
+    free, total = kilobytes("/proc/meminfo", "MemAvailable"), kilobytes("/proc/meminfo", "MemTotal")
     if not own or not total:
         return ""
     return f"the process has {size(own << 10)} of memory, and {size(free << 10)} of the machine's {size(total << 10)} are free"
 
 
-def _kilobytes(path: str, name: str) -> int:
+def kilobytes(path: str, name: str) -> int:
     """The value of a line "NAME: 123 kB"; 0 without one."""
     try:
         lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()

@@ -57,10 +57,11 @@ def is_remote(url: str) -> bool:
     return "://" in url and not url.startswith("file://")
 
 
-def _filesystem(base: str) -> tuple[pafs.FileSystem, str]:
-    if not is_remote(base):  # of the current working directory
-        return _LOCAL, os.path.abspath(base.removeprefix("file://"))
-    return _remote_filesystem(base)
+def resolve(url: str) -> tuple[pafs.FileSystem, str]:
+    """The pyarrow file system of a URL and the path on it."""
+    if not is_remote(url):  # of the current working directory
+        return _LOCAL, os.path.abspath(url.removeprefix("file://"))
+    return _remote_filesystem(url)
 
 
 _LOCAL = pafs.LocalFileSystem()
@@ -95,11 +96,6 @@ def split_query(url: str) -> tuple[str, str]:
         if "=" in query and "/" not in query.split("=", 1)[0]:
             return base, "?" + query
     return url, ""
-
-
-def resolve(url: str) -> tuple[pafs.FileSystem, str]:
-    """The pyarrow file system of a URL and the path on it."""
-    return _filesystem(url)
 
 
 def open_input(url: str) -> pa.NativeFile:
@@ -227,7 +223,7 @@ class Root:
     @cached_property
     def _target(self) -> tuple[pafs.FileSystem, str]:
         base, query = split_query(self.url)
-        filesystem, path = _filesystem(base.rstrip("/") + query) if query else _filesystem(base)
+        filesystem, path = resolve(base.rstrip("/") + query if query else base)
         return filesystem, path.rstrip("/")
 
     @property

@@ -116,7 +116,8 @@ class Driver:
             for record in first.step.records:
                 first.add(record)
             self._check_first_tasks(first)
-        counts = self._counts_of_read(plan)
+        read = [name for name in self.request.sources if plan.of_kind("map", name)[0].is_committed]
+        counts = {name: source_counts(plan, name) for name in read}
         self._check_unreadable(counts)
         self._check_quarantine(plan, counts)
         self._check_fields(plan)
@@ -291,11 +292,6 @@ class Driver:
                     f"{excess.inspect}`. Then make the stage stricter, raise its max_dropped or set on_excess: warn, and run "
                     f"the same command again."
                 )
-
-    def _counts_of_read(self, plan: Plan) -> dict[str, SourceCounts]:
-        """The counts of the sources of which everything is read."""
-        read = [name for name in self.request.sources if plan.of_kind("map", name)[0].is_committed]
-        return {name: source_counts(plan, name) for name in read}
 
     def _check_unreadable(self, counts_of_read: Mapping[str, SourceCounts]) -> None:
         """Raises UserError for a source that is read and has more unreadable files than the mixture allows."""

@@ -260,9 +260,9 @@ def _check_outside(mixture: Mixture, name: str, urls: Iterable[str]) -> None:
 class Listing:
     """Tells how many files are found and looked at, after a second and each time that the seconds have doubled."""
 
-    def __init__(self, say: Say | None, clock: Callable[[], float] = monotonic) -> None:
-        self._say, self._clock = say, clock
-        self._began, self._next_s, self._num_files = clock(), 1.0, 0
+    def __init__(self, say: Say | None) -> None:
+        self._say = say
+        self._began, self._next_s, self._num_files = monotonic(), 1.0, 0
 
     def add(self, source: str) -> None:
         """One more file of a source."""
@@ -274,7 +274,7 @@ class Listing:
         self._tell(f"  looking for places to cut large files: {num_files:,} of {of:,} of {source} …")
 
     def _tell(self, line: str) -> None:
-        elapsed_s = self._clock() - self._began
+        elapsed_s = monotonic() - self._began
         if self._say is not None and elapsed_s > self._next_s:
             self._next_s = 2 * elapsed_s
             self._say(line)

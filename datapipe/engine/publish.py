@@ -79,7 +79,10 @@ def publish(
     for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
         note_publication(root.within(folder), unpublished.snapshot.fingerprint, time.time(), {} if folder else lengths)
         _publish_snapshot(hold, folder, unpublished, told, say)
-    root.write_atomic(published_tasks(first.fingerprint), "\n".join(_fingerprints(plan)).encode())
+    tasks = [record.fingerprint for step in plan.steps for record in step.records]
+    tasks += [name for whole in plan.read_whole.values() for name in whole.values()]  # they found that a file cannot be cut,
+    tasks += [name for _, wider in plan.widened.values() for name in wider]  # or values of wider types
+    root.write_atomic(published_tasks(first.fingerprint), "\n".join(tasks).encode())
     return first, warnings
 
 
@@ -194,13 +197,6 @@ def _document_files(plan: Plan) -> list[tuple[DocumentsEntry, DocumentsFile]]:
             )
             found.append((entry, output))
     return sorted(found, key=lambda each: each[0].path)
-
-
-def _fingerprints(plan: Plan) -> list[str]:
-    """The tasks behind a snapshot, and those that found that a file cannot be cut, or values of wider types."""
-    told = [fingerprint for whole in plan.read_whole.values() for fingerprint in whole.values()]
-    wider = [fingerprint for _, told in plan.widened.values() for fingerprint in told]
-    return [*(record.fingerprint for step in plan.steps for record in step.records), *told, *wider]
 
 
 def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about: Mapping[str, bytes], say: Say | None) -> None:

@@ -77,7 +77,8 @@ class RayEngine(Engine):
         self._asked: Any = None
         self._ask_at = 0.0
         self._looked_at = self._placed_at = time.monotonic()
-        self._board: Any = _start_board()
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        self._board: Any = ray.remote(num_cpus=0, max_restarts=-1)(Board).options(scheduling_strategy=here).remote()
         self._nodes = RayNodes(root, request, self._patience_s)
         try:
             self._nodes.admit_first()
@@ -304,11 +305,6 @@ def _reserved(task: Task, memory_bytes: int | None) -> dict[str, float]:
 
 
 # ------------------------------------------------------------------------------------------------ supervisors
-
-
-def _start_board() -> Any:
-    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-    return ray.remote(num_cpus=0, max_restarts=-1)(Board).options(scheduling_strategy=here).remote()
 
 
 def _attempt_that_travels() -> Callable[..., Any]:

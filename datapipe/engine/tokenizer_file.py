@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from datapipe.config.mixture import Mixture
@@ -47,38 +47,32 @@ class _Hints:
     adds_bos: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    content: bytes
-    hints: _Hints = field(default_factory=_Hints)
-
-
 def users_tokenizer(mixture: Mixture, *, encodes: bool = True) -> UsersTokenizer:
     """The tokenizer at `tokenizer.path`, proved if the run encodes. Raises UserError for one that cannot be used."""
     spec, where = mixture.tokenizer, mixture.where("tokenizer", "path")
     if spec.path is None:
         return UsersTokenizer()
     try:
-        found = _found(spec.path)
+        content, hints = _found(spec.path)
     except OSError as error:
         raise input_error(error, where, "cannot read the tokenizer", spec.path) from error
     except UserError as error:
         raise UserError(f"{where}: {spec.path}: {error}") from error
     try:
-        content = _as_json(found.content, spec)
+        content = _as_json(content, spec)
         encoder = Encoder(content, eos=spec.eos, bos=spec.bos)
     except UserError as error:
-        named = "" if spec.eos is not None or found.hints.eos is None else f". {CONFIG} names {found.hints.eos!r} as eos_token"
+        named = "" if spec.eos is not None or hints.eos is None else f". {CONFIG} names {hints.eos!r} as eos_token"
         raise UserError(f"{where}: {spec.path}: {error}{named}") from error
-    warnings = [RunWarning(kind="special_tokens", text=f"{where}: {text}") for text in _differences(encoder, spec, found.hints)]
-    notes = [*_notes(encoder, found.hints), *([_speed(encoder.proof)] if encodes else [])]
+    warnings = [RunWarning(kind="special_tokens", text=f"{where}: {text}") for text in _differences(encoder, spec, hints)]
+    notes = [*_notes(encoder, hints), *([_speed(encoder.proof)] if encodes else [])]
     return UsersTokenizer(content=content, notes=tuple(notes), warnings=tuple(warnings))
 
 
-def _found(path: str) -> _Found:
-    """The file at a path, or that of the folder there. Raises OSError, UserError."""
+def _found(path: str) -> tuple[bytes, _Hints]:
+    """The file at a path, or that of the folder there with its hints. Raises OSError, UserError."""
     try:
-        return _Found(content=_read(path))
+        return _read(path), _Hints()
     except OSError as error:  # stores have no word for folders: what is no file may be one
         if outage_of(error, path) is not None:
             raise
@@ -92,7 +86,7 @@ def _found(path: str) -> _Found:
                     f"`AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)`"
                 ) from error
             raise error from None
-        return _Found(content=content, hints=_hints(f"{base.rstrip('/')}/{CONFIG}{query}"))
+        return content, _hints(f"{base.rstrip('/')}/{CONFIG}{query}")
 
 
 def _read(path: str) -> bytes:

@@ -152,7 +152,11 @@ def _why_no_text(document: LocatedDocument) -> str:
 def _no_clusters(inspector: Inspector, stage: str, source: str) -> UserError:
     """The error where no cluster matches."""
     option, where = f"--clusters {stage}", f"source '{source}'" if source else "this output"
-    built = {use.alias: catalogue.build_stage(use) for name in inspector.select_sources(source) for use in inspector.uses(name)}
+    built = {
+        use.alias: catalogue.build_stage(use)
+        for name in inspector.select_sources(source)
+        for use in inspector.mixture.stages_of(name)
+    }
     makers = [name for name, each in built.items() if isinstance(each, Global) and drops_for_others(each.exchanges())]
     listed = f"Stages of {where} that drop duplicates: {', '.join(makers) or '(none)'}"
     name = next((alias for alias in built if alias in (stage_alias(f"{stage}:"), stage_alias(stage))), "")

@@ -201,13 +201,9 @@ class Inspector:
             for facts, texts in zip(record.of("kept", TableFile), record.of("documents", TableFile))
         }
 
-    def uses(self, source: str) -> list[StageUse]:
-        """The stages of a source, in order."""
-        return list(self.mixture.stages_of(source))
-
     def use_of(self, source: str, stage: str) -> StageUse | None:
         """The use of a stage by its name in the run."""
-        return next((use for use in self.uses(source) if use.alias == stage.partition("@")[0]), None)
+        return next((use for use in self.mixture.stages_of(source) if use.alias == stage.partition("@")[0]), None)
 
     def tokens_of(self, source: str) -> int | None:
         """Tokens of the kept documents of a source; None without a tokenizer."""

@@ -82,17 +82,12 @@ class Api:
     # ---------------------------------------------------------------------------------------------- the output
 
     def _output(self, request: Request) -> Answer:
-        output, snapshot = self.output, self.output.snapshot
+        output = self.output
         return {
-            "output": masked(output.root.url),
             "name": output.report.get("name"),
-            "status": output.report.get("status"),
-            "snapshot": None if snapshot is None else snapshot.fingerprint,
-            "has_tokens": isinstance(snapshot, Snapshot),
-            "sequence_length": snapshot.sequence_length if isinstance(snapshot, Snapshot) else None,
             "sources": [self._source(source) for source in output.sources],
             "rules": self._rules(),
-            "documents": self.rows.num_docs,
+            "documents": sum(reason.documents for reason in self.rows.reasons),
             "cluster_stages": list(dict.fromkeys(each.stage for each in self.rows.reasons if each.rule == Global.rule)),
             "notes": [masked(note) for note in output.notes],
         }
@@ -196,8 +191,7 @@ def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
         raise UserError("This is no state of a loader. Expected the JSON of one loader.state_dict().") from None
     steps = [asdict(appearance) for appearance in found.appearances[:MOST_STEPS]]
     more = len(found.appearances) > MOST_STEPS
-    until = steps[-1]["step"] + 1 if more else None
-    return {"steps": steps, "until": until, "more": more, "searched": found.searched, "elsewhere": found.elsewhere}
+    return {"steps": steps, "more": more, "searched": found.searched, "elsewhere": found.elsewhere}
 
 
 def key_of(digits: str) -> bytes:

@@ -95,7 +95,7 @@ class Redactor:
     def _load(self, source: str) -> _Redactions:
         stages: list[tuple[StageUse, Filter]] = []
         before, normalizing, unknown = 0, list[StageUse](), ""
-        for use in self._output.uses(source):
+        for use in self._output.mixture.stages_of(source):
             if use.name.startswith(_NORMALIZES):
                 normalizing.append(use)
             elif use.name.startswith(_NAME) or ":" in use.name:  # others of the catalogue do not redact, and are not loaded

@@ -82,10 +82,6 @@ class Rows:
         )
         return [Reason(**{**row, "threshold": finite(row["threshold"])}) for row in rows]
 
-    @cached_property
-    def num_docs(self) -> int:
-        return sum(reason.documents for reason in self.reasons)
-
     # ---------------------------------------------------------------------------------------------- lists
 
     def listed(self, query: Query) -> tuple[int, list[dict[str, Any]]]:

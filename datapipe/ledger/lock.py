@@ -10,7 +10,7 @@ import fcntl
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 from datapipe.errors import UserError
 from datapipe.ledger.hold import Hold
@@ -19,11 +19,9 @@ from datapipe.ledger.names import LOCK
 from datapipe.storage import Root
 
 
-@contextmanager
-def exclusive(root: Root) -> Iterator[Hold]:
+def exclusive(root: Root) -> AbstractContextManager[Hold]:
     """Holds the output while the block runs. Raises UserError where another run holds it, LeaseLostError where one took it."""
-    with _flock(root) if root.local is not None else leased(root) as hold:
-        yield hold
+    return _flock(root) if root.local is not None else leased(root)
 
 
 @contextmanager

@@ -98,11 +98,6 @@ class Nodes:
             node.is_slow = True
             self._news.append(f"{node} gets no tasks: it has not answered for {now - node.asked_at:.0f} s")
 
-    def lacks_of(self, node_id: str) -> Sequence[str]:
-        """What a node lacks, as far as it is known."""
-        node = self._nodes.get(node_id)
-        return () if node is None or node.lacks is None else node.lacks
-
     def name(self, node_id: str) -> str:
         """A node, for display; without an address where it is not alive."""
         node = self._nodes.get(node_id)

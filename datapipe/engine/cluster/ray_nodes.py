@@ -108,8 +108,9 @@ class RayNodes:
                 lacks = ray.get(reference)
             except RayError as error:
                 lacks = [f"it cannot run datapipe: {type(error).__name__}: {str(error).strip().splitlines()[0]}"]
-            self.known.answer(node_id, lacks or self._unseen_answer(node_id))
-            if node_id not in self._compiling and not self.known.lacks_of(node_id):
+            lacks = lacks or self._unseen_answer(node_id)
+            self.known.answer(node_id, lacks)
+            if node_id not in self._compiling and not lacks:
                 self._compiling[node_id] = on_node(self._compile_there, node_id, "compile").remote(self._kernels)
 
     def _unseen_answer(self, node_id: str) -> list[str]:

@@ -31,21 +31,15 @@ from datapipe.activity import PAGE_BYTES, Activity, Page, shared_file
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.errors import DatapipeError
+from datapipe.memory import kilobytes
 from datapipe.metrics import size
 from datapipe.plan.work import Task
 
 
 def allocated_bytes(process_id: int) -> int:
-    """Memory that a process and the children of its main thread have allocated; 0 where the system does not tell."""
-    total = 0
-    with suppress(OSError):
-        status = Path(f"/proc/{process_id}/status").read_text(encoding="utf-8", errors="replace")
-        for line in status.splitlines():
-            if line.startswith(("RssAnon:", "RssShmem:")):
-                total += int(line.split()[1]) << 10
-        children = Path(f"/proc/{process_id}/task/{process_id}/children").read_text(encoding="ascii")
-        total += sum(allocated_bytes(int(child)) for child in children.split())
-    return total
+    """Memory that a process and those that it has started have allocated; 0 where the system does not tell."""
+    files = [f"/proc/{each}/status" for each in (process_id, *_descendants(process_id))]
+    return sum(kilobytes(file, name) << 10 for file in files for name in ("RssAnon", "RssShmem"))
 
 
 BATCH_BYTES = 4 << 20
@@ -313,10 +307,17 @@ def _process_state(process_id: int) -> tuple[bool, float, int]:
     """Whether a process is stopped, its CPU seconds, and the bytes of its memory.
 
     Where the system has no /proc, a process counts as one that computes, so its silence alone counts."""
-    try:
-        content = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
+    told = stat_of(process_id)
+    if not told:
         return False, time.monotonic(), 0
-    state, *numbers = content.rpartition(")")[2].split()
+    state, *numbers = told
     ticks = int(numbers[10]) + int(numbers[11])  # utime and stime
     return state in "tT", ticks / os.sysconf("SC_CLK_TCK"), int(numbers[20]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def stat_of(process_id: int) -> list[str]:
+    """What /proc tells of a process, from its state on; nothing where it is gone, or the system has no /proc."""
+    try:
+        return Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return []

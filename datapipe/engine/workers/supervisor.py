@@ -17,13 +17,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from datapipe.activity import Activity
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine.protocol import Failure, Message
-from datapipe.engine.workers.process import WorkerProcess, state_of
+from datapipe.engine.workers.process import WorkerProcess, stat_of, state_of
 from datapipe.plan.work import Record, Task
 
 _LOOK_EVERY_S = 0.2
@@ -191,8 +190,5 @@ def kill_supervisor(report: Report) -> None:
 
 def start_time(process_id: int) -> str:
     """When a process was started, in ticks; empty where it is gone."""
-    try:
-        content = Path(f"/proc/{process_id}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    return content.rpartition(")")[2].split()[19]
+    told = stat_of(process_id)
+    return told[19] if told else ""

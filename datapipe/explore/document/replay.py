@@ -74,7 +74,7 @@ class Replayer:
         parts = [Part(text=batch.texts[0].as_py())] if batch.has_text else None
         replayed = Replayed(batch=batch, parts=parts)
         with self._alone():
-            for use in self._output.uses(row["source"]):
+            for use in self._output.mixture.stages_of(row["source"]):
                 decided = row["fate"] != "kept" and stage_alias(f"{row['stage']}:") == use.alias
                 if decided and row["fate"] == "quarantined":
                     replayed.path.append(
@@ -107,7 +107,7 @@ class Replayer:
         """The text of a page that was dropped before its extraction; empty where the extraction finds none, or fails."""
         with self._alone():
             try:
-                for use in self._output.uses(source):
+                for use in self._output.mixture.stages_of(source):
                     stage = self._stage(source, use)
                     if isinstance(stage, Filter) and stage.extracts:
                         return checked_filter(stage, batch).columns["text"][0].as_py() or ""

@@ -1,7 +1,7 @@
 """A local cache of whole shards of a snapshot on an object store, filled in the order in which shards are needed.
 
     expect([7, 2, 9, …])  ──▶  the missing shards are fetched in this order, as far as they fit into the budget
-                               │ threads: make room (folder.py), fetch ranges and check (download.py)
+                               │ threads, a shard each: make room (folder.py), fetch and check (download.py)
     path_of(7)            ◀──  the path of a complete, checked copy, or None: the reader then reads blocks from the store
 
 To make room, shards that are not expected are deleted first, then those expected last. A shard is never deleted for one
@@ -31,14 +31,13 @@ from pathlib import Path
 from threading import Lock
 
 from datapipe.errors import UserError
+from datapipe.loader.cache.download import CacheCounts
 from datapipe.loader.cache.folder import default_folder
-from datapipe.loader.cache.scheduler import CacheCounts, DownloadScheduler
+from datapipe.loader.cache.scheduler import DownloadScheduler
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.reading import RowReader
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
-
-__all__ = ["CacheCounts", "ShardCache", "default_folder"]
 
 PATIENCE_S = 300.0
 JOIN_S = 2.0
@@ -52,7 +51,7 @@ class ShardCache:
         root: of the snapshot, on an object store.
         folder: of the copies.
         budget_bytes: of all files in the folder.
-        num_threads: ranges fetched at the same time, 4 MiB of memory each. More threads help where the store is slow.
+        num_threads: shards fetched at the same time, with 4 MiB of memory each. More threads help where the store is slow.
         patience_s: seconds that the store may fail without a break before `error` returns the reason.
     """
 
@@ -84,10 +83,6 @@ class ShardCache:
         if path is not None and not path.exists():
             scheduler.lost(shard)
             path = None
-        if path is None:
-            scheduler.misses += 1
-        else:
-            scheduler.hits += 1
         if scheduler.advice is not None:
             self._warn(scheduler)
         return path

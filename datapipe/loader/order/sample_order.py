@@ -19,10 +19,11 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.address_finder import AddressFinder
-from datapipe.loader.order.groups import AnyMixture, make_mixture
-from datapipe.loader.order.grown_order import AnyOrder, GrownOrder, Parts, legs_of
+from datapipe.loader.order.groups import AnyMixture, GroupedMixture
+from datapipe.loader.order.grown_order import GrownOrder, Parts, legs_of
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
+from datapipe.loader.order.mixing import Mixture
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
 from datapipe.shards.manifest import Snapshot
 
@@ -82,9 +83,9 @@ class Inventory(OrderKey):
         """Whether an era drew from the rows of a source that are here, and there are no more."""
         return self.holds(name, era) and era.parts_of(name).count == len(self.digests[name])
 
-    def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[AnyOrder, ...]:
+    def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[GrownOrder, ...]:
         """The order of each source in a run whose mixtures these are. Raises SnapshotError for a history that no run has."""
-        orders: list[AnyOrder] = []
+        orders: list[GrownOrder] = []
         for number, name in enumerate(self.layout.sources):
             moves: list[tuple[int, Parts]] = []
             for era in eras:
@@ -97,9 +98,9 @@ class Inventory(OrderKey):
             orders.append(self.orders[number] if is_new else self._order(number, moves))
         return tuple(orders)
 
-    def _order(self, source: int, moves: Sequence[tuple[int, Parts]]) -> AnyOrder:
+    def _order(self, source: int, moves: Sequence[tuple[int, Parts]]) -> GrownOrder:
         parts = self._part_orders[source]
-        return parts[0] if len(parts) == 1 else GrownOrder(parts, legs_of(moves, [part.size for part in parts]))
+        return GrownOrder(parts, legs_of(moves, [part.size for part in parts]))
 
     def _orders_of_parts(self) -> Iterator[tuple[SourceOrder, ...]]:
         """The orders of each source's parts. Raises SnapshotError for a shard of a stratum that its source does not have."""
@@ -301,7 +302,9 @@ def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> AnyMixture:
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]
     parts = {source: era.parts[name] for source, name in enumerate(sources) if name in era.parts}
-    return make_mixture(era.recipe, sources, sizes, era.sample, [era.num_drawn.get(name, 0) for name in sources], parts)
+    num_drawn = [era.num_drawn.get(name, 0) for name in sources]
+    kind = Mixture if era.recipe.group_rows == 1 else GroupedMixture
+    return kind(era.recipe, sources, sizes, era.sample, num_drawn, parts)
 
 
 def num_samples_of(era: MixtureEra) -> int | None:

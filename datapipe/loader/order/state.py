@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.batch_order import BatchOrder, RunSteps, check_same_rows
@@ -39,8 +40,7 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoaderState:
+class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):
     """The state of a loader, ready for JSON.
 
     Attributes:
@@ -57,8 +57,8 @@ class LoaderState:
     """
 
     version: int = VERSION
-    step: int
-    global_batch_size: int
+    step: Annotated[int, Field(ge=0, lt=MOST_STEPS)]
+    global_batch_size: Annotated[int, Field(ge=1)]
     split: str
     seed: int
     window_shards: int
@@ -70,7 +70,7 @@ class LoaderState:
 
     def as_dict(self) -> dict[str, Any]:
         """The record, sealed; `order` is in it where it is not the usual one."""
-        return sealed({name: value for name, value in asdict(self).items() if (name, value) != ("order", "shuffled")})
+        return sealed({name: value for name, value in self if (name, value) != ("order", "shuffled")})
 
 
 def state_at(step: int, run: RunSteps) -> LoaderState:
@@ -108,23 +108,13 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
             f"the loader state has version {state['version']!r}; this datapipe reads version {VERSION}. "
             f"Resume with the release that wrote it, or start without a state."
         )
-    state = {"order": "shuffled", **verified(state)}
-    kinds = {field.name: int if field.type == "int" else str for field in fields(LoaderState)}
-    if set(state) != set(kinds):
-        differing = ", ".join(sorted(set(kinds) ^ set(state)))
+    try:
+        saved = LoaderState.model_validate(verified(state))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
         raise SnapshotError(
-            f"not a loader state: {differing} missing or unknown. Give what `state_dict()` returned, unchanged."
-        )
-    wrong = [name for name, kind in kinds.items() if type(state[name]) is not kind]
-    if wrong:
-        shown = ", ".join(f"{name} is {state[name]!r}" for name in wrong)
-        raise SnapshotError(f"not a loader state: {shown}. Give what `state_dict()` returned, unchanged.")
-    saved = LoaderState(**state)
-    if not 0 <= saved.step < MOST_STEPS or saved.global_batch_size < 1:
-        raise SnapshotError(
-            f"not a loader state: step {saved.step}, global batch size {saved.global_batch_size}. "
-            f"Give what `state_dict()` returned, unchanged."
-        )
+            f"not a loader state: {first['loc'][0]}: {first['msg']}. Give what `state_dict()` returned, unchanged."
+        ) from None
     try:
         lineage = read_lineage(saved.lineage)
         _check_agrees(saved, lineage)

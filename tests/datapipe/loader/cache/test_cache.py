@@ -55,9 +55,8 @@ def test_expected_shards_are_complete_copies(store: Store, monkeypatch: pytest.M
             assert path is not None and path.read_bytes() == store.contents[shard] and path.suffix == ".arrow"
         assert cache.path_of(0) is None
         counts = cache.counts()
-        assert (counts.files, counts.fetched_bytes, counts.resident_bytes) == (2, 2 * SIZE, 2 * SIZE)
+        assert (counts.files, counts.fetched_bytes) == (2, 2 * SIZE)
         assert (counts.refetches, counts.failures, counts.evicted, counts.reused) == (0, 0, 0, 0)
-        assert counts.hits > 0 and counts.misses > 0
     assert store.held() == {1, 3}
 
 
@@ -389,5 +388,5 @@ def test_process_killed_during_a_download_leaves_a_usable_folder(tmp_path: Path,
     with store.cache(3_000_000) as cache:
         cache.expect([wanted])
         wait_for(cache, wanted)
-        assert cache.counts().resident_bytes <= 3_000_000
+        assert bytes_in(store.cached) <= 3_000_000
     assert store.held() == {wanted}

@@ -26,19 +26,11 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.columns import KEY_TYPE
+from datapipe.columns import KEY_TYPE, full_schema
 from datapipe.kernels.dedup import components
 from datapipe.stage.tables import DROP_SCHEMA, OPEN, OPEN_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
 
-EDGE_SCHEMA = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("rank", pa.uint64(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("other_rank", pa.uint64(), nullable=False),
-        pa.field("other", KEY_TYPE, nullable=False),
-    ]
-)
+EDGE_SCHEMA = full_schema(hash=pa.uint64(), rank=pa.uint64(), key=KEY_TYPE, other_rank=pa.uint64(), other=KEY_TYPE)
 """An edge between two documents of one component; `hash` is the `key_hash` of `key`. In sorted order the edges of a document
 are consecutive, and the edge to its least neighbour is the first of them."""
 

@@ -245,11 +245,15 @@ class Reader(Stage):
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """Looks at the first records of a split before anything runs. The default reads until the first document; a kept field
         counts as found where it has a value."""
-        for batch in self.read(split, fields, open_input):
-            if len(batch.positions):
-                kept = [name for name, column in batch.extra.items() if column.null_count < len(column) or name in batch.wider]
-                types = {name: plain(batch.extra[name].type) for name in kept} | dict(batch.wider)
-                return FieldsSeen(num_records=len(batch.positions), found=frozenset({fields.text, *kept}), types=types)
+        try:
+            for batch in self.read(split, fields, open_input):
+                if num_records := len(batch.positions):
+                    extra, wider = batch.extra, batch.wider
+                    kept = [name for name, column in extra.items() if column.null_count < num_records or name in wider]
+                    types = {name: plain(extra[name].type) for name in kept} | dict(wider)
+                    return FieldsSeen(num_records=num_records, found=frozenset({fields.text, *kept}), types=types)
+        except UnsplittableInputError:  # the run reads the file whole
+            pass
         return FieldsSeen()
 
     def find(

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from datapipe.errors import UnsplittableInputError, UserError
-from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
+from datapipe.errors import UserError
+from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import (
     EXCERPT_BYTES,
     HAVE_MEMBERS,
@@ -124,12 +124,6 @@ class ArchiveReader(ContentReader):
     def _members(self, stream: pa.NativeFile, compression: str | None, start: int, stop: int | None = None) -> Members:
         limits = {"beginning": self.beginning, "max_window_bytes": self.max_window_bytes}
         return opened_members(stream, compression, start, stop, **limits)
-
-    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
-        try:
-            return super().fields_seen(split, fields, open_input)
-        except UnsplittableInputError:
-            return FieldsSeen()
 
 
 class _Batch:

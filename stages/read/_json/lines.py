@@ -175,27 +175,23 @@ class LineParser:
     def _texts(self, run: _Run, path: _TextPath) -> tuple[pa.Array, dict[int, str]]:
         """The text of each line, null where there is none; and the errors of refused lines, by line.
 
-        After a refusal the parser reads the lines before the suspect, the suspect, then twice as many lines as it accepted
-        before. So a bad line costs three calls of the parser, however long the block is; if all lines are bad, one call each.
+        A refused run is read again up to the line at fault and from there on, so a bad line costs a few calls of the parser,
+        which end at it, however long the block is.
         """
         chunks: list[pa.Array] = []
         refused: dict[int, str] = {}
-        first, num_lines = 0, len(run.starts)
-        window, num_fine, suspect = num_lines, 0, -1
-        while first < num_lines:
-            last = min(first + window, num_lines)
+        runs = [(0, len(run.starts))] if len(run.starts) else []
+        while runs:
+            first, last = runs.pop()
             try:
                 chunks.append(self._parse(run.part(first, last), path))
-                first, window = last, 1 if last == suspect else 2 * window
             except _Refused as error:
                 if last - first > 1:
-                    num_before = min(error.num_before, last - first - 1)
-                    suspect, window = first + num_before, max(1, num_before)
-                    num_fine = num_before or num_fine
+                    middle = first + min(max(1, error.num_before), last - first - 1)
+                    runs += [(middle, last), (first, middle)]
                 else:
                     refused[first] = str(error)
                     chunks.append(pa.nulls(1, pa.large_string()))
-                    first, window, num_fine = last, max(1, 2 * num_fine), num_fine // 2
         return contiguous(pa.chunked_array(chunks, pa.large_string())), refused
 
     def _parse(self, run: _Run, path: _TextPath) -> pa.Array:

@@ -120,7 +120,7 @@ def large_star(wide: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
     least_neighbours = _take(others, firsts)
     is_least = _equal(others, least_neighbours)  # hot keys may repeat the edge to the least neighbour
     has_lesser = _less(least_neighbours, nodes)
-    least = _where(has_lesser, least_neighbours, nodes)
+    least = tuple(np.where(has_lesser, lesser, node) for lesser, node in zip(least_neighbours, nodes))
     greater = np.flatnonzero(_less(nodes, others))
     unfinished = (has_lesser & ~is_least).any()
     return {NARROW: edge_rows(_take(others, greater), _take(least, greater)), OPEN: _open(bool(unfinished))}
@@ -223,7 +223,3 @@ def _equal(first: Nodes, second: Nodes) -> np.ndarray:
 
 def _take(nodes: Nodes, rows: np.ndarray) -> Nodes:
     return tuple(values[rows] for values in nodes)
-
-
-def _where(condition: np.ndarray, first: Nodes, second: Nodes) -> Nodes:
-    return tuple(np.where(condition, a, b) for a, b in zip(first, second))

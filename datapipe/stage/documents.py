@@ -115,7 +115,11 @@ class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
             return self
         covered = _covered.get()
         if covered is not None and self._name not in covered.segmentations:
-            raise _not_covered(covered.user, self._name)
+            raise StageError(
+                f"{covered.user} uses `{self._name}` of a batch, but its fingerprint does not cover `{self._name}`: a later "
+                f"change of that code would not run the stage again. Declare it in the stage:\n"
+                f'    def segmentations(self) -> tuple[str, ...]:\n        return ("{self._name}",)'
+            )
         if self._name not in batch.__dict__:
             batch.__dict__[self._name] = self._timed(batch)
         return batch.__dict__[self._name]
@@ -127,24 +131,15 @@ class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
     def _timed(self, batch: DocumentBatch) -> Segmentation:
         started, others = perf_counter(), sum(batch.segmentation_s.values())
         earlier = batch.earlier.pop(self._name, None)
-        value = self._find(batch) if earlier is None else _of_kept_documents(earlier, batch.buffers[0])
+        if earlier is None:
+            value = self._find(batch)
+        else:
+            from datapipe.kernels.text.selection import selected
+
+            value = selected(earlier.value, earlier.keep, earlier.offsets, batch.buffers[0])
         nested = sum(batch.segmentation_s.values()) - others
         batch.segmentation_s[self._name] = perf_counter() - started - nested
         return value
-
-
-def _not_covered(user: str, name: str) -> StageError:
-    return StageError(
-        f"{user} uses `{name}` of a batch, but its fingerprint does not cover `{name}`: a later change of that code "
-        f"would not run the stage again. Declare it in the stage:\n"
-        f'    def segmentations(self) -> tuple[str, ...]:\n        return ("{name}",)'
-    )
-
-
-def _of_kept_documents(earlier: _Earlier, offsets: np.ndarray) -> Any:
-    from datapipe.kernels.text.selection import selected
-
-    return selected(earlier.value, earlier.keep, earlier.offsets, offsets)
 
 
 class DocumentBatch:

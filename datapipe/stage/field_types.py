@@ -17,6 +17,7 @@ Files with a schema are never mixed: their types are joined, or the source is re
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -175,6 +176,11 @@ class JsonNumber(str):
     __slots__ = ()
 
 
+def parsed_json(text: str | bytes) -> Any:
+    """A JSON text, its numbers as they are written. Raises ValueError, or RecursionError where it is nested too deeply."""
+    return json.loads(text, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
+
+
 def json_value(record: Mapping[str, Any], name: str) -> Any:
     """A field of an object: what the dots of its name reach, or else a key of this very name; None where there is none."""
     value: Any = record
@@ -298,10 +304,10 @@ def _times(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
 
 
 def _bytes(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    return pa.large_binary() if _is_bytes(first) and _is_bytes(second) else None
+    return pa.large_binary() if is_binary(first) and is_binary(second) else None
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
     fixed, view = pa.types.is_fixed_size_binary(kind), pa.types.is_binary_view(kind)
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or fixed or view
 

@@ -123,7 +123,7 @@ class Csv(ContentReader):
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """The columns of the header; the rows of the first block count as looked at."""
-        first = self._first_rows(split, open_input)
+        first = next((rows for rows in self._blocks(split, open_input) if isinstance(rows, Rows)), None)
         header = None if first is None else self._header(split, first, open_input)
         if first is None or header is None or isinstance(header, Rejected):
             return FieldsSeen()
@@ -144,9 +144,6 @@ class Csv(ContentReader):
     @property
     def _escape(self) -> str | None:
         return None if self.escape == _NO_QUOTE else self.escape
-
-    def _first_rows(self, split: Split, open_input: OpenInput) -> Rows | None:
-        return next((rows for rows in self._blocks(split, open_input) if isinstance(rows, Rows)), None)
 
     def _delimited(self, file: InputFile) -> Delimited:
         name = file.path.lower()

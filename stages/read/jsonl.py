@@ -11,7 +11,6 @@ Memory is a few blocks, or a few times the longest line (a line of 100 MB: 600 M
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +23,7 @@ from pydantic import Field
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, is_one_text, line_blocks
-from datapipe.stage.field_types import JsonNumber, json_joined, json_type, json_value
+from datapipe.stage.field_types import json_joined, json_type, json_value, parsed_json
 from stages.read._content_reader import ContentReader
 from stages.read._json.lines import LineParser, told_cut_off
 
@@ -154,7 +153,7 @@ def _records(content: bytes) -> Iterator[Mapping[str, Any]]:
         end = content.find(b"\n", start)
         line, start = content[start : end if end >= 0 else None], end + 1 if end >= 0 else len(content)
         try:
-            record = json.loads(line, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
+            record = parsed_json(line)
         except (ValueError, RecursionError):  # the reader quarantines it
             continue
         if isinstance(record, dict):

@@ -109,7 +109,8 @@ class ArchiveReader(ContentReader):
         batch = _Batch(fields, self.gives == "html")
         with open_input(split.file.url) as stream:
             try:
-                members = self._members(stream, split.file.compression, split.start, split.stop)
+                limits = {"beginning": self.beginning, "max_window_bytes": self.max_window_bytes}
+                members = opened_members(stream, split.file.compression, split.start, split.stop, **limits)
                 for record in self.records(members, split.start, split.stop):
                     batch.add(record if isinstance(record, Rejected) else self.document(record))
                     if isinstance(record, Record) and record.has_short_length:
@@ -120,10 +121,6 @@ class ArchiveReader(ContentReader):
                 if split.start == 0:  # the other ranges of the file need not tell it again
                     batch.add(Rejected(position=0, error=str(error), is_file_damage=True))
         yield batch.take()
-
-    def _members(self, stream: pa.NativeFile, compression: str | None, start: int, stop: int | None = None) -> Members:
-        limits = {"beginning": self.beginning, "max_window_bytes": self.max_window_bytes}
-        return opened_members(stream, compression, start, stop, **limits)
 
 
 class _Batch:

@@ -159,9 +159,9 @@ class ReadBatch:
         assert content is not None, "a reader gives texts or pages"
         return content
 
-    def first(self, num_docs: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
-        """The first documents of the batch, with these rejected records instead of its own."""
-        return self._chosen(slice(num_docs), lambda column: column[:num_docs], rejected)
+    def rows(self, start: int, stop: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
+        """Some documents of the batch, with these rejected records instead of its own."""
+        return self._chosen(slice(start, stop), lambda column: column[start:stop], rejected)
 
     def without(self, bad: Mapping[int, str]) -> ReadBatch:
         """The batch without some documents: (row, why it is rejected)."""

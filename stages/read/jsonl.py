@@ -111,15 +111,8 @@ def _sliced(batch: ReadBatch) -> Iterator[ReadBatch]:
         seen, rejected = rejected, len(batch.rejected)
         if stop < num_docs:
             rejected = bisect_left(batch.rejected, int(batch.positions[stop]), key=attrgetter("position"))
-        yield ReadBatch(
-            positions=batch.positions[start:stop],
-            texts=batch.content.slice(start, _BATCH_DOCS),
-            ids=batch.ids.slice(start, _BATCH_DOCS),
-            extra={name: column.slice(start, _BATCH_DOCS) for name, column in batch.extra.items()},
-            wider=batch.wider,
-            rejected=batch.rejected[seen:rejected],
-            input_bytes=batch.input_bytes if start == 0 else 0,
-        )
+        part = batch.rows(start, stop, batch.rejected[seen:rejected])
+        yield part if start == 0 else replace(part, input_bytes=0)
 
 
 _MOST_RECORDS = 1000

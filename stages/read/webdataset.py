@@ -228,7 +228,11 @@ class _Batch:
 
     def take(self) -> ReadBatch:
         """The batch of what was added since the last call."""
-        extra, wider = kept_columns(self._kept, self._fields)
+        kept = {
+            name: (pa.array([text for text, _ in pairs], pa.large_string()), np.array([first for _, first in pairs], np.uint8))
+            for name, pairs in self._kept.items()
+        }
+        extra, wider = kept_columns(kept, self._fields)
         batch = ReadBatch(
             positions=np.array(self._positions, np.uint64),
             texts=pa.array(self._texts, pa.large_string()),

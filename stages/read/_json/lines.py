@@ -25,7 +25,7 @@ from datapipe.columns import compute as pc
 from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.decoding import EXCERPT_BYTES, Block, too_long
-from stages.read._json.values import kept_column
+from stages.read._json.values import kept_columns
 
 _CHANGED = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
 _TWICE = re.compile(r"Column\(/?(.*)\) was specified twice")
@@ -109,7 +109,8 @@ class LineParser:
         data = np.frombuffer(block.content, np.uint8)
         starts, stops, kinds = split_lines(data)
         rows, texts, rejects = self._accepted(block.content, starts, stops, kinds)
-        extra, wider = self._kept_columns(data, starts[rows], stops[rows])
+        kept = {name: field.values(data, starts[rows], stops[rows]) for name, field in self.kept.items()}
+        extra, wider = kept_columns(kept, self.fields)
         bad = sorted(rejects)
         bad_positions = block.positions(starts[bad]).tolist() if bad else []
         return ReadBatch(
@@ -128,17 +129,6 @@ class LineParser:
             ),
             input_bytes=len(block.content),
         )
-
-    def _kept_columns(
-        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
-    ) -> tuple[dict[str, pa.Array], dict[str, pa.DataType]]:
-        """The kept fields of accepted lines, and the types of those whose type does not hold their values."""
-        columns: dict[str, pa.Array] = {}
-        wider: dict[str, pa.DataType] = {}
-        for name, field in self.kept.items():
-            columns[name], found = kept_column(*field.values(data, starts, stops), name, self.fields)
-            wider |= {} if found is None else {name: found}
-        return columns, wider
 
     def _accepted(
         self, content: bytes, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray
@@ -167,7 +157,7 @@ class LineParser:
             return texts, refused
         rows = null_rows(texts)
         others, refused_others = self._texts(run.lines(rows), self.text_key)
-        texts = replaced(texts, rows, others)
+        texts = pc.replace_with_mask(texts, texts.is_null(), others)
         errors = {row: error for row, error in refused.items() if not texts[row].is_valid}
         wrong_keys = {number: error for number, error in refused_others.items() if error.startswith("field ")}
         return texts, errors | {int(rows[number]): error for number, error in wrong_keys.items()}
@@ -309,7 +299,7 @@ class NamedField:
             return values, firsts
         rows = null_rows(values)
         others, firsts[rows] = _values(self._key, data, starts[rows], stops[rows])
-        return replaced(values, rows, others), firsts
+        return pc.replace_with_mask(values, values.is_null(), others), firsts
 
 
 def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
@@ -321,12 +311,3 @@ def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.nda
 def null_rows(values: pa.Array) -> np.ndarray:
     """The rows of a column that are null, ascending."""
     return np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-
-
-def replaced(values: pa.Array, rows: np.ndarray, others: pa.Array) -> pa.Array:
-    """The column with `others` (num_rows,) in some rows."""
-    if others.null_count == len(others) == values.null_count:
-        return values
-    sources = np.arange(len(values))
-    sources[rows] = len(values) + np.arange(len(rows))
-    return pa.concat_arrays([values, others]).take(pa.array(sources))

@@ -10,7 +10,7 @@ A value that the type does not hold makes the batch tell a wider type and no val
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -40,25 +40,19 @@ Typed = tuple[pa.Array, pa.DataType | None]
 """A column, and the type of the values where the asked type does not hold them."""
 
 
-def kept_column(texts: pa.Array, firsts: np.ndarray, name: str, fields: FieldNames) -> Typed:
-    """As `typed`, of a field of the source; as text where it has no type yet, or a declared one."""
-    declared, kind = fields.declared.get(name), fields.types.get(name)
-    if declared == "json":
-        return json_texts(texts, firsts), None
-    return (texts, None) if kind is None or declared is not None else typed(texts, firsts, kind)
-
-
 def kept_columns(
-    values: Mapping[str, Sequence[tuple[str | None, int]]], fields: FieldNames
+    values: Mapping[str, tuple[pa.Array, np.ndarray]], fields: FieldNames
 ) -> tuple[dict[str, pa.Array], dict[str, pa.DataType]]:
-    """The columns of fields whose values are given as (text, first byte as JSON writes it), and the types of those whose type
-    does not hold their values."""
+    """The columns of kept fields, whose values are given as for `typed`, and the types of those whose type does not hold their
+    values. A field that has no type yet, or a declared one, becomes text."""
     columns: dict[str, pa.Array] = {}
     wider: dict[str, pa.DataType] = {}
-    for name, pairs in values.items():
-        texts = pa.array([text for text, _ in pairs], pa.large_string())
-        columns[name], found = kept_column(texts, np.array([first for _, first in pairs], np.uint8), name, fields)
-        wider |= {} if found is None else {name: found}
+    for name, (texts, firsts) in values.items():
+        declared, kind = fields.declared.get(name), fields.types.get(name)
+        columns[name] = json_texts(texts, firsts) if declared == "json" else texts
+        if kind is not None and declared is None:
+            columns[name], found = typed(texts, firsts, kind)
+            wider |= {} if found is None else {name: found}
     return columns, wider
 
 

@@ -46,17 +46,9 @@ _MOST_MEMBERS = 1000
 
 _MOST_LEVELS = 16
 _UTC = ("UTC", "Etc/UTC", "+00:00", "Z", "GMT")
-_DIGITS = {
-    pa.int8(): 3,
-    pa.int16(): 5,
-    pa.int32(): 10,
-    pa.int64(): 19,
-    pa.uint8(): 3,
-    pa.uint16(): 5,
-    pa.uint32(): 10,
-    pa.uint64(): 20,
-}
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+_UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_DIGITS = dict(zip((*_SIGNED, *_UNSIGNED), (3, 5, 10, 19, 3, 5, 10, 20)))
 _UNITS = ("s", "ms", "us", "ns")
 
 

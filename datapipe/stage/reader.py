@@ -87,16 +87,8 @@ class FieldNames:
 
     def identity(self) -> list[Any]:
         """What tells two of them apart, as JSON."""
-        types = {name: str(kind) for name, kind in self.types.items()}
-        return [
-            self.text,
-            self.id,
-            list(self.keep),
-            list(self.columns.items()),
-            types,
-            dict(self.declared),
-            self.replaces_surrogates,
-        ]
+        types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
+        return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -83,16 +83,15 @@ class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
     def _timed(self, batch: DocumentBatch) -> Segmentation:
         started, others = perf_counter(), sum(batch.segmentation_s.values())
         earlier = batch.earlier.pop(self._name, None)
-        value = self._find(batch) if earlier is None else _of_kept_documents(earlier, batch.buffers[0])
+        if earlier is None:
+            value = self._find(batch)
+        else:
+            from datapipe.kernels.text.selection import selected
+
+            value = selected(earlier.value, earlier.keep, earlier.offsets, batch.buffers[0])
         nested = sum(batch.segmentation_s.values()) - others
         batch.segmentation_s[self._name] = perf_counter() - started - nested
         return value
-
-
-def _of_kept_documents(earlier: _Earlier, offsets: np.ndarray) -> Any:
-    from datapipe.kernels.text.selection import selected
-
-    return selected(earlier.value, earlier.keep, earlier.offsets, offsets)
 
 
 class DocumentBatch:

@@ -87,16 +87,8 @@ class FieldNames:
 
     def identity(self) -> list[Any]:
         """What tells two of them apart, as JSON."""
-        types = {name: str(kind) for name, kind in self.types.items()}
-        return [
-            self.text,
-            self.id,
-            list(self.keep),
-            list(self.columns.items()),
-            types,
-            dict(self.declared),
-            self.replaces_surrogates,
-        ]
+        types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
+        return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,9 +151,9 @@ class ReadBatch:
         assert content is not None, "a reader gives texts or pages"
         return content
 
-    def first(self, num_docs: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
-        """The first documents of the batch, with these rejected records instead of its own."""
-        return self._chosen(slice(num_docs), lambda column: column[:num_docs], rejected)
+    def rows(self, start: int, stop: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
+        """Some documents of the batch, with these rejected records instead of its own."""
+        return self._chosen(slice(start, stop), lambda column: column[start:stop], rejected)
 
     def without(self, bad: Mapping[int, str]) -> ReadBatch:
         """The batch without some documents: (row, why it is rejected)."""
@@ -245,11 +237,15 @@ class Reader(Stage):
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """Looks at the first records of a split before anything runs. The default reads until the first document; a kept field
         counts as found where it has a value."""
-        for batch in self.read(split, fields, open_input):
-            if len(batch.positions):
-                kept = [name for name, column in batch.extra.items() if column.null_count < len(column) or name in batch.wider]
-                types = {name: plain(batch.extra[name].type) for name in kept} | dict(batch.wider)
-                return FieldsSeen(num_records=len(batch.positions), found=frozenset({fields.text, *kept}), types=types)
+        try:
+            for batch in self.read(split, fields, open_input):
+                if num_records := len(batch.positions):
+                    extra, wider = batch.extra, batch.wider
+                    kept = [name for name, column in extra.items() if column.null_count < num_records or name in wider]
+                    types = {name: plain(extra[name].type) for name in kept} | dict(wider)
+                    return FieldsSeen(num_records=num_records, found=frozenset({fields.text, *kept}), types=types)
+        except UnsplittableInputError:  # the run reads the file whole
+            pass
         return FieldsSeen()
 
     def find(

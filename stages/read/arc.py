@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from datapipe.stage import Rejected
 from datapipe.stage.decoding import OFFSET_BITS, Beginning, ByteStream, Members
-from stages.read._archives.page import PageReader
+from stages.read._archives.archive import PageReader
 from stages.read._archives.record import Fields, Record
 
 _MOST_LINE_BYTES = 16 << 10

@@ -11,7 +11,6 @@ Memory is a few blocks, or a few times the longest line (a line of 100 MB: 600 M
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +23,7 @@ from pydantic import Field
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, is_one_text, line_blocks
-from datapipe.stage.field_types import JsonNumber, json_joined, json_type, json_value
+from datapipe.stage.field_types import json_joined, json_type, json_value, parsed_json
 from stages.read._content_reader import ContentReader
 from stages.read._json.lines import LineParser, told_cut_off
 
@@ -112,15 +111,8 @@ def _sliced(batch: ReadBatch) -> Iterator[ReadBatch]:
         seen, rejected = rejected, len(batch.rejected)
         if stop < num_docs:
             rejected = bisect_left(batch.rejected, int(batch.positions[stop]), key=attrgetter("position"))
-        yield ReadBatch(
-            positions=batch.positions[start:stop],
-            texts=batch.content.slice(start, _BATCH_DOCS),
-            ids=batch.ids.slice(start, _BATCH_DOCS),
-            extra={name: column.slice(start, _BATCH_DOCS) for name, column in batch.extra.items()},
-            wider=batch.wider,
-            rejected=batch.rejected[seen:rejected],
-            input_bytes=batch.input_bytes if start == 0 else 0,
-        )
+        part = batch.rows(start, stop, batch.rejected[seen:rejected])
+        yield part if start == 0 else replace(part, input_bytes=0)
 
 
 _MOST_RECORDS = 1000
@@ -154,7 +146,7 @@ def _records(content: bytes) -> Iterator[Mapping[str, Any]]:
         end = content.find(b"\n", start)
         line, start = content[start : end if end >= 0 else None], end + 1 if end >= 0 else len(content)
         try:
-            record = json.loads(line, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
+            record = parsed_json(line)
         except (ValueError, RecursionError):  # the reader quarantines it
             continue
         if isinstance(record, dict):

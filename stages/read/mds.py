@@ -62,16 +62,17 @@ class Mds(Reader):
     )
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
-        samples: _Samples | None = None
+        row = 0
         try:
             listed = _listed(split.file, open_input)
             checked = _Checked(decoded(open_input, split.file.url, split.file.compression), listed)
             stream = ByteStream(iter(checked))
-            samples = _Samples(shard=_Shard.opened(stream), stream=stream, fields=fields, max_bytes=self.max_sample_bytes)
-            yield from samples.batches()
+            for batch in _Shard.opened(stream).batches(stream, fields, self.max_sample_bytes):
+                yield batch
+                row += len(batch.positions) + len(batch.rejected)
             checked.check_end(stream)
         except (BrokenStreamError, _DamagedShardError) as error:
-            yield damaged(samples.row if samples else 0, str(error))
+            yield damaged(row, str(error))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -238,6 +239,67 @@ class _Shard:
             yield start, stop
             start = stop
 
+    def batches(self, stream: ByteStream, fields: FieldNames, max_bytes: int) -> Iterator[ReadBatch]:
+        """All documents and rejects. Raises _DamagedShardError where the shard is cut off, behind the last whole sample."""
+        columns = self.wanted(fields)
+        for start, stop in self.runs(max_bytes):
+            sizes = self.sizes[start:stop]
+            if sizes[0] > max_bytes:
+                error = f"a sample of {sizes[0]} bytes, more than max_sample_bytes, {max_bytes}"
+                num_whole = int(stream.skip(int(sizes[0])) == sizes[0])
+                batch = ReadBatch.of_rejected(Rejected(position=start, error=error))
+            else:
+                content = stream.read(int(sizes.sum()))
+                num_whole = int(np.searchsorted(np.cumsum(sizes), len(content), "right"))
+                batch = self._documents(content, sizes[:num_whole], columns, start, fields)
+            yield batch
+            if num_whole < len(sizes):
+                raise _DamagedShardError(f"the shard is cut off within sample {start + num_whole} of {len(self.sizes)}")
+
+    def _documents(
+        self, content: bytes, sizes: np.ndarray, columns: dict[str, _Column], row: int, fields: FieldNames
+    ) -> ReadBatch:
+        """The documents of samples, one behind the other in `content`; sizes: (num_samples,)."""
+        data, ends = np.frombuffer(content, np.uint8), np.cumsum(sizes)
+        starts, stops = self._spans(data, ends - sizes, sizes)  # (num_samples, num_columns) each
+        is_right = (sizes > 0) & (stops[:, -1] == ends) if len(sizes) else np.zeros(0, bool)
+        rows = np.flatnonzero(is_right)
+        arrays = {
+            name: _values(content, data, column, starts[rows, column.number], stops[rows, column.number])
+            for name, column in columns.items()
+        }
+        if not arrays:
+            error = f"field '{fields.text}' is not in the shard; expected a column of strings"
+            return ReadBatch.of_rejected(*(Rejected(position=row + number, error=error) for number in range(len(sizes))))
+        batch = documents(pa.RecordBatch.from_pydict(arrays), 0, fields)
+        wrong = [
+            Rejected(position=row + int(number), error=f"the columns of the sample do not fill its {sizes[number]} bytes")
+            for number in np.flatnonzero(~is_right)
+        ]
+        rejected = [*wrong, *(replace(one, position=row + int(rows[one.position])) for one in batch.rejected)]
+        return replace(
+            batch,
+            positions=rows[batch.positions.astype(np.int64)].astype(np.uint64) + np.uint64(row),
+            rejected=tuple(sorted(rejected, key=lambda one: one.position)),
+            input_bytes=len(content),
+        )
+
+    def _spans(self, data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the columns of samples begin and end in `data`, (num_samples, num_columns) int64 each.
+
+        A sample that is too short for the sizes at its beginning has columns of none.
+        """
+        columns = self.columns.values()
+        num_sizes = sum(column.size is None for column in columns)
+        has_sizes = sizes >= 4 * num_sizes
+        widths = np.zeros((len(sizes), len(columns)), np.int64)
+        varying = np.array([column.size is None for column in columns], bool)
+        widths[:, ~varying] = [column.size for column in columns if column.size is not None]
+        at = begins[has_sizes, None] + np.arange(4 * num_sizes)  # (num_samples with sizes, bytes of sizes)
+        widths[np.ix_(has_sizes, varying)] = data[at].view("<u4") if num_sizes else 0
+        stops = begins[:, None] + 4 * num_sizes + np.cumsum(widths, axis=1)
+        return stops - widths, stops
+
 
 def _columns(config: bytes) -> dict[str, _Column]:
     """The columns that the JSON of a shard describes. Raises _DamagedShardError."""
@@ -268,79 +330,6 @@ def _exactly(stream: ByteStream, num_bytes: int, what: str) -> bytes:
     if len(content) < num_bytes:
         raise _DamagedShardError(f"the shard is cut off: {len(content)} of {num_bytes} bytes of {what}")
     return content
-
-
-@dataclass(kw_only=True, slots=True)
-class _Samples:
-    """Reads samples of a shard in order; `row` is the first that is not read yet."""
-
-    shard: _Shard
-    stream: ByteStream
-    fields: FieldNames
-    max_bytes: int
-    row: int = 0
-
-    def batches(self) -> Iterator[ReadBatch]:
-        """All documents and rejects. Raises _DamagedShardError where the shard is cut off, behind the last whole sample."""
-        columns = self.shard.wanted(self.fields)
-        for start, stop in self.shard.runs(self.max_bytes):
-            sizes = self.shard.sizes[start:stop]
-            if sizes[0] > self.max_bytes:
-                error = f"a sample of {sizes[0]} bytes, more than max_sample_bytes, {self.max_bytes}"
-                num_read, batch = self.stream.skip(int(sizes[0])), ReadBatch.of_rejected(Rejected(position=start, error=error))
-            else:
-                content = self.stream.read(int(sizes.sum()))
-                num_read = len(content)
-                num_whole = int(np.searchsorted(np.cumsum(sizes), num_read, "right"))
-                batch = self._documents(content, sizes[:num_whole], columns, start)
-            if num_read < sizes.sum():
-                self.row = start + int(np.searchsorted(np.cumsum(sizes), num_read, "right"))
-                yield batch
-                raise _DamagedShardError(f"the shard is cut off within sample {self.row} of {len(self.shard.sizes)}")
-            self.row = stop
-            yield batch
-
-    def _documents(self, content: bytes, sizes: np.ndarray, columns: dict[str, _Column], row: int) -> ReadBatch:
-        """The documents of samples, one behind the other in `content`; sizes: (num_samples,)."""
-        data, ends = np.frombuffer(content, np.uint8), np.cumsum(sizes)
-        starts, stops = self._spans(data, ends - sizes, sizes)  # (num_samples, num_columns) each
-        is_right = (sizes > 0) & (stops[:, -1] == ends) if len(sizes) else np.zeros(0, bool)
-        rows = np.flatnonzero(is_right)
-        arrays = {
-            name: _values(content, data, column, starts[rows, column.number], stops[rows, column.number])
-            for name, column in columns.items()
-        }
-        if not arrays:
-            error = f"field '{self.fields.text}' is not in the shard; expected a column of strings"
-            return ReadBatch.of_rejected(*(Rejected(position=row + number, error=error) for number in range(len(sizes))))
-        batch = documents(pa.RecordBatch.from_pydict(arrays), 0, self.fields)
-        wrong = [
-            Rejected(position=row + int(number), error=f"the columns of the sample do not fill its {sizes[number]} bytes")
-            for number in np.flatnonzero(~is_right)
-        ]
-        rejected = [*wrong, *(replace(one, position=row + int(rows[one.position])) for one in batch.rejected)]
-        return replace(
-            batch,
-            positions=rows[batch.positions.astype(np.int64)].astype(np.uint64) + np.uint64(row),
-            rejected=tuple(sorted(rejected, key=lambda one: one.position)),
-            input_bytes=len(content),
-        )
-
-    def _spans(self, data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the columns of samples begin and end in `data`, (num_samples, num_columns) int64 each.
-
-        A sample that is too short for the sizes at its beginning has columns of none.
-        """
-        columns = self.shard.columns.values()
-        num_sizes = sum(column.size is None for column in columns)
-        has_sizes = sizes >= 4 * num_sizes
-        widths = np.zeros((len(sizes), len(columns)), np.int64)
-        varying = np.array([column.size is None for column in columns], bool)
-        widths[:, ~varying] = [column.size for column in columns if column.size is not None]
-        at = begins[has_sizes, None] + np.arange(4 * num_sizes)  # (num_samples with sizes, bytes of sizes)
-        widths[np.ix_(has_sizes, varying)] = data[at].view("<u4") if num_sizes else 0
-        stops = begins[:, None] + 4 * num_sizes + np.cumsum(widths, axis=1)
-        return stops - widths, stops
 
 
 def _values(content: bytes, data: np.ndarray, column: _Column, starts: np.ndarray, stops: np.ndarray) -> pa.Array:

@@ -74,7 +74,7 @@ class _Opened:
                 self._all_readable = self._is_readable(range(len(self.row_groups)), names)
             is_readable = self._all_readable or self._is_readable([number], names)
             if is_readable and (repeated := self._checked_columns(number, names)):
-                file = _parquet_file(self._watched, repeated)
+                file = _parquet_file(self._watched, repeated, self._file.metadata)
             for batch in file.iter_batches(batch_rows, [number], names, use_threads=False):
                 for start, part in parts(batch):
                     yield documents(part, row + start, fields)
@@ -111,15 +111,19 @@ class _Opened:
         return repeated
 
 
-def _parquet_file(watched: WatchedStream, as_dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+def _parquet_file(
+    watched: WatchedStream, as_dictionaries: Sequence[str] = (), metadata: pq.FileMetaData | None = None
+) -> pq.ParquetFile:
     """Opens the file. A local column chunk is read in parts, one of an object store in one request.
 
     Args:
         as_dictionaries: columns whose values come as dictionaries, not decoded.
+        metadata: its footer, where that is read already.
     """
     source: Any = pa.PythonFile(watched, mode="r")
     buffer_bytes = _LOCAL_READ_BYTES if isinstance(watched.stream, pa.OSFile) else 0
-    return pq.ParquetFile(source, page_checksum_verification=True, buffer_size=buffer_bytes, read_dictionary=as_dictionaries)
+    options: Any = {"metadata": metadata, "buffer_size": buffer_bytes, "read_dictionary": as_dictionaries}
+    return pq.ParquetFile(source, page_checksum_verification=True, **options)
 
 
 class _RefusingStream(WatchedStream):

@@ -241,7 +241,8 @@ def _of_plain(members: Members, max_bytes: int, start: int, stop: int | None) ->
         content = ByteStream(Member(members, begin, is_behind=False).chunks)
         for item in _records_of(content, max_bytes):
             position = begin + item.position
-            if stop is not None and position >= stop and _is_beginning(members.stored, position):
+            before = members.stored.header(position - 1, _BEGINNING_BYTES) if stop is not None and position >= stop else b""
+            if _BEGINNING.match(before):
                 return position
             yield replace(item, position=position)
             if isinstance(item, Rejected) and item.is_file_damage:
@@ -252,11 +253,6 @@ def _of_plain(members: Members, max_bytes: int, start: int, stop: int | None) ->
         if stop is not None and begin is not None and begin >= stop:
             return begin
     return None
-
-
-def _is_beginning(stored: StoredBytes, offset: int) -> bool:
-    """Whether a search finds a record at an offset behind the first byte of the file."""
-    return _BEGINNING.match(stored.header(offset - 1, _BEGINNING_BYTES)) is not None
 
 
 def _next_record(stored: StoredBytes, start: int, stop: int | None = None) -> int | None:

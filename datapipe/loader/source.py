@@ -107,11 +107,10 @@ class FileSource:
         options.own_mesh.check(self.snapshot.sequence_length)
         self._fresh = plan_run(self._root, self.snapshot, options)
         self._cache, self._reader, self._read_ahead = open_rows(self._root, self._fresh.inventory, options)
-        self._builder = BatchBuilder(self._fresh, self._reader, options)
+        self._continue(self._fresh)
 
-    @property
-    def run(self) -> BatchOrder:
-        return self._builder.batch_order
+    def _continue(self, order: BatchOrder) -> None:
+        self.run, self._builder = order, BatchBuilder(order, self._reader, self._options)
 
     def build(self, step: int) -> Batch:
         return self._builder.build(step)
@@ -131,8 +130,7 @@ class FileSource:
         return 1 if self._root.local is not None else min(depth, MAX_THREADS)
 
     def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
-        order = resumed(saved, lineage, self._fresh, self._options, is_exact=is_exact)
-        self._builder = BatchBuilder(order, self._reader, self._options)
+        self._continue(resumed(saved, lineage, self._fresh, self._options, is_exact=is_exact))
 
     def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
         found = read_snapshot(self._root, snapshot).fingerprint

@@ -8,9 +8,9 @@ To make room, shards that are not expected are deleted first, then those expecte
 expected later. A copy that an earlier run or another process left is checked once, by a thread, before it is used. Any number
 of processes and snapshots may share the folder.
 
-A download that fails is tried again for `patience_s`; then `error(shard)` tells why, and the download starts over after the
-same time. A shard that is missing, or damaged in the store, is not tried again. A full or broken disk ends all downloads with
-one warning. `path_of` raises none of these errors: the reader reads from the store and reports the store's error.
+A download that fails is tried again for `patience_s`, and starts over after the same time. A shard that is missing, or damaged
+in the store, is not tried again. A full or broken disk ends all downloads with one warning. `path_of` raises none of these
+errors: the reader reads from the store and reports the store's error.
 
 Memory: `num_threads` ranges of 4 MiB. Threads are daemons that hold no reference to the cache; they end with `close`, with the
 last reference to the cache, and with the process. A fork copies no threads: the child starts its own.
@@ -52,7 +52,7 @@ class ShardCache:
         folder: of the copies.
         budget_bytes: of all files in the folder.
         num_threads: shards fetched at the same time, with 4 MiB of memory each. More threads help where the store is slow.
-        patience_s: seconds that the store may fail without a break before `error` returns the reason.
+        patience_s: seconds that the store may fail without a break before a download pauses for as long.
     """
 
     def __init__(
@@ -95,11 +95,6 @@ class ShardCache:
         with scheduler.starting:
             if self._finalizer is None and shards:
                 self._finalizer = weakref.finalize(self, _stop, scheduler, self._start_threads(scheduler))
-
-    def error(self, shard: int) -> Exception | None:
-        """The reason why an expected shard is missing, if it is known."""
-        failed = self._scheduler_here().failed.get(shard)
-        return failed[0] if failed is not None else None
 
     def counts(self) -> CacheCounts:
         return self._scheduler_here().counts()

@@ -23,7 +23,7 @@ from typing import TypeVar
 import pyarrow as pa
 import xxhash
 
-from datapipe.errors import CorruptionError, DatapipeError
+from datapipe.errors import CorruptionError
 from datapipe.loader.cache.folder import CacheFolder, Reservation, write_at
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
@@ -45,10 +45,8 @@ _LASTING = (
 """Parts of the text of pyarrow's OSErrors that mark answers which waiting does not change; the errors carry no code."""
 
 
-class DownloadError(DatapipeError, OSError):
-    """A shard could not be fetched. `may_pass` tells whether a later attempt may succeed."""
-
-    may_pass = False
+class StoreFailsError(Exception):
+    """The store has failed for too long. A later attempt may succeed."""
 
 
 class DownloadCancelled(Exception):  # noqa: N818 (not an error)
@@ -66,6 +64,7 @@ class CacheCounts:
         refetches: shards fetched again because their checksum was wrong.
         evicted: files deleted to make room.
         failures: requests that failed, retried ones included.
+        given_up: downloads that failed, as often as they were tried.
     """
 
     fetched_bytes: int = 0
@@ -74,6 +73,7 @@ class CacheCounts:
     refetches: int = 0
     evicted: int = 0
     failures: int = 0
+    given_up: int = 0
 
 
 class ShardDownload:
@@ -93,7 +93,8 @@ class ShardDownload:
         self._failing_since: float | None = None
 
     def run(self, folder: CacheFolder, reservation: Reservation, between: Callable[[], None]) -> Path:
-        """Fetches the shard into the reserved file, and commits it. Raises DownloadError, CorruptionError or FolderError.
+        """Fetches the shard into the reserved file, and commits it. Raises FolderError, StoreFailsError, or what no
+        later attempt mends: CorruptionError, and OSError for an object that is missing or closed to us.
 
         Args:
             between: called after each range.
@@ -102,10 +103,7 @@ class ShardDownload:
         with closing(self._patiently(lambda: self._root.trying_once().open_input(entry.path))) as stream:
             num_bytes = self._patiently(stream.size)
             if num_bytes != entry.bytes:
-                raise CorruptionError(
-                    f"{entry.path} of {self._root.url}: {num_bytes} bytes, expected {entry.bytes}: the object was truncated or "
-                    f"replaced. Restore it from a copy, or run the mixture again"
-                )
+                raise CorruptionError(f"{entry.path}: {num_bytes} bytes, expected {entry.bytes}")
             for _ in range(REFETCHES + 1):
                 for offset in range(0, entry.bytes, RANGE_BYTES):
                     content = self._patiently(lambda offset=offset: self._read(stream, offset))
@@ -116,10 +114,7 @@ class ShardDownload:
                 if checksum == entry.checksum:
                     return folder.commit(reservation)
                 self._counts.refetches += 1
-        raise CorruptionError(
-            f"{entry.path} of {self._root.url}: checksum {checksum}, expected {entry.checksum}, {REFETCHES + 1} times: the "
-            f"object is damaged in the store. Restore it from a copy, or run the mixture again"
-        )
+        raise CorruptionError(f"{entry.path}: checksum {checksum}, expected {entry.checksum}")
 
     def _read(self, stream: pa.NativeFile, offset: int) -> bytes:
         wanted = min(RANGE_BYTES, self._entry.bytes - offset)
@@ -139,18 +134,9 @@ class ShardDownload:
                 self._failing_since = self._failing_since or time.monotonic()
                 failing_s = time.monotonic() - self._failing_since
                 if isinstance(error, FileNotFoundError) or any(mark in str(error) for mark in _LASTING):
-                    raise DownloadError(
-                        f"{self._entry.path} of {self._root.url}: the object is missing, or access to it is denied: {error}. "
-                        f"Expected {self._entry.bytes} bytes. Check the credentials, and that the object was not deleted; "
-                        f"`datapipe verify` lists all missing files"
-                    ) from error
+                    raise
                 if failing_s + pause_s > self._patience_s:
-                    given_up = DownloadError(
-                        f"{self._entry.path} of {self._root.url}: the store has failed for {failing_s:.0f} s: {error}. "
-                        f"The download is tried again later. If the store is only slow, raise request_timeout in its URL"
-                    )
-                    given_up.may_pass = True
-                    raise given_up from error
+                    raise StoreFailsError from error
                 self.ended.wait(pause_s)
                 pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
             else:

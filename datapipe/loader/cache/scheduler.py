@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from datapipe.loader.cache.download import CacheCounts, DownloadCancelled, DownloadError, ShardDownload, is_sound
+from datapipe.loader.cache.download import CacheCounts, DownloadCancelled, ShardDownload, StoreFailsError, is_sound
 from datapipe.loader.cache.folder import CLAIM_S, CacheFolder, FolderError, Reservation
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
@@ -37,7 +37,6 @@ class DownloadScheduler:
         self.process = os.getpid()
         self.starting = threading.Lock()  # the cache starts its threads under it
         self.ready: dict[int, Path] = {}
-        self.failed: dict[int, tuple[Exception, float]] = {}  # the error, and the time of the next attempt
         self._root, self._shards, self._patience_s = root, shards, patience_s
         self._folder = CacheFolder(folder, budget_bytes)
         self._changed = threading.Condition()
@@ -109,7 +108,7 @@ class DownloadScheduler:
         for shard in self._expected:
             if shard in self.ready or shard in self._downloads:
                 continue
-            again = max(self._not_before.get(shard, 0.0), self.failed[shard][1] if shard in self.failed else 0.0)
+            again = self._not_before.get(shard, 0.0)
             if again > now:
                 wake = min(wake, again)
             elif self._is_reserving:
@@ -144,7 +143,7 @@ class DownloadScheduler:
             self.lost(shard)
 
     def _fetch(self, shard: int, download: ShardDownload) -> None:
-        """Reuses a copy in the folder, or makes room and fetches the shard. An error is kept for `failed`."""
+        """Reuses a copy in the folder, or makes room and fetches the shard. After an error the reader reads from the store."""
         entry, reservation = self._shards[shard], None
         try:
             answer = self._reserve(entry)
@@ -154,7 +153,6 @@ class DownloadScheduler:
                 reservation = None
                 with self._changed:
                     self.ready[shard] = path
-                    self.failed.pop(shard, None)
                     self._counts.files += 1
             elif answer == "present":
                 self._reuse_copy(shard, entry)
@@ -174,9 +172,10 @@ class DownloadScheduler:
         except FolderError as error:
             with self._changed:
                 self._turn_off(error)
-        except Exception as error:  # kept for ShardCache.error(); the reader falls back to the store
-            may_pass = isinstance(error, DownloadError) and error.may_pass
-            self.failed[shard] = error, time.monotonic() + self._patience_s if may_pass else float("inf")
+        except Exception as error:  # the reader's own read raises it, or succeeds
+            self._counts.given_up += 1
+            may_pass = isinstance(error, StoreFailsError)
+            self._not_before[shard] = time.monotonic() + self._patience_s if may_pass else float("inf")
         finally:
             if reservation is not None:
                 self._folder.give_up(reservation)

@@ -26,7 +26,7 @@ batches are refused at the start of an iteration (`wrappers.py`).
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils._pytree import register_pytree_node
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import Batch
@@ -43,7 +45,6 @@ from datapipe.loader.loader import Loader
 from datapipe.loader.order.state import checked_mapping, sealed, verified
 from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Passes
-from datapipe.loader.torch.tensor_batch import TensorBatch
 from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
 from datapipe.loader.turns import SharedIterator
 from datapipe.loader.world import is_distributed, rank_and_world_size
@@ -51,6 +52,30 @@ from datapipe.shards.manifest import Snapshot
 
 PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
 """The fields that can be cut into rows."""
+
+
+class TensorBatch(dict[str, Any]):
+    """A batch. A type of its own, so that `default_collate` knows it; to everything else it is a dict."""
+
+
+def _refuse_collating(batches: Sequence[TensorBatch], *, collate_fn_map: object = None) -> None:
+    """What `default_collate` does with a list of batches. Raises UserError: each is whole already."""
+    raise UserError(
+        "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
+        "DataLoader(dataset, batch_size=None, …); StreamingDataset(…, batch_size=8) sets the number of rows."
+    )
+
+
+default_collate_fn_map[TensorBatch] = _refuse_collating
+"""torch's documented way to extend `default_collate`. A `collate_fn` of the user is not concerned."""
+
+register_pytree_node(
+    TensorBatch,
+    lambda batch: (list(batch.values()), list(batch)),
+    lambda values, names: TensorBatch(zip(names, values, strict=True)),
+    serialized_type_name="datapipe.loader.torch.TensorBatch",
+)
+"""`tree_map` enters dicts, and types derived from dict only where they are registered."""
 
 
 class StreamingDataset(IterableDataset):

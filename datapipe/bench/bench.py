@@ -37,7 +37,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -150,17 +150,8 @@ def _source_json(source: SourceBench) -> dict[str, Any]:
 
 
 def _row_json(row: Row, total_s: float) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "kind": row.kind,
-        "uses": row.uses,
-        "seconds": row.seconds,
-        "share": row.seconds / total_s if row.is_counted and total_s else None,
-        "bytes": row.bytes,
-        "mb_per_s": row.mb_per_s,
-        "documents_in": row.documents_in,
-        "documents_out": row.documents_out,
-    }
+    share = row.seconds / total_s if row.is_counted and total_s else None
+    return {**asdict(row), "share": share, "mb_per_s": row.mb_per_s}
 
 
 # ------------------------------------------------------------------------------------------------ measuring

@@ -104,5 +104,4 @@ def annotate(
 
 
 def _say_stopped() -> None:
-
     say(f"stopped. All answers are kept. Go on with the same command: `{command_line()}`", to_stderr=True)

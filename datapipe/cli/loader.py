@@ -266,4 +266,4 @@ def serve(
         )
     finally:
         if log is not None:
-            log.__exit__(None, None, None)
+            log.close()

@@ -9,6 +9,7 @@ import signal
 import socket
 import urllib.request
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,7 +72,7 @@ def _run(mixture: Path, *observers: Any) -> runs.Finished:
 def test_figures_and_events_are_those_of_the_report_and_a_resumed_run_has_them_again(mixture: Path, tmp_path: Path) -> None:
     state, figures, scraped = RunState(), CommandFigures(), list[Samples]()
     figures.begin_run(state, "a")
-    with EventLog(str(tmp_path / "log.jsonl")) as log, serve_runs(figures, {"mixture": "test"}, 0) as server:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log, serve_runs(figures, {"mixture": "test"}, 0) as server:
         watcher = runs.Watcher(on_commit=lambda record: scraped.append(_scraped(server)) if not scraped else None)
         done = _run(mixture, state, log, watcher)
         last = _scraped(server)

@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def _written(path: Path) -> list[dict[str, Any]]:
 
 
 def test_an_attempt_that_fails_and_the_next_one_are_told_with_their_nodes(tmp_path: Path) -> None:
-    with EventLog(str(tmp_path / "log.jsonl")) as log:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
         log.tick([_seen("a", "")])
         for _ in range(2):
             log.tick([_seen("a", "n1")])
@@ -72,7 +73,7 @@ def test_an_attempt_that_fails_and_the_next_one_are_told_with_their_nodes(tmp_pa
 
 
 def test_an_attempt_between_two_looks_starts_when_it_ends_and_one_that_came_to_no_node_never(tmp_path: Path) -> None:
-    with EventLog(str(tmp_path / "log.jsonl")) as log:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
         log.ended(_ended("short", "n1"))
         log.ended(_ended("unplaced", kind="node", task=OTHER))
     events = [(event["event"], event["attempt"], event.get("node")) for event in _written(tmp_path / "log.jsonl")]
@@ -80,7 +81,7 @@ def test_an_attempt_between_two_looks_starts_when_it_ends_and_one_that_came_to_n
 
 
 def test_of_two_attempts_at_a_task_the_one_that_is_ended_is_told_as_cancelled(tmp_path: Path) -> None:
-    with EventLog(str(tmp_path / "log.jsonl")) as log:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
         log.tick([_seen("a", "n1"), _seen("b", "n2"), _seen("c", "n3"), _seen("d", "n1", OTHER)])
         log.ended(_ended("a", "n1", kind="infrastructure"))
         log.ended(_ended("b", "n2"))

@@ -19,8 +19,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datapipe.card.croissant import croissant
 from datapipe.card.data_files import DataFiles, data_files
-from datapipe.card.escaping import Markdown, shown
-from datapipe.card.facts import gathered
+from datapipe.card.escaping import Markdown, code, shown
+from datapipe.card.facts import gathered, share
 from datapipe.card.front_matter import front_matter
 from datapipe.card.provenance import joined_provenance, numbers
 from datapipe.config.mixture import Mixture
@@ -28,10 +28,12 @@ from datapipe.config.resolved import parsed_yaml
 from datapipe.errors import UserError
 from datapipe.ledger.names import CARD, CROISSANT, MIXTURE, REPORT
 from datapipe.licenses import UNKNOWN
+from datapipe.metrics import counted
 from datapipe.plan.warnings import RunWarning
 from datapipe.report.html.page import write_page
 from datapipe.report.joined import joined_report
 from datapipe.report.summary import parse_report, report_bytes
+from datapipe.report.tables import Bytes
 from datapipe.shards.additions import published_additions
 from datapipe.shards.datasets.card import as_yaml
 from datapipe.shards.manifest import Manifest, Snapshot, read_manifest, snapshot_folder
@@ -176,7 +178,8 @@ def _template() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["markdown"] = Markdown
+    environment.filters |= {"markdown": Markdown, "code": code, "bytes": Bytes}
+    environment.globals |= {"counted": counted, "share": share}
     return environment.get_template("readme.md.jinja")
 
 

@@ -11,7 +11,6 @@ import urllib.request
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -183,10 +182,3 @@ def test_status_from_another_process_while_a_run_goes_on_is_killed_and_finishes(
     assert (exit_status, finished["state"], finished["num_running"]) == (0, "finished", 0)
     assert {step["state"] for step in finished["steps"]} == {"committed"}
     assert all(0 < step["slowest"]["seconds"] <= step["seconds"] for step in finished["steps"])
-
-
-def test_every_observer_of_a_run_hears_what_is_said() -> None:
-    heard = [list[str](), list[str]()]
-    observers: Any = [SimpleNamespace(say=lines.append) for lines in heard]
-    Observers(observers).say("a warning")
-    assert heard == [["a warning"]] * 2

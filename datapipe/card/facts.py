@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from datapipe.card.data_files import DataFiles
@@ -25,16 +26,18 @@ Rows = list[list[Cell]]
 
 
 def gathered(
-    report: Mapping[str, Any], manifest: Manifest, mixture: str, files: DataFiles, place: str, is_output: bool
+    report: Mapping[str, Any], manifest: Manifest, mixture: str, files: DataFiles, place: str | None
 ) -> dict[str, Any]:
     """The facts of a snapshot, as the template takes them. Each row holds cells as `escaping.shown` does.
 
     Args:
         mixture: mixture.yaml of the snapshot; empty where there is none.
-        place: where the files can be loaded from, as the reader of the card would write it.
-        is_output: whether the card lies in an output, with report.json beside it and for datapipe's loader.
+        place: of an export: where its files can be loaded from, as the reader of the card would write it. None for an output,
+            with report.json beside the card, and for datapipe's loader.
     """
-    said = _parsed(mixture)
+    said: Mapping[str, Any] = {}
+    with suppress(ValueError):
+        said = parsed_yaml(mixture)
     provenance = report["provenance"]
     licenses, kinds = provenance["licenses"], provenance["synthetic"]
     schema = files.configurations[0].schema if files.configurations else None
@@ -58,18 +61,11 @@ def gathered(
         "languages": _languages(report),
         "mixture": _cells(mixture_table(report["mixture"])) if report["mixture"] else [],
         "columns": [] if schema is None else [[code(field.name), code(str(field.type))] for field in schema],
-        "is_output": is_output,
-        "for_loader": files.is_packed and is_output,
-        "path": Markdown(json.dumps(plain(place), ensure_ascii=False)),
+        "is_output": place is None,
+        "for_loader": files.is_packed and place is None,
+        "path": Markdown(json.dumps(plain(place or str(said.get("output") or ".")), ensure_ascii=False)),
         "looks_for_secrets": any(name.partition(":")[0].startswith("redact.") for name in report["total"]["counts"]),
     }
-
-
-def _parsed(mixture: str) -> Mapping[str, Any]:
-    try:
-        return parsed_yaml(mixture)
-    except ValueError:
-        return {}
 
 
 def _cells(table: Table) -> Rows:

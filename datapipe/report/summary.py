@@ -150,7 +150,9 @@ def _tasks(step: Step) -> dict[str, Any]:
         "seconds": round(sum(record.metrics.seconds for record in step.records), 6),
         "peak_bytes": max((record.metrics.peak_bytes for record in step.records), default=0),
     }
-    return counts | _exchanged(step) if step.kind in EXCHANGES else counts
+    outputs = [output for record in step.records for files in record.outputs.values() for output in files]
+    written = {"rows": sum(output.rows for output in outputs), "bytes": sum(output.bytes for output in outputs)}
+    return counts | written if step.kind in EXCHANGES else counts
 
 
 def _second_attempts(plan: Plan) -> dict[str, dict[str, int]]:
@@ -168,12 +170,6 @@ def second_attempts_text(report: Mapping[str, Any]) -> str:
         f"{counted(tasks, 'task')} of {', '.join(steps)} took much longer than others and had a second attempt, which ended "
         f"first in {won:,}."
     )
-
-
-def _exchanged(step: Step) -> dict[str, int]:
-    """Rows and bytes that one round of an exchange wrote."""
-    outputs = [output for record in step.records for files in record.outputs.values() for output in files]
-    return {"rows": sum(output.rows for output in outputs), "bytes": sum(output.bytes for output in outputs)}
 
 
 def _entry(counts: SourceCounts) -> dict[str, Any]:

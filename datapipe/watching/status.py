@@ -154,13 +154,9 @@ def _holder(root: Root) -> str:
     try:
         lock = root.local / LOCK
         inode = lock.stat().st_ino
-        held = any(fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") for fields in _locks())
+        # The kernel's list of locks. To ask by taking the lock would stop a run that begins meanwhile.
+        locks = map(str.split, Path("/proc/locks").read_text(encoding="ascii").splitlines())
+        held = any(len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") for fields in locks)
         return lock.read_text(errors="replace").strip() or "unknown" if held else ""
     except OSError:
         return ""
-
-
-def _locks() -> list[list[str]]:
-    """The locks of this machine, as the kernel lists them. To ask by taking the lock would stop a run that begins meanwhile."""
-    lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    return [fields for fields in map(str.split, lines) if len(fields) > 5]

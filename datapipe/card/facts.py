@@ -7,14 +7,14 @@ Text of users goes through `escaping`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
 from datapipe.card.data_files import DataFiles
-from datapipe.card.escaping import Markdown, code, link, plain, prose
+from datapipe.card.escaping import Markdown, code, link, plain
 from datapipe.config.resolved import parsed_yaml
-from datapipe.report.tables import Bytes, Cell, Share, Table, evaluation_table, kept_table, language_counts, mixture_table
+from datapipe.report.tables import Cell, Share, Table, evaluation_table, kept_table, language_counts, mixture_table
 from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.stage.base import PHONE_REGIONS
 from datapipe.storage import is_remote
@@ -47,10 +47,9 @@ def gathered(
         "manifest": manifest,
         "snapshot": manifest if isinstance(manifest, Snapshot) else None,
         "num_rows": files.rows,
-        "sources": [
-            *(_source(name, entry, provenance["sources"][name], said) for name, entry in report["sources"].items()),
-            *(_taken(name, entry, provenance["sources"][name]) for name, entry in report["taken"].items()),
-        ],
+        "pages": {
+            name: _pages(origin, (said.get("sources") or {}).get(name, {})) for name, origin in provenance["sources"].items()
+        },
         "licenses": _cells(kept_table("", licenses)),
         "synthetic": _cells(kept_table("", kinds)) if kinds and kinds["synthetic"]["documents"] else [],
         "has_drawn": any(numbers["drawn_tokens"] is not None for numbers in licenses.values()),
@@ -78,42 +77,16 @@ def share(part: float, whole: float) -> Share | None:
     return Share(part / whole) if whole else None
 
 
-def _source(name: str, entry: Mapping[str, Any], origin: Mapping[str, Any], said: Mapping[str, Any]) -> list[Cell]:
-    documents, paths = entry["documents"], (said.get("sources") or {}).get(name, {}).get("path") or ()
-    numbers = [documents["read"], documents["kept"], Bytes(entry["kept_bytes"]), entry["tokens"] or None]
-    return [code(name), *numbers, *_origin(origin, [paths] if isinstance(paths, str) else paths)]
+def _pages(origin: Mapping[str, Any], said: Mapping[str, Any]) -> Markdown | None:
+    """The homepage of a source, and the paths of its files where they are URLs. Paths of one machine tell nobody anything.
 
-
-def _taken(name: str, entry: Mapping[str, Any], origin: Mapping[str, Any]) -> list[Cell]:
-    """The row of a source whose rows are those of another snapshot: what was read is in the card of that one."""
-    return [code(name), None, entry["documents"], None, entry["tokens"], *_origin(origin, ())]
-
-
-def _origin(origin: Mapping[str, Any], paths: Sequence[str]) -> list[Cell]:
-    """The licence of a source, its dates, who wrote it, and where it is from: its homepage, and the paths of its files where
-    they are URLs. Paths of one machine tell nobody anything."""
-    license = code(origin["license"]) if origin["license"] else Markdown("not stated")
-    if origin["license_field"]:
-        license = Markdown(f"by document, in {code(origin['license_field'])}; otherwise {license}")
-    remote = [path for path in paths if is_remote(path.removeprefix("@"))]
+    Args:
+        said: the source in the mixture.
+    """
+    paths = said.get("path") or ()
+    remote = [path for path in ([paths] if isinstance(paths, str) else paths) if is_remote(path.removeprefix("@"))]
     pages = [*([link(origin["homepage"])] if origin["homepage"] else []), *map(code, remote[:3])]
-    return [license, _dates(origin["collected"]), _author(origin["synthetic"]), Markdown(", ".join(pages)) if pages else None]
-
-
-def _dates(collected: Mapping[str, str] | None) -> Markdown | None:
-    if not collected:
-        return None
-    first, last = collected["from"], collected["to"]
-    return prose(first if first == last else f"{first} to {last}")
-
-
-def _author(synthetic: Any) -> Markdown | None:
-    if not synthetic:
-        return None
-    if synthetic is True:
-        return Markdown("yes")
-    prompt = synthetic.get("prompt")
-    return Markdown(code(synthetic["model"]) + (f", prompt {code(prompt)}" if prompt else ""))
+    return Markdown(", ".join(pages)) if pages else None
 
 
 # ------------------------------------------------------------------------------------------------ what was removed

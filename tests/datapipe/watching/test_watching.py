@@ -272,30 +272,23 @@ class _Timed(RunState):
         return "about 4:10 left"
 
 
-def _committed(number: int) -> Record:
-    metrics = TaskMetrics(document_counts=DocumentCounts(read=10, read_bytes=1000, kept=7))
-    return Record(step="web/read", fingerprint=str(number), outputs={}, metrics=metrics)
-
-
 def _message(work: str, place: str, silent_s: float) -> Message:
     activity = Activity(work=work, place=place, key=bytes(range(16)), num_docs=80)
     return Message(attempt=place, task="web/read", activity=activity, silent_s=silent_s)
 
 
 def _displayed(terminal: bool) -> str:
-    stream = io.StringIO()
-    state = _Timed()
+    stream, state = io.StringIO(), _Timed()
     with Progress(Console(file=stream, force_terminal=terminal, width=100), state) as progress:
         observers = Observers([state, progress])
-        tasks = tuple(MapTask(step="web/read", fingerprint=str(number), seed=0) for number in range(2))
-        first = Step(id="web/read", kind="map", label="read", source="web", tasks=tasks)
+        first = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS[:2])
         last = Step(id="web/pack", kind="pack", label="pack", source="web")
         observers.planned(Plan(pipeline=lay_out({"web": []}), steps=[first, last]))
-        observers.committed(_committed(0))
+        observers.committed(RECORDS[0])
         observers.tick([_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2])
         if progress._live is not None:
             progress._live.refresh()
-        observers.committed(_committed(1))
+        observers.committed(RECORDS[1])
     return stream.getvalue()
 
 

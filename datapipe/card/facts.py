@@ -53,8 +53,7 @@ def gathered(
         "licenses": _cells(kept_table("", licenses)),
         "synthetic": _cells(kept_table("", kinds)) if kinds and kinds["synthetic"]["documents"] else [],
         "has_drawn": any(numbers["drawn_tokens"] is not None for numbers in licenses.values()),
-        "removed": list(_removed(report)),
-        "duplicates": _duplicates(report),
+        "conditions": {reason: _condition(report["measured"], reason) for reason in report["total"]["documents"]["dropped"]},
         "redacted": _redacted(report, said),
         "evaluation": _cells(evaluation_table(report["contamination"])),
         "languages": _languages(report),
@@ -92,38 +91,15 @@ def _pages(origin: Mapping[str, Any], said: Mapping[str, Any]) -> Markdown | Non
 # ------------------------------------------------------------------------------------------------ what was removed
 
 
-def _removed(report: Mapping[str, Any]) -> Iterator[list[Cell]]:
-    """Rows of what was read, what each rule removed, and what was kept: label, condition, documents, share."""
-    documents = report["total"]["documents"]
-    whole = documents["read"]
-    yield [Markdown("read"), None, whole, share(whole, whole)]
-    for reason, count in documents["dropped"].items():
-        stage, _, rule = reason.rpartition(":")
-        yield [code(reason), _condition(report["measured"], stage, rule), count, share(count, whole)]
-    if documents["quarantined"]:
-        count = documents["quarantined"]
-        yield [Markdown("could not be read or processed"), None, count, share(count, whole)]
-    yield [Markdown("**kept**"), None, documents["kept"], share(documents["kept"], whole)]
-
-
-def _condition(measured: Mapping[str, Any], stage: str, rule: str) -> Markdown | None:
+def _condition(measured: Mapping[str, Any], reason: str) -> Markdown | None:
     """The option and threshold of a rule: "`min_words` at least 50"."""
+    stage, _, rule = reason.rpartition(":")
     for stages in measured.values():
         entry = stages.get(stage, {}).get(rule)
         if entry and entry["option"] and entry["threshold"] is not None:
             side = {"min": "at least", "max": "at most"}.get(entry["side"], "of")
             return Markdown(f"{code(entry['option'])} {side} {entry['threshold']:,.12g}")
     return None
-
-
-def _duplicates(report: Mapping[str, Any]) -> Rows:
-    """Rows of global stages that compare documents: stage, clusters, documents removed, largest cluster."""
-    rows: Rows = []
-    for stage, entry in report["clusters"].items():
-        largest = max((high for _, high, *_ in entry["sizes"]), default=0)
-        about = "about " if entry["sampled"] < 1 else ""
-        rows.append([code(stage), f"{about}{entry['clusters']:,}", f"{about}{entry['dropped']:,}", f"up to {largest:,}"])
-    return rows
 
 
 def _redacted(report: Mapping[str, Any], said: Mapping[str, Any]) -> Rows:

@@ -7,7 +7,7 @@ data/train-00000.parquet                       ─▶ an export has one configur
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -105,10 +105,10 @@ def _of_documents(root: Root, snapshot: DocumentsSnapshot) -> DataFiles:
         by_source.setdefault(entry.source, []).append(entry)
     columns = {source: _columns(root, snapshot, entries[0].path) for source, entries in by_source.items()}
     ending = snapshot.document_format
-    if _is_one(columns.values()):
+    known = [schema for schema in columns.values() if schema is not None]
+    if len(known) == len(columns) and all(schema.equals(known[0]) for schema in known):
         whole = _split([entry for entries in by_source.values() for entry in entries], f"documents/*/*.{ending}")
-        schema = next(iter(columns.values()), None)
-        configurations = [Configuration(name="default", splits=(whole,), schema=schema)] if by_source else []
+        configurations = [Configuration(name="default", splits=(whole,), schema=known[0])] if known else []
     else:
         configurations = [
             Configuration(name=source, splits=(_split(entries, f"documents/{source}/*.{ending}"),), schema=columns[source])
@@ -123,11 +123,6 @@ def _columns(root: Root, snapshot: DocumentsSnapshot, path: str) -> pa.Schema | 
         return parquet_schema(root, path) if snapshot.document_format == "parquet" else json_schema(root, path)
     except (OSError, pa.ArrowException):
         return None
-
-
-def _is_one(columns: Iterable[pa.Schema | None]) -> bool:
-    listed = list(columns)
-    return all(schema is not None and listed[0] is not None and schema.equals(listed[0]) for schema in listed)
 
 
 def _split(entries: Sequence[DocumentsEntry], pattern: str) -> SplitFiles:

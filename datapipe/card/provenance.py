@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from datapipe.composing.manifest import provenance_of
 from datapipe.config.mixture import Mixture
-from datapipe.config.sources.provenance import CostSpec, SyntheticSpec
-from datapipe.config.sources.source import Source
-from datapipe.credentials import masked
+from datapipe.config.sources.provenance import CostSpec
 from datapipe.licenses import UNKNOWN
 from datapipe.plan.compile import Plan, Step
+from datapipe.report.mixture_shares import ORIGIN
+from datapipe.shards.provenance import Provenance, SyntheticEntry
 from datapipe.token_counts import LicenseCounts
 
 VARIOUS = "various"
@@ -46,8 +47,8 @@ def provenance(mixture: Mixture, plan: Plan, report: Mapping[str, Any], node_hou
     written += [name for name, entry in taken.items() if entry["synthetic"]]
     return {
         "sources": {
-            **{name: _origin(source, costs[name]) for name, source in mixture.sources.items()},
-            **{name: _taken_origin(entry) for name, entry in taken.items()},
+            **{name: _origin(Provenance(**provenance_of(source)), costs[name]) for name, source in mixture.sources.items()},
+            **{name: _origin(Provenance(**{key: entry[key] for key in ORIGIN})) for name, entry in taken.items()},
         },
         "licenses": _by_name(by_source.values()),
         "synthetic": {
@@ -68,29 +69,14 @@ def _drawn_of(report: Mapping[str, Any], name: str) -> int | None:
     return report["mixture"]["sources"][name]["tokens"] if report["mixture"] else None
 
 
-def _taken_origin(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Where rows of another snapshot come from, as its manifest says."""
-    dates = entry["collected"]
-    return {
-        "license": entry["license"],
-        "license_field": None,
-        "homepage": entry["homepage"],
-        "collected": None if dates is None else {"from": dates[0], "to": dates[1]},
-        "synthetic": entry["synthetic"] or None,
-        "cost_usd": None,
-    }
-
-
-def _origin(source: Source, usd: float | None) -> dict[str, Any]:
-    """Where a source comes from, as its mixture says."""
-    collected = None if source.collected is None else {"from": source.collected[0], "to": source.collected[1]}
-    said = source.synthetic.model_dump() if isinstance(source.synthetic, SyntheticSpec) else {}
-    written_by = {name: text and masked(text) for name, text in said.items()} or source.synthetic or None
+def _origin(source: Provenance, usd: float | None = None) -> dict[str, Any]:
+    """Where a source comes from."""
+    written_by = source.synthetic.model_dump() if isinstance(source.synthetic, SyntheticEntry) else source.synthetic or None
     return {
         "license": source.license,
         "license_field": source.license_field,
-        "homepage": source.homepage and masked(source.homepage),
-        "collected": collected,
+        "homepage": source.homepage,
+        "collected": source.collected and dict(zip(("from", "to"), source.collected)),
         "synthetic": written_by,
         "cost_usd": usd,
     }
@@ -256,7 +242,8 @@ def joined_provenance(
     names = report["sources"].keys() & mixture.sources.keys()
     costs = {name: _usd(mixture.sources[name].cost, report["sources"][name]) for name in names}
     drawn = {name: entry["tokens"] for name, entry in (report["mixture"] or {"sources": {}})["sources"].items()}
-    sources = first["sources"] | {name: _origin(source, costs.get(name)) for name, source in mixture.sources.items()}
+    own = {name: Provenance(**provenance_of(source)) for name, source in mixture.sources.items()}
+    sources = first["sources"] | {name: _origin(source, costs.get(name)) for name, source in own.items()}
     synthetic = _by_name((first["synthetic"], second["synthetic"]))
     for kind, part in synthetic.items():
         of_kind = (tokens for name, tokens in drawn.items() if bool(sources[name]["synthetic"]) == (kind == "synthetic"))

@@ -19,19 +19,20 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datapipe.card.croissant import croissant
 from datapipe.card.data_files import DataFiles, data_files
-from datapipe.card.escaping import Markdown, shown
-from datapipe.card.facts import gathered
+from datapipe.card.escaping import Markdown, code, shown
+from datapipe.card.facts import gathered, share
 from datapipe.card.front_matter import front_matter
 from datapipe.card.provenance import joined_provenance, numbers
 from datapipe.config.mixture import Mixture
-from datapipe.config.resolved import parsed_yaml
 from datapipe.errors import UserError
 from datapipe.ledger.names import CARD, CROISSANT, MIXTURE, REPORT
 from datapipe.licenses import UNKNOWN
+from datapipe.metrics import counted
 from datapipe.plan.warnings import RunWarning
 from datapipe.report.html.page import write_page
 from datapipe.report.joined import joined_report
 from datapipe.report.summary import parse_report, report_bytes
+from datapipe.report.tables import Bytes
 from datapipe.shards.additions import published_additions
 from datapipe.shards.datasets.card import as_yaml
 from datapipe.shards.manifest import Manifest, Snapshot, read_manifest, snapshot_folder
@@ -44,7 +45,7 @@ def write_card(root: Root, manifest: Manifest, report: Mapping[str, Any]) -> str
     """Writes the card of a snapshot. Returns a sentence where a README.md of somebody's stays in its place."""
     own = snapshot_folder(manifest.fingerprint)
     mixture = mixture_text(root, manifest)
-    files = signed(card_files(report, manifest, mixture, data_files(root, manifest), _place(mixture)))
+    files = signed(card_files(report, manifest, mixture, data_files(root, manifest)))
     for name, content in files.items():
         if not root.exists(f"{own}/{name}"):
             root.write_atomic(f"{own}/{name}", content)
@@ -103,7 +104,7 @@ def card_maker(
 
     def make(exported: Manifest, files: DataFiles) -> dict[str, bytes]:
         about = {MIXTURE: mixture.encode()} if mixture else {}
-        return {**about, **signed(card_files(report, exported, mixture, files, place, is_output=False))}
+        return {**about, **signed(card_files(report, exported, mixture, files, place))}
 
     return make
 
@@ -137,30 +138,22 @@ def _of_source(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**part, "provenance": {"sources": {name: origin}, "licenses": licenses, "synthetic": synthetic, "cost": {}}}
 
 
-def _place(mixture: str) -> str:
-    """The output as the mixture has it; the folder itself where that is not known."""
-    with suppress(ValueError):
-        return str(parsed_yaml(mixture).get("output") or ".")
-    return "."
-
-
 def card_files(
     report: Mapping[str, Any],
     manifest: Manifest,
     mixture: str,
     files: DataFiles,
-    place: str = ".",
-    is_output: bool = True,
+    place: str | None = None,
 ) -> dict[str, bytes]:
     """The content of README.md and croissant.json, by name.
 
     Args:
         mixture: mixture.yaml of the snapshot; empty where there is none.
-        place: where a reader loads the files from: the name of a data set on the hub, or a path.
-        is_output: whether it is the card of an output, and not of an export.
+        place: of an export: where a reader loads the files from, the name of a data set on the hub or a path. None for an
+            output, which is where its mixture has it.
     """
     front = front_matter(manifest.name, report, files)
-    facts = gathered(report, manifest, mixture, files, place, is_output)
+    facts = gathered(report, manifest, mixture, files, place)
     text = _template().render(front_matter=Markdown(as_yaml(front)), **facts)
     return {CARD: text.encode(), CROISSANT: croissant(report, manifest, files, front)}
 
@@ -176,7 +169,8 @@ def _template() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["markdown"] = Markdown
+    environment.filters |= {"markdown": Markdown, "code": code, "bytes": Bytes}
+    environment.globals |= {"counted": counted, "share": share}
     return environment.get_template("readme.md.jinja")
 
 

@@ -262,4 +262,4 @@ def serve(
         )
     finally:
         if log is not None:
-            log.__exit__(None, None, None)
+            log.close()

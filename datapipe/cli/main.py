@@ -114,7 +114,6 @@ def main() -> None:
 
 
 def _fail(message: str, status: int, style: str = "red") -> NoReturn:
-
     say(f"datapipe: {masked(message)}", style, to_stderr=True)
     sys.exit(status)
 

@@ -314,7 +314,6 @@ def _export(root: Root, manifest: Manifest, target: Root, wanted: DatasetRequest
 
 
 def _say_all(line: str, was_whole: bool) -> None:
-
     say(f"{line}. It was whole already: nothing was written" if was_whole else line)
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -107,7 +107,7 @@ def run(
         if follow is not None and limit is not None:
             raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
         with ExitStack() as stack:
-            log = stack.enter_context(EventLog(log_json)) if log_json is not None else None
+            log = stack.enter_context(closing(EventLog(log_json))) if log_json is not None else None
             figures = CommandFigures()
             if metrics_port is not None:
                 _serve(figures, mixture, engine, metrics_port, stack)

@@ -1,51 +1,4 @@
-"""What a run warns of: each warning once, in report.json and last on the screen. Pure.
-
-kind               what it is about                                                     found by
------------------- -------------------------------------------------------------------- --------------------------
-unused_keys        keys about tokens in a run without a tokenizer, and the other way    before the run
-rounded_weights    weights that differ by more than their shares of 2^-40 can express   before the run
-stage_order        stages in an order that the documentation advises against            before the run
-broken_links       broken links, pipes and the like that a pattern of a source matches  before the run
-linked_again       links to folders that a pattern of a source enters by another path    before the run
-named_twice        files that a list of paths names again                               before the run
-missing_field      a kept field that none of the first records has                      before the run
-without_url        web pages without their URL, where `redact.pii` looks for phones         before the run
-not_numbers        a field of `strata` that is no number in the first records           before the run
-null_field         a kept field that is null in every document                          when the source is read
-unreadable_files   damaged input files that `max_unreadable_files` allows               before the run, and when read
-read_whole         files that cannot be cut into ranges, each read in one task          when the source is read
-limited            documents that `--limit` left out                                    when the source is read
-same_file          a file that two sources read, or one source twice                    before the run
-normalized_weights  weights that do not add up to 1                                     before the run
-excess_drops       a global stage that dropped more than `max_dropped`                  its decisions
-short_length       records of web archives that are longer than their heads tell        when the source is read
-without_text       tar archives of which more than `MOST_WITHOUT_TEXT` of the samples  when the source is read
-                   have no text
-other_kind         a field of which most values are no numbers, or no dates, as a   when the source is cleaned
-                   filter reads them
-unknown_regions    phone numbers of `redact.pii` in documents without a language   when the source is cleaned
-mixed_types        a field of JSON with values of several types                         before the run, and when read
-few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
-special_tokens     special tokens that a tokenizer adds and the run does not            before the run
-unknown_tokens     a source of which more than `MOST_UNKNOWN` of the tokens are unknown its tokens
-lost_to_stage      a source that loses more than `losses.MOST_LOST` to one stage        when the source is cleaned
-empty_documents    a source of which most documents have no text                        when the source is cleaned
-small_vocabulary   a trained tokenizer with fewer tokens than were asked for            the trained tokenizer
-slow_tokenizer     a tokenizer with which fastokens does not encode                     the tokenizer
-padding            a source that is padded by more than `pack.max_padding`              its rows
-split_for_padding  a source of which more than `MOST_SPLIT` is split to keep the limit  its rows
-nothing_to_draw    a source without anything to train on                                the snapshot
-nothing_held_out   sources of which `validation` holds out no document                  the snapshot
-held_out_copies    held-out documents whose text is in training, too                    token rows
-ends_early         a source that reaches its `max_epochs` before the run ends           the snapshot
-many_epochs        a source that is drawn too often                                     `report.mixture_shares`
-new_tokenizer      another tokenizer than that of the snapshot that is packed anew      the snapshot
-read_again         bytes of a disk or store that were changed on their way            its tasks
-takedown_of_nothing  takedowns of documents whose files are not there                   the snapshot
-takedown_of_two    takedowns of documents of two outputs whose files have one name      the snapshot
-stray_file         a file among the shards and documents that no run writes             the output
-older_documents    documents of earlier snapshots beside those of the newest            the output
-"""
+"""What a run warns of: each warning once, in report.json and last on the screen; `report/README.md` lists the kinds. Pure."""
 
 from __future__ import annotations
 
@@ -76,7 +29,7 @@ class RunWarning:
     """One warning.
 
     Attributes:
-        kind: see the table above.
+        kind: one of those in `report/README.md`.
         source: empty where it is about no source, or about several.
         text: sentences that say what was found and what to do.
         details: the numbers and names behind the text, for programs; data that JSON can hold.

@@ -22,7 +22,6 @@ from datapipe.terminal import harmless
 if TYPE_CHECKING:
     from datapipe.engine.train_tokenizer import Trained
 
-_NOTHING = ("·", "0")
 _BETWEEN_COLUMNS = 3
 """A space on each side of a cell, and a line."""
 
@@ -60,8 +59,7 @@ def _documents(report: Mapping[str, Any], width: int) -> list[RichTable]:
     """The funnel as one table, or as several below each other where the sources do not fit the width. No number is cut; a long
     label or name takes several lines.
 
-    The total of one source is left out. A total in a table of its own has no rows that equal those of the only source with
-    such a count.
+    The total of one source is left out.
     """
     names = [*map(harmless, report["sources"]), *(["total"] if len(report["sources"]) > 1 else [])]
     rows = [replace(row, label=harmless(row.label)) for row in _rows(report)]  # measured as they are shown
@@ -78,10 +76,7 @@ def _documents(report: Mapping[str, Any], width: int) -> list[RichTable]:
             style = "bold" if names[column] == "total" and column == len(report["sources"]) else ""
             heading = Text("\n".join(textwrap.wrap(names[column], widths[column])))
             table.add_column(heading, justify="right", style=style, no_wrap=True, min_width=widths[column])
-        is_total_alone = columns == [len(report["sources"])]
         for row in rows:
-            if is_total_alone and sum(cell not in _NOTHING for cell in row.cells) == 2:  # the source's, and the same again
-                continue
             cells = [row.cells[column] for column in columns]
             table.add_row(Text(row.label), *cells, style=row.style, end_section=row.ends_section)
         tables.append(table)

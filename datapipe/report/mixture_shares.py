@@ -10,6 +10,7 @@ from datapipe.loader.order.sample_order import SampleOrder
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
 from datapipe.shards.manifest import Snapshot
+from datapipe.shards.provenance import Provenance
 
 MOST_EPOCHS = 4
 """Repetitions of a text that are worth about as much as new text; beyond them the value of each falls (Muennighoff et al. 2023,
@@ -17,8 +18,8 @@ arXiv 2305.16264)."""
 
 SCHEDULE_INTERVALS = 40
 
-_ORIGIN = ("license", "homepage", "collected", "synthetic")
-"""What a manifest tells of a source; those without a value are left out of its content."""
+ORIGIN = tuple(Provenance.model_fields)
+"""What a manifest tells of where a source comes from; it leaves out those without a value."""
 
 
 def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -32,8 +33,8 @@ def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[st
             "documents": sum(shard.documents for shard in shards),
             "tokens": sum(shard.tokens for shard in shards),
             "sequences": sum(shard.sequences for shard in shards),
-            **dict.fromkeys(_ORIGIN),
-            **source.model_dump(mode="json", include=set(_ORIGIN)),
+            **dict.fromkeys(ORIGIN),
+            **source.model_dump(mode="json", include=set(ORIGIN)),
         }
         for name, source in snapshot.sources.items()
         if name not in own
@@ -42,17 +43,7 @@ def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[st
 
 
 def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:
-    """The mixture of a snapshot as plain data, computed with the loader's own arithmetic. Epoch caps are applied.
-
-    tokens                     tokens drawn in all; None for an endless run
-    asked_tokens               `mixture.tokens`; the run ends earlier when sources reach their `max_epochs`
-    sources.NAME.share         share of all tokens drawn
-                .epoch_tokens  tokens of one epoch: rows times their length
-                .epochs        number of epochs drawn; None for an endless run
-                .strata        documents, tokens, sequences and repeats of each stratum; None without strata
-    schedule                   intervals of the run: start_tokens, stop_tokens, and tokens drawn by source; empty for an endless
-                               run
-    """
+    """The entry `mixture`, computed with the loader's own arithmetic. Epoch caps are applied."""
     order = run_order(snapshot)
     sizes = epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
     shares, drawn = drawn_shares(snapshot), drawn_tokens(snapshot, order)

@@ -1,47 +1,4 @@
-"""report.json: every number of a run, by source and in total, summed over committed tasks. Pure except `write_report`.
-
-sources.web.documents   {read, kept, dropped: {reason: count}, quarantined, quarantine_reasons: {reason: count}}
-           .bytes       bytes of text read
-           .kept_bytes  bytes of text kept
-           .tokens      tokens of the kept text
-           .counts      events that stages count: name → count
-           .sequences   sequences of the first sequence length
-           .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents,
-                        split_for_padding, pieces, …}
-           .steps       name → {seconds, bytes, mb_per_s, documents}
-total                   the same for all sources, with the steps that serve several sources
-excesses                global stages that dropped more of a source than `max_dropped`: {source, stage, dropped, read,
-                        allowed, on_excess, text}
-unreadable_files        sources with damaged input files: {source, count, files, text}; files has the first hundred, each as
-                        {path, position, error}
-warnings                what the run warns of: {kind, source, text, …}; source is null for a warning about none or several. The
-                        kinds, with what each is about, are in `plan/warnings.py`
-thresholds              source → stage that keeps a share → {threshold: least score that is kept, tie: least keyed hash of a
-                        kept document of that score, documents, kept_documents, weight, kept_weight, share, of, from}
-contamination           lists that filters searched for: {stage, name, entries, contaminated, clean, undetectable}
-measured                source → stage → rule → {option, side, threshold, mode, documents, not_a_number, passed, failed,
-                        passed_bytes, failed_bytes, dropped, bins, borderline}: what the rules of filters measured. `passed` and
-                        `failed` are documents by this rule alone, `dropped` those of which it is the reason. The threshold is
-                        null where it differs by document. `bins` are [low, high, passed, failed], half open, without empty
-                        ones. `borderline` has under `kept` and `dropped` {document, key, value, threshold}, nearest first
-lengths                 source → {read, kept: bins [low, high, documents, bytes]} of the bytes of texts, or of pages
-clusters                stage → {clusters, dropped, sampled, sizes: [low, high, clusters, documents], both bounds included}; the
-                        numbers are of a sample of clusters, and the first two estimates, where `sampled` is below 1
-tasks                   step → {planned, committed, kind, source, label, seconds, peak_bytes}; rounds of an exchange and merges
-                        also {rows, bytes} written
-second_attempts         step → {tasks, won}: tasks that had a second attempt because they took much longer than others, and
-                        those of them in which it ended first
-run                     the command that wrote the report: {datapipe, engine, workers, wall_s, finished}
-shards                  {files, bytes, fingerprint, before, taken_down, held_out}: of the snapshot, and the one before it; null
-                        before it is published. Of the documents `taken_down`, loaders pad what rows have; all other numbers
-                        count them. `held_out`: rows of the validation split
-taken                   source → {documents, tokens, sequences, license, homepage, collected, synthetic}: sources whose rows
-                        are those of another snapshot
-mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
-tokenizer               bytes per token, tokens per word, unknown tokens, unused ids; see `tokens/fertility.py`
-addition                {part, folder, added_to}: of a snapshot that grew, the last addition. All numbers are of the whole; see
-                        `report/joined.py`
-"""
+"""report.json: every number of a run, summed over committed tasks. README.md has its keys. Pure except `write_report`."""
 
 from __future__ import annotations
 
@@ -193,7 +150,9 @@ def _tasks(step: Step) -> dict[str, Any]:
         "seconds": round(sum(record.metrics.seconds for record in step.records), 6),
         "peak_bytes": max((record.metrics.peak_bytes for record in step.records), default=0),
     }
-    return counts | _exchanged(step) if step.kind in EXCHANGES else counts
+    outputs = [output for record in step.records for files in record.outputs.values() for output in files]
+    written = {"rows": sum(output.rows for output in outputs), "bytes": sum(output.bytes for output in outputs)}
+    return counts | written if step.kind in EXCHANGES else counts
 
 
 def _second_attempts(plan: Plan) -> dict[str, dict[str, int]]:
@@ -211,12 +170,6 @@ def second_attempts_text(report: Mapping[str, Any]) -> str:
         f"{counted(tasks, 'task')} of {', '.join(steps)} took much longer than others and had a second attempt, which ended "
         f"first in {won:,}."
     )
-
-
-def _exchanged(step: Step) -> dict[str, int]:
-    """Rows and bytes that one round of an exchange wrote."""
-    outputs = [output for record in step.records for files in record.outputs.values() for output in files]
-    return {"rows": sum(output.rows for output in outputs), "bytes": sum(output.bytes for output in outputs)}
 
 
 def _entry(counts: SourceCounts) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import accumulate
 from time import process_time
 from typing import Any
@@ -97,12 +98,14 @@ def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric
     return _gauges(name, text, list(labels), {tuple(labels.values()): value})
 
 
-def _gauges(name: str, text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
-    return _filled(GaugeMetricFamily(f"datapipe_run_{name}", text, labels=labels), values)
+def _gauges(name: str, text: str, labels: list[str], values: Mapping[Any, float], kind: Any = GaugeMetricFamily) -> Metric:
+    family = kind(f"datapipe_run_{name}", text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(list(key), value)
+    return family
 
 
-def _counters(name: str, text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
-    return _filled(CounterMetricFamily(f"datapipe_run_{name}", text, labels=labels), values)
+_counters = partial(_gauges, kind=CounterMetricFamily)
 
 
 def _histograms(name: str, text: str, labels: list[str], totals: Figures) -> Metric:
@@ -112,12 +115,6 @@ def _histograms(name: str, text: str, labels: list[str], totals: Figures) -> Met
     for values in dict.fromkeys(key[1:-1] for key in totals if key[0] == name) if labels else [()]:
         counts = accumulate(totals[name, *values, bound] for bound in bounds)
         family.add_metric(list(values), list(zip(bounds, counts)), totals[name, *values, "sum"])
-    return family
-
-
-def _filled(family: Any, values: Mapping[Any, float]) -> Metric:
-    for labels, value in values.items():
-        family.add_metric(list(labels), value)
     return family
 
 

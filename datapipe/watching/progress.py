@@ -79,8 +79,8 @@ class Progress(Observer):
             for step in self._state.steps.values():
                 if step.state == "running" and step.committed:
                     self._plain(step)
-            for parts in self._training():
-                self.say(", ".join(parts))
+            for line in self._training():
+                self.say(line)
             if left := self._state.text_of_time_left():
                 self.say(f"all steps: {left}")
             self._last_plain = time.monotonic()
@@ -93,21 +93,18 @@ class Progress(Observer):
     def _plain(self, step: StepState) -> None:
         self.say("  ".join(filter(None, (step.step.title, *_row(step)))))
 
-    def _training(self) -> list[list[str]]:
-        """The parts of a line about the training of the tokenizer, which is one task of maybe minutes: for how long, and what
-        it is at, in the end the time left."""
-        at_work = [(self._state.steps.get(message.step), message) for message in self._state.messages]
-        return [
-            [f"{step.step.title}: {duration(time.monotonic() - step.began)}", *_place_of(message).split(", ")]
-            for step, message in at_work
-            if step is not None and step.is_alone and step.began is not None
-        ]
+    def _training(self) -> Iterator[str]:
+        """A line about the training of the tokenizer, which is one task of maybe minutes: for how long, and what it is at."""
+        for message in self._state.messages:
+            step = self._state.steps.get(message.step)
+            if step is not None and step.is_alone and step.began is not None:
+                place = message.activity.place if message.activity and message.activity.place else state_of(message)
+                yield f"{step.step.title}: {duration(time.monotonic() - step.began)}, {place}"
 
     def _display(self) -> Group:
         width = self.console.width
-        training = (", ".join(_fitting_parts(parts, width)) for parts in self._training())
         heading, *steps = (fitting(harmless(line), width) for line in self._steps())
-        lines = [fitting(harmless(masked(line)), width) for line in (*at_work(self._state.messages), *training)]
+        lines = [fitting(harmless(masked(line)), width) for line in (*at_work(self._state.messages), *self._training())]
         return Group(Text(heading, style="italic"), *map(Text, steps), *(Text(line, style="dim") for line in lines))
 
     def _steps(self) -> Iterator[str]:
@@ -144,19 +141,6 @@ def at_work(messages: Sequence[Message]) -> list[str]:
     if silent is not None and silent.silent_s >= _SILENCE_S:
         lines.append(f"no word for {silent.silent_s:.0f} s: {silent.activity or 'starting'}")
     return lines
-
-
-def _place_of(message: Message) -> str:
-    """What the training is at: "counting words, 64 MB of 256 MB, about 225 s left"."""
-    return message.activity.place if message.activity and message.activity.place else state_of(message)
-
-
-def _fitting_parts(parts: Sequence[str], width: int) -> list[str]:
-    """The parts of a line that fit: the later ones are left out first, but for the time left."""
-    kept = list(parts)
-    while len(kept) > 2 and len(", ".join(kept)) > width:
-        del kept[-2 if kept[-1].endswith(" left") else -1]
-    return kept
 
 
 def _work(message: Message) -> str:

@@ -22,6 +22,7 @@ from datapipe.errors import UserError, exit_status_of
 from datapipe.ledger.lease import LEASE_S
 from datapipe.ledger.names import FOLLOWER, LEASE, LOCK, REPORT, STATUS
 from datapipe.plan.compile import Plan
+from datapipe.report.summary import parse_report
 from datapipe.shards.additions import ADDITIONS
 from datapipe.storage import Root
 from datapipe.watching.state import RunState, message_json
@@ -120,20 +121,13 @@ def read_status(root: Root) -> dict[str, Any]:
 def _documents_of_all(root: Root) -> dict[str, Any]:
     """`documents` of a snapshot that grew: of the first run and of all additions, as its report counts them. Nothing where no
     addition was published."""
-    try:
-        report = json.loads(root.read_bytes(REPORT))
-        if not report.get("addition"):
-            return {}
-        counted = {source: entry["documents"] for source, entry in report["sources"].items()}
-        return {
-            "documents": {
-                source: {**{fate: each[fate] for fate in ("read", "kept")}, "dropped": sum(each["dropped"].values())}
-                | {"quarantined": each["quarantined"]}
-                for source, each in counted.items()
-            }
-        }
-    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
-        return {}
+    with suppress(FileNotFoundError, ValueError):
+        report = parse_report(root.read_bytes(REPORT))
+        if "addition" in report:
+            counted = {source: entry["documents"] for source, entry in report["sources"].items()}
+            fates = {source: {fate: each[fate] for fate in ("read", "kept", "quarantined")} for source, each in counted.items()}
+            return {"documents": {name: fates[name] | {"dropped": sum(counted[name]["dropped"].values())} for name in fates}}
+    return {}
 
 
 def _follower(root: Root) -> dict[str, Any]:
@@ -160,13 +154,9 @@ def _holder(root: Root) -> str:
     try:
         lock = root.local / LOCK
         inode = lock.stat().st_ino
-        held = any(fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") for fields in _locks())
+        # The kernel's list of locks. To ask by taking the lock would stop a run that begins meanwhile.
+        locks = map(str.split, Path("/proc/locks").read_text(encoding="ascii").splitlines())
+        held = any(len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") for fields in locks)
         return lock.read_text(errors="replace").strip() or "unknown" if held else ""
     except OSError:
         return ""
-
-
-def _locks() -> list[list[str]]:
-    """The locks of this machine, as the kernel lists them. To ask by taking the lock would stop a run that begins meanwhile."""
-    lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    return [fields for fields in map(str.split, lines) if len(fields) > 5]

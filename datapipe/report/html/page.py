@@ -22,8 +22,6 @@ MOST_BYTES = 1_000_000
 _MOST_SHOWN = (24, 12, 6, 3, 1)
 """Charts of a section and rows of a chart: the first number that fits."""
 
-_SHOWN_WARNINGS = 20
-
 
 def report_html(report: Mapping[str, Any]) -> bytes:
     """The page of the content of report.json."""
@@ -51,35 +49,7 @@ def _rendered(report: Mapping[str, Any], most: int) -> bytes:
         lstrip_blocks=True,
         finalize=lambda value: visible(value) if type(value) is str else value,
     )
-    environment.filters |= {"cell": cell, "cut": cut, "n": coordinate, "short": short, "visible": visible}
-    page = environment.get_template("report.html").render(
-        report=report,
-        tiles=tiles(report),
-        warnings=report["warnings"][:_SHOWN_WARNINGS],
-        num_warnings=len(report["warnings"]),
-        sections=sections(report, most),
-        palette=PALETTE,
-    )
+    environment.filters |= {"cell": cell, "cut": cut, "n": coordinate, "short": short, "size": size, "visible": visible}
+    template = environment.get_template("report.html")
+    page = template.render(report=report, sections=sections(report, most), palette=PALETTE)
     return page.encode("utf-8", "backslashreplace")
-
-
-def tiles(report: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """What was built: (label, number, more) each."""
-    documents, total, run, shards = report["total"]["documents"], report["total"], report["run"], report["shards"]
-    read, kept = documents["read"], documents["kept"]
-    share = f"of {read:,} read, {kept / read:.1%}" if read else "nothing was read"
-    found = [("documents kept", f"{kept:,}", share)]
-    if total["tokens"]:
-        found.append(("tokens", short(total["tokens"]), f"{total['tokens']:,}"))
-    if taken := sum(entry["tokens"] for entry in report["taken"].values()):
-        found.append(("tokens of other snapshots", short(taken), f"{taken:,}"))
-    if shards and (taken_down := shards["taken_down"]):
-        found.append(("documents taken down", f"{taken_down:,}", "padding where rows have them"))
-    found.append(("text kept", size(total["kept_bytes"]), f"of {size(total['bytes'])}"))
-    if shards:
-        found.append(("files", f"{shards['files']:,}", f"{size(shards['bytes'])}, snapshot {shards['fingerprint'][:12]}"))
-    if run:
-        workers = "" if run["workers"] is None else f", {run['workers']} workers"
-        finished = run["finished"][:16].replace("T", " ")
-        found.append(("this command", f"{run['wall_s']:,.1f} s", f"{run['engine']}{workers}, {finished} UTC"))
-    return [*found, ("work in all", f"{total['task_seconds']:,.1f} s", "seconds of tasks, of resumed runs too")]

@@ -175,8 +175,8 @@ def _limits(**more: Any) -> str:
     empty: dict[str, Any] = {key: [] for key in ("excesses", "unreadable_files", "contamination")}
     origin = dict.fromkeys(("license", "license_field", "homepage", "collected", "synthetic"))
     provenance = {"sources": {"web": origin}, "licenses": {}, "synthetic": {}, "cost": {}} | more.pop("provenance", {})
-    empty |= {"mixture": None, "tokenizer": None, "taken": {}, "measured": {}, "clusters": {}, "provenance": provenance}
-    empty["run"] = {"datapipe": "0.1.0"}
+    empty |= {"mixture": None, "tokenizer": None, "provenance": provenance, "run": {"datapipe": "0.1.0"}}
+    empty |= {name: {} for name in ("taken", "measured", "clusters")}
     manifest = DocumentsSnapshot(name="m", document_format="parquet", sources={"web": DocumentsSource()}, documents=()).sealed()
     files = DataFiles(format="parquet", is_packed=False, configurations=())
     written = {"total": entry, "sources": {"web": entry}, **empty, **more}

@@ -41,7 +41,7 @@ from datapipe.tasks.encoding import encode, encoder_of
 from datapipe.tasks.input_paths import InputPaths
 from datapipe.tasks.quarantine import Quarantine
 from datapipe.tasks.train import is_validation
-from datapipe.token_counts import LicenseCounts, TokenCounts
+from datapipe.token_counts import CountsByName
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
 
@@ -59,7 +59,7 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     """Encodes documents into an exchange file for each part. Memory: one batch, one run of rows for all files, and 8 MiB."""
     metrics = TaskMetrics()
     with metrics.timed("load tokenizer"):
-        encoder = encoder_of(task, root)
+        encoder = encoder_of(task.tokenizer, root.url)
     id_type = schemas.token_type(encoder.vocab_size)
     parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size, encoder.unknown_id)
     hashes = _TextHashes(task, root, folder) if task.validation else None
@@ -162,7 +162,7 @@ class _TextHashes:
         return {name: (writer.finish(),) if self._num_docs[name] else () for name, writer in self._writers.items()}
 
 
-def count_licenses(counts: LicenseCounts, record: pa.RecordBatch, column: str, counted: NDArray[np.int64]) -> None:
+def count_licenses(counts: CountsByName, record: pa.RecordBatch, column: str, counted: NDArray[np.int64]) -> None:
     """Adds documents by the licence in a column of theirs.
 
     Args:
@@ -170,11 +170,7 @@ def count_licenses(counts: LicenseCounts, record: pa.RecordBatch, column: str, c
     """
     index = record.schema.get_field_index(column)
     texts = pa.nulls(record.num_rows, pa.string()) if index < 0 else record.column(index)
-    codes, names = license_codes(texts, column)
-    sums = np.zeros((len(names), counted.shape[1]), np.int64)
-    np.add.at(sums, codes, counted)
-    for name, row in zip(names, sums.tolist()):
-        counts.count(name, TokenCounts(*row))
+    counts.count(*license_codes(texts, column), counted)
 
 
 def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:

@@ -39,12 +39,12 @@ from datapipe.machine_cache import LEFT_OVER_S, UNUSED_S, cache_home, read_check
 MACHINERY = tuple(
     f"datapipe.{name}"
     for name in (
-        "activity", "catalogue", "config", "errors", "libraries", "machine_cache", "memory", "outages", "plan.fingerprint",
-        "source_code", "storage", "stores", *(f"kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
+        "activity", "errors", "libraries", "machine_cache", "memory", "outages", "plan.fingerprint", "storage", "stores",
+        *(f"kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
     )
 )  # fmt: skip
-"""Modules and packages that no digest covers: they find stages, read the mixture, move files, speak to people, and compile
-kernels. No output depends on them except by options and inputs, which fingerprints cover themselves."""
+"""Modules and packages that no digest covers: they move files, speak to people, compile kernels, and compute fingerprints. No
+output depends on them."""
 
 _PACKAGES = ("datapipe", "stages")
 _ROOT = Path(__file__).resolve().parents[1]

@@ -38,7 +38,6 @@ from datapipe.stage.base import Filter, Map, Stage
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.function import NOTE, FunctionStage, function_stage
 from datapipe.stage.global_stage import Global
-from datapipe.stage.own_classes import why_unusable
 from datapipe.stage.reader import Reader
 from datapipe.storage import split_query
 
@@ -300,9 +299,28 @@ def _user_stage(name: str, where: str) -> type[Stage]:
             return function_stage(module_name, member_name, member)
         except UserError as error:
             raise _refusal(where, f"{name}: {error}.") from error
-    if problem := why_unusable(member, _KINDS):
+    if problem := _why_unusable(member):
         raise _refusal(where, f"{name}: {problem}.")
     return member
+
+
+def _why_unusable(stage: Any) -> str:
+    """Why no stage can be made of something that the user names; empty where one can."""
+    if not _is_stage(stage):
+        kind = f"a class derived from {stage.__mro__[1].__name__}" if inspect.isclass(stage) else f"a {type(stage).__name__}"
+        return (
+            f"found {kind}, expected a function of a document, or a class derived from datapipe.stage.Filter, "
+            "datapipe.stage.Map or datapipe.stage.Global"
+        )
+    if "__init__" in vars(stage):
+        return (
+            "the class has an __init__ of its own, and a stage is a frozen record of options. Declare options as fields, "
+            "`least: int = 3`, and load what they name in open(self, context)"
+        )
+    if issubclass(stage, (Filter, Map)) and stage.process in (Filter.process, Map.process):
+        result = "FilterResult" if issubclass(stage, Filter) else "dict[str, pa.Array]"
+        return f"the class has no method process. Define process(self, batch: DocumentBatch) -> {result}"
+    return ""
 
 
 def _own_class(name: str, method: str, where: str) -> type:

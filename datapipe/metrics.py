@@ -13,15 +13,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
 from datapipe.activity import doing, work_clock
 from datapipe.errors import DatapipeError
-from datapipe.token_counts import Fertility, LicenseCounts, Sums
+from datapipe.token_counts import CountsByName, Fertility, Sums
 
 MAX_QUARANTINE_REASONS = 20
+Name = TypeVar("Name", str, int)
+Numbers = TypeVar("Numbers", bound=Sums)
 _REASON_CHARS = 120
 _NUMBER = re.compile(r"(?<![\w-])\d+(?:[,._]\d+)*")
 
@@ -34,7 +36,7 @@ def quarantine_reason(stage: str, error: str) -> str:
 
 
 @dataclass(slots=True)
-class DocumentCounts:
+class DocumentCounts(Sums):
     """Counts of the documents that entered one step of one source.
 
     Attributes:
@@ -60,16 +62,6 @@ class DocumentCounts:
         reason = quarantine_reason(stage, error)
         is_known = reason in self.quarantine_reasons or len(self.quarantine_reasons) < MAX_QUARANTINE_REASONS
         self.quarantine_reasons[reason if is_known else f"{stage}: other errors"] += 1
-
-    def add(self, other: DocumentCounts) -> None:
-        self.read += other.read
-        self.read_bytes += other.read_bytes
-        self.kept += other.kept
-        self.kept_bytes += other.kept_bytes
-        self.quarantined += other.quarantined
-        _add(self.dropped, other.dropped)
-        _add(self.counts, other.counts)
-        _add(self.quarantine_reasons, other.quarantine_reasons)
 
     def check(self, where: str) -> None:
         """Raises DatapipeError unless every document that was read is accounted for."""
@@ -169,7 +161,7 @@ class TaskMetrics:
     empty: int = 0
     packing: dict[int, Packing] = field(default_factory=dict)
     fertility: Fertility = field(default_factory=Fertility)
-    licenses: LicenseCounts = field(default_factory=LicenseCounts)
+    licenses: CountsByName = field(default_factory=CountsByName)
     unreadable_files: list[UnreadableFile] = field(default_factory=list)
     unsplittable_files: list[str] = field(default_factory=list)
     wider_types: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -210,12 +202,6 @@ def _adapter() -> TypeAdapter[TaskMetrics]:
     return TypeAdapter(TaskMetrics)
 
 
-def _add(counter: Counter[str], other: Mapping[str, int]) -> None:
-    """Counter.update, which takes ten times as long for a few names."""
-    for name, number in other.items():
-        counter[name] += number
-
-
 def total_counts(parts: Iterable[DocumentCounts]) -> DocumentCounts:
     """The sum of document counts."""
     total = DocumentCounts()
@@ -224,21 +210,12 @@ def total_counts(parts: Iterable[DocumentCounts]) -> DocumentCounts:
     return total
 
 
-def total_work(parts: Iterable[Mapping[str, Work]]) -> dict[str, Work]:
-    """The sum of work by name, names in order of first appearance."""
-    total: dict[str, Work] = {}
+def total_by_name(parts: Iterable[Mapping[Name, Numbers]]) -> dict[Name, Numbers]:
+    """The sum of work by name, or of packing by sequence length, in the order of their first appearance."""
+    total: dict[Name, Numbers] = {}
     for part in parts:
-        for name, work in part.items():
-            total.setdefault(name, Work()).add(work)
-    return total
-
-
-def total_packing(parts: Iterable[Mapping[int, Packing]]) -> dict[int, Packing]:
-    """The sum of packing by sequence length, lengths in order of first appearance."""
-    total: dict[int, Packing] = {}
-    for part in parts:
-        for length, packing in part.items():
-            total.setdefault(length, Packing()).add(packing)
+        for name, numbers in part.items():
+            total.setdefault(name, type(numbers)()).add(numbers)
     return total
 
 

@@ -39,12 +39,12 @@ from datapipe.machine_cache import LEFT_OVER_S, UNUSED_S, cache_home, read_check
 MACHINERY = tuple(
     f"datapipe.{name}"
     for name in (
-        "activity", "catalogue", "config", "errors", "libraries", "machine_cache", "memory", "outages", "plan.fingerprint",
-        "source_code", "storage", "stores", *(f"kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
+        "activity", "errors", "libraries", "machine_cache", "memory", "outages", "plan.fingerprint", "storage", "stores",
+        *(f"kernels.{name}" for name in ("cache", "compiled", "compiling", "keys")),
     )
 )  # fmt: skip
-"""Modules and packages that no digest covers: they find stages, read the mixture, move files, speak to people, and compile
-kernels. No output depends on them except by options and inputs, which fingerprints cover themselves."""
+"""Modules and packages that no digest covers: they move files, speak to people, compile kernels, and compute fingerprints. No
+output depends on them."""
 
 _PACKAGES = ("datapipe", "stages")
 _ROOT = Path(__file__).resolve().parents[1]
@@ -106,9 +106,6 @@ class _Folder:
     packages: tuple[str, ...] | None
 
 
-_INSTALLED = _Folder(_ROOT, _PACKAGES)
-
-
 def _user_folder(module: str, file: Path) -> _Folder:
     """The folder of a user's module and of those beside it. Of an installed module, only its own package is the user's."""
     depth = len(module.split(".")) - (0 if file.name == "__init__.py" else 1)
@@ -148,12 +145,22 @@ def _is_machinery(name: str) -> bool:
 
 def _read(name: str, user: _Folder | None) -> _Module | None:
     """A module of this installation or of the user; None for other names, and for a folder without `__init__.py`."""
-    for folder in (_INSTALLED, user):
-        if folder is not None and (folder.packages is None or name.partition(".")[0] in folder.packages):
-            path = folder.root.joinpath(*name.split("."))
-            for file in (path / "__init__.py", path.with_suffix(".py")):
-                if file.is_file():
-                    return _parsed(name if file.name == "__init__.py" else name.rpartition(".")[0], file.read_bytes())
+    first = name.partition(".")[0]
+    if first in _PACKAGES:
+        return _installed(name)
+    return _read_in(user.root, name) if user is not None and (user.packages is None or first in user.packages) else None
+
+
+@lru_cache(maxsize=8192)
+def _installed(name: str) -> _Module | None:
+    return _read_in(_ROOT, name)
+
+
+def _read_in(root: Path, name: str) -> _Module | None:
+    path = root.joinpath(*name.split("."))
+    for file in (path / "__init__.py", path.with_suffix(".py")):
+        if file.is_file():
+            return _parsed(name if file.name == "__init__.py" else name.rpartition(".")[0], file.read_bytes())
     return None
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from datapipe.metrics import rate_mb_per_s, total_work
+from datapipe.metrics import rate_mb_per_s, total_by_name
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.work import Record
 
@@ -78,7 +78,7 @@ def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> l
         uses: the stage of each name in the run.
         emitting: names of the global stages in the run.
     """
-    work = total_work(record.metrics.work for record in _records(plan))
+    work = total_by_name(record.metrics.work for record in _records(plan))
     flow: dict[str, tuple[int, int]] = {}
     for step in plan.of_kind("map"):
         flow |= _flow(step, uses)
@@ -114,7 +114,7 @@ def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
 
 def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """Documents in and out of the work of a map step that may drop some. The next work gets what one keeps."""
-    work = total_work(record.metrics.work for record in step.records)
+    work = total_by_name(record.metrics.work for record in step.records)
     judging = [name for name in work if name in uses or name.endswith(": apply")]
     documents = {name: entry.documents for name, entry in work.items()}
     flow = {name: (documents[name], documents.get(after, 0)) for name, after in pairwise([*judging, "write documents"])}

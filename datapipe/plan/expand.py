@@ -242,8 +242,6 @@ class Expander:
                 ["tokenize"],
                 source=name,
                 tokenizer=tokenizer,
-                eos=tokenizer.eos_token,
-                bos=tokenizer.bos_token,
                 validation=self.mixture.validation,
                 strata=source.strata and (source.strata.by, source.strata.bounds),
                 license_column=source.license_field,

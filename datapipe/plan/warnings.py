@@ -10,7 +10,7 @@ from typing import Any
 
 from datapipe.credentials import masked
 from datapipe.errors import suggest
-from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_packing, total_work
+from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_by_name
 from datapipe.plan.compile import Plan
 from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
 from datapipe.plan.losses import MOST_LOST, Loss, kept_share, losses
@@ -357,7 +357,7 @@ MOST_SPLIT = 0.05
 def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:
     for step in plan.of_kind("pack", source):
         tasks = [task for task in step.tasks or () if isinstance(task, PackTask) and task.method == "best_fit"]
-        for length, packing in total_packing(record.metrics.packing for record in step.records).items():
+        for length, packing in total_by_name(record.metrics.packing for record in step.records).items():
             if tasks and step.is_committed:
                 yield from _padding(source, length, packing, tasks)
 
@@ -394,7 +394,7 @@ def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:
         yield RunWarning(kind="small_vocabulary", text=text, details=details)
     if tokenizer is not None and tokenizer.fallback_reason:
         records = (record for step in plan.of_kind("tokenize") for record in step.records)
-        work = total_work(record.metrics.work for record in records).get("tokenize", Work())
+        work = total_by_name(record.metrics.work for record in records).get("tokenize", Work())
         rate = rate_mb_per_s(work.bytes, work.seconds)
         speed = "" if rate is None else f" at {rate:.1f} MB/s a core"
         text = (

@@ -51,9 +51,9 @@ def _checksums(files: Iterable[ExchangeFile]) -> list[str]:
     return sorted(file.checksum + (" reference" if file.is_reference else "") for file in files)
 
 
-def _encoding(file: TokenizerFile) -> list[str]:
-    """What decides the ids that a tokenizer gives to texts."""
-    return [file.checksum, file.library, file.library_version, file.battery]
+def _encoding(file: TokenizerFile) -> list[str | None]:
+    """What decides the ids that a tokenizer gives to documents."""
+    return [file.checksum, file.library, file.library_version, file.battery, file.eos_token, file.bos_token]
 
 
 def _table_checksums(tables: Tables) -> dict[str, list[str]]:
@@ -297,7 +297,6 @@ class TokenizeTask(Task):
 
     Attributes:
         before: fingerprint of the task that wrote `documents`.
-        eos, bos: the tokens that end and begin every document; no `bos`: documents begin with their text.
         strata: column and bounds by which training documents go to files of their own.
         license_column: with the licence of each document, to count by it; None: not counted.
     """
@@ -307,8 +306,6 @@ class TokenizeTask(Task):
     before: str
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     tokenizer: TokenizerFile = field(metadata=entering(_encoding))
-    eos: str | None
-    bos: str | None = None
     validation: float
     strata: tuple[str, tuple[float, ...]] | None = None
     license_column: str | None = None

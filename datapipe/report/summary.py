@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from datapipe.ledger.names import REPORT
-from datapipe.metrics import UnreadableFile, Work, counted, rate_mb_per_s, total_counts, total_packing, total_work
+from datapipe.metrics import UnreadableFile, Work, counted, rate_mb_per_s, total_by_name, total_counts
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.counts import (
     SourceCounts,
@@ -96,8 +96,8 @@ def _total(counts: Sequence[SourceCounts], plan: Plan) -> SourceCounts:
         document_counts=total_counts(source.document_counts for source in counts),
         tokens=sum(source.tokens for source in counts),
         sequences=sum(source.sequences for source in counts),
-        packing=total_packing(source.packing for source in counts),
-        work=total_work([*(source.work for source in counts), shared_work(plan)]),
+        packing=total_by_name(source.packing for source in counts),
+        work=total_by_name([*(source.work for source in counts), shared_work(plan)]),
     )
 
 

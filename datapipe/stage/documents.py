@@ -14,9 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -64,34 +64,25 @@ class _Earlier:
     keep: np.ndarray
 
 
-class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
+def segmentation(find: Callable[[DocumentBatch], Segmentation]) -> cached_property[Segmentation]:
     """A property of a batch that is computed once for all stages. Its time is added to `DocumentBatch.segmentation_s`."""
+    name = find.__name__
 
-    def __init__(self, find: Callable[[DocumentBatch], Segmentation]) -> None:
-        self._find, self._name, self.__doc__ = find, find.__name__, find.__doc__
-
-    @overload
-    def __get__(self, batch: None, owner: type) -> segmentation[Segmentation]: ...
-    @overload
-    def __get__(self, batch: DocumentBatch, owner: type) -> Segmentation: ...
-    def __get__(self, batch: DocumentBatch | None, owner: type) -> Segmentation | segmentation[Segmentation]:
-        if batch is None:
-            return self
-        value = batch.__dict__[self._name] = self._timed(batch)  # which Python finds first from now on
-        return value
-
-    def _timed(self, batch: DocumentBatch) -> Segmentation:
+    @wraps(find)
+    def timed(batch: DocumentBatch) -> Segmentation:
         started, others = perf_counter(), sum(batch.segmentation_s.values())
-        earlier = batch.earlier.pop(self._name, None)
+        earlier = batch.earlier.pop(name, None)
         if earlier is None:
-            value = self._find(batch)
+            value = find(batch)
         else:
             from datapipe.kernels.text.selection import selected
 
             value = selected(earlier.value, earlier.keep, earlier.offsets, batch.buffers[0])
         nested = sum(batch.segmentation_s.values()) - others
-        batch.segmentation_s[self._name] = perf_counter() - started - nested
+        batch.segmentation_s[name] = perf_counter() - started - nested
         return value
+
+    return cached_property(timed)
 
 
 class DocumentBatch:

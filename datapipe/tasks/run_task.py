@@ -24,7 +24,7 @@ from datapipe.shards.checksum import READINGS, Rereads
 from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root, is_remote, sync_file, sync_folder
 from datapipe.tasks.contract.breaches import error_without_document
-from datapipe.tasks.encoding import forget_encoder
+from datapipe.tasks.encoding import encoder_of
 
 Runner = Callable[[Any, Root, str], tuple[Outputs, TaskMetrics]]
 
@@ -45,7 +45,7 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     """
     started, rereads = perf_counter(), Rereads.count
     if not isinstance(task, TokenizeTask):
-        forget_encoder()
+        encoder_of.cache_clear()  # frees the tokenizer
     import_runtime()  # once a process, and before the time of any work
     _runner(task.kind)
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"

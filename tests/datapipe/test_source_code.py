@@ -136,8 +136,8 @@ def test_cache_is_used_and_done_without_where_it_is_damaged_or_cannot_be_written
     modules = frozenset({"datapipe.tasks.pack"})
 
     def read() -> Code:
-        code_of_modules.cache_clear()
-        source_code._parsed.cache_clear()
+        for cached in (code_of_modules, source_code._installed, source_code._parsed):
+            cached.cache_clear()
         return code_of_modules(modules)
 
     first = read()

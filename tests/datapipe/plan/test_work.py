@@ -255,12 +255,10 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         {"samples": (_table("y"),), "vocab_size": 301, "pattern": "other", "eos": "<f>", "bos": "<s>", "content": b"tokenizer"},
     ),
     (
-        TokenizeTask(**COMMON, before="map", documents=(_table(),), tokenizer=_tokenizer(), eos="<e>", validation=0.1),
+        TokenizeTask(**COMMON, before="map", documents=(_table(),), tokenizer=_tokenizer(), validation=0.1),
         {
             "before": "other",
             "tokenizer": _tokenizer("y"),
-            "eos": "<f>",
-            "bos": "<s>",
             "validation": 0.2,
             "strata": ("score", (1.0,)),
             "license_column": "terms",
@@ -324,7 +322,7 @@ def test_fingerprint_changes_with_every_field_that_enters_and_no_other(task: Tas
         assert fingerprinted(replace(task, **{one.name: value})).fingerprint == known, one.name
 
 
-@pytest.mark.parametrize("changed", ["checksum", "library", "library_version", "battery"])
+@pytest.mark.parametrize("changed", ["checksum", "library", "library_version", "battery", "eos_token", "bos_token"])
 def test_fingerprint_of_tokenizing_changes_with_what_decides_the_ids(changed: str):
     task = next(task for task, _ in TASKS if isinstance(task, TokenizeTask))
     other = replace(task, tokenizer=replace(task.tokenizer, **{changed: "other"}))

@@ -33,13 +33,8 @@ from datapipe.shards.removed import read_removed
 from datapipe.storage import Root
 
 
-def parts_of_text(
-    root: Root, snapshot: Snapshot, source: str | None, split: Split | None, report: Callable[[str], None]
-) -> list[Part]:
+def parts_of_text(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
     """The documents of a snapshot as they were tokenized.
-
-    Args:
-        report: called with each source before its validation shards are read.
 
     Raises:
         UserError: there is no such source, work/ has lost the texts, or other outputs have some of them.
@@ -48,7 +43,6 @@ def parts_of_text(
     cleaned = _cleaned(root, snapshot)
     _check_whole(root, snapshot, names, cleaned)
     for name in names:
-        report(name)
         files = [file for record in cleaned.get(name, []) for file in record.of("documents", TableFile)]
         if not files:
             continue
@@ -107,7 +101,7 @@ def _highest_held_out(root: Root, snapshot: Snapshot, source: str) -> int | None
     """The highest hash of a document in the validation shards of a source; None where there is none."""
     hashes = (
         _validation_hashes(snapshot, rows.column("keys").values)
-        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation"), lambda path: None)
+        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation"))
     )
     return max((int(found.max()) for found in hashes if len(found)), default=None)
 

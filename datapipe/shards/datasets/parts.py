@@ -114,14 +114,12 @@ def _check(root: Root, entry: DocumentsEntry) -> None:
         )
 
 
-def parts_of_rows(
-    root: Root, snapshot: Snapshot, source: str | None, split: Split | None, report: Callable[[str], None]
-) -> list[Part]:
+def parts_of_rows(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
     """The packed rows of a snapshot, in the order of its shards."""
     id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
     schema = _rows_schema(id_type, snapshot.sequence_length)
     return [
-        Part(source=name, split=each, schema=schema, batches=_rows_reader(root, snapshot, name, each, schema, report))
+        Part(source=name, split=each, schema=schema, batches=_rows_reader(root, snapshot, name, each, schema))
         for name in wanted_sources(snapshot.sources, source)
         for each in (SPLITS if split is None else (split,))
         if snapshot.shards_of(name, each)
@@ -136,10 +134,10 @@ def _rows_schema(id_type: pa.DataType, sequence_length: int) -> pa.Schema:
 
 
 def _rows_reader(
-    root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema, report: Callable[[str], None]
+    root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema
 ) -> Callable[[], Iterator[pa.RecordBatch]]:
     def batches() -> Iterator[pa.RecordBatch]:
-        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, split), report):
+        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, split)):
             keys = rows.column("keys")
             found = {
                 "source": pa.repeat(pa.scalar(source, pa.string()), rows.num_rows),

@@ -16,7 +16,7 @@ from typing import Any
 
 from datapipe.activity import doing, work_clock
 from datapipe.errors import DatapipeError
-from datapipe.token_counts import Fertility, LicenseCounts, Sums
+from datapipe.token_counts import Fertility, NamedCounts, Sums
 
 REACHES = ()  # look-ups by name are of counters
 
@@ -188,7 +188,7 @@ class TaskMetrics:
     empty: int = 0
     packing: dict[int, Packing] = field(default_factory=dict)
     fertility: Fertility = field(default_factory=Fertility)
-    licenses: LicenseCounts = field(default_factory=LicenseCounts)
+    licenses: NamedCounts = field(default_factory=NamedCounts)
     unreadable_files: list[UnreadableFile] = field(default_factory=list)
     unsplittable_files: list[str] = field(default_factory=list)
     wider_types: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -225,7 +225,7 @@ class TaskMetrics:
             **({"empty": self.empty} if self.empty else {}),
             "packing": {str(length): packing.to_json() for length, packing in self.packing.items()},
             "fertility": self.fertility.to_json(),
-            **({} if self.licenses.by_license == {} else {"licenses": self.licenses.to_json()}),
+            **({} if self.licenses.by_name == {} else {"licenses": self.licenses.to_json()}),
             "unreadable_files": [asdict(file) for file in self.unreadable_files],
             **unsplittable,
             **({"wider_types": self.wider_types} if self.wider_types else {}),
@@ -248,7 +248,7 @@ class TaskMetrics:
             "work": work,
             "packing": packing,
             "fertility": fertility,
-            "licenses": LicenseCounts.from_json(data.get("licenses", {})),
+            "licenses": NamedCounts.from_json(data.get("licenses", {})),
             "unreadable_files": [UnreadableFile(**file) for file in data["unreadable_files"]],
         }
         return cls(**{**data, **read})

@@ -22,7 +22,7 @@ class Sums:
         return {name: getattr(self, name) for name in self.__slots__}
 
 
-MAX_LANGUAGES = 256
+MAX_NAMES = 256
 MAX_LANGUAGE_BYTES = 32
 """A column named `language` with more values or longer ones holds something else, and tokens are not counted by it."""
 
@@ -45,78 +45,61 @@ class TokenCounts(Sums):
 
 
 @dataclass(slots=True)
+class NamedCounts:
+    """Token counts by a name that documents have, such as a licence.
+
+    Attributes:
+        by_name: empty where documents have no names; None where there are more than `MAX_NAMES`, or a longer one than
+            `max_bytes`. A part never has more than the whole, so the result does not depend on how a source was split.
+    """
+
+    by_name: dict[str, TokenCounts] | None = field(default_factory=dict)
+    max_bytes: int | None = None
+
+    def add(self, other: NamedCounts) -> None:
+        if other.by_name is None:
+            self.by_name = None
+        for name, counts in (other.by_name or {}).items():
+            self.count(name, counts)
+
+    def count(self, name: str, counts: TokenCounts) -> None:
+        if self.by_name is None:
+            return
+        self.by_name.setdefault(name, TokenCounts()).add(counts)
+        if len(self.by_name) > MAX_NAMES or (self.max_bytes is not None and len(name.encode()) > self.max_bytes):
+            self.by_name = None
+
+    def to_json(self) -> dict[str, Any] | None:
+        return None if self.by_name is None else {name: counts.to_json() for name, counts in sorted(self.by_name.items())}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any] | None, max_bytes: int | None = None) -> NamedCounts:
+        by_name = None if data is None else {name: TokenCounts(**counts) for name, counts in data.items()}
+        return cls(by_name=by_name, max_bytes=max_bytes)
+
+
+@dataclass(slots=True)
 class Fertility:
     """Token counts of a source, in total and by the language of its documents.
 
     Attributes:
-        languages: empty where documents have none; None where they have more than `MAX_LANGUAGES`. A part never has more than
-            the whole, so the result does not depend on how the source was split.
         unknown: of the tokens, those that stand for text without a token.
     """
 
     total: TokenCounts = field(default_factory=TokenCounts)
-    languages: dict[str, TokenCounts] | None = field(default_factory=dict)
+    languages: NamedCounts = field(default_factory=lambda: NamedCounts(max_bytes=MAX_LANGUAGE_BYTES))
     unknown: int = 0
 
     def add(self, other: Fertility) -> None:
         self.total.add(other.total)
         self.unknown += other.unknown
-        if other.languages is None:
-            self.languages = None
-        for name, counts in (other.languages or {}).items():
-            self.add_language(name, counts)
-
-    def add_language(self, name: str, counts: TokenCounts) -> None:
-        if self.languages is None:
-            return
-        self.languages.setdefault(name, TokenCounts()).add(counts)
-        if len(self.languages) > MAX_LANGUAGES or len(name.encode()) > MAX_LANGUAGE_BYTES:
-            self.languages = None
+        self.languages.add(other.languages)
 
     def to_json(self) -> dict[str, Any]:
-        by_name = (
-            None if self.languages is None else {name: counts.to_json() for name, counts in sorted(self.languages.items())}
-        )
         unknown = {"unknown": self.unknown} if self.unknown else {}
-        return {"total": self.total.to_json(), "languages": by_name, **unknown}
+        return {"total": self.total.to_json(), "languages": self.languages.to_json(), **unknown}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Fertility:
-        languages = data["languages"]
-        by_name = None if languages is None else {name: TokenCounts(**counts) for name, counts in languages.items()}
-        return cls(total=TokenCounts(**data["total"]), languages=by_name, unknown=data.get("unknown", 0))
-
-
-MAX_LICENSES = 256
-
-
-@dataclass(slots=True)
-class LicenseCounts:
-    """Token counts of a source by the licences that its documents give.
-
-    Attributes:
-        by_license: "unknown" for documents that give none; empty where no column is counted; None where there are more than
-            `MAX_LICENSES`. A part never has more than the whole, so the result does not depend on how the source was split.
-    """
-
-    by_license: dict[str, TokenCounts] | None = field(default_factory=dict)
-
-    def add(self, other: LicenseCounts) -> None:
-        if other.by_license is None:
-            self.by_license = None
-        for name, counts in (other.by_license or {}).items():
-            self.count(name, counts)
-
-    def count(self, name: str, counts: TokenCounts) -> None:
-        if self.by_license is None:
-            return
-        self.by_license.setdefault(name, TokenCounts()).add(counts)
-        if len(self.by_license) > MAX_LICENSES:
-            self.by_license = None
-
-    def to_json(self) -> dict[str, Any] | None:
-        return self.by_license and {name: counts.to_json() for name, counts in sorted(self.by_license.items())}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any] | None) -> LicenseCounts:
-        return cls(by_license=None if data is None else {name: TokenCounts(**counts) for name, counts in data.items()})
+        languages = NamedCounts.from_json(data["languages"], MAX_LANGUAGE_BYTES)
+        return cls(total=TokenCounts(**data["total"]), languages=languages, unknown=data.get("unknown", 0))

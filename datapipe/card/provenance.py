@@ -24,10 +24,10 @@ from datapipe.credentials import masked
 from datapipe.licenses import UNKNOWN, named
 from datapipe.plan.compile import Plan, Step
 from datapipe.shards.manifest import Manifest, Snapshot
-from datapipe.token_counts import LicenseCounts
+from datapipe.token_counts import NamedCounts
 
 VARIOUS = "various"
-"""Documents of a source that gives more licences than are counted apart (`token_counts.MAX_LICENSES`)."""
+"""Documents of a source that gives more licences than are counted apart (`token_counts.MAX_NAMES`)."""
 
 UNCOUNTED = "not counted yet"
 """Documents that a run which did not end has cleaned, and not tokenized or written."""
@@ -154,28 +154,28 @@ def _by_license(mixture: Mixture, plan: Plan, report: Mapping[str, Any], name: s
     if source.license_field is None:
         return {source.license or UNKNOWN: whole}
     counted = _counted([*plan.of_kind("tokenize", name), *plan.of_kind("write", name)])
-    if counted.by_license is None:
+    if counted.by_name is None:
         return {VARIOUS: whole}
     around = 2 if plan.tokenizer is not None and plan.tokenizer.bos_id is not None else 1
     return _divided(counted, whole, source.license or UNKNOWN, around)
 
 
-def _counted(steps: Iterable[Step]) -> LicenseCounts:
-    total = LicenseCounts()
+def _counted(steps: Iterable[Step]) -> NamedCounts:
+    total = NamedCounts()
     for step in steps:
         for record in step.records:
             total.add(record.metrics.licenses)
     return total
 
 
-def _divided(counted: LicenseCounts, whole: _Numbers, default: str, around: int) -> dict[str, _Numbers]:
+def _divided(counted: NamedCounts, whole: _Numbers, default: str, around: int) -> dict[str, _Numbers]:
     """The numbers of a source by the licences of its documents. Those without one have that of the source.
 
     Args:
         around: tokens of a document that begin and end it.
     """
     parts: dict[str, list[int]] = {}  # licence -> documents, bytes, tokens with those around documents
-    for name, counts in (counted.by_license or {}).items():
+    for name, counts in (counted.by_name or {}).items():
         part = parts.setdefault(default if name == UNKNOWN else name, [0, 0, 0])
         for index, number in enumerate((counts.documents, counts.bytes, counts.tokens + around * counts.documents)):
             part[index] += number

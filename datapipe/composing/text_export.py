@@ -12,7 +12,8 @@ and none of the training shards is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -51,7 +52,7 @@ def parts_of_text(root: Root, snapshot: Snapshot, source: str | None, split: Spl
         for each in SPLITS if highest is not None else SPLITS[:1]:
             if split not in (None, each):
                 continue
-            batches = _reader(root, snapshot, name, each, files, schema, highest)
+            batches = partial(_batches, root, snapshot, name, each, files, schema, highest)
             parts.append(Part(source=name, split=each, schema=schema, batches=batches))
     return parts
 
@@ -74,7 +75,7 @@ def _check_whole(root: Root, snapshot: Snapshot, names: list[str], cleaned: Mapp
         )
 
 
-def _reader(
+def _batches(
     root: Root,
     snapshot: Snapshot,
     source: str,
@@ -82,19 +83,16 @@ def _reader(
     files: list[TableFile],
     schema: pa.Schema,
     highest: int | None,
-) -> Callable[[], Iterator[pa.RecordBatch]]:
-    def batches() -> Iterator[pa.RecordBatch]:
-        removed = read_removed(root, snapshot)
-        for file in files:
-            for found in read_table(root, file):
-                record = found.filter(pa.array(~removed.holds(key_matrix(found.column("key")))))
-                rows = published_rows(record, source, schema)
-                if highest is not None:
-                    is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)
-                    rows = rows.filter(pa.array(is_held_out == (split == "validation")))
-                yield rows
-
-    return batches
+) -> Iterator[pa.RecordBatch]:
+    removed = read_removed(root, snapshot)
+    for file in files:
+        for found in read_table(root, file):
+            record = found.filter(pa.array(~removed.holds(key_matrix(found.column("key")))))
+            rows = published_rows(record, source, schema)
+            if highest is not None:
+                is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)
+                rows = rows.filter(pa.array(is_held_out == (split == "validation")))
+            yield rows
 
 
 def _highest_held_out(root: Root, snapshot: Snapshot, source: str) -> int | None:

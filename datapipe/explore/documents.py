@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from datapipe.document_name import FORMS, document_name, named_key
+from datapipe.document_name import FORMS, InputFiles, document_name
 from datapipe.errors import UserError, suggest
 from datapipe.exchange.partitions import read_row
 from datapipe.explore.located import GONE, NOT_FOUND
@@ -115,7 +115,7 @@ class Inspector(Output):
         """What the run decided about one document. Raises UserError where it has no such document.
 
         Args:
-            text: a form that `document_name.named_key` takes, or the document's own id.
+            text: a form that `InputFiles.key` takes, or the document's own id.
         """
         try:
             key, problem = self.named_key(text), f"{text!r}: no input file of this run has this name. Expected {FORMS}."
@@ -131,7 +131,8 @@ class Inspector(Output):
 
     def named_key(self, text: str) -> bytes | None:
         """The key that a name or hex digits give; None where no file has the name. Raises UserError for other texts."""
-        return named_key(text, {number: (source, file.path) for number, (source, file, _) in self.locator.files.items()})
+        files = self.locator.files.items()
+        return InputFiles((number, source, file.path) for number, (source, file, _) in files).key(text)
 
     def facts_of(self, keys: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
         """The facts of documents by key, in the order of the keys; without those that this run has not decided about."""

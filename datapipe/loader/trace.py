@@ -164,7 +164,7 @@ def trace_document(
 
     Args:
         output, global_batch_size, state, snapshot, seed: as for `trace_step`.
-        key: of the document, or its name, in a form that `document_name.named_key` takes.
+        key: of the document, or its name, in a form that `InputFiles.key` takes.
         num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
         strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """

@@ -20,6 +20,7 @@ mark of a whole export (`export_folder.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Literal
@@ -200,14 +201,11 @@ def shard_batches(root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...
     """The rows of shards, one after another, each block compared with its checksum; without documents that were taken down."""
     removed = read_removed(root, snapshot)
     for entry in entries:
-        shard = open_shard(
-            root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint, vocab_size=snapshot.tokenizer.vocab_size
-        )
-        try:
+        tokenizer = snapshot.tokenizer
+        opened = open_shard(root, entry, snapshot.sequence_length, tokenizer.fingerprint, vocab_size=tokenizer.vocab_size)
+        with closing(opened) as shard:
             for number in range(shard.num_batches):
-                yield without_removed(shard.checked_batch(number), removed, snapshot.tokenizer.eos_id)
-        finally:
-            shard.close()
+                yield without_removed(shard.checked_batch(number), removed, tokenizer.eos_id)
 
 
 def _write_megatron(

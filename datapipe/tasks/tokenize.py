@@ -41,7 +41,7 @@ from datapipe.tasks.encoding import encode, encoder_of
 from datapipe.tasks.input_paths import InputPaths
 from datapipe.tasks.quarantine import Quarantine
 from datapipe.tasks.train import is_validation
-from datapipe.token_counts import LicenseCounts, TokenCounts
+from datapipe.token_counts import NamedCounts, TokenCounts
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
 
@@ -162,7 +162,7 @@ class _TextHashes:
         return {name: (writer.finish(),) if self._num_docs[name] else () for name, writer in self._writers.items()}
 
 
-def count_licenses(counts: LicenseCounts, record: pa.RecordBatch, column: str, counted: NDArray[np.int64]) -> None:
+def count_licenses(counts: NamedCounts, record: pa.RecordBatch, column: str, counted: NDArray[np.int64]) -> None:
     """Adds documents by the licence in a column of theirs.
 
     Args:

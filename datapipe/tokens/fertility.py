@@ -53,13 +53,13 @@ class Meter:
         counts = np.stack(lengths, axis=1)
         self.fertility.total.add(TokenCounts(*counts.sum(axis=0).tolist()))
         languages = _languages(batch)
-        if languages is None or self.fertility.languages is None:
+        if languages is None or self.fertility.languages.by_name is None:
             return counts
         codes, names = languages
         sums = np.zeros((len(names), 4), np.int64)
         np.add.at(sums, codes, counts)
         for name, row in zip(names, sums.tolist()):
-            self.fertility.add_language(name, TokenCounts(*row))
+            self.fertility.languages.count(name, TokenCounts(*row))
         return counts
 
     @property
@@ -90,7 +90,7 @@ def merged_ids(vocab_size: int, parts: Iterable[bytes]) -> NDArray[np.bool_]:
 
 def described(fertility: Fertility) -> dict[str, Any]:
     """Counts with their ratios, for report.json."""
-    languages = fertility.languages
+    languages = fertility.languages.by_name
     by_name = None if languages is None else {name: _ratios(counts) for name, counts in sorted(languages.items())}
     return {**_ratios(fertility.total), "unknown_tokens": fertility.unknown, "languages": by_name}
 

@@ -22,7 +22,7 @@ from datapipe.errors import UserError, exit_status_of
 from datapipe.ledger.lease import LEASE_S
 from datapipe.ledger.names import FOLLOWER, LEASE, LOCK, REPORT, STATUS
 from datapipe.plan.compile import Plan
-from datapipe.shards.additions import ADDITIONS
+from datapipe.shards.snapshots import ADDITIONS
 from datapipe.storage import Root
 from datapipe.watching.state import RunState, message_json
 

@@ -29,9 +29,9 @@ from datapipe.index.takedown import make_index
 from datapipe.ledger.hold import Hold
 from datapipe.loader import Loader
 from datapipe.outages import Outage, OutageError
-from datapipe.shards.additions import published_additions
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
+from datapipe.shards.snapshots import published_additions
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from datapipe.watching.status import read_status

@@ -7,16 +7,15 @@ data/train-00000.parquet                       ─▶ an export has one configur
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
 from datapipe.shards import schemas
-from datapipe.shards.datasets.write import WrittenSplit
 from datapipe.shards.documents.reader import json_schema, parquet_schema
-from datapipe.shards.export import Split
+from datapipe.shards.export import SPLITS, ExportedSplit
 from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Manifest, Snapshot
 from datapipe.storage import Root
 
@@ -139,11 +138,16 @@ def _paths(paths: Sequence[str], pattern: str) -> tuple[str, ...]:
     return tuple(paths) if len(paths) <= MOST_LISTED else (pattern,)
 
 
-def exported_files(format: DataFormat, is_packed: bool, schema: pa.Schema, splits: Mapping[Split, WrittenSplit]) -> DataFiles:
+def exported_files(
+    target: Root, format: DataFormat, is_packed: bool, schema: pa.Schema, written: Sequence[ExportedSplit]
+) -> DataFiles:
     """The files of an export, which has one configuration."""
-    listed = tuple(
-        SplitFiles(split=split, paths=(written.pattern,), rows=written.rows, bytes=written.bytes, file_bytes=written.bytes)
-        for split, written in splits.items()
-    )
-    configuration = Configuration(name="default", splits=listed, schema=schema)
+    sizes, splits = target.list_files("data"), list[SplitFiles]()
+    for split in SPLITS:
+        rows = sum(each.rows for each in written if each.split == split)
+        num_bytes = sum(size for path, size in sizes if path.startswith(f"data/{split}-"))
+        if rows:
+            paths = (f"data/{split}-*.{format}",)
+            splits.append(SplitFiles(split=split, paths=paths, rows=rows, bytes=num_bytes, file_bytes=num_bytes))
+    configuration = Configuration(name="default", splits=tuple(splits), schema=schema)
     return DataFiles(format=format, is_packed=is_packed, configurations=(configuration,))

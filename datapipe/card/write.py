@@ -33,9 +33,9 @@ from datapipe.report.html.page import write_page
 from datapipe.report.joined import joined_report
 from datapipe.report.summary import parse_report, report_bytes
 from datapipe.report.tables import Bytes
-from datapipe.shards.additions import published_additions
 from datapipe.shards.datasets.card import as_yaml
 from datapipe.shards.manifest import Manifest, Snapshot, read_manifest, snapshot_folder
+from datapipe.shards.snapshots import published_additions
 from datapipe.storage import Root
 
 _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"

@@ -96,7 +96,6 @@ def run(
     from datapipe.api import engine_factory
     from datapipe.config import load_mixture
     from datapipe.engine.run import Run
-    from datapipe.report.layout import say
     from datapipe.watching.events import EventLog
     from datapipe.watching.totals import CommandFigures
 

@@ -32,12 +32,11 @@ from datapipe.index.write import INDEX, open_index
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import FILES, MIXTURE, REMOVED, REPORT, TOKENIZER, WORK, published_tasks
 from datapipe.plan.warnings import RunWarning
-from datapipe.shards.additions import ADDED, published_additions
 from datapipe.shards.document_files import files_in, files_of, files_parquet, files_with_hashes
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, has_snapshot, read_manifest, snapshot_file, snapshot_folder
 from datapipe.shards.removed import removed_entry
 from datapipe.shards.shard_table import ShardTable
-from datapipe.shards.snapshots import newest_manifest, note_publication
+from datapipe.shards.snapshots import ADDED, newest_manifest, note_publication, published_additions
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root

@@ -37,10 +37,9 @@ from datapipe.inputs.entries import Notes
 from datapipe.ledger.lock import exclusive
 from datapipe.metrics import counted, size
 from datapipe.outages import OutageError
-from datapipe.shards.additions import ADDITIONS
 from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
 from datapipe.shards.manifest import Snapshot, read_manifest
-from datapipe.shards.snapshots import newest_manifest, publications
+from datapipe.shards.snapshots import ADDITIONS, newest_manifest, publications
 from datapipe.storage import Root
 
 RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]

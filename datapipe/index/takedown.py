@@ -25,13 +25,23 @@ from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.exchange.ranges import read_blocks
-from datapipe.index.write import INDEX, ROWS, Index, IndexedFile, IndexedRows, IndexedStage, open_index, write_index
+from datapipe.index.write import (
+    INDEX,
+    ROWS,
+    Index,
+    IndexedFile,
+    IndexedRows,
+    IndexedStage,
+    check_files,
+    open_index,
+    write_index,
+)
 from datapipe.ledger.lock import exclusive
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import HASH_SPACE
-from datapipe.shards.additions import with_additions
 from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.shards.export_folder import MARK, ExportFolder
+from datapipe.shards.snapshots import with_additions
 from datapipe.storage import Root
 
 _KEY = f"S{KEY_BYTES}"
@@ -57,12 +67,7 @@ def make_index(outputs: Sequence[str], target: str) -> Index:
             write_index(_copy_rows(outputs, root))
             folder.end(True)
         index = open_index(root.url)
-    for rows in index.rows:
-        if root.size(rows.output.path) != rows.output.bytes:
-            raise UserError(
-                f"{root.child_url(rows.output.path)}: this file of the index is missing or has changed. Delete the folder, and "
-                f"run the same command again."
-            )
+    check_files(index, (rows.output for rows in index.rows), "Delete the folder, and run the same command again.")
     return index
 
 
@@ -131,11 +136,10 @@ def _comparable(stages: Sequence[IndexedStage], stage: IndexedStage) -> int:
 
 def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> ExchangeFile:
     """A file of rows below another root: a hard link or a copy, with its checksum verified."""
-    source = index.root.child_url(output.path)
-    if index.root.size(output.path) != output.bytes:
-        raise UserError(f"{source}: this file of the index is missing or has changed. No index was made.")
+    check_files(index, [output], "No index was made.")
     root.take(index.root, output.path, path, f"{path}.taken")
     if file_checksum(root, path, output.checksum)[0] != output.checksum:
+        source = index.root.child_url(output.path)
         raise UserError(
             f"{source}: the content does not match its checksum. No index was made. Run the output's mixture again."
         )
@@ -167,7 +171,7 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
 
     Args:
         url: an index that `make_index` made. Raises UserError for an output, whose files belong to its run.
-        documents: as `document_name.named_key` takes them. Raises UserError for text of another form.
+        documents: as `InputFiles.key` takes them. Raises UserError for text of another form.
     """
     root = Root(url.rstrip("/"))
     if not root.exists(INDEX):

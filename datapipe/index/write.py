@@ -16,7 +16,7 @@ exchanges: hashes and signatures, and for `dedup.substring` passages of text.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -197,11 +197,9 @@ def _parsed(root: Root, url: str, where: str) -> dict[str, Any]:
     return content
 
 
-def check_first_file(index: Index, outputs: Sequence[ExchangeFile]) -> None:
-    """Raises UserError when the first of these files is missing, as when parts of an output's work/ were deleted."""
-    for output in outputs[:1]:
+def check_files(index: Index, outputs: Iterable[ExchangeFile], remedy: str) -> None:
+    """Raises UserError, which ends with the remedy, for the first of these files that is missing or of another size."""
+    for output in outputs:
         if index.root.size(output.path) != output.bytes:
-            raise UserError(
-                f"{index.root.child_url(output.path)}: this file of the index is missing or has changed. Keep the work/ folder "
-                "of an output while other runs compare against it, or make a separate index with `datapipe index`."
-            )
+            url = index.root.child_url(output.path)
+            raise UserError(f"{url}: this file of the index is missing or has changed. {remedy}")

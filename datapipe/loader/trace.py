@@ -141,7 +141,7 @@ def trace_document(
     document: one or two, where the snapshot has their hash ranges.
 
     Args:
-        key: of the document, or its name, in a form that `document_name.named_key` takes.
+        key: of the document, or its name, in a form that `InputFiles.key` takes.
         num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
         strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
         run: as for `open_run`.

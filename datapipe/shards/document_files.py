@@ -66,7 +66,7 @@ def files_in(content: bytes) -> list[tuple[int, str, str]]:
 
 
 def document_keys(root: Root, snapshot: Snapshot, documents: Iterable[str]) -> list[bytes]:
-    """The keys of documents in the forms that `document_name.named_key` takes. Raises UserError for an unknown file."""
+    """The keys of documents in the forms that `InputFiles.key` takes. Raises UserError for an unknown file."""
     documents = list(map(str, documents))
     keys = find_keys(files_with_hashes(root, snapshot) if documents else (), documents)
     for text, key in zip(documents, keys):
@@ -78,10 +78,10 @@ def document_keys(root: Root, snapshot: Snapshot, documents: Iterable[str]) -> l
 
 
 def find_keys(files: Iterable[tuple[int, str, str]], documents: Iterable[str]) -> list[bytes | None]:
-    """The keys of documents in the forms that `document_name.named_key` takes; None for one of an unknown file.
+    """`InputFiles.key` of documents, where there are any.
 
     Args:
         files: (hash, source, path) of each input file.
     """
-    known = InputFiles(files)
-    return [known.key(text) for text in documents]
+    documents = list(documents)
+    return [*map(InputFiles(files).key, documents)] if documents else []

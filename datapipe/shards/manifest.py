@@ -36,11 +36,9 @@ from pydantic import (
     Field,
     FiniteFloat,
     PlainSerializer,
-    SerializerFunctionWrapHandler,
     ValidationError,
     ValidatorFunctionWrapHandler,
     WrapValidator,
-    model_serializer,
     model_validator,
 )
 from pydantic_core import from_json
@@ -48,7 +46,7 @@ from pydantic_core import from_json
 from datapipe.errors import SnapshotError
 from datapipe.memory import without_collection
 from datapipe.shards.checksum import intact
-from datapipe.shards.provenance import Provenance
+from datapipe.shards.provenance import Provenance, absent
 from datapipe.shards.shard_table import Count, InsidePath, ShardEntry, ShardTable, ShortText, SourceName
 from datapipe.storage import Root
 
@@ -121,7 +119,7 @@ class TokenizerEntry(_Record):
     fingerprint: ShortText
     vocab_size: Annotated[int, Field(ge=1, le=1 << 32)]
     eos_id: Count
-    bos_id: Count | None = None
+    bos_id: Count | None = absent()
 
     @model_validator(mode="after")
     def _ends_are_tokens(self) -> TokenizerEntry:
@@ -129,10 +127,6 @@ class TokenizerEntry(_Record):
             if number is not None and number >= self.vocab_size:
                 raise ValueError(f"the {what} of text is id {number}, and the vocabulary has {self.vocab_size}")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_none(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in dumped(self).items() if value is not None}
 
 
 class FileEntry(_Record):
@@ -191,13 +185,9 @@ class Snapshot(_Manifest):
     exhausted: Literal["stop", "refuse", "redistribute"] = "stop"
     window_shards: Count = 0
     files: FileEntry | None = None
-    removed: RemovedEntry | None = None
+    removed: RemovedEntry | None = absent()
     shards: ShardList
     fingerprint: str = ""
-
-    @model_serializer(mode="wrap")
-    def _without_none_removed(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in dumped(self).items() if name != "removed" or value is not None}
 
     @model_validator(mode="after")
     def _shards_once(self) -> Snapshot:

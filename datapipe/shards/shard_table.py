@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from datapipe import columns
 from datapipe.columns import compute
+from datapipe.shards.provenance import absent
 
 _CONTENT_DIGEST = r"-[0-9a-f]{16}((?:\.[a-z]+)+)$"
 _ABSENT = -1
@@ -78,10 +79,10 @@ class ShardEntry(BaseModel):
     documents: Count
     bytes: Count
     checksum: ShortText
-    piece_length: Count | None = None
-    stratum: Count | None = None
-    part: Count | None = None
-    hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = None
+    piece_length: Count | None = absent()
+    stratum: Count | None = absent()
+    part: Count | None = absent()
+    hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = absent()
 
     @property
     def numbered_path(self) -> str:
@@ -97,10 +98,6 @@ class ShardEntry(BaseModel):
             return True
         first, stop = self.hashes  # a stop of 2^64 is no uint64
         return bool(((hashes >= first) & (hashes <= stop - 1)).any())
-
-    @model_serializer(mode="wrap")
-    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in serialize(self).items() if value is not None}
 
 
 def numbered_path(path: str) -> str:
@@ -200,9 +197,8 @@ class ShardTable(Sequence[ShardEntry]):
 
     def _made(self, start: int, stop: int) -> Iterator[ShardEntry]:
         rows = self._table.slice(start, stop - start)
-        values = {name: rows.column(name).to_pylist() for name in _SCHEMA.names if name != "hashes"}
-        starts, stops = (bound.to_pylist() for bound in _hash_bounds(columns.contiguous(rows.column("hashes"))))
-        values["hashes"] = [None if start is None else (int(start), int(stop)) for start, stop in zip(starts, stops)]
+        values = {name: rows.column(name).to_pylist() for name in _SCHEMA.names}
+        values["hashes"] = [None if bounds is None else tuple(map(int, bounds)) for bounds in values["hashes"]]
         for row in zip(*values.values()):
             yield ShardEntry(**dict(zip(values, row)))
 
@@ -262,11 +258,6 @@ class ShardTable(Sequence[ShardEntry]):
             for column in ((self.column("path"), self.numbered_paths) if paths else ())
             for number in np.flatnonzero(columns.numbers(compute.is_in(column, wanted))).tolist()
         ]
-
-
-def _hash_bounds(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The start and the stop of each range of hashes, in decimal digits; null where it is absent."""
-    return compute.list_element(column, 0).cast(pa.string()), compute.list_element(column, 1).cast(pa.string())
 
 
 def _column(values: list[Any], kind: pa.DataType) -> pa.Array:

@@ -17,7 +17,8 @@ shard. Memory is one record batch and the hashes of the input files.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -55,25 +56,19 @@ class _Cuts:
     difference: np.uint64 = field(default_factory=lambda: np.uint64(0))
 
 
-def verify_snapshot(root: Root, snapshot: Manifest, progress: Callable[[str], None] | None = None) -> list[str]:
-    """One line for each problem: the file, the value, the expected value. An empty list if there is none.
-
-    Args:
-        progress: called with the path of each file before it is read.
-    """
-    report = progress or (lambda path: None)
+def verify_snapshot(root: Root, snapshot: Manifest) -> list[str]:
+    """One line for each problem: the file, the value, the expected value. An empty list if there is none."""
     problems: list[str] = []
     for path, (checksum, num_bytes) in snapshot.own_files.items():
-        report(path)
         problems += _file_problems(root, snapshot_file(root, snapshot, path), checksum, num_bytes)
     if isinstance(snapshot, Snapshot):
-        problems += _token_problems(root, snapshot, report, has_files=not problems)
+        problems += _token_problems(root, snapshot, has_files=not problems)
     else:
-        problems += [line for entry in snapshot.documents for line in _documents_problems(root, snapshot, entry, report)]
-    return problems + _copy_problems(root, snapshot, report) + _unlisted(root, snapshot)
+        problems += [line for entry in snapshot.documents for line in _documents_problems(root, snapshot, entry)]
+    return problems + _copy_problems(root, snapshot) + _unlisted(root, snapshot)
 
 
-def _copy_problems(root: Root, snapshot: Manifest, report: Callable[[str], None]) -> list[str]:
+def _copy_problems(root: Root, snapshot: Manifest) -> list[str]:
     """Problems of the files that the output itself has of its newest snapshot, beside those in the snapshot's folder, and of
     the manifest in that folder."""
     problems: list[str] = []
@@ -88,16 +83,12 @@ def _copy_problems(root: Root, snapshot: Manifest, report: Callable[[str], None]
         return []
     for path, (checksum, num_bytes) in snapshot.own_files.items() if is_newest else ():
         if snapshot_file(root, snapshot, path) != path:
-            report(path)
             problems += _file_problems(root, path, checksum, num_bytes)
     return problems
 
 
-def _documents_problems(
-    root: Root, snapshot: DocumentsSnapshot, entry: DocumentsEntry, report: Callable[[str], None]
-) -> list[str]:
+def _documents_problems(root: Root, snapshot: DocumentsSnapshot, entry: DocumentsEntry) -> list[str]:
     """The problems of a file of documents."""
-    report(entry.path)
     problems = _file_problems(root, entry.path, entry.checksum, entry.bytes)
     if problems:
         return problems
@@ -105,15 +96,10 @@ def _documents_problems(
         counts = count_documents(root, entry.path, snapshot.document_format)
     except (pa.ArrowException, OSError, ValueError) as error:
         return [f"{entry.path}: {error}; expected valid {snapshot.document_format}"]
-    expected = (entry.documents, entry.text_bytes)
-    return [
-        f"{entry.path}: {count} {name}, expected {wanted}"
-        for name, count, wanted in zip(("documents", "bytes of text"), counts, expected)
-        if count is not None and count != wanted
-    ]
+    return _count_problems(entry.path, counts, {"documents": entry.documents, "bytes of text": entry.text_bytes})
 
 
-def _token_problems(root: Root, snapshot: Snapshot, report: Callable[[str], None], *, has_files: bool) -> list[str]:
+def _token_problems(root: Root, snapshot: Snapshot, *, has_files: bool) -> list[str]:
     """The problems of the shards.
 
     Args:
@@ -126,7 +112,6 @@ def _token_problems(root: Root, snapshot: Snapshot, report: Callable[[str], None
     known = {source: np.array(numbers, np.uint64) for source, numbers in hashes.items()}
     cuts: dict[tuple[str, str], _Cuts] = defaultdict(_Cuts)
     for entry in sorted(snapshot.shards, key=lambda shard: shard.path):
-        report(entry.path)
         problems += _shard_problems(root, snapshot, entry, known.get(entry.source), cuts[entry.source, entry.split])
     return problems or [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
 
@@ -174,18 +159,19 @@ def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np
 def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
     """The damaged blocks of a damaged shard, in words."""
     try:
-        shard = open_shard(
-            root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint, vocab_size=snapshot.tokenizer.vocab_size
-        )
+        opened = _open(root, snapshot, entry)
     except (DatapipeError, OSError, pa.ArrowException, ValueError) as error:
         return f"its header or footer is damaged, and no row can be read: {error}"
-    try:
+    with closing(opened) as shard:
         damaged = [shard.rows_of(number) for number in range(shard.num_batches) if not _is_intact(shard, number)]
-    finally:
-        shard.close()
     return (
         f"damaged: {' '.join(damaged).removesuffix(',')}" if damaged else "all rows are intact: the damage lies outside of them"
     )
+
+
+def _open(root: Root, snapshot: Snapshot, entry: ShardEntry) -> Shard:
+    tokenizer = snapshot.tokenizer
+    return open_shard(root, entry, snapshot.sequence_length, tokenizer.fingerprint, vocab_size=tokenizer.vocab_size)
 
 
 def _is_intact(shard: Shard, number: int) -> bool:
@@ -198,10 +184,7 @@ def _is_intact(shard: Shard, number: int) -> bool:
 
 def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
     try:
-        shard = open_shard(
-            root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint, vocab_size=snapshot.tokenizer.vocab_size
-        )
-        try:
+        with closing(_open(root, snapshot, entry)) as shard:
             counts = np.zeros(3, np.int64)
             for number in range(shard.num_batches):
                 batch, tokenizer = shard.checked_batch(number), snapshot.tokenizer
@@ -216,18 +199,20 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
                 counts += (batch.num_rows, lengths.sum(), np.count_nonzero(starts == 0))
                 if entry.piece_length is None:  # with piece lengths, a document's pieces lie in several shards or are dropped
                     _add_cuts(cuts, batch, snapshot.tokenizer.eos_id)
-        finally:
-            shard.close()
     except DatapipeError as error:
         return [str(error)]
     except pa.ArrowInvalid as error:
         return [f"{entry.path}: {error}; expected valid record batches"]
-    expected = (entry.sequences, entry.tokens, entry.documents)
-    names = ("sequences", "tokens", "documents")
+    expected = {"sequences": entry.sequences, "tokens": entry.tokens, "documents": entry.documents}
+    return _count_problems(entry.path, counts.tolist(), expected)
+
+
+def _count_problems(path: str, counts: Sequence[int | None], expected: Mapping[str, int]) -> list[str]:
+    """Counts that are not the expected ones; one that is None is unknown."""
     return [
-        f"{entry.path}: {count} {name}, expected {wanted}"
-        for name, count, wanted in zip(names, counts, expected)
-        if count != wanted
+        f"{path}: {count} {name}, expected {wanted}"
+        for count, (name, wanted) in zip(counts, expected.items())
+        if count not in (None, wanted)
     ]
 
 

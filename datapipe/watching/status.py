@@ -23,7 +23,7 @@ from datapipe.ledger.lease import LEASE_S
 from datapipe.ledger.names import FOLLOWER, LEASE, LOCK, REPORT, STATUS
 from datapipe.plan.compile import Plan
 from datapipe.report.summary import parse_report
-from datapipe.shards.additions import ADDITIONS
+from datapipe.shards.snapshots import ADDITIONS
 from datapipe.storage import Root
 from datapipe.watching.state import RunState, message_json
 

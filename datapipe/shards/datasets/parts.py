@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
@@ -61,7 +62,9 @@ def parts_of_documents(root: Root, snapshot: DocumentsSnapshot, source: str | No
         entries = [entry for entry in snapshot.documents if entry.source == name and entry.documents]
         if entries:
             schema = _schema_of(root, snapshot, entries)
-            parts.append(Part(source=name, split="train", schema=schema, batches=_reader(root, snapshot, entries, schema)))
+            parts.append(
+                Part(source=name, split="train", schema=schema, batches=partial(_batches, root, snapshot, entries, schema))
+            )
     return parts
 
 
@@ -90,16 +93,12 @@ def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
     return pa.schema([(name, kind) for name, (kind, _) in fields.items()])
 
 
-def _reader(
+def _batches(
     root: Root, snapshot: DocumentsSnapshot, entries: Sequence[DocumentsEntry], schema: pa.Schema
-) -> Callable[[], Iterator[pa.RecordBatch]]:
-    is_parquet = snapshot.document_format == "parquet"
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for entry in entries:
-            yield from parquet_batches(root, entry.path) if is_parquet else json_batches(root, entry.path, schema)
-
-    return batches
+) -> Iterator[pa.RecordBatch]:
+    for entry in entries:
+        is_parquet = snapshot.document_format == "parquet"
+        yield from parquet_batches(root, entry.path) if is_parquet else json_batches(root, entry.path, schema)
 
 
 def _check(root: Root, entry: DocumentsEntry) -> None:
@@ -114,14 +113,12 @@ def _check(root: Root, entry: DocumentsEntry) -> None:
         )
 
 
-def parts_of_rows(
-    root: Root, snapshot: Snapshot, source: str | None, split: Split | None, report: Callable[[str], None]
-) -> list[Part]:
+def parts_of_rows(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
     """The packed rows of a snapshot, in the order of its shards."""
     id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
     schema = _rows_schema(id_type, snapshot.sequence_length)
     return [
-        Part(source=name, split=each, schema=schema, batches=_rows_reader(root, snapshot, name, each, schema, report))
+        Part(source=name, split=each, schema=schema, batches=partial(_rows, root, snapshot, name, each, schema))
         for name in wanted_sources(snapshot.sources, source)
         for each in (SPLITS if split is None else (split,))
         if snapshot.shards_of(name, each)
@@ -135,17 +132,12 @@ def _rows_schema(id_type: pa.DataType, sequence_length: int) -> pa.Schema:
     return pa.schema([source, rows.field("tokens"), rows.field("lengths"), keys, rows.field("starts")])
 
 
-def _rows_reader(
-    root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema, report: Callable[[str], None]
-) -> Callable[[], Iterator[pa.RecordBatch]]:
-    def batches() -> Iterator[pa.RecordBatch]:
-        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, split), report):
-            keys = rows.column("keys")
-            found = {
-                "source": pa.repeat(pa.scalar(source, pa.string()), rows.num_rows),
-                "keys": pa.ListArray.from_arrays(keys.offsets, columns.hex_keys(keys.values).cast(pa.string())),
-            }
-            arrays = [found.get(name, rows.column(name) if name in rows.schema.names else None) for name in schema.names]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    return batches
+def _rows(root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for rows in shard_batches(root, snapshot, snapshot.shards_of(source, split)):
+        keys = rows.column("keys")
+        found = {
+            "source": pa.repeat(pa.scalar(source, pa.string()), rows.num_rows),
+            "keys": pa.ListArray.from_arrays(keys.offsets, columns.hex_keys(keys.values).cast(pa.string())),
+        }
+        arrays = [found.get(name, rows.column(name) if name in rows.schema.names else None) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -228,8 +228,8 @@ def test_texts_and_cards_that_another_output_has_are_refused_and_not_left_out(ea
     root = Root(str(earlier / "mixed"))
     made = read_snapshot(root)
     with pytest.raises(UserError, match=r"old\.code, old\.web: .* --source new"):
-        parts_of_text(root, made, None, None, lambda path: None)
-    [part] = parts_of_text(root, made, "new", None, lambda path: None)
+        parts_of_text(root, made, None, None)
+    [part] = parts_of_text(root, made, "new", None)
     assert sum(len(rows) for rows in part.batches()) == 60
     with pytest.raises(UserError, match="--card"):
         card_maker(root, made, "here", "old.web")

@@ -142,7 +142,7 @@ def _not_covered(user: str, name: str) -> StageError:
 
 
 def _of_kept_documents(earlier: _Earlier, offsets: np.ndarray) -> Any:
-    from datapipe.kernels.text.selection import selected
+    from datapipe.kernels.text.words import selected
 
     return selected(earlier.value, earlier.keep, earlier.offsets, offsets)
 
@@ -208,8 +208,8 @@ class DocumentBatch:
         if name in names:
             return self.record.column(name)
         raise UserError(
-            f"{asked_by}: documents have no column '{name}'.{suggest(name, names)} Expected one of: {', '.join(names)}. List "
-            "the field in the source's `keep`, or move the stage that writes the column before this one."
+            f"{asked_by}: documents have no column '{name}'.{suggest(name, names)} Expected one of: {', '.join(names)}. Write "
+            f"`keep: [{name}]` in the source if its files have the field, or move the stage that writes it before this one."
         )
 
     @cached_property

@@ -19,7 +19,7 @@ class FoundSpans(NamedTuple):
 
     def taken(self, rows: np.ndarray) -> FoundSpans:
         """The spans of these numbers, or where a mask is true."""
-        return FoundSpans(*(column[rows] for column in self))
+        return FoundSpans._make(column[rows] for column in self)
 
     def outside(self, others: FoundSpans) -> FoundSpans:
         """The spans that overlap none of the others."""
@@ -42,7 +42,7 @@ class SpansOut(NamedTuple):
 
 def joined(parts: Sequence[FoundSpans]) -> FoundSpans:
     """The spans of all parts, one part after the other."""
-    return FoundSpans(*map(np.concatenate, zip(room_for_spans(0), *parts)))
+    return FoundSpans._make(map(np.concatenate, zip(room_for_spans(0), *parts)))
 
 
 def room_for_spans(limit: int) -> SpansOut:
@@ -52,4 +52,4 @@ def room_for_spans(limit: int) -> SpansOut:
 
 def first_spans(num_spans: int, out: SpansOut) -> FoundSpans:
     """The first spans that a kernel wrote to `out`; its memory is freed with it."""
-    return FoundSpans(*(column[:num_spans].copy() for column in out))
+    return FoundSpans._make(column[:num_spans].copy() for column in out)

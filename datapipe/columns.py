@@ -35,6 +35,11 @@ _OF_PLAIN_BUFFERS = (
 """Kinds of types whose arrays have their values in two or three buffers of their own."""
 
 
+def schema_of(**kinds: pa.DataType) -> pa.Schema:
+    """A schema of columns without nulls, in this order."""
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in kinds.items()])
+
+
 def text_buffers(texts: pa.Array) -> tuple[np.ndarray, np.ndarray]:
     """Offsets (num_docs + 1,) int64 and bytes (num_bytes,) uint8 of a large_string array: read-only views, without a copy.
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datapipe import catalogue
 from datapipe.config import Mixture
 from datapipe.errors import UserError
+from datapipe.kernels import kernels_named
 from datapipe.plan.fingerprint import KINDS, KINDS_OF_TOKENS, reached_kernels
 from datapipe.stage.base import Stage
 
@@ -22,7 +23,6 @@ COMPILED_WHEN_CALLED = frozenset(
         "text.json_strings:write_quoted",
         "text.raw_lines:count_totals",
         "text.raw_lines:widen_lines",
-        "tokens.pack:cut_stream",
         "tokens.pack:fill_rows_uint32",
         "tokens.pack:split_by_powers",
     )
@@ -43,7 +43,8 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     unused = KINDS_OF_TOKENS if mixture.tokenizer.is_none else ("write",)
     wanted = _OF_JSON_LINES if mixture.documents.format == "jsonl.zst" else frozenset[str]()
     reached = reached_kernels([kind for kind in KINDS if kind not in unused], stages)
-    return sorted(reached - (COMPILED_WHEN_CALLED - wanted))
+    names = {kernel.qualified_name for name in reached for kernel in kernels_named(name)}
+    return sorted(names - (COMPILED_WHEN_CALLED - wanted))
 
 
 def _readers(mixture: Mixture, source: str) -> Iterator[Stage]:

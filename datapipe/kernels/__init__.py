@@ -182,8 +182,13 @@ def all_kernels() -> dict[str, Kernel[..., Any]]:
     return dict(sorted(_REGISTRY.items()))
 
 
-def kernel_named(qualified_name: str) -> Kernel[..., Any] | None:
-    """The kernel "datapipe.kernels.text.words:split_words"; None where the name is not that of a kernel."""
-    module, _, name = qualified_name.partition(":")
-    importlib.import_module(module)
-    return _REGISTRY.get(f"{module.rpartition('.')[2]}.{name}")
+def kernels_named(qualified_name: str) -> list[Kernel[..., Any]]:
+    """The kernel "datapipe.kernels.text.words:split_words", or those of "datapipe.kernels.tokens.pack:fill_rows" for each type;
+    none where the name is not that of a kernel.
+    """
+    importlib.import_module(qualified_name.partition(":")[0])
+    return [
+        declared
+        for declared in _REGISTRY.values()
+        if qualified_name in (declared.qualified_name, f"{declared.function.__module__}:{declared.function.__code__.co_name}")
+    ]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datapipe import catalogue
 from datapipe.config import Mixture
 from datapipe.errors import UserError
+from datapipe.kernels import kernels_named
 from datapipe.plan.fingerprint import KINDS, KINDS_OF_TOKENS, code_of
 from datapipe.stage.base import Stage
 
@@ -22,7 +23,6 @@ COMPILED_WHEN_CALLED = frozenset(
         "text.json_strings:write_quoted",
         "text.raw_lines:count_totals",
         "text.raw_lines:widen_lines",
-        "tokens.pack:cut_stream",
         "tokens.pack:fill_rows_uint32",
         "tokens.pack:split_by_powers",
     )
@@ -45,7 +45,8 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     wanted = _OF_JSON_LINES if mixture.documents.format == "jsonl.zst" else frozenset[str]()
     reached = {kernel for kind in KINDS if kind not in unused for kernel in code_of(kind).kernels}
     reached.update(kernel for stage in stages for kernel in kernels_of_stage(stage))
-    return sorted(kernel for kernel in reached - (COMPILED_WHEN_CALLED - wanted) if not kernel.startswith(_OF_LOADERS))
+    names = {kernel.qualified_name for name in reached for kernel in kernels_named(name)}
+    return sorted(name for name in names - (COMPILED_WHEN_CALLED - wanted) if not name.startswith(_OF_LOADERS))
 
 
 def kernels_of_stage(stage: Stage) -> Iterator[str]:

@@ -8,10 +8,10 @@ A kernel takes NumPy arrays, writes to its last arguments, returns nothing or on
 the GIL. Kernels are single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs kernels as Python.
 A parameter that is one of several types, `out: Int32sOut | Int64sOut`, makes a kernel for each of them.
 
-    types.py      annotations of kernels; signatures.py turns them into numba's types
+    types.py      annotations of kernels
     keys.py       the digest of the code that a kernel is compiled from
     cache.py      compiled kernels on disk, one file each
-    compiled.py   loads and compiles one kernel; importing it imports numba
+    compiled.py   loads and compiles one kernel for numba's types; importing it imports numba
     compiling.py  compiles many kernels at once, in processes of their own
     hashing.py    hashes and hash tables that kernels share
 """
@@ -64,7 +64,7 @@ class Kernel(Generic[Arguments, Returned]):
     @cached_property
     def signature(self) -> Any:
         """Types of the arguments and of the result, as numba takes them."""
-        from datapipe.kernels.signatures import signature_of
+        from datapipe.kernels.compiled import signature_of
 
         return signature_of(self.function)
 
@@ -182,8 +182,13 @@ def all_kernels() -> dict[str, Kernel[..., Any]]:
     return dict(sorted(_REGISTRY.items()))
 
 
-def kernel_named(qualified_name: str) -> Kernel[..., Any] | None:
-    """The kernel "datapipe.kernels.text.words:split_words"; None where the name is not that of a kernel."""
-    module, _, name = qualified_name.partition(":")
-    importlib.import_module(module)
-    return _REGISTRY.get(f"{module.rpartition('.')[2]}.{name}")
+def kernels_named(qualified_name: str) -> list[Kernel[..., Any]]:
+    """The kernel "datapipe.kernels.text.words:split_words", or those of "datapipe.kernels.tokens.pack:fill_rows" for each type;
+    none where the name is not that of a kernel.
+    """
+    importlib.import_module(qualified_name.partition(":")[0])
+    return [
+        declared
+        for declared in _REGISTRY.values()
+        if qualified_name in (declared.qualified_name, f"{declared.function.__module__}:{declared.function.__code__.co_name}")
+    ]

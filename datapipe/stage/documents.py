@@ -75,7 +75,7 @@ def segmentation(find: Callable[[DocumentBatch], Segmentation]) -> cached_proper
         if earlier is None:
             value = find(batch)
         else:
-            from datapipe.kernels.text.selection import selected
+            from datapipe.kernels.text.words import selected
 
             value = selected(earlier.value, earlier.keep, earlier.offsets, batch.buffers[0])
         nested = sum(batch.segmentation_s.values()) - others
@@ -146,8 +146,8 @@ class DocumentBatch:
         if name in names:
             return self.record.column(name)
         raise UserError(
-            f"{asked_by}: documents have no column '{name}'.{suggest(name, names)} Expected one of: {', '.join(names)}. List "
-            "the field in the source's `keep`, or move the stage that writes the column before this one."
+            f"{asked_by}: documents have no column '{name}'.{suggest(name, names)} Expected one of: {', '.join(names)}. Write "
+            f"`keep: [{name}]` in the source if its files have the field, or move the stage that writes it before this one."
         )
 
     @cached_property

@@ -34,7 +34,7 @@ COMPARED_WHOLE = {
     "loader/test_batches.py": """
         batch.borders batch.positions batch.segments batch.shifted_labels batch.unshifted_labels
     """,
-    "loader/test_document_parts.py": "context.split_runs",
+    "loader/test_document_parts.py": "batch.split_runs",
     "stage/models/test_models.py": """
         fasttext_labels.flat_labels fasttext_labels.tree_labels fasttext_scores.flat_scores fasttext_scores.tree_scores
     """,
@@ -43,8 +43,8 @@ COMPARED_WHOLE = {
     "kernels/tokens/test_permute.py": "permute.feistel permute.feistel_inverse permute.shuffle_table",
     "../stages/dedup/test_substring.py": "substring.hash_windows substring.select_grams",
     "tokens/test_packing.py": """
-        pack.best_fit pack.by_length pack.by_row pack.cut_stream pack.fill_rows pack.split_by_powers
-        pack.split_documents split_to_fill.open_rows split_to_fill.split_to_fill
+        pack.best_fit pack.by_row pack.fill_rows pack.split_by_powers
+        split_to_fill.open_rows split_to_fill.split_to_fill
     """,
     "tokens/test_patterns.py": "pretokens.cut_words",
     "tokens/test_tokens.py": "bpe_training.join_pairs",

@@ -19,7 +19,6 @@ from datapipe.kernels.text import (
     normalize,
     raw_lines,
     replace,
-    selection,
     sentences,
     unicode_words,
     words,
@@ -139,13 +138,13 @@ def most_unicode_words(case: Case) -> Steps:
     yield count, []
 
 
-@row(selection.select_spans)
+@row(words.select_spans)
 def select_spans(case: Case) -> Steps:
     """The words of every other document are those of their texts alone."""
     keep = case.generator.random(len(case.texts)) < 0.5
     kept = case.having((text for text, is_kept in zip(case.texts, keep) if is_kept), b"1234567", b"")
     out = room_for_spans(len(kept.offsets), len(case.words.starts))
-    yield [selection.AnySpans(*case.words), keep, case.offsets, kept.offsets], [out]
+    yield [case.words, keep, case.offsets, kept.offsets], [out]
     yield None, _spans(kept, texts_oracle.words)
 
 

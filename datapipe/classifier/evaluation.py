@@ -91,9 +91,9 @@ class Evaluation:
     kind: str
     labels: tuple[str, ...]
     groups: Mapping[str, tuple[Measures, ...]]
-    num_unknown: int
-    num_unlabelled: int
-    num_rejected: int
+    num_unknown: int = 0
+    num_unlabelled: int = 0
+    num_rejected: int = 0
 
 
 def evaluate(paths: Sequence[Path], files: LabelledFiles, question: Question) -> Evaluation:

@@ -19,20 +19,21 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
-from datapipe.classifier.cards.card import VERSION, card_json, card_path, card_text, data_lines, figure_tables, versions
-from datapipe.classifier.cards.figures import figures_of
-from datapipe.classifier.cards.heaviest import heaviest_features
+from datapipe.classifier.card import VERSION, card_json, card_path, card_text, data_lines, versions
 from datapipe.classifier.documents import DocumentInput
+from datapipe.classifier.evaluation_tables import print_tables
 from datapipe.classifier.examples import LabelledTexts, Limits, Prepared, are_numbers, prepare
 from datapipe.classifier.fasttext_training import FastTextTrainer
+from datapipe.classifier.figures import Figures, figures_of
+from datapipe.classifier.heaviest import heaviest_features
 from datapipe.classifier.labelled_files import LabelledFiles
 from datapipe.classifier.linear_trainer import LinearTrainer
 from datapipe.classifier.sources import Labelling, is_of_runs, texts_of_files, texts_of_mixture
 from datapipe.classifier.training import Trainer
 from datapipe.errors import UserError, suggest
 from datapipe.libraries import require
-from datapipe.report.layout import NumberTable, print_text
-from datapipe.stage.models.classifier import open_classifier
+from datapipe.report.layout import print_text
+from datapipe.stage.models.classifier import Classifier, open_classifier
 from datapipe.stage.models.linear_file import read_file
 
 TRAINERS: dict[str, type[Trainer]] = {"linear": LinearTrainer, "fasttext": FastTextTrainer}
@@ -86,13 +87,15 @@ def train(job: TrainingJob, console: Console) -> dict[str, Any]:
     partial = job.output.with_name(f".{job.output.name}.partial")
     try:
         partial.write_bytes(content)
-        card = _card(job, trainer, prepared, files, partial)
+        opened = open_classifier(partial)
+        figures = figures_of(job.output.name, opened, prepared.held_out)
+        card = _card(job, trainer, prepared, files, partial, opened, figures)
         os.replace(partial, job.output)
     finally:
         partial.unlink(missing_ok=True)
     card_path(job.output, "json").write_text(card_json(card), encoding="utf-8")
-    card_path(job.output, "md").write_text(card_text(card), encoding="utf-8")
-    _print(card, job.output, console)
+    card_path(job.output, "md").write_text(card_text(card, figures.tables()), encoding="utf-8")
+    _print(card, figures, job.output, console)
     return card
 
 
@@ -140,8 +143,16 @@ def _texts(job: TrainingJob, files: LabelledFiles | None, console: Console) -> I
     return texts_of_mixture(job.documents, job.labelling, work, console)
 
 
-def _card(job: TrainingJob, trainer: Trainer, prepared: Prepared, files: LabelledFiles | None, model: Path) -> dict[str, Any]:
-    limits, opened = job.limits, open_classifier(model)
+def _card(
+    job: TrainingJob,
+    trainer: Trainer,
+    prepared: Prepared,
+    files: LabelledFiles | None,
+    model: Path,
+    opened: Classifier,
+    figures: Figures,
+) -> dict[str, Any]:
+    limits = job.limits
     heaviest = heaviest_features(read_file(model), prepared.training.texts, _SHOWN_FEATURES) if job.kind == "linear" else {}
     split = {"seed": limits.seed, "held_out": limits.held_out, "max_chars": limits.max_chars, "balanced": limits.balanced}
     return {
@@ -167,27 +178,21 @@ def _card(job: TrainingJob, trainer: Trainer, prepared: Prepared, files: Labelle
             "trained": len(prepared.training),
             "held_out": len(prepared.held_out),
         },
-        "figures": figures_of(opened, prepared.held_out),
+        "figures": figures.to_json(),
         "heaviest": heaviest,
         "versions": versions(),
     }
 
 
-def _print(card: dict[str, Any], output: Path, console: Console) -> None:
+def _print(card: dict[str, Any], figures: Figures, output: Path, console: Console) -> None:
     for line in data_lines(card["data"])[1:]:
         print_text(line, console)
-    figures = card["figures"]
-    labels = figures.get("labels", {})
-    missing = [label for label, number in labels.items() if not number]
-    if not figures["documents"]:
+    missing = [label for label, number in figures.labels.items() if not number]
+    if not figures.measures.num_docs:
         print_text("no document is held out, so there are no figures. Give --held-out 20%, or evaluate the model", console)
     elif missing:
         print_text(f"no held-out document has the label '{missing[0]}': figures are not defined. Give more documents", console)
-    for title, headings, rows in figure_tables(figures):
-        table = NumberTable(title, headings if headings[0] else ["", *headings[1:]], edges=False)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    print_tables(figures.tables(), console)
     for label, features in card["heaviest"].items():
         print_text(f"heaviest for {label}: {', '.join(ngram.strip() for ngram, _ in features)}", console)
     print_text(f"wrote {output}, {card_path(output, 'json').name} and {card_path(output, 'md').name}", console)

@@ -58,13 +58,14 @@ def annotate(
       --endpoint http://127.0.0.1:8000/v1 --model NAME \\
       --output runs/annotated
     """
-    from datapipe.classifier.annotation.annotate import Job, Limits, annotate_documents
-    from datapipe.classifier.annotation.answers import Questions
+    from datapipe.classifier.annotation.annotate import Job, annotate_documents
     from datapipe.classifier.annotation.endpoint import endpoint_of
+    from datapipe.classifier.annotation.outcomes import Questions
     from datapipe.classifier.annotation.rubric import read_rubric
     from datapipe.classifier.annotation.spending import Prices
     from datapipe.classifier.documents import DocumentInput
     from datapipe.report.funnel import wide_console
+    from datapipe.report.layout import say
 
     prices = Prices(prompt=input_price, completion=output_price)
     if max_cost is not None and not prices:
@@ -86,24 +87,16 @@ def annotate(
         output=output,
         cache=cache or output / "cache",
         prices=prices,
-        limits=Limits(
-            concurrency=concurrency,
-            max_wait_s=max_wait,
-            max_cost=max_cost,
-            max_unparsed=share_of("--max-unparsed", max_unparsed),
-            skip_failed=skip_failed,
-        ),
+        concurrency=concurrency,
+        max_wait_s=max_wait,
+        max_cost=max_cost,
+        max_unparsed=share_of("--max-unparsed", max_unparsed),
+        skip_failed=skip_failed,
         is_dry_run=dry_run,
     )
     end_by_signals()
     try:
         annotate_documents(job, wide_console())
     except KeyboardInterrupt:
-        _say_stopped()
+        say(f"stopped. All answers are kept. Go on with the same command: `{command_line()}`", to_stderr=True)
         raise typer.Exit(130) from None
-
-
-def _say_stopped() -> None:
-    from datapipe.report.layout import say
-
-    say(f"stopped. All answers are kept. Go on with the same command: `{command_line()}`", to_stderr=True)

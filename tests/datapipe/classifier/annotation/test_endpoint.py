@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 
 from datapipe.classifier.annotation.endpoint import AttemptError, EndpointError, RefusedError, endpoint_of, parse_completion
-from datapipe.classifier.annotation.pace import Pace, Patience, pause_s
+from datapipe.classifier.annotation.pace import Pace, pause_s
 from datapipe.errors import UserError
 from tests.support.annotation_jobs import FakeClock, annotated, job
 
@@ -154,11 +154,11 @@ def test_anything_else_is_no_completion(body):
 
 def test_pace_holds_all_requests_for_the_longest_pause():
     clock = FakeClock()
-    pace = Pace(clock)
-    pace.hold(7)
-    pace.hold(3)
+    pace = Pace(clock, 100.0, "http://host", print)
 
     async def all_requests() -> None:
+        for seconds in (7.0, 3.0):
+            await pace.pause(AttemptError("busy", "x", seconds), 1, "key")
         await asyncio.gather(pace.turn(), pace.turn())
 
     asyncio.run(all_requests())
@@ -177,7 +177,7 @@ def test_pauses_grow_differ_by_request_and_are_capped():
 
 def test_patience_tells_of_silence_and_ends_it():
     clock, told = FakeClock(), []
-    patience = Patience(clock, 100.0, "http://host", told.append)
+    patience = Pace(clock, 100.0, "http://host", told.append)
     error = AttemptError("unreachable", "no route")
     patience.failed(error)
     patience.answered()

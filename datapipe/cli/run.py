@@ -49,7 +49,7 @@ _SHOWN_SOURCES = 10
 
 def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:
     """Write a commented starter mixture."""
-    from datapipe.config.starter import starter_mixture
+    from datapipe.config import starter_mixture
     from datapipe.report.layout import say
 
     if file.exists():

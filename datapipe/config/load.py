@@ -56,6 +56,11 @@ def load_mixture(
     return loaded.with_origins(origins)
 
 
+def starter_mixture() -> str:
+    """The commented mixture that `datapipe init` writes. It explains every option, and runs unchanged."""
+    return Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")
+
+
 def _data_of(mixture: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Origins]:
     if isinstance(mixture, Mapping):
         return plain_data(mixture, "mixture"), Origins()

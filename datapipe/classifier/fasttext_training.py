@@ -9,6 +9,7 @@ each text. The memory is the model's, four bytes for each word of the texts, and
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Literal
 
@@ -24,9 +25,11 @@ from datapipe.kernels.learned.fasttext import index_words
 from datapipe.kernels.learned.fasttext_labels import SIGMOID, SOFTMAX
 from datapipe.kernels.types import input_record
 from datapipe.stage.models import fasttext_file
-from datapipe.stage.models.fasttext_bytes import TrainedModel
+from datapipe.stage.models.fasttext_file import LABEL
 
 _END_OF_LINE = b"</s>"
+_FILE_VERSION = 12
+_UNUSED_WINDOW, _UNUSED_NEGATIVES, _LABEL_UPDATES, _UNUSED_SAMPLING = 5, 5, 100, 1e-4  # fastText's defaults
 _FIRST_CAPACITY = 1 << 16
 
 MOST_BYTES = 16 << 30
@@ -77,22 +80,23 @@ class FastTextTrainer(Trainer):
         self._learn(examples, texts, self._features(texts, rows), inputs, outputs)
         by_row = np.flatnonzero(rows > 0)[np.argsort(rows[rows > 0])]
         spans = texts.spans[by_row].tolist()
-        return TrainedModel(
-            words=[_END_OF_LINE, *(texts.data[start:stop].tobytes() for start, stop in spans)],
-            word_counts=[len(examples), *texts.counts[by_row].tolist()],
-            labels=examples.labels,
-            label_counts=np.bincount(examples.targets.astype(np.int64), minlength=len(examples.labels)).tolist(),
-            num_read=len(texts.ids) + 2 * len(examples),
-            inputs=inputs,
-            outputs=outputs,
-            loss=fasttext_file.SOFTMAX if self.loss == "softmax" else fasttext_file.ONE_VS_ALL,
-            run_words=self.word_ngrams,
-            num_buckets=num_buckets,
-            min_chars=self.min_char_ngram,
-            max_chars=self.max_char_ngram,
-            min_count=self.min_count,
-            epochs=self.epochs,
-        ).to_bytes()
+        words = [_END_OF_LINE, *(texts.data[start:stop].tobytes() for start, stop in spans)]
+        entries = [(word, count, 0) for word, count in zip(words, [len(examples), *texts.counts[by_row].tolist()])]
+        label_counts = np.bincount(examples.targets.astype(np.int64), minlength=len(examples.labels)).tolist()
+        entries += [(LABEL + label.encode(), count, 1) for label, count in zip(examples.labels, label_counts)]
+        numbers = (len(entries), len(words), len(label_counts), len(texts.ids) + 2 * len(examples), -1)
+        parts = [self._head(num_buckets), struct.pack("<3i2q", *numbers)]
+        parts += [name + struct.pack("<Bqb", 0, count, kind) for name, count, kind in entries]
+        for matrix in (inputs, outputs):
+            parts += [struct.pack("<B2q", 0, *matrix.shape), np.ascontiguousarray(matrix, "<f4").tobytes()]
+        return b"".join(parts)
+
+    def _head(self, num_buckets: int) -> bytes:
+        """The first bytes of a file of fastText 0.9: magic, version, options. `fasttext_file.py` reads it."""
+        loss = fasttext_file.SOFTMAX if self.loss == "softmax" else fasttext_file.ONE_VS_ALL
+        options = (self.dim, _UNUSED_WINDOW, self.epochs, self.min_count, _UNUSED_NEGATIVES, self.word_ngrams, loss)
+        options += (fasttext_file.SUPERVISED, num_buckets, self.min_char_ngram, self.max_char_ngram, _LABEL_UPDATES)
+        return struct.pack("<2i12id", fasttext_file.MAGIC, _FILE_VERSION, *options, _UNUSED_SAMPLING)
 
     def _inputs(self, num_rows: int) -> np.ndarray:
         """The rows at the start, (num_rows, dim) float32. Raises UserError where they would take too much memory."""

@@ -17,8 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from datapipe.activity import Activity
-from datapipe.cli.classifier import CLASSIFIER_COMMANDS
-from datapipe.cli.main import app
+from datapipe.cli.main import CLASSIFIER_COMMANDS, app
 from datapipe.engine.protocol import Message
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.compile import Plan, Step
@@ -35,7 +34,12 @@ WIDTHS = (40, 53, 60, 120)
 _COMMANDS = [
     [command.name or getattr(command.callback, "__name__", "").replace("_", "-")] for command in app.registered_commands
 ]
-_GROUPS = [["tokenizer"], ["tokenizer", "train"], ["classifier"], *(["classifier", name] for name in CLASSIFIER_COMMANDS)]
+_GROUPS = [
+    ["tokenizer"],
+    ["tokenizer", "train"],
+    ["classifier"],
+    *(["classifier", each.__name__] for each in CLASSIFIER_COMMANDS),
+]
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _COPIED = re.compile(r"  datapipe |    --|    from |    for |        batch|  held out: ")

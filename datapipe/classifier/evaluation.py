@@ -182,7 +182,7 @@ class _Models:
     def score(self, batch: LabelledBatch) -> _Scored:
         """The answers of all models for a batch, and its labels as numbers."""
         targets = self._targets(batch)
-        others = {name: as_text(values) for name, values in batch.others.items()}
+        others = {name: batch.groups(name) for name in batch.others}
         is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
         self.num_unknown += int((~is_known).sum())
         known = pa.array(is_known)
@@ -206,9 +206,8 @@ class _Models:
 
     def _targets(self, batch: LabelledBatch) -> np.ndarray:
         if self.kind == "number":
-            return as_numbers(batch)
-        names = as_text(batch.values)
-        found = pc.dictionary_encode(names)
+            return batch.numbers()
+        found = pc.dictionary_encode(batch.labels())
         values = found.dictionary.to_pylist()
         numbers = [self._number(self.question.renamed.get(value, value), value, batch.url) for value in values]
         return np.array(numbers, np.int64)[columns.numbers(found.indices)]
@@ -271,26 +270,3 @@ def _names(paths: Sequence[Path]) -> tuple[str, ...]:
 def _told(model: Classifier) -> str:
     labels = ", ".join(model.labels[:_SHOWN]) + " …" * (len(model.labels) > _SHOWN)
     return "a number" if model.kind == "number" else f"the labels {labels}"
-
-
-def as_text(values: pa.Array) -> pa.Array:
-    """Values as text: true and false, whole numbers without a point."""
-    if pa.types.is_floating(values.type):
-        whole = pc.cast(values, pa.int64(), safe=False)
-        is_whole = pc.all(pc.equal(pc.cast(whole, values.type), values)).as_py()
-        values = whole if is_whole is not False else values
-    if pa.types.is_nested(values.type):
-        raise UserError(f"a label or group is a {values.type}. Expected text, a number, or true and false.")
-    return pc.cast(values, pa.large_string())
-
-
-def as_numbers(batch: LabelledBatch) -> np.ndarray:
-    try:
-        numbers = columns.numbers(pc.cast(batch.values, pa.float64()))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise UserError(
-            f"{batch.url}: a label is no number ({error}). The model predicts a number, and needs such labels."
-        ) from error
-    if not np.isfinite(numbers).all():
-        raise UserError(f"{batch.url}: a label is not finite. The model predicts a number, and needs such labels.")
-    return numbers

@@ -1,23 +1,21 @@
-"""Where labelled texts come from: labelled files, or the sources of a mixture, through its stages.
+"""Labelled texts of the sources of a mixture, through its stages, or of the output of a run.
 
-labelled files       a field is the label, or the number
-MIXTURE.yaml         its stages are run up to filter.classifier; sources are positive or negative, or a column is the label
-OUTPUT of a run      as of a mixture, without running anything
+Sources are positive or negative, or a column of the documents is the label. A mixture is run up to its filter.classifier, the
+output of a run is read as it is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 from rich.console import Console
 
-from datapipe.classifier.documents import MIXTURE_ENDINGS, DocumentInput, RunDocuments, documents_of
-from datapipe.classifier.evaluation import as_numbers, as_text
-from datapipe.classifier.examples import LabelledTexts
-from datapipe.classifier.labelled_files import LabelledBatch, LabelledFiles
+from datapipe.classifier.documents import MIXTURE_ENDINGS, DocumentInput, documents_of
+from datapipe.classifier.examples import Labelling
+from datapipe.classifier.labelled_files import LabelledBatch
 from datapipe.columns import as_large_string
 from datapipe.columns import compute as pc
 from datapipe.config import load_mixture
@@ -27,41 +25,12 @@ NEGATIVE, POSITIVE = "0", "1"
 """Labels of models that tell sources apart."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Labelling:
-    """Which label documents have.
-
-    Attributes:
-        label_field: the field or column with the label; "" where the source tells it.
-        group_field: whose values are not torn apart by the split; "" for none.
-        is_number: whether labels are numbers on a scale.
-        positives, negatives: names of sources; without negatives all others are.
-    """
-
-    label_field: str = ""
-    group_field: str = ""
-    is_number: bool = False
-    positives: tuple[str, ...] = ()
-    negatives: tuple[str, ...] = ()
-
-    @property
-    def columns(self) -> tuple[str, ...]:
-        return tuple(filter(None, ("text", self.label_field, self.group_field)))
-
-
 def is_of_runs(paths: Sequence[str]) -> bool:
     """Whether the inputs are a mixture or the output of a run, and no labelled files."""
     return any(path.endswith(MIXTURE_ENDINGS) for path in paths) or (len(paths) == 1 and Path(paths[0]).is_dir())
 
 
-def texts_of_files(files: LabelledFiles, labelling: Labelling) -> Iterator[LabelledTexts]:
-    """The documents of labelled files. Raises UserError."""
-    for batch in files.read():
-        groups = as_text(batch.others[labelling.group_field]) if labelling.group_field else None
-        yield _labelled(batch, groups, labelling)
-
-
-def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, console: Console) -> Iterator[LabelledTexts]:
+def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, console: Console) -> Iterator[LabelledBatch]:
     """The documents of sources. Runs stages where they have not run. Raises UserError.
 
     Args:
@@ -72,16 +41,16 @@ def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, co
     documents = documents_of(wanted, work, console)
     known = sorted({entry.source for entry in documents.snapshot.documents})
     _check(labelling, known)
-    if labelling.label_field:
-        for batch in documents(labelling.columns):
-            yield _of_column(batch, labelling, documents)
-        return
-    for label, sources in ((NEGATIVE, _negatives(labelling, known)), (POSITIVE, labelling.positives)):
-        for source in sources:
-            for batch in replace(documents, source=source)(labelling.columns):
-                texts = as_large_string(batch["text"])
-                labels = pa.array([label], pa.large_string()).take(pa.array([0] * len(texts), pa.int64()))
-                yield LabelledTexts(texts=texts, labels=labels, groups=_groups(batch, labelling))
+    negatives = labelling.negatives or [source for source in known if source not in labelling.positives]
+    labels = dict.fromkeys(negatives, NEGATIVE) | dict.fromkeys(labelling.positives, POSITIVE)
+    others = (labelling.group_field,) if labelling.group_field else ()
+    columns = ("text", *([labelling.label_field] if labelling.label_field else []), *others)
+    for source, label in [(documents.source, "")] if labelling.label_field else labels.items():
+        for read in replace(documents, source=source)(columns):
+            batch = read.filter(pc.is_valid(read[labelling.label_field])) if labelling.label_field else read
+            values = batch[labelling.label_field] if labelling.label_field else pa.repeat(label, len(batch))
+            texts, groups = as_large_string(batch["text"]), {name: batch[name] for name in others}
+            yield LabelledBatch(url=documents.root.url, texts=texts, values=values, others=groups)
 
 
 def _check(labelling: Labelling, known: Sequence[str]) -> None:
@@ -102,26 +71,3 @@ def _check(labelling: Labelling, known: Sequence[str]) -> None:
         raise UserError(f"the source '{both[0]}' is given as --positive and as --negative. Give it once")
     if labelling.positives and (labelling.label_field or labelling.is_number):
         raise UserError("--positive takes the label from sources, --label and --number from a column. Give one of them")
-
-
-def _negatives(labelling: Labelling, known: Sequence[str]) -> Sequence[str]:
-    return labelling.negatives or [source for source in known if source not in labelling.positives]
-
-
-def _of_column(batch: pa.RecordBatch, labelling: Labelling, documents: RunDocuments) -> LabelledTexts:
-    has_label = pc.is_valid(batch[labelling.label_field])
-    batch = batch.filter(has_label)
-    of_run = LabelledBatch(
-        url=documents.root.url, texts=as_large_string(batch["text"]), values=batch[labelling.label_field], others={}
-    )
-    return _labelled(of_run, _groups(batch, labelling), labelling)
-
-
-def _groups(batch: pa.RecordBatch, labelling: Labelling) -> pa.Array | None:
-    return as_text(batch[labelling.group_field]) if labelling.group_field else None
-
-
-def _labelled(batch: LabelledBatch, groups: pa.Array | None, labelling: Labelling) -> LabelledTexts:
-    if labelling.is_number:
-        return LabelledTexts(texts=batch.texts, numbers=as_numbers(batch), groups=groups)
-    return LabelledTexts(texts=batch.texts, labels=as_text(batch.values), groups=groups)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -22,13 +22,13 @@ from rich.console import Console
 from datapipe.classifier.card import VERSION, card_json, card_path, card_text, data_lines, versions
 from datapipe.classifier.documents import DocumentInput
 from datapipe.classifier.evaluation_tables import print_tables
-from datapipe.classifier.examples import LabelledTexts, Limits, Prepared, are_numbers, prepare
+from datapipe.classifier.examples import Labelling, Limits, Prepared, are_numbers, prepare
 from datapipe.classifier.fasttext_training import FastTextTrainer
 from datapipe.classifier.figures import Figures, figures_of
 from datapipe.classifier.heaviest import heaviest_features
 from datapipe.classifier.labelled_files import LabelledFiles
 from datapipe.classifier.linear_trainer import LinearTrainer
-from datapipe.classifier.sources import Labelling, is_of_runs, texts_of_files, texts_of_mixture
+from datapipe.classifier.sources import is_of_runs, texts_of_mixture
 from datapipe.classifier.training import Trainer
 from datapipe.errors import UserError, suggest
 from datapipe.libraries import require
@@ -52,7 +52,6 @@ class TrainingJob:
         limits: which of them are taken.
         kind: of model.
         options: of the trainer, by name, as text.
-        positive_label: of two labels in files, the one whose score counts; None: by its name.
         output: the model's file.
         replaces: whether an older model there is replaced.
     """
@@ -62,7 +61,6 @@ class TrainingJob:
     limits: Limits
     kind: str
     options: Mapping[str, str]
-    positive_label: str | None
     output: Path
     replaces: bool
 
@@ -81,7 +79,9 @@ def train(job: TrainingJob, console: Console) -> dict[str, Any]:
         raise UserError(f"--kind {job.kind}: models of this kind predict no numbers. Expected one of: {able}")
     _check_output(job.output, job.replaces)
     files = None if is_of_runs(job.documents.paths) else _files(job)
-    prepared = prepare(_texts(job, files, console), job.limits, job.positive_label)
+    work = job.output.with_name(f"{job.output.name}.documents")
+    texts = files.read() if files is not None else texts_of_mixture(job.documents, job.labelling, work, console)
+    prepared = prepare(texts, job.limits, job.labelling)
     with console.status(f"training on {len(prepared.training):,} documents …"):
         content = trainer.train(prepared.training)
     partial = job.output.with_name(f".{job.output.name}.partial")
@@ -134,13 +134,6 @@ def _files(job: TrainingJob) -> LabelledFiles:
         label_field=job.labelling.label_field or "label",
         other_fields=others,
     )
-
-
-def _texts(job: TrainingJob, files: LabelledFiles | None, console: Console) -> Iterator[LabelledTexts]:
-    if files is not None:
-        return texts_of_files(files, job.labelling)
-    work = job.output.with_name(f"{job.output.name}.documents")
-    return texts_of_mixture(job.documents, job.labelling, work, console)
 
 
 def _card(

@@ -69,14 +69,13 @@ def train(
       --positive books --negative web
     """
     from datapipe.classifier.documents import DocumentInput
-    from datapipe.classifier.examples import Limits
-    from datapipe.classifier.sources import Labelling, is_of_runs
+    from datapipe.classifier.examples import Labelling, Limits
+    from datapipe.classifier.sources import is_of_runs
     from datapipe.classifier.train import TrainingJob
     from datapipe.classifier.train import train as train_model
     from datapipe.report.funnel import wide_console
 
     is_run = is_of_runs(inputs)
-    positive_label = _positive_label(positive, negative, is_run)
     job = TrainingJob(
         documents=DocumentInput(
             paths=tuple(inputs), until=until, text_field=text, limit=limit, workers=workers, engine=engine, address=address
@@ -85,6 +84,7 @@ def train(
             label_field=label,
             group_field=group_by,
             is_number=number,
+            positive=_positive_label(positive, negative, is_run),
             positives=tuple(positive or ()) if is_run else (),
             negatives=tuple(negative or ()) if is_run else (),
         ),
@@ -97,7 +97,6 @@ def train(
         ),
         kind=kind,
         options=_options(set_ or ()),
-        positive_label=positive_label,
         output=output,
         replaces=replace,
     )

@@ -164,12 +164,15 @@ def reached_by(stage: Stage) -> Reached:
 
     Of other classes it includes the members that the stage names, and the segmentations that its options choose.
     """
-    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in type(stage).__mro__)
-    module = type(stage).__module__
-    if module.partition(".")[0] in (_PACKAGE, "datapipe"):
-        return reached_by_names(names, stage.segmentations())
-    sources = sources_with(module, Path(inspect.getfile(type(stage))))
-    return reach(sources, sources.with_members(names), stage.segmentations())
+    return _reached_by_class(type(stage), stage.segmentations())
+
+
+def _reached_by_class(kind: type, segmentations: tuple[str, ...] = ()) -> Reached:
+    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in kind.__mro__)
+    if kind.__module__.partition(".")[0] in (_PACKAGE, "datapipe"):
+        return reached_by_names(names, segmentations)
+    sources = sources_with(kind.__module__, Path(inspect.getfile(kind)))
+    return reach(sources, sources.with_members(names), segmentations)
 
 
 def code_digest(stage: Stage) -> str:
@@ -182,13 +185,6 @@ def code_digest(stage: Stage) -> str:
     for library in sorted(libraries):
         hasher.update(f"\0{library}=={require(library, _name_of(type(stage)))}".encode())
     return hasher.hexdigest()
-
-
-def _reached_by_class(own: type) -> Reached:
-    """The code that a class of the user's, which is no stage, reaches."""
-    sources = sources_with(own.__module__, Path(inspect.getfile(own)))
-    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in own.__mro__)
-    return reach(sources, sources.with_members(names))
 
 
 def covered_segmentations(stage: Stage) -> frozenset[str]:

@@ -16,7 +16,7 @@ from tests.support.kernel_table import CASES, PARAMETER, Case, Row, Steps, all_r
 
 COMPARED_WHOLE = {
     "classifier/test_training.py": """
-        text_features.feature_rows fasttext_training.list_grams fasttext_training.number_words
+        text_features.feature_rows fasttext_training.list_grams
         fasttext_training.randomise fasttext_training.train_epoch
     """,
     "loader/test_batches.py": """

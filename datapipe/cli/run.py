@@ -96,6 +96,7 @@ def run(
     from datapipe.api import engine_factory
     from datapipe.config import load_mixture
     from datapipe.engine.run import Run
+    from datapipe.report.layout import say
     from datapipe.watching.events import EventLog
     from datapipe.watching.totals import CommandFigures
 
@@ -121,7 +122,7 @@ def run(
                 _follow(mixture, follow, run_one, figures, log)
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
-        _say_stopped()
+        say(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
         raise typer.Exit(130) from None
 
 
@@ -142,12 +143,6 @@ def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandF
             log.write(event, **facts)
 
     Follower(mixture, every_s, run_one, tell, notice).follow()
-
-
-def _say_stopped() -> None:
-    from datapipe.report.layout import say
-
-    say(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
 
 
 def _run(make_run: Callable[[Observer], Run], figures: CommandFigures, log: EventLog | None) -> None:

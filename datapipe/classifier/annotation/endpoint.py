@@ -261,16 +261,11 @@ def parse_completion(text: str) -> Answer:
         raise ValueError("the answer is no chat completion")
     usage = data.get("usage")
     return Answer(
-        content=_valid(content or ""),
+        content=(content or "").encode("utf-8", "replace").decode(),  # JSON may spell half of a surrogate pair
         finish_reason=finish_reason,
         prompt_tokens=_count(usage, "prompt_tokens"),
         completion_tokens=_count(usage, "completion_tokens"),
     )
-
-
-def _valid(text: str) -> str:
-    """A text that UTF-8 can hold: JSON may spell half of a surrogate pair."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _count(usage: Any, name: str) -> int | None:

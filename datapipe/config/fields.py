@@ -92,7 +92,7 @@ Paths = Annotated[
 ]
 Globs = Annotated[
     tuple[str, ...],
-    BeforeValidator(lambda value: _paths(value) if value else ()),
+    BeforeValidator(lambda value: () if value in ([], ()) else _paths(value)),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Lengths = Annotated[

@@ -42,7 +42,9 @@ def card_text(card: dict[str, Any], tables: Sequence[Table]) -> str:
 def _lines(card: dict[str, Any], tables: Sequence[Table]) -> Iterator[str]:
     yield f"# {card['model']}"
     yield ""
-    yield f"A model of the kind `{card['kind']}` that predicts {_predicts(card)}, by `datapipe classifier train`."
+    labels = "the labels " + ", ".join(f"`{label}`" for label in card["labels"])
+    predicted = "a number" if card["predicts"] == "number" else labels
+    yield f"A model of the kind `{card['kind']}` that predicts {predicted}, by `datapipe classifier train`."
     yield ""
     yield "## Data"
     yield ""
@@ -67,10 +69,6 @@ def _lines(card: dict[str, Any], tables: Sequence[Table]) -> Iterator[str]:
             yield f"- {label}: {listed}"
         yield ""
     yield "Trained with " + ", ".join(f"{name} {number}" for name, number in card["versions"].items()) + "."
-
-
-def _predicts(card: dict[str, Any]) -> str:
-    return "a number" if card["predicts"] == "number" else "the labels " + ", ".join(f"`{label}`" for label in card["labels"])
 
 
 def data_lines(data: dict[str, Any]) -> list[str]:

@@ -1,6 +1,6 @@
 """Trains a classifier: `datapipe classifier train`.
 
-    labelled texts (`sources.py`)  ─▶  training | held out (`examples.py`)  ─▶  Trainer  ─▶  MODEL
+    labelled texts, files or runs  ─▶  training | held out (`examples.py`)  ─▶  Trainer  ─▶  MODEL
                                                     └──────  figures of MODEL  ◀──────────────┘  ─▶  MODEL.card.json, .md
 
 The figures are those of the file that was written, as a filter will read it. The model is renamed to its name when it is
@@ -20,15 +20,13 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from datapipe.classifier.card import VERSION, card_json, card_path, card_text, data_lines, versions
-from datapipe.classifier.documents import DocumentInput
+from datapipe.classifier.documents import DocumentInput, is_of_runs, texts_of_mixture
 from datapipe.classifier.evaluation_tables import print_tables
 from datapipe.classifier.examples import Labelling, Limits, Prepared, are_numbers, prepare
 from datapipe.classifier.fasttext_training import FastTextTrainer
 from datapipe.classifier.figures import Figures, figures_of
-from datapipe.classifier.heaviest import heaviest_features
 from datapipe.classifier.labelled_files import LabelledFiles
-from datapipe.classifier.linear_trainer import LinearTrainer
-from datapipe.classifier.sources import is_of_runs, texts_of_mixture
+from datapipe.classifier.linear_trainer import LinearTrainer, heaviest_features
 from datapipe.classifier.training import Trainer
 from datapipe.errors import UserError, suggest
 from datapipe.libraries import require

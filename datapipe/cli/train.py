@@ -68,9 +68,8 @@ def train(
     datapipe classifier train MIXTURE.yaml --output hq.model \\
       --positive books --negative web
     """
-    from datapipe.classifier.documents import DocumentInput
+    from datapipe.classifier.documents import DocumentInput, is_of_runs
     from datapipe.classifier.examples import Labelling, Limits
-    from datapipe.classifier.sources import is_of_runs
     from datapipe.classifier.train import TrainingJob
     from datapipe.classifier.train import train as train_model
     from datapipe.report.funnel import wide_console

@@ -150,8 +150,10 @@ def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
         raise UserError(f"--source {wanted.source}: no such source.{near} Expected one of: {known}")
     stages = {name: _until(mixture, name, wanted) for name in mixture.sources}
     names = list(stages)
-    if wanted.source is not None and not any(map(_compares, stages[wanted.source])):
-        names = [wanted.source]
+    if wanted.source is not None:
+        classes = [stage_class(use.name, use.where) for use in stages[wanted.source]]
+        if not any(issubclass(each, Global) for each in classes):  # those of other sources are not compared
+            names = [wanted.source]
     sources = {name: mixture.sources[name].model_copy(update={"stages": stages[name]}) for name in names}
     changes = {
         "all_sources": sources,
@@ -171,11 +173,6 @@ def _until(mixture: Mixture, source: str, wanted: DocumentInput) -> tuple[StageU
     if wanted.until and wanted.source in (None, source):
         raise UserError(f"--until {wanted.until}: '{source}' has no such stage.{suggest(wanted.until, known)}")
     return tuple(takewhile(lambda use: use.name != CLASSIFIER, stages))
-
-
-def _compares(use: StageUse) -> bool:
-    """Whether a stage compares documents, those of other sources perhaps."""
-    return issubclass(stage_class(use.name, use.where), Global)
 
 
 def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:

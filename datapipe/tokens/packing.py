@@ -45,10 +45,10 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.kernels.tokens import pack as kernels
-from datapipe.kernels.tokens.split_to_fill import ChunksOut
+from datapipe.kernels.tokens.split_to_fill import ChunksOut, is_within
 from datapipe.metrics import Packing
 from datapipe.shards import schemas
-from datapipe.tokens.max_padding import is_within, split_to_fill
+from datapipe.tokens.max_padding import split_to_fill
 
 Method = Literal["best_fit", "concat", "buckets"]
 

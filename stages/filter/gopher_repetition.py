@@ -40,7 +40,7 @@ from pydantic import Field
 from datapipe.kernels.filters import quality, repetition
 from datapipe.kernels.filters.repetition import COPIED_CHARS, COPIES, NUM_UNITS, UNIT_CHARS, Units
 from datapipe.kernels.text.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
-from datapipe.kernels.text.words import find_paragraphs
+from datapipe.kernels.text.words import find_lines
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from stages.filter._thresholds.fineweb2 import Settings
@@ -141,7 +141,7 @@ class GopherRepetition(ProfiledFilter):
     def _paragraphs(self, batch: DocumentBatch, lines: Units) -> Units:
         """The paragraphs of a batch, from its lines or, for DCLM, from its text."""
         if self.profile == "dclm":
-            found = find_paragraphs(*batch.buffers)
+            found = find_lines(*batch.buffers, newlines=2)
             return Units(doc_offsets=found.doc_offsets, hashes=found.hashes, chars=found.chars)
         return repetition.paragraphs(lines, batch.lines.opens, int(self.profile == "datatrove"))
 

@@ -111,27 +111,17 @@ def find_words(offsets: np.ndarray, data: np.ndarray) -> Words:
     return first_spans(Words, split_words(offsets, data, class_table(), out), out)
 
 
-def find_lines(offsets: np.ndarray, data: np.ndarray) -> Lines:
-    """The lines of every document that are not blank, split at newlines.
+def find_lines(offsets: np.ndarray, data: np.ndarray, newlines: int = 1) -> Lines:
+    """The lines or paragraphs of every document that are not blank, without the white space around them.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
+        newlines: how many in a row end a line; 2 for paragraphs, which hold single newlines. A line of white space alone is not
+            empty, and ends no paragraph.
     """
     out = room_for_spans(len(offsets), most_lines(offsets, data))
-    return first_spans(Lines, split_lines(offsets, data, class_table(), 1, out), out)
-
-
-def find_paragraphs(offsets: np.ndarray, data: np.ndarray) -> Lines:
-    """The paragraphs of every document that are not blank, without the white space around them: the text between empty lines,
-    with its newlines. A line of white space alone is not empty.
-
-    Args:
-        offsets: (num_docs + 1,) int64.
-        data: (num_bytes,) uint8.
-    """
-    out = room_for_spans(len(offsets), most_lines(offsets, data))
-    return first_spans(Lines, split_lines(offsets, data, class_table(), 2, out), out)
+    return first_spans(Lines, split_lines(offsets, data, class_table(), newlines, out), out)
 
 
 def room_for_spans(num_offsets: int, limit: int) -> SpansOut:

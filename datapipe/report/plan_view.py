@@ -25,6 +25,7 @@ from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.layout import NumberTable, harmless_text
 from datapipe.stage.global_stage import Global
+from datapipe.tasks.encoding import choice_of
 from datapipe.terminal import harmless
 
 Reasons = Mapping[str, Sequence[str]]
@@ -149,7 +150,7 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
 
 def _encoding_note(request: Request, plan: Plan) -> list[str]:
     """What encodes with a tokenizer that the run has trained; `users_tokenizer` notes it for the user's own."""
-    return [] if plan.tokenizer is None or request.tokenizer_content else [plan.tokenizer.choice.words]
+    return [] if plan.tokenizer is None or request.tokenizer_content else [choice_of(plan.tokenizer).words]
 
 
 def _stage_notes(request: Request, source: str) -> list[str]:

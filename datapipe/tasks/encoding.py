@@ -21,12 +21,19 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
 from datapipe.tasks.contract.guard import FailedDocument
 from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.proof import Choice
+
+
+def choice_of(file: TokenizerFile) -> Choice:
+    """Which library encodes with a committed tokenizer."""
+    return Choice(library=file.library, version=file.library_version, battery=file.battery, reason=file.fallback_reason)
 
 
 @lru_cache(maxsize=1)
 def encoder_of(file: TokenizerFile, url: str) -> Encoder:
     """The encoder of a tokenizer in an output. Raises UserError where its library has another version here."""
-    encoder = Encoder(committed_bytes(Root(url), file), eos=file.eos_token, bos=file.bos_token, choice=file.choice)
+    content = committed_bytes(Root(url), file)
+    encoder = Encoder(content, eos=file.eos_token, bos=file.bos_token, choice=choice_of(file))
     encoder.load()
     return encoder
 

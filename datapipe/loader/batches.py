@@ -50,7 +50,8 @@ class BatchBuilder:
         self._pool = BufferPool()
         check_context(mesh, self.fields, options.labels)
         if options.pad_cu_seqlens is not None:
-            check_num_runs(mesh, self.fields, options.pad_cu_seqlens, self._num_rows)
+            num_rows = mesh.num_rows(batch_order.lineage.global_batch_size)
+            check_num_runs(mesh, self.fields, options.pad_cu_seqlens, num_rows)
         self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
         if mesh.splits_documents and self._columns:
             self._columns |= PIECES
@@ -119,12 +120,6 @@ class BatchBuilder:
             for start, stop in pairwise(borders):
                 most = max(most, int(np.diff(before[start + ranks * (stop - start) // self.mesh.data_size]).max()))
         return most
-
-    @property
-    def _num_rows(self) -> int:
-        """The rows of this rank, of a whole batch."""
-        rows = self.mesh.rows(self.batch_order.lineage.global_batch_size)
-        return rows.stop - rows.start
 
     def _read(self, samples: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
         """Addresses and rows of some samples; with `on_corrupt="replace"`, damaged rows are replaced."""

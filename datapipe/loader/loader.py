@@ -71,8 +71,8 @@ class Loader:
         self.turns = Turns()
         self._source = _open_source(output, options)
         per_token = [field for field in options.fields if field in PER_TOKEN]
-        rows = self.mesh.rows(options.num_rows)
-        batch_bytes = (rows.stop - rows.start) * self.snapshot.sequence_length * options.itemsize * len(per_token)
+        num_tokens = self.mesh.num_rows(options.num_rows) * self.snapshot.sequence_length
+        batch_bytes = num_tokens * options.itemsize * len(per_token)
         planned = max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
         self._prefetch = planned if options.prefetch is None else options.prefetch
         self.clock = StepClock(per_token[0] if per_token else None)

@@ -26,6 +26,7 @@ from datapipe.errors import UserError
 from datapipe.http_server import HttpAnswer, HttpRequest, MetricsServer
 from datapipe.loader.field_table import FIELDS
 from datapipe.loader.loader import Loader
+from datapipe.service.access import stamp_of
 from datapipe.service.outputs import ServedOutput, named_outputs
 from datapipe.service.server import RowStream, Say, ServeOptions, Service, Serving
 from datapipe.service.sockets import Connection, connections, cut, is_loopback
@@ -260,13 +261,8 @@ def _certificates(options: ServeOptions) -> list[tuple[bytes, bytes]]:
 
 
 def _stamps(options: ServeOptions) -> list[tuple[int, int]]:
-    stamps: list[tuple[int, int]] = []
-    for path in (options.certificate, options.key):
-        with suppress(OSError):
-            if path is not None:
-                status = path.stat()
-                stamps.append((status.st_mtime_ns, status.st_ino))
-    return stamps
+    files = (options.certificate, options.key)
+    return [stamp_of(path) for path in files if path is not None and path.exists()]
 
 
 def _warm(output: ServedOutput) -> None:

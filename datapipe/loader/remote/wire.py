@@ -64,16 +64,11 @@ def record_batches(
     schema: pa.Schema, steps: Sequence[int], batches: Sequence[Batch], most_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """The batches of some steps in one message; or, where a single one is larger than a message, in several."""
-    if len(steps) > 1 or bytes_of(batches[0]) <= most_bytes:
-        columns = [_column(field, [batch[field.name] for batch in batches]) for field in list(schema)[3:]]
-        yield _message(schema, steps, [False] * len(steps), columns)
-        return
-    count = -(-bytes_of(batches[0]) // most_bytes)
+    count = 1 if len(steps) > 1 else max(1, -(-bytes_of(batches[0]) // most_bytes))
     for number in range(count):
-        cut = [_part(batches[0][field.name], number, count) for field in list(schema)[3:]]
-        yield _message(
-            schema, steps, [number + 1 < count], [_column(field, [part]) for field, part in zip(list(schema)[3:], cut)]
-        )
+        cut = batches if count == 1 else [{name: _part(value, number, count) for name, value in batches[0].items()}]
+        columns = [_column(field, [batch[field.name] for batch in cut]) for field in list(schema)[3:]]
+        yield _message(schema, steps, [number + 1 < count] * len(steps), columns)
 
 
 def notice(schema: pa.Schema, refusal: Refusal) -> pa.RecordBatch:

@@ -117,7 +117,7 @@ def test_copy_in_another_process_has_the_rank_of_the_original(plain_output: Path
 @pytest.mark.parametrize("world", range(1, 10))
 def test_rows_of_all_ranks_are_the_batch(world: int) -> None:
     for size in (0, 1, 7, 9, 32):
-        parts = [range(size)[Mesh(data_rank=rank, data_size=world).rows(size)] for rank in range(world)]
+        parts = [range(*Mesh(data_rank=rank, data_size=world).share(0, size)) for rank in range(world)]
         assert [row for part in parts for row in part] == list(range(size))
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 

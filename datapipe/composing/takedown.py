@@ -89,7 +89,8 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
             )
         found = dict(zip(documents, find_keys(files_with_hashes(root, before), documents)))
         keys = {key for key in found.values() if key is not None}
-        there = keys if root.local is None else _in_rows(root, before, keys)
+        form = before.seed, before.sequence_length, before.tokenizer.fingerprint
+        there = keys if root.local is None else documents_with_rows(root, before.shards, keys, *form)
         removed = read_removed(root, before)
         after = removed.with_takedown(there)
         snapshot = before if after is removed else _publish(hold, before, after)
@@ -106,11 +107,6 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
     )
 
 
-def _in_rows(root: Root, snapshot: Snapshot, keys: set[bytes]) -> set[bytes]:
-    tokenizer = snapshot.tokenizer.fingerprint
-    return documents_with_rows(root, snapshot.shards, keys, snapshot.seed, snapshot.sequence_length, tokenizer)
-
-
 def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
     """The snapshots of all sequence lengths with another list, the output itself last. Returns the one in the output itself."""
     entry, needed = removed_entry(removed, REMOVED)
@@ -124,13 +120,11 @@ def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
         about = _files_about(target, old, new)
         for path, content in {**about, **needed, SNAPSHOT: new.to_json()}.items():
             target.write_atomic(f"{snapshot_folder(new.fingerprint)}/{path}", content)
-        told = {name: about[name] for name in (REPORT,) if name in about and not folder}
+        shown = {REPORT: about[REPORT]} if REPORT in about and not folder else {}
         tasks = published_tasks(before.fingerprint)
-        if not folder and hold.root.exists(
-            tasks
-        ):  # before snapshot.json: a takedown that is killed then is never published again
-            hold.root.write_atomic(published_tasks(new.fingerprint), hold.root.read_bytes(tasks))
-        content = {**told, **needed, SNAPSHOT: new.to_json()}
+        if not folder and target.exists(tasks):  # before snapshot.json: a takedown that is killed then is never published again
+            target.write_atomic(published_tasks(new.fingerprint), target.read_bytes(tasks))
+        content = {**shown, **needed, SNAPSHOT: new.to_json()}
         hold.replace({f"{folder}/{path}".lstrip("/"): text for path, text in content.items()})
         lengths[folder] = new.fingerprint
     return read_snapshot(hold.root)

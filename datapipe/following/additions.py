@@ -20,7 +20,7 @@ from typing import Any
 from datapipe import catalogue
 from datapipe.card.write import whole_report
 from datapipe.composing.additions import Addition, is_base
-from datapipe.composing.manifest import make_snapshot
+from datapipe.composing.manifest import keep_newest, make_snapshot
 from datapipe.composing.takedown import delete_from_indexes, named_in, removed_documents, take_down_from_additions
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import MixtureSpec
@@ -177,6 +177,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
             report = added_report
         own = snapshot_folder(snapshot.fingerprint)
         note_publication(root, snapshot.fingerprint, time.time(), {})
+        keep_newest(root)
         needed = {TOKENIZER: root.read_bytes(snapshot_file(root, before, TOKENIZER)), FILES: files, **listed}
         folders = json.dumps([*published_additions(root, before), addition.folder]).encode()
         about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, ADDED: folders, **needed}

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from shlex import quote
-from typing import Any, Protocol
 
 from datapipe.card.write import complete_about
 from datapipe.composing.additions import Addition, begin_addition, begun_addition, write_word
@@ -48,19 +47,14 @@ RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]
 _SHOWN = 3
 
 
-class Notice(Protocol):
-    """Receives events for programs, with facts that JSON can tell.
+Notice = Callable[..., None]
+"""Receives events for programs, by name, with facts that JSON can tell.
 
-    looked             the sources were listed
-    waiting            what: why nothing is added now, in words
-    adding             part, sources, files, output
-    published          snapshot, tokens (more than before), taken_down (documents)
-    """
-
-    def __call__(self, event: str, **facts: Any) -> None: ...
-
-
-def _unnoticed(event: str, **facts: Any) -> None: ...
+looked             the sources were listed
+waiting            what: why nothing is added now, in words
+adding             part, sources, files, output
+published          snapshot, tokens (more than before), taken_down (documents)
+"""
 
 
 @dataclass(slots=True)
@@ -79,7 +73,7 @@ class Follower:
     every_s: float
     run_one: RunOne
     say: Callable[[str], None]
-    notice: Notice = _unnoticed
+    notice: Notice = lambda event, **facts: None
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)

@@ -20,7 +20,7 @@ mark of a whole export (`export_folder.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Literal
@@ -214,7 +214,8 @@ def _write_megatron(
     id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
     writer = MegatronWriter(target, f"{source}/{split}", id_type, wanted.target_bytes)
     joiner = DocumentJoiner(snapshot.tokenizer.eos_id)
-    try:
+    with ExitStack() as handles:
+        handles.callback(writer.abort)
         for batch in batches:
             if wanted.rows:
                 row_lengths = np.full(batch.num_rows, snapshot.sequence_length, np.int64)
@@ -223,9 +224,6 @@ def _write_megatron(
                 writer.append(*joiner.add(batch))
         joiner.finish()
         pairs = writer.finish()
-    except BaseException:
-        writer.abort()
-        raise
     return ExportedSplit(
         source=source,
         split=split,
@@ -263,13 +261,11 @@ def _write_shards(
         prefix = f"shards/{first.source}/{shard_name(first.split, number, first.piece_length, first.stratum)}"
         first_number, target_bytes, hashes = 0, wanted.target_bytes, None
     writer = ShardWriter(target, prefix, wanted.format, schema, target_bytes, int(first_number))
-    try:
+    with ExitStack() as handles:
+        handles.callback(writer.abort)
         for batch in batches:
             writer.append(batch)
         return [_entry(shard, first, hashes) for shard in writer.finish()]
-    except BaseException:
-        writer.abort()
-        raise
 
 
 def _entry(shard: WrittenShard, original: ShardEntry, hashes: tuple[int, int] | None) -> ShardEntry:

@@ -75,7 +75,7 @@ class ExportFolder:
         if unfinished is not None:
             self._check_same(unfinished, "an unfinished export")
         if whole is not None:
-            self._check_same(whole["request"], "a whole export")
+            self._check_same(whole.get("request", whole), "a whole export")
             self._check_files(whole["files"])
             return whole["result"]
         if unfinished is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 import pyarrow as pa
@@ -98,13 +99,11 @@ def _write_hub(
     num_bytes = wanted.target_bytes or _DEFAULT_BYTES[wanted.format]
     writer = HubWriter(target, split, _FILES[wanted.format], schema, num_bytes)
     written: list[ExportedSplit] = []
-    try:
+    with ExitStack() as handles:
+        handles.callback(writer.abort)
         for part in parts:
             written.append(_add(writer, part, schema))
             writer.end_file()
-    except BaseException:
-        writer.abort()
-        raise
     return [each for each in written if each.rows]
 
 

@@ -8,7 +8,7 @@ layout, docstrings, descriptions of options, messages of errors, and imports for
 
 `DocumentBatch` is in the code of every stage and has segmentations that few stages use. What a `@segmentation` imports counts
 where its name is used: a change of `english_words` runs only the stages again whose code names `.english_words`. A user's
-module that looks up attributes by computed names uses all of them.
+module that looks up attributes by computed names uses all of them. A module whose name is computed is not followed.
 
 What each file holds is kept in the cache of the machine, by its content:
 
@@ -316,6 +316,10 @@ def _uses(tree: ast.AST, package: str, without: Sequence[ast.AST] = ()) -> _Uses
             names.add(node.id)
         elif isinstance(node, ast.Attribute):
             names.add(node.attr)
+        elif isinstance(node, ast.Call) and node.args and _last_name(node.func) in ("import_module", "__import__"):
+            modules.update(
+                part.value for part in node.args[:1] if isinstance(part, ast.Constant) and isinstance(part.value, str)
+            )
         pending += [child for child in ast.iter_child_nodes(node) if child not in without]
     around = {name[:end] for name in modules for end in range(len(name)) if name[end] == "."}
     return _Uses(frozenset(modules | around), frozenset(names))

@@ -44,6 +44,7 @@ IMPORTS = {
     "def f():\n    from p import r\n": {"p", "p.r", "b"},
     "class C:\n    def f(self):\n        import b\n": {"b"},
     "import typing\nif typing.TYPE_CHECKING:\n    import b\nelse:\n    import p\n": {"p"},
+    "import importlib\ndef f():\n    return importlib.import_module('p.r')\n": {"p", "p.r", "b"},
     "import json, numpy, gone\nfrom folder import c\n": {"folder.c"},
     "from datapipe.errors import UserError\n": {"datapipe"},
     "from datapipe import rng\n": {"datapipe", "datapipe.rng"},

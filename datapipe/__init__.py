@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DatapipeError", "PlannedRun", "PlannedStep", "RunResult", "UserError", "plan_run", "run"]
 
-REACHES = ()  # programs call these names, and no stage and no task does
-
 _MODULES = {"DatapipeError": "errors", "UserError": "errors"}
 
 

@@ -254,9 +254,9 @@ def _watcher(progress: bool, state: RunState) -> Any:
     if not progress:
         return nullcontext(_Logger())
     from datapipe.report.funnel import wide_console
-    from datapipe.report.progress import Progress
+    from datapipe.watching.progress import Progress
 
-    return Progress(wide_console(), state.text_of_time_left)
+    return Progress(wide_console(), state)
 
 
 def _kept(run: Run, problem: BaseException | None) -> dict[str, Any] | None:
@@ -306,7 +306,7 @@ def execute(run: Run, state: RunState | None = None) -> DatapipeError | Keyboard
     run.report = lambda plan, snapshot, warnings: report_bytes(_report(run, plan, snapshot, None, warnings))
     status = StatusFile(run.root, state := state or RunState())
     state.driver, state.estimate = run.figures, run.step_times
-    run.observer = Observers([run.observer, state, status])
+    run.observer = Observers([state, run.observer, status])
     try:
         run.execute()
     except (DatapipeError, KeyboardInterrupt) as error:

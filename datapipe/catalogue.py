@@ -20,7 +20,6 @@ import sys
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType, NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -34,13 +33,11 @@ from datapipe.config.problems import problems_error
 from datapipe.config.yaml import dotted
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.libraries import require
-from datapipe.source_code.installed import reached_by_names, sources_with
-from datapipe.source_code.reach import Reached, reach
+from datapipe.source_code import Code, code_of_class
 from datapipe.stage.base import Filter, Map, Stage
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.function import NOTE, FunctionStage, function_stage
 from datapipe.stage.global_stage import Global
-from datapipe.stage.own_classes import why_unusable
 from datapipe.stage.reader import Reader
 from datapipe.storage import split_query
 
@@ -159,41 +156,21 @@ def reader_for(path: str, where: str = "") -> Reader:
     )
 
 
-def reached_by(stage: Stage) -> Reached:
-    """The code that determines the output of a stage: all members of its class and base classes, and what they reach.
-
-    Of other classes it includes the members that the stage names, and the segmentations that its options choose.
-    """
-    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in type(stage).__mro__)
-    module = type(stage).__module__
-    if module.partition(".")[0] in (_PACKAGE, "datapipe"):
-        return reached_by_names(names, stage.segmentations())
-    sources = sources_with(module, Path(inspect.getfile(type(stage))))
-    return reach(sources, sources.with_members(names), stage.segmentations())
+def code_of(stage: Stage) -> Code:
+    """The code of a stage: the modules of its class and base classes, with all that they import."""
+    return code_of_class(type(stage))
 
 
 def code_digest(stage: Stage) -> str:
-    """Full-width digest of the code that a stage and the classes in its options reach, and of their libraries' versions."""
-    hasher, libraries = xxhash.xxh3_128(reached_by(stage).digest.encode()), {*stage.libraries_used()}
+    """Full-width digest of the code of a stage and of the classes in its options, and of their libraries' versions."""
+    hasher, libraries = xxhash.xxh3_128(code_of(stage).digest.encode()), {*stage.libraries_used()}
     for name, method in sorted(stage.own_classes().items()):
         own = _own_class(name, method, "")
-        hasher.update(f"\0{_reached_by_class(own).digest}".encode())
+        hasher.update(f"\0{code_of_class(own).digest}".encode())
         libraries |= {*getattr(own, "libraries", ())}
     for library in sorted(libraries):
         hasher.update(f"\0{library}=={require(library, _name_of(type(stage)))}".encode())
     return hasher.hexdigest()
-
-
-def _reached_by_class(own: type) -> Reached:
-    """The code that a class of the user's, which is no stage, reaches."""
-    sources = sources_with(own.__module__, Path(inspect.getfile(own)))
-    names = tuple(f"{base.__module__}:{base.__qualname__}" for base in own.__mro__)
-    return reach(sources, sources.with_members(names))
-
-
-def covered_segmentations(stage: Stage) -> frozenset[str]:
-    """The members of `DocumentBatch` that the digest of a stage covers. The stage may use no other segmentation."""
-    return reached_by(stage).members("datapipe.stage.documents:DocumentBatch")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -322,9 +299,28 @@ def _user_stage(name: str, where: str) -> type[Stage]:
             return function_stage(module_name, member_name, member)
         except UserError as error:
             raise _refusal(where, f"{name}: {error}.") from error
-    if problem := why_unusable(member, _KINDS):
+    if problem := _why_unusable(member):
         raise _refusal(where, f"{name}: {problem}.")
     return member
+
+
+def _why_unusable(stage: Any) -> str:
+    """Why no stage can be made of something that the user names; empty where one can."""
+    if not _is_stage(stage):
+        kind = f"a class derived from {stage.__mro__[1].__name__}" if inspect.isclass(stage) else f"a {type(stage).__name__}"
+        return (
+            f"found {kind}, expected a function of a document, or a class derived from datapipe.stage.Filter, "
+            "datapipe.stage.Map or datapipe.stage.Global"
+        )
+    if "__init__" in vars(stage):
+        return (
+            "the class has an __init__ of its own, and a stage is a frozen record of options. Declare options as fields, "
+            "`least: int = 3`, and load what they name in open(self, context)"
+        )
+    if issubclass(stage, (Filter, Map)) and stage.process in (Filter.process, Map.process):
+        result = "FilterResult" if issubclass(stage, Filter) else "dict[str, pa.Array]"
+        return f"the class has no method process. Define process(self, batch: DocumentBatch) -> {result}"
+    return ""
 
 
 def _own_class(name: str, method: str, where: str) -> type:

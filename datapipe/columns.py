@@ -23,6 +23,11 @@ KEY_BYTES = 16
 KEY_TYPE = pa.binary(KEY_BYTES)
 
 
+def full_schema(**types: pa.DataType) -> pa.Schema:
+    """A schema of columns without nulls."""
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in types.items()])
+
+
 _OF_PLAIN_BUFFERS = (
     pa.types.is_large_string,
     pa.types.is_primitive,
@@ -79,11 +84,7 @@ def texts_from(offsets: np.ndarray, data: np.ndarray) -> pa.Array:
 
 def contiguous(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column as one array."""
-    if isinstance(column, pa.ChunkedArray):
-        column = column.combine_chunks()
-    if isinstance(column, pa.ChunkedArray):  # some versions combine zero chunks to a chunked array
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
-    return column
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def as_large_string(column: pa.Array | pa.ChunkedArray) -> pa.Array:

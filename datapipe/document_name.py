@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datapipe.errors import UserError
 
 FORMS = "SOURCE/PATH:POSITION, the same as a JSON string, a line of `inspect`, or the 32 hex digits of a key"
-"""The forms that `named_key` takes, in words. PATH:POSITION is taken too, where only one source has the file."""
+"""The forms that `InputFiles.key` takes, in words. PATH:POSITION is taken too, where only one source has the file."""
 
 _HEX_KEY = re.compile(r"([0-9a-fA-F]{32})(?:\s+#.*)?\Z", re.DOTALL)
 _NAME_END = re.compile(r":\d+(?=(?: \(of .*\))?(?:  .*)?(?:[ \t]+#.*)?\Z)", re.DOTALL | re.ASCII)
@@ -60,11 +60,6 @@ class InputFiles:
             self._by_name.setdefault(name, {})[number] = name
             self._by_path.setdefault(path, {})[number] = name
 
-    @classmethod
-    def of(cls, files: Mapping[int, tuple[str, str]]) -> InputFiles:
-        """Files as (source, path) by hash."""
-        return cls((number, source, path) for number, (source, path) in files.items())
-
     def key(self, text: str) -> bytes | None:
         """The key of a document that the user names in one of the forms of `FORMS`.
 
@@ -90,15 +85,6 @@ class InputFiles:
                 f"SOURCE/PATH:POSITION, or a key. In double quotes, as a JSON string, a name is nothing else."
             )
         return next(iter(found), None)
-
-
-def named_key(text: str, files: Mapping[int, tuple[str, str]]) -> bytes | None:
-    """`InputFiles.key` of one text.
-
-    Args:
-        files: (source, path) by file hash.
-    """
-    return InputFiles.of(files).key(text)
 
 
 def _quoted(named: str, text: str) -> str | None:

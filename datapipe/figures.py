@@ -1,4 +1,4 @@
-"""Figures of the driver: what its engine holds, how long it takes to commit, and whether it keeps up.
+"""Figures of a run, and of its driver: what its engine holds, how long it takes to commit, and whether it keeps up.
 
     engine hands over the end of a task ─▶ waits for its group ─▶ commit of the ledger
                   └──────────────── lag ────────────────────────────────┘
@@ -10,37 +10,43 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_RECORDS = (1, 3, 10, 30, 100, 300, 1000, 3000)
 _WINDOW_S = 60.0
+
+BOUNDS: Mapping[str, Sequence[float]] = {
+    "task_duration_seconds": (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0),
+    "driver_lag_seconds": _SECONDS,
+    "commit_seconds": _SECONDS,
+    "commit_records": (1, 3, 10, 30, 100, 300, 1000, 3000),
+}
+"""The figures that are histograms."""
 
 R = TypeVar("R")
 S = TypeVar("S")
 
 
-class Histogram:
-    """Numbers by the first bound that is not below them.
+class Figures(dict[tuple[str, ...], float]):
+    """Sums by the name of a figure and its labels. A histogram has one by each bound, of the numbers up to it and above the
+    bound before, one by "+Inf", and "sum"."""
 
-    Attributes:
-        counts: of the numbers up to each bound and above the bound before; the last of those above every bound.
-    """
+    def __missing__(self, key: tuple[str, ...]) -> float:
+        return 0
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds, self.counts, self.total = tuple(bounds), [0] * (len(bounds) + 1), 0.0
+    def observe(self, name: str, *labels: str, value: float) -> None:
+        """Counts a number in a histogram."""
+        bounds = BOUNDS[name]
+        index = bisect_left(bounds, value)
+        self[name, *labels, str(bounds[index]) if index < len(bounds) else "+Inf"] += 1
+        self[name, *labels, "sum"] += value
 
-    def add(self, value: float) -> None:
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
-
-    def plus(self, other: Histogram | None) -> Histogram:
-        """The numbers of both, which have the same bounds."""
-        both = Histogram(self.bounds)
-        both.counts = [a + b for a, b in zip(self.counts, other.counts)] if other else list(self.counts)
-        both.total = self.total + (other.total if other else 0.0)
-        return both
+    def add(self, others: Mapping[tuple[str, ...], float]) -> Figures:
+        """Adds other sums, and returns these."""
+        for key, value in dict(others).items():
+            self[key] += value
+        return self
 
 
 class DriverFigures:
@@ -50,8 +56,8 @@ class DriverFigures:
         slots: tasks that the engine runs at once, as of the last look.
         queued: tasks that could run and wait for a slot, here or in the engine.
         waits_for: the disk or store whose outage all tasks wait for, until something is written; empty for none.
-        lag_s: for each committed task, seconds from its end, as the engine handed it over, to its commit.
-        commit_s, commit_records: for each commit of the ledger.
+        sums: for each committed task, seconds from its end, as the engine handed it over, to its commit; and of each commit of
+            the ledger its seconds and records.
 
     Args:
         clock: seconds, monotonic.
@@ -60,7 +66,7 @@ class DriverFigures:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.slots = self.queued = 0
         self.waits_for = ""
-        self.lag_s, self.commit_s, self.commit_records = Histogram(_SECONDS), Histogram(_SECONDS), Histogram(_RECORDS)
+        self.sums = Figures()
         self._clock = clock
         self._looked: float | None = None
         self._window, self._pauses = 0.0, (0.0, 0.0)
@@ -91,13 +97,12 @@ class DriverFigures:
         """The result of a commit, whose time counts where it succeeds."""
         began = self._clock()
         committed = commit(records)
-        self.commit_s.add(self._clock() - began)
+        self.sums.observe("commit_seconds", value=self._clock() - began)
         return committed
 
     def committed(self, handed_over: Iterable[float]) -> None:
         """Takes the times at which the tasks of a commit ended."""
-        now, number = self._clock(), 0
-        for each in handed_over:
-            self.lag_s.add(now - each)
-            number += 1
-        self.commit_records.add(number)
+        now, times = self._clock(), list(handed_over)
+        for each in times:
+            self.sums.observe("driver_lag_seconds", value=now - each)
+        self.sums.observe("commit_records", value=len(times))

@@ -12,8 +12,6 @@ from importlib import metadata
 
 from datapipe.errors import UserError
 
-REACHES = ()  # what is imported by name is no code of ours
-
 _EXTRA = re.compile(r"extra == ['\"]([\w-]+)['\"]")
 _NAME = re.compile(r"[\w.-]+")
 

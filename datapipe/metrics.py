@@ -11,17 +11,19 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter
 
 from datapipe.activity import doing, work_clock
 from datapipe.errors import DatapipeError
-from datapipe.token_counts import Fertility, LicenseCounts, Sums
-
-REACHES = ()  # look-ups by name are of counters
-
+from datapipe.token_counts import CountsByName, Fertility, Sums
 
 MAX_QUARANTINE_REASONS = 20
+Name = TypeVar("Name", str, int)
+Numbers = TypeVar("Numbers", bound=Sums)
 _REASON_CHARS = 120
 _NUMBER = re.compile(r"(?<![\w-])\d+(?:[,._]\d+)*")
 
@@ -34,7 +36,7 @@ def quarantine_reason(stage: str, error: str) -> str:
 
 
 @dataclass(slots=True)
-class DocumentCounts:
+class DocumentCounts(Sums):
     """Counts of the documents that entered one step of one source.
 
     Attributes:
@@ -61,16 +63,6 @@ class DocumentCounts:
         is_known = reason in self.quarantine_reasons or len(self.quarantine_reasons) < MAX_QUARANTINE_REASONS
         self.quarantine_reasons[reason if is_known else f"{stage}: other errors"] += 1
 
-    def add(self, other: DocumentCounts) -> None:
-        self.read += other.read
-        self.read_bytes += other.read_bytes
-        self.kept += other.kept
-        self.kept_bytes += other.kept_bytes
-        self.quarantined += other.quarantined
-        _add(self.dropped, other.dropped)
-        _add(self.counts, other.counts)
-        _add(self.quarantine_reasons, other.quarantine_reasons)
-
     def check(self, where: str) -> None:
         """Raises DatapipeError unless every document that was read is accounted for."""
         accounted = self.kept + self.dropped.total() + self.quarantined
@@ -80,25 +72,6 @@ class DocumentCounts:
                 f"{self.dropped.total()} + quarantined {self.quarantined} = {accounted}. "
                 f"A stage lost or invented documents. This is a defect of datapipe or of a stage of yours."
             )
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "read": self.read,
-            "read_bytes": self.read_bytes,
-            "kept": self.kept,
-            "kept_bytes": self.kept_bytes,
-            "quarantined": self.quarantined,
-            "dropped": dict(sorted(self.dropped.items())),
-            "counts": dict(sorted(self.counts.items())),
-            "quarantine_reasons": dict(sorted(self.quarantine_reasons.items())),
-        }
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> DocumentCounts:
-        counts = cls(**data)
-        counts.dropped, counts.counts = _counter(counts.dropped), _counter(counts.counts)
-        counts.quarantine_reasons = _counter(counts.quarantine_reasons)
-        return counts
 
 
 @dataclass(slots=True)
@@ -188,7 +161,7 @@ class TaskMetrics:
     empty: int = 0
     packing: dict[int, Packing] = field(default_factory=dict)
     fertility: Fertility = field(default_factory=Fertility)
-    licenses: LicenseCounts = field(default_factory=LicenseCounts)
+    licenses: CountsByName = field(default_factory=CountsByName)
     unreadable_files: list[UnreadableFile] = field(default_factory=list)
     unsplittable_files: list[str] = field(default_factory=list)
     wider_types: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -216,55 +189,17 @@ class TaskMetrics:
         self.work.setdefault(name, Work()).add(work)
 
     def to_json(self) -> dict[str, Any]:
-        unsplittable = {"unsplittable_files": self.unsplittable_files} if self.unsplittable_files else {}
-        return {
-            "document_counts": self.document_counts.to_json(),
-            "work": {name: work.to_json() for name, work in self.work.items()},
-            "tokens": self.tokens,
-            "sequences": self.sequences,
-            **({"empty": self.empty} if self.empty else {}),
-            "packing": {str(length): packing.to_json() for length, packing in self.packing.items()},
-            "fertility": self.fertility.to_json(),
-            **({} if self.licenses.by_license == {} else {"licenses": self.licenses.to_json()}),
-            "unreadable_files": [asdict(file) for file in self.unreadable_files],
-            **unsplittable,
-            **({"wider_types": self.wider_types} if self.wider_types else {}),
-            **({"cut": self.cut} if self.cut else {}),
-            **({"searched": self.searched} if self.searched else {}),
-            "field_values": self.field_values,
-            **({"second_attempt": self.second_attempt} if self.second_attempt else {}),
-            **({"rereads": self.rereads} if self.rereads else {}),
-            "seconds": self.seconds,
-            "peak_bytes": self.peak_bytes,
-        }
+        """The numbers that are not the defaults."""
+        return _adapter().dump_python(self, mode="json", exclude_defaults=True)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> TaskMetrics:
-        work = {name: Work(**numbers) for name, numbers in data["work"].items()}
-        packing = {int(length): Packing(**numbers) for length, numbers in data["packing"].items()}
-        fertility = Fertility.from_json(data["fertility"])
-        read = {
-            "document_counts": DocumentCounts.from_json(data["document_counts"]),
-            "work": work,
-            "packing": packing,
-            "fertility": fertility,
-            "licenses": LicenseCounts.from_json(data.get("licenses", {})),
-            "unreadable_files": [UnreadableFile(**file) for file in data["unreadable_files"]],
-        }
-        return cls(**{**data, **read})
+        return _adapter().validate_python(data)
 
 
-def _counter(numbers: Mapping[str, int]) -> Counter[str]:
-    """Counter(numbers), which takes ten times as long for a few names."""
-    counter: Counter[str] = Counter()
-    _add(counter, numbers)
-    return counter
-
-
-def _add(counter: Counter[str], other: Mapping[str, int]) -> None:
-    """Counter.update, which takes ten times as long for a few names."""
-    for name, number in other.items():
-        counter[name] += number
+@lru_cache(maxsize=1)
+def _adapter() -> TypeAdapter[TaskMetrics]:
+    return TypeAdapter(TaskMetrics)
 
 
 def total_counts(parts: Iterable[DocumentCounts]) -> DocumentCounts:
@@ -275,21 +210,12 @@ def total_counts(parts: Iterable[DocumentCounts]) -> DocumentCounts:
     return total
 
 
-def total_work(parts: Iterable[Mapping[str, Work]]) -> dict[str, Work]:
-    """The sum of work by name, names in order of first appearance."""
-    total: dict[str, Work] = {}
+def total_by_name(parts: Iterable[Mapping[Name, Numbers]]) -> dict[Name, Numbers]:
+    """The sum of work by name, or of packing by sequence length, in the order of their first appearance."""
+    total: dict[Name, Numbers] = {}
     for part in parts:
-        for name, work in part.items():
-            total.setdefault(name, Work()).add(work)
-    return total
-
-
-def total_packing(parts: Iterable[Mapping[int, Packing]]) -> dict[int, Packing]:
-    """The sum of packing by sequence length, lengths in order of first appearance."""
-    total: dict[int, Packing] = {}
-    for part in parts:
-        for length, packing in part.items():
-            total.setdefault(length, Packing()).add(packing)
+        for name, numbers in part.items():
+            total.setdefault(name, type(numbers)()).add(numbers)
     return total
 
 
@@ -313,6 +239,13 @@ def size(num_bytes: float) -> str:
             return f"{num_bytes:,.0f} {unit}" if unit == "B" else f"{num_bytes:,.1f} {unit}"
         num_bytes /= 1000
     raise AssertionError
+
+
+def duration(seconds: float) -> str:
+    """1:05, or 2:03:04."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:

@@ -15,12 +15,12 @@ import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
 
-_HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")
+HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")
 
 
 def harmless(text: str) -> str:
     """A text with escapes in place of what would control a terminal or reorder its characters."""
-    return text if text.isascii() and text.isprintable() else _HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text if text.isascii() and text.isprintable() else HARMFUL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class HarmlessStream:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from datapipe import credentials
-from tests.support.kernel_table import PARAMETER
+from tests.support.kernel_table import PARAMETER, declared_name
 
 REAL_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 
@@ -61,14 +61,14 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     cache. A test of anything else compiles a missing kernel when it calls it.
     """
     parameters = [item.callspec.params for item in session.items if hasattr(item, "callspec")]
-    names = sorted({params[PARAMETER] for params in parameters if PARAMETER in params})
+    names = {params[PARAMETER] for params in parameters if PARAMETER in params}
     if not names or session.config.option.collectonly:
         return
     from datapipe.kernels import all_kernels
     from datapipe.kernels.compiling import compile_kernels
 
-    declared = all_kernels()
-    compile_kernels([declared[name].qualified_name for name in names], 2, lambda name, number, count: None)
+    wanted = [kernel.qualified_name for kernel in all_kernels().values() if declared_name(kernel) in names]
+    compile_kernels(wanted, 2, lambda name, number, count: None)
 
 
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:

@@ -6,28 +6,6 @@ One process runs on one core, with everything compiled and loaded before the clo
 temporary folder, which is removed: global stages compare documents within the source, and a tokenizer is trained once, on the
 sample. Earlier runs that a stage compares `against` are left out, because their rows are read once a run, whatever the size of
 the source. Files are read from the page cache, so a slow disk or network adds to the times. Memory is that of one worker.
-
-`to_json` returns these keys; later versions only add keys:
-
-    version                1
-    name                   of the mixture
-    core                   number of the core; null on platforms without processor affinity
-    cores                  number of cores that this process may use
-    peak_bytes             peak resident memory of the process
-    scratch_bytes          largest size of the temporary folder
-    sources.<name>
-        documents, text_bytes       of the sample; is_whole: whether the sample is the whole source
-        passes                      number of timed passes; the seconds below are medians of them
-        cpu_share                   processor time / wall time: below 1, the process waited for other processes or the disk
-        seconds, mb_per_s           of all work except training: text read / seconds
-        tokens, quarantined         of the sample
-        source_bytes                size of the input files as stored
-        estimated_text_bytes        text of the whole source, by the ratio in the sample
-        estimated_core_hours        estimated_text_bytes at mb_per_s
-        bottleneck, advice          name of the slowest row, and how to relieve it
-        rows                        in data-flow order: name, kind, uses, seconds, share, bytes, mb_per_s, documents_in,
-                                    documents_out, as in `bench.rows.Row`; share is of `seconds`, null for training
-    total                  text_bytes, estimated_text_bytes, estimated_core_hours, mb_per_s: sources weighted by size
 """
 
 from __future__ import annotations
@@ -37,7 +15,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -75,7 +53,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SourceBench:
-    """The measurements of one source; the module's docstring describes them."""
+    """The measurements of one source; README.md describes them."""
 
     sample: Sample
     rows: tuple[Row, ...]
@@ -97,7 +75,7 @@ class SourceBench:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bench:
-    """The measurements of a mixture; the module's docstring describes them."""
+    """The measurements of a mixture; README.md describes them."""
 
     name: str
     core: int | None
@@ -150,17 +128,8 @@ def _source_json(source: SourceBench) -> dict[str, Any]:
 
 
 def _row_json(row: Row, total_s: float) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "kind": row.kind,
-        "uses": row.uses,
-        "seconds": row.seconds,
-        "share": row.seconds / total_s if row.is_counted and total_s else None,
-        "bytes": row.bytes,
-        "mb_per_s": row.mb_per_s,
-        "documents_in": row.documents_in,
-        "documents_out": row.documents_out,
-    }
+    share = row.seconds / total_s if row.is_counted and total_s else None
+    return {**asdict(row), "share": share, "mb_per_s": row.mb_per_s}
 
 
 # ------------------------------------------------------------------------------------------------ measuring

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
 
-from datapipe.metrics import rate_mb_per_s, total_work
+from datapipe.metrics import rate_mb_per_s, total_by_name
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.work import Record
 
@@ -21,6 +21,7 @@ _KINDS = {
     "read": "read",
     "read documents": "documents",
     "write documents": "documents",
+    "write facts": "facts",
     "sample": "sample",
     "train tokenizer": "train",
     "load tokenizer": "load",
@@ -43,8 +44,8 @@ class Row:
 
     Attributes:
         name: as in `datapipe report --full`.
-        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, sample, train, load,
-            tokenize, tokens, pack, shards, files or other.
+        kind: read, segmentation, stage, emit, exchange, reduce, decisions, apply, documents, facts, sample, train,
+            load, tokenize, tokens, pack, shards, files or other.
         uses: the stage, such as "filter.language"; empty for work of the engine itself.
         seconds: the median over passes.
         bytes: input: text for stages, decompressed input for reading, rows for exchanges and tokens.
@@ -77,7 +78,7 @@ def pass_rows(plan: Plan, uses: Mapping[str, str], emitting: Sequence[str]) -> l
         uses: the stage of each name in the run.
         emitting: names of the global stages in the run.
     """
-    work = total_work(record.metrics.work for record in _records(plan))
+    work = total_by_name(record.metrics.work for record in _records(plan))
     flow: dict[str, tuple[int, int]] = {}
     for step in plan.of_kind("map"):
         flow |= _flow(step, uses)
@@ -113,7 +114,7 @@ def _kind(name: str, uses: Mapping[str, str], emitting: Sequence[str]) -> str:
 
 def _flow(step: Step, uses: Mapping[str, str]) -> dict[str, tuple[int, int]]:
     """Documents in and out of the work of a map step that may drop some. The next work gets what one keeps."""
-    work = total_work(record.metrics.work for record in step.records)
+    work = total_by_name(record.metrics.work for record in step.records)
     judging = [name for name in work if name in uses or name.endswith(": apply")]
     documents = {name: entry.documents for name, entry in work.items()}
     flow = {name: (documents[name], documents.get(after, 0)) for name, after in pairwise([*judging, "write documents"])}
@@ -167,6 +168,7 @@ _BY_KIND = {
     "decisions": "It grows with the documents that were dropped or cut: drop documents earlier.",
     "apply": "It grows with the documents and the decisions on them: drop documents earlier.",
     "documents": "Documents are compressed and written between steps: keep fewer columns, use fewer global stages.",
+    "facts": "What `explore` shows of each document is written: keep fewer columns.",
     "sample": "The tokenizer's sample is drawn from all documents: an existing tokenizer (tokenizer.path) saves this.",
     "tokenize": "It grows with the kept text: drop more before it, or add cores; every core encodes at this rate.",
     "tokens": "Token rows are sorted, compressed and written: a faster disk under the output helps.",

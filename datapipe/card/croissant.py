@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from importlib.resources import files
 from typing import Any
 
 import pyarrow as pa
@@ -21,52 +22,7 @@ from datapipe.shards.manifest import Manifest
 
 CONFORMS_TO = "http://mlcommons.org/croissant/1.1"
 
-_CONTEXT: dict[str, Any] = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "arrayShape": "cr:arrayShape",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "containedIn": "cr:containedIn",
-    "cr": "http://mlcommons.org/croissant/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataBiases": "cr:dataBiases",
-    "dataCollection": "cr:dataCollection",
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "equivalentProperty": "cr:equivalentProperty",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "excludes": "cr:excludes",
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileProperty": "cr:fileProperty",
-    "fileObject": "cr:fileObject",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isArray": "cr:isArray",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "personalSensitiveInformation": "cr:personalSensitiveInformation",
-    "prov": "http://www.w3.org/ns/prov#",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "samplingRate": "cr:samplingRate",
-    "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
+_CONTEXT = "croissant_context.json"
 """The context that version 1.1 recommends, and PROV-O."""
 
 _MEDIA_TYPES = {
@@ -76,7 +32,7 @@ _MEDIA_TYPES = {
 }
 
 
-def croissant(report: Mapping[str, Any], manifest: Manifest, files: DataFiles, front: Mapping[str, Any]) -> bytes:
+def croissant(report: Mapping[str, Any], manifest: Manifest, data: DataFiles, front: Mapping[str, Any]) -> bytes:
     """The content of croissant.json.
 
     Args:
@@ -84,7 +40,7 @@ def croissant(report: Mapping[str, Any], manifest: Manifest, files: DataFiles, f
     """
     documents = report["total"]["documents"]
     described = {
-        "@context": _CONTEXT,
+        "@context": json.loads(files("datapipe.card").joinpath(_CONTEXT).read_bytes()),
         "@type": "sc:Dataset",
         "conformsTo": CONFORMS_TO,
         "name": plain(manifest.name),
@@ -96,8 +52,8 @@ def croissant(report: Mapping[str, Any], manifest: Manifest, files: DataFiles, f
         "isLiveDataset": False,
         "prov:wasDerivedFrom": [_entity(name, report) for name in _sources(report)],
         "prov:wasGeneratedBy": _activity(report, manifest),
-        "distribution": [_file_set(each, files) for each in files.configurations],
-        "recordSet": [_record_set(each, files) for each in files.configurations if each.schema is not None],
+        "distribution": [_file_set(each, data) for each in data.configurations],
+        "recordSet": [_record_set(each, data) for each in data.configurations if each.schema is not None],
     }
     return (json.dumps(described, indent=1, ensure_ascii=False) + "\n").encode()
 
@@ -114,19 +70,19 @@ def license_url(license: str) -> str:
 
 
 def _license(report: Mapping[str, Any]) -> dict[str, Any]:
-    licenses = report["provenance"].get("licenses") or {}
+    licenses = report["provenance"]["licenses"]
     singles = dict.fromkeys(single for license in licenses for single in single_licenses(named(license)))
     return {"license": [license_url(single) for single in singles]} if singles else {}
 
 
 def _entity(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
     """A source as what the data set was derived from."""
-    origin = (report["provenance"].get("sources") or {}).get(name) or {}
-    license, collected, synthetic = origin.get("license"), origin.get("collected"), origin.get("synthetic")
+    origin = report["provenance"]["sources"][name]
+    license, collected, synthetic = origin["license"], origin["collected"], origin["synthetic"]
     entity: dict[str, Any] = {"@type": "prov:Entity", "@id": f"source/{name}", "name": plain(name)}
     if license and license != UNKNOWN:
         entity["license"] = [license_url(single) for single in single_licenses(named(license))]
-    if origin.get("homepage"):
+    if origin["homepage"]:
         entity["url"] = plain(origin["homepage"])
     if collected:
         first, last = collected["from"], collected["to"]
@@ -139,37 +95,39 @@ def _entity(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
 
 def _activity(report: Mapping[str, Any], manifest: Manifest) -> dict[str, Any]:
     """The run that made the data set."""
-    version = (report["run"] or {}).get("datapipe")
-    agent = {"@type": "prov:SoftwareAgent", "name": "datapipe", **({"version": plain(version)} if version else {})}
     return {
         "@type": "prov:Activity",
         "@id": f"run/{manifest.fingerprint}",
         "name": "datapipe run",
         "prov:used": [{"@id": f"source/{name}"} for name in _sources(report)],
-        "prov:wasAssociatedWith": agent,
+        "prov:wasAssociatedWith": {
+            "@type": "prov:SoftwareAgent",
+            "name": "datapipe",
+            "version": plain(report["run"]["datapipe"]),
+        },
     }
 
 
-def _file_set(configuration: Configuration, files: DataFiles) -> dict[str, Any]:
+def _file_set(configuration: Configuration, data: DataFiles) -> dict[str, Any]:
     paths = [path for split in configuration.splits for path in split.paths]
     return {
         "@type": "cr:FileSet",
         "@id": f"files/{configuration.name}",
         "name": f"files/{configuration.name}",
         "description": "Data files of all splits.",
-        "encodingFormat": _MEDIA_TYPES[files.format],
+        "encodingFormat": _MEDIA_TYPES[data.format],
         "includes": paths[0] if len(paths) == 1 else paths,
     }
 
 
-def _record_set(configuration: Configuration, files: DataFiles) -> dict[str, Any]:
+def _record_set(configuration: Configuration, data: DataFiles) -> dict[str, Any]:
     assert configuration.schema is not None
-    of_json = files.format == "jsonl.zst"
+    of_json = data.format == "jsonl.zst"
     return {
         "@type": "cr:RecordSet",
         "@id": f"records/{configuration.name}",
         "name": f"records/{configuration.name}",
-        "description": "Packed rows of tokens." if files.is_packed else "Documents.",
+        "description": "Packed rows of tokens." if data.is_packed else "Documents.",
         "field": [_field(field, configuration.name, of_json) for field in configuration.schema],
     }
 

@@ -2,21 +2,20 @@
 
 shards/web/part-00000-00000-<digest>.arrow     ─▶ configuration default, split train: rows of tokens
 documents/web/part-00000-<digest>.parquet      ─▶ configuration default, or one for each source where columns differ
-data/train-00000-of-00012.parquet              ─▶ an export has one configuration
+data/train-00000.parquet                       ─▶ an export has one configuration
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import pyarrow as pa
 
 from datapipe.shards import schemas
-from datapipe.shards.datasets.write import WrittenSplit
 from datapipe.shards.documents.reader import json_schema, parquet_schema
-from datapipe.shards.export import Split
+from datapipe.shards.export import SPLITS, ExportedSplit
 from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Manifest, Snapshot
 from datapipe.storage import Root
 
@@ -105,10 +104,10 @@ def _of_documents(root: Root, snapshot: DocumentsSnapshot) -> DataFiles:
         by_source.setdefault(entry.source, []).append(entry)
     columns = {source: _columns(root, snapshot, entries[0].path) for source, entries in by_source.items()}
     ending = snapshot.document_format
-    if _is_one(columns.values()):
+    known = [schema for schema in columns.values() if schema is not None]
+    if len(known) == len(columns) and all(schema.equals(known[0]) for schema in known):
         whole = _split([entry for entries in by_source.values() for entry in entries], f"documents/*/*.{ending}")
-        schema = next(iter(columns.values()), None)
-        configurations = [Configuration(name="default", splits=(whole,), schema=schema)] if by_source else []
+        configurations = [Configuration(name="default", splits=(whole,), schema=known[0])] if known else []
     else:
         configurations = [
             Configuration(name=source, splits=(_split(entries, f"documents/{source}/*.{ending}"),), schema=columns[source])
@@ -125,11 +124,6 @@ def _columns(root: Root, snapshot: DocumentsSnapshot, path: str) -> pa.Schema | 
         return None
 
 
-def _is_one(columns: Iterable[pa.Schema | None]) -> bool:
-    listed = list(columns)
-    return all(schema is not None and listed[0] is not None and schema.equals(listed[0]) for schema in listed)
-
-
 def _split(entries: Sequence[DocumentsEntry], pattern: str) -> SplitFiles:
     return SplitFiles(
         split="train",
@@ -144,11 +138,16 @@ def _paths(paths: Sequence[str], pattern: str) -> tuple[str, ...]:
     return tuple(paths) if len(paths) <= MOST_LISTED else (pattern,)
 
 
-def exported_files(format: DataFormat, is_packed: bool, schema: pa.Schema, splits: Mapping[Split, WrittenSplit]) -> DataFiles:
+def exported_files(
+    target: Root, format: DataFormat, is_packed: bool, schema: pa.Schema, written: Sequence[ExportedSplit]
+) -> DataFiles:
     """The files of an export, which has one configuration."""
-    listed = tuple(
-        SplitFiles(split=split, paths=(written.pattern,), rows=written.rows, bytes=written.bytes, file_bytes=written.bytes)
-        for split, written in splits.items()
-    )
-    configuration = Configuration(name="default", splits=listed, schema=schema)
+    sizes, splits = target.list_files("data"), list[SplitFiles]()
+    for split in SPLITS:
+        rows = sum(each.rows for each in written if each.split == split)
+        num_bytes = sum(size for path, size in sizes if path.startswith(f"data/{split}-"))
+        if rows:
+            paths = (f"data/{split}-*.{format}",)
+            splits.append(SplitFiles(split=split, paths=paths, rows=rows, bytes=num_bytes, file_bytes=num_bytes))
+    configuration = Configuration(name="default", splits=tuple(splits), schema=schema)
     return DataFiles(format=format, is_packed=is_packed, configurations=(configuration,))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from typing import Any
 
 from datapipe.credentials import masked
+from datapipe.report.tables import Cell, cell
 
 MOST_CHARS = 300
 """Of a text in the card. Longer ones end in "…"."""
@@ -25,13 +25,9 @@ class Markdown(str):
 
 def plain(text: str) -> str:
     """One line of visible characters, without credentials."""
-    shown = masked(text[: 4 * MOST_CHARS])
-    shown = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in _HIDDEN else char for char in _one_line(shown))
+    line = " ".join(masked(text[: 4 * MOST_CHARS]).split())
+    shown = "".join("\N{REPLACEMENT CHARACTER}" if unicodedata.category(char) in _HIDDEN else char for char in line)
     return shown if len(shown) <= MOST_CHARS else f"{shown[: MOST_CHARS - 1]}…"
-
-
-def _one_line(text: str) -> str:
-    return " ".join(text.split())
 
 
 def prose(text: str) -> Markdown:
@@ -57,10 +53,8 @@ def link(url: str) -> Markdown:
     return Markdown(f"<{shown}>") if not re.search(r"[<>\s|`]", shown) else code(shown)
 
 
-def shown(value: Any) -> str:
-    """A value in the template: Markdown as it is, numbers with commas, any other text escaped."""
+def shown(value: Cell) -> str:
+    """A value in the template: Markdown as it is, any other text escaped, numbers as everywhere in the report."""
     if isinstance(value, Markdown):
         return value
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    return prose(str(value))
+    return prose(value) if isinstance(value, str) else cell(value)

@@ -14,6 +14,7 @@ from datapipe.card.data_files import Configuration, DataFiles
 from datapipe.card.escaping import plain
 from datapipe.card.provenance import UNCOUNTED, VARIOUS
 from datapipe.licenses import UNKNOWN, named, single_licenses
+from datapipe.report.tables import language_counts
 from datapipe.shards.datasets.card import hub_features
 
 LEAST_LANGUAGE_SHARE = 0.01
@@ -30,15 +31,14 @@ _HUB_LICENSES = frozenset(
 _RENAMED = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl"}
 
 
-def front_matter(name: str, report: Mapping[str, Any], files: DataFiles, licenses: Iterable[str]) -> dict[str, Any]:
+def front_matter(name: str, report: Mapping[str, Any], files: DataFiles) -> dict[str, Any]:
     """The keys and values.
 
     Args:
         name: of the mixture.
-        licenses: of the kept documents, as expressions.
     """
     return {
-        **_license(licenses),
+        **_license(report["provenance"]["licenses"]),
         **_languages(report),
         "pretty_name": plain(name),
         "size_categories": [size_category(files.rows)],
@@ -85,29 +85,16 @@ def _license(licenses: Iterable[str]) -> dict[str, Any]:
         return {}
     listed = list(names)
     others = [single for single in singles if single == VARIOUS or hub_license(single) == "other"]
-    return {
-        "license": listed[0] if len(listed) == 1 else listed,
-        **({"license_name": ", ".join(map(plain, others)).lower()} if others else {}),
-    }
+    name = {"license_name": ", ".join(map(plain, others)).lower()} if others else {}
+    return {"license": listed[0] if len(listed) == 1 else listed, **name}
 
 
 def _languages(report: Mapping[str, Any]) -> dict[str, Any]:
     """The languages of at least `LEAST_LANGUAGE_SHARE` of the documents, the most frequent first."""
-    counts = language_counts(report)
-    whole = sum(counts.values())
-    listed = [
-        name for name, count in counts.items() if re.fullmatch(r"[a-z]{2,3}", name) and count >= whole * LEAST_LANGUAGE_SHARE
-    ]
+    counts = {name: entry["documents"] for name, entry in language_counts(report).items()}
+    least = sum(counts.values()) * LEAST_LANGUAGE_SHARE
+    listed = [name for name, count in counts.items() if re.fullmatch(r"[a-z]{2,3}", name) and count >= least]
     return {"language": listed} if listed else {}
-
-
-def language_counts(report: Mapping[str, Any]) -> dict[str, int]:
-    """Documents by language, the most frequent first; empty where they were not counted."""
-    counts: dict[str, int] = {}
-    for source in ((report["tokenizer"] or {}).get("sources") or {}).values():
-        for name, entry in (source.get("languages") or {}).items():
-            counts[name] = counts.get(name, 0) + entry["documents"]
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _configuration(configuration: Configuration) -> dict[str, Any]:
@@ -122,9 +109,8 @@ def _info(files: DataFiles) -> dict[str, Any]:
     """The entry `dataset_info`: one mapping, or a list of them for several configurations."""
     entries: list[dict[str, Any]] = []
     for configuration in files.configurations:
-        schema = (
-            None if files.is_packed and files.format != "jsonl.zst" else configuration.schema
-        )  # keys have no type of the hub
+        has_keys = files.is_packed and files.format != "jsonl.zst"  # keys have no type of the hub
+        schema = None if has_keys else configuration.schema
         features = None if schema is None else hub_features(schema, files.format != "parquet")
         splits = [{"name": split.split, "num_bytes": split.bytes, "num_examples": split.rows} for split in configuration.splits]
         entries.append(

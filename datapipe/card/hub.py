@@ -30,8 +30,8 @@ from datapipe.shards.snapshots import DATA_PATH
 from datapipe.storage import Root
 
 _URL = re.compile(r"hf://datasets/([A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*)(?:@([\w./-]+))?/?", re.ASCII)
-_DATA = re.compile(r"data/(train|validation)-\d{5}-of-\d{5}\.(parquet|jsonl\.zst)")
-"""Data files of exports in the hub's layout; `DATA_PATH` has those of shards."""
+_DATA = re.compile(r"data/(train|validation)-\d{5}(-of-\d{5})?\.(parquet|jsonl\.zst)")
+"""Data files of exports in the hub's layout, also of earlier versions; `DATA_PATH` has those of shards."""
 
 MOST_FILES, MOST_BYTES = 50, 5 << 30
 """Of one commit. A commit that fails is repeated whole, and the hub advises at most 100 files."""

@@ -19,21 +19,23 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from datapipe.card.croissant import croissant
 from datapipe.card.data_files import DataFiles, data_files
-from datapipe.card.escaping import Markdown, shown
-from datapipe.card.facts import gathered
+from datapipe.card.escaping import Markdown, code, shown
+from datapipe.card.facts import gathered, share
 from datapipe.card.front_matter import front_matter
-from datapipe.card.provenance import joined_provenance, of_manifest
+from datapipe.card.provenance import joined_provenance, numbers
 from datapipe.config.mixture import Mixture
-from datapipe.config.resolved import parsed_yaml
 from datapipe.errors import UserError
 from datapipe.ledger.names import CARD, CROISSANT, MIXTURE, REPORT
+from datapipe.licenses import UNKNOWN
+from datapipe.metrics import counted
 from datapipe.plan.warnings import RunWarning
 from datapipe.report.html.page import write_page
 from datapipe.report.joined import joined_report
 from datapipe.report.summary import parse_report, report_bytes
-from datapipe.shards.additions import published_additions
+from datapipe.report.tables import Bytes
 from datapipe.shards.datasets.card import as_yaml
 from datapipe.shards.manifest import Manifest, Snapshot, read_manifest, snapshot_folder
+from datapipe.shards.snapshots import published_additions
 from datapipe.storage import Root
 
 _MARK, _MARK_END = "<!-- datapipe wrote this card, digest ", " -->\n"
@@ -43,7 +45,7 @@ def write_card(root: Root, manifest: Manifest, report: Mapping[str, Any]) -> str
     """Writes the card of a snapshot. Returns a sentence where a README.md of somebody's stays in its place."""
     own = snapshot_folder(manifest.fingerprint)
     mixture = mixture_text(root, manifest)
-    files = signed(card_files(report, manifest, mixture, data_files(root, manifest), _place(mixture)))
+    files = signed(card_files(report, manifest, mixture, data_files(root, manifest)))
     for name, content in files.items():
         if not root.exists(f"{own}/{name}"):
             root.write_atomic(f"{own}/{name}", content)
@@ -98,20 +100,24 @@ def card_maker(
         source: the only one that is exported; None: all.
     """
     whole, mixture = report_of(root, manifest), mixture_text(root, manifest)
-    report = whole if source is None else _of_source(whole, manifest, source)
+    report = whole if source is None else _of_source(whole, source)
 
     def make(exported: Manifest, files: DataFiles) -> dict[str, bytes]:
         about = {MIXTURE: mixture.encode()} if mixture else {}
-        return {**about, **signed(card_files(report, exported, mixture, files, place, is_output=False))}
+        return {**about, **signed(card_files(report, exported, mixture, files, place))}
 
     return make
 
 
-def _of_source(report: Mapping[str, Any], manifest: Manifest, name: str) -> dict[str, Any]:
+def _of_source(report: Mapping[str, Any], name: str) -> dict[str, Any]:
     """The report of one source alone. What was counted over all sources is left out."""
     if name in report["taken"]:
         raise UserError(f"--card --source {name}: it has rows of another output, whose card tells of them. Leave out --card.")
     entry = report["sources"][name]
+    tokenizer = report["tokenizer"]
+    if tokenizer is not None and name in tokenizer["sources"]:
+        own = tokenizer["sources"][name]
+        tokenizer = {**tokenizer, "sources": {name: own}, "total": own}
     part = {
         **report,
         "sources": {name: entry},
@@ -120,26 +126,16 @@ def _of_source(report: Mapping[str, Any], manifest: Manifest, name: str) -> dict
         "mixture": None,
         "clusters": {},
         "contamination": [],
+        "measured": {name: report["measured"].get(name, {})},
+        "excesses": [excess for excess in report["excesses"] if excess["source"] == name],
+        "unreadable_files": [files for files in report["unreadable_files"] if files["source"] == name],
+        "tokenizer": tokenizer,
     }
-    part["measured"] = {name: report["measured"].get(name) or {}}
-    part["excesses"] = [excess for excess in report["excesses"] if excess["source"] == name]
-    part["unreadable_files"] = [files for files in report["unreadable_files"] if files["source"] == name]
-    tokenizer = report["tokenizer"]
-    if tokenizer is not None and name in tokenizer["sources"]:
-        own = tokenizer["sources"][name]
-        part["tokenizer"] = {**tokenizer, "sources": {name: own}, "total": own}
-    origin = (report["provenance"].get("sources") or {}).get(name) or {}
-    known = of_manifest(manifest, part)
-    if origin.get("license_field"):
-        known["licenses"] = {}
-    return {**part, "provenance": {**known, "sources": {name: origin}}}
-
-
-def _place(mixture: str) -> str:
-    """The output as the mixture has it; the folder itself where that is not known."""
-    with suppress(ValueError):
-        return str(parsed_yaml(mixture).get("output") or ".")
-    return "."
+    origin = report["provenance"]["sources"][name]
+    kept = numbers(entry["documents"]["kept"], entry["kept_bytes"], entry["tokens"] if tokenizer else None, None)
+    licenses = {} if origin["license_field"] or not kept["documents"] else {origin["license"] or UNKNOWN: kept}
+    synthetic = {"synthetic": kept} if origin["synthetic"] else {}
+    return {**part, "provenance": {"sources": {name: origin}, "licenses": licenses, "synthetic": synthetic, "cost": {}}}
 
 
 def card_files(
@@ -147,20 +143,18 @@ def card_files(
     manifest: Manifest,
     mixture: str,
     files: DataFiles,
-    place: str = ".",
-    is_output: bool = True,
+    place: str | None = None,
 ) -> dict[str, bytes]:
     """The content of README.md and croissant.json, by name.
 
     Args:
         mixture: mixture.yaml of the snapshot; empty where there is none.
-        place: where a reader loads the files from: the name of a data set on the hub, or a path.
-        is_output: whether it is the card of an output, and not of an export.
+        place: of an export: where a reader loads the files from, the name of a data set on the hub or a path. None for an
+            output, which is where its mixture has it.
     """
-    licenses = report["provenance"].get("licenses") or {}
-    front = front_matter(manifest.name, report, files, licenses)
-    facts = gathered(report, manifest, mixture, files, place, is_output)
-    text = _template().render(front_matter=Markdown(as_yaml(front)), facts=facts)
+    front = front_matter(manifest.name, report, files)
+    facts = gathered(report, manifest, mixture, files, place)
+    text = _template().render(front_matter=Markdown(as_yaml(front)), **facts)
     return {CARD: text.encode(), CROISSANT: croissant(report, manifest, files, front)}
 
 
@@ -175,7 +169,8 @@ def _template() -> Any:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["markdown"] = Markdown
+    environment.filters |= {"markdown": Markdown, "code": code, "bytes": Bytes}
+    environment.globals |= {"counted": counted, "share": share}
     return environment.get_template("readme.md.jinja")
 
 
@@ -207,9 +202,9 @@ def complete_about(root: Root, snapshot: Snapshot) -> str | None:
     for folder in (*published_additions(root, snapshot), ""):
         target = root.within(folder)
         with suppress(FileNotFoundError, ValueError):
-            shards = parse_report(target.read_bytes(REPORT)).get("shards") or {}
+            shards = parse_report(target.read_bytes(REPORT))["shards"]
             newest = read_manifest(target)
-            if isinstance(newest, Snapshot) and shards.get("fingerprint") == newest.fingerprint:
+            if isinstance(newest, Snapshot) and shards and shards["fingerprint"] == newest.fingerprint:
                 told = write_about(target, newest)
     return told
 

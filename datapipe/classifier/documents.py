@@ -5,13 +5,14 @@
     files, globs     of any supported format: run without stages
 
 A mixture with `filter.classifier` is run up to its first one, whether its model exists or not: documents are then those that
-reach it. Other sources than the wanted one are left out, unless a stage compares documents of all sources.
+reach it. Other sources than the wanted one are left out, unless a stage compares documents of all sources. To learn from them,
+sources are positive or negative, or a column of the documents is the label.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -21,21 +22,28 @@ from rich.console import Console
 
 from datapipe.api import engine_factory, execute, keep_report
 from datapipe.catalogue import stage_class
+from datapipe.classifier.examples import Labelling
+from datapipe.classifier.labelled_files import LabelledBatch
+from datapipe.columns import as_large_string
+from datapipe.columns import compute as pc
 from datapipe.config import Mixture, load_mixture
 from datapipe.config.mixture_schedule import MixtureSpec
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import NONE, TokenizerSpec
 from datapipe.engine.run import Run
 from datapipe.errors import UserError, suggest
-from datapipe.report.progress import Progress
 from datapipe.shards.datasets.parts import parts_of_documents
 from datapipe.shards.manifest import SNAPSHOT, DocumentsSnapshot, read_manifest
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root
+from datapipe.watching.progress import Progress
+from datapipe.watching.state import RunState
 
 CLASSIFIER = "filter.classifier"
-MIXTURE_ENDINGS = (".yaml", ".yml")
 _FILES = "files"
+
+NEGATIVE, POSITIVE = "0", "1"
+"""Labels of models that tell sources apart."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,7 +132,7 @@ def _output(paths: Sequence[str]) -> Root | None:
 
 
 def _is_mixture(path: str) -> bool:
-    return path.endswith(MIXTURE_ENDINGS)
+    return path.endswith((".yaml", ".yml"))
 
 
 def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
@@ -142,8 +150,10 @@ def _mixture_to_run(wanted: DocumentInput, work: Path) -> Mixture:
         raise UserError(f"--source {wanted.source}: no such source.{near} Expected one of: {known}")
     stages = {name: _until(mixture, name, wanted) for name in mixture.sources}
     names = list(stages)
-    if wanted.source is not None and not any(map(_compares, stages[wanted.source])):
-        names = [wanted.source]
+    if wanted.source is not None:
+        classes = [stage_class(use.name, use.where) for use in stages[wanted.source]]
+        if not any(issubclass(each, Global) for each in classes):  # those of other sources are not compared
+            names = [wanted.source]
     sources = {name: mixture.sources[name].model_copy(update={"stages": stages[name]}) for name in names}
     changes = {
         "all_sources": sources,
@@ -165,16 +175,63 @@ def _until(mixture: Mixture, source: str, wanted: DocumentInput) -> tuple[StageU
     return tuple(takewhile(lambda use: use.name != CLASSIFIER, stages))
 
 
-def _compares(use: StageUse) -> bool:
-    """Whether a stage compares documents, those of other sources perhaps."""
-    return issubclass(stage_class(use.name, use.where), Global)
-
-
 def _run(mixture: Mixture, wanted: DocumentInput, console: Console) -> None:
     make_engine = engine_factory(wanted.engine, wanted.workers, wanted.address)
-    with Progress(console) as progress:
+    state = RunState()
+    with Progress(console, state) as progress:
         run = Run(mixture, make_engine, progress, wanted.limit, engine=wanted.engine, replaces=True)
-        problem = execute(run)
+        problem = execute(run, state)
     keep_report(run, problem)
     if problem is not None:
         raise problem
+
+
+# ------------------------------------------------------------------------------------------------ with labels
+
+
+def is_of_runs(paths: Sequence[str]) -> bool:
+    """Whether the inputs are a mixture or the output of a run, and no labelled files."""
+    return any(map(_is_mixture, paths)) or (len(paths) == 1 and Path(paths[0]).is_dir())
+
+
+def texts_of_mixture(wanted: DocumentInput, labelling: Labelling, work: Path, console: Console) -> Iterator[LabelledBatch]:
+    """The documents of sources. Runs stages where they have not run. Raises UserError.
+
+    Args:
+        work: folder of the run, which is kept.
+    """
+    if _is_mixture(wanted.paths[0]):  # before the run, which may take long
+        _check(labelling, sorted(load_mixture(wanted.paths[0], wanted.settings, work).sources))
+    documents = documents_of(wanted, work, console)
+    known = sorted({entry.source for entry in documents.snapshot.documents})
+    _check(labelling, known)
+    negatives = labelling.negatives or [source for source in known if source not in labelling.positives]
+    labels = dict.fromkeys(negatives, NEGATIVE) | dict.fromkeys(labelling.positives, POSITIVE)
+    others = (labelling.group_field,) if labelling.group_field else ()
+    columns = ("text", *([labelling.label_field] if labelling.label_field else []), *others)
+    for source, label in [(documents.source, "")] if labelling.label_field else labels.items():
+        for read in replace(documents, source=source)(columns):
+            batch = read.filter(pc.is_valid(read[labelling.label_field])) if labelling.label_field else read
+            values = batch[labelling.label_field] if labelling.label_field else pa.repeat(label, len(batch))
+            texts, groups = as_large_string(batch["text"]), {name: batch[name] for name in others}
+            yield LabelledBatch(url=documents.root.url, texts=texts, values=values, others=groups)
+
+
+def _check(labelling: Labelling, known: Sequence[str]) -> None:
+    """Raises UserError where the sources do not tell the labels."""
+    if not labelling.positives and not labelling.label_field:
+        raise UserError(
+            f"which documents are wanted? Give --positive SOURCE, one of {', '.join(known)}, or --label COLUMN if a column of "
+            f"the documents is the label"
+        )
+    for source in (*labelling.positives, *labelling.negatives):
+        if source not in known:
+            raise UserError(
+                f"--positive and --negative: no documents of a source '{source}'.{suggest(source, known)} Expected some of: "
+                f"{', '.join(known)}"
+            )
+    both = sorted({*labelling.positives} & {*labelling.negatives})
+    if both:
+        raise UserError(f"the source '{both[0]}' is given as --positive and as --negative. Give it once")
+    if labelling.positives and (labelling.label_field or labelling.is_number):
+        raise UserError("--positive takes the label from sources, --label and --number from a column. Give one of them")

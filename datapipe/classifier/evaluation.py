@@ -91,9 +91,9 @@ class Evaluation:
     kind: str
     labels: tuple[str, ...]
     groups: Mapping[str, tuple[Measures, ...]]
-    num_unknown: int
-    num_unlabelled: int
-    num_rejected: int
+    num_unknown: int = 0
+    num_unlabelled: int = 0
+    num_rejected: int = 0
 
 
 def evaluate(paths: Sequence[Path], files: LabelledFiles, question: Question) -> Evaluation:
@@ -101,13 +101,13 @@ def evaluate(paths: Sequence[Path], files: LabelledFiles, question: Question) ->
     require("scikit-learn", "datapipe classifier evaluate")
     models = _Models(paths, question)
     scored = [models.score(batch) for batch in files.read()]
-    targets = np.concatenate([batch.targets for batch in scored])
+    targets = np.concatenate([own for own, _, _ in scored])
     if not len(targets):
-        raise UserError(f"the models know no label of the documents. They know {models.told_labels}.")
-    outcomes = np.concatenate([batch.outcomes for batch in scored], axis=1)  # (num_models, num_docs)
+        raise UserError(f"the models know no label of the documents. They know {_listed(models.labels)}.")
+    outcomes = np.concatenate([own for _, own, _ in scored], axis=1)  # (num_models, num_docs)
     groups = {ALL: np.ones(len(targets), np.bool_)}
     for name in files.other_fields:
-        groups |= _members(name, pa.chunked_array([batch.others[name] for batch in scored], pa.large_string()))
+        groups |= _members(name, pa.chunked_array([others[name] for _, _, others in scored], pa.large_string()))
     return Evaluation(
         models=models.names,
         kind=models.kind,
@@ -127,22 +127,6 @@ def _members(name: str, values: pa.ChunkedArray) -> dict[str, np.ndarray]:
     return {f"{name}={'(none)' if is_null else value}": codes == code for is_null, value, code in sorted(named)}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Scored:
-    """A batch of documents.
-
-    Attributes:
-        targets: (num_docs,) int64 numbers of labels, or float64 numbers.
-        outcomes: (num_models, num_docs) float32: of two classes the score of the positive one, of several the number of the
-            label with the highest score, else the number.
-        others: values of the fields of groups, as text.
-    """
-
-    targets: np.ndarray
-    outcomes: np.ndarray
-    others: Mapping[str, pa.Array]
-
-
 class _Models:
     """The models, and how their answers are compared with labels."""
 
@@ -160,10 +144,6 @@ class _Models:
         if self.question.cut is not None and self.kind != "number":
             raise UserError(f"--cut is used with models that predict a number, and {paths[0]} predicts {_told(first)}.")
 
-    @property
-    def told_labels(self) -> str:
-        return ", ".join(self.labels[:_SHOWN]) + " …" * (len(self.labels) > _SHOWN)
-
     def _labels(self, model: Classifier, path: Path) -> tuple[str, ...]:
         """The labels in the order of the measures: of two the positive one last."""
         labels, wanted = model.labels, self.question.positive
@@ -179,10 +159,14 @@ class _Models:
             raise UserError(f"{path}: {what}. Name one of its labels: --positive {labels[0]} or --positive {labels[1]}")
         return labels[1 - number], labels[number]
 
-    def score(self, batch: LabelledBatch) -> _Scored:
-        """The answers of all models for a batch, and its labels as numbers."""
+    def score(self, batch: LabelledBatch) -> tuple[np.ndarray, np.ndarray, Mapping[str, pa.Array]]:
+        """The labels of a batch and the answers of all models.
+
+        Returns:
+            (num_docs,) int64 numbers of labels, or float64 numbers; (num_models, num_docs) float32, of two classes the score of
+            the positive one, of several the number of the label with the highest score, else the number; the groups.
+        """
         targets = self._targets(batch)
-        others = {name: as_text(values) for name, values in batch.others.items()}
         is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
         self.num_unknown += int((~is_known).sum())
         known = pa.array(is_known)
@@ -192,11 +176,8 @@ class _Models:
         offsets, data = columns.text_buffers(texts)
         stops = np.ascontiguousarray(offsets[1:])
         answers = [model.scores(offsets[:-1], stops, data) for model in self.models]
-        return _Scored(
-            targets=targets[is_known],
-            outcomes=np.stack(list(map(self._outcome, self.models, answers))),
-            others={name: values.filter(known) for name, values in others.items()},
-        )
+        outcomes = np.stack(list(map(self._outcome, self.models, answers)))
+        return targets[is_known], outcomes, {name: batch.groups(name).filter(known) for name in batch.others}
 
     def _outcome(self, model: Classifier, scores: np.ndarray) -> np.ndarray:
         if self.kind == "number":
@@ -206,9 +187,8 @@ class _Models:
 
     def _targets(self, batch: LabelledBatch) -> np.ndarray:
         if self.kind == "number":
-            return as_numbers(batch)
-        names = as_text(batch.values)
-        found = pc.dictionary_encode(names)
+            return batch.numbers()
+        found = pc.dictionary_encode(batch.labels())
         values = found.dictionary.to_pylist()
         numbers = [self._number(self.question.renamed.get(value, value), value, batch.url) for value in values]
         return np.array(numbers, np.int64)[columns.numbers(found.indices)]
@@ -219,21 +199,20 @@ class _Models:
         if self.question.known_only:
             return -1
         raise UserError(
-            f"{url}: a document has the label '{value}', and the models know {self.told_labels}."
+            f"{url}: a document has the label '{value}', and the models know {_listed(self.labels)}."
             f"{suggest(label, self.labels)} Say which label it means, as in "
             f"--rename {value}={self.labels[-1]}, or leave such documents out: --known-only"
         )
 
     def measure(self, targets: np.ndarray, outcomes: np.ndarray) -> tuple[Measures, ...]:
         """The measures of every model on the documents of a group."""
-        return tuple(self._measure(targets, outcomes[0], outcomes[number], number) for number in range(len(outcomes)))
-
-    def _measure(self, targets: np.ndarray, first: np.ndarray, outcome: np.ndarray, number: int) -> Measures:
         least = self.question.cut if self.kind == "number" else self.question.threshold
-        measures = measures_of(self.kind, targets, outcome, self.labels, least)
-        if measures.ranking is None or not number:
-            return measures
-        return replace(measures, auc_lead=metrics.auc_difference(_is_positive(self.kind, targets, least), outcome, first))
+        first, *others = [measures_of(self.kind, targets, outcome, self.labels, least) for outcome in outcomes]
+        if first.ranking is not None:
+            is_positive = _is_positive(self.kind, targets, least)
+            leads = [metrics.auc_difference(is_positive, outcome, outcomes[0]) for outcome in outcomes[1:]]
+            others = [replace(measures, auc_lead=lead) for measures, lead in zip(others, leads)]
+        return first, *others
 
 
 def measures_of(kind: str, targets: np.ndarray, outcome: np.ndarray, labels: tuple[str, ...], least: float | None) -> Measures:
@@ -241,7 +220,7 @@ def measures_of(kind: str, targets: np.ndarray, outcome: np.ndarray, labels: tup
 
     Args:
         kind, labels: as in `Evaluation`.
-        targets, outcome: (num_docs,) each, as in `_Scored`.
+        targets, outcome: (num_docs,) each, as `_Models.score` gives them.
         least: the score or number from which on a document is predicted positive; None: no such measures.
     """
     if kind == "several classes":
@@ -268,29 +247,9 @@ def _names(paths: Sequence[Path]) -> tuple[str, ...]:
     return tuple(path.name if names.count(path.name) == 1 else str(path) for path in paths)
 
 
+def _listed(labels: Sequence[str]) -> str:
+    return ", ".join(labels[:_SHOWN]) + " …" * (len(labels) > _SHOWN)
+
+
 def _told(model: Classifier) -> str:
-    labels = ", ".join(model.labels[:_SHOWN]) + " …" * (len(model.labels) > _SHOWN)
-    return "a number" if model.kind == "number" else f"the labels {labels}"
-
-
-def as_text(values: pa.Array) -> pa.Array:
-    """Values as text: true and false, whole numbers without a point."""
-    if pa.types.is_floating(values.type):
-        whole = pc.cast(values, pa.int64(), safe=False)
-        is_whole = pc.all(pc.equal(pc.cast(whole, values.type), values)).as_py()
-        values = whole if is_whole is not False else values
-    if pa.types.is_nested(values.type):
-        raise UserError(f"a label or group is a {values.type}. Expected text, a number, or true and false.")
-    return pc.cast(values, pa.large_string())
-
-
-def as_numbers(batch: LabelledBatch) -> np.ndarray:
-    try:
-        numbers = columns.numbers(pc.cast(batch.values, pa.float64()))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise UserError(
-            f"{batch.url}: a label is no number ({error}). The model predicts a number, and needs such labels."
-        ) from error
-    if not np.isfinite(numbers).all():
-        raise UserError(f"{batch.url}: a label is not finite. The model predicts a number, and needs such labels.")
-    return numbers
+    return "a number" if model.kind == "number" else f"the labels {_listed(model.labels)}"

@@ -1,72 +1,89 @@
-"""Prints an evaluation: tables of at most 80 columns, or one record for JSON."""
+"""An evaluation as tables of at most 80 columns, for a terminal and for the card of a model, or as one record for JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 from rich.console import Console
 
 from datapipe.classifier.evaluation import ALL, Evaluation, Measures
-from datapipe.classifier.metrics import AtThreshold, Confusion, Estimate, Ranking
+from datapipe.classifier.metrics import AtThreshold, Confusion, Estimate
 from datapipe.report.layout import NumberTable, print_text
 
 _MOST_LABELS = 8
-"""A confusion matrix of more labels is not printed; its largest errors are."""
+"""A confusion matrix of more labels is not shown; its largest errors are."""
 
 _MOST_ERRORS = 10
 _INTERVAL = "95%"
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of text: the first column has names."""
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+def print_tables(tables: Iterable[Table], console: Console) -> None:
+    for table in tables:
+        printed = NumberTable(table.title, table.headings, edges=False)
+        for row in table.rows:
+            printed.add_row(*row)
+        console.print(printed)
+
+
 def print_evaluation(evaluation: Evaluation, console: Console) -> None:
     """Prints the tables of all documents and of each group."""
-    sections = list(_sections(evaluation))
+    print_tables(tables_of(evaluation), console)
+    if evaluation.num_unknown:
+        print_text(f"{evaluation.num_unknown:,} documents with a label that the models do not know were left out.", console)
+    if evaluation.num_unlabelled:
+        print_text(f"{evaluation.num_unlabelled:,} documents without a label were left out.", console)
+    if evaluation.num_rejected:
+        print_text(f"{evaluation.num_rejected:,} records are no documents and were left out.", console)
+    print_text("95%: confidence intervals. –: not defined, such as the AUC of a single class.", console)
+
+
+def tables_of(evaluation: Evaluation) -> Iterator[Table]:
+    """The tables of an evaluation, each with a row for every group and model."""
+    named = list(_named(evaluation))
+
+    def table(title: str, headings: Sequence[str], cells: Callable[[Measures], Sequence[str]]) -> Table:
+        return Table(title, ["", *headings], [[name, *cells(measures)] for name, measures in named])
+
     if evaluation.kind == "several classes":
-        _print_table(
-            "",
-            ("docs", "accuracy", _INTERVAL, "macro F1", _INTERVAL, "macro precision", "macro recall"),
-            sections,
-            _classes_cells,
-            console,
-        )
+        headings = ("docs", "accuracy", _INTERVAL, "macro F1", _INTERVAL, "macro precision", "macro recall")
+        yield table("", headings, _classes_cells)
         for name, measures in zip(evaluation.models, evaluation.groups[ALL]):
             assert measures.confusion is not None
-            _print_confusion(name, measures.confusion, console)
+            yield from _confusion_tables(name, measures.confusion)
     if evaluation.kind == "number":
-        _print_table("", ("docs", "RMSE", _INTERVAL, "Spearman", _INTERVAL), sections, _number_cells, console)
-    first = evaluation.groups[ALL][0]
-    if first.ranking is not None and first.at_threshold is not None:
-        threshold = f"{first.at_threshold.threshold:g}"
+        yield table("", ("docs", "RMSE", _INTERVAL, "Spearman", _INTERVAL), _number_cells)
+    decided = evaluation.groups[ALL][0].at_threshold
+    if decided is not None:
+        threshold = f"{decided.threshold:g}"
         positive = f"{evaluation.labels[-1]} from {threshold}" if evaluation.kind == "number" else evaluation.labels[-1]
         headings = ("docs", "positive", "AUC", _INTERVAL, "AP", "best F1", "at")
-        _print_table(f"ranking by the score of {positive}", headings, sections, _ranking_cells, console)
+        yield table(f"ranking by the score of {positive}", headings, _ranking_cells)
         headings = ("accuracy", _INTERVAL, "F1", _INTERVAL, "precision", "recall")
-        _print_table(f"at the threshold {threshold}", headings, sections, _threshold_cells, console)
+        yield table(f"at the threshold {threshold}", headings, _threshold_cells)
         if len(evaluation.models) > 1:
-            _print_table(f"AUC less that of {evaluation.models[0]}", ("difference", _INTERVAL), sections, _lead_cells, console)
-    for line in _notes(evaluation):
-        print_text(line, console)
+            yield table(f"AUC less that of {evaluation.models[0]}", ("difference", _INTERVAL), _lead_cells)
 
 
-def _sections(evaluation: Evaluation) -> Iterator[tuple[str, Measures]]:
+def _named(evaluation: Evaluation) -> Iterator[tuple[str, Measures]]:
     """A row for each group; with several models one for each model of it. Of a single field the values name the groups."""
     fields = {group.partition("=")[0] for group in evaluation.groups} - {ALL}
     for group, measures in evaluation.groups.items():
         name = group.partition("=")[2] if len(fields) == 1 and group != ALL else group
         for model, measured in zip(evaluation.models, measures):
             yield (name if len(evaluation.models) == 1 else model if group == ALL else f"{name}, {model}"), measured
-
-
-def _print_table(
-    title: str, headings: Sequence[str], sections: Sequence[tuple[str, Measures]], cells: Any, console: Console
-) -> None:
-    table = NumberTable(title, ["", *headings], edges=False)
-    for name, measures in sections:
-        table.add_row(name, *cells(measures))
-    console.print(table)
 
 
 def _classes_cells(measures: Measures) -> list[str]:
@@ -84,14 +101,9 @@ def _number_cells(measures: Measures) -> list[str]:
 def _ranking_cells(measures: Measures) -> list[str]:
     found = measures.ranking
     assert found is not None
-    best = ["–", "–"] if found.best is None else [_number(found.best.f1.value), _number(found.best.threshold)]
-    return [
-        f"{measures.num_docs:,}",
-        f"{found.num_positives:,}",
-        *_estimate(found.auc),
-        _number(found.average_precision.value),
-        *best,
-    ]
+    best = ["–", "–"] if found.best_f1 is None else [_number(found.best_f1.f1.value), _number(found.best_f1.threshold)]
+    counts = f"{measures.num_docs:,}", f"{found.positives:,}"
+    return [*counts, *_estimate(found.auc), _number(found.average_precision.value), *best]
 
 
 def _threshold_cells(measures: Measures) -> list[str]:
@@ -104,41 +116,32 @@ def _lead_cells(measures: Measures) -> list[str]:
     return ["", ""] if measures.auc_lead is None else _estimate(measures.auc_lead)
 
 
-def _print_confusion(name: str, confusion: Confusion, console: Console) -> None:
+def _confusion_tables(name: str, found: Confusion) -> Iterator[Table]:
     """The measures of each label, and the matrix or its largest errors."""
-    table = NumberTable(name, ["label", "docs", "predicted", "precision", "recall", "F1", _INTERVAL], edges=False)
-    for number, label in enumerate(confusion.labels):
-        counts = f"{confusion.counts[number].sum():,}", f"{confusion.counts[:, number].sum():,}"
-        values = _number(confusion.precision(number).value), _number(confusion.recall(number).value)
-        table.add_row(label, *counts, *values, *_estimate(confusion.f1(number)))
-    console.print(table)
-    if len(confusion.labels) <= _MOST_LABELS:
-        table = NumberTable(f"{name}: labels, and what was predicted", ["label", *confusion.labels], edges=False)
-        for label, counts in zip(confusion.labels, confusion.counts.tolist()):
-            table.add_row(label, *(f"{count:,}" for count in counts))
-    else:
-        table = NumberTable(f"{name}: the most frequent errors", ["label, predicted", "docs"], edges=False)
-        for label, predicted, count in _errors(confusion):
-            table.add_row(f"{label}, {predicted}", f"{count:,}")
-    console.print(table)
+    counts = np.array(found.confusion)  # [label, predicted]
+    rows = [
+        [label, f"{real:,}", f"{guessed:,}", _number(of.precision.value), _number(of.recall.value), *_estimate(of.f1)]
+        for (label, of), real, guessed in zip(found.by_label.items(), counts.sum(axis=1), counts.sum(axis=0))
+    ]
+    yield Table(name, ["label", "docs", "predicted", "precision", "recall", "F1", _INTERVAL], rows)
+    labels = list(found.by_label)
+    if len(labels) <= _MOST_LABELS:
+        matrix = [[label, *(f"{count:,}" for count in row)] for label, row in zip(labels, found.confusion)]
+        yield Table(f"{name}: labels, and what was predicted", ["label", *labels], matrix)
+        return
+    np.fill_diagonal(counts, 0)
+    errors = [divmod(int(flat), len(labels)) for flat in np.argsort(-counts, axis=None, kind="stable")[:_MOST_ERRORS]]
+    most = [[f"{labels[real]}, {labels[guessed]}", f"{counts[real, guessed]:,}"] for real, guessed in errors]
+    yield Table(f"{name}: the most frequent errors", ["label, predicted", "docs"], [row for row in most if row[1] != "0"])
 
 
-def _errors(confusion: Confusion) -> Iterator[tuple[str, str, int]]:
-    counts = confusion.counts - np.diag(np.diag(confusion.counts))
-    for flat in np.argsort(-counts, axis=None, kind="stable")[:_MOST_ERRORS]:
-        label, predicted = divmod(int(flat), len(confusion.labels))
-        if counts[label, predicted]:
-            yield confusion.labels[label], confusion.labels[predicted], int(counts[label, predicted])
-
-
-def _notes(evaluation: Evaluation) -> Iterator[str]:
-    if evaluation.num_unknown:
-        yield f"{evaluation.num_unknown:,} documents with a label that the models do not know were left out."
-    if evaluation.num_unlabelled:
-        yield f"{evaluation.num_unlabelled:,} documents without a label were left out."
-    if evaluation.num_rejected:
-        yield f"{evaluation.num_rejected:,} records are no documents and were left out."
-    yield "95%: confidence intervals. –: not defined, such as the AUC of a single class."
+def decisions_table(title: str, decided: Iterable[AtThreshold]) -> Table:
+    """What each of several thresholds decides."""
+    rows = []
+    for each in decided:
+        measures = (each.precision, each.recall, each.f1)
+        rows.append([f"{each.threshold:.6g}", f"{each.share_kept:.1%}", *(_number(of.value) for of in measures)])
+    return Table(title, ("threshold", "kept", "precision", "recall", "F1"), rows)
 
 
 def _estimate(estimate: Estimate) -> list[str]:
@@ -171,46 +174,7 @@ def to_json(evaluation: Evaluation) -> dict[str, Any]:
 def record_of(measures: Measures) -> dict[str, Any]:
     """The measures of one model as a record."""
     record: dict[str, Any] = {"documents": measures.num_docs}
-    if measures.agreement is not None:
-        record |= {"rmse": asdict(measures.agreement.rmse), "spearman": asdict(measures.agreement.spearman)}
-    if measures.ranking is not None:
-        record |= _ranking(measures.ranking)
-    if measures.at_threshold is not None:
-        record["at_threshold"] = at_threshold_record(measures.at_threshold)
-    if measures.auc_lead is not None:
-        record["auc_less_that_of_the_first"] = asdict(measures.auc_lead)
-    return record | (_confusion(measures.confusion) if measures.confusion is not None else {})
-
-
-def _ranking(found: Ranking) -> dict[str, Any]:
-    return {
-        "positives": found.num_positives,
-        "auc": asdict(found.auc),
-        "average_precision": asdict(found.average_precision),
-        "best_f1": None if found.best is None else at_threshold_record(found.best),
-    }
-
-
-def at_threshold_record(found: AtThreshold) -> dict[str, Any]:
-    """What a threshold decides, as a record."""
-    measures = {"f1": found.f1, "precision": found.precision, "recall": found.recall, "accuracy": found.accuracy}
-    return asdict(found) | {"share_kept": found.share_above} | {name: asdict(value) for name, value in measures.items()}
-
-
-def _confusion(found: Confusion) -> dict[str, Any]:
-    labels: Mapping[str, Any] = {
-        label: {
-            "precision": asdict(found.precision(number)),
-            "recall": asdict(found.recall(number)),
-            "f1": asdict(found.f1(number)),
-        }
-        for number, label in enumerate(found.labels)
-    }
-    return {
-        "accuracy": asdict(found.accuracy),
-        "macro_f1": asdict(found.macro_f1),
-        "macro_precision": found.macro_precision,
-        "macro_recall": found.macro_recall,
-        "confusion": found.counts.tolist(),
-        "by_label": labels,
-    }
+    for group in (measures.agreement, measures.ranking, measures.confusion):
+        record |= {} if group is None else asdict(group)
+    named = {"at_threshold": measures.at_threshold, "auc_less_that_of_the_first": measures.auc_lead}
+    return record | {name: asdict(found) for name, found in named.items() if found is not None}

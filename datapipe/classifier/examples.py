@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import xxhash
 
+from datapipe.classifier.labelled_files import LabelledBatch
 from datapipe.classifier.training import Examples
 from datapipe.columns import compute as pc
 from datapipe.columns import text_buffers, text_lengths
@@ -33,20 +34,23 @@ _COLUMNS = {"hash": pa.uint64(), "digest": pa.uint64(), "group": pa.uint64(), "t
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LabelledTexts:
-    """A batch of documents.
+class Labelling:
+    """Which label documents have.
 
     Attributes:
-        texts: (num_docs,) large_string without nulls.
-        labels: (num_docs,) large_string without nulls; None where `numbers` are given.
-        numbers: (num_docs,) float64, finite.
-        groups: (num_docs,) large_string, null where a document is a group of its own; None for no groups.
+        label_field: the field or column with the label; "" where the source tells it.
+        group_field: whose values are not torn apart by the split; "" for none. A document without a value is a group by itself.
+        is_number: whether labels are numbers on a scale.
+        positive: of two labels, the one whose score counts; it comes last. None: by its name.
+        positives, negatives: names of sources; without negatives all others are.
     """
 
-    texts: pa.Array
-    labels: pa.Array | None = None
-    numbers: np.ndarray | None = None
-    groups: pa.Array | None = None
+    label_field: str = ""
+    group_field: str = ""
+    is_number: bool = False
+    positive: str | None = None
+    positives: tuple[str, ...] = ()
+    negatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,41 +105,35 @@ class Prepared:
     digest: str
 
 
-def prepare(batches: Iterable[LabelledTexts], limits: Limits, positive: str | None = None) -> Prepared:
-    """Reads all batches. Raises UserError where nothing can be learned from them.
-
-    Args:
-        positive: of two labels, the one whose score counts; it comes last.
-    """
-    samples, counts, predicts_number = dict[str, _Sample](), Counts(), False
+def prepare(batches: Iterable[LabelledBatch], limits: Limits, labelling: Labelling) -> Prepared:
+    """Reads all batches. Raises UserError where nothing can be learned from them."""
+    samples, counts = dict[str, _Sample](), Counts()
     for batch in batches:
-        predicts_number |= batch.numbers is not None
-        _add(batch, limits, samples, counts)
-    labels = ("number",) if predicts_number else _in_order(list(samples), positive)
-    if not predicts_number and len(labels) < 2:
+        _add(batch, limits, labelling, samples, counts)
+    labels = ("number",) if labelling.is_number else _in_order(list(samples), labelling.positive)
+    if not labelling.is_number and len(labels) < 2:
         raise UserError(_too_few(labels, counts))
     tables = [samples[label].table() for label in labels if label in samples]
     counts.kept, counts.is_full = sum(map(len, tables)), any(sample.is_full for sample in samples.values())
-    table = _merged(tables, counts, predicts_number)
+    table = _merged(tables, counts, labelling.is_number)
     is_held_out = below_fraction(_keyed(table["group"], seed_for(limits.seed, "classifier", "held out")), limits.held_out)
     order = np.argsort(_keyed(table["hash"], seed_for(limits.seed, "classifier", "order")), kind="stable")
     table, is_held_out = table.take(pa.array(order)), is_held_out[order]
-    sides = [_examples(table.filter(pa.array(side)), labels, predicts_number, limits) for side in (~is_held_out, is_held_out)]
+    sides = [_examples(table.filter(pa.array(side)), labels, labelling, limits) for side in (~is_held_out, is_held_out)]
     _check(sides[0], limits)
     return Prepared(training=sides[0], held_out=sides[1], counts=counts, digest=_digest(table))
 
 
-def _add(batch: LabelledTexts, limits: Limits, samples: dict[str, _Sample], counts: Counts) -> None:
-    counts.read += len(batch.texts)
+def _add(batch: LabelledBatch, limits: Limits, labelling: Labelling, samples: dict[str, _Sample], counts: Counts) -> None:
     texts = batch.texts if limits.max_chars is None else pc.utf8_slice_codeunits(batch.texts, 0, limits.max_chars)
-    table = _hashed(texts, batch, limits.seed)
+    table = _hashed(texts, batch, labelling)
     has_text = pc.not_equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
+    counts.read += len(texts)
     counts.empty += len(texts) - (pc.sum(has_text).as_py() or 0)
-    if batch.numbers is not None:
-        parts = {"number": has_text}
-    else:
-        assert batch.labels is not None
-        parts = {label: pc.and_(has_text, pc.equal(batch.labels, label)) for label in pc.unique(batch.labels).to_pylist()}
+    parts = {"number": has_text}
+    if not labelling.is_number:
+        labels = batch.labels()
+        parts = {label: pc.and_(has_text, pc.equal(labels, label)) for label in pc.unique(labels).to_pylist()}
     for label, chosen in parts.items():
         if label not in samples and len(samples) == MOST_LABELS:
             raise UserError(
@@ -145,15 +143,15 @@ def _add(batch: LabelledTexts, limits: Limits, samples: dict[str, _Sample], coun
         samples.setdefault(label, _Sample(limits.sample_bytes)).add(table.filter(chosen))
 
 
-def _hashed(texts: pa.Array, batch: LabelledTexts, seed: int) -> pa.Table:
+def _hashed(texts: pa.Array, batch: LabelledBatch, labelling: Labelling) -> pa.Table:
     hashes, digests = np.empty(len(texts), np.uint64), np.empty(len(texts), np.uint64)
     hash_texts(*text_buffers(texts), hashes, digests)
     groups = hashes
-    if batch.groups is not None:
-        of_groups = np.empty(len(texts), np.uint64)
-        hash_texts(*text_buffers(pc.fill_null(batch.groups, "")), of_groups, np.empty_like(of_groups))
-        groups = np.where(pc.is_valid(batch.groups).to_numpy(zero_copy_only=False), of_groups, hashes)
-    targets = np.zeros(len(texts)) if batch.numbers is None else batch.numbers
+    if labelling.group_field:
+        names, of_groups = batch.groups(labelling.group_field), np.empty(len(texts), np.uint64)
+        hash_texts(*text_buffers(pc.fill_null(names, "")), of_groups, np.empty_like(of_groups))
+        groups = np.where(pc.is_valid(names).to_numpy(zero_copy_only=False), of_groups, hashes)
+    targets = batch.numbers() if labelling.is_number else np.zeros(len(texts))
     return pa.table([pa.array(hashes), pa.array(digests), pa.array(groups), pa.array(targets), texts], names=[*_COLUMNS])
 
 
@@ -190,17 +188,13 @@ class _Sample:
         rows = np.stack([table[name].to_numpy().view(np.uint64) for name in ("hash", "digest", "target")])
         is_first = np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))[: len(table)]
         table = table.filter(pa.array(is_first)).combine_chunks()
-        ends = np.cumsum(text_lengths(_one(table["text"])))
+        ends = np.cumsum(text_lengths(table["text"].combine_chunks()))
         number = max(int(np.searchsorted(ends, self.limit_bytes, "right")), min(1, len(table)))
         if number < len(table):
             self._below = int(table["hash"][number].as_py())
             number = int(np.searchsorted(table["hash"].to_numpy(), np.uint64(self._below)))
         self._parts, self._bytes = [table[:number]], int(ends[number - 1]) if number else 0
         return self._parts[0]
-
-
-def _one(column: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([pa.array([], column.type), *column.chunks])
 
 
 def _in_order(labels: list[str], positive: str | None) -> tuple[str, ...]:
@@ -242,12 +236,13 @@ def _merged(tables: list[pa.Table], counts: Counts, predicts_number: bool) -> pa
     return table.take(pa.array(starts)).set_column(3, "target", pa.array(means, pa.float64()))
 
 
-def _examples(table: pa.Table, labels: tuple[str, ...], predicts_number: bool, limits: Limits) -> Examples:
+def _examples(table: pa.Table, labels: tuple[str, ...], labelling: Labelling, limits: Limits) -> Examples:
     targets, weights = table["target"].to_numpy().copy(), np.ones(len(table))
-    if limits.balanced and not predicts_number and len(table):
+    if limits.balanced and not labelling.is_number and len(table):
         numbers = np.bincount(targets.astype(np.int64), minlength=len(labels))
         weights = (len(table) / (len(labels) * np.maximum(numbers, 1)))[targets.astype(np.int64)]
-    return Examples(texts=_one(table["text"]), targets=targets, labels=labels, weights=weights, predicts_number=predicts_number)
+    texts = table["text"].combine_chunks()
+    return Examples(texts=texts, targets=targets, labels=labels, weights=weights, predicts_number=labelling.is_number)
 
 
 def _check(training: Examples, limits: Limits) -> None:

@@ -4,30 +4,34 @@
 
 The training is fastText's (`kernels/learned/fasttext_training.py`), on one thread. It differs in what no result depends on but
 by chance: rows start with other random numbers, every epoch reads the texts in an order of its own, and the rate falls with
-each text. The memory is the model's, four bytes for each word of the texts, and the n-grams of each distinct word.
+each text. The memory is the model's, twice the texts, 20 bytes for each of their words, and the n-grams of each distinct word.
 """
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import pyarrow as pa
 from pydantic import Field, model_validator
 
 from datapipe import columns, rng
 from datapipe.classifier.training import Examples, Trainer
+from datapipe.columns import compute as pc
 from datapipe.errors import UserError
 from datapipe.kernels.hashing import num_slots_for
 from datapipe.kernels.learned import fasttext_training as kernels
-from datapipe.kernels.learned.fasttext import index_words
+from datapipe.kernels.learned.fasttext import HALF, LOW_HALF, index_words
 from datapipe.kernels.learned.fasttext_labels import SIGMOID, SOFTMAX
 from datapipe.kernels.types import input_record
 from datapipe.stage.models import fasttext_file
-from datapipe.stage.models.fasttext_bytes import TrainedModel
+from datapipe.stage.models.fasttext_file import LABEL
 
 _END_OF_LINE = b"</s>"
-_FIRST_CAPACITY = 1 << 16
+_FILE_VERSION = 12
+_UNUSED_WINDOW, _UNUSED_NEGATIVES, _LABEL_UPDATES, _UNUSED_SAMPLING = 5, 5, 100, 1e-4  # fastText's defaults
 
 MOST_BYTES = 16 << 30
 """Of the rows of a model. Training and writing the file take twice this."""
@@ -67,7 +71,7 @@ class FastTextTrainer(Trainer):
         for label in examples.labels:
             if "\0" in label:
                 raise UserError(f"label {label!r} holds a NUL, which ends a label in the file. Rename it.")
-        texts = _number(examples)
+        texts = _number(examples.texts)
         if not len(texts.ids):
             raise UserError(f"the {len(examples):,} texts hold no words. Expected texts to learn from.")
         num_buckets = self.buckets if self.word_ngrams > 1 or self.max_char_ngram else 0
@@ -76,23 +80,23 @@ class FastTextTrainer(Trainer):
         outputs = np.zeros((len(examples.labels), self.dim), np.float32)
         self._learn(examples, texts, self._features(texts, rows), inputs, outputs)
         by_row = np.flatnonzero(rows > 0)[np.argsort(rows[rows > 0])]
-        spans = texts.spans[by_row].tolist()
-        return TrainedModel(
-            words=[_END_OF_LINE, *(texts.data[start:stop].tobytes() for start, stop in spans)],
-            word_counts=[len(examples), *texts.counts[by_row].tolist()],
-            labels=examples.labels,
-            label_counts=np.bincount(examples.targets.astype(np.int64), minlength=len(examples.labels)).tolist(),
-            num_read=len(texts.ids) + 2 * len(examples),
-            inputs=inputs,
-            outputs=outputs,
-            loss=fasttext_file.SOFTMAX if self.loss == "softmax" else fasttext_file.ONE_VS_ALL,
-            run_words=self.word_ngrams,
-            num_buckets=num_buckets,
-            min_chars=self.min_char_ngram,
-            max_chars=self.max_char_ngram,
-            min_count=self.min_count,
-            epochs=self.epochs,
-        ).to_bytes()
+        words = [_END_OF_LINE, *(word.encode() for word in texts.words.take(pa.array(by_row)).to_pylist())]
+        entries = [(word, count, 0) for word, count in zip(words, [len(examples), *texts.counts[by_row].tolist()])]
+        label_counts = np.bincount(examples.targets.astype(np.int64), minlength=len(examples.labels)).tolist()
+        entries += [(LABEL + label.encode(), count, 1) for label, count in zip(examples.labels, label_counts)]
+        numbers = (len(entries), len(words), len(label_counts), len(texts.ids) + 2 * len(examples), -1)
+        parts = [self._head(num_buckets), struct.pack("<3i2q", *numbers)]
+        parts += [name + struct.pack("<Bqb", 0, count, kind) for name, count, kind in entries]
+        for matrix in (inputs, outputs):
+            parts += [struct.pack("<B2q", 0, *matrix.shape), np.ascontiguousarray(matrix, "<f4").tobytes()]
+        return b"".join(parts)
+
+    def _head(self, num_buckets: int) -> bytes:
+        """The first bytes of a file of fastText 0.9: magic, version, options. `fasttext_file.py` reads it."""
+        loss = fasttext_file.SOFTMAX if self.loss == "softmax" else fasttext_file.ONE_VS_ALL
+        options = (self.dim, _UNUSED_WINDOW, self.epochs, self.min_count, _UNUSED_NEGATIVES, self.word_ngrams, loss)
+        options += (fasttext_file.SUPERVISED, num_buckets, self.min_char_ngram, self.max_char_ngram, _LABEL_UPDATES)
+        return struct.pack("<2i12id", fasttext_file.MAGIC, _FILE_VERSION, *options, _UNUSED_SAMPLING)
 
     def _inputs(self, num_rows: int) -> np.ndarray:
         """The rows at the start, (num_rows, dim) float32. Raises UserError where they would take too much memory."""
@@ -117,14 +121,19 @@ class FastTextTrainer(Trainer):
         return rows
 
     def _features(self, texts: _NumberedTexts, rows: np.ndarray) -> kernels.Words:
-        """The rows of each distinct word, and the buckets of its n-grams."""
-        lengths = texts.spans[:, 1] - texts.spans[:, 0]  # bytes
+        """The rows of each distinct word, its hash, and the buckets of its n-grams."""
+        bounds, data = columns.text_buffers(texts.words)
+        spans, lengths = np.stack([bounds[:-1], bounds[1:]], axis=1), np.diff(bounds)  # bytes
         most = int((lengths + 2).sum()) * (self.max_char_ngram - max(self.min_char_ngram, 1) + 1) if self.max_char_ngram else 0
         starts, grams = np.empty(len(rows) + 1, np.int64), np.empty(most, np.int32)
         spelled = np.empty(int(lengths.max(initial=0)) + 3, np.uint32)
         chars = (self.min_char_ngram, self.max_char_ngram)
-        kernels.list_grams(texts.spans, texts.data, *chars, self.buckets, spelled, starts, grams)
-        return input_record(kernels.Words, (texts.codes, rows, starts, grams[: starts[-1]].copy()))
+        kernels.list_grams(spans, data, *chars, self.buckets, spelled, starts, grams)
+        table = np.zeros(num_slots_for(len(spans)), np.uint64)
+        index_words(spans, data, table)
+        filled, codes = table[table != 0], np.empty(len(rows), np.uint32)
+        codes[(filled & LOW_HALF).astype(np.int64) - 1] = filled >> HALF
+        return input_record(kernels.Words, (codes, rows, starts, grams[: starts[-1]].copy()))
 
     def _learn(
         self, examples: Examples, texts: _NumberedTexts, words: kernels.Words, inputs: np.ndarray, outputs: np.ndarray
@@ -162,65 +171,32 @@ class FastTextTrainer(Trainer):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _NumberedTexts:
-    """Texts as numbers of words.
+    """Texts as numbers of words, which are between ASCII white space or NULs.
 
     Attributes:
-        data: uint8, the bytes of all texts.
-        spans: (num_distinct, 2) int64, the first occurrence of each distinct word in `data`.
-        codes, counts: (num_distinct,), hashes and occurrences.
+        words: (num_distinct,) large_string, by their first occurrence.
+        counts: (num_distinct,) int64, their occurrences.
         ids: (num_words,) int32, the number of each word.
         offsets: (num_docs + 1,) int64, where the words of each text begin in `ids`.
     """
 
-    data: np.ndarray
-    spans: np.ndarray
-    codes: np.ndarray
+    words: pa.Array
     counts: np.ndarray
     ids: np.ndarray
     offsets: np.ndarray
 
 
-def _number(examples: Examples) -> _NumberedTexts:
-    """Numbers the words of all texts, with a table that doubles as it fills."""
-    bounds, data = columns.text_buffers(examples.texts)
-    ids = np.empty((len(data) + len(examples)) // 2 + 1, np.int32)  # pages that are not written take no memory
-    offsets, vocabulary = np.zeros(len(examples) + 1, np.int64), _vocabulary(_FIRST_CAPACITY)
-    starts, stops = bounds[:-1], np.ascontiguousarray(bounds[1:])
-    while True:
-        kernels.number_words(starts, stops, data, vocabulary, ids, offsets)
-        num_docs, num_words, num_distinct = vocabulary.progress.tolist()
-        if num_docs == len(examples):
-            break
-        needed = num_distinct + (int(stops[num_docs] - starts[num_docs]) // 2 + 1)
-        vocabulary = _grown(vocabulary, max(needed, 2 * len(vocabulary.counts)), data)
-    return _NumberedTexts(
-        data=data,
-        spans=vocabulary.spans[:num_distinct].copy(),
-        codes=vocabulary.codes[:num_distinct].copy(),
-        counts=vocabulary.counts[:num_distinct].copy(),
-        ids=ids[:num_words].copy(),
-        offsets=offsets,
+def _number(texts: pa.Array) -> _NumberedTexts:
+    split = pc.ascii_split_whitespace(pc.replace_substring(texts, "\0", " "))
+    words = split.flatten()
+    is_left_out = pc.or_(
+        pc.is_in(words, pa.array(["", _END_OF_LINE.decode()], words.type)), pc.starts_with(words, LABEL.decode())
     )
-
-
-def _vocabulary(capacity: int) -> kernels.Vocabulary:
-    return kernels.Vocabulary(
-        spans=np.empty((capacity, 2), np.int64),
-        codes=np.empty(capacity, np.uint32),
-        counts=np.empty(capacity, np.int64),
-        table=np.zeros(num_slots_for(capacity), np.uint64),
-        progress=np.zeros(3, np.int64),
-    )
-
-
-def _grown(vocabulary: kernels.Vocabulary, capacity: int, data: np.ndarray) -> kernels.Vocabulary:
-    """The vocabulary with room for `capacity` words."""
-    grown, num_distinct = _vocabulary(capacity), int(vocabulary.progress[2])
-    for old, new in ((vocabulary.spans, grown.spans), (vocabulary.codes, grown.codes), (vocabulary.counts, grown.counts)):
-        new[:num_distinct] = old[:num_distinct]
-    grown.progress[:] = vocabulary.progress
-    index_words(grown.spans[:num_distinct], data, grown.table)
-    return grown
+    encoded = words.filter(pc.invert(is_left_out)).dictionary_encode()
+    ids = columns.numbers(encoded.indices)
+    before = np.append(0, np.cumsum(~is_left_out.to_numpy(zero_copy_only=False)))  # words before each part
+    counts = np.bincount(ids, minlength=len(encoded.dictionary))
+    return _NumberedTexts(words=encoded.dictionary, counts=counts, ids=ids, offsets=before[columns.numbers(split.offsets)])
 
 
 def _order(num_docs: int, seed: int) -> np.ndarray:

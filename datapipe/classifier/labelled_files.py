@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pyarrow as pa
 
 from datapipe import catalogue, columns
@@ -25,10 +26,10 @@ _WHOLE_FILE = 1 << 62
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledBatch:
-    """Labelled documents of one file.
+    """Labelled documents of one file, or of a run.
 
     Attributes:
-        url: the file.
+        url: the file or output.
         texts: (num_docs,) large_string without nulls.
         values: (num_docs,) of any type without nulls, what the field of the label holds.
         others: (num_docs,) each, by the name of the field; may have nulls.
@@ -37,7 +38,38 @@ class LabelledBatch:
     url: str
     texts: pa.Array
     values: pa.Array
-    others: Mapping[str, pa.Array]
+    others: Mapping[str, pa.Array] = field(default_factory=dict)
+
+    def labels(self) -> pa.Array:
+        """The labels as text."""
+        return as_text(self.values)
+
+    def numbers(self) -> np.ndarray:
+        """The labels as finite float64. Raises UserError."""
+        try:
+            numbers = columns.numbers(pc.cast(self.values, pa.float64()))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise UserError(
+                f"{self.url}: a label is no number ({error}). The model predicts a number, and needs such labels."
+            ) from error
+        if not np.isfinite(numbers).all():
+            raise UserError(f"{self.url}: a label is not finite. The model predicts a number, and needs such labels.")
+        return numbers
+
+    def groups(self, name: str) -> pa.Array:
+        """The values of another field as text."""
+        return as_text(self.others[name])
+
+
+def as_text(values: pa.Array) -> pa.Array:
+    """Values as text: true and false, whole numbers without a point."""
+    if pa.types.is_floating(values.type):
+        whole = pc.cast(values, pa.int64(), safe=False)
+        is_whole = pc.all(pc.equal(pc.cast(whole, values.type), values)).as_py()
+        values = whole if is_whole is not False else values
+    if pa.types.is_nested(values.type):
+        raise UserError(f"a label or group is a {values.type}. Expected text, a number, or true and false.")
+    return pc.cast(values, pa.large_string())
 
 
 @dataclass(kw_only=True, slots=True)

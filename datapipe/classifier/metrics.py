@@ -1,7 +1,7 @@
 """Measures of classifiers on labelled documents, with 95 % confidence intervals by formula: nothing is drawn at random.
 
     two classes      targets, scores   ->  Ranking      AUC, average precision, the best F1 and its threshold
-                     counts at a threshold ->  AtThreshold  F1, precision, recall
+                     a threshold       ->  AtThreshold  F1, precision, recall
     several classes  targets, labels   ->  Confusion    counts, macro figures, F1 of each label
     numbers          targets, numbers  ->  Agreement    RMSE, Spearman's correlation
 
@@ -20,13 +20,13 @@ takes minutes with many groups and gives none where all documents are right; the
 exactly 1.
 
 Documents of equal scores are never told apart: they share a rank, and a threshold has all of them on one side. A measure that
-the documents do not define is NaN, as are its bounds: AUC of one class, precision where nothing is predicted.
+the documents do not define is NaN, as are its bounds: AUC of one class, precision where nothing is predicted. The records have
+the names of `--json` and of cards.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -59,62 +59,53 @@ def share(part: float, whole: float) -> Estimate:
     return Estimate(value, min(float(interval.low), value), max(float(interval.high), value))
 
 
-def f1_of(true_positives: float, false_positives: float, false_negatives: float) -> Estimate:
+def f1_of(hits: int, num_predicted: int, num_positives: int) -> Estimate:
     """F1 of one class with its interval."""
-    jaccard = share(true_positives, true_positives + false_positives + false_negatives)
+    jaccard = share(hits, num_predicted + num_positives - hits)
     return Estimate(*(2 * bound / (1 + bound) for bound in (jaccard.value, jaccard.low, jaccard.high)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AtThreshold:
-    """What a threshold decides: documents with that score or a higher one are predicted positive."""
+    """What a threshold decides: documents with that score or a higher one are predicted positive.
+
+    Attributes:
+        share_kept: of the documents; NaN without documents.
+    """
 
     threshold: float
     true_positives: int
     false_positives: int
     false_negatives: int
     true_negatives: int
-
-    @property
-    def f1(self) -> Estimate:
-        return f1_of(self.true_positives, self.false_positives, self.false_negatives)
-
-    @property
-    def precision(self) -> Estimate:
-        return share(self.true_positives, self.true_positives + self.false_positives)
-
-    @property
-    def recall(self) -> Estimate:
-        return share(self.true_positives, self.true_positives + self.false_negatives)
-
-    @property
-    def accuracy(self) -> Estimate:
-        return share(self.true_positives + self.true_negatives, self.num_docs)
-
-    @property
-    def share_above(self) -> float:
-        """Share of the documents at or above the threshold; NaN without documents."""
-        return share(self.true_positives + self.false_positives, self.num_docs).value
-
-    @property
-    def num_docs(self) -> int:
-        return self.true_positives + self.false_positives + self.false_negatives + self.true_negatives
+    share_kept: float
+    f1: Estimate
+    precision: Estimate
+    recall: Estimate
+    accuracy: Estimate
 
 
 def at_threshold(is_positive: np.ndarray, scores: np.ndarray, threshold: float) -> AtThreshold:
-    """The counts at a threshold.
+    """The measures at a threshold.
 
     Args:
         is_positive: (num_docs,) bool.
         scores: (num_docs,) float.
     """
-    predicted = scores >= threshold
+    predicted, num_docs = scores >= threshold, len(scores)
+    hits, num_predicted, num_positives = (int(each.sum()) for each in (is_positive & predicted, predicted, is_positive))
+    true_negatives = num_docs - num_predicted - num_positives + hits
     return AtThreshold(
         threshold=float(threshold),
-        true_positives=int((is_positive & predicted).sum()),
-        false_positives=int((~is_positive & predicted).sum()),
-        false_negatives=int((is_positive & ~predicted).sum()),
-        true_negatives=int((~is_positive & ~predicted).sum()),
+        true_positives=hits,
+        false_positives=num_predicted - hits,
+        false_negatives=num_positives - hits,
+        true_negatives=true_negatives,
+        share_kept=share(num_predicted, num_docs).value,
+        f1=f1_of(hits, num_predicted, num_positives),
+        precision=share(hits, num_predicted),
+        recall=share(hits, num_positives),
+        accuracy=share(hits + true_negatives, num_docs),
     )
 
 
@@ -123,38 +114,30 @@ class Ranking:
     """How well scores separate two classes.
 
     Attributes:
-        num_positives, num_negatives: documents of each class.
+        positives: documents of the positive class.
         auc: the chance that a positive document has a higher score than a negative one; ties count half.
         average_precision: mean precision at the score of each positive document.
-        best: the threshold of the highest F1, the lowest of several; None where there is one class only.
+        best_f1: at the threshold of the highest F1, the lowest of several; None where there is one class only.
     """
 
-    num_positives: int
-    num_negatives: int
+    positives: int
     auc: Estimate
     average_precision: Estimate
-    best: AtThreshold | None
+    best_f1: AtThreshold | None
 
 
 def ranking(is_positive: np.ndarray, scores: np.ndarray) -> Ranking:
     """The measures of scores. `is_positive`: (num_docs,) bool; `scores`: (num_docs,) float without NaN."""
     from sklearn.metrics import confusion_matrix_at_thresholds
 
-    num_positives, num_negatives = int(is_positive.sum()), int((~is_positive).sum())
-    best, average_precision = None, _UNDEFINED
-    if num_positives and num_negatives:
+    positives, best, average_precision = int(is_positive.sum()), None, _UNDEFINED
+    if 0 < positives < len(scores):
         _, false_positives, missed, hits, thresholds = confusion_matrix_at_thresholds(is_positive, scores)  # the highest first
         f1s = 2 * hits / (2 * hits + false_positives + missed)
         best = at_threshold(is_positive, scores, thresholds[len(f1s) - 1 - np.argmax(f1s[::-1])])
-        value = float((np.diff(hits, prepend=0) * hits / (hits + false_positives)).sum() / num_positives)
-        average_precision = _on_logit_scale(value, math.sqrt(value * (1 - value) / num_positives), num_positives)
-    return Ranking(
-        num_positives=num_positives,
-        num_negatives=num_negatives,
-        auc=_auc(is_positive, scores),
-        average_precision=average_precision,
-        best=best,
-    )
+        value = float((np.diff(hits, prepend=0) * hits / (hits + false_positives)).sum() / positives)
+        average_precision = _on_logit_scale(value, math.sqrt(value * (1 - value) / positives), positives)
+    return Ranking(positives=positives, auc=_auc(is_positive, scores), average_precision=average_precision, best_f1=best)
 
 
 def auc_components(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -200,66 +183,63 @@ def _on_logit_scale(value: float, error: float, num_docs: int) -> Estimate:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class OfLabel:
+    """The measures of one label of several."""
+
+    precision: Estimate
+    recall: Estimate
+    f1: Estimate
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Confusion:
-    """Documents by their label and the one that was predicted.
+    """Documents by their label and the one that was predicted. Macro figures are means over the labels that documents have.
 
     Attributes:
-        labels: the names.
-        counts: (num_labels, num_labels) int64, [label, predicted].
+        macro_precision: 0 counts for a label that is never predicted; NaN without documents.
+        confusion: documents of each label, by what is predicted.
     """
 
-    labels: tuple[str, ...]
-    counts: np.ndarray
-
-    @property
-    def accuracy(self) -> Estimate:
-        return share(int(np.trace(self.counts)), int(self.counts.sum()))
-
-    def f1(self, label: int) -> Estimate:
-        hits = int(self.counts[label, label])
-        return f1_of(hits, int(self.counts[:, label].sum()) - hits, int(self.counts[label].sum()) - hits)
-
-    def precision(self, label: int) -> Estimate:
-        return share(int(self.counts[label, label]), int(self.counts[:, label].sum()))
-
-    def recall(self, label: int) -> Estimate:
-        return share(int(self.counts[label, label]), int(self.counts[label].sum()))
-
-    @property
-    def macro_precision(self) -> float:
-        """The mean precision of the labels that documents have, 0 for one that is never predicted; NaN without documents."""
-        return self._mean(self.precision)
-
-    @property
-    def macro_recall(self) -> float:
-        """The mean recall of the labels that documents have; NaN without documents."""
-        return self._mean(self.recall)
-
-    def _mean(self, measure: Callable[[int], Estimate]) -> float:
-        occurs = np.flatnonzero(self.counts.sum(axis=1))
-        return float(np.mean([np.nan_to_num(measure(int(label)).value) for label in occurs])) if len(occurs) else math.nan
-
-    @property
-    def macro_f1(self) -> Estimate:
-        """The mean F1 of the labels that documents have. A label that is only predicted lowers the recall of others."""
-        total = float(self.counts.sum())
-        if not total:
-            return _UNDEFINED
-        shares = self.counts / total
-        sums = shares.sum(axis=0) + shares.sum(axis=1)  # (num_labels,)
-        occurs = shares.sum(axis=1) > 0
-        f1s = np.where(occurs, 2 * np.diag(shares) / np.where(occurs, sums, 1), 0.0)
-        slopes = np.where(occurs, f1s / np.where(occurs, sums, 1), 0.0)
-        gradient = np.diag(np.where(occurs, 2 / np.where(occurs, sums, 1), 0.0)) - slopes[:, None] - slopes[None, :]
-        gradient /= occurs.sum()
-        variance = ((gradient**2 * shares).sum() - (gradient * shares).sum() ** 2) / total
-        return _on_logit_scale(float(f1s.sum() / occurs.sum()), math.sqrt(max(variance, 0.0)), int(total))
+    accuracy: Estimate
+    macro_f1: Estimate
+    macro_precision: float
+    macro_recall: float
+    confusion: list[list[int]]
+    by_label: dict[str, OfLabel]
 
 
 def confusion(targets: np.ndarray, predicted: np.ndarray, labels: tuple[str, ...]) -> Confusion:
-    """The counts of numbers of labels, (num_docs,) int each."""
-    counts = np.bincount(targets * len(labels) + predicted, minlength=len(labels) ** 2)
-    return Confusion(labels=labels, counts=counts.reshape(len(labels), len(labels)))
+    """The measures of numbers of labels, (num_docs,) int each."""
+    counts = np.bincount(targets * len(labels) + predicted, minlength=len(labels) ** 2).reshape(len(labels), len(labels))
+    hits, of_label, of_prediction = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)  # (num_labels,)
+    occurs, num_docs = of_label > 0, len(targets)
+    return Confusion(
+        accuracy=share(int(hits.sum()), num_docs),
+        macro_f1=_macro_f1(counts / num_docs, num_docs) if num_docs else _UNDEFINED,
+        macro_precision=float((hits / np.maximum(of_prediction, 1))[occurs].mean()) if num_docs else math.nan,
+        macro_recall=float((hits / np.maximum(of_label, 1))[occurs].mean()) if num_docs else math.nan,
+        confusion=counts.tolist(),
+        by_label={
+            label: OfLabel(precision=share(hit, guessed), recall=share(hit, real), f1=f1_of(hit, guessed, real))
+            for label, hit, guessed, real in zip(labels, hits.tolist(), of_prediction.tolist(), of_label.tolist())
+        },
+    )
+
+
+def _macro_f1(shares: np.ndarray, num_docs: int) -> Estimate:
+    """The mean F1 of the labels that documents have. A label that is only predicted lowers the recall of others.
+
+    Args:
+        shares: (num_labels, num_labels) float64 of the documents, [label, predicted].
+    """
+    sums = shares.sum(axis=0) + shares.sum(axis=1)  # (num_labels,)
+    occurs = shares.sum(axis=1) > 0
+    f1s = np.where(occurs, 2 * np.diag(shares) / np.where(occurs, sums, 1), 0.0)
+    slopes = np.where(occurs, f1s / np.where(occurs, sums, 1), 0.0)
+    gradient = np.diag(np.where(occurs, 2 / np.where(occurs, sums, 1), 0.0)) - slopes[:, None] - slopes[None, :]
+    gradient /= occurs.sum()
+    variance = ((gradient**2 * shares).sum() - (gradient * shares).sum() ** 2) / num_docs
+    return _on_logit_scale(float(f1s.sum() / occurs.sum()), math.sqrt(max(variance, 0.0)), num_docs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -267,19 +247,17 @@ class Agreement:
     """How near predicted numbers come to those of the documents.
 
     Attributes:
-        num_docs: documents.
         rmse: root of the mean squared error.
         spearman: correlation of ranks; NaN where all numbers are equal.
     """
 
-    num_docs: int
     rmse: Estimate
     spearman: Estimate
 
 
 def agreement(targets: np.ndarray, predicted: np.ndarray) -> Agreement:
     """The measures of numbers, (num_docs,) float each."""
-    return Agreement(num_docs=len(targets), rmse=_rmse(targets - predicted), spearman=_spearman(targets, predicted))
+    return Agreement(rmse=_rmse(targets - predicted), spearman=_spearman(targets, predicted))
 
 
 def _rmse(errors: np.ndarray) -> Estimate:

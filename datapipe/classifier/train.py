@@ -1,6 +1,6 @@
 """Trains a classifier: `datapipe classifier train`.
 
-    labelled texts (`sources.py`)  ─▶  training | held out (`examples.py`)  ─▶  Trainer  ─▶  MODEL
+    labelled texts, files or runs  ─▶  training | held out (`examples.py`)  ─▶  Trainer  ─▶  MODEL
                                                     └──────  figures of MODEL  ◀──────────────┘  ─▶  MODEL.card.json, .md
 
 The figures are those of the file that was written, as a filter will read it. The model is renamed to its name when it is
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -19,20 +19,19 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
-from datapipe.classifier.cards.card import VERSION, card_json, card_path, card_text, data_lines, figure_tables, versions
-from datapipe.classifier.cards.figures import figures_of
-from datapipe.classifier.cards.heaviest import heaviest_features
-from datapipe.classifier.documents import DocumentInput
-from datapipe.classifier.examples import LabelledTexts, Limits, Prepared, are_numbers, prepare
+from datapipe.classifier.card import VERSION, card_json, card_path, card_text, data_lines, versions
+from datapipe.classifier.documents import DocumentInput, is_of_runs, texts_of_mixture
+from datapipe.classifier.evaluation_tables import print_tables
+from datapipe.classifier.examples import Labelling, Limits, Prepared, are_numbers, prepare
 from datapipe.classifier.fasttext_training import FastTextTrainer
+from datapipe.classifier.figures import Figures, figures_of
 from datapipe.classifier.labelled_files import LabelledFiles
-from datapipe.classifier.linear_trainer import LinearTrainer
-from datapipe.classifier.sources import Labelling, is_of_runs, texts_of_files, texts_of_mixture
+from datapipe.classifier.linear_trainer import LinearTrainer, heaviest_features
 from datapipe.classifier.training import Trainer
 from datapipe.errors import UserError, suggest
 from datapipe.libraries import require
-from datapipe.report.layout import NumberTable, print_text
-from datapipe.stage.models.classifier import open_classifier
+from datapipe.report.layout import print_text
+from datapipe.stage.models.classifier import Classifier, open_classifier
 from datapipe.stage.models.linear_file import read_file
 
 TRAINERS: dict[str, type[Trainer]] = {"linear": LinearTrainer, "fasttext": FastTextTrainer}
@@ -51,7 +50,6 @@ class TrainingJob:
         limits: which of them are taken.
         kind: of model.
         options: of the trainer, by name, as text.
-        positive_label: of two labels in files, the one whose score counts; None: by its name.
         output: the model's file.
         replaces: whether an older model there is replaced.
     """
@@ -61,7 +59,6 @@ class TrainingJob:
     limits: Limits
     kind: str
     options: Mapping[str, str]
-    positive_label: str | None
     output: Path
     replaces: bool
 
@@ -80,19 +77,23 @@ def train(job: TrainingJob, console: Console) -> dict[str, Any]:
         raise UserError(f"--kind {job.kind}: models of this kind predict no numbers. Expected one of: {able}")
     _check_output(job.output, job.replaces)
     files = None if is_of_runs(job.documents.paths) else _files(job)
-    prepared = prepare(_texts(job, files, console), job.limits, job.positive_label)
+    work = job.output.with_name(f"{job.output.name}.documents")
+    texts = files.read() if files is not None else texts_of_mixture(job.documents, job.labelling, work, console)
+    prepared = prepare(texts, job.limits, job.labelling)
     with console.status(f"training on {len(prepared.training):,} documents …"):
         content = trainer.train(prepared.training)
     partial = job.output.with_name(f".{job.output.name}.partial")
     try:
         partial.write_bytes(content)
-        card = _card(job, trainer, prepared, files, partial)
+        opened = open_classifier(partial)
+        figures = figures_of(job.output.name, opened, prepared.held_out)
+        card = _card(job, trainer, prepared, files, partial, opened, figures)
         os.replace(partial, job.output)
     finally:
         partial.unlink(missing_ok=True)
     card_path(job.output, "json").write_text(card_json(card), encoding="utf-8")
-    card_path(job.output, "md").write_text(card_text(card), encoding="utf-8")
-    _print(card, job.output, console)
+    card_path(job.output, "md").write_text(card_text(card, figures.tables()), encoding="utf-8")
+    _print(card, figures, job.output, console)
     return card
 
 
@@ -133,15 +134,16 @@ def _files(job: TrainingJob) -> LabelledFiles:
     )
 
 
-def _texts(job: TrainingJob, files: LabelledFiles | None, console: Console) -> Iterator[LabelledTexts]:
-    if files is not None:
-        return texts_of_files(files, job.labelling)
-    work = job.output.with_name(f"{job.output.name}.documents")
-    return texts_of_mixture(job.documents, job.labelling, work, console)
-
-
-def _card(job: TrainingJob, trainer: Trainer, prepared: Prepared, files: LabelledFiles | None, model: Path) -> dict[str, Any]:
-    limits, opened = job.limits, open_classifier(model)
+def _card(
+    job: TrainingJob,
+    trainer: Trainer,
+    prepared: Prepared,
+    files: LabelledFiles | None,
+    model: Path,
+    opened: Classifier,
+    figures: Figures,
+) -> dict[str, Any]:
+    limits = job.limits
     heaviest = heaviest_features(read_file(model), prepared.training.texts, _SHOWN_FEATURES) if job.kind == "linear" else {}
     split = {"seed": limits.seed, "held_out": limits.held_out, "max_chars": limits.max_chars, "balanced": limits.balanced}
     return {
@@ -167,27 +169,21 @@ def _card(job: TrainingJob, trainer: Trainer, prepared: Prepared, files: Labelle
             "trained": len(prepared.training),
             "held_out": len(prepared.held_out),
         },
-        "figures": figures_of(opened, prepared.held_out),
+        "figures": figures.to_json(),
         "heaviest": heaviest,
         "versions": versions(),
     }
 
 
-def _print(card: dict[str, Any], output: Path, console: Console) -> None:
+def _print(card: dict[str, Any], figures: Figures, output: Path, console: Console) -> None:
     for line in data_lines(card["data"])[1:]:
         print_text(line, console)
-    figures = card["figures"]
-    labels = figures.get("labels", {})
-    missing = [label for label, number in labels.items() if not number]
-    if not figures["documents"]:
+    missing = [label for label, number in figures.labels.items() if not number]
+    if not figures.measures.num_docs:
         print_text("no document is held out, so there are no figures. Give --held-out 20%, or evaluate the model", console)
     elif missing:
         print_text(f"no held-out document has the label '{missing[0]}': figures are not defined. Give more documents", console)
-    for title, headings, rows in figure_tables(figures):
-        table = NumberTable(title, headings if headings[0] else ["", *headings[1:]], edges=False)
-        for row in rows:
-            table.add_row(*row)
-        console.print(table)
+    print_tables(figures.tables(), console)
     for label, features in card["heaviest"].items():
         print_text(f"heaviest for {label}: {', '.join(ngram.strip() for ngram, _ in features)}", console)
     print_text(f"wrote {output}, {card_path(output, 'json').name} and {card_path(output, 'md').name}", console)

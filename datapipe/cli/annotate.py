@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Limit, Settings, command_line, end_by_signals, share_of
+from datapipe.cli.options import Limit, Settings, StageWorkers, TextField, Until, command_line, end_by_signals, say, share_of
 from datapipe.errors import UserError
 
 
@@ -23,9 +23,7 @@ def annotate(
     output: Annotated[Path, typer.Option(metavar="FOLDER", help="Folder for the labelled documents.")],
     sample: Annotated[int, typer.Option(min=1, metavar="N", help="Different texts to annotate.")] = 1000,
     source: Annotated[str | None, typer.Option(metavar="NAME", help="Only this source of the mixture.")] = None,
-    until: Annotated[
-        str, typer.Option(metavar="STAGE", help="Take documents before this stage; by default before filter.classifier.")
-    ] = "",
+    until: Until = "",
     seed: Annotated[int, typer.Option(min=0, help="Of the sample.")] = 0,
     cache: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Answers of all jobs; OUTPUT/cache by default.")] = None,
     api_key_env: Annotated[str, typer.Option(metavar="VAR", help="The environment variable that holds the key.")] = "",
@@ -43,9 +41,9 @@ def annotate(
         bool, typer.Option("--skip-failed", help="Leave out documents that the server refuses, or fails on each time.")
     ] = False,
     set_: Settings = None,
-    text: Annotated[str, typer.Option(metavar="FIELD", help="With files: the field with the text.")] = "text",
+    text: TextField = "text",
     limit: Limit = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that run the stages; all cores by default.")] = None,
+    workers: StageWorkers = None,
 ) -> None:
     """Score a sample of documents with a language model, to train on.
 
@@ -58,9 +56,9 @@ def annotate(
       --endpoint http://127.0.0.1:8000/v1 --model NAME \\
       --output runs/annotated
     """
-    from datapipe.classifier.annotation.annotate import Job, Limits, annotate_documents
-    from datapipe.classifier.annotation.answers import Questions
+    from datapipe.classifier.annotation.annotate import Job, annotate_documents
     from datapipe.classifier.annotation.endpoint import endpoint_of
+    from datapipe.classifier.annotation.outcomes import Questions
     from datapipe.classifier.annotation.rubric import read_rubric
     from datapipe.classifier.annotation.spending import Prices
     from datapipe.classifier.documents import DocumentInput
@@ -86,24 +84,16 @@ def annotate(
         output=output,
         cache=cache or output / "cache",
         prices=prices,
-        limits=Limits(
-            concurrency=concurrency,
-            max_wait_s=max_wait,
-            max_cost=max_cost,
-            max_unparsed=share_of("--max-unparsed", max_unparsed),
-            skip_failed=skip_failed,
-        ),
+        concurrency=concurrency,
+        max_wait_s=max_wait,
+        max_cost=max_cost,
+        max_unparsed=share_of("--max-unparsed", max_unparsed),
+        skip_failed=skip_failed,
         is_dry_run=dry_run,
     )
     end_by_signals()
     try:
         annotate_documents(job, wide_console())
     except KeyboardInterrupt:
-        _say_stopped()
+        say(f"stopped. All answers are kept. Go on with the same command: `{command_line()}`", to_stderr=True)
         raise typer.Exit(130) from None
-
-
-def _say_stopped() -> None:
-    from datapipe.report.layout import say
-
-    say(f"stopped. All answers are kept. Go on with the same command: `{command_line()}`", to_stderr=True)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Json, print_json
+from datapipe.cli.options import Json, MaxChars, print_json
 from datapipe.errors import UserError
 
 
@@ -40,9 +40,7 @@ def evaluate(
     known_only: Annotated[
         bool, typer.Option("--known-only", help="Leave out documents with a label that the models do not know.")
     ] = False,
-    max_chars: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Characters of the start of each text, as filter.classifier has it.")
-    ] = None,
+    max_chars: MaxChars = None,
     as_json: Json = False,
 ) -> None:
     """Measure classifiers on labelled documents, side by side.

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from datapipe.cli.options import say
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -36,7 +37,6 @@ def index(
     from datapipe.index.takedown import make_index
     from datapipe.index.write import INDEX
     from datapipe.metrics import counted, size
-    from datapipe.report.layout import say
     from datapipe.storage import Root
 
     was_there = Root(to.rstrip("/")).exists(INDEX)
@@ -98,7 +98,6 @@ def takedown(
 def _take_down_from_output(root: Root, named: list[str]) -> None:
     from datapipe.card.write import complete_about
     from datapipe.composing.takedown import NO_ROW, news_of, take_down
-    from datapipe.report.layout import say
 
     done = take_down(root, named)
     told = complete_about(root, done.snapshot)
@@ -119,7 +118,6 @@ def _take_down_from_output(root: Root, named: list[str]) -> None:
 def _take_down_from_index(index: str, named: list[str]) -> None:
     from datapipe.index.takedown import take_down
     from datapipe.metrics import counted
-    from datapipe.report.layout import say
 
     taken_down = take_down(index, named)
     for stage, num_rows in taken_down.rows.items():

@@ -50,16 +50,11 @@ def trace(
     The document of --json has `step` and `rows`, or `document`, `searched` and `appearances`.
     """
     saved = None if state is None else _read_json(state)
-    options: dict[str, Any] = {
-        "global_batch_size": global_batch_size,
-        "state": saved,
-        "world_size": world_size,
-        "snapshot": snapshot,
-    }
+    run = {"global_batch_size": global_batch_size, "state": saved, "snapshot": snapshot}
     if step is not None and document is None:
-        _print_step(output, step, rank, text, options, as_json)
+        _print_step(output, step, rank, text, {**run, "world_size": world_size}, as_json)
     elif document is not None and step is None:
-        _print_document(output, document, rank, {**options, "num_epochs": epochs}, as_json)
+        _print_document(output, document, rank, (epochs, world_size), run, as_json)
     else:
         raise UserError("give either --step or --document.")
 
@@ -84,12 +79,15 @@ def _print_step(output: str, step: int, rank: int | None, text: bool, options: d
             print_verbatim(textwrap.indent(row.text, "    | ", lambda line: True), console)
 
 
-def _print_document(output: str, document: str, rank: int | None, options: dict[str, Any], as_json: bool) -> None:
-    from datapipe.loader.trace import find_document
+def _print_document(
+    output: str, document: str, rank: int | None, searched: tuple[int | None, int], run: dict[str, Any], as_json: bool
+) -> None:
+    from datapipe.loader.trace import open_run
     from datapipe.report.layout import Screen, print_text
 
+    traced = open_run(output, **run)
     try:
-        found = find_document(output, document, **options)
+        found = traced.find_document(document, *searched)
     except SnapshotError:
         raise
     except UserError:
@@ -97,7 +95,7 @@ def _print_document(output: str, document: str, rank: int | None, options: dict[
         if key is None:
             raise
         document = key.hex()
-        found = find_document(output, document, **options)
+        found = traced.find_document(document, *searched)
     shown = [seen for seen in found.appearances if rank is None or seen.rank == rank]
     if as_json:
         found.check_complete()
@@ -111,7 +109,7 @@ def _print_document(output: str, document: str, rank: int | None, options: dict[
         print_text(row, console)
     if not found.appearances:
         print_text("no step: the document is in no row of the output, comes later, or is left out", console)
-    more = "" if options["num_epochs"] else ". --epochs N searches N epochs of its source"
+    more = "" if searched[0] else ". --epochs N searches N epochs of its source"
     print_text(f"searched: {found.searched}{more}", console)
     found.check_complete()
 
@@ -227,9 +225,9 @@ def serve(
     between requests, so any number of them may serve the same outputs: name them all in the URL. SIGTERM drains: streams end at
     a step, and their clients go on elsewhere.
     """
-    from datapipe.service.serve import ServeOptions, is_loopback
     from datapipe.service.serve import serve as serve_outputs
-    from datapipe.service.server import ServiceLimits
+    from datapipe.service.server import ServeOptions
+    from datapipe.service.sockets import is_loopback
     from datapipe.watching.events import EventLog
 
     options = ServeOptions(
@@ -239,13 +237,11 @@ def serve(
         certificate=tls_cert,
         key=tls_key,
         tokens=tokens,
-        limits=ServiceLimits(
-            streams=streams,
-            client_streams=client_streams,
-            batch_bytes=size_of("--batch-bytes", batch_bytes),
-            memory_bytes=size_of("--memory", memory),
-            idle_s=idle,
-        ),
+        streams=streams,
+        client_streams=client_streams,
+        batch_bytes=size_of("--batch-bytes", batch_bytes),
+        memory_bytes=size_of("--memory", memory),
+        idle_s=idle,
         connections=connections,
         drain_s=drain,
         tells_files=not no_files,
@@ -266,4 +262,4 @@ def serve(
         )
     finally:
         if log is not None:
-            log.__exit__(None, None, None)
+            log.close()

@@ -26,17 +26,20 @@ from typing import Annotated, NoReturn
 import typer
 from typer.core import TyperCommand
 
+from datapipe.cli.annotate import annotate
 from datapipe.cli.browse import browse
-from datapipe.cli.classifier import CLASSIFIER_COMMANDS
+from datapipe.cli.evaluate import evaluate
 from datapipe.cli.index import index, takedown
 from datapipe.cli.inspect import inspect
 from datapipe.cli.loader import loader_bench, serve, trace
+from datapipe.cli.options import say
 from datapipe.cli.output import export, report, verify
 from datapipe.cli.run import bench, init, plan, run
 from datapipe.cli.snapshots import clean, snapshots, status
 from datapipe.cli.sql import sql
 from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
+from datapipe.cli.train import train
 from datapipe.credentials import masked
 from datapipe.engine.workers.environment import prepare_process
 from datapipe.errors import DatapipeError, exit_status_of
@@ -55,6 +58,7 @@ COMMANDS = (
     *(init, run, status, plan, bench, report, inspect, browse, sql, verify, snapshots, clean),
     *(export, serve, trace, loader_bench, index, takedown, stages, schema),
 )
+CLASSIFIER_COMMANDS = (train, annotate, evaluate)
 
 
 class _Command(TyperCommand):
@@ -72,8 +76,8 @@ tokenizer_app.command("train", cls=_Command)(tokenizer_train)
 app.add_typer(tokenizer_app, name="tokenizer")
 
 classifier_app = typer.Typer(help="Classifiers of text.", no_args_is_help=True, rich_markup_mode=None)
-for name, command in CLASSIFIER_COMMANDS.items():
-    classifier_app.command(name, cls=_Command)(command)
+for command in CLASSIFIER_COMMANDS:
+    classifier_app.command(cls=_Command)(command)
 app.add_typer(classifier_app, name="classifier")
 
 
@@ -110,8 +114,6 @@ def main() -> None:
 
 
 def _fail(message: str, status: int, style: str = "red") -> NoReturn:
-    from datapipe.report.layout import say
-
     say(f"datapipe: {masked(message)}", style, to_stderr=True)
     sys.exit(status)
 

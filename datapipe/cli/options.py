@@ -35,6 +35,15 @@ Limit = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source, for a quick trial.")
 ]
 
+Until = Annotated[
+    str, typer.Option(metavar="STAGE", help="Take documents before this stage; by default before filter.classifier.")
+]
+StageWorkers = Annotated[int | None, typer.Option(min=1, help="Processes that run the stages; all cores by default.")]
+TextField = Annotated[str, typer.Option(metavar="FIELD", help="With files: the field with the text.")]
+MaxChars = Annotated[
+    int | None, typer.Option(min=1, metavar="N", help="Characters of the start of each text, as filter.classifier has it.")
+]
+
 
 def size_of(option: str, value: str) -> int:
     """Bytes of a size such as "64MB". Raises UserError that names the option."""
@@ -54,6 +63,13 @@ def share_of(option: str, value: str) -> Fraction:
         return parse_share(value)
     except ValueError as error:
         raise UserError(f"{option} {value}: {error}") from None
+
+
+def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
+    """Prints a text to stdout or stderr: on a terminal wrapped and in a style, elsewhere as it is."""
+    from datapipe.report.layout import Screen, print_text
+
+    print_text(text, Screen(stderr=to_stderr), style)
 
 
 def print_json(data: Mapping[str, Any]) -> None:

@@ -6,20 +6,20 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json, size_of
+from datapipe.cli.options import Json, OutputFolder, SnapshotName, print_json, say, size_of
 from datapipe.credentials import masked
 from datapipe.errors import SnapshotError, UserError
 
 if TYPE_CHECKING:
-    from datapipe.shards.datasets.write import About, DatasetRequest
-    from datapipe.shards.export import AboutShards, ExportRequest
-    from datapipe.shards.manifest import Manifest, Snapshot
+    from datapipe.shards.export import ExportedSplit, ExportRequest
+    from datapipe.shards.manifest import Manifest
     from datapipe.storage import Root
 
 
@@ -96,7 +96,6 @@ def _of_report(output: str) -> Iterator[tuple[bytes, dict[str, Any]]]:
 def _write_page(output: str, file: Path) -> None:
     from datapipe.metrics import size
     from datapipe.report.html.page import report_html
-    from datapipe.report.layout import say
 
     if not file.parent.is_dir() or file.is_dir() or str(file) == "-":
         raise UserError(f"--html {file}: expected a file in an existing folder, such as report.html")
@@ -132,7 +131,6 @@ def verify(
     is named.
     """
     from datapipe.metrics import counted
-    from datapipe.report.layout import say
     from datapipe.report.snapshot_list import amount
     from datapipe.shards.manifest import SNAPSHOT, Snapshot, length_folders, read_manifest
     from datapipe.shards.verify import verify_snapshot
@@ -225,7 +223,6 @@ def export(
     An upload to the hub has the card. What is there is not uploaded again, so the same command goes on after a kill. The token
     is HF_TOKEN, or that of `hf auth login`. The export is written beside OUTPUT first, and deleted when the upload is done.
     """
-    from datapipe.shards.datasets.write import DatasetRequest
     from datapipe.shards.export import ExportRequest
     from datapipe.shards.manifest import Snapshot, read_manifest, read_snapshot
     from datapipe.storage import Root
@@ -253,20 +250,10 @@ def export(
     if public and not is_hub:
         raise UserError("--public goes with --to hf://datasets/OWNER/NAME")
     kind = "documents" if not isinstance(manifest, Snapshot) else "text" if text else "rows"
-    if format in ("mds", "jsonl") or (format == "parquet" and kind != "rows"):
-        dataset = DatasetRequest(
-            format=format,
-            name=manifest.name,
-            snapshot=manifest.fingerprint,
-            kind=kind,
-            source=source,
-            split=split,
-            target_bytes=num_bytes,
-            is_compressed=zstd,
-        )
-        wanted: DatasetRequest | ExportRequest = dataset
-    else:
-        wanted = ExportRequest(format=format, source=source, split=split, target_bytes=num_bytes, rows=rows)
+    wanted = ExportRequest(
+        format=format, kind=kind, source=source, split=split, target_bytes=num_bytes, rows=rows, is_compressed=zstd
+    )
+    if format == "megatron" or wanted.is_snapshot:
         manifest = read_snapshot(root, snapshot)
     if is_hub:
         _upload(root, manifest, to, wanted, not public)
@@ -276,18 +263,16 @@ def export(
 
 def _write_card(root: Root, manifest: Manifest) -> None:
     from datapipe.card.write import report_of, write_card
-    from datapipe.report.layout import say
 
     told = write_card(root, manifest, report_of(root, manifest))
     say(masked(told or f"{root.url}: README.md and croissant.json of snapshot {manifest.fingerprint[:12]}"))
 
 
-def _upload(root: Root, manifest: Manifest, url: str, wanted: DatasetRequest | ExportRequest, is_private: bool) -> None:
+def _upload(root: Root, manifest: Manifest, url: str, wanted: ExportRequest, is_private: bool) -> None:
     from dataclasses import asdict
 
     from datapipe.card.hub import hub_target, staged, upload
     from datapipe.metrics import counted, size
-    from datapipe.report.layout import say
 
     target = hub_target(url)
     request = {**asdict(wanted), "snapshot": manifest.fingerprint}
@@ -299,68 +284,57 @@ def _upload(root: Root, manifest: Manifest, url: str, wanted: DatasetRequest | E
     say(f'datasets.load_dataset("{target.name}", split="train")')
 
 
-def _export(root: Root, manifest: Manifest, target: Root, wanted: DatasetRequest | ExportRequest, card_for: str | None) -> None:
-    """Writes an export, with the card where it is told where a reader loads it from."""
+def _export(root: Root, manifest: Manifest, target: Root, wanted: ExportRequest, card_for: str | None) -> None:
+    """Writes an export, with the card where it is told where a reader loads it from, and prints what it has."""
     from datapipe.card.data_files import data_files, exported_files
     from datapipe.card.write import card_maker
-    from datapipe.shards.datasets.write import DatasetRequest
+    from datapipe.composing.text_export import parts_of_text
+    from datapipe.shards.datasets.parts import parts_of_documents, parts_of_rows
+    from datapipe.shards.datasets.write import write_dataset
+    from datapipe.shards.export import export_snapshot
+    from datapipe.shards.export_folder import is_whole
     from datapipe.shards.manifest import Snapshot
 
     make = None if card_for is None else card_maker(root, manifest, card_for, wanted.source)
-    if isinstance(wanted, DatasetRequest):
-        ending: Any = "jsonl.zst" if wanted.format == "jsonl" else wanted.format
-        is_packed = wanted.kind == "rows"
-        about = make and (lambda schema, splits: make(manifest, exported_files(ending, is_packed, schema, splits)))
-        _export_dataset(root, target, manifest, wanted, about)
-        return
-    assert isinstance(manifest, Snapshot)
-    _export_shards(root, manifest, target, wanted, make and (lambda exported: make(exported, data_files(target, exported))))
-
-
-def _say_all(line: str, was_whole: bool) -> None:
-    from datapipe.report.layout import say
-
-    say(f"{line}. It was whole already: nothing was written" if was_whole else line)
-
-
-def _export_shards(root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest, about: AboutShards | None) -> None:
-    from datapipe.metrics import counted
-    from datapipe.report.layout import say
-    from datapipe.shards.export import export_snapshot
-    from datapipe.shards.export_folder import is_whole
-
     was_whole = is_whole(target)
-    exported = export_snapshot(root, snapshot, target, wanted, about=about)
-    for part in exported:
-        counts = f"{counted(part.sequences, 'sequence')}, {counted(part.tokens, 'token')}, {counted(len(part.files), 'file')}"
-        say(f"{part.source} {part.split}: {counts}: {', '.join(part.files[:2])}{' …' if len(part.files) > 2 else ''}")
-    num_files, num_tokens = sum(len(part.files) for part in exported), sum(part.tokens for part in exported)
-    _say_all(f"{masked(target.url)}: {counted(num_files, 'file')}, {counted(num_tokens, 'token')}", was_whole)
-    if wanted.format != "megatron":
-        split = "" if exported[0].split == "train" else f', split="{exported[0].split}"'
-        say(f"datapipe.loader.Loader({json.dumps(masked(target.url), ensure_ascii=False)}, batch_size=8{split})")
-
-
-def _export_dataset(root: Root, target: Root, manifest: Manifest, wanted: DatasetRequest, about: About | None) -> None:
-    from datapipe.composing.text_export import parts_of_text
-    from datapipe.metrics import counted, size
-    from datapipe.report.layout import say
-    from datapipe.shards.datasets.parts import parts_of_documents, parts_of_rows
-    from datapipe.shards.datasets.write import loading_line, write_dataset
-    from datapipe.shards.export_folder import is_whole
-    from datapipe.shards.manifest import Snapshot
-
-    if not isinstance(manifest, Snapshot):
-        parts = parts_of_documents(root, manifest, wanted.source, wanted.split)
+    if isinstance(manifest, Snapshot) and (wanted.format == "megatron" or wanted.is_snapshot):
+        about = make and (lambda exported: make(exported, data_files(target, exported)))
+        exported = export_snapshot(root, manifest, target, wanted, about)
     else:
-        find = parts_of_text if wanted.kind == "text" else parts_of_rows
-        parts = find(root, manifest, wanted.source, wanted.split, lambda path: None)
-    was_whole = is_whole(target)
-    written = write_dataset(root, target, wanted, parts, about)
-    noun = "row" if wanted.kind == "rows" else "document"
-    for source, split, num_rows in written.rows:
-        say(f"{source} {split}: {counted(num_rows, noun)}")
-    num_rows = sum(count for _, _, count in written.rows)
-    counts = f"{counted(written.files, 'file')}, {size(written.bytes)}, {counted(num_rows, noun)}"
-    _say_all(f"{masked(target.url)}: {counts}", was_whole)
-    say(loading_line(masked(target.url), target.local is None, wanted, written.splits[0]))
+        if not isinstance(manifest, Snapshot):
+            parts = parts_of_documents(root, manifest, wanted.source, wanted.split)
+        else:
+            find = parts_of_text if wanted.kind == "text" else parts_of_rows
+            parts = find(root, manifest, wanted.source, wanted.split)
+        ending: Any = "jsonl.zst" if wanted.format == "jsonl" else wanted.format
+        files_of = partial(exported_files, target, ending, wanted.kind == "rows")
+        about = make and (lambda schema, written: make(manifest, files_of(schema, written)))
+        exported = write_dataset(root, manifest, target, wanted, parts, about)
+    _print_export(target, wanted, exported, was_whole)
+
+
+def _print_export(target: Root, wanted: ExportRequest, exported: list[ExportedSplit], was_whole: bool) -> None:
+    from datapipe.metrics import counted, size
+    from datapipe.shards.datasets.write import loading_line
+    from datapipe.shards.export_folder import RECORD
+
+    url, noun = (
+        masked(target.url),
+        "document" if wanted.kind != "rows" else "sequence" if wanted.format == "megatron" else "row",
+    )
+
+    def amount(rows: int, tokens: int) -> str:
+        return f"{counted(rows, noun)}, {counted(tokens, 'token')}" if tokens else counted(rows, noun)
+
+    for part in exported:
+        files = f", {counted(len(part.files), 'file')}: {', '.join(part.files[:2])}" if part.files else ""
+        say(f"{part.source} {part.split}: {amount(part.rows, part.tokens)}{files}{' …' if len(part.files) > 2 else ''}")
+    sizes = [num_bytes for path, num_bytes in target.list_files("") if path != RECORD]
+    whole = amount(sum(part.rows for part in exported), sum(part.tokens for part in exported))
+    stays = ". It was whole already: nothing was written" if was_whole else ""
+    say(f"{url}: {counted(len(sizes), 'file')}, {size(sum(sizes))}, {whole}{stays}")
+    if wanted.is_snapshot:
+        split = "" if exported[0].split == "train" else f', split="{exported[0].split}"'
+        say(f"datapipe.loader.Loader({json.dumps(url, ensure_ascii=False)}, batch_size=8{split})")
+    elif wanted.format != "megatron":
+        say(loading_line(url, target.local is None, wanted, exported[0].split))

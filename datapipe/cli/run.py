@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from shlex import quote
@@ -25,6 +25,7 @@ from datapipe.cli.options import (
     end_by_signals,
     ignore_signals,
     print_json,
+    say,
     size_of,
 )
 from datapipe.credentials import masked
@@ -49,8 +50,7 @@ _SHOWN_SOURCES = 10
 
 def init(file: Annotated[Path, typer.Argument(help="The file to write.")] = Path("mixture.yaml")) -> None:
     """Write a commented starter mixture."""
-    from datapipe.config.starter import starter_mixture
-    from datapipe.report.layout import say
+    from datapipe.config import starter_mixture
 
     if file.exists():
         raise UserError(f"{file} exists and is not overwritten. Give another name: datapipe init other.yaml")
@@ -106,7 +106,7 @@ def run(
         if follow is not None and limit is not None:
             raise UserError("--follow and --limit: a trial is not followed. Leave one of them out.")
         with ExitStack() as stack:
-            log = stack.enter_context(EventLog(log_json)) if log_json is not None else None
+            log = stack.enter_context(closing(EventLog(log_json))) if log_json is not None else None
             figures = CommandFigures()
             if metrics_port is not None:
                 _serve(figures, mixture, engine, metrics_port, stack)
@@ -121,13 +121,12 @@ def run(
                 _follow(mixture, follow, run_one, figures, log)
     except KeyboardInterrupt:  # perhaps the second, which came while the first was answered
         ignore_signals()
-        _say_stopped()
+        say(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
         raise typer.Exit(130) from None
 
 
 def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandFigures, log: EventLog | None) -> None:
     from datapipe.following.follow import Follower
-    from datapipe.report.layout import say
 
     def tell(line: str) -> None:
         say(line, to_stderr=log is not None and log.is_on_stdout)
@@ -144,22 +143,16 @@ def _follow(mixture: Mixture, every_s: float, run_one: RunOne, figures: CommandF
     Follower(mixture, every_s, run_one, tell, notice).follow()
 
 
-def _say_stopped() -> None:
-    from datapipe.report.layout import say
-
-    say(f"stopped. Committed tasks are kept. Resume with the same command: `{command_line()}`", to_stderr=True)
-
-
 def _run(make_run: Callable[[Observer], Run], figures: CommandFigures, log: EventLog | None) -> None:
     """Raises KeyboardInterrupt where the run was stopped, with its report written."""
     from datapipe.api import execute
     from datapipe.report.funnel import wide_console
-    from datapipe.report.progress import Progress
+    from datapipe.watching.progress import Progress
     from datapipe.watching.state import Observers, RunState
 
     console = wide_console(to_stderr=log is not None and log.is_on_stdout)
     state = RunState()
-    with _read_to_its_end(), Progress(console, state.text_of_time_left) as progress:
+    with _read_to_its_end(), Progress(console, state) as progress:
         run = make_run(progress if log is None else Observers([progress, log]))
         figures.begin_run(state, run.root.url)
         if log is not None:
@@ -194,7 +187,6 @@ def _read_to_its_end() -> Iterator[None]:
 
 def _serve(figures: CommandFigures, mixture: Mixture, engine: str, port: int, stack: ExitStack) -> None:
     """Serves figures where Prometheus can read them, until the command ends."""
-    from datapipe.report.layout import say
     from datapipe.storage import Root
     from datapipe.watching.metrics import serve_runs
 
@@ -211,7 +203,6 @@ def _fingerprint(snapshot: Manifest | None) -> str:
 def _report(run: Run, problem: BaseException | None, console: Console) -> None:
     """Writes report.json and prints the last screen."""
     from datapipe.api import keep_report
-    from datapipe.report.layout import say
     from datapipe.report.screen import print_screen
 
     try:
@@ -272,7 +263,7 @@ def plan(
     from datapipe.engine.run import planned
     from datapipe.outages import free_bytes
     from datapipe.report.funnel import wide_console
-    from datapipe.report.layout import print_paragraphs, say
+    from datapipe.report.layout import print_paragraphs
     from datapipe.report.plan_view import estimate_text, plan_json, plan_view
     from datapipe.storage import Root
 

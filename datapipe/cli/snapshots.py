@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json
+from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json, say
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 
@@ -30,7 +30,7 @@ def status(
     \b
     datapipe status runs/trial --watch 10
     """
-    from datapipe.report.layout import Screen, say
+    from datapipe.report.layout import Screen
     from datapipe.storage import Root
     from datapipe.watching.screen import status_lines, watch
     from datapipe.watching.status import read_status
@@ -111,7 +111,6 @@ def clean(
     from datapipe.engine.clean import clean, plan_cleaning
     from datapipe.ledger.lock import exclusive
     from datapipe.metrics import counted, size
-    from datapipe.report.layout import say
     from datapipe.report.snapshot_list import NAME_DIGITS, cleaning_lines, pin_line
     from datapipe.storage import Root
 

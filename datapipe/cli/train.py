@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from datapipe.cli.options import Limit, end_by_signals, share_of, size_of
+from datapipe.cli.options import Limit, MaxChars, StageWorkers, TextField, Until, end_by_signals, share_of, size_of
 from datapipe.errors import UserError
 
 
@@ -21,7 +21,7 @@ def train(
     ],
     output: Annotated[Path, typer.Option(metavar="FILE", help="The model to write; its card stands beside it.")],
     kind: Annotated[str, typer.Option(metavar="KIND", help="linear, or fasttext: a standard .bin.")] = "linear",
-    text: Annotated[str, typer.Option(metavar="FIELD", help="With files: the field with the text.")] = "text",
+    text: TextField = "text",
     label: Annotated[
         str, typer.Option(metavar="FIELD", help="The field with the label or number; with files `label` by default.")
     ] = "",
@@ -38,9 +38,7 @@ def train(
     ] = "",
     held_out: Annotated[str, typer.Option(metavar="SHARE", help="Documents to measure with, not trained on.")] = "20%",
     sample: Annotated[str, typer.Option(metavar="SIZE", help="Text of each label at most, chosen by keyed hash.")] = "64MB",
-    max_chars: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Characters of the start of each text, as filter.classifier has it.")
-    ] = None,
+    max_chars: MaxChars = None,
     balanced: Annotated[bool, typer.Option("--balanced", help="Each label counts as much as any other.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Of the sample, the split and the training.")] = 0,
     set_: Annotated[
@@ -49,11 +47,9 @@ def train(
             "--set", metavar="NAME=VALUE", help="An option of the kind, as in --set characters=true; may be repeated."
         ),
     ] = None,
-    until: Annotated[
-        str, typer.Option(metavar="STAGE", help="Take documents before this stage; by default before filter.classifier.")
-    ] = "",
+    until: Until = "",
     limit: Limit = None,
-    workers: Annotated[int | None, typer.Option(min=1, help="Processes that run the stages; all cores by default.")] = None,
+    workers: StageWorkers = None,
     engine: Annotated[str, typer.Option(metavar="local|ray", help="Runs the stages of a mixture.")] = "local",
     address: Annotated[str | None, typer.Option(metavar="ADDR", help="A running Ray cluster: auto, or host:port.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Replace a model of this name.")] = False,
@@ -68,15 +64,13 @@ def train(
     datapipe classifier train MIXTURE.yaml --output hq.model \\
       --positive books --negative web
     """
-    from datapipe.classifier.documents import DocumentInput
-    from datapipe.classifier.examples import Limits
-    from datapipe.classifier.sources import Labelling, is_of_runs
+    from datapipe.classifier.documents import DocumentInput, is_of_runs
+    from datapipe.classifier.examples import Labelling, Limits
     from datapipe.classifier.train import TrainingJob
     from datapipe.classifier.train import train as train_model
     from datapipe.report.funnel import wide_console
 
     is_run = is_of_runs(inputs)
-    positive_label = _positive_label(positive, negative, is_run)
     job = TrainingJob(
         documents=DocumentInput(
             paths=tuple(inputs), until=until, text_field=text, limit=limit, workers=workers, engine=engine, address=address
@@ -85,6 +79,7 @@ def train(
             label_field=label,
             group_field=group_by,
             is_number=number,
+            positive=_positive_label(positive, negative, is_run),
             positives=tuple(positive or ()) if is_run else (),
             negatives=tuple(negative or ()) if is_run else (),
         ),
@@ -97,7 +92,6 @@ def train(
         ),
         kind=kind,
         options=_options(set_ or ()),
-        positive_label=positive_label,
         output=output,
         replaces=replace,
     )

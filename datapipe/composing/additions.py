@@ -10,12 +10,13 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import Any
 
 from datapipe.errors import DatapipeError
-from datapipe.ledger.names import FILES, FOLLOWER, WORK
-from datapipe.shards.additions import ADDITIONS, folder_of, published_additions
-from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest, snapshot_file
-from datapipe.storage import Root, parquet_table
+from datapipe.ledger.names import FOLLOWER, WORK
+from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest
+from datapipe.shards.snapshots import ADDITIONS, folder_of, published_additions, read_note
+from datapipe.storage import Root
 
 _CHOICE = "files.json"
 _OF_TAKEDOWNS = {"removed", "fingerprint"}
@@ -43,10 +44,8 @@ class Addition:
 def begun_addition(root: Root, base: str) -> Addition | None:
     """The addition to a snapshot that a run has begun, and not published; None where there is none."""
     number = _last_number(root)
-    if not number:
-        return None
-    addition = _read(root, number)
-    return addition if is_base(root, addition.base, base) else None
+    addition = _read(root, number) if number else None
+    return addition if addition is not None and is_base(root, addition.base, base) else None
 
 
 def is_base(root: Root, base: str, newest: str) -> bool:
@@ -57,17 +56,15 @@ def is_base(root: Root, base: str, newest: str) -> bool:
     return before.model_dump(exclude=_OF_TAKEDOWNS) == after.model_dump(exclude=_OF_TAKEDOWNS)
 
 
-def _read(root: Root, number: int) -> Addition:
-    path = f"{ADDITIONS}/{number:05d}/{_CHOICE}"
-    try:
-        content = json.loads(root.read_bytes(path))
+def _read(root: Root, number: int) -> Addition | None:
+    def made(content: Any) -> Addition:
         files = {str(name): tuple(map(str, paths)) for name, paths in content["files"].items()}
         return Addition(number=number, base=str(content["base"]), files=files)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise DatapipeError(
-            f"{root.child_url(path)}: the file was edited or damaged: {error}. It lists the files of an addition. Delete the "
-            f"folder, and follow again: the addition is then chosen and built anew."
-        ) from error
+
+    remedy = (
+        "It lists the files of an addition. Delete the folder, and follow again: the addition is then chosen and built anew."
+    )
+    return read_note(root, f"{ADDITIONS}/{number:05d}/{_CHOICE}", made, remedy, DatapipeError)
 
 
 def begin_addition(root: Root, base: str, files: Mapping[str, tuple[str, ...]]) -> Addition:
@@ -91,16 +88,6 @@ def write_word(root: Root, line: str) -> None:
 def _last_number(root: Root) -> int:
     begun = (folder for folder in reversed(addition_folders(root)) if root.exists(f"{folder}/{_CHOICE}"))
     return next((int(PurePosixPath(folder).name) for folder in begun), 0)
-
-
-def files_of(root: Root, snapshot: Manifest) -> set[tuple[str, str]]:
-    """Source and path of the files of a snapshot.
-
-    They are read in its own folder: a publication that was stopped may have replaced the table in the output, and not the
-    manifest.
-    """
-    table = parquet_table(root.read_bytes(snapshot_file(root, snapshot, FILES)), ["source", "path"])
-    return set(zip(table.column("source").to_pylist(), table.column("path").to_pylist()))
 
 
 def unneeded_files(root: Root, kept: Iterable[Manifest]) -> list[tuple[str, int]]:

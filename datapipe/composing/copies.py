@@ -56,13 +56,13 @@ def taken_shards(taken: Mapping[str, TakenSource], sequence_length: int, seed: i
     return found
 
 
-def taken_files(taken: Mapping[str, TakenSource]) -> Iterator[tuple[str, str, int]]:
-    """Source, path and hash of the input files behind the documents of all taken sources."""
+def taken_files(taken: Mapping[str, TakenSource]) -> Iterator[tuple[int, str, str]]:
+    """Hash, source and path of the input files behind the documents of all taken sources."""
     for name, source in taken.items():
         root, snapshot = next(iter(source.snapshots.values()))
         for number, there, path in files_with_hashes(root, snapshot):
             if there == source.source:
-                yield name, path, number
+                yield number, name, path
 
 
 def copy_shards(

@@ -15,6 +15,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +24,7 @@ from datapipe import columns
 from datapipe.composing.additions import addition_folders
 from datapipe.composing.manifest import keep_newest
 from datapipe.credentials import masked
-from datapipe.document_name import named_key
+from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
 from datapipe.index.takedown import delete_rows
 from datapipe.index.write import INDEX, open_index
@@ -34,13 +35,12 @@ from datapipe.metrics import counted
 from datapipe.plan.request import TakenSource
 from datapipe.plan.warnings import RunWarning
 from datapipe.rng import shuffle_hash
-from datapipe.shards.additions import published_additions
 from datapipe.shards.document_files import files_in, files_with_hashes, find_keys
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, read_snapshot, snapshot_folder
 from datapipe.shards.removed import Removed, read_removed, removed_entry
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication
+from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication, published_additions
 from datapipe.storage import Root, open_input
 
 NO_ROW = "It was dropped before, or there is no document at this position: nothing was taken down."
@@ -79,7 +79,7 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
     It does nothing twice: what a killed takedown has not done is done by the next.
 
     Args:
-        documents: as `document_name.named_key` takes them. Raises UserError for text of another form.
+        documents: as `InputFiles.key` takes them. Raises UserError for text of another form.
     """
     with exclusive(root) as hold:
         before = read_manifest(root)
@@ -89,7 +89,8 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
             )
         found = dict(zip(documents, find_keys(files_with_hashes(root, before), documents)))
         keys = {key for key in found.values() if key is not None}
-        there = keys if root.local is None else _in_rows(root, before, keys)
+        form = before.seed, before.sequence_length, before.tokenizer.fingerprint
+        there = keys if root.local is None else documents_with_rows(root, before.shards, keys, *form)
         removed = read_removed(root, before)
         after = removed.with_takedown(there)
         snapshot = before if after is removed else _publish(hold, before, after)
@@ -106,11 +107,6 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
     )
 
 
-def _in_rows(root: Root, snapshot: Snapshot, keys: set[bytes]) -> set[bytes]:
-    tokenizer = snapshot.tokenizer.fingerprint
-    return documents_with_rows(root, snapshot.shards, keys, snapshot.seed, snapshot.sequence_length, tokenizer)
-
-
 def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
     """The snapshots of all sequence lengths with another list, the output itself last. Returns the one in the output itself."""
     entry, needed = removed_entry(removed, REMOVED)
@@ -124,13 +120,11 @@ def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
         about = _files_about(target, old, new)
         for path, content in {**about, **needed, SNAPSHOT: new.to_json()}.items():
             target.write_atomic(f"{snapshot_folder(new.fingerprint)}/{path}", content)
-        told = {name: about[name] for name in (REPORT,) if name in about and not folder}
+        shown = {REPORT: about[REPORT]} if REPORT in about and not folder else {}
         tasks = published_tasks(before.fingerprint)
-        if not folder and hold.root.exists(
-            tasks
-        ):  # before snapshot.json: a takedown that is killed then is never published again
-            hold.root.write_atomic(published_tasks(new.fingerprint), hold.root.read_bytes(tasks))
-        content = {**told, **needed, SNAPSHOT: new.to_json()}
+        if not folder and target.exists(tasks):  # before snapshot.json: a takedown that is killed then is never published again
+            target.write_atomic(published_tasks(new.fingerprint), target.read_bytes(tasks))
+        content = {**shown, **needed, SNAPSHOT: new.to_json()}
         hold.replace({f"{folder}/{path}".lstrip("/"): text for path, text in content.items()})
         lengths[folder] = new.fingerprint
     return read_snapshot(hold.root)
@@ -192,7 +186,7 @@ def takedown_warnings(
         removed: its list.
     """
     known = files_in(files)
-    keys = dict(zip(named, find_keys(known, named))) if named else {}
+    keys = dict(zip(named, find_keys(known, named)))
     unknown = [document for document, key in keys.items() if key is None]
     rowless = [document for document, key in keys.items() if key is not None and not removed.has(key)]
     warnings: list[RunWarning] = []
@@ -231,13 +225,10 @@ def documents_with_rows(
     for entry in shards:
         if not entry.may_have(hashes):
             continue
-        shard = open_shard(root, entry, sequence_length, tokenizer)
-        try:
+        with closing(open_shard(root, entry, sequence_length, tokenizer)) as shard:
             for number in range(shard.num_batches):
                 matrix = columns.key_matrix(shard.batch(number).column("keys").values)
                 found.update(key.tobytes() for key in matrix[wanted.holds(matrix)])
-        finally:
-            shard.close()
     return found
 
 
@@ -267,7 +258,7 @@ def named_in(path: str | None, *, may_grow: bool = False, wrong: list[str] | Non
         if not text or text.startswith("#"):
             continue
         try:
-            named_key(text, {})
+            InputFiles(()).key(text)
         except UserError as error:
             told = f"{masked(path)}, line {number}: {error}"
             if not may_grow:

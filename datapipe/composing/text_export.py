@@ -12,7 +12,8 @@ and none of the training shards is.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -33,13 +34,8 @@ from datapipe.shards.removed import read_removed
 from datapipe.storage import Root
 
 
-def parts_of_text(
-    root: Root, snapshot: Snapshot, source: str | None, split: Split | None, report: Callable[[str], None]
-) -> list[Part]:
+def parts_of_text(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
     """The documents of a snapshot as they were tokenized.
-
-    Args:
-        report: called with each source before its validation shards are read.
 
     Raises:
         UserError: there is no such source, work/ has lost the texts, or other outputs have some of them.
@@ -48,7 +44,6 @@ def parts_of_text(
     cleaned = _cleaned(root, snapshot)
     _check_whole(root, snapshot, names, cleaned)
     for name in names:
-        report(name)
         files = [file for record in cleaned.get(name, []) for file in record.of("documents", TableFile)]
         if not files:
             continue
@@ -57,7 +52,7 @@ def parts_of_text(
         for each in SPLITS if highest is not None else SPLITS[:1]:
             if split not in (None, each):
                 continue
-            batches = _reader(root, snapshot, name, each, files, schema, highest)
+            batches = partial(_batches, root, snapshot, name, each, files, schema, highest)
             parts.append(Part(source=name, split=each, schema=schema, batches=batches))
     return parts
 
@@ -80,7 +75,7 @@ def _check_whole(root: Root, snapshot: Snapshot, names: list[str], cleaned: Mapp
         )
 
 
-def _reader(
+def _batches(
     root: Root,
     snapshot: Snapshot,
     source: str,
@@ -88,26 +83,23 @@ def _reader(
     files: list[TableFile],
     schema: pa.Schema,
     highest: int | None,
-) -> Callable[[], Iterator[pa.RecordBatch]]:
-    def batches() -> Iterator[pa.RecordBatch]:
-        removed = read_removed(root, snapshot)
-        for file in files:
-            for found in read_table(root, file):
-                record = found.filter(pa.array(~removed.holds(key_matrix(found.column("key")))))
-                rows = published_rows(record, source, schema)
-                if highest is not None:
-                    is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)
-                    rows = rows.filter(pa.array(is_held_out == (split == "validation")))
-                yield rows
-
-    return batches
+) -> Iterator[pa.RecordBatch]:
+    removed = read_removed(root, snapshot)
+    for file in files:
+        for found in read_table(root, file):
+            record = found.filter(pa.array(~removed.holds(key_matrix(found.column("key")))))
+            rows = published_rows(record, source, schema)
+            if highest is not None:
+                is_held_out = _validation_hashes(snapshot, record.column("key")) <= np.uint64(highest)
+                rows = rows.filter(pa.array(is_held_out == (split == "validation")))
+            yield rows
 
 
 def _highest_held_out(root: Root, snapshot: Snapshot, source: str) -> int | None:
     """The highest hash of a document in the validation shards of a source; None where there is none."""
     hashes = (
         _validation_hashes(snapshot, rows.column("keys").values)
-        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation"), lambda path: None)
+        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, "validation"))
     )
     return max((int(found.max()) for found in hashes if len(found)), default=None)
 

@@ -36,26 +36,12 @@ def _number_or_text(pattern: str, number: dict[str, Any], *examples: int | float
     return WithJsonSchema({"anyOf": [number, text], "examples": list(examples)})
 
 
-def _share(value: Any) -> float:
-    return float(units.parse_share(value))
-
-
 def _paths(value: Any) -> Any:
     """A single path as a list. Raises ValueError for empty paths and empty lists."""
     paths = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list | tuple) else None
     if not paths or not all(isinstance(path, str) and path.strip() for path in paths):
         raise ValueError("expected a path, a glob or a list of them")
     return paths
-
-
-def _globs(value: Any) -> Any:
-    """Paths; the list may be empty."""
-    return () if isinstance(value, list | tuple) and not value else _paths(value)
-
-
-def _lengths(value: Any) -> Any:
-    """A single length as a list."""
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
 
 
 def _not_empty_and_distinct(lengths: tuple[int, ...]) -> tuple[int, ...]:
@@ -66,11 +52,8 @@ def _not_empty_and_distinct(lengths: tuple[int, ...]) -> tuple[int, ...]:
     return lengths
 
 
-def _scalar_or_list(lengths: tuple[int, ...]) -> int | list[int]:
-    return lengths[0] if len(lengths) == 1 else list(lengths)
-
-
-def _texts(value: Any) -> Any:
+def as_tuple(value: Any) -> Any:
+    """A list of YAML as a tuple, which strict models take; other values as they are."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -87,7 +70,9 @@ Count = Annotated[
 Duration = Annotated[
     int, BeforeValidator(units.parse_duration), _number_or_text(r"^[0-9._]+ *(s|m|min|h|d)?$", _POSITIVE, "6h", "30min")
 ]
-Share = Annotated[float, BeforeValidator(_share), _number_or_text("%$", _UNIT_INTERVAL, "0.1%", 0.001)]
+Share = Annotated[
+    float, BeforeValidator(lambda value: float(units.parse_share(value))), _number_or_text("%$", _UNIT_INTERVAL, "0.1%", 0.001)
+]
 ExactShare = Annotated[
     Fraction,
     PlainValidator(units.parse_share),
@@ -107,14 +92,14 @@ Paths = Annotated[
 ]
 Globs = Annotated[
     tuple[str, ...],
-    BeforeValidator(_globs),
+    BeforeValidator(lambda value: () if value in ([], ()) else _paths(value)),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Lengths = Annotated[
     tuple[Annotated[int, Field(ge=2, le=1 << 24)], ...],
-    BeforeValidator(_lengths),
+    BeforeValidator(lambda value: tuple(value) if isinstance(value, list | tuple) else (value,)),
     AfterValidator(_not_empty_and_distinct),
-    PlainSerializer(_scalar_or_list),
+    PlainSerializer(lambda lengths: lengths[0] if len(lengths) == 1 else list(lengths)),
     WithJsonSchema({"anyOf": [_LENGTH, {"type": "array", "items": _LENGTH, "minItems": 1, "uniqueItems": True}]}),
 ]
-Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(as_tuple)]

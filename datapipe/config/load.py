@@ -40,7 +40,9 @@ def load_mixture(
     """
     data, origins = _data_of(mixture)
     if isinstance(overrides, Mapping):
-        data, origins = apply_values(data, origins, overrides)
+        for key, value in overrides.items():
+            parts, plain = _parts(str(key), ARGUMENT), plain_data(value, f"{ARGUMENT}: {key}")
+            data, origins = _with_value(data, origins, parts, plain, ARGUMENT)
     else:
         for override in overrides:
             data, origins = apply_override(data, origins, override)
@@ -54,6 +56,11 @@ def load_mixture(
     except ValidationError as error:
         raise problems_error(error, Mixture, data, origins.where) from error
     return loaded.with_origins(origins)
+
+
+def starter_mixture() -> str:
+    """The commented mixture that `datapipe init` writes. It explains every option, and runs unchanged."""
+    return Path(__file__).with_name("starter.yaml").read_text(encoding="utf-8")
 
 
 def _data_of(mixture: str | Path | Mapping[str, Any]) -> tuple[dict[str, Any], Origins]:
@@ -74,14 +81,6 @@ def apply_override(data: dict[str, Any], origins: Origins, override: str) -> tup
         raise UserError(f"{OPTION}: found '{override}', expected KEY=VALUE such as pack.sequence_length=1024.")
     parts = _parts(key, OPTION)
     return _with_value(data, origins, parts, parse_yaml(text, f"{OPTION} {key}").data, OPTION)
-
-
-def apply_values(data: dict[str, Any], origins: Origins, values: Mapping[str, Any]) -> tuple[dict[str, Any], Origins]:
-    """As `apply_override` for each value of `datapipe.run(…, set=values)`, in order."""
-    for key, value in values.items():
-        parts = _parts(str(key), ARGUMENT)
-        data, origins = _with_value(data, origins, parts, plain_data(value, f"{ARGUMENT}: {key}"), ARGUMENT)
-    return data, origins
 
 
 def _parts(key: str, option: str) -> list[str]:

@@ -226,7 +226,8 @@ class Mixture(Record):
         problems += [*self._weighting_problems(), *self._strata_problems(), *self._snapshot_problems()]
         problems += licensing_problems(self.licenses, self.sources, {name: self._listed(name) for name in self.sources})
         if not problems:
-            problems += synthetic_problems(self.mixture, self.sources, self.average_shares() if self._is_given else {})
+            is_known = self.mixture.weighting == "given" and not self.tokenizer.is_none
+            problems += synthetic_problems(self.mixture, self.sources, self.average_shares() if is_known else {})
         if problems:
             raise ProblemsError(problems)
         return self
@@ -320,11 +321,6 @@ class Mixture(Record):
     def is_addition(self) -> bool:
         """Whether its run adds files to others: it may keep no document at all."""
         return self._is_addition
-
-    @property
-    def _is_given(self) -> bool:
-        """Whether the weights are those of the mixture, and something is drawn by them."""
-        return self.mixture.weighting == "given" and not self.tokenizer.is_none
 
     def weight_phases(self) -> tuple[WeightPhase, ...]:
         """The given weights over the run. Each phase names every source; there is one phase if the weights do not change."""

@@ -18,11 +18,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from datapipe.config.fields import Count, ExactShare, Record, Weight
+from datapipe.config.fields import Count, ExactShare, Record, Weight, as_tuple
 from datapipe.config.problems import ProblemsError
 from datapipe.config.units import plain_number
 from datapipe.config.yaml import KeyPath
@@ -163,20 +163,16 @@ class MixtureSpec(Record):
             yield ("tokens",), "missing. Expected: the tokens to train on, for weighting: unimax"
 
 
-def _tuple(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
-
-
 class StrataSpec(Record):
     """Divides a source into strata by a number of each document. Each stratum has its own shards."""
 
     by: str = Field(min_length=1, description="Column with the number: a field in `keep`, or a column that a stage adds.")
-    bounds: Annotated[tuple[float, ...], BeforeValidator(_tuple)] = Field(
+    bounds: Annotated[tuple[float, ...], BeforeValidator(as_tuple)] = Field(
         min_length=1,
         max_length=99,
         description="Borders between strata, ascending. [2, 10] makes three strata: below 2, from 2 to below 10, from 10 up.",
     )
-    repeat: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_tuple)] = Field(
+    repeat: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(as_tuple)] = Field(
         default=(),
         description="How often an epoch of the source repeats each stratum, lowest stratum first: [1, 2, 3]. Default: once. "
         "With the `size_column` of a dedup stage this is FineWeb's rehydration.",

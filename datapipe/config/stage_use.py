@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from datapipe.config.fields import Record
+from datapipe.config.fields import Record, as_tuple
 from datapipe.config.problems import ProblemsError, described
 
 NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]*"
@@ -92,10 +92,6 @@ def _named(name: str, options: dict[str, Any]) -> StageUse:
     return StageUse(name=name, alias=alias, options=options)
 
 
-def _listed(entries: Any) -> Any:
-    return tuple(entries) if isinstance(entries, list) else entries
-
-
 def _distinct(uses: tuple[StageUse, ...]) -> tuple[StageUse, ...]:
     """Refuses two uses of one name, because reasons and tables could not distinguish them."""
     first: dict[str, int] = {}
@@ -113,4 +109,4 @@ def _distinct(uses: tuple[StageUse, ...]) -> tuple[StageUse, ...]:
 _ENTRY = WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "minProperties": 1, "maxProperties": 1}]})
 StageEntry = Annotated[StageUse, BeforeValidator(parse_stage), PlainSerializer(StageUse.to_data), _ENTRY]
 FormatEntry = Annotated[StageUse, BeforeValidator(parse_format), PlainSerializer(StageUse.to_data), _ENTRY]
-StageList = Annotated[tuple[StageEntry, ...], BeforeValidator(_listed), AfterValidator(_distinct)]
+StageList = Annotated[tuple[StageEntry, ...], BeforeValidator(as_tuple), AfterValidator(_distinct)]

@@ -84,14 +84,15 @@ class TokenizerSpec(Record):
         if (self.train is None) == (self.path is None):
             given = "none" if self.train is None else "both"
             raise ProblemsError([((), f"found {given}, expected exactly one of: train, path")])
-        if self.train is not None and self.eos is not None:
-            raise ProblemsError([(("eos",), "needs path. Write the token of a trained tokenizer as train.eos")])
-        if self.train is not None and self.bos is not None:
-            raise ProblemsError([(("bos",), "needs path. A trained tokenizer has one special token: train.eos")])
-        if self.train is not None and self.pattern is not None:
-            raise ProblemsError([(("pattern",), "needs path. Write the pattern of a trained tokenizer as train.pattern")])
-        if self.train is not None and self.special_tokens is not None:
-            raise ProblemsError([(("special_tokens",), "needs path. A trained tokenizer has one special token: train.eos")])
+        remedies = {
+            "eos": "Write the token of a trained tokenizer as train.eos",
+            "bos": "A trained tokenizer has one special token: train.eos",
+            "pattern": "Write the pattern of a trained tokenizer as train.pattern",
+            "special_tokens": "A trained tokenizer has one special token: train.eos",
+        }
+        for name, remedy in remedies.items() if self.train is not None else ():
+            if getattr(self, name) is not None:
+                raise ProblemsError([((name,), f"needs path. {remedy}")])
 
 
 class _OrNone:

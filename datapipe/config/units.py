@@ -49,18 +49,12 @@ def parse_size(value: Any) -> int:
 
 def parse_count(value: Any) -> int:
     """A whole number. K, M, B and T stand for 10^3, 10^6, 10^9 and 10^12; case does not matter."""
-    count = _quantity(value, _COUNT_UNITS, COUNT_EXPECTED)
-    if count < 1 or count.denominator != 1:
-        raise ValueError(COUNT_EXPECTED)
-    return int(count)
+    return _whole(value, _COUNT_UNITS, COUNT_EXPECTED)
 
 
 def parse_duration(value: Any) -> int:
     """Whole seconds. m and min are minutes."""
-    seconds = _quantity(value, _DURATION_UNITS, DURATION_EXPECTED)
-    if seconds < 1 or seconds.denominator != 1:
-        raise ValueError(DURATION_EXPECTED)
-    return int(seconds)
+    return _whole(value, _DURATION_UNITS, DURATION_EXPECTED)
 
 
 def parse_share(value: Any) -> Fraction:
@@ -86,6 +80,13 @@ def plain_number(value: Fraction) -> int | float | str:
     if value.denominator == 1:
         return int(value)
     return float(value) if Fraction(repr(float(value))) == value else f"{value.numerator}/{value.denominator}"
+
+
+def _whole(value: Any, units: dict[str, int], expected: str) -> int:
+    number = _quantity(value, units, expected)
+    if number < 1 or number.denominator != 1:
+        raise ValueError(expected)
+    return int(number)
 
 
 def _quantity(value: Any, units: dict[str, int], expected: str) -> Fraction:

@@ -22,11 +22,9 @@ from datapipe.plan.outputs import OutputFile
 from datapipe.plan.splits import text_bytes
 from datapipe.plan.work import (
     HASH_SPACE,
-    GatherTask,
     MapTask,
-    MergeTask,
     PackTask,
-    ReduceTask,
+    RangeTask,
     SampleTask,
     Task,
     TokenizeTask,
@@ -178,10 +176,10 @@ def _input_bytes(task: Task) -> float:
     match task:
         case MapTask():
             return sum(map(_split_bytes, task.splits)) + _file_bytes(task.documents)
-        case ReduceTask() | GatherTask():
+        case RangeTask():
             files = (file for table in task.tables.values() for file in table)
             return _file_bytes(files) * (task.stop - task.start) / HASH_SPACE
-        case MergeTask() | PackTask():
+        case PackTask():
             return _file_bytes(task.files) * (task.stop - task.start) / HASH_SPACE
         case TrainTask():
             return _file_bytes(task.samples)

@@ -17,9 +17,18 @@ from datapipe.errors import SnapshotError
 from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import ATTEMPTS, BEGUN, FILES, INPUTS, PUBLISHED, REMOVED, RUN, TOKENIZER, WORK, published_tasks
-from datapipe.shards.additions import ADDITIONS
 from datapipe.shards.manifest import SNAPSHOT, Manifest, folder_names, length_folders, read_manifest, snapshot_folder
-from datapipe.shards.snapshots import DATA_FOLDERS, DATA_PATH, Pin, Publication, data_files, files_needed, pins, publications
+from datapipe.shards.snapshots import (
+    ADDITIONS,
+    DATA_FOLDERS,
+    DATA_PATH,
+    Pin,
+    Publication,
+    data_files,
+    files_needed,
+    pins,
+    publications,
+)
 from datapipe.storage import Root
 
 _NEWEST = (SNAPSHOT, TOKENIZER, FILES, REMOVED)

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from datapipe import catalogue
 from datapipe.config import Mixture
 from datapipe.errors import UserError
-from datapipe.plan.fingerprint import KINDS, KINDS_OF_TOKENS, reached_kernels
+from datapipe.kernels import kernels_named
+from datapipe.plan.fingerprint import KINDS, KINDS_OF_TOKENS, code_of
 from datapipe.stage.base import Stage
 
 COMPILED_WHEN_CALLED = frozenset(
@@ -22,13 +23,13 @@ COMPILED_WHEN_CALLED = frozenset(
         "text.json_strings:write_quoted",
         "text.raw_lines:count_totals",
         "text.raw_lines:widen_lines",
-        "tokens.pack:cut_stream",
-        "tokens.pack:fill_rows_32",
+        "tokens.pack:fill_rows_uint32",
         "tokens.pack:split_by_powers",
     )
 )
 """Kernels that many runs reach and few call: an option, a tokenizer or a model chooses them. The first call compiles them."""
 
+_OF_LOADERS = "datapipe.kernels.tokens.gather:"
 _OF_JSON_LINES = frozenset(name for name in COMPILED_WHEN_CALLED if ".json_strings:" in name)
 
 
@@ -42,8 +43,18 @@ def kernels_of_run(mixture: Mixture) -> list[str]:
     stages += [reader for name in mixture.sources for reader in _readers(mixture, name)]
     unused = KINDS_OF_TOKENS if mixture.tokenizer.is_none else ("write",)
     wanted = _OF_JSON_LINES if mixture.documents.format == "jsonl.zst" else frozenset[str]()
-    reached = reached_kernels([kind for kind in KINDS if kind not in unused], stages)
-    return sorted(reached - (COMPILED_WHEN_CALLED - wanted))
+    reached = {kernel for kind in KINDS if kind not in unused for kernel in code_of(kind).kernels}
+    reached.update(kernel for stage in stages for kernel in kernels_of_stage(stage))
+    names = {kernel.qualified_name for name in reached for kernel in kernels_named(name)}
+    return sorted(name for name in names - (COMPILED_WHEN_CALLED - wanted) if not name.startswith(_OF_LOADERS))
+
+
+def kernels_of_stage(stage: Stage) -> Iterator[str]:
+    """The kernels that a stage may call, without those of words by another rule than its option chooses."""
+    rule = getattr(stage, "words", None)
+    others = {"english", "unicode"} - {rule} if rule in ("whitespace", "english", "unicode") else set[str]()
+    modules = {f"datapipe.kernels.text.{other}_words" for other in others}
+    return (kernel for kernel in catalogue.code_of(stage).kernels if kernel.partition(":")[0] not in modules)
 
 
 def _readers(mixture: Mixture, source: str) -> Iterator[Stage]:

@@ -37,10 +37,8 @@ from datapipe.plan.splits import check_hashes, group_splits
 from datapipe.plan.stage_order import order_warnings
 from datapipe.plan.warnings import (
     RunWarning,
-    linked_again_warning,
-    named_twice_warning,
+    files_warning,
     normalized_warning,
-    passed_over_warning,
     same_file_warning,
     unreadable_warning,
 )
@@ -82,9 +80,13 @@ def prepare(mixture: Mixture, limit: int | None = None, say: Say | None = None, 
         _check_outside(mixture, name, [file.url for file, _ in listed])
     check_hashes({name: [file.path for file, _ in listed] for name, listed in files.items()})
     warnings = order_warnings({name: mixture.stages_of(name) for name in mixture.sources})
-    warnings += [passed_over_warning(name, sorted(set(of.passed_over))) for name, of in notes.items() if of.passed_over]
-    warnings += [linked_again_warning(name, sorted(set(of.linked_again))) for name, of in notes.items() if of.linked_again]
-    warnings += [named_twice_warning(name, of.named_twice) for name, of in notes.items() if of.named_twice]
+    for name, of in notes.items():
+        listed = {
+            "broken_links": sorted(set(of.passed_over)),
+            "linked_again": sorted(set(of.linked_again)),
+            "named_twice": of.named_twice,
+        }
+        warnings += [files_warning(kind, name, entries) for kind, entries in listed.items() if entries]
     warnings += _read_twice(mixture, {name: [file for file, _ in listed] for name, listed in files.items()})
     warnings += [warning for name in mixture.sources for warning in _damaged(mixture, name, files[name])]
     if limit is None:
@@ -166,8 +168,7 @@ def bind(use: StageUse) -> BoundStage:
     stage = catalogue.build_stage(use)
     digest = stage_digest(stage, use.alias, stage.checks)
     emit_digest = stage_digest(stage, use.alias, stage.unseen_by_emit()) if isinstance(stage, Global) else ""
-    covered = catalogue.covered_segmentations(stage)
-    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest, segmentations=covered)  # type: ignore[arg-type]
+    return BoundStage(name=use.alias, stage=stage, digest=digest, emit_digest=emit_digest)  # type: ignore[arg-type]
 
 
 def _with_cut(source: str, bound: BoundStage) -> BoundStage:

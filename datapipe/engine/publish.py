@@ -12,14 +12,10 @@ holds the snapshots of the first sequence length, and length-N/ below it those o
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from datapipe.composing.copies import TakenShard, copy_shards, taken_files, taken_shards
 from datapipe.composing.manifest import file_entry, keep_newest, make_snapshot, provenance_of
@@ -40,6 +36,7 @@ from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import PackTask
 from datapipe.shards.checksum import file_checksum
+from datapipe.shards.document_files import files_parquet
 from datapipe.shards.manifest import (
     SNAPSHOT,
     DocumentsEntry,
@@ -48,10 +45,9 @@ from datapipe.shards.manifest import (
     Manifest,
     read_manifest,
     snapshot_folder,
-    with_digest,
 )
 from datapipe.shards.removed import removed_entry
-from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.shard_table import ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
 
@@ -311,15 +307,5 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFil
 
 def _files(request: Request) -> bytes:
     """files.parquet: the input file behind the first half of a document's key."""
-    own = ((name, path, file_hash(name, path)) for name, source in request.sources.items() for path in source.files)
-    rows = sorted([*own, *taken_files(request.taken)])
-    table = pa.table(
-        {
-            "hash": pa.array([number for _, _, number in rows], pa.uint64()),
-            "source": pa.array([name for name, _, _ in rows], pa.string()),
-            "path": pa.array([path for _, path, _ in rows], pa.string()),
-        }
-    )
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
-    return sink.getvalue()
+    own = ((file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files)
+    return files_parquet([*own, *taken_files(request.taken)])

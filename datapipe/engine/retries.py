@@ -30,7 +30,7 @@ from datapipe.document_name import with_own_id
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
 from datapipe.metrics import counted, size
-from datapipe.plan.work import GatherTask, MapTask, MergeTask, ReduceTask, Task
+from datapipe.plan.work import MapTask, RangeTask, Task
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
 """Pauses before another attempt at a task that the infrastructure failed: doubled each time, from the first to the longest."""
@@ -240,7 +240,7 @@ def _with_less(task: Task, failure: Failure) -> Task | None:
     activity = failure.activity or Activity()
     if isinstance(task, MapTask) and activity.is_on_documents and activity.num_docs > 1:
         return replace(task, care=replace(task.care, most_docs=activity.num_docs // 2))
-    if isinstance(task, ReduceTask | MergeTask | GatherTask) and task.limit_bytes > LEAST_LIMIT_BYTES:
+    if isinstance(task, RangeTask) and task.limit_bytes > LEAST_LIMIT_BYTES:
         return replace(task, limit_bytes=max(LEAST_LIMIT_BYTES, task.limit_bytes // 2))
     return None
 

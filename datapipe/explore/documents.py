@@ -21,7 +21,7 @@ import numpy as np
 
 from datapipe.config import Mixture
 from datapipe.config.stage_use import StageUse
-from datapipe.document_name import FORMS, document_name, named_key
+from datapipe.document_name import FORMS, InputFiles, document_name
 from datapipe.engine.history import read_history, read_mixture
 from datapipe.errors import DatapipeError, UserError, suggest
 from datapipe.exchange.facts import shard_of_task
@@ -262,7 +262,7 @@ class Inspector:
         """What the run decided about one document. Raises UserError where it has no such document.
 
         Args:
-            text: a form that `document_name.named_key` takes, or the document's own id.
+            text: a form that `InputFiles.key` takes, or the document's own id.
         """
         try:
             key, problem = self.named_key(text), f"{text!r}: no input file of this run has this name. Expected {FORMS}."
@@ -278,7 +278,8 @@ class Inspector:
 
     def named_key(self, text: str) -> bytes | None:
         """The key that a name or hex digits give; None where no file has the name. Raises UserError for other texts."""
-        return named_key(text, {number: (source, file.path) for number, (source, file, _) in self.locator.files.items()})
+        files = self.locator.files.items()
+        return InputFiles((number, source, file.path) for number, (source, file, _) in files).key(text)
 
     def facts_of(self, keys: Sequence[bytes]) -> dict[bytes, dict[str, Any]]:
         """The facts of documents by key, in the order of the keys; without those that this run has not decided about."""

@@ -30,7 +30,7 @@ from datapipe.explore.rows import Query, Rows
 from datapipe.explore.search import Search, SearchQuery
 from datapipe.explore.server import Answer, PageServer, Request, RequestError
 from datapipe.explore.sweep import RuleOf, rule_of
-from datapipe.loader.trace import find_document
+from datapipe.loader.trace import open_run
 from datapipe.shards.manifest import Snapshot
 from datapipe.stage.global_stage import Global
 
@@ -186,7 +186,7 @@ def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:
         raise RequestError(HTTPStatus.BAD_REQUEST, 'Expected {"state": …}, the JSON of one loader.state_dict().')
     size = parsed(Numbers, request.query).global_batch_size if state is None else None
     try:
-        found = find_document(output.root.url, key.hex(), global_batch_size=size, state=state)
+        found = open_run(output.root.url, global_batch_size=size, state=state).find_document(key.hex())
     except (KeyError, TypeError, ValueError):
         raise UserError("This is no state of a loader. Expected the JSON of one loader.state_dict().") from None
     steps = [asdict(appearance) for appearance in found.appearances[:MOST_STEPS]]

@@ -11,20 +11,16 @@ Nothing that was read, tokenized or packed before is touched. The validation spl
 
 from __future__ import annotations
 
-import io
 import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from datapipe import catalogue
 from datapipe.card.write import whole_report
-from datapipe.composing.additions import Addition, files_of, is_base
-from datapipe.composing.manifest import make_snapshot
+from datapipe.composing.additions import Addition, is_base
+from datapipe.composing.manifest import keep_newest, make_snapshot
 from datapipe.composing.takedown import delete_from_indexes, named_in, removed_documents, take_down_from_additions
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import MixtureSpec
@@ -36,15 +32,14 @@ from datapipe.index.write import INDEX, open_index
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import FILES, MIXTURE, REMOVED, REPORT, TOKENIZER, WORK, published_tasks
 from datapipe.plan.warnings import RunWarning
-from datapipe.shards.additions import ADDED, published_additions
-from datapipe.shards.document_files import files_in
+from datapipe.shards.document_files import files_in, files_of, files_parquet, files_with_hashes
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, has_snapshot, read_manifest, snapshot_file, snapshot_folder
 from datapipe.shards.removed import removed_entry
 from datapipe.shards.shard_table import ShardTable
-from datapipe.shards.snapshots import newest_manifest, note_publication
+from datapipe.shards.snapshots import ADDED, newest_manifest, note_publication, published_additions
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
-from datapipe.storage import Root, parquet_table
+from datapipe.storage import Root
 
 
 def mixture_of(mixture: Mixture, root: Root, addition: Addition) -> Mixture:
@@ -147,7 +142,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
     """The next snapshot of an output: its newest one, and an addition that is built. Returns it with its warnings. Where one of
     their reports is missing or of another version, it has that of the addition.
 
-    Raises DatapipeError where the newest snapshot is another one than the addition was begun for, or packed otherwise.
+    Raises DatapipeError where the newest snapshot is another one than the addition was begun for.
     """
     with exclusive(root) as hold:
         before, added = read_manifest(root), read_manifest(root.within(addition.folder))
@@ -160,12 +155,12 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
                 f"{root.url}: another run has published a snapshot since the addition {addition.folder} was begun. Follow "
                 f"again: what is new is then chosen anew."
             )
-        _check_same_form(before, added)
+        forms = [(each.sequence_length, each.shard_format, each.seed, each.tokenizer.fingerprint) for each in (before, added)]
+        assert forms[0] == forms[1], forms  # `check_is_as_before`, and `mixture_of` freezes the tokenizer
         part = num_parts(before)
         shards = [entry.model_copy(update={"path": f"{addition.folder}/{entry.path}", "part": part}) for entry in added.shards]
-        files = _joined_files(
-            root.read_bytes(snapshot_file(root, before, FILES)), root.read_bytes(f"{addition.folder}/{FILES}")
-        )
+        within = root.within(addition.folder)
+        files = files_parquet([*files_with_hashes(root, before), *files_with_hashes(within, added)])
         length = before.sequence_length
         named = named_in(mixture.takedown, may_grow=True)
         removed = removed_documents(root, named, {}, files)
@@ -175,11 +170,14 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
         about_it = {"part": part, "folder": addition.folder, "added_to": before.fingerprint}
         added_report = root.read_bytes(f"{addition.folder}/{snapshot_folder(added.fingerprint)}/{REPORT}")
         try:
-            report = whole_report(mixture, _report_before(root, before), added_report, snapshot, about_it, warnings)
+            # not that in the output: a later run that failed has written its own there
+            report_before = root.read_bytes(f"{snapshot_folder(before.fingerprint)}/{REPORT}")
+            report = whole_report(mixture, report_before, added_report, snapshot, about_it, warnings)
         except (FileNotFoundError, ValueError):
             report = added_report
         own = snapshot_folder(snapshot.fingerprint)
         note_publication(root, snapshot.fingerprint, time.time(), {})
+        keep_newest(root)
         needed = {TOKENIZER: root.read_bytes(snapshot_file(root, before, TOKENIZER)), FILES: files, **listed}
         folders = json.dumps([*published_additions(root, before), addition.folder]).encode()
         about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, ADDED: folders, **needed}
@@ -226,31 +224,3 @@ def check_is_published(root: Root) -> None:
             f"--follow: a run over all files of {root.url} was stopped while it published, among them {'/'.join(strange[0])}. "
             f"Finish it with `datapipe run MIXTURE{repack}`, and follow again."
         )
-
-
-def _check_same_form(before: Snapshot, added: Snapshot) -> None:
-    """Raises DatapipeError for an addition whose rows are of another form than those before."""
-    for name in ("sequence_length", "shard_format", "seed"):
-        if getattr(before, name) != getattr(added, name):
-            raise DatapipeError(
-                f"{name} was {getattr(before, name)} in the snapshot before, and is {getattr(added, name)} now. While a "
-                f"mixture is followed it stays. Set it back, or build anew with `datapipe run --repack`."
-            )
-    if before.tokenizer.fingerprint != added.tokenizer.fingerprint:
-        raise DatapipeError(
-            "the addition was made with another tokenizer than the snapshot before. This is a defect of datapipe."
-        )
-
-
-def _joined_files(before: bytes, added: bytes) -> bytes:
-    """files.parquet of both: the input file behind the first half of a document's key."""
-    tables = [parquet_table(content) for content in (before, added)]
-    joined = pa.concat_tables([table.select(tables[0].column_names) for table in tables])
-    sink = io.BytesIO()
-    pq.write_table(joined.sort_by([("source", "ascending"), ("path", "ascending")]), sink, compression="zstd")
-    return sink.getvalue()
-
-
-def _report_before(root: Root, before: Snapshot) -> bytes:
-    """report.json of the newest snapshot: a later run that failed has written its own into the output."""
-    return root.read_bytes(f"{snapshot_folder(before.fingerprint)}/{REPORT}")

@@ -15,10 +15,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from shlex import quote
-from typing import Any, Protocol
 
 from datapipe.card.write import complete_about
-from datapipe.composing.additions import Addition, begin_addition, begun_addition, files_of, write_word
+from datapipe.composing.additions import Addition, begin_addition, begun_addition, write_word
 from datapipe.composing.takedown import named_in, take_down
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
@@ -37,10 +36,9 @@ from datapipe.inputs.entries import Notes
 from datapipe.ledger.lock import exclusive
 from datapipe.metrics import counted, size
 from datapipe.outages import OutageError
-from datapipe.shards.additions import ADDITIONS
-from datapipe.shards.document_files import files_with_hashes, find_keys
+from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
 from datapipe.shards.manifest import Snapshot, read_manifest
-from datapipe.shards.snapshots import newest_manifest, publications
+from datapipe.shards.snapshots import ADDITIONS, newest_manifest, publications
 from datapipe.storage import Root
 
 RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]
@@ -49,19 +47,14 @@ RunOne = Callable[[Mixture, Mapping[str, tuple[str, ...]] | None], None]
 _SHOWN = 3
 
 
-class Notice(Protocol):
-    """Receives events for programs, with facts that JSON can tell.
+Notice = Callable[..., None]
+"""Receives events for programs, by name, with facts that JSON can tell.
 
-    looked             the sources were listed
-    waiting            what: why nothing is added now, in words
-    adding             part, sources, files, output
-    published          snapshot, tokens (more than before), taken_down (documents)
-    """
-
-    def __call__(self, event: str, **facts: Any) -> None: ...
-
-
-def _unnoticed(event: str, **facts: Any) -> None: ...
+looked             the sources were listed
+waiting            what: why nothing is added now, in words
+adding             part, sources, files, output
+published          snapshot, tokens (more than before), taken_down (documents)
+"""
 
 
 @dataclass(slots=True)
@@ -80,7 +73,7 @@ class Follower:
     every_s: float
     run_one: RunOne
     say: Callable[[str], None]
-    notice: Notice = _unnoticed
+    notice: Notice = lambda event, **facts: None
     wait: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.time
     _told: set[str] = field(default_factory=set)

@@ -15,14 +15,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from datapipe.composing.additions import files_of
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
 from datapipe.inputs.entries import Notes
 from datapipe.inputs.path_lists import SIGN
 from datapipe.ledger.names import INPUTS
-from datapipe.shards.additions import published_additions
+from datapipe.shards.document_files import files_of
 from datapipe.shards.manifest import Snapshot
+from datapipe.shards.snapshots import published_additions
 from datapipe.stage.reader import InputFile
 from datapipe.storage import Root, parquet_table
 

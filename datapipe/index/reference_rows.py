@@ -15,14 +15,18 @@ from typing import Any, cast
 
 from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError
-from datapipe.index.write import Index, check_first_file, open_index
+from datapipe.index.write import Index, check_files, open_index
 from datapipe.ledger.names import WORK
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import BoundStage, Tables
-from datapipe.shards.additions import with_additions
+from datapipe.shards.snapshots import with_additions
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, is_remote
+
+_KEEP_WORK = (
+    "Keep the work/ folder of an output while other runs compare against it, or make a separate index with `datapipe index`."
+)
 
 Stages = Mapping[str, Sequence[BoundStage]]
 """The stages of each source."""
@@ -111,7 +115,7 @@ def _tables(seed: int, bound: BoundStage, indexes: Sequence[Index], where: str) 
         _check_same_rows(index, numbers, seen, where)
         for number in numbers:
             for table, outputs in index.of_stage(number).items():
-                check_first_file(index, outputs)
+                check_files(index, outputs[:1], _KEEP_WORK)
                 tables.setdefault(table, {}).update({output.checksum: output for output in outputs})
     return {table: tuple(outputs.values()) for table, outputs in tables.items()}
 

@@ -4,18 +4,13 @@
     INDEX, documents   ─▶  INDEX      files with rows of these documents are written again without them
 
 The rows of an input file are in the files of its group alone, so a takedown reads the groups of its documents and no others.
-Both commands end by replacing `index.json`. A killed command leaves the index as it was, and the same command starts again. A
-new index has the file `_UNFINISHED` until it is whole, and `_EXPORTED` from then on. Each tells which rows the index is of, so
-the same command leaves a whole index alone, and another one is refused there. Of two commands at work on one index the
+Both commands end by replacing `index.json`. A killed command leaves the index as it was, and the same command starts again. The
+folder of a new index is marked like that of an export (`shards/export_folder.py`). Of two commands at work on one index the
 second is refused: it would restore or delete files that the first one writes.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import shutil
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -30,25 +25,26 @@ from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.exchange.ranges import read_blocks
-from datapipe.index.write import INDEX, ROWS, Index, IndexedFile, IndexedRows, IndexedStage, open_index, write_index
+from datapipe.index.write import (
+    INDEX,
+    ROWS,
+    Index,
+    IndexedFile,
+    IndexedRows,
+    IndexedStage,
+    check_files,
+    open_index,
+    write_index,
+)
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import LEASE, LOCK
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import HASH_SPACE
-from datapipe.shards.additions import with_additions
 from datapipe.shards.checksum import bytes_checksum, file_checksum
-from datapipe.shards.export_folder import MARK, RECORD
-from datapipe.storage import Root, open_input
+from datapipe.shards.export_folder import MARK, ExportFolder
+from datapipe.shards.snapshots import with_additions
+from datapipe.storage import Root
 
-_COPY_BYTES = 8 << 20
 _KEY = f"S{KEY_BYTES}"
-_LOCKS = LOCK, LEASE
-_MARKS = MARK, RECORD
-_LEFTOVERS = re.compile(
-    rf"{ROWS}/\d{{6,}}-\w+\.exchange|index/(tables|files)-[0-9a-f]{{16}}\.parquet|(index/)?\.[\w.-]+\.tmp"
-    rf"|{'|'.join((*_LOCKS, *_MARKS))}"
-)
-"""Files of an index that was not completed, and the lock, which stays."""
 
 
 # ---------------------------------------------------------------------------------------------------- indexes of outputs
@@ -61,58 +57,18 @@ def make_index(outputs: Sequence[str], target: str) -> Index:
     Raises UserError when `target` contains other files, another index or the beginning of one, when two outputs are about one
     input file, or when the outputs have different stages.
     """
-    root, made_of = Root(target.rstrip("/")), _made_of(outputs)
-    if not _is_whole(root, made_of):
-        _check_free(root)
-    with exclusive(root):
-        if _is_whole(root, made_of):
-            root.delete(MARK)  # of a command that was killed at its end
-            return open_index(root.url)
-        _check_free(root)  # another process may have made an index meanwhile
-        root.write_atomic(MARK, made_of)
-        for path, _ in root.list_files(""):
-            if path not in (*_LOCKS, MARK):
-                root.delete(path)
-        index = _copy_rows(outputs, root)
-        root.write_atomic(RECORD, made_of)
-        write_index(index)
-        root.delete(MARK)
-    return index
-
-
-def _made_of(outputs: Sequence[str]) -> bytes:
-    """What an index follows from: the outputs, each with the checksum of its own index."""
+    root = Root(target.rstrip("/"))
     urls = dict.fromkeys(each for output in outputs for each in with_additions(output))
-    rows = {masked(url): bytes_checksum(open_index(url).root.read_bytes(INDEX)) for url in urls}
-    return (json.dumps({"index_of": rows}, indent=1, ensure_ascii=False) + "\n").encode()
-
-
-def _is_whole(root: Root, made_of: bytes) -> bool:
-    """Whether a folder holds the index of these rows. Raises UserError where it holds that of others, whole or not, or where
-    files are missing."""
-    for path, what in ((MARK, "an unfinished index"), (RECORD, "an index")):
-        if root.exists(path) and root.read_bytes(path) != made_of:
-            raise UserError(
-                f"{root.url}: the folder holds {what} of other rows, as its file {path} says: of other outputs, or of these as "
-                f"they were before. Give a new or empty folder, or delete this one."
-            )
-    if not (root.exists(RECORD) and root.exists(INDEX)):
-        return False
-    index = open_index(root.url)
-    for rows in index.rows:
-        if root.size(rows.output.path) != rows.output.bytes:
-            raise UserError(
-                f"{root.child_url(rows.output.path)}: this file of the index is missing or has changed. Delete the folder, and "
-                f"run the same command again."
-            )
-    return True
-
-
-def _check_free(root: Root) -> None:
-    """Raises UserError for a folder with other files than those that a killed `datapipe index` leaves."""
-    others = [path for path, _ in root.list_files("") if not _LEFTOVERS.fullmatch(path)]
-    if others:
-        raise UserError(f"{root.url}: the folder has other files, such as {others[0]}. Expected a new or empty folder.")
+    made_of = {masked(url): bytes_checksum(open_index(url).root.read_bytes(INDEX)) for url in urls}
+    folder = ExportFolder(root=None, target=root, request={"kind": "index", **made_of})
+    folder.check()
+    with exclusive(root):
+        if folder.begin() is None:  # another process may have made it meanwhile
+            write_index(_copy_rows(outputs, root))
+            folder.end(True)
+        index = open_index(root.url)
+    check_files(index, (rows.output for rows in index.rows), "Delete the folder, and run the same command again.")
+    return index
 
 
 def _copy_rows(outputs: Sequence[str], root: Root) -> Index:
@@ -180,21 +136,10 @@ def _comparable(stages: Sequence[IndexedStage], stage: IndexedStage) -> int:
 
 def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> ExchangeFile:
     """A file of rows below another root: a hard link or a copy, with its checksum verified."""
-    source = index.root.child_url(output.path)
-    if index.root.size(output.path) != output.bytes:
-        raise UserError(f"{source}: this file of the index is missing or has changed. No index was made.")
-    if index.root.local is not None and root.local is not None:
-        target = root.local / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(index.root.local / output.path, target)
-        except OSError:  # another disk
-            shutil.copyfile(index.root.local / output.path, target)
-    else:
-        with open_input(source) as stream, root.open_output(path) as copy:
-            while chunk := stream.read_buffer(_COPY_BYTES):
-                copy.write(chunk)
+    check_files(index, [output], "No index was made.")
+    root.take(index.root, output.path, path, f"{path}.taken")
     if file_checksum(root, path, output.checksum)[0] != output.checksum:
+        source = index.root.child_url(output.path)
         raise UserError(
             f"{source}: the content does not match its checksum. No index was made. Run the output's mixture again."
         )
@@ -226,7 +171,7 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
 
     Args:
         url: an index that `make_index` made. Raises UserError for an output, whose files belong to its run.
-        documents: as `document_name.named_key` takes them. Raises UserError for text of another form.
+        documents: as `InputFiles.key` takes them. Raises UserError for text of another form.
     """
     root = Root(url.rstrip("/"))
     if not root.exists(INDEX):
@@ -234,15 +179,21 @@ def take_down(url: str, documents: Sequence[str]) -> TakenDown:
             f"{url}: no index, and no snapshot. Expected an index that `datapipe index` made, or the output of a run."
         )
     with exclusive(root):
+        root.delete(MARK)  # of a command that was killed at its end: the same command would make the index again
         return _take_down(open_index(url), documents)
 
 
 def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
     hashes, files = {file.hash for file in index.files}, InputFiles((file.hash, file.source, file.path) for file in index.files)
-    named = {document: _named_key(document, files) for document in documents}
+    try:
+        named = {document: files.key(document) for document in documents}
+    except UserError as error:
+        raise UserError(
+            f"{error} An index holds no ids of your own: `datapipe inspect OUTPUT --document ID` prints the name of a document."
+        ) from None
     num_deleted, known = delete_rows(index, np.array(sorted({key for key in named.values() if key is not None}), _KEY))
     unknown = {
-        document: "it has no rows" if key is not None and _file_of(key) in hashes else "no such input file"
+        document: "it has no rows" if key is not None and int.from_bytes(key[:8], "big") in hashes else "no such input file"
         for document, key in named.items()
         if key not in known
     }
@@ -274,21 +225,6 @@ def delete_rows(index: Index, keys: np.ndarray) -> tuple[Counter[str], set[bytes
     write_index(replace(index, rows=tuple(kept)))  # also without a hit: a killed takedown may have left old files
     _delete_others(root, {rows.output.path for rows in kept})
     return num_deleted, known
-
-
-def _named_key(document: str, files: InputFiles) -> bytes | None:
-    """The key of a document that the user names; None where no file has the name. Raises UserError for text of another form."""
-    try:
-        return files.key(document)
-    except UserError as error:
-        raise UserError(
-            f"{error} An index holds no ids of your own: `datapipe inspect OUTPUT --document ID` prints the name of a document."
-        ) from None
-
-
-def _file_of(key: bytes) -> int:
-    """The hash of a document's file."""
-    return int.from_bytes(key[:8], "big")
 
 
 def _without(root: Root, rows: IndexedRows, keys: np.ndarray, known: set[bytes]) -> ExchangeFile | None:

@@ -1,13 +1,14 @@
 """Indexes: the rows that the global stages of a run emitted, for later runs to compare `against`.
 
-    OUTPUT/work/   index.json   index/tables-….parquet   index/files-….parquet        the files of rows are those of its tasks
-    INDEX/         index.json   index/tables-….parquet   index/files-….parquet   rows/
+    OUTPUT/work/   index.json        the files of rows are those of its tasks
+    INDEX/         index.json   rows/
 
-| file | content |
+| in index.json | |
 |---|---|
-| index.json | the stages with their row identities, the two files below with their checksums, and a checksum of all this |
-| tables | the files of rows, each with the group of input files that its documents come from |
+| stages | their names and row identities |
+| rows | the files of rows, each with the group of input files that its documents come from |
 | files | the input files of each group |
+| checksum | of all this |
 
 An index covers every document that reached a stage, including those that the stage dropped. It holds the rows that the stage
 exchanges: hashes and signatures, and for `dedup.substring` passages of text.
@@ -15,14 +16,11 @@ exchanges: hashes and signatures, and for `dedup.substring` passages of text.
 
 from __future__ import annotations
 
-import io
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+from pydantic_core import from_json, to_json
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.ledger.names import WORK
@@ -33,30 +31,12 @@ from datapipe.plan.splits import file_hash
 from datapipe.shards.checksum import bytes_checksum, intact
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS
-from datapipe.storage import Root, parquet_table
+from datapipe.storage import Root
 
 INDEX = "index.json"
 ROWS = "rows"
-_FOLDER = "index"
-_VERSION = 2
-"""Version 1 had no checksum of index.json, and its files of rows had none of their schemas."""
-
-_TABLES = pa.schema(
-    [
-        ("stage", pa.int32()),
-        ("group", pa.int32()),
-        ("table", pa.string()),
-        ("path", pa.string()),
-        ("rows", pa.int64()),
-        ("bytes", pa.int64()),
-        ("weight", pa.int64()),
-        ("checksum", pa.string()),
-        ("first", pa.uint64()),
-        ("last", pa.uint64()),
-        ("runs", pa.int64()),
-    ]
-)
-_FILES = pa.schema([("hash", pa.uint64()), ("source", pa.string()), ("path", pa.string()), ("group", pa.int32())])
+_VERSION = 3
+"""Version 2 held its rows and files in two Parquet files."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,43 +142,14 @@ def _below_work(output: ExchangeFile) -> ExchangeFile:
 
 
 def write_index(index: Index) -> None:
-    """Writes an index whose files of rows exist, and replaces an earlier one. index.json is written last, so that the index is
-    replaced completely or not at all."""
-    tables = pa.Table.from_pylist([_row(rows) for rows in index.rows], _TABLES)
-    files = [{"hash": file.hash, "source": file.source, "path": file.path, "group": file.group} for file in index.files]
-    parts = {
-        "tables": _write(index.root, "tables", tables),
-        "files": _write(index.root, "files", pa.Table.from_pylist(files, _FILES)),
-    }
-    stages = [{"name": stage.name, "identity": stage.identity} for stage in index.stages]
-    content = {"index": _VERSION, "stages": stages, **parts}
-    content["checksum"] = _checksum(content)
-    index.root.write_atomic(INDEX, json.dumps(content, indent=1, ensure_ascii=False).encode())
-    for path, _ in index.root.list_files(_FOLDER):
-        if path not in {part["path"] for part in parts.values()}:
-            index.root.delete(path)
+    """Writes an index whose files of rows exist, and replaces an earlier one."""
+    content = {"index": _VERSION, "stages": index.stages, "rows": index.rows, "files": index.files}
+    index.root.write_atomic(INDEX, to_json({**content, "checksum": _checksum(content)}))
 
 
 def _checksum(content: Mapping[str, Any]) -> str:
     """Of what index.json says, but for the checksum itself."""
-    named = {name: value for name, value in content.items() if name != "checksum"}
-    return bytes_checksum(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
-
-
-def _row(rows: IndexedRows) -> dict[str, Any]:
-    output = rows.output
-    fields = {name: getattr(output, name) for name in ("path", "rows", "bytes", "checksum", "first", "last", "runs")}
-    return {"stage": rows.stage, "group": rows.group, "table": rows.table, "weight": output.row_bytes, **fields}
-
-
-def _write(root: Root, name: str, table: pa.Table) -> dict[str, str]:
-    sink = io.BytesIO()
-    pq.write_table(table, sink, compression="zstd")
-    content = sink.getvalue()
-    checksum = bytes_checksum(content)
-    path = f"{_FOLDER}/{name}-{checksum.rpartition(':')[2][:16]}.parquet"
-    root.write_atomic(path, content)
-    return {"path": path, "checksum": checksum}
+    return bytes_checksum(to_json({name: value for name, value in content.items() if name != "checksum"}))
 
 
 def open_index(url: str, where: str = "") -> Index:
@@ -210,17 +161,12 @@ def open_index(url: str, where: str = "") -> Index:
     Raises UserError when there is no index, CorruptionError when it is damaged.
     """
     root = _root_of(url.rstrip("/"), where)
-
-    def read() -> tuple[dict[str, Any], pa.Table, pa.Table]:
-        content = _parsed(root, url, where)
-        return content, _read(root, content["tables"]), _read(root, content["files"])
-
-    content, tables, files = intact(read)  # another process may have replaced the index and deleted its old files
+    content = intact(lambda: _parsed(root, url, where))
     return Index(
         root=root,
-        stages=tuple(IndexedStage(name=stage["name"], identity=stage["identity"]) for stage in content["stages"]),
-        rows=tuple(_rows(tables)),
-        files=tuple(IndexedFile(**row) for row in files.to_pylist()),
+        stages=tuple(IndexedStage(**stage) for stage in content["stages"]),
+        rows=tuple(IndexedRows(**{**rows, "output": ExchangeFile(**rows["output"])}) for rows in content["rows"]),
+        files=tuple(IndexedFile(**file) for file in content["files"]),
     )
 
 
@@ -240,38 +186,20 @@ def _root_of(url: str, where: str) -> Root:
 def _parsed(root: Root, url: str, where: str) -> dict[str, Any]:
     """The content of index.json. Raises UserError for one of another version, CorruptionError for a damaged one."""
     try:
-        content: dict[str, Any] = json.loads(root.read_bytes(INDEX))
+        content: dict[str, Any] = from_json(root.read_bytes(INDEX))
         version, checksum = content["index"], content.get("checksum")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptionError(f"{url}/{INDEX}: not an index ({error}). Make the index again.") from error
-    if version != _VERSION and (version == 1 or checksum == _checksum(content)):
+    if version != _VERSION:
         raise UserError(f"{where}{url}: an index of version {version}. Expected version {_VERSION}. Make the index again.")
     if checksum != _checksum(content):
         raise CorruptionError(f"{url}/{INDEX}: the file has changed: its checksum is wrong. Make the index again.")
     return content
 
 
-def _read(root: Root, part: Mapping[str, str]) -> pa.Table:
-    try:
-        content = root.read_bytes(part["path"])
-    except FileNotFoundError as error:
-        raise CorruptionError(f"{root.child_url(part['path'])}: the file is missing. Make the index again.") from error
-    if bytes_checksum(content) != part["checksum"]:
-        raise CorruptionError(f"{root.child_url(part['path'])}: the file has changed. Make the index again.")
-    return parquet_table(content)
-
-
-def _rows(tables: pa.Table) -> Iterator[IndexedRows]:
-    for row in tables.to_pylist():
-        stage, group, table, row_bytes = (row.pop(name) for name in ("stage", "group", "table", "weight"))
-        yield IndexedRows(stage=stage, group=group, table=table, output=ExchangeFile(**row, row_bytes=row_bytes))
-
-
-def check_first_file(index: Index, outputs: Sequence[ExchangeFile]) -> None:
-    """Raises UserError when the first of these files is missing, as when parts of an output's work/ were deleted."""
-    for output in outputs[:1]:
+def check_files(index: Index, outputs: Iterable[ExchangeFile], remedy: str) -> None:
+    """Raises UserError, which ends with the remedy, for the first of these files that is missing or of another size."""
+    for output in outputs:
         if index.root.size(output.path) != output.bytes:
-            raise UserError(
-                f"{index.root.child_url(output.path)}: this file of the index is missing or has changed. Keep the work/ folder "
-                "of an output while other runs compare against it, or make a separate index with `datapipe index`."
-            )
+            url = index.root.child_url(output.path)
+            raise UserError(f"{url}: this file of the index is missing or has changed. {remedy}")

@@ -21,16 +21,8 @@ _MOST_VISITS = 100_000
 more paths than anybody can list."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Link:
-    """A folder to enter.
-
-    Attributes:
-        above: the real folders that hold the links on the way here.
-    """
-
-    path: str
-    above: tuple[str, ...] = ()
+_Link = tuple[str, tuple[str, ...]]
+"""The path of a folder to enter, and the real folders that hold the links on the way there."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -55,18 +47,18 @@ class LocalFolders:
     _num_visits: int = 0
 
     def entries(self) -> Iterator[Entry]:
-        links = [_Link(self.prefix)]
+        links: list[_Link] = [(self.prefix, ())]
         while links:
             found: list[_Link] = []
-            for link in sorted(links, key=lambda link: link.path):
-                yield from self._below(link, found)
+            for path, above in sorted(links):
+                yield from self._below(path, above, found)
             links = found
 
-    def _below(self, link: _Link, found: list[_Link]) -> Iterator[Entry]:
+    def _below(self, path: str, above: tuple[str, ...], found: list[_Link]) -> Iterator[Entry]:
         """What matches in the real folders below one. Adds the links in them to `found`."""
-        for folder, folders, names in os.walk(link.path, onerror=_unless_missing):
+        for folder, folders, names in os.walk(path, onerror=_unless_missing):
             folders[:] = [name for name in folders if self.enters(name)]
-            if self._is_given(folder, is_linked=bool(link.above)):
+            if self._is_given(folder, is_linked=bool(above)):
                 folders.clear()
                 continue
             entries = [Entry(path, instead=FOLDER) for path in _joined(folder, folders) if self.matches(path)]
@@ -78,7 +70,7 @@ class LocalFolders:
             if self.depth is not None and below >= self.depth:
                 folders.clear()
             links = (path for path in _joined(folder, folders) if os.path.islink(path))
-            found += [into for path in links if (into := self._entered_by(path, link.above)) is not None]
+            found += [into for path in links if (into := self._entered_by(path, above)) is not None]
 
     def _is_given(self, folder: str, *, is_linked: bool) -> bool:
         """Whether the files of a folder are listed already, by another path."""
@@ -102,7 +94,7 @@ class LocalFolders:
         if any(f"{holder}/".startswith(f"{target.rstrip('/')}/") for holder in holders):
             self.notes.linked_again.append(f"{path} leads to {target}, a folder above it")
             return None
-        return _Link(path, holders)
+        return path, holders
 
 
 def _identity(folder: str) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -145,8 +145,15 @@ def changed_inputs(task: Task) -> list[ChangedInputError]:
     For an attempt that failed for any reason, by a signal too, which leaves no word of it. A file on an object store is left to
     the task that reads it: one request a file is too slow for the driver, and a store's times cannot be set back.
     """
-    files = [file for url, file in inputs_of(task).items() if not is_remote(url)]
-    return [error for error in map(_change_of, files) if error is not None]
+    changed: list[ChangedInputError] = []
+    for url, file in inputs_of(task).items():
+        with suppress(OSError):  # no change but a failing disk, of which the attempt tells
+            try:
+                if not is_remote(url):
+                    PlannedInput(file).compare()
+            except ChangedInputError as error:
+                changed.append(error)
+    return changed
 
 
 def damages(file: InputFile, rejected: Iterable[Rejected]) -> list[UnreadableFile]:
@@ -161,16 +168,6 @@ def damages(file: InputFile, rejected: Iterable[Rejected]) -> list[UnreadableFil
 def inputs_of(task: Task) -> dict[str, InputFile]:
     """The input files that a task reads, by URL."""
     return {split.file.url: split.file for split in task.splits} if isinstance(task, MapTask) else {}
-
-
-def _change_of(file: InputFile) -> ChangedInputError | None:
-    try:
-        PlannedInput(file).compare()
-    except ChangedInputError as error:
-        return error
-    except OSError:  # no change but a failing disk, of which the attempt tells
-        return None
-    return None
 
 
 # ---------------------------------------------------------------------------------------------------- in words

@@ -27,17 +27,14 @@ def same_files(files: Mapping[str, Iterable[InputFile]]) -> list[list[Reading]]:
     alike: dict[object, list[Reading]] = {}
     for source, listed in files.items():
         for file in listed:
-            alike.setdefault(_facts(file), []).append((source, file))
+            facts = file.num_bytes, file.mtime_ns, file.ctime_ns, is_remote(file.url)
+            alike.setdefault(facts, []).append((source, file))
     same: dict[object, list[Reading]] = {}
     for readings in alike.values():
         for source, file in readings if len(readings) > 1 else ():
             for identity in _identity(file):
                 same.setdefault(identity, []).append((source, file))
     return [readings for readings in same.values() if len(readings) > 1]
-
-
-def _facts(file: InputFile) -> object:
-    return file.num_bytes, file.mtime_ns, file.ctime_ns, is_remote(file.url)
 
 
 def _identity(file: InputFile) -> Iterator[object]:

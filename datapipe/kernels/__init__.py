@@ -6,11 +6,12 @@
 
 A kernel takes NumPy arrays, writes to its last arguments, returns nothing or one number, allocates nothing large, and releases
 the GIL. Kernels are single-threaded: the engines are the only parallelism. `NUMBA_DISABLE_JIT=1` runs kernels as Python.
+A parameter that is one of several types, `out: Int32sOut | Int64sOut`, makes a kernel for each of them.
 
-    types.py      annotations of kernels; signatures.py turns them into numba's types
+    types.py      annotations of kernels
     keys.py       the digest of the code that a kernel is compiled from
     cache.py      compiled kernels on disk, one file each
-    compiled.py   loads and compiles one kernel; importing it imports numba
+    compiled.py   loads and compiles one kernel for numba's types; importing it imports numba
     compiling.py  compiles many kernels at once, in processes of their own
     hashing.py    hashes and hash tables that kernels share
 """
@@ -30,7 +31,7 @@ from datapipe.errors import UserError
 from datapipe.kernels.cache import Entry
 from datapipe.kernels.flags import FORMAT, INLINE_FLAGS, KERNEL_FLAGS
 from datapipe.kernels.keys import CodeReached, code_reached
-from datapipe.kernels.types import signature_text
+from datapipe.kernels.types import function_by_type, signature_text
 
 Arguments = ParamSpec("Arguments")
 Returned = TypeVar("Returned")
@@ -63,7 +64,7 @@ class Kernel(Generic[Arguments, Returned]):
     @cached_property
     def signature(self) -> Any:
         """Types of the arguments and of the result, as numba takes them."""
-        from datapipe.kernels.signatures import signature_of
+        from datapipe.kernels.compiled import signature_of
 
         return signature_of(self.function)
 
@@ -77,6 +78,18 @@ class Kernel(Generic[Arguments, Returned]):
 
     def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
         return self.compiled(*args, **kwargs)
+
+
+class KernelByType(Generic[Arguments, Returned]):
+    """One loop nest for several types of arrays: the type of the last argument, an output, tells which kernel is called."""
+
+    def __init__(self, function: Callable[Arguments, Returned], kernels: dict[np.dtype, Kernel[Arguments, Returned]]) -> None:
+        self.function, self.kernels = function, kernels
+        self.name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
+
+    def __call__(self, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Returned:
+        out: Any = args[-1]
+        return self.kernels[out.dtype].compiled(*args, **kwargs)
 
 
 class Inline:
@@ -124,11 +137,11 @@ class Intrinsic:
         return self.function(*arguments)
 
 
-def kernel(function: Callable[Arguments, Returned]) -> Kernel[Arguments, Returned]:
+def kernel(function: Callable[Arguments, Returned]) -> Kernel[Arguments, Returned] | KernelByType[Arguments, Returned]:
     """Declares a kernel. Its annotations are those of `datapipe.kernels.types`."""
-    declared = Kernel(function)
-    _REGISTRY[declared.name] = declared
-    return declared
+    by_type = {kind: Kernel(each) for kind, each in function_by_type(function).items()}
+    _REGISTRY.update((declared.name, declared) for declared in by_type.values())
+    return by_type[None] if None in by_type else KernelByType(function, by_type)
 
 
 def inline(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -169,8 +182,13 @@ def all_kernels() -> dict[str, Kernel[..., Any]]:
     return dict(sorted(_REGISTRY.items()))
 
 
-def kernel_named(qualified_name: str) -> Kernel[..., Any] | None:
-    """The kernel "datapipe.kernels.text.words:split_words"; None where the name is not that of a kernel."""
-    module, _, name = qualified_name.partition(":")
-    declared = getattr(importlib.import_module(module), name, None)
-    return declared if isinstance(declared, Kernel) else None
+def kernels_named(qualified_name: str) -> list[Kernel[..., Any]]:
+    """The kernel "datapipe.kernels.text.words:split_words", or those of "datapipe.kernels.tokens.pack:fill_rows" for each type;
+    none where the name is not that of a kernel.
+    """
+    importlib.import_module(qualified_name.partition(":")[0])
+    return [
+        declared
+        for declared in _REGISTRY.values()
+        if qualified_name in (declared.qualified_name, f"{declared.function.__module__}:{declared.function.__code__.co_name}")
+    ]

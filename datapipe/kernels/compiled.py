@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import Any
 
 import numba
+import numpy as np
 from numba.core import caching, compiler, compiler_lock, errors, registry, serialize, types
 from numba.core.typing import templates
 
@@ -20,6 +21,7 @@ from datapipe.activity import doing, starting
 from datapipe.errors import DatapipeError
 from datapipe.kernels.cache import Entry
 from datapipe.kernels.flags import INLINE_FLAGS, KERNEL_FLAGS
+from datapipe.kernels.types import annotations_of, fields_of, form_of, is_array, is_record
 
 
 class _KernelCache(caching._Cache):
@@ -103,3 +105,42 @@ def refresh() -> None:
     with compiler_lock.global_compiler_lock:
         target.typing_context.refresh()
         target.target_context.refresh()
+
+
+# ------------------------------------------------------------------------------------------------ signatures
+
+_NUMBERS: dict[Any, types.Type] = {
+    int: types.int64,
+    bool: types.boolean,
+    float: types.float64,
+    np.uint64: types.uint64,
+    type(None): types.void,
+}
+
+
+def signature_of(function: Callable[..., Any]) -> Any:
+    """The numba signature that the annotations of a function declare.
+
+    Raises:
+        TypeError: A parameter or the result has no annotation, or one that kernels do not take.
+    """
+    parameters, result = annotations_of(function)
+    return numba_type(result)(*map(numba_type, parameters.values()))
+
+
+def numba_type(annotation: Any) -> Any:
+    """The numba type of an annotation of `types.py`.
+
+    Raises:
+        TypeError: The table of `types.py` does not list the annotation.
+    """
+    if annotation in _NUMBERS:
+        return _NUMBERS[annotation]
+    if is_array(annotation):
+        form = form_of(annotation)
+        item: Any = form.item
+        kind = numba.from_dtype(np.dtype(item))
+        return types.Array(kind, form.num_axes, "C", readonly=not form.writable, aligned=form.aligned)
+    if is_record(annotation):
+        return types.BaseTuple.from_types([numba_type(field) for field in fields_of(annotation)], annotation)
+    raise TypeError(f"no kernel takes {annotation!r}; the annotations are listed in datapipe/kernels/types.py")

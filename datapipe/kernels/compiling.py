@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from datapipe.errors import DatapipeError
-from datapipe.kernels import IS_COMPILED, Kernel, import_runtime, kernel_named
+from datapipe.kernels import IS_COMPILED, Kernel, import_runtime, kernels_named
 from datapipe.kernels.cache import remove_unused
 
 Progress = Callable[[str, int, int], None]
@@ -39,8 +39,7 @@ def missing(names: Iterable[str]) -> list[str]:
     """The kernels ("datapipe.kernels.text.words:split_words") that the cache does not hold, longest first."""
     if not IS_COMPILED:
         return []
-    declared = [kernel for name in dict.fromkeys(names) if (kernel := kernel_named(name)) is not None]
-    waiting = [kernel for kernel in declared if not kernel.entry.exists()]
+    waiting = [kernel for name in dict.fromkeys(names) for kernel in kernels_named(name) if not kernel.entry.exists()]
     waiting.sort(key=lambda kernel: (-kernel.code.bytecode_bytes, kernel.qualified_name))
     return [kernel.qualified_name for kernel in waiting]
 
@@ -156,7 +155,7 @@ def main() -> None:
     order = json.loads(_read_line())
     sys.path[:] = order["path"]
     remove_unused(time.time())
-    kernels = [kernel for name in order["names"] if (kernel := kernel_named(name)) is not None]
+    kernels = [kernel for name in order["names"] for kernel in kernels_named(name)]
     from datapipe.kernels.compiled import refresh
 
     refresh()

@@ -1,4 +1,4 @@
-"""Types that kernels are annotated with: numba compiles for them, and pyright checks calls against them.
+r"""Types that kernels are annotated with: numba compiles for them, and pyright checks calls against them.
 
     @kernel
     def count(offsets: Int64s, data: UInt8s, limit: int, out: Int64sOut) -> int:
@@ -9,6 +9,7 @@
 | `Int64sOut`, `UInt8MatrixOut`, … | an output or scratch: the same, writable |
 | `int`, `bool`, `float`, `np.uint64` | a number: int64, boolean, float64, uint64 |
 | a NamedTuple of these | arguments that belong together |
+| `Int32sOut \| Int64sOut`, also of the last parameter | a kernel for each: `copy_int32` and `copy_int64` of `copy` |
 
 An input array may be read-only or writable. Numba converts nothing inside a tuple, so a NamedTuple is either an input or an
 output. The arrays of an input are read-only views, made by `input_record` where the tuple is made (pickling makes arrays
@@ -23,7 +24,8 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeAlias, TypeVar
+from types import FunctionType, UnionType
+from typing import Annotated, Any, TypeAlias, TypeVar, Union
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +118,27 @@ def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
     if missing:
         raise TypeError(f"kernel {function.__qualname__}: no annotation for {', '.join(missing)}")
     return {name: hints[name] for name in names}, hints["return"]
+
+
+def function_by_type(function: Callable[..., Any]) -> dict[Any, Any]:
+    """The function for each type of its last parameter where that is one of several, by the dtype; else the function by None.
+
+    Parameters with as many types change along with the last one.
+    """
+    parameters, result = annotations_of(function)
+    types = {name: typing.get_args(each) for name, each in parameters.items() if typing.get_origin(each) in (Union, UnionType)}
+    if not types:
+        return {None: function}
+    assert isinstance(function, FunctionType)
+    made = {}
+    for chosen in zip(*types.values(), strict=True):
+        item = form_of(chosen[-1]).item
+        made[np.dtype(item)] = each = FunctionType(
+            function.__code__, function.__globals__, f"{function.__name__}_{item.__name__}", function.__defaults__
+        )
+        each.__annotations__ = {**parameters, **dict(zip(types, chosen)), "return": result}
+        each.__doc__ = function.__doc__
+    return made
 
 
 def fields_of(record: Any) -> list[Any]:

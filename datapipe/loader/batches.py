@@ -12,23 +12,22 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import accumulate, islice, pairwise
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from datapipe.errors import CorruptionError, UserError, suggest
+from datapipe.errors import CorruptionError, UserError
 from datapipe.loader.buffers import BufferPool
-from datapipe.loader.chunk import Chunk, Labels, count_targets, tokens_of_rows
+from datapipe.loader.chunk import Chunk, count_targets, tokens_of_rows
 from datapipe.loader.document_parts import check_context, check_num_runs
 from datapipe.loader.field_table import FIELDS, PIECES
+from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS
 from datapipe.loader.reading import RowReader
-from datapipe.loader.share import Mesh
 from datapipe.shards.blocks import KEYS, SequenceRows
 from datapipe.shards.removed import RemovedAtSteps
 
-OnCorrupt = Literal["raise", "replace"]
 Batch = dict[str, Any]
 
 ROWS_AT_A_TIME = 1 << 16
@@ -39,36 +38,20 @@ class BatchBuilder:
     """Builds the batches of one rank. A batch depends on the constructor's arguments and its step, and on nothing else.
 
     Attributes:
+        options: those that decide what of its rows a batch holds, and in which form.
         damaged_shards: paths of shards whose damaged rows were replaced.
     """
 
-    def __init__(
-        self,
-        batch_order: BatchOrder,
-        reader: RowReader,
-        mesh: Mesh,
-        fields: Sequence[str],
-        labels: Labels,
-        dtype: np.dtype,
-        on_corrupt: OnCorrupt = "raise",
-        num_runs: int | None = None,
-    ) -> None:
-        self.batch_order = batch_order
-        self.reader = reader
-        self.mesh = mesh
-        self.fields = tuple(fields)
-        self.labels: Labels = labels
-        self.dtype = np.dtype(dtype)
-        self.on_corrupt: OnCorrupt = on_corrupt
-        self.num_runs = num_runs
+    def __init__(self, batch_order: BatchOrder, reader: RowReader, options: LoaderOptions) -> None:
+        self.batch_order, self.reader, self.options = batch_order, reader, options
+        self.mesh = mesh = options.own_mesh
+        self.fields, self.dtype = tuple(options.fields), np.dtype(options.dtype)
         self.damaged_shards: set[str] = set()
         self._pool = BufferPool()
-        for field in self.fields:
-            if field not in FIELDS:
-                raise UserError(f"fields: no field '{field}'.{suggest(field, FIELDS)} Expected names of {', '.join(FIELDS)}.")
-        check_context(mesh, self.fields, labels)
-        if num_runs is not None:
-            check_num_runs(mesh, self.fields, num_runs, self._num_rows)
+        check_context(mesh, self.fields, options.labels)
+        if options.pad_cu_seqlens is not None:
+            num_rows = mesh.num_rows(batch_order.lineage.global_batch_size)
+            check_num_runs(mesh, self.fields, options.pad_cu_seqlens, num_rows)
         self._columns = frozenset[str]().union(*(FIELDS[field].columns for field in self.fields))
         if mesh.splits_documents and self._columns:
             self._columns |= PIECES
@@ -80,11 +63,6 @@ class BatchBuilder:
         if self._leaves_out or (self._counts_targets and mesh.data_size == 1):
             self._columns |= self._lengths
         self._tokens = mesh.columns(batch_order.inventory.snapshot.sequence_length)
-
-    def on(self, batch_order: BatchOrder) -> BatchBuilder:
-        """This builder for another order."""
-        options = (self.fields, self.labels, self.dtype, self.on_corrupt, self.num_runs)
-        return BatchBuilder(batch_order, self.reader, self.mesh, *options)
 
     def build(self, step: int) -> Batch:
         """The batch of this rank at `step`, by field."""
@@ -107,11 +85,11 @@ class BatchBuilder:
             hidden=hidden,
             mesh=self.mesh,
             columns=self._tokens,
-            num_runs=self.num_runs,
+            num_runs=self.options.pad_cu_seqlens,
             sequence_length=self.batch_order.inventory.snapshot.sequence_length,
             dtype=self.dtype,
             pool=self._pool,
-            labels=self.labels,
+            labels=self.options.labels,
             global_targets=self._count_targets(steps, borders, read, hidden) if self._counts_targets else (),
         )
         values = [FIELDS[field].make(chunk) for field in self.fields]
@@ -143,19 +121,13 @@ class BatchBuilder:
                 most = max(most, int(np.diff(before[start + ranks * (stop - start) // self.mesh.data_size]).max()))
         return most
 
-    @property
-    def _num_rows(self) -> int:
-        """The rows of this rank, of a whole batch."""
-        rows = self.mesh.rows(self.batch_order.lineage.global_batch_size)
-        return rows.stop - rows.start
-
     def _read(self, samples: np.ndarray, columns: frozenset[str]) -> tuple[np.ndarray, SequenceRows]:
         """Addresses and rows of some samples; with `on_corrupt="replace"`, damaged rows are replaced."""
         addresses = self.batch_order.locate(samples)
         try:
             return addresses, self._rows(addresses, columns)
         except CorruptionError:
-            if self.on_corrupt == "raise":
+            if self.options.on_corrupt == "raise":
                 raise
         for number, sample in enumerate(samples):
             addresses[number] = self._readable_address(sample, int(addresses[number]))
@@ -187,7 +159,7 @@ class BatchBuilder:
             borders = (0, *accumulate(map(len, samples)))
             _, read = self._read(np.concatenate(samples), self._lengths)
             hidden = self._hide(steps, borders, read)
-        return count_targets(read, hidden, borders, self.labels)
+        return count_targets(read, hidden, borders, self.options.labels)
 
     def _hide(self, steps: Sequence[int], borders: Sequence[int], read: SequenceRows) -> np.ndarray:
         """Turns the tokens of left-out documents into padding. Returns `Chunk.hidden`."""

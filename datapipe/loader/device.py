@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
@@ -175,13 +175,12 @@ class DevicePrefetcher(Iterator[Batch]):
         self.close()
 
 
-class _Copy:
+class _Copy(NamedTuple):
     """A pending batch, the state of the source after it, and the event after its last copy."""
 
-    def __init__(self, batch: Batch, state: int | dict[str, Any] | None, event: torch.Event | None) -> None:
-        self.batch = batch
-        self.state = state
-        self.event = event
+    batch: Batch
+    state: int | dict[str, Any] | None
+    event: torch.Event | None
 
 
 def _stateful(source: Any) -> Any:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.kernels.tokens import context
+from datapipe.kernels.tokens.batch import split_runs
 from datapipe.loader.share import Mesh
 
 
@@ -97,7 +97,7 @@ def split_documents(borders: np.ndarray, mesh: Mesh, sequence_length: int, num_r
         starts, lengths, padded = (np.concatenate(pair) for pair in ((starts, none), (lengths, none), (padded, fillers)))
     offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(padded // mesh.context_size)])
     places, positions = np.empty((2, int(offsets[-1])), np.int64)
-    context.split_runs(starts, lengths, offsets, mesh.parts, places, positions)
+    split_runs(starts, lengths, offsets, mesh.parts, places, positions)
     filled = np.flatnonzero(places < 0)
     places[filled] = 0
     return DocumentPart(places=places, positions=positions, filled=filled, cu_seqlens=offsets.astype(np.int32))

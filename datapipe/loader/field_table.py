@@ -43,10 +43,12 @@ from datapipe.shards.blocks import KEYS, LENGTHS, OFFSETS, STARTS, TOKENS
 PIECES = frozenset({OFFSETS, LENGTHS})
 """The columns that tell where the pieces of a row begin and end."""
 
+_LABELS = {"shifted": kernels.shifted_labels, "unshifted": kernels.unshifted_labels}
+
 
 def _labels(chunk: Chunk) -> list[Any]:
     out = chunk.per_token()
-    _KERNELS[chunk.labels, out.itemsize](chunk.read.tokens, chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    _LABELS[chunk.labels](chunk.read.tokens, chunk.read.piece_offsets, chunk.read.piece_lengths, out)
     return chunk.per_row_of_tokens(out, filler=kernels.IGNORED, hidden=kernels.IGNORED)
 
 
@@ -54,13 +56,13 @@ def _position_ids(chunk: Chunk) -> list[Any]:
     if chunk.mesh.splits_documents and chunk.mesh.num_parts > 1:
         return [part.positions.astype(chunk.dtype).reshape(1, -1) for part in chunk.document_parts]
     out = chunk.per_token()
-    _KERNELS["positions", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    kernels.positions(chunk.read.piece_offsets, chunk.read.piece_lengths, out)
     return chunk.per_row_of_tokens(out, filler=0)
 
 
 def _segment_ids(chunk: Chunk) -> list[Any]:
     out = chunk.per_token()
-    _KERNELS["segments", out.itemsize](chunk.read.piece_offsets, chunk.read.piece_lengths, out)
+    kernels.segments(chunk.read.piece_offsets, chunk.read.piece_lengths, out)
     if chunk.mesh.splits_documents:  # the rows of a batch become one flat row, so pieces are numbered over all
         earlier = np.concatenate([offsets[:-1] for offsets in _piece_offsets(chunk)])
         np.add(out, earlier[:, None], out=out, where=out > 0, casting="same_kind")
@@ -111,15 +113,3 @@ PER_TOKEN = frozenset({"input_ids", "labels", "position_ids", "segment_ids"})
 
 GLOBAL = frozenset({"global_rows", "global_target_tokens"})
 """The fields by which a trainer scales the loss of a rank, so that the sum over ranks is the mean of the global batch."""
-
-_KERNELS = {
-    ("shifted", 8): kernels.shifted_labels_64,
-    ("shifted", 4): kernels.shifted_labels_32,
-    ("unshifted", 8): kernels.unshifted_labels_64,
-    ("unshifted", 4): kernels.unshifted_labels_32,
-    ("positions", 8): kernels.positions_64,
-    ("positions", 4): kernels.positions_32,
-    ("segments", 8): kernels.segments_64,
-    ("segments", 4): kernels.segments_32,
-}
-"""By the array that is made and the bytes of an item."""

@@ -13,25 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 from datapipe.errors import UserError
 from datapipe.loader.share import Mesh
 
-
-class NamedSharding(Protocol):
-    """What `jax.sharding.NamedSharding` tells."""
-
-    @property
-    def mesh(self) -> Any: ...
-
-    @property
-    def spec(self) -> Any: ...
-
-    @property
-    def addressable_devices(self) -> Any: ...
-
-    def devices_indices_map(self, global_shape: tuple[int, ...]) -> Mapping[Any, Any]: ...
+NamedSharding = Any
+"""`jax.sharding.NamedSharding`."""
 
 
 def mesh_of(sharding: NamedSharding) -> Mesh:

@@ -14,57 +14,33 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import suppress
+from numbers import Integral
 from pathlib import Path
-from typing import Any, Self
-
-import numpy as np
-import numpy.typing as npt
+from typing import Any
 
 from datapipe.credentials import masked
-from datapipe.errors import SnapshotError
-from datapipe.kernels.compiling import compile_at_once
-from datapipe.loader.batches import Batch, BatchBuilder, OnCorrupt
-from datapipe.loader.cache.cache import ReadAhead
-from datapipe.loader.chunk import Labels
+from datapipe.errors import DroppedRowsWarning, EndlessError, SnapshotError, UserError
+from datapipe.loader.batches import Batch
 from datapipe.loader.field_table import GLOBAL, PER_TOKEN
-from datapipe.loader.iteration import Iteration
-from datapipe.loader.options import (
-    check_arguments,
-    plan_batch,
-    plan_cache,
-    plan_mesh,
-    plan_prefetch,
-    plan_restart,
-    plan_run,
-)
-from datapipe.loader.order.batch_order import BatchOrder, check_same_rows, resume_run
+from datapipe.loader.options import LoaderOptions, checked_options, taking
+from datapipe.loader.order.batch_order import RunSteps, check_step_number
 from datapipe.loader.order.layout import Split
-from datapipe.loader.order.recipe import Override
-from datapipe.loader.order.state import LoaderState, check_same_order, read_state, state_at
-from datapipe.loader.reading import RowReader
+from datapipe.loader.order.state import LoaderState, read_state, state_at
+from datapipe.loader.prefetch import Prefetcher
 from datapipe.loader.remote.address import is_service
-from datapipe.loader.share import Mesh, warn_of_ragged_ranks
-from datapipe.loader.stats import StepClock
-from datapipe.loader.turns import Turns
-from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
-from datapipe.storage import Root
+from datapipe.loader.share import warn_of_ragged_ranks
+from datapipe.loader.source import BatchSource, FileSource
+from datapipe.loader.stats import LoaderStats, StepClock
+from datapipe.loader.turns import SharedIterator, Turns, interrupted
+from datapipe.shards.manifest import Snapshot
 
-KERNELS = (
-    "datapipe.kernels.tokens.batch:shifted_labels_64",
-    "datapipe.kernels.tokens.gather:copy_16_to_int64",
-    "datapipe.kernels.tokens.gather:count_chunks",
-    "datapipe.kernels.tokens.gather:find_cut",
-    "datapipe.kernels.tokens.gather:find_rows",
-    "datapipe.kernels.tokens.gather:gather_lengths",
-    "datapipe.kernels.tokens.permute:shuffle_table",
-    "datapipe.kernels.tokens.quota:assign",
-    "datapipe.kernels.tokens.windows:find_addresses",
-)
-"""What every loader with the usual fields calls; others are compiled when they are first called."""
+LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
+"""The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
 
 
-class Loader(Iteration):
+class Loader:
     """Streams the batches of one rank; see `field_table.py` for the fields.
 
     A loader keeps its position: every `for` over it continues where the last one stopped, after a break or an exception too,
@@ -80,135 +56,193 @@ class Loader(Iteration):
     Args:
         output: the output of a run, a path or URL; or its URL on a service, such as grpc+tls://a:8815,b:8815/runs/web, whose
             servers build the batches (`datapipe serve`).
-        snapshot: the fingerprint of a snapshot, or its first digits; by default the newest. `datapipe snapshots` lists them.
-        global_batch_size: rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
-        batch_size: rows of each rank; the global batch has `batch_size` rows for every rank, `batch_size * world_size` in all.
-        rank: number of this trainer, from 0.
-        world_size: number of trainers that share each global batch. By default both are those of `torch.distributed` where it
-            has begun, else RANK and WORLD_SIZE of the environment, as torchrun sets them, else 0 and 1. See `world.py`.
-        mesh: instead of rank and world size, where several ranks read the same rows, or parts of them.
-        split: "train"; or "validation", which gives every held-out sequence once, in order, with a smaller last batch.
-        fields: fields of each batch.
-        labels: "shifted" (the next token), or "unshifted" for models that shift labels themselves, as Hugging Face's do.
-        dtype: int64 or int32, of the fields with one number per token.
-        seed: of the permutations, from 0 to 2^64 - 1; the snapshot's by default.
-        window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default. See
-            `order/source_order.py`.
-        shuffle: False: the rows of each source in the order of its shards, epoch after epoch; the sources are mixed as always.
-        group_rows: rows that come one after another from one source. 1: sources are mixed row by row. The global batch size:
-            every batch is of one source. The rows of a rank: every rank's part of a batch is. See `order/groups.py`.
-        mixture: weights instead of the snapshot's: {source: weight}, or phases [(token at which the phase ends, weights), …].
-            The last phase ends at None.
-        skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.
-        skip_documents: documents whose tokens become padding, each as SOURCE/PATH:POSITION or as the 32 hex digits of its key.
-        skip_shards: paths of shards, as in the snapshot, whose rows are replaced by other rows of their source. A path without
-            the digest of the content names the shard, too.
-        migrate: accept states of another mixture, or of a snapshot with other sources. Each source continues after the samples
-            drawn so far.
-        restart: with `migrate`, sources that hold other rows than before and start over.
-        on_corrupt: "raise" an error for rows that are damaged in storage; or "replace" them by other rows of their source,
-            with a warning that names the shard. Every rank chooses the same rows while the damage lasts. The replacement is
-            not part of the state; `skip_shards` leaves a shard out for good and is.
-        pad_cu_seqlens: runs (documents, and the padding of rows) that `cu_seqlens` always has room for, so that it has the same
-            length in every batch, and `max_seqlen` the same value: for CUDA graphs and torch.compile. See `most_runs`.
-        drop_last: what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, shared by the
-            ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning. A
-            validation always keeps them, and refuses True.
-        cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
-            0 for none. By default 16 GiB, and at most half of the free disk space.
-        cache_folder: folder of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks and runs on one machine share it.
-        prefetch: batches built ahead; 0 builds in the caller. By default as many as fit into 8 MiB, between 4 and 32. One
-            thread builds them from a local disk; from an object store, where threads wait for requests, up to 16 do.
+        options: see `datapipe.loader.options.LoaderOptions`.
     """
 
-    _files: Path | None = None
-    """Of an output on a service, where they are read here."""
+    @taking(LoaderOptions)
+    def __init__(self, output: str | Path, **options: Any) -> None:
+        checked = checked_options(options).with_rank()
+        if not GLOBAL.intersection(checked.fields):  # which scale the loss
+            warn_of_ragged_ranks(checked.own_mesh, checked.num_rows)
+        self._start(_files_of(str(output)), checked)
 
-    def __new__(cls, output: str | Path = "", **options: Any) -> Self:
-        loader = object.__new__(cls)
-        loader.turns = Turns()
-        if cls is Loader and is_service(str(output)):
-            from datapipe.loader.remote.loader import RemoteLoader, files_of
-
-            loader._files = files_of(str(output))
-            if loader._files is None:
-                return RemoteLoader.__new__(RemoteLoader)  # type: ignore[return-value]  # a subclass
-        return loader
-
-    def __init__(
-        self,
-        output: str | Path,
-        *,
-        snapshot: str | None = None,
-        global_batch_size: int | None = None,
-        batch_size: int | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        mesh: Mesh | None = None,
-        split: Split = "train",
-        fields: Sequence[str] = ("input_ids", "labels"),
-        labels: Labels = "shifted",
-        dtype: npt.DTypeLike = np.int64,
-        seed: int | None = None,
-        window: int | None = None,
-        shuffle: bool = True,
-        group_rows: int = 1,
-        mixture: Override | None = None,
-        skip: Sequence[tuple[int, int]] = (),
-        skip_documents: Sequence[str] = (),
-        skip_shards: Sequence[str] = (),
-        migrate: bool = False,
-        restart: Sequence[str] = (),
-        on_corrupt: OnCorrupt = "raise",
-        pad_cu_seqlens: int | None = None,
-        drop_last: bool | None = None,
-        cache_bytes: int | None = None,
-        cache_folder: str | Path | None = None,
-        prefetch: int | None = None,
-    ) -> None:
-        output = self._files or output
-        self._arguments = {name: value for name, value in locals().items() if name != "self"}
-        check_arguments(self._arguments)
-        compile_at_once(KERNELS)
-        self.mesh = self._arguments["mesh"] = plan_mesh(self._arguments)  # a copy in another process has the same rank
-        self._arguments["rank"] = self._arguments["world_size"] = None
-        size = plan_batch(global_batch_size, batch_size, self.mesh)
-        if not GLOBAL.intersection(fields):  # which scale the loss
-            warn_of_ragged_ranks(self.mesh, size)
-        root = Root(str(output))
-        self.snapshot: Snapshot = read_snapshot(root, snapshot)
-        self.mesh.check(self.snapshot.sequence_length)
-        self._migrate = migrate
-        self._restart = plan_restart(restart, migrate, tuple(self.snapshot.sources))
-        self._tells_dropped = drop_last is None and (self.mesh.data_rank, self.mesh.context_rank) == (0, 0)
-
-        self._fresh = plan_run(root, self.snapshot, size, self._arguments)
-        inventory = self._fresh.inventory
-
-        self._is_local = root.local is not None
-        self._cache = None if self._is_local else plan_cache(root, inventory, cache_bytes, cache_folder)
-        copies = None if self._cache is None else self._cache.path_of
-        self._reader = RowReader(root, self.snapshot, inventory.layout, copies)
-        self._read_ahead = None if self._cache is None else ReadAhead(self._cache, self._reader)
-        options = (fields, labels, np.dtype(dtype), on_corrupt, pad_cu_seqlens)
-        self._builder = BatchBuilder(self._fresh, self._reader, self.mesh, *options)
-        rows, per_token = self.mesh.rows(size), [field for field in fields if field in PER_TOKEN]
-        row_bytes = self.snapshot.sequence_length * np.dtype(dtype).itemsize * len(per_token)
-        self._prefetch = plan_prefetch((rows.stop - rows.start) * row_bytes) if prefetch is None else prefetch
+    def _start(self, output: str, options: LoaderOptions) -> None:
+        self._output, self.options, self.mesh = output, options, options.own_mesh
+        self.turns = Turns()
+        self._source = _open_source(output, options)
+        per_token = [field for field in options.fields if field in PER_TOKEN]
+        num_tokens = self.mesh.num_rows(options.num_rows) * self.snapshot.sequence_length
+        batch_bytes = num_tokens * options.itemsize * len(per_token)
+        planned = max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
+        self._prefetch = planned if options.prefetch is None else options.prefetch
         self.clock = StepClock(per_token[0] if per_token else None)
-
+        self._warns_of_dropped = options.drop_last is None and (self.mesh.data_rank, self.mesh.context_rank) == (0, 0)
+        self._ahead: Prefetcher | None = None  # of `next`; an iterator would hold the loader, whose threads would outlive it
         self.seek(0)
-        self._is_positioned = False
+        self._is_positioned = False  # by a state or a seek, since batches were last asked for
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The manifest: sequence length, tokenizer, sources; of a service, without the shards."""
+        return self._source.snapshot
+
+    @property
+    def batch_order(self) -> RunSteps:
+        """The order of the run: its steps and its lineage; of files, the addresses of its rows, too."""
+        return self._source.run
 
     @property
     def sources(self) -> tuple[str, ...]:
         """Source names; the field `sources` holds indices into them."""
-        return self.batch_order.layout.sources
+        return self._source.run.sources
+
+    @property
+    def split(self) -> Split:
+        """The split that the loader reads."""
+        return self.options.split
+
+    @property
+    def global_batch_size(self) -> int:
+        return self._source.run.lineage.global_batch_size
+
+    @property
+    def num_steps(self) -> int | None:
+        """Number of steps, skipped ones included; None for an endless loader.
+
+        Training ends after `total_tokens // (S * global_batch_size)` whole batches if the mixture sets `tokens`, or before the
+        first batch in which a source would pass its `max_epochs`, whichever comes first. With `drop_last=False` a smaller batch
+        of the rows before that end follows.
+        """
+        return self._source.run.num_steps
+
+    def __len__(self) -> int:
+        """Number of batches of the whole run, those before the position included. Raises EndlessError where it has no end."""
+        num_batches = self._source.run.steps.num_batches
+        if num_batches is None:
+            raise EndlessError(
+                "this run has no end, so the loader has no length. Count steps in the training loop; or give the run an end: "
+                "`tokens` of the mixture, or `max_epochs` of its sources."
+            )
+        return num_batches
+
+    def __bool__(self) -> bool:
+        """True: a loader is not a container, which would be false where it is empty."""
+        return True
+
+    @property
+    def step(self) -> int:
+        """The next step to hand out."""
+        return self._step
 
     def batch(self, step: int) -> Batch:
         """This rank's batch at `step`: a function of the snapshot, the lineage and the arguments, not of earlier reads."""
-        self.batch_order.check_step(step)
-        return self._builder.build(step)
+        self._source.run.check_step(step)
+        return self._source.build(step)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Batches from the next step on. Closing or dropping the iterator stops its threads."""
+        with self.turns.lock:
+            self._end_next()
+            if self.split == "validation" and not self._is_positioned:
+                self.seek(0)
+            self._is_positioned = False
+            return SharedIterator(self._iterate(), self.turns)
+
+    def __next__(self) -> Batch:
+        """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end, and whenever asked there."""
+        with self.turns.lock:
+            self._is_positioned = False
+            if not self._has_more():
+                self._end_next()
+                self.warn_of_dropped(stacklevel=3)
+                raise StopIteration
+            if self._ahead is None:
+                self._ahead = self.prefetcher(stride=1)
+            try:
+                return self._take(self._ahead, stacklevel=4)
+            except KeyboardInterrupt as stop:
+                with suppress(KeyboardInterrupt):  # a second one, while threads end
+                    self._end_next()
+                raise interrupted(stop) from None
+            except BaseException:
+                self._end_next()
+                raise
+
+    def _iterate(self) -> Generator[Batch, None, None]:
+        while self._has_more():
+            run, ahead = self._source.run, self.prefetcher(stride=1)
+            try:
+                while run is self._source.run and self._has_more():
+                    yield self._take(ahead, stacklevel=5)
+            finally:
+                ahead.close()
+        self.warn_of_dropped()
+
+    def _take(self, ahead: Prefetcher, stacklevel: int) -> Batch:
+        asked_at = self.clock.asks()
+        batch = ahead.take(self._step)
+        self.clock.takes(asked_at, self.clock.count_tokens(batch))
+        steps = self._source.run.steps
+        step, end = steps.advance(self._step, 1), steps.num_steps
+        if end is not None and step >= end:
+            step = end
+            self.warn_of_dropped(stacklevel)  # before the position moves: as an error, it must cost no batch
+        self._step = step
+        return batch
+
+    def _end_next(self) -> None:
+        """Drops the batches that were built ahead for `next`, and ends its threads."""
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def warn_of_dropped(self, stacklevel: int = 4) -> None:
+        """Warns, once, of rows at the end that are left out; with the last batch, since not all trainers ask for another."""
+        num_dropped = self._source.run.steps.num_dropped
+        if self._warns_of_dropped and num_dropped:
+            self._warns_of_dropped = False
+            warnings.warn(
+                f"the run ends with {num_dropped} rows that make no whole batch of {self.global_batch_size}, and they are left "
+                f"out. Loader(drop_last=False) hands them out as a smaller batch; drop_last=True leaves them out silently.",
+                DroppedRowsWarning,
+                stacklevel=stacklevel,
+            )
+
+    def prefetcher(self, stride: int) -> Prefetcher:
+        """Begins an iteration over every `stride`-th step, which the clock counts. Threads start at the first batch."""
+        steps = self._source.run.steps
+
+        def successor(step: int) -> int | None:
+            after = steps.advance(step, stride)
+            return after if steps.num_steps is None or after < steps.num_steps else None
+
+        ahead = self._source.prefetcher(self._prefetch, stride, successor)
+        self.clock.start(ahead)
+        return ahead
+
+    def stats(self) -> LoaderStats:
+        """Figures of all iterations so far, and whether the data is the bottleneck: `print(loader.stats())`."""
+        depth, num_threads = self._prefetch, self._source.num_threads(self._prefetch)
+        return self.clock.stats(rank=self.mesh.data_rank, split=self.split, depth=depth, num_threads=num_threads)
+
+    def seek(self, step: int) -> None:
+        """Continues at `step`, the next one that is not skipped, or the end; in constant time, also in an iteration."""
+        check_step_number(step)
+        if step < 0:
+            raise UserError(f"step {step}: steps count from 0. Give a step of at least 0.")
+        with self.turns.lock:
+            self._step, self._is_positioned = self._within(self._source.run.steps.next(step)), True
+
+    def next_step(self, count: int) -> int:
+        """The step that follows the next step by `count`, skipped ones not counted; at most the end."""
+        return self._within(self._source.run.steps.advance(self._step, count))
+
+    def _within(self, step: int) -> int:
+        end = self.num_steps
+        return step if end is None or step < end else end
+
+    def _has_more(self) -> bool:
+        return self._step != self._source.run.steps.num_steps  # which the position never passes
 
     def state_dict(self, step: int | None = None) -> dict[str, Any]:
         """The state after the batches handed out, ready for JSON.
@@ -219,6 +253,17 @@ class Loader(Iteration):
         """
         return self._state(step).as_dict()
 
+    def _state(self, step: int | None = None) -> LoaderState:
+        with self.turns.lock:
+            if step is None:
+                return state_at(self._step, self._source.run)
+            if isinstance(step, bool) or not isinstance(step, Integral) or not 0 <= step <= self._step:
+                raise UserError(
+                    f"state_dict(step={step!r}): expected the next step to train, from 0 to {self._step}, which follows those "
+                    f'handed out. After training on a batch, it is batch["step"] + 1.'
+                )
+            return state_at(min(self._step, self._source.run.steps.next(int(step))), self._source.run)
+
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues after the batches that `state` counts, on any rank of any world.
 
@@ -226,15 +271,25 @@ class Loader(Iteration):
         of the run; and, unless the loader was opened with `migrate`, for a state of other data or another mixture.
         """
         saved, lineage = read_state(state)
-        try:
-            check_same_order(saved, self._state())
-            resumed = resume_run(lineage, saved.step, self._fresh, migrate=self._migrate, restart=self._restart)
-        except SnapshotError as error:
-            raise self._with_way_out(error, saved.snapshot) from error
         with self.turns.lock:
-            self._builder = self._builder.on(resumed)
+            try:
+                self._source.resume(saved, lineage)
+            except SnapshotError as error:
+                raise self._with_way_out(error, saved.snapshot) from error
             self._end_next()
             self.seek(saved.step)
+
+    def _with_way_out(self, error: SnapshotError, fingerprint: str) -> SnapshotError:
+        """`error` about a state, with the call that opens the snapshot which the state was saved with."""
+        if fingerprint == self.snapshot.fingerprint:
+            return error
+        if self._source.holds(fingerprint):
+            shown = json.dumps(masked(self._output), ensure_ascii=False)
+            return SnapshotError(
+                f"{error} The output still has the snapshot of the state, and goes on with it: "
+                f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before.'
+            )
+        return SnapshotError(f"{error} The output has no snapshot {fingerprint[:12]}: `datapipe snapshots` lists what it has.")
 
     def advance(self, snapshot: str | None = None) -> str:
         """Moves to a later snapshot of the output at the next step, also in an iteration; returns its fingerprint.
@@ -246,71 +301,54 @@ class Loader(Iteration):
         Args:
             snapshot: as for the loader; None for the newest.
         """
-        found = read_snapshot(Root(str(self._arguments["output"])), snapshot).fingerprint
         with self.turns.lock:
-            if found != self.snapshot.fingerprint:
-                self._move_to(found)
-        return found
-
-    def _move_to(self, fingerprint: str) -> None:
-        """Becomes a loader of another snapshot, at the same position."""
-        arguments, state = {**self._arguments, "snapshot": fingerprint}, self.state_dict()
-        moved = type(self)(**{**arguments, "migrate": True})
-        moved.load_state_dict(state)
-        self.close()
-        moved._arguments, moved._migrate, moved.clock, moved.turns = arguments, self._migrate, self.clock, self.turns
-        self.__dict__ = moved.__dict__
+            before = self._source
+            self._source = before.moved(snapshot, self._state(), before.run.lineage)
+            if self._source is not before:
+                before.close()
+                self._end_next()
+                self.seek(self._step)
+            return self.snapshot.fingerprint
 
     def most_runs(self, num_steps: int | None = None) -> int:
         """A `pad_cu_seqlens` for the next `num_steps` batches of all ranks, by default all that are left; reads lengths."""
-        return self._builder.most_runs(self._step, num_steps)
+        return self._source.most_runs(self._step, num_steps)
+
+    def close(self) -> None:
+        """Closes open shards or connections, and stops what is fetched and built ahead. The loader stays usable."""
+        with self.turns.lock:
+            self._end_next()
+        self._source.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """The arguments, the position and the history, with which a copy opens the files itself."""
-        return {"arguments": self._arguments, "state": self.state_dict()}
+        return {"output": self._output, "options": self.options, "state": self.state_dict()}
 
     def __setstate__(self, copied: dict[str, Any]) -> None:
         saved, lineage = read_state(copied["state"])
-        arguments = copied["arguments"]
-        if Loader.holds_snapshot(str(arguments["output"]), saved.snapshot):  # a run may have published a newer one
-            arguments = {**arguments, "snapshot": saved.snapshot}
+        output, options = copied["output"], copied["options"]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the original has warned
-            self.__init__(**arguments)
-        check_same_rows(lineage, self._fresh.inventory)
-        self._builder = self._builder.on(BatchOrder(self._fresh.inventory, lineage, self._fresh.drop_last))
+            try:  # a run may have published a newer one
+                self._start(output, options.model_copy(update={"snapshot": saved.snapshot}))
+            except SnapshotError:
+                self._start(output, options)
+        self._source.resume(saved, lineage, is_exact=True)
         self._step, self._is_positioned = saved.step, True
 
-    @staticmethod
-    def holds_snapshot(output: str, fingerprint: str) -> bool:
-        """Whether an output has a snapshot."""
-        if is_service(output):
-            from datapipe.loader.remote.loader import holds_snapshot
 
-            return holds_snapshot(output, fingerprint)
-        return has_snapshot(Root(output), fingerprint)
+def _files_of(output: str) -> str:
+    """The folder of an output that a service on this machine names; `output` where there is none."""
+    if not is_service(output):
+        return output
+    from datapipe.loader.remote.source import files_of  # gRPC takes 50 ms to import
 
-    def _with_way_out(self, error: SnapshotError, fingerprint: str) -> SnapshotError:
-        """`error` about a state, with the call that opens the snapshot which the state was saved with."""
-        output = str(self._arguments["output"])
-        if fingerprint == self.snapshot.fingerprint:
-            return error
-        if Loader.holds_snapshot(output, fingerprint):
-            shown = json.dumps(masked(output), ensure_ascii=False)
-            return SnapshotError(
-                f"{error} The output still has the snapshot of the state, and goes on with it: "
-                f'Loader({shown}, snapshot="{fingerprint[:12]}", …), and the other arguments as before.'
-            )
-        return SnapshotError(f"{error} The output has no snapshot {fingerprint[:12]}: `datapipe snapshots` lists what it has.")
+    return files_of(output) or output
 
-    def close(self) -> None:
-        """Closes open shards, and stops fetching others and building ahead for `next`. The loader stays usable."""
-        with self.turns.lock:
-            self._end_next()
-        self._reader.close()
-        if self._cache is not None:
-            self._cache.close()
 
-    def _state(self, step: int | None = None) -> LoaderState:
-        with self.turns.lock:
-            return state_at(self._step if step is None else self.handed_out(step), self.batch_order)
+def _open_source(output: str, options: LoaderOptions) -> BatchSource:
+    if not is_service(output):
+        return FileSource(output, options)
+    from datapipe.loader.remote.source import ServiceSource
+
+    return ServiceSource(output, options)

@@ -1,180 +1,252 @@
-"""The arguments of a loader: checked, and turned into what it works with. A mistake is a UserError that names the argument."""
+"""The arguments of a loader, written once: for `Loader`, a dataset of torch, and the requests of a client to a service.
+
+A mistake is a UserError that names the argument.
+"""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Concatenate, Literal, ParamSpec, Self
 
 import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel, Field, PlainSerializer, PlainValidator, ValidationError, model_validator
 
-from datapipe.errors import DroppedRowsWarning, UserError, suggest
-from datapipe.loader.cache.cache import ShardCache, plan_budget
-from datapipe.loader.order.batch_order import BatchOrder, begin_run
+from datapipe.errors import UserError, suggest
+from datapipe.loader.chunk import Labels
+from datapipe.loader.field_table import FIELDS
 from datapipe.loader.order.layout import Split
-from datapipe.loader.order.lineage import Skips
-from datapipe.loader.order.recipe import recipe_of
-from datapipe.loader.order.sample_order import Inventory
+from datapipe.loader.order.recipe import Override
 from datapipe.loader.order.steps import merged
 from datapipe.loader.share import Mesh
 from datapipe.loader.world import rank_and_world_size
-from datapipe.shards.document_files import document_keys
-from datapipe.shards.manifest import Snapshot
-from datapipe.storage import Root
 
-LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
-"""The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
+OnCorrupt = Literal["raise", "replace"]
 
-WHOLE = (
-    "global_batch_size",
-    "batch_size",
-    "rank",
-    "world_size",
-    "seed",
-    "window",
-    "cache_bytes",
-    "prefetch",
-    "group_rows",
-    "pad_cu_seqlens",
-)
-"""The arguments that are whole numbers."""
-
-CHOICES = {
-    "split": ("train", "validation"),
-    "labels": ("shifted", "unshifted"),
-    "dtype": ("int64", "int32"),
-    "on_corrupt": ("raise", "replace"),
-}
-"""The values of arguments that are one of a few."""
+MOST_FIELDS = 32
 
 
-LIMITS = {
-    "seed": (1 << 64, "0 to 2^64 - 1"),
-    "prefetch": ((1 << 16) + 1, "0 to 65,536 batches"),
-    "group_rows": (1 << 31, "a number of rows below 2^31"),
-    "window": (1 << 31, "a number of shards, or 0 for all of a source"),
-    "cache_bytes": (1 << 63, "a number of bytes, or 0 for no cache"),
-}
-"""Where arguments that are whole numbers end, and what is expected of them. None is below 0."""
-
-MOST_ROWS = 1 << 31
-"""Of a global batch."""
+def _names(value: Any) -> tuple[str, ...]:
+    """Several names, or one."""
+    names = (value,) if isinstance(value, str) else tuple(value) if isinstance(value, Iterable) else (value,)
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError("expected texts")
+    return names
 
 
-def check_arguments(given: Mapping[str, Any]) -> None:
-    """Checks those arguments of a `Loader` that can be checked alone. Raises UserError for the first that is wrong."""
-    for name in WHOLE:
-        value = given[name]
-        if value is not None and type(value) is not int:  # a NumPy integer, say, would make a state that is not JSON
-            raise UserError(f"{name}={value!r} of type {type(value).__name__}: expected an int. Convert it with int(…).")
-    for name, expected in CHOICES.items():
-        value = np.dtype(given[name]).name if name == "dtype" else given[name]
-        if value not in expected:
-            raise UserError(f"{name}='{value}': expected {' or '.join(expected)}.")
-    for name, (stop, expected) in LIMITS.items():
-        value = given[name]
-        if value is not None and not 0 <= value < stop:
-            raise UserError(f"{name}={value}: expected {expected}.")
-    if given["drop_last"] and given["split"] == "validation":
-        raise UserError(
-            "drop_last=True with split='validation': a validation gives every held-out row once, and its last batch may be "
-            "smaller. Leave drop_last out; where all batches need one shape, pad the last with rows of label -100."
-        )
+def _field_names(value: Any) -> tuple[str, ...]:
+    fields = _names(value)
+    if len(fields) > MOST_FIELDS:
+        raise ValueError(f"expected at most {MOST_FIELDS}")
+    for field in fields:
+        if field not in FIELDS:
+            raise ValueError(f"no field '{field[:64]}'.{suggest(field[:64], FIELDS)} Expected names of {', '.join(FIELDS)}")
+    return fields
 
 
-def plan_mesh(given: Mapping[str, Any]) -> Mesh:
-    """The mesh, or that of rank and world size, which the environment tells where the program does not."""
-    mesh, rank, world_size = given["mesh"], given["rank"], given["world_size"]
-    if mesh is None:
-        rank, world_size = rank_and_world_size(rank, world_size)
-        return Mesh(data_rank=rank, data_size=world_size)
-    if (rank, world_size) not in ((None, None), (0, 1)):
-        raise UserError(
-            f"mesh together with rank={rank}, world_size={world_size}: give either the mesh, or rank and world size."
-        )
-    if not isinstance(mesh, Mesh):
-        raise UserError(
-            f"mesh of type {type(mesh).__name__}: expected a datapipe.loader.share.Mesh. mesh_of(…) makes one: that of "
-            f"datapipe.loader.torch of a DeviceMesh, that of datapipe.loader.jax of a sharding."
-        )
-    return mesh
+def _steps(value: Any) -> tuple[tuple[int, int], ...]:
+    if not isinstance(value, Sequence):
+        raise ValueError("expected ranges (start, stop) of steps")
+    return merged(value)
 
 
-def plan_batch(global_batch_size: int | None, batch_size: int | None, mesh: Mesh) -> int:
-    given = [size for size in (global_batch_size, batch_size) if size is not None]
-    if len(given) != 1 or not 1 <= given[0] < MOST_ROWS:
-        raise UserError(
-            f"global_batch_size={global_batch_size}, batch_size={batch_size}: give exactly one of them, at least 1 and below "
-            f"2^31; batch_size counts the rows of one rank, global_batch_size those of all."
-        )
-    return global_batch_size if global_batch_size is not None else given[0] * mesh.data_size
+def _plain_mixture(mixture: Any) -> Any:
+    """A mixture as JSON has it: with integers, floats and texts as weights. `recipe.py` checks the weights themselves."""
+    if mixture is None:
+        return None
+    if isinstance(mixture, Mapping):
+        return {str(name): _plain_weight(weight) for name, weight in mixture.items()}
+    phases: list[tuple[int | None, Any]] = []
+    for phase in mixture if isinstance(mixture, Sequence) and not isinstance(mixture, str) else (mixture,):
+        until, weights = phase if isinstance(phase, Sequence) and len(phase) == 2 else (None, None)
+        if not isinstance(weights, Mapping) or not isinstance(until, Integral | None):
+            raise ValueError("expected weights by source, or phases of (token at which the phase ends, weights)")
+        phases.append((None if until is None else int(until), _plain_mixture(weights)))
+    return phases
 
 
-def plan_groups(group_rows: int, global_batch_size: int, split: str) -> int:
-    """The rows of a group of one source. Raises UserError for groups that batches cut unevenly."""
-    if group_rows < 1 or (group_rows % global_batch_size and global_batch_size % group_rows):
-        raise UserError(
-            f"group_rows={group_rows} with a global batch of {global_batch_size} rows: expected a number that divides it or is "
-            f"a multiple of it, so that no batch cuts a group. {global_batch_size} makes every batch of one source."
-        )
-    if group_rows > 1 and split == "validation":
-        raise UserError("group_rows: only the training split mixes sources; the validation split reads one after the other.")
-    return group_rows
+def _plain_weight(weight: Any) -> int | float | str:
+    return weight if type(weight) is int else float(weight) if isinstance(weight, float) else str(weight)
 
 
-def plan_inventory(snapshot: Snapshot, split: Split, seed: int | None, window: int | None, *, shuffle: bool) -> Inventory:
-    """The rows of a split and their permutations; `seed` and `window` of the snapshot where none is given."""
-    seed = snapshot.seed if seed is None else seed
-    return Inventory(snapshot, split, seed, snapshot.window_shards if window is None else window, shuffle=shuffle)
+def _dtype_name(dtype: Any) -> str:
+    name = np.dtype(dtype).name
+    if name not in ("int64", "int32"):
+        raise ValueError("expected int64 or int32")
+    return name
 
 
-def plan_run(root: Root, snapshot: Snapshot, size: int, given: Mapping[str, Any]) -> BatchOrder:
-    """The order of a new run.
+_Names = Annotated[Sequence[str], PlainValidator(_names)]
+_Rows = Annotated[int, Field(ge=1, lt=1 << 31)]
+Seed = Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)]
 
-    Args:
-        size: rows of a global batch.
-        given: the arguments of a `Loader` that decide the order, by name.
+
+class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
+    """The arguments of a `Loader` beside its output.
+
+    Attributes:
+        snapshot: the fingerprint of a snapshot, or its first digits; by default the newest. `datapipe snapshots` lists them.
+        global_batch_size: rows over all ranks. Give exactly one of `global_batch_size` and `batch_size`.
+        batch_size: rows of each rank; the global batch has `batch_size` rows for every rank, `batch_size * world_size` in all.
+        rank: number of this trainer, from 0.
+        world_size: number of trainers that share each global batch. By default both are those of `torch.distributed` where it
+            has begun, else RANK and WORLD_SIZE of the environment, as torchrun sets them, else 0 and 1. See `world.py`.
+        mesh: instead of rank and world size, where several ranks read the same rows, or parts of them.
+        split: "train"; or "validation", which gives every held-out sequence once, in order, with a smaller last batch.
+        fields: fields of each batch.
+        labels: "shifted" (the next token), or "unshifted" for models that shift labels themselves, as Hugging Face's do.
+        dtype: int64 or int32, of the fields with one number per token.
+        seed: of the permutations, from -2^63 to 2^64 - 1; the snapshot's by default.
+        window: shards of a source whose rows are mixed at a time, 0 for all; the snapshot's by default. See
+            `order/source_order.py`.
+        shuffle: False: the rows of each source in the order of its shards, epoch after epoch; the sources are mixed as always.
+        group_rows: rows that come one after another from one source. 1: sources are mixed row by row. The global batch size:
+            every batch is of one source. The rows of a rank: every rank's part of a batch is. See `order/groups.py`.
+        mixture: weights instead of the snapshot's: {source: weight}, or phases [(token at which the phase ends, weights), …].
+            The last phase ends at None.
+        skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.
+        skip_documents: documents whose tokens become padding, each as SOURCE/PATH:POSITION or as the 32 hex digits of its key.
+        skip_shards: paths of shards, as in the snapshot, whose rows are replaced by other rows of their source. A path without
+            the digest of the content names the shard, too.
+        migrate: accept states of another mixture, or of a snapshot with other sources. Each source continues after the samples
+            drawn so far.
+        restart: with `migrate`, sources that hold other rows than before and start over.
+        on_corrupt: "raise" an error for rows that are damaged in storage; or "replace" them by other rows of their source,
+            with a warning that names the shard. Every rank chooses the same rows while the damage lasts. The replacement is
+            not part of the state; `skip_shards` leaves a shard out for good and is.
+        pad_cu_seqlens: runs (documents, and the padding of rows) that `cu_seqlens` always has room for, so that it has the same
+            length in every batch, and `max_seqlen` the same value: for CUDA graphs and torch.compile. See `most_runs`.
+        drop_last: what becomes of rows at the end of a run that make no whole batch. False: a smaller last batch, shared by the
+            ranks as every batch is, so that a rank may have none. True: left out. By default: left out with a warning. A
+            validation always keeps them, and refuses True.
+        cache_bytes: size of the local cache for snapshots on object stores, which fetches whole shards before they are needed;
+            0 for none. By default 16 GiB, and at most half of the free disk space. A service has a cache of its own.
+        cache_folder: folder of that cache; $XDG_CACHE_HOME/datapipe/shards by default. Ranks and runs on one machine share it.
+        prefetch: batches built ahead; 0 builds in the caller. By default as many as fit into 8 MiB, between 4 and 32. One
+            thread builds them from a local disk; from an object store, where threads wait for requests, up to 16 do.
     """
-    inventory = plan_inventory(snapshot, given["split"], given["seed"], given["window"], shuffle=given["shuffle"])
-    skips = plan_skips(root, snapshot, given["skip"], given["skip_documents"], given["skip_shards"])
-    recipe = recipe_of(snapshot, given["mixture"], plan_groups(given["group_rows"], size, given["split"]))
-    return begin_run(inventory, recipe, size, skips, drop_last=given["drop_last"] is not False)
+
+    snapshot: str | None = None
+    global_batch_size: _Rows | None = None
+    batch_size: _Rows | None = None
+    rank: int | None = None
+    world_size: int | None = None
+    mesh: Mesh | None = None
+    split: Split = "train"
+    fields: Annotated[Sequence[str], PlainValidator(_field_names)] = ("input_ids", "labels")
+    labels: Labels = "shifted"
+    dtype: Annotated[npt.DTypeLike, PlainValidator(_dtype_name)] = "int64"
+    seed: Seed | None = None
+    window: Annotated[int, Field(ge=0, lt=1 << 31)] | None = None
+    shuffle: bool = True
+    group_rows: _Rows = 1
+    mixture: Annotated[Override | None, PlainValidator(_plain_mixture), PlainSerializer(lambda mixture: mixture)] = None
+    skip: Annotated[Sequence[tuple[int, int]], PlainValidator(_steps)] = ()
+    skip_documents: _Names = ()
+    skip_shards: _Names = ()
+    migrate: bool = False
+    restart: _Names = ()
+    on_corrupt: OnCorrupt = "raise"
+    pad_cu_seqlens: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    drop_last: bool | None = None
+    cache_bytes: Annotated[int, Field(ge=0, lt=1 << 63)] | None = None
+    cache_folder: str | Path | None = None
+    prefetch: Annotated[int, Field(ge=0, le=1 << 16)] | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        if self.drop_last and self.split == "validation":
+            raise UserError(
+                "drop_last=True with split='validation': a validation gives every held-out row once, and its last batch may be "
+                "smaller. Leave drop_last out; where all batches need one shape, pad the last with rows of label -100."
+            )
+        if self.group_rows > 1 and self.split == "validation":
+            raise UserError(
+                "group_rows: only the training split mixes sources; the validation split reads one after the other."
+            )
+        if self.restart and not self.migrate:
+            raise UserError(
+                f"restart={list(self.restart)} without migrate=True: set migrate=True to accept the state of a run with other "
+                f"rows."
+            )
+        return self
+
+    def with_rank(self) -> Self:
+        """These options with the mesh of this process and the rows of a global batch: those of a copy in another process."""
+        found = {"mesh": self.own_mesh, "global_batch_size": self.num_rows}
+        return self.model_copy(update={**found, "rank": None, "world_size": None, "batch_size": None})
+
+    @property
+    def own_mesh(self) -> Mesh:
+        """The mesh, or that of rank and world size, which the environment tells where the program does not."""
+        if self.mesh is None:
+            rank, world_size = rank_and_world_size(self.rank, self.world_size)
+            return Mesh(data_rank=rank, data_size=world_size)
+        if (self.rank, self.world_size) not in ((None, None), (0, 1)):
+            raise UserError(
+                f"mesh together with rank={self.rank}, world_size={self.world_size}: give either the mesh, or rank and world "
+                f"size."
+            )
+        return self.mesh
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of a global batch."""
+        given = (self.global_batch_size, self.batch_size)
+        if (given[0] is None) == (given[1] is None):
+            raise UserError(
+                f"global_batch_size={given[0]}, batch_size={given[1]}: give exactly one of them; batch_size counts the rows of "
+                f"one rank, global_batch_size those of all."
+            )
+        return given[0] or (given[1] or 0) * self.own_mesh.data_size
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of a number of the fields with one number per token."""
+        return np.dtype(self.dtype).itemsize
 
 
-def plan_skips(
-    root: Root, snapshot: Snapshot, steps: Sequence[tuple[int, int]], documents: Sequence[str], shards: Sequence[str]
-) -> Skips:
-    """What is left out from step 0 on. Documents may be named as in their input; their keys are looked up."""
-    keys = (key.hex() for key in document_keys(root, snapshot, documents))
-    return Skips(steps=merged(steps), documents=dict.fromkeys(keys, 0), shards=dict.fromkeys(shards, 0))
+_HINTS = {
+    "mesh": " mesh_of(…) makes one: that of datapipe.loader.torch of a DeviceMesh, that of datapipe.loader.jax of a sharding."
+}
+_WORDS = {
+    "Value error, ": "",
+    "Input should be": "expected",
+    "greater than or equal to": "at least",
+    "less than or equal to": "at most",
+    "less than": "below",
+    "a valid integer": "an int, which int(…) makes of other numbers",
+}
+"""Of messages of pydantic, in ours."""
 
 
-def warn_of_dropped_rows(num_dropped: int, global_batch_size: int, stacklevel: int) -> None:
-    warnings.warn(
-        f"the run ends with {num_dropped} rows that make no whole batch of {global_batch_size}, and they are left out. "
-        f"Loader(drop_last=False) hands them out as a smaller batch; drop_last=True leaves them out silently.",
-        DroppedRowsWarning,
-        stacklevel=stacklevel,
-    )
+def checked_options(given: Mapping[str, Any]) -> LoaderOptions:
+    """The options of a program. Raises UserError for the first that is wrong."""
+    try:
+        return LoaderOptions(**given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+    name, value, message = str(first["loc"][0]), first["input"], first["msg"]
+    if first["type"] == "extra_forbidden":
+        raise UserError(f"a loader has no argument '{name}'.{suggest(name, LoaderOptions.model_fields)}")
+    for theirs, ours in _WORDS.items():
+        message = message.replace(theirs, ours)
+    raise UserError(f"{name}={value!r} of type {type(value).__name__}: {message}.{_HINTS.get(name, '')}")
 
 
-def plan_restart(restart: Sequence[str], migrate: bool, sources: tuple[str, ...]) -> frozenset[str]:
-    names = [restart] if isinstance(restart, str) else list(restart)
-    for name in names:
-        if name not in sources:
-            raise UserError(f"restart: no source '{name}'.{suggest(name, sources)} Expected some of {', '.join(sources)}.")
-    if names and not migrate:
-        raise UserError(f"restart={names} without migrate=True: set migrate=True to accept the state of a run with other rows.")
-    return frozenset(names)
+_Given = ParamSpec("_Given")
 
 
-def plan_cache(root: Root, inventory: Inventory, cache_bytes: int | None, folder: str | Path | None) -> ShardCache | None:
-    """The cache of an object store; None where the user wants none. Its threads start at the first batch."""
-    budget_bytes, path = plan_budget(cache_bytes, None if folder is None else Path(folder))
-    return ShardCache(root, inventory.layout.shards, path, budget_bytes) if budget_bytes else None
+def taking(options: Callable[_Given, Any]) -> Callable[[Any], Callable[Concatenate[Any, str | Path, _Given], None]]:
+    """Gives a method `(self, output, **options)` its whole signature, for readers and type checkers."""
 
+    def with_signature(method: Any) -> Any:
+        own = list(inspect.signature(method).parameters.values())[:-1]
+        given = [each.replace(annotation=each.empty) for each in inspect.signature(options).parameters.values()]
+        method.__signature__ = inspect.Signature([*own, *given])
+        return method
 
-def plan_prefetch(batch_bytes: int) -> int:
-    """The default number of batches ahead: many small ones, which are built together, or a few large ones."""
-    return max(LEAST_PREFETCH, min(MOST_PREFETCH, PREFETCH_BYTES // max(1, batch_bytes)))
+    return with_signature

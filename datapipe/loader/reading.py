@@ -72,8 +72,6 @@ class RowReader:
         self.snapshot = snapshot
         self._root = root
         self._local_copy = local_copy
-        self._sequence_length = snapshot.sequence_length
-        self._tokenizer_fingerprint = snapshot.tokenizer.fingerprint
         self._stored = dtype_of(token_type(snapshot.tokenizer.vocab_size))
         self._lock, self._owner = Lock(), os.getpid()
         self._open: dict[int, _OpenShard] = {}
@@ -114,7 +112,7 @@ class RowReader:
             return gather(
                 blocks,
                 rows,
-                sequence_length=self._sequence_length,
+                sequence_length=self.snapshot.sequence_length,
                 stored=self._stored,
                 wanted=wanted,
                 dtype=dtype,
@@ -225,8 +223,8 @@ class RowReader:
         reader = ShardReader(
             self._root,
             entry,
-            self._sequence_length,
-            self._tokenizer_fingerprint,
+            self.snapshot.sequence_length,
+            self.snapshot.tokenizer.fingerprint,
             local=copy,
             vocab_size=self.snapshot.tokenizer.vocab_size,
         )
@@ -243,7 +241,7 @@ class RowReader:
         if shard in self._open:  # a local copy takes the place of a remote shard, which a call may still hold
             self._replace({number: other for number, other in self._open.items() if number != shard})
         self._open[shard] = opened
-        self._tables[shard] = _address(opened)
+        self._tables[shard] = 0 if opened.table is None else opened.table.ctypes.data
         self._num_mapped += opened.table is not None
         for is_mapped, limit in ((True, MAX_MAPPED_SHARDS), (False, MAX_OPEN_SHARDS)):
             if (self._num_mapped if is_mapped else len(self._open) - self._num_mapped) > limit:
@@ -268,8 +266,3 @@ class RowReader:
             # a fork copies no threads: a lock that another thread of the parent held would never be released
             self._lock, self._owner, self._open, self._num_mapped = Lock(), os.getpid(), {}, 0
             self._tables[:] = 0
-
-
-def _address(opened: _OpenShard) -> int:
-    """Of the table of its blocks; 0 where it has none."""
-    return 0 if opened.table is None else opened.table.ctypes.data

@@ -66,9 +66,10 @@ class Mesh:
                 f"Expected a sequence length that {self.num_parts} divides."
             )
 
-    def rows(self, size: int) -> slice:
-        """The rows of a global batch of `size` rows."""
-        return slice(*self.share(0, size))
+    def num_rows(self, size: int) -> int:
+        """How many rows of a global batch of `size` rows it gets."""
+        start, stop = self.share(0, size)
+        return stop - start
 
     def share(self, start: int, stop: int) -> tuple[int, int]:
         """The samples of this process, of the global batch that has the samples `start` to `stop`."""

@@ -21,6 +21,7 @@ from datapipe import columns
 from datapipe.document_name import document_name
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
+from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder, begin_run
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Skips
@@ -38,19 +39,15 @@ from datapipe.storage import Root
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class TraceRow:
+class BatchPiece:
     """One piece of a document in a global batch.
 
     Attributes:
         rank, row: the rank that reads it, and the row of that rank's batch.
         source, shard, shard_row: source, shard and row that it is stored in.
         piece: number of the piece in its row, from 0.
-        key: of the document, 32 hex digits.
-        path: of the document's file, relative to its source; empty if the snapshot has no list of files.
-        position: in its file, as its reader counts: byte offset of the document's line, or its row number.
         token_start: token of the document at which the piece starts.
         num_tokens: length of the piece.
-        text: of the piece, decoded from its tokens; empty unless requested.
     """
 
     rank: int
@@ -59,11 +56,24 @@ class TraceRow:
     shard: str
     shard_row: int
     piece: int
+    token_start: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TraceRow(BatchPiece):
+    """A piece in the batch of a given step.
+
+    Attributes:
+        key: of the document, 32 hex digits.
+        path: of the document's file, relative to its source; empty if the snapshot has no list of files.
+        position: in its file, as its reader counts: byte offset of the document's line, or its row number.
+        text: of the piece, decoded from its tokens; empty unless requested.
+    """
+
     key: str
     path: str
     position: int
-    token_start: int
-    num_tokens: int
     text: str = ""
 
     @property
@@ -73,19 +83,11 @@ class TraceRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Appearance:
-    """One piece of the document in a batch of the run; `epoch` counts its source's epochs from 0."""
+class Appearance(BatchPiece):
+    """A piece of a given document in a batch of the run; `epoch` counts its source's epochs from 0."""
 
     step: int
-    rank: int
-    row: int
     epoch: int
-    source: str
-    shard: str
-    shard_row: int
-    piece: int
-    token_start: int
-    num_tokens: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,30 +114,16 @@ class DocumentTrace:
 
 
 def trace_step(
-    output: str | Path,
-    step: int,
-    *,
-    global_batch_size: int | None = None,
-    state: Mapping[str, Any] | None = None,
-    snapshot: str | None = None,
-    rank: int | None = None,
-    world_size: int = 1,
-    split: Split = "train",
-    seed: int | None = None,
-    text: bool = False,
+    output: str | Path, step: int, *, rank: int | None = None, world_size: int = 1, text: bool = False, **run: Any
 ) -> list[TraceRow]:
     """The documents of the global batch at `step`, or of one rank's share of it, row by row.
 
     Args:
-        output: of a run, a path or URL.
-        global_batch_size: of a run that never changed its batch size, and that draws by its snapshot's mixture.
-        state: of the loader of any other run; it holds the run's changes, its split and its seed.
-        snapshot: fingerprint of the snapshot, or its first digits; by default that of the state, or the newest.
         rank: only this rank; all by default.
-        seed: as the loader was opened, if it was given.
         text: whether to decode the tokens of each piece.
+        run: as for `open_run`.
     """
-    traced = open_run(output, global_batch_size, state, snapshot, split, seed)
+    traced = open_run(output, **run)
     traced.batch_order.check_step(step)
     if traced.batch_order.steps.is_skipped(step):
         return []
@@ -144,17 +132,7 @@ def trace_step(
 
 
 def trace_document(
-    output: str | Path,
-    key: str,
-    *,
-    global_batch_size: int | None = None,
-    state: Mapping[str, Any] | None = None,
-    snapshot: str | None = None,
-    world_size: int = 1,
-    num_epochs: int | None = None,
-    split: Split = "train",
-    seed: int | None = None,
-    strict: bool = True,
+    output: str | Path, key: str, *, num_epochs: int | None = None, world_size: int = 1, strict: bool = True, **run: Any
 ) -> list[Appearance]:
     """Every appearance of a document in the run, by step: none if no row holds it, if it is left out, or if the run ends first.
 
@@ -163,60 +141,50 @@ def trace_document(
     document: one or two, where the snapshot has their hash ranges.
 
     Args:
-        output, global_batch_size, state, snapshot, seed: as for `trace_step`.
-        key: of the document, or its name, in a form that `document_name.named_key` takes.
+        key: of the document, or its name, in a form that `InputFiles.key` takes.
         num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
         strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
+        run: as for `open_run`.
     """
-    traced = open_run(output, global_batch_size, state, snapshot, split, seed)
-    found = traced.find_document(key, num_epochs, world_size)
+    found = open_run(output, **run).find_document(key, num_epochs, world_size)
     if strict:
         found.check_complete()
     return found.appearances
 
 
-def find_document(
+def open_run(
     output: str | Path,
-    key: str,
     *,
     global_batch_size: int | None = None,
     state: Mapping[str, Any] | None = None,
     snapshot: str | None = None,
-    world_size: int = 1,
-    num_epochs: int | None = None,
-) -> DocumentTrace:
-    """As `trace_document` of the training split, with what was searched and what this output cannot tell."""
-    traced = open_run(output, global_batch_size, state, snapshot, "train", None)
-    return traced.find_document(key, num_epochs, world_size)
-
-
-def open_run(
-    output: str | Path,
-    global_batch_size: int | None,
-    state: Mapping[str, Any] | None,
-    name: str | None,
-    split: Split,
-    seed: int | None,
+    split: Split = "train",
+    seed: int | None = None,
 ) -> TracedRun:
-    """Opens the snapshot of a run, and restores its order from `state` or from `global_batch_size`."""
-    root, steps_done = Root(str(output)), None
+    """A run, whose order `state` or `global_batch_size` gives.
+
+    Args:
+        output: of a run, a path or URL.
+        global_batch_size: of a run that never changed its batch size, and that draws by its snapshot's mixture.
+        state: of the loader of any other run; it holds the run's changes, its split and its seed.
+        snapshot: fingerprint of the snapshot, or its first digits; by default that of the state, or the newest.
+        seed: as the loader was opened, if it was given.
+    """
+    root = Root(str(output))
     if state is not None:
         saved, lineage = read_state(state)
-        steps_done = saved.step
-        if name is None and has_snapshot(root, saved.snapshot):
-            name = saved.snapshot
-        snapshot = read_snapshot(root, name)
-        order = saved_order(saved, lineage, snapshot)
-    elif global_batch_size is not None and global_batch_size >= 1:
-        snapshot = read_snapshot(root, name)
-        inventory = Inventory(snapshot, split, snapshot.seed if seed is None else seed, snapshot.window_shards)
-        order = begin_run(inventory, recipe_of(snapshot), global_batch_size, Skips())
-    else:
+        if snapshot is None and has_snapshot(root, saved.snapshot):
+            snapshot = saved.snapshot
+        found = read_snapshot(root, snapshot)
+        return TracedRun(root, found, saved_order(saved, lineage, found), saved.step)
+    if global_batch_size is None or global_batch_size < 1:
         raise UserError(
             f"global batch size {global_batch_size}: give the rows of a step, at least 1 (--global-batch-size N), or the "
             f"loader's state (--state FILE)."
         )
-    return TracedRun(root, snapshot, order, steps_done)
+    found = read_snapshot(root, snapshot)
+    inventory = Inventory(found, split, found.seed if seed is None else seed, found.window_shards)
+    return TracedRun(root, found, begin_run(inventory, recipe_of(found), global_batch_size, Skips()), None)
 
 
 class TracedRun:
@@ -238,10 +206,11 @@ class TracedRun:
     def rows(self, step: int, mesh: Mesh, text: bool) -> Iterator[TraceRow]:
         """The pieces of one rank's rows."""
         layout = self.batch_order.layout
-        addresses = self.batch_order.locate(self.samples(step, mesh))
+        builder = self._builder(mesh)
+        addresses = self.batch_order.locate(builder.samples(step))
         shards, shard_rows = layout.find(addresses)
         read = self.reader.read(addresses)
-        left_out = self._builder(mesh).left_out(step, read.keys)
+        left_out = builder.left_out(step, read.keys)
         for row in range(len(addresses)):
             shard, stop_token = layout.shards[shards[row]], 0
             first, stop = int(read.piece_offsets[row]), int(read.piece_offsets[row + 1])
@@ -265,14 +234,10 @@ class TracedRun:
                     text=self._decode(read.tokens[row, start_token:stop_token]) if text else "",
                 )
 
-    def samples(self, step: int, mesh: Mesh) -> np.ndarray:
-        """The samples of one rank at a step: (B,) int64, ascending."""
-        return self._builder(mesh).samples(step)
-
     def _builder(self, mesh: Mesh) -> BatchBuilder:
-        return BatchBuilder(self.batch_order, self.reader, mesh, (), "shifted", np.dtype(np.int64))
+        return BatchBuilder(self.batch_order, self.reader, LoaderOptions(mesh=mesh, fields=()))
 
-    def find_document(self, name: str, num_epochs: int | None, world_size: int) -> DocumentTrace:
+    def find_document(self, name: str, num_epochs: int | None = None, world_size: int = 1) -> DocumentTrace:
         """Every appearance in the first `num_epochs` epochs; None: in the steps done, the finite run, or one epoch."""
         [key] = document_keys(self.root, self.snapshot, [name])
         builder, wanted = self._builder(_mesh(0, 1)), np.frombuffer(key, np.uint8).reshape(1, -1)

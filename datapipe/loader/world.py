@@ -14,28 +14,18 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from datapipe.errors import UserError
 
-
-@dataclass(frozen=True, slots=True)
-class _Launcher:
-    """A launcher that tells a process what it is by the environment."""
-
-    name: str
-    rank: str
-    world_size: str
-
-
 _LAUNCHERS = (
-    _Launcher("mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    _Launcher("mpirun", "PMI_RANK", "PMI_SIZE"),
-    _Launcher("mpirun (MVAPICH)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
-    _Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("mpirun (Open MPI)", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("mpirun", "PMI_RANK", "PMI_SIZE"),
+    ("mpirun (MVAPICH)", "MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"),
+    ("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
 )
-"""Slurm sets SLURM_STEP_NUM_TASKS in the tasks of a step alone, and SLURM_NTASKS in a batch script, too."""
+"""Launchers, and the variables that each sets to rank and world size. Slurm sets SLURM_STEP_NUM_TASKS in the tasks of a step
+alone, and SLURM_NTASKS in a batch script, too."""
 
 
 def rank_and_world_size(rank: int | None = None, world_size: int | None = None) -> tuple[int, int]:
@@ -89,14 +79,13 @@ def _found_here(environment: Mapping[str, str], *, is_given: bool) -> tuple[int,
 
 def _refuse_other_launchers(environment: Mapping[str, str]) -> None:
     """Raises UserError for one of several processes of a launcher whose variables are not taken unasked."""
-    for launcher in _LAUNCHERS:
-        size, rank = (environment.get(name, "") for name in (launcher.world_size, launcher.rank))
+    for launcher, of_rank, of_size in _LAUNCHERS:
+        rank, size = environment.get(of_rank, ""), environment.get(of_size, "")
         if size.isdigit() and rank.isdigit() and int(size) > 1:
             raise UserError(
-                f"{launcher.name} started this process as {rank} of {size} ({launcher.rank}, {launcher.world_size}), and the "
-                f'loader has no rank. Give it rank=int(os.environ["{launcher.rank}"]) and '
-                f'world_size=int(os.environ["{launcher.world_size}"]), or set RANK and WORLD_SIZE; rank=0, world_size=1 reads '
-                f"every row in each process."
+                f"{launcher} started this process as {rank} of {size} ({of_rank}, {of_size}), and the loader has no rank. Give "
+                f'it rank=int(os.environ["{of_rank}"]), world_size=int(os.environ["{of_size}"]), or set RANK and WORLD_SIZE; '
+                f"rank=0, world_size=1 reads every row in each process."
             )
 
 

@@ -23,7 +23,7 @@ from datapipe.plan import expand, ranking, runs
 from datapipe.plan.outputs import ExchangeFile, F, OutputFile, TableFile, TokenizerFile, train_rows
 from datapipe.plan.request import PlannedSource, Request
 from datapipe.plan.steps import GlobalStep, Pipeline, RankingStep, lay_out
-from datapipe.plan.work import BoundStage, Decisions, Record, Task
+from datapipe.plan.work import BoundStage, Decisions, GatherTask, MergeTask, Record, Task
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
 from datapipe.stage.ranking import Cut, Interval
@@ -237,20 +237,19 @@ class _Compilation:
 
     def cut(self, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
         """The filter with the cut of its share, or None while that is not committed."""
-        mixture, bound, interval = self.request.mixture, ending.stage, Interval()
+        bound, interval = ending.stage, Interval()
         share = cast(Filter, bound.stage).kept_share()
         assert share is not None
         scores = scored.outputs(ranking.scores_of(bound.name), TableFile)
         for number in range(1, ranking.MOST_ROUNDS + 1):
             ranks, narrow = ranking.step_ids(source, bound.name, number)
-            ranking_of = partial(ranking.rank_tasks, mixture, ranks, source, bound.name, scores, interval)
-            tasks = ranking_of if scored.is_committed else None
-            ranked = self.add(ranks, "rank", f"{bound.name}: summarise scores, round {number}", source, tasks)
-            narrowing = None
-            if ranked.is_committed:
-                summaries = ranked.outputs("summary", TableFile)
-                narrowing = partial(ranking.narrow_tasks, mixture, narrow, source, bound.name, summaries, interval, share)
-            narrowed = self.add(narrow, "narrow", f"{bound.name}: find the cut, round {number}", source, narrowing)
+            ranking_of = partial(self.expander.rank_tasks, ranks, source, bound.name, scores, interval)
+            label = f"{bound.name}: summarise scores, round {number}"
+            ranked = self.add(ranks, "rank", label, source, ranking_of if scored.is_committed else None)
+            summaries = ranked.outputs("summary", TableFile)
+            narrowing = partial(self.expander.narrow_tasks, narrow, source, bound.name, summaries, interval, share)
+            label = f"{bound.name}: find the cut, round {number}"
+            narrowed = self.add(narrow, "narrow", label, source, narrowing if ranked.is_committed else None)
             if not narrowed.is_committed:
                 return None
             found = ranking.found_of(narrowed.records[0])
@@ -293,7 +292,7 @@ class _Compilation:
         final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}
         if final is not None and not self.expander.is_reduced_in_one_task(final):
             final = self.merged(step_id, global_step, final)
-        gathers = None if final is None else partial(self.expander.gather_tasks, step_id, global_step.stage, final)
+        gathers = None if final is None else partial(self.expander.range_tasks, GatherTask, step_id, global_step.stage, final)
         return self.add(step_id, "gather", f"{global_step.id}: collect decisions by document", "", gathers)
 
     def exchange(self, global_step: GlobalStep, exchange: Exchange, tables: _Tables | None) -> _Tables | None:
@@ -335,7 +334,7 @@ class _Compilation:
             for name in wide:
                 groups, merged[name] = runs.merge_groups(merged[name])
                 for group in groups:
-                    merging = self.expander.merge_tasks(step_id, global_step.stage, name, group.files)
+                    merging = self.expander.range_tasks(MergeTask, step_id, global_step.stage, {name: group.files})
                     group_keys |= {task.fingerprint: group.group_key for task in merging}
                     tasks += merging
             label = f"{global_step.id}: merge sorted runs of {', '.join(wide)}"

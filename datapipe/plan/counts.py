@@ -19,9 +19,8 @@ from datapipe.metrics import (
     Work,
     by_file,
     counted,
+    total_by_name,
     total_counts,
-    total_packing,
-    total_work,
 )
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.ranking import filter_of, found_of
@@ -78,8 +77,8 @@ def source_counts(plan: Plan, source: str) -> SourceCounts:
         tokens=sum(record.metrics.tokens for step in tokenized for record in step.records),
         empty=sum(record.metrics.empty for step in (*tokenized, *written) for record in step.records),
         sequences=sum(record.metrics.sequences for step in packed[:1] for record in step.records),
-        packing=total_packing(record.metrics.packing for step in packed for record in step.records),
-        work=total_work(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
+        packing=total_by_name(record.metrics.packing for step in packed for record in step.records),
+        work=total_by_name(record.metrics.work for step in plan.steps if step.source == source for record in step.records),
         unreadable_files=by_file(file for record in steps[0].records for file in record.metrics.unreadable_files),
         is_complete=all(step.is_committed for step in (*steps, *packed, *written)),
     )
@@ -102,7 +101,7 @@ def _check(source: str, counts: SourceCounts, written: list[Step], packed: list[
         if num_read != num_kept:
             raise _mismatch(step.id, f"{num_kept} documents were kept, this step read {num_read}")
     for step in packed:
-        packing = total_packing(record.metrics.packing for record in step.records).values()
+        packing = total_by_name(record.metrics.packing for record in step.records).values()
         in_shards, dropped = sum(part.tokens for part in packing), sum(part.dropped_tokens for part in packing)
         if in_shards + dropped != counts.tokens:
             raise _mismatch(step.id, f"{counts.tokens} tokens were encoded, {in_shards} are in shards, {dropped} were dropped")
@@ -114,7 +113,7 @@ def _mismatch(where: str, counts: str) -> DatapipeError:
 
 def shared_work(plan: Plan) -> dict[str, Work]:
     """Time of the work that serves several sources: global stages and the tokenizer."""
-    return total_work(record.metrics.work for step in plan.steps if not step.source for record in step.records)
+    return total_by_name(record.metrics.work for step in plan.steps if not step.source for record in step.records)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

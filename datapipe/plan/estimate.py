@@ -55,7 +55,7 @@ _EXCHANGED = 0.25
 """Share of the time of a global stage that its exchanges take, after its rows were emitted: 0.18 (dedup.substring) to 0.31
 (dedup.minhash) on 120 MB of synthetic documents, two cores, 2026-11-23."""
 
-_READ, _PASS_ON, _TOKENIZE, _PACK, _WRITE = 80.0, 90.0, 18.0, 150.0, 100.0
+_READ, _PASS_ON, _TOKENIZE, _PACK, _WRITE = 80.0, 90.0, 50.0, 150.0, 100.0
 """The same for reading input, for writing documents and reading them again, and for the steps behind the stages."""
 
 _SAMPLE, _COUNT, _TRAIN = 300.0, 60.0, 40.0

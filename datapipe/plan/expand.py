@@ -11,10 +11,11 @@ import math
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from datapipe.config.mixture import Mixture
 from datapipe.plan.outputs import ExchangeFile, TableFile, TokenizerFile
+from datapipe.plan.ranking import NarrowTask, RankTask, file_groups
 from datapipe.plan.request import PlannedSource
 from datapipe.plan.splits import WRITTEN_BYTES, documents_by_part, file_hash
 from datapipe.plan.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
@@ -25,11 +26,12 @@ from datapipe.plan.work import (
     GatherTask,
     InputSplit,
     MapTask,
-    MergeTask,
     PackTask,
+    RangeTask,
     Record,
     ReduceTask,
     SampleTask,
+    T,
     Tables,
     TokenizeTask,
     TrainTask,
@@ -37,7 +39,11 @@ from datapipe.plan.work import (
     fingerprinted,
 )
 from datapipe.stage.global_stage import Global
+from datapipe.stage.ranking import Interval, KeptShare
+from datapipe.stage.reader import Split
 from datapipe.stage.tables import Exchange
+
+R = TypeVar("R", bound=RangeTask)
 
 Part = tuple[Literal["train", "validation"], int | None]
 """Split and stratum: rows that are packed together."""
@@ -91,9 +97,15 @@ class Expander:
     def __init__(self, mixture: Mixture) -> None:
         self.mixture = mixture
 
-    def resources(self, *names: str) -> tuple[tuple[str, float], ...]:
-        """What a task asks for that runs the stages of these names."""
-        return self.mixture.execution.resources_for(names)
+    def task(self, kind: type[T], step: str, runs: Sequence[str] = (), **own: Any) -> T:
+        """A task with its fingerprint.
+
+        Args:
+            runs: names of what it runs, by which the mixture gives resources.
+            own: its fields.
+        """
+        resources = self.mixture.execution.resources_for(runs)
+        return fingerprinted(kind(step=step, seed=self.mixture.seed, resources=resources, **own))
 
     # -------------------------------------------------------------------------------------------------- cleaning
 
@@ -107,31 +119,15 @@ class Expander:
         limit: int | None,
     ) -> list[MapTask]:
         """One task per group of splits; a limited run reads everything in one task."""
-        source = self.mixture.sources[name]
-        return [
-            fingerprinted(
-                MapTask(
-                    step=step,
-                    source=name,
-                    seed=self.mixture.seed,
-                    resources=self.resources(*_names(stages, emit)),
-                    inputs=tuple(
-                        InputSplit(
-                            split=split,
-                            reader=planned.readers[split.file.path],
-                            reader_digest=planned.reader_digests[split.file.path],
-                        )
-                        for split in group
-                    ),
-                    fields=planned.field_names(source),
-                    limit=limit,
-                    stages=stages,
-                    emit=emit,
-                    source_position=self.source_position(name, emit),
-                )
-            )
-            for group in (planned.groups if limit is None else (planned.splits,))
-        ]
+        readers, digests = planned.readers, planned.reader_digests
+        fields = planned.field_names(self.mixture.sources[name])
+
+        def inputs(splits: Sequence[Split]) -> tuple[InputSplit, ...]:
+            paths = ((split, split.file.path) for split in splits)
+            return tuple(InputSplit(split=split, reader=readers[path], reader_digest=digests[path]) for split, path in paths)
+
+        groups = planned.groups if limit is None else (planned.splits,)
+        return [self.map_task(step, name, stages, emit, inputs=inputs(group), fields=fields, limit=limit) for group in groups]
 
     def later_tasks(
         self,
@@ -149,21 +145,15 @@ class Expander:
         tasks: list[MapTask] = []
         for splits, record in zip(groups, before, strict=True):
             hashes = {file_hash(name, split.file.path) for split in splits}
-            task = MapTask(
-                step=step,
-                source=name,
-                seed=self.mixture.seed,
-                resources=self.resources(*_names(stages, emit)),
-                before=record.fingerprint,
-                documents=record.of("documents", TableFile),
-                decisions=replace(known, tables=_of_files(known.tables, hashes)) if isinstance(known, Decisions) else None,
-                cut=known if isinstance(known, BoundStage) else None,
-                stages=stages,
-                emit=emit,
-                source_position=self.source_position(name, emit),
-            )
-            tasks.append(fingerprinted(task))
+            decisions = replace(known, tables=_of_files(known.tables, hashes)) if isinstance(known, Decisions) else None
+            cut = known if isinstance(known, BoundStage) else None
+            tasks.append(self.map_task(step, name, stages, emit, **_documents(record), decisions=decisions, cut=cut))
         return tasks
+
+    def map_task(self, step: str, name: str, stages: tuple[BoundStage, ...], emit: BoundStage | None, **own: Any) -> MapTask:
+        runs = [stage.name for stage in (*stages, *([emit] if emit else []))]
+        position = self.source_position(name, emit)
+        return self.task(MapTask, step, runs, source=name, stages=stages, emit=emit, source_position=position, **own)
 
     def source_position(self, name: str, emit: BoundStage | None) -> int | None:
         """The position of a source in the order of the global stage, past its end where the order does not name it."""
@@ -175,28 +165,20 @@ class Expander:
 
     # -------------------------------------------------------------------------------------------------- global stages
 
+    def range_tasks(self, kind: type[R], step: str, stage: BoundStage, tables: Tables, **own: Any) -> list[R]:
+        """One task per hash range of some tables of a global stage, of about `bucket_bytes`."""
+        bucket_bytes = self.mixture.execution.bucket_bytes
+        ranges = hash_ranges(_row_bytes(tables), _row_bytes(tables) if own.get("at_once") else bucket_bytes)
+        own["limit_bytes"] = bucket_bytes if kind is GatherTask else bucket_bytes + bucket_bytes // 4
+        return [
+            self.task(kind, step, [stage.name], stage=stage, tables=files, start=start, stop=stop, **own)
+            for start, stop, files in _by_range(tables, ranges)
+        ]
+
     def reduce_tasks(self, step: str, stage: BoundStage, exchange: Exchange, tables: Tables) -> list[ReduceTask]:
         """One task per hash range of a round, or one for everything where that fits."""
-        bucket_bytes = self.mixture.execution.bucket_bytes
-        at_once = fits_one_call(tables, exchange.at_once_bytes, bucket_bytes)
-        ranges = hash_ranges(_row_bytes(tables), _row_bytes(tables) if at_once else bucket_bytes)
-        return [
-            fingerprinted(
-                ReduceTask(
-                    step=step,
-                    seed=self.mixture.seed,
-                    resources=self.resources(stage.name),
-                    stage=stage,
-                    exchange=exchange.name,
-                    tables=own,
-                    start=start,
-                    stop=stop,
-                    limit_bytes=bucket_bytes + bucket_bytes // 4,
-                    at_once=at_once,
-                )
-            )
-            for start, stop, own in _by_range(tables, ranges)
-        ]
+        at_once = fits_one_call(tables, exchange.at_once_bytes, self.mixture.execution.bucket_bytes)
+        return self.range_tasks(ReduceTask, step, stage, tables, exchange=exchange.name, at_once=at_once)
 
     def is_reduced_in_one_task(self, tables: Tables, exchange: Exchange | None = None) -> bool:
         """Whether one task reads all rows of an exchange, or of the final tables (None), so that no block is read twice."""
@@ -204,45 +186,18 @@ class Expander:
         at_once_bytes = 0 if exchange is None else exchange.at_once_bytes
         return _row_bytes(tables) <= bucket_bytes or fits_one_call(tables, at_once_bytes, bucket_bytes)
 
-    def merge_tasks(self, step: str, stage: BoundStage, table: str, files: Sequence[ExchangeFile]) -> list[MergeTask]:
-        """One task per hash range of files that are merged with each other."""
-        bucket_bytes = self.mixture.execution.bucket_bytes
-        tables = {table: tuple(files)}
-        return [
-            fingerprinted(
-                MergeTask(
-                    step=step,
-                    seed=self.mixture.seed,
-                    resources=self.resources(stage.name),
-                    stage=stage,
-                    table=table,
-                    files=own[table],
-                    start=start,
-                    stop=stop,
-                    limit_bytes=bucket_bytes + bucket_bytes // 4,
-                )
-            )
-            for start, stop, own in _by_range(tables, hash_ranges(_row_bytes(tables), bucket_bytes))
-        ]
+    # -------------------------------------------------------------------------------------------------- shares
 
-    def gather_tasks(self, step: str, stage: BoundStage, tables: Tables) -> list[GatherTask]:
-        """The decisions sorted by document; one task per range of the first halves of keys."""
-        bucket_bytes = self.mixture.execution.bucket_bytes
-        return [
-            fingerprinted(
-                GatherTask(
-                    step=step,
-                    seed=self.mixture.seed,
-                    resources=self.resources(stage.name),
-                    stage=stage,
-                    tables=own,
-                    start=start,
-                    stop=stop,
-                    limit_bytes=bucket_bytes,
-                )
-            )
-            for start, stop, own in _by_range(tables, hash_ranges(_row_bytes(tables), bucket_bytes))
-        ]
+    def rank_tasks(self, step: str, source: str, stage: str, scores: Sequence[TableFile], interval: Interval) -> list[RankTask]:
+        """One task for about a quarter of a bucket of scores."""
+        groups = file_groups(scores, self.mixture.execution.bucket_bytes // 4)
+        return [self.task(RankTask, step, source=source, stage=stage, scores=files, interval=interval) for files in groups]
+
+    def narrow_tasks(
+        self, step: str, source: str, stage: str, summaries: tuple[TableFile, ...], interval: Interval, share: KeptShare
+    ) -> list[NarrowTask]:
+        own = {"source": source, "stage": stage, "summaries": summaries, "interval": interval, "share": share}
+        return [self.task(NarrowTask, step, **own)]
 
     # -------------------------------------------------------------------------------------------------- tokens
 
@@ -256,18 +211,14 @@ class Expander:
         train = self.mixture.tokenizer.train
         assert train is not None
         return [
-            fingerprinted(
-                SampleTask(
-                    step=step,
-                    source=name,
-                    seed=self.mixture.seed,
-                    resources=self.resources(),
-                    before=record.fingerprint,
-                    documents=record.of("documents", TableFile),
-                    fraction=fraction,
-                    validation=self.mixture.validation,
-                    pattern=train.pattern,
-                )
+            self.task(
+                SampleTask,
+                step,
+                source=name,
+                fraction=fraction,
+                validation=self.mixture.validation,
+                pattern=train.pattern,
+                **_documents(record),
             )
             for record in cleaned
         ]
@@ -275,40 +226,26 @@ class Expander:
     def train_tasks(self, step: str, samples: Sequence[TableFile]) -> list[TrainTask]:
         train = self.mixture.tokenizer.train
         assert train is not None
-        task = TrainTask(
-            step=step,
-            seed=self.mixture.seed,
-            resources=self.resources(step),
-            samples=tuple(samples),
-            vocab_size=train.vocab_size,
-            pattern=train.pattern,
-            eos=train.eos,
-        )
-        return [fingerprinted(task)]
+        options = {"vocab_size": train.vocab_size, "pattern": train.pattern, "eos": train.eos}
+        return [self.task(TrainTask, step, [step], samples=tuple(samples), **options)]
 
     def load_tasks(self, step: str, content: bytes) -> list[TrainTask]:
-        spec, seed = self.mixture.tokenizer, self.mixture.seed
-        task = TrainTask(step=step, seed=seed, resources=self.resources(), content=content, eos=spec.eos, bos=spec.bos)
-        return [fingerprinted(task)]
+        spec = self.mixture.tokenizer
+        return [self.task(TrainTask, step, content=content, eos=spec.eos, bos=spec.bos)]
 
     def tokenize_tasks(self, step: str, name: str, cleaned: Sequence[Record], tokenizer: TokenizerFile) -> list[TokenizeTask]:
-        strata = self.mixture.sources[name].strata
+        source = self.mixture.sources[name]
         return [
-            fingerprinted(
-                TokenizeTask(
-                    step=step,
-                    source=name,
-                    seed=self.mixture.seed,
-                    resources=self.resources("tokenize"),
-                    before=record.fingerprint,
-                    documents=record.of("documents", TableFile),
-                    tokenizer=tokenizer,
-                    eos=tokenizer.eos_token,
-                    bos=tokenizer.bos_token,
-                    validation=self.mixture.validation,
-                    strata=None if strata is None else (strata.by, strata.bounds),
-                    license_column=self.mixture.sources[name].license_field,
-                )
+            self.task(
+                TokenizeTask,
+                step,
+                ["tokenize"],
+                source=name,
+                tokenizer=tokenizer,
+                validation=self.mixture.validation,
+                strata=source.strata and (source.strata.by, source.strata.bounds),
+                license_column=source.license_field,
+                **_documents(record),
             )
             for record in cleaned
         ]
@@ -317,36 +254,32 @@ class Expander:
         self, step: str, name: str, rows: Mapping[Part, Sequence[ExchangeFile]], tokenizer: TokenizerFile, sequence_length: int
     ) -> list[PackTask]:
         """One task per hash range of each part; a range is about one shard of `target_bytes`."""
-        mixture = self.mixture
+        pack, shards = self.mixture.pack, self.mixture.shards
         return [
-            fingerprinted(
-                PackTask(
-                    step=step,
-                    source=name,
-                    seed=mixture.seed,
-                    resources=self.resources("pack"),
-                    files=tuple(files),
-                    start=start,
-                    stop=stop,
-                    bucket=bucket,
-                    split=split,
-                    stratum=stratum,
-                    tokenizer_fingerprint=tokenizer.fingerprint,
-                    vocab_size=tokenizer.vocab_size,
-                    eos_id=tokenizer.eos_id,
-                    sequence_length=sequence_length,
-                    method=mixture.pack.method,
-                    pool_documents=mixture.pack.pool_documents,
-                    max_padding=mixture.pack.max_padding,
-                    min_piece=mixture.pack.min_piece,
-                    format=mixture.shards.format,
-                    target_bytes=mixture.shards.target_bytes,
-                )
+            self.task(
+                PackTask,
+                step,
+                ["pack"],
+                source=name,
+                files=tuple(files),
+                start=start,
+                stop=stop,
+                bucket=bucket,
+                split=split,
+                stratum=stratum,
+                tokenizer_fingerprint=tokenizer.fingerprint,
+                vocab_size=tokenizer.vocab_size,
+                eos_id=tokenizer.eos_id,
+                sequence_length=sequence_length,
+                method=pack.method,
+                pool_documents=pack.pool_documents,
+                max_padding=pack.max_padding,
+                min_piece=pack.min_piece,
+                format=shards.format,
+                target_bytes=shards.target_bytes,
             )
             for (split, stratum), files in rows.items()
-            for bucket, (start, stop) in enumerate(
-                hash_ranges(sum(file.row_bytes for file in files), mixture.shards.target_bytes)
-            )
+            for bucket, (start, stop) in enumerate(hash_ranges(sum(file.row_bytes for file in files), shards.target_bytes))
         ]
 
     def write_tasks(self, step: str, name: str, cleaned: Sequence[Record]) -> list[WriteTask]:
@@ -354,24 +287,27 @@ class Expander:
         spec = self.mixture.documents
         parts = documents_by_part(cleaned, spec.target_bytes * math.ceil(WRITTEN_BYTES / spec.target_bytes))
         return [
-            fingerprinted(
-                WriteTask(
-                    step=step,
-                    source=name,
-                    seed=self.mixture.seed,
-                    resources=self.resources("write"),
-                    documents=part.documents,
-                    begin=part.begin,
-                    start=part.start,
-                    stop=part.stop,
-                    like=parts[0].documents[0],
-                    format=spec.format,
-                    target_bytes=spec.target_bytes,
-                    license_column=self.mixture.sources[name].license_field,
-                )
+            self.task(
+                WriteTask,
+                step,
+                ["write"],
+                source=name,
+                documents=part.documents,
+                begin=part.begin,
+                start=part.start,
+                stop=part.stop,
+                like=parts[0].documents[0],
+                format=spec.format,
+                target_bytes=spec.target_bytes,
+                license_column=self.mixture.sources[name].license_field,
             )
             for part in parts
         ]
+
+
+def _documents(record: Record) -> dict[str, Any]:
+    """The fields of a task that reads what the task of a record wrote."""
+    return {"before": record.fingerprint, "documents": record.of("documents", TableFile)}
 
 
 def _of_files(tables: Tables, hashes: Collection[int]) -> Tables:
@@ -383,7 +319,3 @@ def _of_files(tables: Tables, hashes: Collection[int]) -> Tables:
         return number < len(listed) and listed[number] <= file.last
 
     return {name: tuple(file for file in files if file.rows and overlaps(file)) for name, files in tables.items()}
-
-
-def _names(stages: Sequence[BoundStage], emit: BoundStage | None) -> list[str]:
-    return [stage.name for stage in (*stages, *([emit] if emit else []))]

@@ -1,38 +1,36 @@
 """Fingerprints: what a task is, as 256 bits of code, options and inputs. Equal fingerprint, equal outputs.
 
-The code of a kind of task is the function that runs it and all that it reaches (`source_code/`), so a change re-runs
-the kinds that run the changed code and no others. Stages are no part of it: a task has their digests among its `parts`.
+The code of a kind of task is the module that runs it and all that it imports (`source_code.py`), so a change runs the kinds
+again that import the changed module, and no others. Stages are no part of it: a task has their digests among its `parts`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 from unicodedata import unidata_version
 
-from datapipe import catalogue
-from datapipe.source_code.installed import reached_by_names
-from datapipe.source_code.reach import Reached
-from datapipe.stage.base import Stage
+from datapipe.source_code import Code, code_of_modules
 
-_RUNNERS = {
-    "map": "datapipe.tasks.map:run_map",
-    "reduce": "datapipe.tasks.reduce:run_reduce",
-    "merge": "datapipe.tasks.reduce:run_merge",
-    "gather": "datapipe.tasks.reduce:run_gather",
-    "rank": "datapipe.tasks.ranking:run_rank",
-    "narrow": "datapipe.tasks.ranking:run_narrow",
-    "sample": "datapipe.tasks.train:run_sample",
-    "train": "datapipe.tasks.train:run_train",
-    "tokenize": "datapipe.tasks.tokenize:run_tokenize",
-    "pack": "datapipe.tasks.pack:run_pack",
-    "write": "datapipe.tasks.write:run_write",
+MODULES = {
+    "map": "map",
+    "reduce": "reduce",
+    "merge": "reduce",
+    "gather": "reduce",
+    "rank": "ranking",
+    "narrow": "ranking",
+    "sample": "train",
+    "train": "train",
+    "tokenize": "tokenize",
+    "pack": "pack",
+    "write": "write",
 }
-KINDS = tuple(_RUNNERS)
+"""By kind of task, the module of `tasks/` with the function that runs it: `run_KIND`."""
+
+KINDS = tuple(MODULES)
 """Every kind of task."""
 
 KINDS_OF_TOKENS = ("sample", "train", "tokenize", "pack")
@@ -56,18 +54,12 @@ def code_digest(kind: str) -> str:
     """
     names = (*_LIBRARIES, *(_ENCODING_LIBRARIES if kind in _ENCODING_KINDS else ()))
     libraries = " ".join([f"unicode={unidata_version}", *(f"{name}={version(name)}" for name in names)])
-    return hashlib.sha256(f"{libraries} {reached_by(kind).digest}".encode()).hexdigest()
+    return hashlib.sha256(f"{libraries} {code_of(kind).digest}".encode()).hexdigest()
 
 
-def reached_by(kind: str) -> Reached:
+def code_of(kind: str) -> Code:
     """The engine's code that tasks of a kind run."""
-    return reached_by_names((_RUNNERS[kind],))
-
-
-def reached_kernels(kinds: Iterable[str], stages: Iterable[Stage]) -> frozenset[str]:
-    """The kernels that tasks of these kinds may call with these stages: "datapipe.kernels.text.words:find_words"."""
-    reached = [*map(reached_by, kinds), *map(catalogue.reached_by, stages)]
-    return frozenset(kernel for code in reached for kernel in code.kernels)
+    return code_of_modules(frozenset({f"datapipe.tasks.{MODULES[kind]}"}))
 
 
 def short(full: str) -> str:

@@ -12,10 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, TypeVar
-
-if TYPE_CHECKING:
-    from datapipe.tokens.proof import Choice
+from typing import Any, TypeVar
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,14 +88,6 @@ class TokenizerFile(OutputFile):
     fallback_reason: str
     bos_id: int | None = None
     bos_token: str | None = None
-
-    @property
-    def choice(self) -> Choice:
-        """Which library encodes with the tokenizer."""
-        from datapipe.tokens.proof import Choice
-
-        names = {"library": self.library, "version": self.library_version, "battery": self.battery}
-        return Choice(**names, reason=self.fallback_reason)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
-from datapipe.config.mixture import Mixture
 from datapipe.plan.outputs import TableFile
-from datapipe.plan.work import Record, Task, entering, fingerprinted
+from datapipe.plan.work import Record, Task, entering
 from datapipe.stage.ranking import Cut, Interval, KeptShare, found_from_json
 
 MOST_ROUNDS = 16
@@ -63,38 +62,7 @@ def scores_of(stage: str) -> str:
     return f"scores.{stage}"
 
 
-def rank_tasks(
-    mixture: Mixture, step: str, source: str, stage: str, scores: Sequence[TableFile], interval: Interval
-) -> list[RankTask]:
-    """One task for about a quarter of a bucket of scores."""
-    return [
-        fingerprinted(RankTask(step=step, source=source, seed=mixture.seed, stage=stage, scores=group, interval=interval))
-        for group in _groups(scores, mixture.execution.bucket_bytes // 4)
-    ]
-
-
-def narrow_tasks(
-    mixture: Mixture,
-    step: str,
-    source: str,
-    stage: str,
-    summaries: Sequence[TableFile],
-    interval: Interval,
-    share: KeptShare,
-) -> list[NarrowTask]:
-    task = NarrowTask(
-        step=step,
-        source=source,
-        seed=mixture.seed,
-        stage=stage,
-        summaries=tuple(summaries),
-        interval=interval,
-        share=share,
-    )
-    return [fingerprinted(task)]
-
-
-def _groups(files: Sequence[TableFile], group_bytes: int) -> Iterator[tuple[TableFile, ...]]:
+def file_groups(files: Sequence[TableFile], group_bytes: int) -> Iterator[tuple[TableFile, ...]]:
     """Files with rows, together about `group_bytes` in memory."""
     group: list[TableFile] = []
     for file in files:

@@ -1,51 +1,4 @@
-"""What a run warns of: each warning once, in report.json and last on the screen. Pure.
-
-kind               what it is about                                                     found by
------------------- -------------------------------------------------------------------- --------------------------
-unused_keys        keys about tokens in a run without a tokenizer, and the other way    before the run
-rounded_weights    weights that differ by more than their shares of 2^-40 can express   before the run
-stage_order        stages in an order that the documentation advises against            before the run
-broken_links       broken links, pipes and the like that a pattern of a source matches  before the run
-linked_again       links to folders that a pattern of a source enters by another path    before the run
-named_twice        files that a list of paths names again                               before the run
-missing_field      a kept field that none of the first records has                      before the run
-without_url        web pages without their URL, where `redact.pii` looks for phones         before the run
-not_numbers        a field of `strata` that is no number in the first records           before the run
-null_field         a kept field that is null in every document                          when the source is read
-unreadable_files   damaged input files that `max_unreadable_files` allows               before the run, and when read
-read_whole         files that cannot be cut into ranges, each read in one task          when the source is read
-limited            documents that `--limit` left out                                    when the source is read
-same_file          a file that two sources read, or one source twice                    before the run
-normalized_weights  weights that do not add up to 1                                     before the run
-excess_drops       a global stage that dropped more than `max_dropped`                  its decisions
-short_length       records of web archives that are longer than their heads tell        when the source is read
-without_text       tar archives of which more than `MOST_WITHOUT_TEXT` of the samples  when the source is read
-                   have no text
-other_kind         a field of which most values are no numbers, or no dates, as a   when the source is cleaned
-                   filter reads them
-unknown_regions    phone numbers of `redact.pii` in documents without a language   when the source is cleaned
-mixed_types        a field of JSON with values of several types                         before the run, and when read
-few_kept           a source of which less than `LEAST_KEPT` is kept                     when the source is cleaned
-special_tokens     special tokens that a tokenizer adds and the run does not            before the run
-unknown_tokens     a source of which more than `MOST_UNKNOWN` of the tokens are unknown its tokens
-lost_to_stage      a source that loses more than `losses.MOST_LOST` to one stage        when the source is cleaned
-empty_documents    a source of which most documents have no text                        when the source is cleaned
-small_vocabulary   a trained tokenizer with fewer tokens than were asked for            the trained tokenizer
-slow_tokenizer     a tokenizer with which fastokens does not encode                     the tokenizer
-padding            a source that is padded by more than `pack.max_padding`              its rows
-split_for_padding  a source of which more than `MOST_SPLIT` is split to keep the limit  its rows
-nothing_to_draw    a source without anything to train on                                the snapshot
-nothing_held_out   sources of which `validation` holds out no document                  the snapshot
-held_out_copies    held-out documents whose text is in training, too                    token rows
-ends_early         a source that reaches its `max_epochs` before the run ends           the snapshot
-many_epochs        a source that is drawn too often                                     `report.mixture_shares`
-new_tokenizer      another tokenizer than that of the snapshot that is packed anew      the snapshot
-read_again         bytes of a disk or store that were changed on their way            its tasks
-takedown_of_nothing  takedowns of documents whose files are not there                   the snapshot
-takedown_of_two    takedowns of documents of two outputs whose files have one name      the snapshot
-stray_file         a file among the shards and documents that no run writes             the output
-older_documents    documents of earlier snapshots beside those of the newest            the output
-"""
+"""What a run warns of: each warning once, in report.json and last on the screen; `report/README.md` lists the kinds. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +10,7 @@ from typing import Any
 
 from datapipe.credentials import masked
 from datapipe.errors import suggest
-from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_packing, total_work
+from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_by_name
 from datapipe.plan.compile import Plan
 from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
 from datapipe.plan.losses import MOST_LOST, Loss, kept_share, losses
@@ -76,7 +29,7 @@ class RunWarning:
     """One warning.
 
     Attributes:
-        kind: see the table above.
+        kind: one of those in `report/README.md`.
         source: empty where it is about no source, or about several.
         text: sentences that say what was found and what to do.
         details: the numbers and names behind the text, for programs; data that JSON can hold.
@@ -89,6 +42,11 @@ class RunWarning:
 
     def __str__(self) -> str:
         return masked(self.text)
+
+    @classmethod
+    def of(cls, kind: str, source: str, text: str, **details: Any) -> RunWarning:
+        """A warning about a source, which the text names first."""
+        return cls(kind=kind, source=source, text=f"source '{source}': {text}", details=details)
 
     @classmethod
     def of_sources(cls, kind: str, sources: Sequence[str], text: str) -> RunWarning:
@@ -157,29 +115,20 @@ def unreadable_warning(source: str, files: Sequence[UnreadableFile]) -> RunWarni
     return RunWarning(kind="unreadable_files", source=source, text=f"{unreadable_text(source, files)}.", details=details)
 
 
-def passed_over_warning(source: str, paths: Sequence[str]) -> RunWarning:
-    """The warning about things that a pattern of a source matches and that are no files: broken links, pipes, sockets."""
-    more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
-    text = f"source '{source}': {paths[0]}{more} cannot be read: a broken link, or no file. Mend it, or `exclude` it."
-    return RunWarning(
-        kind="broken_links", source=source, text=text, details={"files": list(paths[:_LISTED_FILES]), "count": len(paths)}
-    )
+_ABOUT_FILES = {
+    "broken_links": ("files", " cannot be read: a broken link, or no file. Mend it, or `exclude` it."),
+    "linked_again": ("links", ". Each folder is read once."),
+    "named_twice": ("lines", ": the list names the file before. It is read once."),
+}
+"""By kind, the name of what is listed in the details, and the end of the text."""
 
 
-def linked_again_warning(source: str, links: Sequence[str]) -> RunWarning:
-    """The warning about links to folders that are passed over, since their files are listed by another path."""
-    more = f" and {len(links) - 1:,} more like it" if len(links) > 1 else ""
-    text = f"source '{source}': {links[0]}{more}. Each folder is read once."
-    details = {"links": list(links[:_LISTED_FILES]), "count": len(links)}
-    return RunWarning(kind="linked_again", source=source, text=text, details=details)
-
-
-def named_twice_warning(source: str, lines: Sequence[str]) -> RunWarning:
-    """The warning about files that a list names more than once."""
-    more = f" and {len(lines) - 1:,} more" if len(lines) > 1 else ""
-    text = f"source '{source}': {lines[0]}{more}: the list names the file before. It is read once."
-    details = {"lines": list(lines[:_LISTED_FILES]), "count": len(lines)}
-    return RunWarning(kind="named_twice", source=source, text=text, details=details)
+def files_warning(kind: str, source: str, listed: Sequence[str]) -> RunWarning:
+    """A warning of `_ABOUT_FILES`: what a pattern or a list of a source names and is passed over, the first by name."""
+    key, ending = _ABOUT_FILES[kind]
+    more = f" and {len(listed) - 1:,} more" if len(listed) > 1 else ""
+    details = {key: list(listed[:_LISTED_FILES]), "count": len(listed)}
+    return RunWarning.of(kind, source, f"{listed[0]}{more}{ending}", **details)
 
 
 def same_file_warning(files: Sequence[tuple[str, str]], others: int) -> RunWarning:
@@ -239,11 +188,12 @@ def _other_kinds(request: Request, source: str, counts: SourceCounts) -> Iterato
             if other > of_kind:
                 column = next(iter(bound.stage.columns_read()), "")
                 text = (
-                    f"source '{source}': {bound.name}: {other:,} of {counted(other + of_kind, 'value')} of '{column}' cannot "
+                    f"{bound.name}: {other:,} of {counted(other + of_kind, 'value')} of '{column}' cannot "
                     f"be compared with its limits: they are no numbers, or no dates. Check the column and the limits."
                 )
-                details = {"stage": bound.name, "field": column, "other_kind": other, "of_kind": of_kind}
-                yield RunWarning(kind="other_kind", source=source, text=text, details=details)
+                yield RunWarning.of(
+                    "other_kind", source, text, stage=bound.name, field=column, other_kind=other, of_kind=of_kind
+                )
 
 
 def _unknown_regions(request: Request, source: str, counts: SourceCounts) -> Iterator[RunWarning]:
@@ -252,13 +202,12 @@ def _unknown_regions(request: Request, source: str, counts: SourceCounts) -> Ite
         *known, unknown = (numbers[f"{bound.name}:{name}"] for name in PHONE_REGIONS)
         if unknown > max(sum(known), MOST_WITHOUT_REGION):
             text = (
-                f"source '{source}': {bound.name}: of {sum(known) + unknown:,} documents with a number like that of a phone, "
+                f"{bound.name}: of {sum(known) + unknown:,} documents with a number like that of a phone, "
                 f"{unknown:,} have neither a URL nor a language that tells a country, so numbers of the US were looked for. "
                 "Add `url` to the source's `keep`, put `filter.language: {keep: [], write: true}` before the stage, or give it "
                 "`phone_regions: [US]`."
             )
-            details = {"stage": bound.name, "by_default": unknown, "known": sum(known)}
-            yield RunWarning(kind="unknown_regions", source=source, text=text, details=details)
+            yield RunWarning.of("unknown_regions", source, text, stage=bound.name, by_default=unknown, known=sum(known))
 
 
 def _mixed_types(request: Request, plan: Plan, source: str) -> Iterator[RunWarning]:
@@ -288,11 +237,10 @@ def _read_whole(plan: Plan, source: str) -> Iterator[RunWarning]:
     if paths:
         more = f" and {len(paths) - 1:,} more" if len(paths) > 1 else ""
         text = (
-            f"source '{source}': {paths[0]}{more} cannot be cut into ranges, because its records hold archives, so one task "
+            f"{paths[0]}{more} cannot be cut into ranges, because its records hold archives, so one task "
             f"read it whole. Nothing is lost. Split such files to read them on all cores."
         )
-        details = {"files": paths[:_LISTED_FILES], "count": len(paths)}
-        yield RunWarning(kind="read_whole", source=source, text=text, details=details)
+        yield RunWarning.of("read_whole", source, text, files=paths[:_LISTED_FILES], count=len(paths))
 
 
 def _excesses(request: Request, plan: Plan) -> Iterator[RunWarning]:
@@ -321,12 +269,13 @@ def _lost(output: str, source: str, loss: Loss) -> RunWarning:
     dropped, (reason, _) = loss.dropped.total(), loss.dropped.most_common(1)[0]
     most = f", most of them for {reason.removeprefix(f'{loss.stage}:')}" if reason != loss.stage else ""
     text = (
-        f"source '{source}': {loss.stage} dropped {dropped:,} of the {counted(loss.reached, 'document')} that reached it "
+        f"{loss.stage} dropped {dropped:,} of the {counted(loss.reached, 'document')} that reached it "
         f"({loss.share:.2%}){most}. See some with `datapipe inspect {quote(output)} --dropped {quote(loss.stage)} -n 5`, and "
         f"check its options and the text field of the source."
     )
-    details = {"stage": loss.stage, "dropped": dropped, "reached": loss.reached, "most_dropped_by": reason}
-    return RunWarning(kind="lost_to_stage", source=source, text=text, details=details)
+    return RunWarning.of(
+        "lost_to_stage", source, text, stage=loss.stage, dropped=dropped, reached=loss.reached, most_dropped_by=reason
+    )
 
 
 MOST_EMPTY = 0.5
@@ -337,11 +286,11 @@ def _empty(source: str, counts: SourceCounts, text_field: str) -> Iterator[RunWa
     kept, empty = counts.document_counts.kept, counts.empty
     if kept and empty / kept > MOST_EMPTY:
         text = (
-            f"source '{source}': {empty:,} of {counted(kept, 'document')} ({empty / kept:.2%}) have no text: it is empty, or "
+            f"{empty:,} of {counted(kept, 'document')} ({empty / kept:.2%}) have no text: it is empty, or "
             f"white space. Check that `text: {text_field}` names the field with the text, or drop them with filter.length: "
             f"{{min_words: 1}}."
         )
-        yield RunWarning(kind="empty_documents", source=source, text=text, details={"empty": empty, "kept": kept})
+        yield RunWarning.of("empty_documents", source, text, empty=empty, kept=kept)
 
 
 def _few_kept(source: str, documents: DocumentCounts) -> RunWarning:
@@ -350,11 +299,10 @@ def _few_kept(source: str, documents: DocumentCounts) -> RunWarning:
     )
     share = f"{documents.kept / documents.read:.2%}"
     text = (
-        f"source '{source}': {documents.kept:,} of {counted(documents.read, 'document')} kept ({share}). "
+        f"{documents.kept:,} of {counted(documents.read, 'document')} kept ({share}). "
         f"{reason} took {count:,}. Check the threshold, or the text field of the source."
     )
-    details = {"kept": documents.kept, "read": documents.read, "most_dropped_by": reason}
-    return RunWarning(kind="few_kept", source=source, text=text, details=details)
+    return RunWarning.of("few_kept", source, text, kept=documents.kept, read=documents.read, most_dropped_by=reason)
 
 
 MOST_UNKNOWN = 0.001
@@ -369,11 +317,10 @@ def _unknown_tokens(plan: Plan, source: str) -> Iterator[RunWarning]:
     share = fertility.unknown / tokens if tokens else 0.0
     if share > MOST_UNKNOWN:
         text = (
-            f"source '{source}': {fertility.unknown:,} of {counted(tokens, 'token')} ({share:.2%}) are the "
+            f"{fertility.unknown:,} of {counted(tokens, 'token')} ({share:.2%}) are the "
             f"unknown token: the tokenizer has no token for their text. Use a tokenizer that knows the text, or all bytes."
         )
-        details = {"unknown": fertility.unknown, "tokens": tokens}
-        yield RunWarning(kind="unknown_tokens", source=source, text=text, details=details)
+        yield RunWarning.of("unknown_tokens", source, text, unknown=fertility.unknown, tokens=tokens)
 
 
 MOST_WITHOUT_REGION = 99  # documents: fewer are not worth a warning
@@ -386,22 +333,21 @@ def _without_text(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
     num_samples = counts.document_counts.read + without
     if without > MOST_WITHOUT_TEXT * num_samples:
         text = (
-            f"source '{source}': {without:,} of {counted(num_samples, 'sample')} have no text: none of their members has an "
+            f"{without:,} of {counted(num_samples, 'sample')} have no text: none of their members has an "
             f"ending under `text` of the format. A base name ends at its first dot, so 1.en.txt ends in en.txt: name such "
             f"endings, `format: {{webdataset: {{text: [en.txt]}}}}`, or set `base_names: last_dot` there."
         )
-        details = {"without_text": without, "samples": num_samples}
-        yield RunWarning(kind="without_text", source=source, text=text, details=details)
+        yield RunWarning.of("without_text", source, text, without_text=without, samples=num_samples)
 
 
 def _short_lengths(source: str, counts: SourceCounts) -> Iterator[RunWarning]:
     num_records = counts.document_counts.counts.get("read:short_length", 0)
     if num_records:
         text = (
-            f"source '{source}': {counted(num_records, 'record')} of its web archives have a Content-Length that is a few "
+            f"{counted(num_records, 'record')} of its web archives have a Content-Length that is a few "
             f"bytes short. They are read to their ends, where the next record begins."
         )
-        yield RunWarning(kind="short_length", source=source, text=text, details={"records": num_records})
+        yield RunWarning.of("short_length", source, text, records=num_records)
 
 
 MOST_SPLIT = 0.05
@@ -411,7 +357,7 @@ MOST_SPLIT = 0.05
 def _of_packing(plan: Plan, source: str) -> Iterator[RunWarning]:
     for step in plan.of_kind("pack", source):
         tasks = [task for task in step.tasks or () if isinstance(task, PackTask) and task.method == "best_fit"]
-        for length, packing in total_packing(record.metrics.packing for record in step.records).items():
+        for length, packing in total_by_name(record.metrics.packing for record in step.records).items():
             if tasks and step.is_committed:
                 yield from _padding(source, length, packing, tasks)
 
@@ -448,7 +394,7 @@ def _of_tokenizer(request: Request, plan: Plan) -> Iterator[RunWarning]:
         yield RunWarning(kind="small_vocabulary", text=text, details=details)
     if tokenizer is not None and tokenizer.fallback_reason:
         records = (record for step in plan.of_kind("tokenize") for record in step.records)
-        work = total_work(record.metrics.work for record in records).get("tokenize", Work())
+        work = total_by_name(record.metrics.work for record in records).get("tokenize", Work())
         rate = rate_mb_per_s(work.bytes, work.seconds)
         speed = "" if rate is None else f" at {rate:.1f} MB/s a core"
         text = (

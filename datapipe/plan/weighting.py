@@ -112,12 +112,7 @@ def unimax(caps: Mapping[str, Fraction], budget: int) -> dict[str, Fraction]:
     Args:
         caps: the most tokens of each source, above 0.
     """
-    shares: dict[str, Fraction] = {}
-    left = Fraction(budget)
-    for num_done, name in enumerate(sorted(caps, key=lambda name: (caps[name], name))):
-        shares[name] = min(caps[name], left / (len(caps) - num_done))
-        left -= shares[name]
-    return shares
+    return sample_quotas(caps, dict.fromkeys(caps, Fraction(1)), budget)
 
 
 def bounded(weights: Mapping[str, Fraction]) -> dict[str, int]:
@@ -186,10 +181,10 @@ def sample_fractions(
     return {name: float(quotas[name] / size) if size else 0.0 for name, size in sizes.items()}
 
 
-def sample_quotas(sizes: Mapping[str, Fraction], shares: Mapping[str, Fraction], sample_bytes: int) -> dict[str, Fraction]:
-    """Bytes to sample of each source: in proportion to its share, capped by its size, the rest from the other sources."""
+def sample_quotas(sizes: Mapping[str, Fraction], shares: Mapping[str, Fraction], budget: int) -> dict[str, Fraction]:
+    """What to take of each source: in proportion to its share, capped by its size, the rest from the other sources."""
     quotas = dict.fromkeys(sizes, Fraction(0))
-    left = Fraction(sample_bytes)
+    left = Fraction(budget)
     shares_left = {name: shares[name] for name in sizes if shares[name] and sizes[name]}
     while shares_left:
         total = sum(shares_left.values())

@@ -34,7 +34,6 @@ from datapipe.stage.ranking import Cut
 from datapipe.stage.reader import FieldNames, Reader, Split
 
 HASH_SPACE = 1 << 64
-REACHES = ()  # look-ups by name are of the fields of tasks
 _ENTERS = "enters"
 
 
@@ -52,9 +51,9 @@ def _checksums(files: Iterable[ExchangeFile]) -> list[str]:
     return sorted(file.checksum + (" reference" if file.is_reference else "") for file in files)
 
 
-def _encoding(file: TokenizerFile) -> list[str]:
-    """What decides the ids that a tokenizer gives to texts."""
-    return [file.checksum, file.library, file.library_version, file.battery]
+def _encoding(file: TokenizerFile) -> list[str | None]:
+    """What decides the ids that a tokenizer gives to documents."""
+    return [file.checksum, file.library, file.library_version, file.battery, file.eos_token, file.bos_token]
 
 
 def _table_checksums(tables: Tables) -> dict[str, list[str]]:
@@ -67,7 +66,6 @@ class BoundStage:
 
     Attributes:
         emit_digest: of a global stage: without the options that `emit` does not read.
-        segmentations: members of `DocumentBatch` that the digest covers; None where not known.
         cut: of a filter that keeps a share, once it is known.
     """
 
@@ -75,7 +73,6 @@ class BoundStage:
     stage: Filter | Map | Global
     digest: str
     emit_digest: str = ""
-    segmentations: frozenset[str] | None = None
     cut: Cut | None = None
 
 
@@ -121,27 +118,13 @@ class Decisions:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class StageCare:
-    """What one stage must not do in one call again, because it ended a worker.
-
-    Attributes:
-        suspects: a batch with a document of one of these keys goes to the stage one by one.
-        crashing: keys of documents that the stage does not get, and the cause of the crash: "SIGSEGV".
-        most_docs: that the stage gets in one call; None for whole batches.
-    """
-
-    suspects: frozenset[bytes] = frozenset()
-    crashing: Mapping[bytes, str] = field(default_factory=dict)
-    most_docs: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Care:
     """What the ends of earlier attempts at a map task have shown about its documents.
 
     Attributes:
-        suspects: (stage, key of the first document) of batches in which a worker crashed or stalled.
-        crashing: (stage, key, cause) of documents that crash a worker; they go to quarantine.
+        suspects: (stage, key of the first document) of batches in which a worker crashed or stalled. A batch with one of these
+            documents goes to the stage one by one.
+        crashing: (stage, key, cause) of documents that crash a worker, "SIGSEGV"; they go to quarantine.
         most_docs: that any stage gets in one call, where memory did not suffice for more. What it makes of the parts is joined.
     """
 
@@ -149,13 +132,8 @@ class Care:
     crashing: tuple[tuple[str, bytes, str], ...] = ()
     most_docs: int | None = None
 
-    def of(self, stage: str) -> StageCare:
-        """The part of a stage, by its name in the run."""
-        return StageCare(
-            suspects=frozenset(key for name, key in self.suspects if name == stage),
-            crashing={key: cause for name, key, cause in self.crashing if name == stage},
-            most_docs=self.most_docs,
-        )
+
+NO_CARE = Care()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -228,7 +206,7 @@ class MapTask(Task):
     )
     emit: BoundStage | None = field(default=None, metadata=entering(lambda bound: bound and [bound.name, bound.emit_digest]))
     source_position: int | None = None
-    care: Care = field(default=Care(), metadata=LEFT_OUT)
+    care: Care = field(default=NO_CARE, metadata=LEFT_OUT)
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -236,14 +214,28 @@ class MapTask(Task):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReduceTask(Task):
-    """Reduces the rows of one hash range in one round of an exchange.
+class RangeTask(Task):
+    """What tasks on one hash range of tables have.
+
+    Attributes:
+        stage: the global stage whose tables they are. It gives schemas, which the files have too, and the name of the work.
+        start, stop: hashes.
+        limit_bytes: about the most row bytes that are in memory at once.
+    """
+
+    stage: BoundStage = field(metadata=LEFT_OUT)
+    tables: Tables = field(metadata=entering(_table_checksums))
+    start: int
+    stop: int
+    limit_bytes: int = field(metadata=LEFT_OUT)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ReduceTask(RangeTask):
+    """Reduces the rows of one hash range in one round of an exchange. A range that has more than `limit_bytes` comes in chunks.
 
     Attributes:
         exchange: its name.
-        tables: by input.
-        start, stop: hashes.
-        limit_bytes: about the most row bytes that the stage gets in one call; a range that has more comes in chunks.
         at_once: whether all rows go to `Global.reduce_at_once`.
     """
 
@@ -251,38 +243,21 @@ class ReduceTask(Task):
 
     stage: BoundStage = field(metadata=entering(lambda bound: bound.digest))
     exchange: str
-    tables: Tables = field(metadata=entering(_table_checksums))
-    start: int
-    stop: int
-    limit_bytes: int = field(metadata=LEFT_OUT)
     at_once: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MergeTask(Task):
-    """Writes the rows that some files of a table have in one hash range as one sorted run."""
+class MergeTask(RangeTask):
+    """Writes the rows that some files of each table have in one hash range as one sorted run."""
 
     kind: ClassVar[str] = "merge"
 
-    stage: BoundStage = field(metadata=LEFT_OUT)  # it gives the schema, which the files have too
-    table: str
-    files: tuple[ExchangeFile, ...] = field(metadata=entering(_checksums))
-    start: int
-    stop: int
-    limit_bytes: int = field(metadata=LEFT_OUT)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GatherTask(Task):
+class GatherTask(RangeTask):
     """Sorts the final tables of a global stage by document key, in one range of the first halves of keys."""
 
     kind: ClassVar[str] = "gather"
-
-    stage: BoundStage = field(metadata=LEFT_OUT)  # it gives the name of the work
-    tables: Tables = field(metadata=entering(_table_checksums))
-    start: int
-    stop: int
-    limit_bytes: int = field(metadata=LEFT_OUT)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -322,7 +297,6 @@ class TokenizeTask(Task):
 
     Attributes:
         before: fingerprint of the task that wrote `documents`.
-        eos, bos: the tokens that end and begin every document; no `bos`: documents begin with their text.
         strata: column and bounds by which training documents go to files of their own.
         license_column: with the licence of each document, to count by it; None: not counted.
     """
@@ -332,8 +306,6 @@ class TokenizeTask(Task):
     before: str
     documents: tuple[TableFile, ...] = field(metadata=LEFT_OUT)  # they follow from `before`
     tokenizer: TokenizerFile = field(metadata=entering(_encoding))
-    eos: str | None
-    bos: str | None = None
     validation: float
     strata: tuple[str, tuple[float, ...]] | None = None
     license_column: str | None = None

@@ -6,25 +6,22 @@ import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from datapipe.metrics import counted, size
 from datapipe.report.layout import NumberTable, Screen, harmless_text, print_text
-from datapipe.report.mixture_shares import mixture_shares_table
 from datapipe.report.summary import second_attempts_text, starting_text, taken_down_text
+from datapipe.report.tables import Table, cell, evaluation_table, fertility_table, mixture_table, work_table
 from datapipe.terminal import harmless
 
 if TYPE_CHECKING:
     from datapipe.engine.train_tokenizer import Trained
 
-_SHOWN_LANGUAGES = 12
-"""Languages shown of each source: those with most text. report.json has all of them."""
-
-_NOTHING = ("·", "0")
 _BETWEEN_COLUMNS = 3
 """A space on each side of a cell, and a line."""
 
@@ -34,12 +31,18 @@ _LEAST_LABEL = 12
 
 def funnel(report: Mapping[str, Any], width: int) -> list[RenderableType]:
     """The tables of a report: documents, mixture, steps and tokenizer."""
-    mixture = [mixture_shares_table(report["mixture"])] if report["mixture"] else []
-    found = [contamination_table(report["contamination"])] if report["contamination"] else []
-    sentences = (taken_down_text(report), starting_text(report), second_attempts_text(report))
-    taken_down, start, second = ([harmless_text(line)] if line else [] for line in sentences)
-    documents = [*_documents(report, width), *taken_down]
-    return [*documents, *found, *mixture, _steps(report), *start, *second, *tokenizer_tables(report["tokenizer"])]
+    work = number_table("time by step, summed over workers", work_table(report), {report["slowest_step"]: "bold yellow"})
+    shown = [
+        *_documents(report, width),
+        taken_down_text(report),
+        contamination_table(report["contamination"]) if report["contamination"] else "",
+        _mixture(report["mixture"]) if report["mixture"] else "",
+        work,
+        starting_text(report),
+        second_attempts_text(report),
+        *tokenizer_tables(report["tokenizer"]),
+    ]
+    return [harmless_text(each) if isinstance(each, str) else each for each in shown if each]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,12 +55,11 @@ class _Row:
     ends_section: bool = False
 
 
-def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
+def _documents(report: Mapping[str, Any], width: int) -> list[RichTable]:
     """The funnel as one table, or as several below each other where the sources do not fit the width. No number is cut; a long
     label or name takes several lines.
 
-    The total of one source is left out. A total in a table of its own has no rows that equal those of the only source with
-    such a count.
+    The total of one source is left out.
     """
     names = [*map(harmless, report["sources"]), *(["total"] if len(report["sources"]) > 1 else [])]
     rows = [replace(row, label=harmless(row.label)) for row in _rows(report)]  # measured as they are shown
@@ -68,16 +70,13 @@ def _documents(report: Mapping[str, Any], width: int) -> list[Table]:
     title = harmless(f"{report['name']}: documents")
     tables = []
     for columns in _split_columns(widths, width - label_width - _BETWEEN_COLUMNS - 1):
-        table = Table(title=title, title_justify="left", title_style="bold")
+        table = RichTable(title=title, title_justify="left", title_style="bold")
         table.add_column("", overflow="fold", min_width=label_width, max_width=label_width)
         for column in columns:
             style = "bold" if names[column] == "total" and column == len(report["sources"]) else ""
             heading = Text("\n".join(textwrap.wrap(names[column], widths[column])))
             table.add_column(heading, justify="right", style=style, no_wrap=True, min_width=widths[column])
-        is_total_alone = columns == [len(report["sources"])]
         for row in rows:
-            if is_total_alone and sum(cell not in _NOTHING for cell in row.cells) == 2:  # the source's, and the same again
-                continue
             cells = [row.cells[column] for column in columns]
             table.add_row(Text(row.label), *cells, style=row.style, end_section=row.ends_section)
         tables.append(table)
@@ -182,16 +181,39 @@ def _packing_rows(length: int, columns: Sequence[Mapping[str, Any] | None]) -> I
             yield _Row(label=f"  {name}", cells=[_count(count) + share for count, share in zip(counts, shares)])
 
 
-def _steps(report: Mapping[str, Any]) -> NumberTable:
-    table = NumberTable("time by step, summed over workers", ["step", "seconds", "of the time", "MB/s", "text"])
-    steps: Mapping[str, Any] = report["total"]["steps"]
-    total = sum(step["seconds"] for step in steps.values()) or 1.0
-    for name, step in steps.items():
-        rate = "" if step["mb_per_s"] is None or not step["bytes"] else f"{step['mb_per_s']:,.1f}"
-        style = "bold yellow" if name == report["slowest_step"] else ""
-        share = f"{step['seconds'] / total:.0%}"
-        table.add_row(name, f"{step['seconds']:,.2f}", share, rate, size(step["bytes"]), style=style)
-    return table
+def number_table(title: str, table: Table, styles: Mapping[str, str] = MappingProxyType({})) -> NumberTable:
+    """A table for a terminal.
+
+    Args:
+        styles: of rows, by name.
+    """
+    shown = NumberTable(title, table.headings)
+    for row in table.rows:
+        shown.add_row(*map(cell, row), style=styles.get(str(row[0]), ""))
+    return shown
+
+
+def _mixture(mixture: Mapping[str, Any]) -> NumberTable:
+    """The mixture, with the strata of each source below it."""
+    table = mixture_table(mixture)
+    shown = NumberTable(_mixture_title(mixture), table.headings)
+    for row, source in zip(table.rows, mixture["sources"].values()):
+        shown.add_row(*map(cell, row))
+        for number, stratum in enumerate(source["strata"] or ()):
+            documents, times = counted(stratum["documents"], "document"), counted(stratum["repeat"], "time")
+            label = f"  stratum {number}: {documents}, {times} an epoch"
+            shown.add_row(label, "", "", "", f"{stratum['tokens']:,}", style="dim")
+    return shown
+
+
+def _mixture_title(mixture: Mapping[str, Any]) -> str:
+    total, requested = mixture["tokens"], mixture["asked_tokens"]
+    title = "mixture: " + ("endless" if total is None else counted(total, "token"))
+    if total is not None and (requested is None or total < requested - requested // 1000):
+        title += ", where sources reach their max_epochs" + ("" if requested is None else f", of {requested:,} requested")
+    if mixture["phases"] > 1:
+        title += f", in {counted(mixture['phases'], 'phase')}"
+    return title
 
 
 def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType]:
@@ -199,18 +221,8 @@ def tokenizer_tables(tokenizer: Mapping[str, Any] | None) -> list[RenderableType
     if tokenizer is None:
         return []
     title = f"tokenizer of {tokenizer['vocab_size']:,} ids (tokens exclude those around documents)"
-    table = NumberTable(title, ["source", "tokens", "bytes per token", "tokens per word", "documents", "text"])
-    for name, entry in tokenizer["sources"].items():
-        table.add_row(name, *_fertility(entry))
-        languages: Mapping[str, Any] = entry["languages"] or {}
-        by_size = sorted(languages, key=lambda language: (-languages[language]["bytes"], language))
-        for language in by_size[:_SHOWN_LANGUAGES]:
-            table.add_row(f"  {language or '(no language)'}", *_fertility(languages[language]), style="dim")
-        if len(by_size) > _SHOWN_LANGUAGES:
-            table.add_row(f"  {counted(len(by_size) - _SHOWN_LANGUAGES, 'more language')}", style="dim")
-    if len(tokenizer["sources"]) > 1:
-        table.add_row("total", *_fertility(tokenizer["total"]), style="bold")
-    unknown = {name: entry.get("unknown_tokens", 0) for name, entry in tokenizer["sources"].items()}
+    table = number_table(title, fertility_table(tokenizer), {"total": "bold"})
+    unknown = {name: entry["unknown_tokens"] for name, entry in tokenizer["sources"].items()}
     listed = ", ".join(f"{name} {count:,}" for name, count in unknown.items() if count)
     lines = [harmless_text(f"tokens of text that the tokenizer does not know: {listed}")] if listed else []
     unused = tokenizer["unused"]
@@ -236,12 +248,6 @@ def print_training(trained: Trained, console: Console) -> None:
         console.print("too few documents to hold some out, so bytes per token and tokens per word were not measured")
     for shown in tokenizer_tables(trained.tokenizer):
         console.print(shown)
-
-
-def _fertility(entry: Mapping[str, Any]) -> list[str]:
-    ratios = [entry["bytes_per_token"], entry["tokens_per_word"]]
-    shown = ["" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
-    return [_count(entry["tokens"]), *shown, _count(entry["documents"]), size(entry["bytes"])]
 
 
 def wide_console(*, to_stderr: bool = False) -> Console:
@@ -270,10 +276,4 @@ def _kept(documents: Mapping[str, Any]) -> str:
 
 
 def contamination_table(lists: Sequence[Mapping[str, Any]]) -> NumberTable:
-    """A row for each list: its entries, and how many of them are of each kind."""
-    table = NumberTable("evaluation sets", ["benchmark", "items", "contaminated", "clean", "undetectable"])
-    several = len({counts["stage"] for counts in lists}) > 1
-    for counts in lists:
-        kinds = [f"{counts[name]:,}" for name in ("entries", "contaminated", "clean", "undetectable")]
-        table.add_row(f"{counts['stage']}: {counts['name']}" if several else counts["name"], *kinds)
-    return table
+    return number_table("evaluation sets", evaluation_table(lists))

@@ -11,13 +11,12 @@ where fewest were. Thresholds are those of the first snapshot, and `run` tells o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from datapipe.metrics import rate_mb_per_s
 from datapipe.report.distributions import SHOWN_BORDERLINE
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares
-from datapipe.report.summary import shards_entry
+from datapipe.report.summary import shards_entry, with_rates
 from datapipe.shards.manifest import Snapshot
 
 Report = Mapping[str, Any]
@@ -38,13 +37,16 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         addition: the entry `addition`.
     """
     mixture = mixture_shares(snapshot) if snapshot.shards else None
-    total = _entry(before["total"], added["total"])
-    total["task_seconds"] = before["total"]["task_seconds"] + added["total"]["task_seconds"]
+    sums = {name: _joined(before[name], added[name]) for name in _SUMS}
+    for entry in (sums["total"], *sums["sources"].values()):
+        for name in ("dropped", "quarantine_reasons"):
+            entry["documents"][name] = dict(sorted(entry["documents"][name].items(), key=lambda item: -item[1]))
+        with_rates(entry)
+    steps = sums["total"]["steps"]
     return {
         **added,
+        **sums,
         "name": snapshot.name,
-        "total": total,
-        "sources": _by_name(before["sources"], added["sources"], _entry),
         "taken": before["taken"],
         "mixture": mixture,
         "tokenizer": _tokenizer(before["tokenizer"], added["tokenizer"]),
@@ -53,74 +55,69 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         "warnings": _warnings(before, added, mixture),
         "thresholds": {**added["thresholds"], **before["thresholds"]},
         "contamination": _contamination(before["contamination"], added["contamination"]),
-        "measured": _by_name(before["measured"], added["measured"], _measured),
-        "lengths": _by_name(before["lengths"], added["lengths"], _lengths),
-        "clusters": _by_name(before["clusters"], added["clusters"], _clusters),
-        "tasks": _by_name(before["tasks"], added["tasks"], _task),
-        "second_attempts": _by_name(before["second_attempts"], added["second_attempts"], _summed),
-        "slowest_step": max(total["steps"], key=lambda name: total["steps"][name]["seconds"], default=None),
+        "slowest_step": max(steps, key=lambda name: steps[name]["seconds"], default=None),
         "peak_worker_bytes": max(before["peak_worker_bytes"], added["peak_worker_bytes"]),
         "shards": shards_entry(snapshot, addition["added_to"]),
         "addition": dict(addition),
     }
 
 
-def _by_name(before: Mapping[str, Any], added: Mapping[str, Any], join: Any) -> dict[str, Any]:
-    """Entries by name: joined where both have one."""
-    return {
-        name: join(before[name], added[name]) if name in before and name in added else before.get(name, added.get(name))
-        for name in dict.fromkeys([*before, *added])
-    }
+def _joined(one: Any, other: Any, name: str = "") -> Any:
+    """Two values of one form: numbers are added, records and bins joined, all else is that of the first which has it."""
+    if name in _BOUNDS:
+        return _BOUNDS[name](one, other)
+    if one is None or other is None:
+        return other if one is None else one
+    if isinstance(one, Mapping):
+        return {key: _joined(one.get(key), other.get(key), key) for key in dict.fromkeys([*one, *other])}
+    if isinstance(one, list):
+        return _bins(one, other)
+    return one if isinstance(one, str) else round(one + other, 9)
 
 
-def _summed(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """The sums of the numbers in two records of one form, at any depth; all else is that of the first which has it."""
+def _bins(before: Sequence[Sequence[float]], added: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Bins [low, high, counts…]. The bounds are those of one grid, whose neighbours a report may have joined: a bin inside of
+    another adds to it."""
+    joined: list[list[float]] = []
+    for low, high, *counts in sorted((*before, *added), key=lambda one: (one[0], -one[1])):
+        if joined and joined[-1][0] <= low and high <= joined[-1][1]:
+            joined[-1][2:] = [known + count for known, count in zip(joined[-1][2:], counts)]
+        else:
+            joined.append([low, high, *counts])
+    return joined
 
-    def joined(one: Any, other: Any) -> Any:
-        if isinstance(one, Mapping) and isinstance(other, Mapping):
-            return _summed(one, other)
-        numbers = [value for value in (one, other) if isinstance(value, (int, float)) and not isinstance(value, bool)]
-        return sum(numbers) if len(numbers) == 2 else one if one is not None else other
 
-    return _by_name(before, added, joined)
+def _borderline(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
+    """On each side of a threshold the documents nearest to it."""
+
+    def distance(each: Mapping[str, Any]) -> tuple[float, str]:
+        return abs(each["value"] - each["threshold"]), each["key"]
+
+    return {side: sorted([*before[side], *added[side]], key=distance)[:SHOWN_BORDERLINE] for side in ("kept", "dropped")}
 
 
-def _entry(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """What `summary` tells of a source, or of all."""
-    entry = _summed(before, added)
-    for name in ("dropped", "quarantine_reasons"):
-        reasons = entry["documents"][name]
-        entry["documents"][name] = dict(sorted(reasons.items(), key=lambda item: -item[1]))
-    for packing in entry["packing"].values():
-        whole = packing["tokens"] + packing["padding_tokens"]
-        packing["padding_share"] = round(packing["padding_tokens"] / whole, 9) if whole else 0.0
-    for work in entry["steps"].values():
-        rate = rate_mb_per_s(work["bytes"], work["seconds"])
-        work["seconds"], work["mb_per_s"] = round(work["seconds"], 6), None if rate is None else round(rate, 3)
-    return entry
+_SUMS = ("total", "sources", "measured", "lengths", "clusters", "tasks", "second_attempts")
+_BOUNDS: Mapping[str, Callable[[Any, Any], Any]] = {
+    "peak_bytes": max,
+    "sampled": min,
+    "threshold": lambda before, added: before,
+    "borderline": _borderline,
+    "languages": lambda before, added: None if before is None or added is None else _joined(before, added),
+}
+"""What does not add up. `languages` is None where one part has more than are counted."""
 
 
 def _tokenizer(before: Mapping[str, Any] | None, added: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if before is None or added is None:
         return None
+    total, sources = (_joined(before[name], added[name]) for name in ("total", "sources"))
+    for entry in (total, *sources.values()):
+        for counts in (entry, *(entry["languages"] or {}).values()):
+            counts["bytes_per_token"] = round(counts["bytes"] / counts["tokens"], 4) if counts["tokens"] else None
+            counts["tokens_per_word"] = round(counts["tokens"] / counts["words"], 4) if counts["words"] else None
     unused = [entry["unused"] for entry in (before, added) if entry["unused"] is not None]
-    return {
-        **before,
-        "total": _fertility(before["total"], added["total"]),
-        "sources": _by_name(before["sources"], added["sources"], _fertility),
-        "unused": min(unused, key=lambda entry: entry["count"], default=None),
-    }
-
-
-def _fertility(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Counts of tokens, with their ratios, of all documents and by language; none by language where one has none."""
-    entry = _summed(before, added)
-    if "languages" in entry:
-        each = before["languages"], added["languages"]
-        entry["languages"] = None if None in each else _by_name(*each, _fertility)
-    entry["bytes_per_token"] = round(entry["bytes"] / entry["tokens"], 4) if entry["tokens"] else None
-    entry["tokens_per_word"] = round(entry["tokens"] / entry["words"], 4) if entry["words"] else None
-    return entry
+    least = min(unused, key=lambda entry: entry["count"], default=None)
+    return {**before, "total": total, "sources": sources, "unused": least}
 
 
 def _unreadable(before: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -141,59 +138,11 @@ def _warnings(before: Report, added: Report, mixture: Mapping[str, Any] | None) 
     return [warning for number, warning in enumerate(told) if warning not in told[:number]]
 
 
-def _contamination(before: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    def named(entries: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], Mapping[str, Any]]:
-        return {(entry["stage"], entry["name"]): entry for entry in entries}
-
-    def joined(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
-        return one if one["contaminated"] >= other["contaminated"] else other
-
-    first, second = named(before), named(added)
-    names = dict.fromkeys([*first, *second])
-    return [
-        dict(joined(first[name], second[name]) if name in first and name in second else first.get(name) or second[name])
-        for name in names
-    ]
-
-
-def _measured(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    """Stage → rule → what it measured."""
-    return _by_name(before, added, lambda one, other: _by_name(one, other, _rule))
-
-
-def _rule(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    rule = _summed(before, added) | {"threshold": before["threshold"], "bins": _bins(before["bins"], added["bins"])}
-    rule["borderline"] = {
-        side: sorted(
-            [*before["borderline"].get(side, []), *added["borderline"].get(side, [])],
-            key=lambda one: (abs(one["value"] - one["threshold"]), one["key"]),
-        )[:SHOWN_BORDERLINE]
-        for side in ("kept", "dropped")
-    }
-    return rule
-
-
-def _bins(before: Sequence[Sequence[float]], added: Sequence[Sequence[float]]) -> list[list[float]]:
-    """Bins [low, high, counts…]. The bounds are those of one grid, whose neighbours a report may have joined: a bin inside of
-    another adds to it."""
-    joined: list[list[float]] = []
-    for low, high, *counts in sorted((*before, *added), key=lambda one: (one[0], -one[1])):
-        if joined and joined[-1][0] <= low and high <= joined[-1][1]:
-            joined[-1][2:] = [known + count for known, count in zip(joined[-1][2:], counts)]
-        else:
-            joined.append([low, high, *counts])
-    return joined
-
-
-def _lengths(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    return _by_name(before, added, _bins)
-
-
-def _clusters(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    joined = _summed(before, added)
-    return joined | {"sampled": min(before["sampled"], added["sampled"]), "sizes": _bins(before["sizes"], added["sizes"])}
-
-
-def _task(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str, Any]:
-    joined = _summed(before, added)
-    return joined | {"seconds": round(joined["seconds"], 6), "peak_bytes": max(before["peak_bytes"], added["peak_bytes"])}
+def _contamination(before: Iterable[Mapping[str, Any]], added: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """An entry for each list: that with more contaminated items."""
+    entries: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for entry in (*before, *added):
+        known = entries.setdefault((entry["stage"], entry["name"]), entry)
+        if entry["contaminated"] > known["contaminated"]:
+            entries[entry["stage"], entry["name"]] = entry
+    return list(entries.values())

@@ -1,6 +1,6 @@
 """Fits lines and tables to the width of a terminal: lines are broken between words, tables lose their last columns.
 
-A path, a URL or a `command` is broken only where it is longer than a line, an argument in quotes nowhere. `say` and
+A path, a URL or a `command` is broken only where it is longer than a line, an argument in quotes nowhere. `print_text` and
 `print_lines` print text as it is where the output is no terminal, so that each line of a log can be searched.
 """
 
@@ -63,11 +63,6 @@ class Screen(Console):
 def harmless_text(text: str, style: str = "") -> Text:
     """A text of rich with escapes in place of what would control a terminal: it is measured and folded as it is shown."""
     return Text(harmless(text), style=style)
-
-
-def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
-    """Prints a text to stdout or stderr: on a terminal wrapped and in a style, elsewhere as it is."""
-    print_text(text, Screen(stderr=to_stderr), style)
 
 
 def print_text(text: str, console: Console, style: str = "", *, hanging: int = 2) -> None:

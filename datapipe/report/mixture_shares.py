@@ -1,4 +1,4 @@
-"""The realised mixture of a snapshot: shares, tokens, epochs and strata of its sources, for report.json and as a table."""
+"""The realised mixture of a snapshot: shares, tokens, epochs and strata of its sources, for report.json."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from typing import Any
 
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.loader.order.sample_order import SampleOrder
-from datapipe.metrics import counted
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
-from datapipe.report.layout import NumberTable
 from datapipe.shards.manifest import Snapshot
+from datapipe.shards.provenance import Provenance
 
 MOST_EPOCHS = 4
 """Repetitions of a text that are worth about as much as new text; beyond them the value of each falls (Muennighoff et al. 2023,
 arXiv 2305.16264)."""
 
 SCHEDULE_INTERVALS = 40
+
+ORIGIN = tuple(Provenance.model_fields)
+"""What a manifest tells of where a source comes from; it leaves out those without a value."""
 
 
 def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[str, Any]]:
@@ -31,7 +33,8 @@ def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[st
             "documents": sum(shard.documents for shard in shards),
             "tokens": sum(shard.tokens for shard in shards),
             "sequences": sum(shard.sequences for shard in shards),
-            **source.model_dump(mode="json", include={"license", "homepage", "collected", "synthetic"}),
+            **dict.fromkeys(ORIGIN),
+            **source.model_dump(mode="json", include=set(ORIGIN)),
         }
         for name, source in snapshot.sources.items()
         if name not in own
@@ -40,17 +43,7 @@ def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[st
 
 
 def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:
-    """The mixture of a snapshot as plain data, computed with the loader's own arithmetic. Epoch caps are applied.
-
-    tokens                     tokens drawn in all; None for an endless run
-    asked_tokens               `mixture.tokens`; the run ends earlier when sources reach their `max_epochs`
-    sources.NAME.share         share of all tokens drawn
-                .epoch_tokens  tokens of one epoch: rows times their length
-                .epochs        number of epochs drawn; None for an endless run
-                .strata        documents, tokens, sequences and repeats of each stratum; None without strata
-    schedule                   intervals of the run: start_tokens, stop_tokens, and tokens drawn by source; empty for an endless
-                               run
-    """
+    """The entry `mixture`, computed with the loader's own arithmetic. Epoch caps are applied."""
     order = run_order(snapshot)
     sizes = epoch_tokens(snapshot.sources, snapshot.shards, snapshot.sequence_length)
     shares, drawn = drawn_shares(snapshot), drawn_tokens(snapshot, order)
@@ -134,34 +127,3 @@ def epoch_warnings(mixture: Mapping[str, Any]) -> list[RunWarning]:
 def _most_repeats(strata: Sequence[Mapping[str, int]] | None) -> int:
     """How often an epoch repeats the text that it repeats most."""
     return max((stratum["repeat"] for stratum in strata or () if stratum["documents"]), default=1)
-
-
-def mixture_shares_table(mixture: Mapping[str, Any]) -> NumberTable:
-    """A table of `mixture_shares`."""
-    total = mixture["tokens"]
-    headings = ["source", "of training", "tokens", "epochs", "tokens an epoch", "max epochs"]
-    table = NumberTable(_title(mixture), headings)
-    for name, source in mixture["sources"].items():
-        cells = [
-            f"{source['share']:.2%}",
-            "endless" if total is None else f"{source['tokens']:,}",
-            "endless" if total is None else "" if source["epochs"] is None else f"{source['epochs']:,.2f}",
-            f"{source['epoch_tokens']:,}",
-            "" if source["max_epochs"] is None else f"{source['max_epochs']:g}",
-        ]
-        table.add_row(name, *cells)
-        for number, stratum in enumerate(source["strata"] or ()):
-            documents, times = counted(stratum["documents"], "document"), counted(stratum["repeat"], "time")
-            label = f"  stratum {number}: {documents}, {times} an epoch"
-            table.add_row(label, "", "", "", f"{stratum['tokens']:,}", style="dim")
-    return table
-
-
-def _title(mixture: Mapping[str, Any]) -> str:
-    total, requested = mixture["tokens"], mixture["asked_tokens"]
-    title = "mixture: " + ("endless" if total is None else counted(total, "token"))
-    if total is not None and (requested is None or total < requested - requested // 1000):
-        title += ", where sources reach their max_epochs" + ("" if requested is None else f", of {requested:,} requested")
-    if mixture["phases"] > 1:
-        title += f", in {counted(mixture['phases'], 'phase')}"
-    return title

@@ -24,8 +24,8 @@ from datapipe.plan.request import Request, TakenSource
 from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
 from datapipe.report.layout import NumberTable, harmless_text
-from datapipe.report.progress import committed_size
 from datapipe.stage.global_stage import Global
+from datapipe.tasks.encoding import choice_of
 from datapipe.terminal import harmless
 
 Reasons = Mapping[str, Sequence[str]]
@@ -150,7 +150,7 @@ def _tree(mixture: Mixture, request: Request, plan: Plan, reasons: Reasons) -> T
 
 def _encoding_note(request: Request, plan: Plan) -> list[str]:
     """What encodes with a tokenizer that the run has trained; `users_tokenizer` notes it for the user's own."""
-    return [] if plan.tokenizer is None or request.tokenizer_content else [plan.tokenizer.choice.words]
+    return [] if plan.tokenizer is None or request.tokenizer_content else [choice_of(plan.tokenizer).words]
 
 
 def _stage_notes(request: Request, source: str) -> list[str]:
@@ -210,7 +210,8 @@ def _state(step: Step) -> list[str | tuple[str, str]]:
         return [("after the steps before", "yellow")]
     fingerprints = f" {short(step.tasks[0].fingerprint)}…" if step.tasks else ""
     if step.is_committed:
-        return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {committed_size(step)}{fingerprints}"]
+        stored = sum(output.bytes for record in step.records for group in record.outputs.values() for output in group)
+        return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {size(stored)}{fingerprints}"]
     return [("would run", "cyan"), f" {len(step.pending())} of {counted(len(step.tasks), 'task')}{fingerprints}"]
 
 

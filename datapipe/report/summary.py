@@ -1,47 +1,4 @@
-"""report.json: every number of a run, by source and in total, summed over committed tasks. Pure except `write_report`.
-
-sources.web.documents   {read, kept, dropped: {reason: count}, quarantined, quarantine_reasons: {reason: count}}
-           .bytes       bytes of text read
-           .kept_bytes  bytes of text kept
-           .tokens      tokens of the kept text
-           .counts      events that stages count: name → count
-           .sequences   sequences of the first sequence length
-           .packing     sequence length → {rows, tokens, padding_tokens, padding_share, documents, split_documents,
-                        split_for_padding, pieces, …}
-           .steps       name → {seconds, bytes, mb_per_s, documents}
-total                   the same for all sources, with the steps that serve several sources
-excesses                global stages that dropped more of a source than `max_dropped`: {source, stage, dropped, read,
-                        allowed, on_excess, text}
-unreadable_files        sources with damaged input files: {source, count, files, text}; files has the first hundred, each as
-                        {path, position, error}
-warnings                what the run warns of: {kind, source, text, …}; source is null for a warning about none or several. The
-                        kinds, with what each is about, are in `plan/warnings.py`
-thresholds              source → stage that keeps a share → {threshold: least score that is kept, tie: least keyed hash of a
-                        kept document of that score, documents, kept_documents, weight, kept_weight, share, of, from}
-contamination           lists that filters searched for: {stage, name, entries, contaminated, clean, undetectable}
-measured                source → stage → rule → {option, side, threshold, mode, documents, not_a_number, passed, failed,
-                        passed_bytes, failed_bytes, dropped, bins, borderline}: what the rules of filters measured. `passed` and
-                        `failed` are documents by this rule alone, `dropped` those of which it is the reason. The threshold is
-                        null where it differs by document. `bins` are [low, high, passed, failed], half open, without empty
-                        ones. `borderline` has under `kept` and `dropped` {document, key, value, threshold}, nearest first
-lengths                 source → {read, kept: bins [low, high, documents, bytes]} of the bytes of texts, or of pages
-clusters                stage → {clusters, dropped, sampled, sizes: [low, high, clusters, documents], both bounds included}; the
-                        numbers are of a sample of clusters, and the first two estimates, where `sampled` is below 1
-tasks                   step → {planned, committed, kind, source, label, seconds, peak_bytes}; rounds of an exchange and merges
-                        also {rows, bytes} written
-second_attempts         step → {tasks, won}: tasks that had a second attempt because they took much longer than others, and
-                        those of them in which it ended first
-run                     the command that wrote the report: {datapipe, engine, workers, wall_s, finished}
-shards                  {files, bytes, fingerprint, before, taken_down, held_out}: of the snapshot, and the one before it; null
-                        before it is published. Of the documents `taken_down`, loaders pad what rows have; all other numbers
-                        count them. `held_out`: rows of the validation split
-taken                   source → {documents, tokens, sequences, license, homepage, collected, synthetic}: sources whose rows
-                        are those of another snapshot
-mixture                 shares, tokens and epochs of each source, once there are shards; see `report/mixture_shares.py`
-tokenizer               bytes per token, tokens per word, unknown tokens, unused ids; see `tokens/fertility.py`
-addition                {part, folder, added_to}: of a snapshot that grew, the last addition. All numbers are of the whole; see
-                        `report/joined.py`
-"""
+"""report.json: every number of a run, summed over committed tasks. README.md has its keys. Pure except `write_report`."""
 
 from __future__ import annotations
 
@@ -51,10 +8,9 @@ from dataclasses import asdict
 from typing import Any
 
 from datapipe.ledger.names import REPORT
-from datapipe.metrics import Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_counts, total_packing, total_work
+from datapipe.metrics import UnreadableFile, Work, counted, rate_mb_per_s, total_by_name, total_counts
 from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.counts import (
-    ExcessDrops,
     SourceCounts,
     excess_drops,
     shared_work,
@@ -116,7 +72,7 @@ def summarize(
         "taken": taken_sources(snapshot, counts_by_source) if isinstance(snapshot, Snapshot) else {},
         "mixture": mixture,
         "tokenizer": tokenizer,
-        "excesses": [_excess(excess) for excess in excess_drops(plan)],
+        "excesses": [{**asdict(excess), "text": excess.text} for excess in excess_drops(plan)],
         "unreadable_files": [
             _unreadable(source, counts.unreadable_files)
             for source, counts in counts_by_source.items()
@@ -140,21 +96,9 @@ def _total(counts: Sequence[SourceCounts], plan: Plan) -> SourceCounts:
         document_counts=total_counts(source.document_counts for source in counts),
         tokens=sum(source.tokens for source in counts),
         sequences=sum(source.sequences for source in counts),
-        packing=total_packing(source.packing for source in counts),
-        work=total_work([*(source.work for source in counts), shared_work(plan)]),
+        packing=total_by_name(source.packing for source in counts),
+        work=total_by_name([*(source.work for source in counts), shared_work(plan)]),
     )
-
-
-def _excess(excess: ExcessDrops) -> dict[str, Any]:
-    return {
-        "source": excess.source,
-        "stage": excess.stage,
-        "dropped": excess.dropped,
-        "read": excess.read,
-        "allowed": excess.allowed,
-        "on_excess": excess.on_excess,
-        "text": excess.text,
-    }
 
 
 def _unreadable(source: str, files: Sequence[UnreadableFile]) -> dict[str, Any]:
@@ -168,21 +112,15 @@ def _unreadable(source: str, files: Sequence[UnreadableFile]) -> dict[str, Any]:
 
 def shards_entry(snapshot: Manifest, before: str | None) -> dict[str, Any]:
     """The entry `shards`."""
-    files = snapshot.data_files
+    files, shards = snapshot.data_files, snapshot.shards if isinstance(snapshot, Snapshot) else ()
     return {
         "files": len(files),
         "bytes": sum(file.bytes for file in files),
         "fingerprint": snapshot.fingerprint,
         "before": before,
         "taken_down": snapshot.num_taken_down,
-        "held_out": _held_out(snapshot),
+        "held_out": sum(shard.sequences for shard in shards if shard.split == "validation"),
     }
-
-
-def _held_out(snapshot: Manifest) -> int:
-    """The rows of the validation split."""
-    shards = snapshot.shards if isinstance(snapshot, Snapshot) else ()
-    return sum(shard.sequences for shard in shards if shard.split == "validation")
 
 
 def starting_text(report: Mapping[str, Any]) -> str:
@@ -212,7 +150,9 @@ def _tasks(step: Step) -> dict[str, Any]:
         "seconds": round(sum(record.metrics.seconds for record in step.records), 6),
         "peak_bytes": max((record.metrics.peak_bytes for record in step.records), default=0),
     }
-    return counts | _exchanged(step) if step.kind in EXCHANGES else counts
+    outputs = [output for record in step.records for files in record.outputs.values() for output in files]
+    written = {"rows": sum(output.rows for output in outputs), "bytes": sum(output.bytes for output in outputs)}
+    return counts | written if step.kind in EXCHANGES else counts
 
 
 def _second_attempts(plan: Plan) -> dict[str, dict[str, int]]:
@@ -232,15 +172,9 @@ def second_attempts_text(report: Mapping[str, Any]) -> str:
     )
 
 
-def _exchanged(step: Step) -> dict[str, int]:
-    """Rows and bytes that one round of an exchange wrote."""
-    outputs = [output for record in step.records for files in record.outputs.values() for output in files]
-    return {"rows": sum(output.rows for output in outputs), "bytes": sum(output.bytes for output in outputs)}
-
-
 def _entry(counts: SourceCounts) -> dict[str, Any]:
     document_counts = counts.document_counts
-    return {
+    entry = {
         "documents": {
             "read": document_counts.read,
             "kept": document_counts.kept,
@@ -252,25 +186,25 @@ def _entry(counts: SourceCounts) -> dict[str, Any]:
         "kept_bytes": document_counts.kept_bytes,
         "tokens": counts.tokens,
         "sequences": counts.sequences,
-        "packing": {str(length): _packing(packing) for length, packing in counts.packing.items()},
+        "packing": {str(length): packing.to_json() for length, packing in counts.packing.items()},
         "counts": dict(sorted(document_counts.counts.items())),
-        "steps": {name: _step(work) for name, work in counts.work.items()},
+        "steps": {
+            name: {"seconds": work.seconds, "bytes": work.bytes, "documents": work.documents}
+            for name, work in counts.work.items()
+        },
     }
+    return with_rates(entry)
 
 
-def _packing(packing: Packing) -> dict[str, int | float]:
-    whole = packing.tokens + packing.padding_tokens
-    return {**packing.to_json(), "padding_share": round(packing.padding_tokens / whole, 9) if whole else 0.0}
-
-
-def _step(work: Work) -> dict[str, Any]:
-    rate = rate_mb_per_s(work.bytes, work.seconds)
-    return {
-        "seconds": round(work.seconds, 6),
-        "bytes": work.bytes,
-        "mb_per_s": None if rate is None else round(rate, 3),
-        "documents": work.documents,
-    }
+def with_rates(entry: dict[str, Any]) -> dict[str, Any]:
+    """Adds to the entry of a source the shares and rates that follow from its sums."""
+    for packing in entry["packing"].values():
+        whole = packing["tokens"] + packing["padding_tokens"]
+        packing["padding_share"] = round(packing["padding_tokens"] / whole, 9) if whole else 0.0
+    for work in entry["steps"].values():
+        rate = rate_mb_per_s(work["bytes"], work["seconds"])
+        work["seconds"], work["mb_per_s"] = round(work["seconds"], 6), None if rate is None else round(rate, 3)
+    return entry
 
 
 def slowest(work: Mapping[str, Work]) -> str | None:

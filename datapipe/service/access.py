@@ -115,7 +115,7 @@ class Access:
         self._lock = threading.Lock()
         self.problem = ""
         if token_file is not None:
-            self._clients, self._seen = self._read(token_file), _stamp(token_file)
+            self._clients, self._seen = self._read(token_file), stamp_of(token_file)
 
     def client(self, authorization: str, host: str) -> Client:
         """The client of a request. Raises RefusedError.
@@ -153,7 +153,7 @@ class Access:
                 return
             self._look_at = now + _LOOK_EVERY_S
             try:
-                if (stamp := _stamp(path)) != self._seen:
+                if (stamp := stamp_of(path)) != self._seen:
                     self._clients, self._seen, self.problem = self._read(path), stamp, ""
             except (OSError, UserError) as error:
                 self.problem = f"the token file is not taken: {error}"
@@ -240,6 +240,6 @@ class RequestBytes:
             return self._bytes.copy()
 
 
-def _stamp(path: Path) -> tuple[int, int]:
+def stamp_of(path: Path) -> tuple[int, int]:
     status = os.stat(path)
     return status.st_mtime_ns, status.st_ino

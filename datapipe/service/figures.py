@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-_KINDS = ("user", "snapshot", "corruption", "denied", "busy", "draining", "lineage", "failed")
+_KINDS = ("user", "snapshot", "corruption", "denied", "busy", "draining", "failed")
 
 
 class ServiceFigures(Collector):

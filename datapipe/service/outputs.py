@@ -7,39 +7,35 @@ Each level is a function of the one before and of a ticket, so what is forgotten
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-import numpy as np
-
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead
 from datapipe.loader.field_table import PER_TOKEN
-from datapipe.loader.options import plan_cache, plan_restart, plan_run
-from datapipe.loader.order.batch_order import BatchOrder, check_same_rows, resume_run
+from datapipe.loader.options import LoaderOptions
+from datapipe.loader.order.batch_order import BatchOrder, check_same_rows
 from datapipe.loader.order.sample_order import Inventory
 from datapipe.loader.order.saved_lineage import read_lineage
-from datapipe.loader.order.state import LoaderState, check_agrees, check_same_order, read_state, state_at
+from datapipe.loader.order.state import check_batches, read_state, state_at
 from datapipe.loader.reading import RowReader
 from datapipe.loader.remote.protocol import (
-    MOST_LINEAGE_BYTES,
     MOST_ROWS,
-    Described,
     Opened,
     OpenRequest,
-    OrderNames,
     Ticket,
-    digest_of,
     is_name,
 )
+from datapipe.loader.source import open_rows, plan_run, resumed
 from datapipe.shards.manifest import Snapshot, find_snapshot, read_snapshot
+from datapipe.shards.shard_table import ShardTable
 from datapipe.storage import Root, is_remote
 
 MOST_SNAPSHOTS, MOST_INVENTORIES, MOST_ORDERS = 8, 16, 128
-MOST_LINEAGES_BYTES = 64 << 20
 
 T = TypeVar("T")
 
@@ -63,52 +59,17 @@ class _Recent(Generic[T]):
         return value
 
 
-class Lineages:
-    """Lineages that clients have sent, by digest, up to a number of bytes; the oldest are forgotten."""
-
-    def __init__(self, most_bytes: int = MOST_LINEAGES_BYTES) -> None:
-        self._most_bytes, self._num_bytes, self._lock = most_bytes, 0, threading.Lock()
-        self._texts = OrderedDict[str, str]()
-
-    def add(self, content: bytes) -> None:
-        """Raises UserError for what is too long or no text."""
-        if len(content) > MOST_LINEAGE_BYTES:
-            raise UserError(f"lineage of {len(content):,} bytes: at most {MOST_LINEAGE_BYTES:,} are taken.")
-        try:
-            text = content.decode()
-        except UnicodeDecodeError:
-            raise UserError("lineage: not UTF-8.") from None
-        self.keep(text)
-
-    def keep(self, text: str) -> None:
-        digest, size = digest_of(text), len(text)
-        with self._lock:
-            if digest in self._texts:
-                self._texts.move_to_end(digest)
-                return
-            self._texts[digest] = text
-            self._num_bytes += size
-            while self._num_bytes > self._most_bytes:
-                _, forgotten = self._texts.popitem(last=False)
-                self._num_bytes -= len(forgotten)
-
-    def find(self, digest: str) -> str | None:
-        with self._lock:
-            return self._texts.get(digest)
-
-
 class ServedOutput:
     """One output.
 
     Args:
         name: by which clients ask for it.
         url: a path or URL.
-        cache_bytes, cache_folder: of the cache for an output on an object store, as of a `Loader`.
+        options: of the cache for an output on an object store.
     """
 
-    def __init__(self, name: str, url: str, cache_bytes: int | None = None, cache_folder: str | None = None) -> None:
-        self.name, self.root = name, Root(url)
-        self._cache_options = cache_bytes, cache_folder
+    def __init__(self, name: str, url: str, options: LoaderOptions | None = None) -> None:
+        self.name, self.root, self._options = name, Root(url), options or LoaderOptions()
         self._snapshots = _Recent[Snapshot](MOST_SNAPSHOTS)
         self._readers = _Recent[tuple[RowReader, ReadAhead | None]](MOST_SNAPSHOTS)
         self._inventories = _Recent[Inventory](MOST_INVENTORIES)
@@ -122,75 +83,51 @@ class ServedOutput:
         whole = fingerprint if len(fingerprint) == 32 else find_snapshot(self.root, fingerprint)
         return self._snapshots.get(whole, lambda: read_snapshot(self.root, whole))
 
-    def check_ready(self) -> None:
-        """Raises an exception where the newest snapshot cannot be read."""
-        self.snapshot(None)
-
     def open(self, request: OpenRequest) -> tuple[BatchOrder, int]:
         """The order of a new or continued run, and its next step. Raises UserError or SnapshotError."""
-        snapshot = self.snapshot(request.snapshot)
-        given = {name: getattr(request, name) for name in OpenRequest.model_fields}
-        fresh = plan_run(self.root, snapshot, request.global_batch_size, given)
+        fresh = plan_run(self.root, self.snapshot(request.snapshot), request)
+        check_rows(fresh.lineage)
         if request.state is None:
             return fresh, 0
         saved, lineage = read_state(request.state)
         check_rows(lineage)
-        if request.is_exact:
-            check_same_rows(lineage, fresh.inventory)
-            return BatchOrder(fresh.inventory, lineage, fresh.drop_last), saved.step
-        check_same_order(saved, state_at(0, fresh))
-        restart = plan_restart(request.restart, request.migrate, tuple(snapshot.sources))
-        return resume_run(lineage, saved.step, fresh, migrate=request.migrate, restart=restart), saved.step
+        return resumed(saved, lineage, fresh, request, is_exact=request.is_exact), saved.step
 
-    def order(self, names: OrderNames, lineage_json: str, digest: str) -> BatchOrder:
+    def order(self, ticket: Ticket) -> BatchOrder:
         """The order that a ticket names. Raises SnapshotError for a lineage that does not fit the snapshot."""
-        key = (names.snapshot, names.split, names.seed, names.window, names.order)
-        return self._orders.get((key, digest, names.drop_last), lambda: self._make_order(names, key, lineage_json))
+        key = (ticket.snapshot, ticket.split, ticket.seed, ticket.window, ticket.shuffle)
+        digest, drop_last = hashlib.sha256(ticket.lineage.encode()).digest(), ticket.drop_last is not False
+        return self._orders.get((key, digest, drop_last), lambda: self._make_order(ticket, key, drop_last))
 
-    def _make_order(self, names: OrderNames, key: Hashable, lineage_json: str) -> BatchOrder:
-        snapshot = self.snapshot(names.snapshot)
+    def _make_order(self, ticket: Ticket, key: Hashable, drop_last: bool) -> BatchOrder:
+        snapshot = self.snapshot(ticket.snapshot)
         inventory = self._inventories.get(
-            key, lambda: Inventory(snapshot, names.split, names.seed, names.window, shuffle=names.order == "shuffled")
+            key, lambda: Inventory(snapshot, ticket.split, ticket.seed, ticket.window, shuffle=ticket.shuffle)
         )
         try:
-            lineage = read_lineage(lineage_json)
-            check_agrees(LoaderState(**_empty_state(names, snapshot, lineage_json, lineage.global_batch_size)), lineage)
+            lineage = read_lineage(ticket.lineage)
+            check_batches(lineage, ticket.split)
         except ValueError as error:
             raise SnapshotError(f"the lineage of the ticket cannot be read ({error}).") from None
         check_rows(lineage)
         check_same_rows(lineage, inventory)
-        return BatchOrder(inventory, lineage, names.drop_last)
+        return BatchOrder(inventory, lineage, drop_last)
 
     def builder(self, order: BatchOrder, ticket: Ticket) -> tuple[BatchBuilder, ReadAhead | None]:
         """What builds the batches of a ticket, and fetches its shards. Raises UserError for arguments that do not fit."""
         mesh, inventory = ticket.mesh, order.inventory
         mesh.check(inventory.snapshot.sequence_length)
-        if ticket.data_size > MOST_ROWS:
-            raise UserError(f"a world of {ticket.data_size:,} ranks: at most {MOST_ROWS:,} are served.")
+        if mesh.data_size > MOST_ROWS:
+            raise UserError(f"a world of {mesh.data_size:,} ranks: at most {MOST_ROWS:,} are served.")
         key = inventory.snapshot.fingerprint, inventory.split
-        reader, read_ahead = self._readers.get(key, lambda: self._reader(inventory))
-        dtype = np.dtype(ticket.dtype)
-        options = (ticket.fields, ticket.labels, dtype, ticket.on_corrupt, ticket.pad)
-        return BatchBuilder(order, reader, mesh, *options), read_ahead
-
-    def _reader(self, inventory: Inventory) -> tuple[RowReader, ReadAhead | None]:
-        cache = None if self.root.local is not None else plan_cache(self.root, inventory, *self._cache_options)
-        copies = None if cache is None else cache.path_of
-        reader = RowReader(self.root, inventory.snapshot, inventory.layout, copies)
-        return reader, None if cache is None else ReadAhead(cache, reader)
+        reader, read_ahead = self._readers.get(key, lambda: open_rows(self.root, inventory, self._options)[1:])
+        return BatchBuilder(order, reader, ticket), read_ahead
 
     def describe(self, order: BatchOrder, step: int, **more: Any) -> Opened:
-        snapshot = order.inventory.snapshot
         return Opened(
-            snapshot=Described(
-                fingerprint=snapshot.fingerprint,
-                name=snapshot.name,
-                sequence_length=snapshot.sequence_length,
-                tokenizer=snapshot.tokenizer,
-                sources=dict(snapshot.sources),
-            ),
+            snapshot=order.inventory.snapshot.model_copy(update={"shards": ShardTable.of(())}),
             state=state_at(step, order).as_dict(),
-            sources=tuple(order.layout.sources),
+            sources=order.sources,
             num_samples=order.sample_order.num_samples,
             **more,
         )
@@ -205,24 +142,10 @@ def check_rows(lineage: Any) -> None:
 
 def batch_bytes(order: BatchOrder, ticket: Ticket) -> int:
     """The bytes that a batch of a ticket takes at most, while it is built."""
-    rows = -(-max(era.size for era in order.lineage.batches) // ticket.data_size)
+    rows = -(-max(era.size for era in order.lineage.batches) // ticket.mesh.data_size)
     arrays = 1 + sum(field in PER_TOKEN for field in ticket.fields)
-    row_bytes = order.inventory.snapshot.sequence_length * np.dtype(ticket.dtype).itemsize * arrays
-    return rows * row_bytes + 4 * (ticket.pad or 0)
-
-
-def _empty_state(names: OrderNames, snapshot: Snapshot, lineage: str, size: int) -> dict[str, Any]:
-    return {
-        "step": 0,
-        "global_batch_size": size,
-        "split": names.split,
-        "seed": names.seed,
-        "window_shards": names.window,
-        "sequence_length": snapshot.sequence_length,
-        "tokenizer": snapshot.tokenizer.fingerprint,
-        "snapshot": snapshot.fingerprint,
-        "lineage": lineage,
-    }
+    row_bytes = order.inventory.snapshot.sequence_length * ticket.itemsize * arrays
+    return rows * row_bytes + 4 * (ticket.pad_cu_seqlens or 0)
 
 
 def named_outputs(given: Sequence[str]) -> Mapping[str, str]:

@@ -16,63 +16,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from http import HTTPStatus
-from pathlib import Path
 from types import FrameType
-from typing import Any
 
-import numpy as np
 import pyarrow as pa
 from prometheus_client.registry import Collector
 
 from datapipe.errors import UserError
 from datapipe.http_server import HttpAnswer, HttpRequest, MetricsServer
-from datapipe.kernels.compiling import compile_at_once
-from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.field_table import FIELDS
-from datapipe.loader.loader import KERNELS, Loader
-from datapipe.loader.remote.address import PORT
-from datapipe.service.access import Access, RequestBytes, Slots
-from datapipe.service.figures import ServiceFigures
-from datapipe.service.outputs import Lineages, ServedOutput, named_outputs
-from datapipe.service.server import RowStream, Service, ServiceLimits
+from datapipe.loader.loader import Loader
+from datapipe.service.access import stamp_of
+from datapipe.service.outputs import ServedOutput, named_outputs
+from datapipe.service.server import RowStream, Say, ServeOptions, Service, Serving
 from datapipe.service.sockets import Connection, connections, cut, is_loopback
 from datapipe.service.watcher import Watcher
 
-DRAIN_S = 30.0
 _LAST_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-Say = Callable[..., None]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServeOptions:
-    """How a server is reached, and what it does at most.
-
-    Attributes:
-        port, status_port: 0 for a free one; `status_port` None for no status.
-        certificate, key: PEM files; both, or none.
-        tokens: a token file.
-        connections: at most.
-        drain_s: for running streams to end, once the server is told to stop.
-        tells_files: whether clients on this machine may read the files instead.
-        cache_bytes, cache_folder: as of a `Loader`, for outputs on object stores.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = PORT
-    status_port: int | None = None
-    certificate: Path | None = None
-    key: Path | None = None
-    tokens: Path | None = None
-    limits: ServiceLimits = field(default_factory=ServiceLimits)
-    connections: int = 1024
-    drain_s: float = DRAIN_S
-    tells_files: bool = True
-    cache_bytes: int | None = None
-    cache_folder: str | None = None
 
 
 class Running:
@@ -85,12 +46,9 @@ class Running:
 
     def __init__(self, outputs: Sequence[str], options: ServeOptions, say: Say = lambda event, **facts: None) -> None:
         _check(options)
-        self.options, self._say, self._lock = options, _in_turn(say), threading.Lock()
-        self.figures, self._lineages, self.requests = ServiceFigures(), Lineages(), RequestBytes()
-        self._slots = Slots(options.limits.streams, options.limits.memory_bytes)
-        self._access = Access(options.tokens, options.limits.client_streams)
-        cache = options.cache_bytes, options.cache_folder
-        self.outputs = {name: ServedOutput(name, url, *cache) for name, url in named_outputs(outputs).items()}
+        self.options, self._serving = options, Serving(named_outputs(outputs), options, say)
+        self.outputs, self.figures, self.requests = self._serving.outputs, self._serving.figures, self._serving.requests
+        self._say, self._slots = self._serving.say, self._serving.slots
         self._missing: Mapping[str, str] = {}
         self._is_draining = False
         self._problem = ""
@@ -102,7 +60,7 @@ class Running:
             _check_free(options.host, options.port)
         self.service = self._listen(options.port)
         self.port: int = self.service.port
-        self._watcher = Watcher(self, options.limits.idle_s, options.connections, self._tell_cut, self._tell_failed)
+        self._watcher = Watcher(self, options.idle_s, options.connections, self._tell_cut, self._tell_failed)
         self.status: StatusServer | None = None
         if options.status_port is not None:
             self.figures.running = self._slots.by_client.copy
@@ -116,8 +74,11 @@ class Running:
 
     @property
     def location(self) -> str:
+        return self._location(self.port)
+
+    def _location(self, port: int) -> str:
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
-        return f"{'grpc+tls' if self._pems else 'grpc'}://{host}:{self.port}"
+        return f"{'grpc+tls' if self._pems else 'grpc'}://{host}:{port}"
 
     @property
     def running(self) -> list[RowStream]:
@@ -129,21 +90,7 @@ class Running:
         return "; ".join(f"{name}: {why}" for name, why in self._missing.items())
 
     def _listen(self, port: int) -> Service:
-        options = self.options
-        host = f"[{options.host}]" if ":" in options.host else options.host
-        return Service(
-            f"{'grpc+tls' if self._pems else 'grpc'}://{host}:{port}",
-            self.outputs,
-            self._access,
-            limits=options.limits,
-            figures=self.figures,
-            lineages=self._lineages,
-            slots=self._slots,
-            requests=self.requests,
-            tls=self._pems,
-            tells_files=options.tells_files,
-            say=self._say,
-        )
+        return Service(self._location(port), self._serving, self._pems)
 
     def _listen_again(self) -> Service:
         """A listener on the port that the one before gives up at once, while its streams end. Flight shares no port."""
@@ -165,7 +112,7 @@ class Running:
 
     def look_at_certificates(self) -> None:
         """Takes changed certificates: connections that are there go on with the old ones until their streams end."""
-        problem = self._access.problem
+        problem = self._serving.access.problem
         if self._pems and (stamps := _stamps(self.options)) != self._stamps:
             try:
                 pems = _certificates(self.options)
@@ -276,17 +223,6 @@ def _notify(state: str) -> None:
             sending.sendall(state.encode())
 
 
-def _in_turn(say: Say) -> Say:
-    """A `say` that threads call in turn."""
-    lock = threading.Lock()
-
-    def said(event: str, **facts: Any) -> None:
-        with lock:
-            say(event, **facts)
-
-    return said
-
-
 def _check(options: ServeOptions) -> None:
     """Raises UserError for options that contradict each other, or that would show a token to a network."""
     if (options.certificate is None) != (options.key is None):
@@ -325,23 +261,16 @@ def _certificates(options: ServeOptions) -> list[tuple[bytes, bytes]]:
 
 
 def _stamps(options: ServeOptions) -> list[tuple[int, int]]:
-    stamps: list[tuple[int, int]] = []
-    for path in (options.certificate, options.key):
-        with suppress(OSError):
-            if path is not None:
-                status = path.stat()
-                stamps.append((status.st_mtime_ns, status.st_ino))
-    return stamps
+    files = (options.certificate, options.key)
+    return [stamp_of(path) for path in files if path is not None and path.exists()]
 
 
 def _warm(output: ServedOutput) -> None:
     """Reads the newest snapshot and builds a batch of all fields, so that a server that is ready answers at once."""
-    output.check_ready()
-    compile_at_once(KERNELS)
-    loader = Loader(output.root.url, global_batch_size=1, rank=0, world_size=1, prefetch=0, cache_bytes=0)
+    output.snapshot(None)
+    loader = Loader(output.root.url, global_batch_size=1, rank=0, world_size=1, fields=tuple(FIELDS), cache_bytes=0)
     if loader.num_steps != 0:
-        options = (tuple(FIELDS), "shifted", np.dtype(np.int64))
-        BatchBuilder(loader.batch_order, loader._reader, loader.mesh, *options).build(0)
+        loader.batch(0)
     loader.close()
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Self
 
 import pyarrow as pa
@@ -24,21 +25,17 @@ from pyarrow import flight
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import BatchBuilder
 from datapipe.loader.cache.cache import ReadAhead
+from datapipe.loader.options import LoaderOptions
 from datapipe.loader.order.batch_order import BatchOrder
-from datapipe.loader.remote.protocol import (
-    MESSAGE_BYTES,
-    Kind,
-    OpenRequest,
-    Refusal,
-    Ticket,
-    Where,
-    digest_of,
-)
+from datapipe.loader.remote.address import PORT
+from datapipe.loader.remote.protocol import MESSAGE_BYTES, Kind, OpenRequest, Refusal, Ticket, Where
 from datapipe.loader.remote.wire import bytes_of, notice, record_batches, schema_of
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots
 from datapipe.service.figures import ServiceFigures
-from datapipe.service.outputs import Lineages, ServedOutput, batch_bytes
+from datapipe.service.outputs import ServedOutput, batch_bytes
 from datapipe.service.sockets import is_loopback, peer_of, receive_slowly
+
+Say = Callable[..., None]
 
 _MIDDLEWARE = "access"
 _MOST_NAME = 256
@@ -47,24 +44,63 @@ _HELD = 3
 """Messages, or batches that are larger, of which a stream holds the memory: one is built, two are sent."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServiceLimits:
-    """What a server does at most.
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """How a server is reached, and what it does at most.
 
     Attributes:
+        port, status_port: 0 for a free one; `status_port` None for no status.
+        certificate, key: PEM files; both, or none.
+        tokens: a token file.
         streams, client_streams: at once, over all and of each client.
         batch_bytes: of one batch of a rank, while it is built.
         memory_bytes: of what all streams build and send.
         steps: of a stream.
         idle_s: for which a client may leave a stream unread.
+        connections: at most.
+        drain_s: for running streams to end, once the server is told to stop.
+        tells_files: whether clients on this machine may read the files instead.
+        cache_bytes, cache_folder: as of a `Loader`, for outputs on object stores.
     """
 
+    host: str = "127.0.0.1"
+    port: int = PORT
+    status_port: int | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    tokens: Path | None = None
     streams: int = 256
     client_streams: int = 64
     batch_bytes: int = 1 << 30
     memory_bytes: int = 4 << 30
     steps: int = 1 << 16
     idle_s: float = 120.0
+    connections: int = 1024
+    drain_s: float = 30.0
+    tells_files: bool = True
+    cache_bytes: int | None = None
+    cache_folder: str | None = None
+
+
+class Serving:
+    """What the listeners of one server share: a changed certificate needs another listener.
+
+    Attributes:
+        outputs: by name.
+        say: gets an event and facts, for the log; threads call it in turn.
+    """
+
+    def __init__(self, outputs: Mapping[str, str], options: ServeOptions, say: Say) -> None:
+        cache = LoaderOptions(cache_bytes=options.cache_bytes, cache_folder=options.cache_folder)
+        self.outputs = {name: ServedOutput(name, url, cache) for name, url in outputs.items()}
+        self.options, self._say, self._lock = options, say, threading.Lock()
+        self.access = Access(options.tokens, options.client_streams)
+        self.slots = Slots(options.streams, options.memory_bytes)
+        self.figures, self.requests = ServiceFigures(), RequestBytes()
+
+    def say(self, event: str, **facts: Any) -> None:
+        with self._lock:
+            self._say(event, **facts)
 
 
 class _Asks(flight.ServerMiddleware):
@@ -168,31 +204,12 @@ class Service(flight.FlightServerBase):
     Args:
         location: such as grpc://127.0.0.1:0.
         tls: certificates and keys, in PEM.
-        tells_files: whether clients on this machine are told where the files are.
-        say: gets an event and facts, for the log.
     """
 
-    def __init__(
-        self,
-        location: str,
-        outputs: Mapping[str, ServedOutput],
-        access: Access,
-        *,
-        limits: ServiceLimits | None = None,
-        figures: ServiceFigures | None = None,
-        lineages: Lineages | None = None,
-        slots: Slots | None = None,
-        requests: RequestBytes | None = None,
-        tls: Sequence[tuple[bytes, bytes]] = (),
-        tells_files: bool = False,
-        say: Callable[..., None] = lambda event, **facts: None,
-    ) -> None:
-        self.outputs, self.access, self.limits = outputs, access, limits or ServiceLimits()
-        self.figures, self.lineages = figures or ServiceFigures(), lineages or Lineages()
-        self.slots = slots or Slots(self.limits.streams, self.limits.memory_bytes)
-        self._requests = requests or RequestBytes()
+    def __init__(self, location: str, serving: Serving, tls: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        self.outputs, self.access, self.options = serving.outputs, serving.access, serving.options
+        self.figures, self.slots, self._serving = serving.figures, serving.slots, serving
         self.is_draining = False
-        self._tells_files, self._say = tells_files, say
         self._streams: dict[int, weakref.ref[RowStream]] = {}
         self._lock = threading.Lock()
         super().__init__(location, tls_certificates=list(tls) or None, middleware={_MIDDLEWARE: _Headers()})
@@ -215,10 +232,7 @@ class Service(flight.FlightServerBase):
                 return [self._open(client, content, context)]
             if action.type == "where":
                 return [self._where(client, content, context)]
-            if action.type == "lineage":
-                self.lineages.add(content)
-                return []
-            raise UserError(f"no action '{action.type[:64]}'. Expected open, where or lineage.")
+            raise UserError(f"no action '{action.type[:64]}'. Expected open or where.")
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with self._refusing():
@@ -232,7 +246,7 @@ class Service(flight.FlightServerBase):
 
     def _client(self, context: flight.ServerCallContext, content: bytes = b"") -> Client:
         headers, peer = context.get_middleware(_MIDDLEWARE), peer_of(context.peer())
-        self._requests.add(peer, len(content) + _HEADER_BYTES)
+        self._serving.requests.add(peer, len(content) + _HEADER_BYTES)
         return self.access.client(headers.authorization if headers is not None else "", peer[0])
 
     def _output(self, client: Client, name: str) -> ServedOutput:
@@ -248,25 +262,17 @@ class Service(flight.FlightServerBase):
             raise RefusedError(Refusal.of("draining", "the server is about to stop."))
         ticket = Ticket.read(content)
         self._output(client, ticket.output)
-        if ticket.count > self.limits.steps:
-            raise UserError(f"{ticket.count:,} steps in a stream: at most {self.limits.steps:,} are sent.")
+        if ticket.count > self.options.steps:
+            raise UserError(f"{ticket.count:,} steps in a stream: at most {self.options.steps:,} are sent.")
         return ticket
-
-    def _order(self, ticket: Ticket) -> Any:
-        lineage = ticket.lineage or self.lineages.find(ticket.digest)
-        if lineage is None:
-            raise RefusedError(Refusal.of("lineage", "the lineage of the ticket is not known here: send it."))
-        if ticket.lineage and digest_of(ticket.lineage) != ticket.digest:  # its order would be kept under a wrong name
-            raise UserError("ticket: the digest is not that of the lineage.")
-        return self.outputs[ticket.output].order(ticket, lineage, ticket.digest)
 
     def _stream(self, client: Client, content: bytes, context: flight.ServerCallContext) -> RowStream:
         ticket = self._ticket(client, content)
-        order = self._order(ticket)
+        order = self.outputs[ticket.output].order(ticket)
         num_bytes = batch_bytes(order, ticket)
-        if num_bytes > self.limits.batch_bytes:
+        if num_bytes > self.options.batch_bytes:
             raise UserError(
-                f"a batch of this rank takes {num_bytes:,} bytes, and at most {self.limits.batch_bytes:,} are served. Use "
+                f"a batch of this rank takes {num_bytes:,} bytes, and at most {self.options.batch_bytes:,} are served. Use "
                 f"smaller batches or more ranks, or raise --batch-bytes of the server."
             )
         builder, read_ahead = self.outputs[ticket.output].builder(order, ticket)
@@ -298,8 +304,7 @@ class Service(flight.FlightServerBase):
         request = OpenRequest.read(content)
         output = self._output(client, request.output)
         order, step = output.open(request)
-        self.lineages.keep(order.lineage_json)
-        return output.describe(order, step, most_steps=self.limits.steps).to_json()
+        return output.describe(order, step, most_steps=self.options.steps).to_json()
 
     def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
         output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
@@ -308,7 +313,7 @@ class Service(flight.FlightServerBase):
 
     def _is_here(self, context: flight.ServerCallContext, output: ServedOutput) -> bool:
         """Whether a client is told where the files are: it is on this machine, and they are files."""
-        return self._tells_files and output.root.local is not None and is_loopback(peer_of(context.peer())[0])
+        return self.options.tells_files and output.root.local is not None and is_loopback(peer_of(context.peer())[0])
 
     # -------------------------------------------------------------------------------------------- errors
 
@@ -330,7 +335,8 @@ class Service(flight.FlightServerBase):
         refusal = self._refusal_of(error)
         self.figures.refused(refusal.kind)
         if refusal.kind in ("failed", "corruption"):
-            self._say("failed", kind=refusal.kind, message=str(error), traceback="".join(traceback.format_exception(error)))
+            text = "".join(traceback.format_exception(error))
+            self._serving.say("failed", kind=refusal.kind, message=str(error), traceback=text)
         return refusal
 
     def _refusal_of(self, error: Exception) -> Refusal:

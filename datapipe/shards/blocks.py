@@ -134,7 +134,7 @@ def gather(
     num_rows = len(rows) if TOKENS in wanted else 0
     tokens = allocate((num_rows, sequence_length), dtype or stored)
     if num_rows:
-        _COPIES[stored.str, tokens.dtype.str](blocks, rows, tokens)
+        kernels.copy_rows(blocks, rows, stored.itemsize, tokens)
     try:
         sequences = _with_pieces(tokens, blocks, rows, sequence_length, wanted, name)
     except CorruptionError:
@@ -153,38 +153,26 @@ def _with_pieces(
     name: Callable[[int], str],
 ) -> SequenceRows:
     """`tokens` of some rows with the other columns that are wanted."""
-    if not wanted - {TOKENS}:
-        return _rows_of(tokens, _NO_NUMBERS, None, None, None)
-    firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
-    _check(kernels.count_chunks(blocks, rows, firsts, offsets), name)
-    num_pieces = int(offsets[-1])
-    lengths = keys = starts = None
-    if LENGTHS in wanted:
-        lengths = np.empty(num_pieces, np.int32)
-        _check(kernels.gather_lengths(blocks, firsts, offsets, sequence_length, lengths), name)
-    if KEYS in wanted:
-        keys = np.empty((num_pieces, 2), np.uint64)
-        kernels.gather_keys(blocks, firsts, offsets, keys)
-    if STARTS in wanted:
-        starts = np.empty(num_pieces, np.int64)
-        kernels.gather_starts(blocks, firsts, offsets, starts)
-    return _rows_of(tokens, offsets, lengths, keys, starts)
+    lengths, keys, starts, offsets = _NO_LENGTHS, _NO_KEYS, _NO_NUMBERS, _NO_NUMBERS
+    if wanted - {TOKENS}:
+        firsts, offsets = np.empty(len(rows), np.int64), np.empty(len(rows) + 1, np.int64)
+        _check(kernels.count_chunks(blocks, rows, firsts, offsets), name)
+        num_pieces = int(offsets[-1])
+        if LENGTHS in wanted:
+            lengths = np.empty(num_pieces, np.int32)
+            _check(kernels.gather_lengths(blocks, firsts, offsets, sequence_length, lengths), name)
+        if KEYS in wanted:
+            halves = np.empty((num_pieces, 2), np.uint64)
+            kernels.gather_keys(blocks, firsts, offsets, halves)
+            keys = halves.view(np.uint8)
+        if STARTS in wanted:
+            starts = np.empty(num_pieces, np.int64)
+            kernels.gather_starts(blocks, firsts, offsets, starts)
+    return SequenceRows(tokens=tokens, piece_offsets=offsets, piece_lengths=lengths, keys=keys, starts=starts)
 
 
 _NO_LENGTHS, _NO_NUMBERS, _NO_KEYS = np.zeros(0, np.int32), np.zeros(0, np.int64), np.zeros((0, KEY_BYTES), np.uint8)
 """Columns that were not requested."""
-
-
-def _rows_of(
-    tokens: np.ndarray, offsets: np.ndarray, lengths: np.ndarray | None, keys: np.ndarray | None, starts: np.ndarray | None
-) -> SequenceRows:
-    return SequenceRows(
-        tokens=tokens,
-        piece_offsets=offsets,
-        piece_lengths=_NO_LENGTHS if lengths is None else lengths,
-        keys=_NO_KEYS if keys is None else keys.view(np.uint8),
-        starts=_NO_NUMBERS if starts is None else starts,
-    )
 
 
 def _check(bad_row: int, name: Callable[[int], str]) -> None:
@@ -200,16 +188,3 @@ def _check_whole(blocks: np.ndarray, name: Callable[[int], str]) -> None:
     cut_row = kernels.find_cut(blocks)
     if cut_row >= 0:
         raise CutShortError(f"{name(cut_row)}: {CUT}")
-
-
-_COPIES = {
-    (np.dtype(stored).str, np.dtype(wide).str): copy
-    for stored, wide, copy in (
-        (np.uint16, np.uint16, kernels.copy_16),
-        (np.uint16, np.int32, kernels.copy_16_to_int32),
-        (np.uint16, np.int64, kernels.copy_16_to_int64),
-        (np.uint32, np.uint32, kernels.copy_32),
-        (np.uint32, np.int32, kernels.copy_32_to_int32),
-        (np.uint32, np.int64, kernels.copy_32_to_int64),
-    )
-}

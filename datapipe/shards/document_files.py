@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from datapipe.document_name import FORMS, InputFiles
 from datapipe.errors import CorruptionError, UserError
 from datapipe.shards.checksum import bytes_checksum, intact
-from datapipe.shards.manifest import Snapshot, snapshot_file
+from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
 from datapipe.storage import Root, parquet_table
 
 
-def committed_file(root: Root, snapshot: Snapshot, path: str, checksum: str) -> bytes:
+def committed_file(root: Root, snapshot: Manifest, path: str, checksum: str) -> bytes:
     """The content of a file of a snapshot. Raises CorruptionError where it is not the content that was committed."""
     path = snapshot_file(root, snapshot, path)
 
     def read() -> bytes:
-        content = root.read_bytes(path)
+        try:
+            content = root.read_bytes(path)
+        except (FileNotFoundError, IsADirectoryError) as error:
+            raise CorruptionError(f"{path}: no such file. Run the mixture again to restore it.") from error
         if bytes_checksum(content) != checksum:
             raise CorruptionError(f"{path}: its checksum is not that of the snapshot. Run the mixture again to restore it.")
         return content
@@ -29,11 +36,26 @@ def document_files(root: Root, snapshot: Snapshot) -> dict[int, tuple[str, str]]
     return {file_hash: (source, path) for file_hash, source, path in files_with_hashes(root, snapshot)}
 
 
-def files_with_hashes(root: Root, snapshot: Snapshot) -> list[tuple[int, str, str]]:
+def files_with_hashes(root: Root, snapshot: Manifest) -> list[tuple[int, str, str]]:
     """(hash, source, path) of each input file. Sources that are taken from other snapshots may have the same ones."""
     if snapshot.files is None:
         return []
     return files_in(committed_file(root, snapshot, snapshot.files.path, snapshot.files.checksum))
+
+
+def files_of(root: Root, snapshot: Manifest) -> set[tuple[str, str]]:
+    """Source and path of the files of a snapshot."""
+    return {(source, path) for _, source, path in files_with_hashes(root, snapshot)}
+
+
+def files_parquet(files: Iterable[tuple[int, str, str]]) -> bytes:
+    """The content of a files.parquet with the (hash, source, path) of each input file."""
+    rows = sorted(files, key=lambda file: file[1:])
+    schema = pa.schema([("hash", pa.uint64()), ("source", pa.string()), ("path", pa.string())])
+    sink = io.BytesIO()
+    columns = list(zip(*rows)) or [()] * len(schema)
+    pq.write_table(pa.table(dict(zip(schema.names, columns)), schema), sink, compression="zstd")
+    return sink.getvalue()
 
 
 def files_in(content: bytes) -> list[tuple[int, str, str]]:
@@ -44,7 +66,7 @@ def files_in(content: bytes) -> list[tuple[int, str, str]]:
 
 
 def document_keys(root: Root, snapshot: Snapshot, documents: Iterable[str]) -> list[bytes]:
-    """The keys of documents in the forms that `document_name.named_key` takes. Raises UserError for an unknown file."""
+    """The keys of documents in the forms that `InputFiles.key` takes. Raises UserError for an unknown file."""
     documents = list(map(str, documents))
     keys = find_keys(files_with_hashes(root, snapshot) if documents else (), documents)
     for text, key in zip(documents, keys):
@@ -56,10 +78,10 @@ def document_keys(root: Root, snapshot: Snapshot, documents: Iterable[str]) -> l
 
 
 def find_keys(files: Iterable[tuple[int, str, str]], documents: Iterable[str]) -> list[bytes | None]:
-    """The keys of documents in the forms that `document_name.named_key` takes; None for one of an unknown file.
+    """`InputFiles.key` of documents, where there are any.
 
     Args:
         files: (hash, source, path) of each input file.
     """
-    known = InputFiles(files)
-    return [known.key(text) for text in documents]
+    documents = list(documents)
+    return [*map(InputFiles(files).key, documents)] if documents else []

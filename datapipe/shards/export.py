@@ -19,8 +19,8 @@ mark of a whole export (`export_folder.py`).
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Literal
@@ -29,12 +29,12 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.errors import CorruptionError, UserError, suggest
+from datapipe.errors import UserError, suggest
 from datapipe.shards import schemas
-from datapipe.shards.checksum import bytes_checksum, intact
 from datapipe.shards.datasets.card import dataset_card
+from datapipe.shards.document_files import committed_file
 from datapipe.shards.export_folder import ExportFolder
-from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, snapshot_file
+from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot
 from datapipe.shards.megatron import MegatronWriter
 from datapipe.shards.packed_documents import DocumentJoiner, without_removed
 from datapipe.shards.removed import read_removed
@@ -43,7 +43,7 @@ from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, WrittenShard, shard_name, shard_schema
 from datapipe.storage import Root, sync_file
 
-ExportFormat = Literal["megatron", "parquet", "arrow"]
+ExportFormat = Literal["megatron", "arrow", "parquet", "jsonl", "mds"]
 Split = Literal["train", "validation"]
 
 AboutShards = Callable[[Snapshot], Mapping[str, bytes]]
@@ -58,79 +58,118 @@ class ExportRequest:
     """The parts of a snapshot to export, and the format.
 
     Attributes:
+        kind: packed rows, the documents of a run without a tokenizer, or those of another as text.
         source, split: only these; None: all.
-        target_bytes: size of a file; None: a file for each shard, or for Megatron no limit.
+        target_bytes: size of a file; None: a file for each shard, for Megatron no limit, 64 MiB for MDS, and 256 MiB for
+            documents and JSON lines.
         rows: for Megatron: packed rows as sequences instead of documents.
+        is_compressed: for MDS: shards as zstd files.
     """
 
     format: ExportFormat
+    kind: Literal["rows", "documents", "text"] = "rows"
     source: str | None = None
     split: Split | None = None
     target_bytes: int | None = None
     rows: bool = False
+    is_compressed: bool = False
+
+    @property
+    def is_snapshot(self) -> bool:
+        """Whether the export is a snapshot again, which the loader streams."""
+        return self.format == "arrow" or (self.format == "parquet" and self.kind == "rows")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExportedSplit:
-    """The files of one split of one source; `tokens` counts padding only where rows are sequences."""
+    """One split of one source.
+
+    Attributes:
+        rows: sequences or documents.
+        tokens: of sequences; they count padding only where rows are sequences.
+        files: empty where a file may hold several sources.
+    """
 
     source: str
     split: Split
-    files: tuple[str, ...]
-    sequences: int
-    tokens: int
+    rows: int
+    tokens: int = 0
+    files: tuple[str, ...] = ()
+
+
+def write_export(
+    root: Root,
+    target: Root,
+    wanted: ExportRequest,
+    identity: Mapping[str, object],
+    write: Callable[[], list[ExportedSplit]],
+    last_files: Callable[[list[ExportedSplit]], Mapping[str, bytes]],
+) -> list[ExportedSplit]:
+    """Writes an export between the marks of its folder. Nothing is written where it is whole already.
+
+    Args:
+        identity: what the export follows from beside the request.
+        write: writes the data.
+        last_files: what readers begin with, the last one last.
+    """
+    folder = ExportFolder(root=root, target=target, request={**asdict(wanted), **identity})
+    if (whole := folder.begin()) is not None:
+        return [ExportedSplit(**{**split, "files": tuple(split["files"])}) for split in whole]
+    exported = write()
+    if not exported:
+        folder.give_up()
+        raise UserError("nothing to export: no document or row of this source and split. Choose another one")
+    sync_all(target)
+    for path, content in last_files(exported).items():
+        target.write_atomic(path, content)
+    folder.end([asdict(split) for split in exported])
+    return exported
 
 
 def export_snapshot(
-    root: Root,
-    snapshot: Snapshot,
-    target: Root,
-    wanted: ExportRequest,
-    progress: Callable[[str], None] | None = None,
-    about: AboutShards | None = None,
+    root: Root, snapshot: Snapshot, target: Root, wanted: ExportRequest, about: AboutShards | None = None
 ) -> list[ExportedSplit]:
-    """Writes the export. Raises UserError for an impossible request, CorruptionError for damaged shards.
+    """Writes shards, or Megatron's files. Raises UserError for an impossible request, CorruptionError for damaged shards.
 
     Args:
-        target: a folder as `export_folder` takes it. Nothing is written where this export is whole already.
-        progress: called with the path of each shard before it is read.
+        target: a folder as `export_folder` takes it.
         about: makes files about an export of shards, README.md among them, from its manifest.
     """
     parts = _parts(snapshot, wanted)
-    request = {**asdict(wanted), "kind": "rows", "snapshot": snapshot.fingerprint, "card": about is not None}
-    folder = ExportFolder(root=root, target=target, request=request)
-    if (whole := folder.begin()) is not None:
-        return [ExportedSplit(**{**split, "files": tuple(split["files"])}) for split in whole]
-    tokenizer = _read_checked(root, snapshot_file(root, snapshot, snapshot.tokenizer.path), snapshot.tokenizer.fingerprint)
-    exported: list[ExportedSplit] = []
-    shards: list[ShardEntry] = []
-    for source, split in parts:
-        entries, report = snapshot.shards_of(source, split), progress or (lambda path: None)
-        if wanted.format == "megatron":
-            batches = shard_batches(root, snapshot, entries, report)
-            exported.append(_write_megatron(target, snapshot, wanted, source, split, batches))
-        else:
+    tokenizer, shards = snapshot.tokenizer, list[ShardEntry]()
+    needed: dict[str, bytes] = {}
+
+    def write() -> list[ExportedSplit]:
+        path = "tokenizer.json" if wanted.format == "megatron" else tokenizer.path
+        needed[path] = committed_file(root, snapshot, tokenizer.path, tokenizer.fingerprint)
+        exported: list[ExportedSplit] = []
+        for source, split in parts:
+            entries = snapshot.shards_of(source, split)
+            if wanted.format == "megatron":
+                batches = shard_batches(root, snapshot, entries)
+                exported.append(_write_megatron(target, snapshot, wanted, source, split, batches))
+                continue
             written: list[ShardEntry] = []
             for number, group in enumerate(_groups(entries, wanted)):
-                written += _write_shards(target, snapshot, wanted, number, group, shard_batches(root, snapshot, group, report))
-            files, rows = tuple(shard.path for shard in written), sum(shard.sequences for shard in written)
-            tokens = sum(shard.tokens for shard in written)
-            exported.append(ExportedSplit(source=source, split=split, files=files, sequences=rows, tokens=tokens))
-            shards += written
-    sync_all(target)
-    if wanted.format == "megatron":
-        target.write_atomic("tokenizer.json", tokenizer)
-    else:
-        _write_manifest(root, target, snapshot, wanted, shards, tokenizer, about)
-    folder.end([asdict(split) for split in exported])
-    return exported
+                written += _write_shards(target, snapshot, wanted, number, group, shard_batches(root, snapshot, group))
+            rows, tokens = sum(shard.sequences for shard in written), sum(shard.tokens for shard in written)
+            files = tuple(shard.path for shard in written)
+            exported.append(ExportedSplit(source=source, split=split, files=files, rows=rows, tokens=tokens))
+            shards.extend(written)
+        return exported
+
+    def last_files(exported: list[ExportedSplit]) -> Mapping[str, bytes]:
+        if wanted.format != "megatron":
+            needed.update(_manifest_files(root, snapshot, wanted, shards, exported, about))
+        return needed
+
+    identity = {"snapshot": snapshot.fingerprint, "card": about is not None}
+    return write_export(root, target, wanted, identity, write, last_files)
 
 
 def _parts(snapshot: Snapshot, wanted: ExportRequest) -> list[tuple[str, Split]]:
     """Source and split of each part of the export, sorted by name."""
     sources = wanted_sources(snapshot.sources, wanted.source)
-    if wanted.rows and wanted.format != "megatron":
-        raise UserError(f"--rows requires --format megatron: {wanted.format} shards always hold packed rows. Leave out --rows")
     splits: tuple[Split, ...] = SPLITS if wanted.split is None else (wanted.split,)
     parts: list[tuple[str, Split]] = [
         (source, split) for source in sources for split in splits if snapshot.shards_of(source, split)
@@ -158,39 +197,15 @@ def wanted_sources(sources: Collection[str], source: str | None) -> list[str]:
     return sorted(sources) if source is None else [source]
 
 
-def _read_checked(root: Root, path: str, checksum: str) -> bytes:
-    """A file beside the shards. Raises CorruptionError if its checksum is wrong."""
-    return intact(lambda: _read_once(root, path, checksum))
-
-
-def _read_once(root: Root, path: str, checksum: str) -> bytes:
-    try:
-        content = root.read_bytes(path)
-    except (FileNotFoundError, IsADirectoryError) as error:
-        raise CorruptionError(f"{path}: no such file. Run the mixture again to restore it") from error
-    if bytes_checksum(content) != checksum:
-        raise CorruptionError(
-            f"{path}: checksum {bytes_checksum(content)}, expected {checksum}. Delete the file and run the mixture again to "
-            f"restore it"
-        )
-    return content
-
-
-def shard_batches(
-    root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...], report: Callable[[str], None]
-) -> Iterator[pa.RecordBatch]:
+def shard_batches(root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...]) -> Iterator[pa.RecordBatch]:
     """The rows of shards, one after another, each block compared with its checksum; without documents that were taken down."""
     removed = read_removed(root, snapshot)
     for entry in entries:
-        report(entry.path)
-        shard = open_shard(
-            root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint, vocab_size=snapshot.tokenizer.vocab_size
-        )
-        try:
+        tokenizer = snapshot.tokenizer
+        opened = open_shard(root, entry, snapshot.sequence_length, tokenizer.fingerprint, vocab_size=tokenizer.vocab_size)
+        with closing(opened) as shard:
             for number in range(shard.num_batches):
-                yield without_removed(shard.checked_batch(number), removed, snapshot.tokenizer.eos_id)
-        finally:
-            shard.close()
+                yield without_removed(shard.checked_batch(number), removed, tokenizer.eos_id)
 
 
 def _write_megatron(
@@ -199,7 +214,8 @@ def _write_megatron(
     id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
     writer = MegatronWriter(target, f"{source}/{split}", id_type, wanted.target_bytes)
     joiner = DocumentJoiner(snapshot.tokenizer.eos_id)
-    try:
+    with ExitStack() as handles:
+        handles.callback(writer.abort)
         for batch in batches:
             if wanted.rows:
                 row_lengths = np.full(batch.num_rows, snapshot.sequence_length, np.int64)
@@ -208,14 +224,11 @@ def _write_megatron(
                 writer.append(*joiner.add(batch))
         joiner.finish()
         pairs = writer.finish()
-    except BaseException:
-        writer.abort()
-        raise
     return ExportedSplit(
         source=source,
         split=split,
         files=tuple(f"{pair.prefix}.{ending}" for pair in pairs for ending in ("bin", "idx")),
-        sequences=sum(pair.sequences for pair in pairs),
+        rows=sum(pair.sequences for pair in pairs),
         tokens=sum(pair.tokens for pair in pairs),
     )
 
@@ -236,7 +249,7 @@ def _write_shards(
     batches: Iterator[pa.RecordBatch],
 ) -> list[ShardEntry]:
     """Writes group `number` and returns its manifest entries. A shard that is written alone keeps its name."""
-    assert wanted.format != "megatron"
+    assert wanted.format in ("arrow", "parquet")
     first, id_type = group[0], schemas.token_type(snapshot.tokenizer.vocab_size)
     schema = shard_schema(
         id_type, snapshot.sequence_length, snapshot.tokenizer.fingerprint, first.source, first.piece_length, first.stratum
@@ -248,13 +261,11 @@ def _write_shards(
         prefix = f"shards/{first.source}/{shard_name(first.split, number, first.piece_length, first.stratum)}"
         first_number, target_bytes, hashes = 0, wanted.target_bytes, None
     writer = ShardWriter(target, prefix, wanted.format, schema, target_bytes, int(first_number))
-    try:
+    with ExitStack() as handles:
+        handles.callback(writer.abort)
         for batch in batches:
             writer.append(batch)
         return [_entry(shard, first, hashes) for shard in writer.finish()]
-    except BaseException:
-        writer.abort()
-        raise
 
 
 def _entry(shard: WrittenShard, original: ShardEntry, hashes: tuple[int, int] | None) -> ShardEntry:
@@ -281,44 +292,22 @@ def sync_all(target: Root) -> None:
             sync_file(target.local / path)
 
 
-def copy_files(root: Root, target: Root, snapshot: Snapshot) -> None:
-    """Copies the table of input files and the list of removed documents, where the snapshot has them. Raises CorruptionError if
-    one is damaged."""
-    for entry in (snapshot.files, snapshot.removed):
-        if entry is not None:
-            path = snapshot_file(root, snapshot, entry.path)
-            target.write_atomic(entry.path, _read_checked(root, path, entry.checksum))
-
-
-def _write_manifest(
+def _manifest_files(
     root: Root,
-    target: Root,
     snapshot: Snapshot,
     wanted: ExportRequest,
     shards: list[ShardEntry],
-    tokenizer: bytes,
+    exported: list[ExportedSplit],
     about: AboutShards | None,
-) -> None:
-    """Writes the manifest of the export; a single source gets weight 1."""
-    assert wanted.format != "megatron"
-    target.write_atomic(snapshot.tokenizer.path, tokenizer)
-    copy_files(root, target, snapshot)
+) -> dict[str, bytes]:
+    """The manifest of the export, last, and the files that it names, but for the tokenizer. A single source gets weight 1."""
+    entries = [entry for entry in (snapshot.files, snapshot.removed) if entry is not None]
+    named = {entry.path: committed_file(root, snapshot, entry.path, entry.checksum) for entry in entries}
     content: dict[str, object] = {"shard_format": wanted.format, "shards": tuple(sorted(shards, key=lambda shard: shard.path))}
     if wanted.source is not None:
         content["sources"] = {wanted.source: snapshot.sources[wanted.source].model_copy(update={"weight": 1})}
         content["phases"] = (Phase(until_tokens=None, weights={wanted.source: 1}),)
-    exported = snapshot.model_copy(update=content).sealed()
-    plain = {"README.md": _card(snapshot.name, shards)} if wanted.format == "parquet" else {}
-    for path, described in (plain if about is None else about(exported)).items():
-        target.write_atomic(path, described)
-    target.write_atomic(SNAPSHOT, exported.to_json())
-
-
-def _card(name: str, shards: list[ShardEntry]) -> bytes:
-    """README.md, by which `datasets.load_dataset` reads the shards of each split."""
-    counts = Counter[tuple[str, Split]]()
-    for shard in shards:
-        counts[shard.source, shard.split] += shard.sequences
+    made = snapshot.model_copy(update=content).sealed()
     patterns = {"train": "shards/*/part-*.parquet", "validation": "shards/*/validation-*.parquet"}
-    there = {split: patterns[split] for split in SPLITS if any(each == split for _, each in counts)}
-    return dataset_card(name, there, [(source, split, num_rows) for (source, split), num_rows in sorted(counts.items())])
+    plain = {"README.md": dataset_card(snapshot.name, patterns, exported)} if wanted.format == "parquet" else {}
+    return {**named, **(plain if about is None else about(made)), SNAPSHOT: made.to_json()}

@@ -1,4 +1,4 @@
-"""The folder of an export: empty, unfinished, or whole, and of what.
+"""The folder of an export, or of an index: empty, unfinished, or whole, and of what.
 
     _UNFINISHED ─▶ data ─▶ the files that readers begin with ─▶ _EXPORTED ─▶ _UNFINISHED is deleted
 
@@ -25,13 +25,20 @@ from datapipe.storage import UNFINISHED, Root
 
 MARK, RECORD = "_UNFINISHED", "_EXPORTED"
 
-_ABOUT = re.compile(r"README\.md|croissant\.json|mixture\.yaml|snapshot\.json|tokenizer\.json|(files|removed)\.parquet")
+_ABOUT = re.compile(
+    r"README\.md|croissant\.json|mixture\.yaml|snapshot\.json|tokenizer\.json|(files|removed)\.parquet"
+    r"|index\.json|rows/\d{6,}-\w+\.exchange(\.taken(\.link)?)?"
+)
 _DATA = re.compile(
-    r"(unfinished|data)/(train|validation)-[-of\d]+\.(parquet|jsonl\.zst)"
+    r"data/(train|validation)-\d+\.(parquet|jsonl\.zst)"
     r"|(train|validation)/(index\.json|shard\.\d+\.mds(\.zstd)?)"
     r"|shards/[^/]+/[\w.-]+\.(arrow|parquet)"
     r"|[^/]+/(train|validation)(-\d+)?\.(bin|idx)"
 )
+
+
+_LOCK = re.compile(r"work/lock(\.json)?")
+"""Of an index, which is made under a lock."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,11 +46,11 @@ class ExportFolder:
     """The folder of an export, and what is asked for.
 
     Attributes:
-        root: of the snapshot, below which nothing is written.
+        root: of the snapshot, below which nothing is written; None where there is none.
         request: what the files follow from, as data that JSON holds: the snapshot, and the options.
     """
 
-    root: Root
+    root: Root | None
     target: Root
     request: Mapping[str, Any]
 
@@ -52,26 +59,34 @@ class ExportFolder:
 
         Raises UserError for a folder with anything else: another export, whole or not, or other files.
         """
-        target, unfinished, whole = self.target, _read(self.target, MARK), _read(self.target, RECORD)
+        whole, target = self.check(), self.target
+        if whole is not None:
+            target.delete(MARK)
+        else:
+            target.write_atomic(MARK, self._text(self.request))
+            others = [path for path in self._paths() if path != MARK]
+            for path in sorted(others, key=lambda path: _ABOUT.fullmatch(path) is None):
+                target.delete(path)
+        return whole
+
+    def check(self) -> Any:
+        """As `begin`, without a change."""
+        unfinished, whole = _read(self.target, MARK), _read(self.target, RECORD)
         if unfinished is not None:
             self._check_same(unfinished, "an unfinished export")
         if whole is not None:
-            self._check_same(whole["request"], "a whole export")
+            self._check_same(whole.get("request", whole), "a whole export")
             self._check_files(whole["files"])
-            if unfinished is not None:
-                target.delete(MARK)
             return whole["result"]
         if unfinished is None:
-            check_target(self.root, target)
-            target.write_atomic(MARK, self._text(self.request))
-            return None
-        paths = [path for path, _ in target.list_files("") if path != MARK]
-        for path in paths:
-            if not any(own.fullmatch(path) for own in (_ABOUT, _DATA, UNFINISHED)):
-                raise UserError(f"--to {target.url}: holds {path} beside an unfinished export. Move it away")
-        for path in sorted(paths, key=lambda path: _ABOUT.fullmatch(path) is None):
-            target.delete(path)
+            check_target(self.root, self.target)
+        for path in self._paths():
+            if not any(own.fullmatch(path) for own in (_ABOUT, _DATA, UNFINISHED)) and path != MARK:
+                raise UserError(f"--to {self.target.url}: holds {path} beside an unfinished export. Move it away")
         return None
+
+    def _paths(self) -> list[str]:
+        return [path for path, _ in self.target.list_files("") if not _LOCK.fullmatch(path)]
 
     def end(self, result: Any) -> None:
         """Marks the export as whole.
@@ -132,16 +147,17 @@ def _short(value: Any) -> str:
     return "none" if value is None else f"'{value[:12]}'" if isinstance(value, str) else json.dumps(value)
 
 
-def check_target(root: Root, target: Root) -> None:
+def check_target(root: Root | None, target: Root) -> None:
     """Raises UserError for anything but an empty folder outside of the snapshot, or one that does not exist yet."""
-    same_store = type(target.filesystem) is type(root.filesystem)
-    if same_store and f"{target.path()}/".startswith(f"{root.path()}/"):
+    other = target if root is None else root
+    same_store = root is not None and type(target.filesystem) is type(other.filesystem)
+    if same_store and f"{target.path()}/".startswith(f"{other.path()}/"):
         raise UserError(f"--to {target.url} is inside the snapshot, which an export does not change. Give a folder outside")
     if target.local is not None and target.local.is_file():
         raise UserError(f"--to {target.url}: a file. Expected an empty folder, or one that does not exist yet")
     if target.local is not None:
         _check_folder(target.url, target.local)
-    existing = [path for path, _ in target.list_files("") if not UNFINISHED.fullmatch(path)]
+    existing = [path for path, _ in target.list_files("") if not (UNFINISHED.fullmatch(path) or _LOCK.fullmatch(path))]
     if existing:
         raise UserError(
             f"--to {target.url}: not empty: it holds {existing[0]} and {len(existing) - 1} more files. "

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import BaseModel, ConfigDict, Field
+
+
+def absent() -> Any:
+    """A field that a record lacks where nothing is said."""
+    return Field(default=None, exclude_if=lambda value: value is None)
 
 
 class SyntheticEntry(BaseModel):
@@ -30,11 +35,6 @@ class Provenance(BaseModel):
 
     license: str | None = None
     synthetic: bool | SyntheticEntry = False
-    license_field: str | None = None
-    homepage: str | None = None
-    collected: tuple[str, str] | None = None
-
-    @model_serializer(mode="wrap")
-    def _without_unsaid(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        later = ("license_field", "homepage", "collected")
-        return {name: value for name, value in dumped(self).items() if value is not None or name not in later}
+    license_field: str | None = absent()
+    homepage: str | None = absent()
+    collected: tuple[str, str] | None = absent()

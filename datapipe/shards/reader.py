@@ -16,7 +16,8 @@ import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Set
+from collections.abc import Callable, Set
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -139,16 +140,15 @@ class ShardReader:
         with self._lock:
             if self._source is None:
                 shard = open_shard(self._root, self.entry, self.sequence_length, self._tokenizer, self._local, self._vocab_size)
-                kind = _Streamed if shard.mapped is None else _Mapped
-                self._source = kind(self._root, self.entry, shard, self._local, self._vocab_size)
+                again = partial(Shard.open, self._root, self.entry, self._local, self._vocab_size)
+                self._source = _Streamed(shard, again) if shard.mapped is None else _Mapped(shard)
             return self._source
 
 
 class _Source:
     """An open shard; the base of the two ways of reading."""
 
-    def __init__(self, root: Root, entry: ShardEntry, shard: Shard, local: Path | None, vocab_size: int | None) -> None:
-        self._root, self._entry, self._local, self._vocab_size = root, entry, local, vocab_size
+    def __init__(self, shard: Shard) -> None:
         self._lock = threading.Lock()
         self.rows_per_block = shard.rows_per_batch
         self.id_dtype = dtype_of(shard.id_type)
@@ -157,7 +157,7 @@ class _Source:
         block = block_of_batch(shard.checked_batch(number), within)
         if block is None:
             raise CorruptionError(
-                f"{self._entry.path}: {shard.rows_of(number)} do not have the layout of a shard. "
+                f"{shard.entry.path}: {shard.rows_of(number)} do not have the layout of a shard. "
                 f"Delete the file and run the mixture again to restore it"
             )
         return block
@@ -166,8 +166,8 @@ class _Source:
 class _Mapped(_Source):
     """A local Arrow file, mapped as long as this object lives."""
 
-    def __init__(self, root: Root, entry: ShardEntry, shard: Shard, local: Path | None, vocab_size: int | None) -> None:
-        super().__init__(root, entry, shard, local, vocab_size)
+    def __init__(self, shard: Shard) -> None:
+        super().__init__(shard)
         self._shard = shard
         if shard.num_batches:
             shard.batch(shard.num_batches - 1)  # the last batch shows whether the number of rows is that of the manifest
@@ -182,10 +182,15 @@ class _Mapped(_Source):
 
 
 class _Streamed(_Source):
-    """A file whose blocks are read one by one and cached in `_BlockCache`."""
+    """A file whose blocks are read one by one and cached in `_BlockCache`.
 
-    def __init__(self, root: Root, entry: ShardEntry, shard: Shard, local: Path | None, vocab_size: int | None) -> None:
-        super().__init__(root, entry, shard, local, vocab_size)
+    Args:
+        again: opens another handle, for another thread.
+    """
+
+    def __init__(self, shard: Shard, again: Callable[[], Shard]) -> None:
+        super().__init__(shard)
+        self._again = again
         self._idle = [shard]  # handles that no thread uses; there are as many as threads that read at the same time
         self._closed = False
         self._owner = next(_OWNERS)
@@ -207,7 +212,7 @@ class _Streamed(_Source):
         with self._lock:
             shard = self._idle.pop() if self._idle else None
         if shard is None:
-            shard = Shard.open(self._root, self._entry, self._local, self._vocab_size)
+            shard = self._again()
         try:
             block = self._read(shard, number, None)
         except BaseException:

@@ -88,6 +88,7 @@ class Shard:
     """An open file as record batches of constant size. Only one thread may use it at a time.
 
     Attributes:
+        entry: of the manifest.
         mapped: the bytes of a local Arrow file, of which batches are views; else None.
         schema: with the metadata of the file.
         num_batches: record batches or row groups.
@@ -95,7 +96,7 @@ class Shard:
     """
 
     def __init__(self, entry: ShardEntry, stream: pa.NativeFile, *, is_local: bool, vocab_size: int | None = None) -> None:
-        self._entry, self._stream, self._is_local, self._vocab_size = entry, stream, is_local, vocab_size
+        self.entry, self._stream, self._is_local, self._vocab_size = entry, stream, is_local, vocab_size
         self.mapped: pa.Buffer | None = None
         self._mapping: Mapping | None = None
         self.schema, self.num_batches = pa.schema([]), 0
@@ -122,7 +123,7 @@ class Shard:
     def _read_footer(self) -> None:
         whole = self._stream.read_buffer() if self._is_local else None
         self._mapping = None if whole is None else Mapping(whole)
-        if self._entry.path.endswith(".parquet"):
+        if self.entry.path.endswith(".parquet"):
             file: Any = pq.ParquetFile(self._stream if whole is None else pa.BufferReader(whole))
             self.schema, self.num_batches, self.num_rows = file.schema_arrow, file.num_row_groups, file.metadata.num_rows
             checksums = (file.metadata.metadata or {}).get(CHECKSUM_KEY, b"").split()
@@ -143,8 +144,8 @@ class Shard:
 
     def check(self, sequence_length: int, tokenizer_fingerprint: str) -> None:
         """Compares the metadata of the file with the manifest."""
-        metadata, path = self.schema.metadata or {}, self._entry.path
-        expected = identity(sequence_length, tokenizer_fingerprint, self._entry.piece_length, self._entry.stratum)
+        metadata, path = self.schema.metadata or {}, self.entry.path
+        expected = identity(sequence_length, tokenizer_fingerprint, self.entry.piece_length, self.entry.stratum)
         for name, value in expected.items():
             if metadata.get(name) != value:
                 found = metadata.get(name, b"nothing").decode(errors="replace")
@@ -163,14 +164,14 @@ class Shard:
                 f"{path}: token ids of type {self.id_type}, expected {expected_type} from the vocabulary size in the snapshot. "
                 f"Delete the file and run the mixture again to restore it"
             )
-        num_batches = -(-self._entry.sequences // self.rows_per_batch)
+        num_batches = -(-self.entry.sequences // self.rows_per_batch)
         if self.num_batches != num_batches:
             raise CorruptionError(
                 f"{path}: {self.num_batches} record batches, expected {num_batches}. Run the mixture again to restore it"
             )
-        if self.num_rows not in (None, self._entry.sequences):
+        if self.num_rows not in (None, self.entry.sequences):
             raise CorruptionError(
-                f"{path}: {self.num_rows} rows, expected {self._entry.sequences}. Run the mixture again to restore it"
+                f"{path}: {self.num_rows} rows, expected {self.entry.sequences}. Run the mixture again to restore it"
             )
 
     def batch(self, number: int) -> pa.RecordBatch:
@@ -185,21 +186,21 @@ class Shard:
         batch, checksum = self._laid_out(number)
         if rows_checksum(batch).encode() != checksum:
             raise CorruptionError(
-                f"{self._entry.path}: {self.rows_of(number)} are damaged. "
+                f"{self.entry.path}: {self.rows_of(number)} are damaged. "
                 f"Delete the file and run the mixture again to restore it"
             )
         tokens = columns.numbers(batch.column("tokens").flatten())
         if self._vocab_size is not None and len(tokens) and (largest := int(tokens.max())) >= self._vocab_size:
             raise CorruptionError(
-                f"{self._entry.path}: {self.rows_of(number)} hold token id {largest}, expected ids below {self._vocab_size}"
+                f"{self.entry.path}: {self.rows_of(number)} hold token id {largest}, expected ids below {self._vocab_size}"
             )
         return batch
 
     def rows_of(self, number: int) -> str:
         """A block in words: "record batch 3, rows 300 to 399,"."""
         start = number * self.rows_per_batch
-        stop = min(start + self.rows_per_batch, self._entry.sequences)
-        kind = "row group" if self._entry.path.endswith(".parquet") else "record batch"
+        stop = min(start + self.rows_per_batch, self.entry.sequences)
+        kind = "row group" if self.entry.path.endswith(".parquet") else "record batch"
         return f"{kind} {number}, rows {start} to {stop - 1},"
 
     def _laid_out(self, number: int) -> tuple[pa.RecordBatch, bytes]:
@@ -208,18 +209,18 @@ class Shard:
             batch, checksum = self._get(number)
             batch.validate()
         self._check_whole()
-        expected = min(self.rows_per_batch, self._entry.sequences - number * self.rows_per_batch)
+        expected = min(self.rows_per_batch, self.entry.sequences - number * self.rows_per_batch)
         pieces = {len(batch.column(name).values) for name in ("lengths", "keys", "starts")}
         if batch.num_rows != expected or len(pieces) != 1:
             raise CorruptionError(
-                f"{self._entry.path}: {self.rows_of(number)} do not have the layout in the footer. Delete the file and run the "
+                f"{self.entry.path}: {self.rows_of(number)} do not have the layout in the footer. Delete the file and run the "
                 f"mixture again to restore it"
             )
         return batch, checksum
 
     def _check_whole(self) -> None:
         if self._mapping is not None and self._mapping.is_cut:
-            raise CutShortError(f"{self._entry.path}: {CUT}")
+            raise CutShortError(f"{self.entry.path}: {CUT}")
 
     def close(self) -> None:
         """Closes the file. Batches and `mapped` stay valid."""
@@ -235,7 +236,7 @@ class Shard:
             if isinstance(error, OSError) and (not self._is_local or error.errno is not None):
                 raise  # an error of the disk or the network, not of the content
             raise CorruptionError(
-                f"{self._entry.path}: {rows}cannot be read: {error}. Delete the file and run the mixture again to restore it"
+                f"{self.entry.path}: {rows}cannot be read: {error}. Delete the file and run the mixture again to restore it"
             ) from error
 
 

@@ -8,10 +8,11 @@ from typing import Annotated, Any, Literal, overload
 
 import numpy as np
 import pyarrow as pa
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from datapipe import columns
 from datapipe.columns import compute
+from datapipe.shards.provenance import absent
 
 _CONTENT_DIGEST = r"-[0-9a-f]{16}((?:\.[a-z]+)+)$"
 _ABSENT = -1
@@ -78,10 +79,10 @@ class ShardEntry(BaseModel):
     documents: Count
     bytes: Count
     checksum: ShortText
-    piece_length: Count | None = None
-    stratum: Count | None = None
-    part: Count | None = None
-    hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = None
+    piece_length: Count | None = absent()
+    stratum: Count | None = absent()
+    part: Count | None = absent()
+    hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = absent()
 
     @property
     def numbered_path(self) -> str:
@@ -98,14 +99,22 @@ class ShardEntry(BaseModel):
         first, stop = self.hashes  # a stop of 2^64 is no uint64
         return bool(((hashes >= first) & (hashes <= stop - 1)).any())
 
-    @model_serializer(mode="wrap")
-    def _without_absent(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return {name: value for name, value in serialize(self).items() if value is not None}
-
 
 def numbered_path(path: str) -> str:
     """The path of a shard without the digest of its content; see `ShardEntry.numbered_path`."""
     return re.sub(_CONTENT_DIGEST, r"\1", path)
+
+
+def with_digest(path: str, checksum: str) -> str:
+    """The path of a shard with the digest of its content: "shards/web/part-00003-00000-1f2e3d4c5b6a7988.arrow".
+
+    Args:
+        path: without the digest.
+        checksum: of the shard.
+    """
+    folder, slash, name = path.rpartition("/")
+    stem, dot, ending = name.partition(".")
+    return f"{folder}{slash}{stem}-{checksum.rpartition(':')[2][:16]}{dot}{ending}"
 
 
 class ShardTable(Sequence[ShardEntry]):
@@ -124,7 +133,37 @@ class ShardTable(Sequence[ShardEntry]):
         """The table of some shards."""
         if isinstance(entries, ShardTable):
             return entries
+        if not entries:  # as on a client of a service; `pa.table` would import pandas, where it is installed
+            return cls(pa.Table.from_batches([], _SCHEMA))
         return cls(pa.table({name: [getattr(entry, name) for entry in entries] for name in _SCHEMA.names}, _SCHEMA))
+
+    @classmethod
+    def of_json(cls, rows: Sequence[Any]) -> ShardTable | None:
+        """The table of entries as JSON has them, checked by columns; None where one may be wrong, which `ShardEntry` tells."""
+        try:
+            if not set().union(*map(dict.keys, rows)) <= set(_SCHEMA.names):
+                return None
+            shards = cls(pa.table([_column([row.get(field.name) for row in rows], field.type) for field in _SCHEMA], _SCHEMA))
+        except (AttributeError, TypeError, ValueError, OverflowError):  # no object, or a value of another type
+            return None
+        return shards if shards._is_sound() else None
+
+    def _is_sound(self) -> bool:
+        """Whether `ShardEntry` accepts every entry, but for its source, which must be one of the manifest."""
+        texts = {name: self.column(name) for name in ("path", "split", "checksum")}
+        numbers = [self.column(field.name) for field in _SCHEMA if pa.types.is_integer(field.type)]
+        ranges, bounds = self.column("hashes"), self.column("hashes").flatten()
+        required = (name for name, field in ShardEntry.model_fields.items() if field.is_required())
+        return (
+            not any(self.column(name).null_count for name in required)
+            and not compute.any(compute.match_substring_regex(texts["path"], _OUTSIDE)).as_py()
+            and all((compute.max(compute.utf8_length(text)).as_py() or 0) <= MOST_CHARACTERS for text in texts.values())
+            and compute.all(compute.is_in(texts["split"], pa.array(["train", "validation"]))).as_py()
+            and all(_is_within(column, (1 << 62) - 1) for column in numbers)
+            and compute.all(compute.equal(compute.list_value_length(ranges), 2), min_count=0).as_py()
+            and not bounds.null_count
+            and _is_within(bounds, 1 << 64)
+        )
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -158,9 +197,8 @@ class ShardTable(Sequence[ShardEntry]):
 
     def _made(self, start: int, stop: int) -> Iterator[ShardEntry]:
         rows = self._table.slice(start, stop - start)
-        values = {name: rows.column(name).to_pylist() for name in _SCHEMA.names if name != "hashes"}
-        starts, stops = (bound.to_pylist() for bound in _hash_bounds(columns.contiguous(rows.column("hashes"))))
-        values["hashes"] = [None if start is None else (int(start), int(stop)) for start, stop in zip(starts, stops)]
+        values = {name: rows.column(name).to_pylist() for name in _SCHEMA.names}
+        values["hashes"] = [None if bounds is None else tuple(map(int, bounds)) for bounds in values["hashes"]]
         for row in zip(*values.values()):
             yield ShardEntry(**dict(zip(values, row)))
 
@@ -222,6 +260,17 @@ class ShardTable(Sequence[ShardEntry]):
         ]
 
 
-def _hash_bounds(column: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The start and the stop of each range of hashes, in decimal digits; null where it is absent."""
-    return compute.list_element(column, 0).cast(pa.string()), compute.list_element(column, 1).cast(pa.string())
+def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+    """Raises TypeError or ArrowInvalid for a value of another type: to an integer type Arrow would cut a fraction off."""
+    if not pa.types.is_integer(kind):
+        return pa.array(values, kind)
+    found = pa.array(values)
+    if not (found.type == kind or pa.types.is_null(found.type)):
+        raise TypeError(found.type)
+    return found.cast(kind)
+
+
+def _is_within(numbers: pa.Array, most: int) -> bool:
+    """Whether all numbers lie between 0 and `most`."""
+    extremes = compute.min_max(numbers).as_py()
+    return extremes["min"] is None or (extremes["min"] >= 0 and extremes["max"] <= most)

@@ -2,6 +2,8 @@
 
     snapshots/<fingerprint>/publication.json    {"published_at": seconds since the epoch, "lengths": {folder: [fingerprint, …]}}
     snapshots/<fingerprint>/pin.json            {"pinned_at": seconds since the epoch, "why": text}
+    snapshots/<fingerprint>/additions.json      the folders of the additions that it is made of: ["additions/00001"]
+    additions/00001/                            an output of its own, of files that were added: tasks, index, shards
 
 `lengths` holds the snapshots of further sequence lengths that were published with it, by folder of the output: "length-8192".
 A snapshot is never changed. One that is published again keeps the time of its first publication; other sequence lengths that it
@@ -12,12 +14,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from shlex import quote
+from typing import Any, TypeVar
 
-from datapipe.errors import SnapshotError
+from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.shards.manifest import (
     SNAPSHOT,
     Manifest,
@@ -33,6 +36,10 @@ from datapipe.storage import Root
 
 PUBLICATION = "publication.json"
 PIN = "pin.json"
+ADDITIONS = "additions"
+ADDED = "additions.json"
+
+_Note = TypeVar("_Note")
 
 DATA_PATH = re.compile(
     r"shards/[^/]+/(part|validation)(-stratum-\d{2})?-\d{5,}(-pieces-\d{5,})?-\d{5,}(-[0-9a-f]{16})?\.(arrow|parquet)"
@@ -66,18 +73,27 @@ def _note(fingerprint: str) -> str:
 
 
 def _read_note(root: Root, fingerprint: str) -> tuple[float, dict[str, set[str]]] | None:
-    """The time of the first publication and the noted lengths; None without a note. Raises SnapshotError for a damaged one."""
-    path = _note(fingerprint)
-    try:
-        noted = json.loads(root.read_bytes(path))
+    """The time of the first publication and the noted lengths; None without a note."""
+
+    def made(noted: Any) -> tuple[float, dict[str, set[str]]]:
         return float(noted["published_at"]), {str(folder): set(names) for folder, names in noted["lengths"].items()}
+
+    return read_note(
+        root, _note(fingerprint), made, "Delete it, and run the mixture again: only the time of the snapshot is lost."
+    )
+
+
+def read_note(
+    root: Root, path: str, made: Callable[[Any], _Note], remedy: str, kind: type[DatapipeError] = SnapshotError
+) -> _Note | None:
+    """What `made` makes of a small JSON file; None where there is none. Raises an error of this kind, which ends with the
+    remedy, for a damaged one."""
+    try:
+        return made(json.loads(root.read_bytes(path)))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise SnapshotError(
-            f"{root.child_url(path)}: the file was edited or damaged: {error}. Delete it, and run the mixture again: only the "
-            f"time of the snapshot is lost."
-        ) from error
+        raise kind(f"{root.child_url(path)}: the file was edited or damaged: {error}. {remedy}") from error
 
 
 def length_snapshots(root: Root, fingerprint: str) -> dict[str, str]:
@@ -227,14 +243,36 @@ def _pin_path(fingerprint: str) -> str:
 
 
 def _read_pin(root: Root, folder: str, fingerprint: str) -> Pin | None:
-    target, path = root.within(folder), _pin_path(fingerprint)
-    try:
-        noted = json.loads(target.read_bytes(path))
+    def made(noted: Any) -> Pin:
         return Pin(folder=folder, fingerprint=fingerprint, pinned_at=float(noted["pinned_at"]), why=str(noted["why"]))
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, LookupError) as error:
-        raise SnapshotError(
-            f"{target.child_url(path)}: the file was edited or damaged: {error}. `datapipe snapshots {quote(root.url)} --pin "
-            f"{fingerprint[:12]}` writes it again, and `--unpin {fingerprint[:12]}` removes it."
-        ) from error
+
+    command = f"datapipe snapshots {quote(root.url)}"
+    remedy = f"`{command} --pin {fingerprint[:12]}` writes it again, and `--unpin {fingerprint[:12]}` removes it."
+    return read_note(root.within(folder), _pin_path(fingerprint), made, remedy)
+
+
+# ------------------------------------------------------------------------------------------------ additions
+
+
+def folder_of(path: str) -> str:
+    """The folder of the addition that a file belongs to: "additions/00001"."""
+    return "/".join(path.split("/", 2)[:2])
+
+
+def published_additions(root: Root, snapshot: Manifest) -> list[str]:
+    """The folders of the additions that a snapshot is made of; none where nothing was added. Those that kept no document are
+    among them, since their rows tell of what was dropped; those that were built and never published are not. Raises
+    DatapipeError for a damaged list."""
+    path = f"{snapshot_folder(snapshot.fingerprint)}/{ADDED}"
+    remedy = "It lists the folders of the additions in this snapshot. Restore it, or build anew with `datapipe run --repack`."
+    return read_note(root, path, lambda noted: [str(folder) for folder in noted], remedy, DatapipeError) or []
+
+
+def with_additions(url: str) -> list[str]:
+    """An output with the additions that its newest snapshot is made of, as paths or URLs; anything else alone."""
+    root = Root(url.rstrip("/"))
+    try:
+        has_any = bool(root.within(ADDITIONS).folders())
+    except OSError:  # no such bucket, or no answer: whoever reads it tells
+        has_any = False
+    return [url, *map(root.child_url, published_additions(root, read_manifest(root)))] if has_any else [url]

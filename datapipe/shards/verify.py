@@ -17,7 +17,8 @@ shard. Memory is one record batch and the hashes of the input files.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,6 +28,7 @@ from datapipe import columns
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError
 from datapipe.rng import keyed_hash, shuffle_hash
 from datapipe.shards.checksum import file_checksum
+from datapipe.shards.document_files import files_with_hashes
 from datapipe.shards.documents.reader import count_documents
 from datapipe.shards.manifest import (
     DocumentsEntry,
@@ -42,7 +44,7 @@ from datapipe.shards.packed_documents import piece_stops
 from datapipe.shards.shard_file import Shard, open_shard
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed
-from datapipe.storage import Root, parquet_table
+from datapipe.storage import Root
 
 
 @dataclass(slots=True)
@@ -54,29 +56,19 @@ class _Cuts:
     difference: np.uint64 = field(default_factory=lambda: np.uint64(0))
 
 
-def verify_snapshot(root: Root, snapshot: Manifest, progress: Callable[[str], None] | None = None) -> list[str]:
-    """One line for each problem: the file, the value, the expected value. An empty list if there is none.
-
-    Args:
-        progress: called with the path of each file before it is read.
-    """
-    report = progress or (lambda path: None)
+def verify_snapshot(root: Root, snapshot: Manifest) -> list[str]:
+    """One line for each problem: the file, the value, the expected value. An empty list if there is none."""
     problems: list[str] = []
-    if snapshot.files is not None:
-        report(snapshot.files.path)
-        path = snapshot_file(root, snapshot, snapshot.files.path)
-        problems += _file_problems(root, path, snapshot.files.checksum, snapshot.files.bytes)
-    if isinstance(snapshot, Snapshot) and (removed := snapshot.removed) is not None:
-        report(removed.path)
-        problems += _file_problems(root, snapshot_file(root, snapshot, removed.path), removed.checksum, removed.bytes)
+    for path, (checksum, num_bytes) in snapshot.own_files.items():
+        problems += _file_problems(root, snapshot_file(root, snapshot, path), checksum, num_bytes)
     if isinstance(snapshot, Snapshot):
-        problems += _token_problems(root, snapshot, report, has_files=not problems)
+        problems += _token_problems(root, snapshot, has_files=not problems)
     else:
-        problems += [line for entry in snapshot.documents for line in _documents_problems(root, snapshot, entry, report)]
-    return problems + _copy_problems(root, snapshot, report) + _unlisted(root, snapshot)
+        problems += [line for entry in snapshot.documents for line in _documents_problems(root, snapshot, entry)]
+    return problems + _copy_problems(root, snapshot) + _unlisted(root, snapshot)
 
 
-def _copy_problems(root: Root, snapshot: Manifest, report: Callable[[str], None]) -> list[str]:
+def _copy_problems(root: Root, snapshot: Manifest) -> list[str]:
     """Problems of the files that the output itself has of its newest snapshot, beside those in the snapshot's folder, and of
     the manifest in that folder."""
     problems: list[str] = []
@@ -89,25 +81,14 @@ def _copy_problems(root: Root, snapshot: Manifest, report: Callable[[str], None]
         is_newest = read_manifest(root).fingerprint == snapshot.fingerprint
     except SnapshotError:  # `snapshot` was read by its name
         return []
-    named: list[tuple[str, str, int | None]] = []
-    if snapshot.files is not None:
-        named.append((snapshot.files.path, snapshot.files.checksum, snapshot.files.bytes))
-    if isinstance(snapshot, Snapshot):
-        named.append((snapshot.tokenizer.path, snapshot.tokenizer.fingerprint, None))
-        if snapshot.removed is not None:
-            named.append((snapshot.removed.path, snapshot.removed.checksum, snapshot.removed.bytes))
-    for path, checksum, num_bytes in named if is_newest else ():
+    for path, (checksum, num_bytes) in snapshot.own_files.items() if is_newest else ():
         if snapshot_file(root, snapshot, path) != path:
-            report(path)
             problems += _file_problems(root, path, checksum, num_bytes)
     return problems
 
 
-def _documents_problems(
-    root: Root, snapshot: DocumentsSnapshot, entry: DocumentsEntry, report: Callable[[str], None]
-) -> list[str]:
+def _documents_problems(root: Root, snapshot: DocumentsSnapshot, entry: DocumentsEntry) -> list[str]:
     """The problems of a file of documents."""
-    report(entry.path)
     problems = _file_problems(root, entry.path, entry.checksum, entry.bytes)
     if problems:
         return problems
@@ -115,33 +96,24 @@ def _documents_problems(
         counts = count_documents(root, entry.path, snapshot.document_format)
     except (pa.ArrowException, OSError, ValueError) as error:
         return [f"{entry.path}: {error}; expected valid {snapshot.document_format}"]
-    expected = (entry.documents, entry.text_bytes)
-    return [
-        f"{entry.path}: {count} {name}, expected {wanted}"
-        for name, count, wanted in zip(("documents", "bytes of text"), counts, expected)
-        if count is not None and count != wanted
-    ]
+    return _count_problems(entry.path, counts, {"documents": entry.documents, "bytes of text": entry.text_bytes})
 
 
-def _token_problems(root: Root, snapshot: Snapshot, report: Callable[[str], None], *, has_files: bool) -> list[str]:
-    """The problems of the tokenizer and the shards.
+def _token_problems(root: Root, snapshot: Snapshot, *, has_files: bool) -> list[str]:
+    """The problems of the shards.
 
     Args:
-        has_files: whether files.parquet is as it was committed.
+        has_files: whether the other files are as they were committed.
     """
     problems: list[str] = []
-    known = _file_hashes(root, snapshot) if has_files else {}
-    report(snapshot.tokenizer.path)
-    tokenizer = snapshot_file(root, snapshot, snapshot.tokenizer.path)
-    problems += _file_problems(root, tokenizer, snapshot.tokenizer.fingerprint, None)
+    hashes: dict[str, list[int]] = {name: [] for name in snapshot.sources} if has_files and snapshot.files else {}
+    for number, source, _ in files_with_hashes(root, snapshot) if has_files else ():
+        hashes[source].append(number)
+    known = {source: np.array(numbers, np.uint64) for source, numbers in hashes.items()}
     cuts: dict[tuple[str, str], _Cuts] = defaultdict(_Cuts)
-    num_before = len(problems)
     for entry in sorted(snapshot.shards, key=lambda shard: shard.path):
-        report(entry.path)
         problems += _shard_problems(root, snapshot, entry, known.get(entry.source), cuts[entry.source, entry.split])
-    if len(problems) == num_before:
-        problems += [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
-    return problems
+    return problems or [line for (source, split), sums in cuts.items() for line in _cut_problems(source, split, sums)]
 
 
 def _unlisted(root: Root, snapshot: Manifest) -> list[str]:
@@ -175,16 +147,6 @@ def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> li
     return [] if actual == checksum else [f"{path}: checksum {actual}, expected {checksum}"]
 
 
-def _file_hashes(root: Root, snapshot: Snapshot) -> dict[str, np.ndarray]:
-    """By source, the hashes of its input files: (num_files,) uint64. Empty if the snapshot has no list of files."""
-    if snapshot.files is None:
-        return {}
-    path = snapshot_file(root, snapshot, snapshot.files.path)
-    table = parquet_table(root.read_bytes(path), ["hash", "source"])
-    hashes, sources = columns.numbers(table["hash"]), table["source"].to_numpy()
-    return {name: hashes[sources == name] for name in snapshot.sources}
-
-
 def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
     problems = _file_problems(root, entry.path, entry.checksum, entry.bytes)
     if not problems:
@@ -197,18 +159,19 @@ def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np
 def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
     """The damaged blocks of a damaged shard, in words."""
     try:
-        shard = open_shard(
-            root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint, vocab_size=snapshot.tokenizer.vocab_size
-        )
+        opened = _open(root, snapshot, entry)
     except (DatapipeError, OSError, pa.ArrowException, ValueError) as error:
         return f"its header or footer is damaged, and no row can be read: {error}"
-    try:
+    with closing(opened) as shard:
         damaged = [shard.rows_of(number) for number in range(shard.num_batches) if not _is_intact(shard, number)]
-    finally:
-        shard.close()
     return (
         f"damaged: {' '.join(damaged).removesuffix(',')}" if damaged else "all rows are intact: the damage lies outside of them"
     )
+
+
+def _open(root: Root, snapshot: Snapshot, entry: ShardEntry) -> Shard:
+    tokenizer = snapshot.tokenizer
+    return open_shard(root, entry, snapshot.sequence_length, tokenizer.fingerprint, vocab_size=tokenizer.vocab_size)
 
 
 def _is_intact(shard: Shard, number: int) -> bool:
@@ -221,10 +184,7 @@ def _is_intact(shard: Shard, number: int) -> bool:
 
 def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
     try:
-        shard = open_shard(
-            root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint, vocab_size=snapshot.tokenizer.vocab_size
-        )
-        try:
+        with closing(_open(root, snapshot, entry)) as shard:
             counts = np.zeros(3, np.int64)
             for number in range(shard.num_batches):
                 batch, tokenizer = shard.checked_batch(number), snapshot.tokenizer
@@ -239,18 +199,20 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
                 counts += (batch.num_rows, lengths.sum(), np.count_nonzero(starts == 0))
                 if entry.piece_length is None:  # with piece lengths, a document's pieces lie in several shards or are dropped
                     _add_cuts(cuts, batch, snapshot.tokenizer.eos_id)
-        finally:
-            shard.close()
     except DatapipeError as error:
         return [str(error)]
     except pa.ArrowInvalid as error:
         return [f"{entry.path}: {error}; expected valid record batches"]
-    expected = (entry.sequences, entry.tokens, entry.documents)
-    names = ("sequences", "tokens", "documents")
+    expected = {"sequences": entry.sequences, "tokens": entry.tokens, "documents": entry.documents}
+    return _count_problems(entry.path, counts.tolist(), expected)
+
+
+def _count_problems(path: str, counts: Sequence[int | None], expected: Mapping[str, int]) -> list[str]:
+    """Counts that are not the expected ones; one that is None is unknown."""
     return [
-        f"{entry.path}: {count} {name}, expected {wanted}"
-        for name, count, wanted in zip(names, counts, expected)
-        if count != wanted
+        f"{path}: {count} {name}, expected {wanted}"
+        for count, (name, wanted) in zip(counts, expected.items())
+        if count not in (None, wanted)
     ]
 
 

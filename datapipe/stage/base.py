@@ -29,8 +29,6 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import SearchedList
 from datapipe.stage.ranking import BELOW_SHARE, KeptShare
 
-REACHES = ()  # the look-ups by name in this file read options only
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageContext:
@@ -54,11 +52,6 @@ class Stage(BaseModel):
 
     libraries: ClassVar[tuple[str, ...]] = ()
     """Installed distributions whose version changes the stage's output. Their versions are part of its fingerprint."""
-
-    reaches: ClassVar[tuple[str, ...]] = ()
-    """Code that the class uses through a computed name, such as `getattr(self, name)`, which static analysis cannot follow:
-    "module:definition", or ".name" for every member of that name. The code is part of the fingerprint. A class whose computed
-    look-ups reach data only declares ()."""
 
     checks: ClassVar[frozenset[str]] = frozenset()
     """Options outside the stage's fingerprint: they only decide whether a run continues, or they reach the fingerprints of
@@ -85,12 +78,6 @@ class Stage(BaseModel):
 
     def input_files(self) -> tuple[str, ...]:
         """Paths of files that the options name, such as a model or a word list. Their content is part of the fingerprint."""
-        return ()
-
-    def segmentations(self) -> tuple[str, ...]:
-        """Segmentations that the options choose, by their names in `DocumentBatch`: ("english_words",) for a stage that calls
-        `batch.words_by("english")`. A segmentation that the code names itself, as in `batch.lines`, needs no entry. Use of any
-        other segmentation raises, because the fingerprint does not cover its code."""
         return ()
 
     def libraries_used(self) -> tuple[str, ...]:

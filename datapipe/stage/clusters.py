@@ -26,19 +26,11 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.columns import KEY_TYPE
+from datapipe.columns import KEY_TYPE, full_schema
 from datapipe.kernels.dedup import components
 from datapipe.stage.tables import DROP_SCHEMA, OPEN, OPEN_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
 
-EDGE_SCHEMA = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("rank", pa.uint64(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("other_rank", pa.uint64(), nullable=False),
-        pa.field("other", KEY_TYPE, nullable=False),
-    ]
-)
+EDGE_SCHEMA = full_schema(hash=pa.uint64(), rank=pa.uint64(), key=KEY_TYPE, other_rank=pa.uint64(), other=KEY_TYPE)
 """An edge between two documents of one component; `hash` is the `key_hash` of `key`. In sorted order the edges of a document
 are consecutive, and the edge to its least neighbour is the first of them."""
 
@@ -128,7 +120,7 @@ def large_star(wide: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
     least_neighbours = _take(others, firsts)
     is_least = _equal(others, least_neighbours)  # hot keys may repeat the edge to the least neighbour
     has_lesser = _less(least_neighbours, nodes)
-    least = _where(has_lesser, least_neighbours, nodes)
+    least = tuple(np.where(has_lesser, lesser, node) for lesser, node in zip(least_neighbours, nodes))
     greater = np.flatnonzero(_less(nodes, others))
     unfinished = (has_lesser & ~is_least).any()
     return {NARROW: edge_rows(_take(others, greater), _take(least, greater)), OPEN: _open(bool(unfinished))}
@@ -231,7 +223,3 @@ def _equal(first: Nodes, second: Nodes) -> np.ndarray:
 
 def _take(nodes: Nodes, rows: np.ndarray) -> Nodes:
     return tuple(values[rows] for values in nodes)
-
-
-def _where(condition: np.ndarray, first: Nodes, second: Nodes) -> Nodes:
-    return tuple(np.where(condition, a, b) for a, b in zip(first, second))

@@ -12,13 +12,11 @@ segmentations of the kept ones are copied on next use: copying is ten times chea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, wraps
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -44,14 +42,6 @@ BASE_FIELDS = (
 PAGE_FIELDS = (*BASE_FIELDS[:2], pa.field("html", pa.large_binary(), nullable=False))
 """The fields of documents before extraction."""
 
-WordRule = Literal["whitespace", "english", "unicode"]
-
-WORD_SEGMENTATIONS: Mapping[WordRule, str] = {"whitespace": "words", "english": "english_words", "unicode": "unicode_words"}
-"""The segmentation that `DocumentBatch.words_by` returns for each rule. A stage lists those of its options in
-`Stage.segmentations`."""
-
-REACHES = ()  # `words_by` looks up segmentations that stages list themselves
-
 _SEGMENTATIONS = ("words", "lines", "raw_lines", "english_words", "unicode_words")
 _COPIED = ("words", "lines", "english_words", "unicode_words")
 """Segmentations that are copied when documents are dropped; `raw_lines` is cheap to compute from `lines`."""
@@ -74,77 +64,25 @@ class _Earlier:
     keep: np.ndarray
 
 
-@dataclass(frozen=True, slots=True)
-class _Covered:
-    """The stage that currently uses batches, and the segmentations that its fingerprint covers."""
-
-    user: str
-    segmentations: frozenset[str]
-
-
-_covered: ContextVar[_Covered | None] = ContextVar("covered", default=None)
-
-
-@contextmanager
-def only_covered(user: str, segmentations: frozenset[str] | None) -> Iterator[None]:
-    """A context in which the use of a segmentation that the fingerprint of `user` does not cover raises StageError.
-
-    Args:
-        user: the name of the stage.
-        segmentations: the covered segmentations; None if they are unknown: nothing is checked.
-    """
-    token = _covered.set(None if segmentations is None else _Covered(user, segmentations))
-    try:
-        yield
-    finally:
-        _covered.reset(token)
-
-
-class segmentation(Generic[Segmentation]):  # noqa: N801, a decorator
+def segmentation(find: Callable[[DocumentBatch], Segmentation]) -> cached_property[Segmentation]:
     """A property of a batch that is computed once for all stages. Its time is added to `DocumentBatch.segmentation_s`."""
+    name = find.__name__
 
-    def __init__(self, find: Callable[[DocumentBatch], Segmentation]) -> None:
-        self._find, self._name, self.__doc__ = find, find.__name__, find.__doc__
-
-    @overload
-    def __get__(self, batch: None, owner: type) -> segmentation[Segmentation]: ...
-    @overload
-    def __get__(self, batch: DocumentBatch, owner: type) -> Segmentation: ...
-    def __get__(self, batch: DocumentBatch | None, owner: type) -> Segmentation | segmentation[Segmentation]:
-        if batch is None:
-            return self
-        covered = _covered.get()
-        if covered is not None and self._name not in covered.segmentations:
-            raise _not_covered(covered.user, self._name)
-        if self._name not in batch.__dict__:
-            batch.__dict__[self._name] = self._timed(batch)
-        return batch.__dict__[self._name]
-
-    def __set__(self, batch: DocumentBatch, value: Segmentation) -> None:
-        """Never called: with it, Python asks `__get__` also for what is found already."""
-        raise AttributeError(self._name)
-
-    def _timed(self, batch: DocumentBatch) -> Segmentation:
+    @wraps(find)
+    def timed(batch: DocumentBatch) -> Segmentation:
         started, others = perf_counter(), sum(batch.segmentation_s.values())
-        earlier = batch.earlier.pop(self._name, None)
-        value = self._find(batch) if earlier is None else _of_kept_documents(earlier, batch.buffers[0])
+        earlier = batch.earlier.pop(name, None)
+        if earlier is None:
+            value = find(batch)
+        else:
+            from datapipe.kernels.text.words import selected
+
+            value = selected(earlier.value, earlier.keep, earlier.offsets, batch.buffers[0])
         nested = sum(batch.segmentation_s.values()) - others
-        batch.segmentation_s[self._name] = perf_counter() - started - nested
+        batch.segmentation_s[name] = perf_counter() - started - nested
         return value
 
-
-def _not_covered(user: str, name: str) -> StageError:
-    return StageError(
-        f"{user} uses `{name}` of a batch, but its fingerprint does not cover `{name}`: a later change of that code "
-        f"would not run the stage again. Declare it in the stage:\n"
-        f'    def segmentations(self) -> tuple[str, ...]:\n        return ("{name}",)'
-    )
-
-
-def _of_kept_documents(earlier: _Earlier, offsets: np.ndarray) -> Any:
-    from datapipe.kernels.text.selection import selected
-
-    return selected(earlier.value, earlier.keep, earlier.offsets, offsets)
+    return cached_property(timed)
 
 
 class DocumentBatch:
@@ -208,8 +146,8 @@ class DocumentBatch:
         if name in names:
             return self.record.column(name)
         raise UserError(
-            f"{asked_by}: documents have no column '{name}'.{suggest(name, names)} Expected one of: {', '.join(names)}. List "
-            "the field in the source's `keep`, or move the stage that writes the column before this one."
+            f"{asked_by}: documents have no column '{name}'.{suggest(name, names)} Expected one of: {', '.join(names)}. Write "
+            f"`keep: [{name}]` in the source if its files have the field, or move the stage that writes it before this one."
         )
 
     @cached_property
@@ -262,10 +200,6 @@ class DocumentBatch:
         from datapipe.kernels.text.unicode_words import find_unicode_words
 
         return find_unicode_words(*self.buffers)
-
-    def words_by(self, rule: WordRule) -> Words:
-        """The words by one of the rules. The stage lists the segmentation in `Stage.segmentations`."""
-        return getattr(self, WORD_SEGMENTATIONS[rule])
 
     @property
     def text_bytes(self) -> int:

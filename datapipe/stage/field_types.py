@@ -17,6 +17,7 @@ Files with a schema are never mixed: their types are joined, or the source is re
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -45,18 +46,9 @@ _MOST_MEMBERS = 1000
 
 _MOST_LEVELS = 16
 _UTC = ("UTC", "Etc/UTC", "+00:00", "Z", "GMT")
-_DIGITS = {
-    pa.int8(): 3,
-    pa.int16(): 5,
-    pa.int32(): 10,
-    pa.int64(): 19,
-    pa.uint8(): 3,
-    pa.uint16(): 5,
-    pa.uint32(): 10,
-    pa.uint64(): 20,
-}
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
-_UNITS = ("s", "ms", "us", "ns")
+_UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
+_DIGITS = dict(zip((*_SIGNED, *_UNSIGNED), (3, 5, 10, 19, 3, 5, 10, 20)))
 
 
 def declared_type(name: str) -> pa.DataType:
@@ -175,6 +167,19 @@ class JsonNumber(str):
     __slots__ = ()
 
 
+def parsed_json(text: str | bytes) -> Any:
+    """A JSON text, its numbers as they are written. Raises ValueError, or RecursionError where it is nested too deeply."""
+    return json.loads(text, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
+
+
+def json_value(record: Mapping[str, Any], name: str) -> Any:
+    """A field of an object: what the dots of its name reach, or else a key of this very name; None where there is none."""
+    value: Any = record
+    for part in name.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return record.get(name) if value is None else value
+
+
 def number_type(text: str) -> pa.DataType:
     """The type of a number as JSON writes it: int64, uint64, double, or `MIXED` for a whole number beyond all of them."""
     if not text.removeprefix("-").isdecimal():
@@ -245,26 +250,25 @@ def in_words(kind: pa.DataType) -> str:
 # ------------------------------------------------------------------------------------------------ rules, in either order
 
 
-def _integers(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    if not (pa.types.is_integer(first) and pa.types.is_integer(second)):
+def _numbers_and_times(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
+    """The rules of Arrow, but for three."""
+    if pa.uint64() in (first, second) and pa.types.is_integer(first) and pa.types.is_integer(second):
+        return pa.uint64()  # a negative number is told when it is read
+    if pa.float16() in (first, second) and {first, second} & {pa.int8(), pa.uint8()}:
+        return pa.float32()
+    if pa.types.is_timestamp(first) and pa.types.is_date(second):
+        return first if first.tz is None else None
+    if not all(_is_number(kind) or pa.types.is_temporal(kind) for kind in (first, second)):
         return None
-    if pa.types.is_signed_integer(first) == pa.types.is_signed_integer(second):
-        return first if first.bit_width >= second.bit_width else second
-    unsigned = first if pa.types.is_unsigned_integer(first) else second
-    if unsigned == pa.uint64():
-        return unsigned  # a negative number is told when it is read
-    bits = max(first.bit_width if unsigned is second else second.bit_width, 2 * unsigned.bit_width)
-    return next(kind for kind in _SIGNED if kind.bit_width >= bits)
+    try:
+        both = (pa.schema([("", first)]), pa.schema([("", second)]))
+        return pa.unify_schemas(both, promote_options="permissive").field(0).type
+    except pa.ArrowTypeError:
+        return None
 
 
-def _floats(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    if not pa.types.is_floating(first):
-        return None
-    if pa.types.is_floating(second):
-        return first if first.bit_width >= second.bit_width else second
-    if pa.types.is_integer(second):
-        return pa.float32() if second.bit_width <= 16 and first != pa.float64() else pa.float64()
-    return None
+def _is_number(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
 def _decimals(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
@@ -276,24 +280,11 @@ def _decimals(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
     return pa.decimal128(precision, most) if precision <= 38 else pa.decimal256(precision, most) if precision <= 76 else None
 
 
-def _times(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    for is_kind in (pa.types.is_timestamp, pa.types.is_time, pa.types.is_duration):
-        if is_kind(first) and is_kind(second):
-            is_finer = _UNITS.index(first.unit) >= _UNITS.index(second.unit)
-            same_zone = not pa.types.is_timestamp(first) or first.tz == second.tz
-            return (first if is_finer else second) if same_zone else None
-    if not pa.types.is_date(second):
-        return None
-    if pa.types.is_date(first):
-        return pa.date64()
-    return first if pa.types.is_timestamp(first) and first.tz is None else None
-
-
 def _bytes(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
-    return pa.large_binary() if _is_bytes(first) and _is_bytes(second) else None
+    return pa.large_binary() if is_binary(first) and is_binary(second) else None
 
 
-def _is_bytes(kind: pa.DataType) -> bool:
+def is_binary(kind: pa.DataType) -> bool:
     fixed, view = pa.types.is_fixed_size_binary(kind), pa.types.is_binary_view(kind)
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or fixed or view
 
@@ -325,10 +316,8 @@ def _structs(first: pa.DataType, second: pa.DataType) -> pa.DataType | None:
 
 
 _RULES: tuple[Callable[[pa.DataType, pa.DataType], pa.DataType | None], ...] = (
-    _integers,
-    _floats,
+    _numbers_and_times,
     _decimals,
-    _times,
     _bytes,
     _lists,
     _structs,

@@ -15,31 +15,16 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from datapipe.columns import KEY_TYPE
+from datapipe.columns import KEY_TYPE, full_schema
 
 MOST_OF_DOCUMENT = 64
 
-FOUND = pa.schema(
-    [
-        pa.field("row", pa.int64(), nullable=False),
-        pa.field("list", pa.string(), nullable=False),
-        pa.field("entry", pa.string(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("stop", pa.int64(), nullable=False),
-        pa.field("value", pa.float64(), nullable=False),
-    ]
-)
+FOUND = full_schema(row=pa.int64(), list=pa.string(), entry=pa.string(), start=pa.int64(), stop=pa.int64(), value=pa.float64())
 """Findings of a filter: the row of the document in the batch, ascending; list and entry; bytes of the text as the stage got it;
 what it measured."""
 
 FINDINGS = pa.schema(
-    [
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("id", pa.large_string(), nullable=False),
-        pa.field("stage", pa.string(), nullable=False),
-        pa.field("outcome", pa.string(), nullable=False),
-        *list(FOUND)[1:],
-    ]
+    [*full_schema(key=KEY_TYPE, id=pa.large_string(), stage=pa.string(), outcome=pa.string()), *list(FOUND)[1:]]
 )
 """Findings of a task. `outcome`: "dropped", "cut" (kept with an edited text), or "tagged" (kept as it was)."""
 

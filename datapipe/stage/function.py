@@ -42,8 +42,6 @@ from datapipe.own_columns import OWN_COLUMNS
 from datapipe.stage.base import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 
-REACHES = ()  # the function is a root of the stage's code itself, and the other look-ups read its declarations
-
 NOTE = "a Python call for each document"
 """What is said of a stage of this kind where stages are shown."""
 

@@ -204,38 +204,29 @@ def _code(criterion: Criterion, batch: DocumentBatch, context: StageContext, bit
     """The value of one criterion for each document in `bits` bits, (num_docs,) uint64: the lowest survives."""
     last = np.uint64((1 << bits) - 1)
     if criterion.by == "source_order":
-        return _source_code(batch.num_docs, context, int(last))
+        position = context.source_position
+        if position is None or position > last:
+            raise UserError(
+                f"{context.name}: keep: source_order: found source number {(position or 0) + 1:,}, expected at most "
+                f"{int(last) + 1:,} sources. List fewer sources, or leave source_order out."
+            )
+        return np.full(batch.num_docs, position, np.uint64)
     if criterion.by == "random":
         hashed = rng.keyed_hash(columns.key_halves(batch.keys), rng.seed_for(context.seed, context.name, "survivor"))
         return hashed >> np.uint64(64 - bits)
     if criterion.by in ("longest", "shortest"):
         code = _length_code(columns.text_lengths(batch.texts), bits)
         return last - code if criterion.by == "longest" else code
-    column = _column(criterion, batch, context)
+    asked_by = f"{context.name}: keep: {{{criterion.by}: {criterion.column}}}"
+    column = _column(criterion, batch, asked_by)
     is_date = criterion.by in ("earliest", "latest")
-    read_as = "ISO 8601 dates, such as 2024-03-09" if is_date else "numbers"
     code, is_known = _date_code(column, bits) if is_date else _number_code(column, bits)
-    _check_readable(column, is_known, f"{context.name}: keep: {{{criterion.by}: {criterion.column}}}", read_as)
-    return np.where(is_known, last - code if criterion.by in ("latest", "highest") else code, last)
-
-
-def _source_code(num_docs: int, context: StageContext, last: int) -> np.ndarray:
-    position = context.source_position
-    if position is None or position > last:
-        raise UserError(
-            f"{context.name}: keep: source_order: found source number {(position or 0) + 1:,}, expected at most {last + 1:,} "
-            "sources. List fewer sources, or leave source_order out."
-        )
-    return np.full(num_docs, position, np.uint64)
-
-
-def _check_readable(column: pa.Array, is_known: np.ndarray, asked_by: str, read_as: str) -> None:
-    """Raises UserError if a text column holds many values and none of them is readable: it would decide nothing."""
     num_values = len(column) - column.null_count
-    if not _is_text(column.type) or is_known.any() or num_values < _MANY_UNREAD:
-        return
-    example = column.drop_null()[0].as_py()
-    raise UserError(f"{asked_by}: found {num_values} values such as {example!r}, expected {read_as}. Name another column.")
+    if _is_text(column.type) and not is_known.any() and num_values >= _MANY_UNREAD:  # it would decide nothing
+        example = column.drop_null()[0].as_py()
+        read_as = "ISO 8601 dates, such as 2024-03-09" if is_date else "numbers"
+        raise UserError(f"{asked_by}: found {num_values} values such as {example!r}, expected {read_as}. Name another column.")
+    return np.where(is_known, last - code if criterion.by in ("latest", "highest") else code, last)
 
 
 def _length_code(lengths: np.ndarray, bits: int) -> np.ndarray:
@@ -268,8 +259,7 @@ def _is_text(column_type: pa.DataType) -> bool:
     return pa.types.is_string(column_type) or pa.types.is_large_string(column_type)
 
 
-def _column(criterion: Criterion, batch: DocumentBatch, context: StageContext) -> pa.Array:
-    asked_by = f"{context.name}: keep: {{{criterion.by}: {criterion.column}}}"
+def _column(criterion: Criterion, batch: DocumentBatch, asked_by: str) -> pa.Array:
     column = batch.column(criterion.column, asked_by)
     is_date = criterion.by in ("earliest", "latest")
     kinds = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null, _is_text)

@@ -36,6 +36,12 @@ def license_codes(column: pa.Array, name: str) -> tuple[NDArray[np.int64], list[
     return numbers[encoded.indices.to_numpy(zero_copy_only=False)], list(names)
 
 
+def codes_of_documents(record: pa.RecordBatch, name: str) -> tuple[NDArray[np.int64], list[str]]:
+    """As `license_codes`; documents without the column have no licence."""
+    index = record.schema.get_field_index(name)
+    return license_codes(pa.nulls(record.num_rows, pa.string()) if index < 0 else record.column(index), name)
+
+
 def _as_json(lists: pa.Array) -> pa.Array:
     """Lists of names as JSON text, (num_docs,) large_string. Raises ArrowNotImplementedError for lists of anything else."""
     if not (pa.types.is_string(lists.type.value_type) or pa.types.is_large_string(lists.type.value_type)):

@@ -23,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import dtype_of
+from datapipe.columns import dtype_of, full_schema
 from datapipe.errors import StageError
 
 BELOW_SHARE = "below_share"
@@ -34,22 +34,10 @@ SUMMARY_PAIRS = 1024
 
 _SIGN = np.uint64(1 << 63)
 
-SCORES_SCHEMA = pa.schema(
-    [
-        pa.field("score", pa.uint64(), nullable=False),
-        pa.field("tie", pa.uint64(), nullable=False),
-        pa.field("weight", pa.int64(), nullable=False),
-    ]
-)
+SCORES_SCHEMA = full_schema(score=pa.uint64(), tie=pa.uint64(), weight=pa.int64())
 """What a map task writes beside its documents: each document's ordered score, tie, and weight (1, or its bytes)."""
 
-SUMMARY_SCHEMA = pa.schema(
-    [
-        *SCORES_SCHEMA,
-        pa.field("weight_above", pa.int64(), nullable=False),
-        pa.field("documents_above", pa.int64(), nullable=False),
-    ]
-)
+SUMMARY_SCHEMA = pa.schema([*SCORES_SCHEMA, *full_schema(weight_above=pa.int64(), documents_above=pa.int64())])
 """Some pairs of a task, the highest first: the weight of each, and the weight and number of all documents above it. The last
 row is no document: its pair is 0 and its columns count all documents of the task that are not below the interval."""
 

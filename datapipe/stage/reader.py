@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, Protocol
 
@@ -87,16 +87,8 @@ class FieldNames:
 
     def identity(self) -> list[Any]:
         """What tells two of them apart, as JSON."""
-        types = {name: str(kind) for name, kind in self.types.items()}
-        return [
-            self.text,
-            self.id,
-            list(self.keep),
-            list(self.columns.items()),
-            types,
-            dict(self.declared),
-            self.replaces_surrogates,
-        ]
+        types, columns = {name: str(kind) for name, kind in self.types.items()}, list(self.columns.items())
+        return [self.text, self.id, list(self.keep), columns, types, dict(self.declared), self.replaces_surrogates]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,6 +138,12 @@ class ReadBatch:
     passed_over: Mapping[str, int] = field(default_factory=dict)
     input_bytes: int = 0
 
+    @classmethod
+    def of_rejected(cls, *rejected: Rejected) -> ReadBatch:
+        """No document, and rejected input."""
+        nothing = pa.array([], pa.large_string())
+        return cls(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=rejected)
+
     @property
     def content(self) -> pa.Array:
         """The texts, or the pages."""
@@ -153,17 +151,9 @@ class ReadBatch:
         assert content is not None, "a reader gives texts or pages"
         return content
 
-    def first(self, num_docs: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
-        """The first documents of the batch, with these rejected records instead of its own."""
-        return replace(
-            self,
-            positions=self.positions[:num_docs],
-            texts=None if self.texts is None else self.texts[:num_docs],
-            html=None if self.html is None else self.html[:num_docs],
-            ids=self.ids[:num_docs],
-            extra={name: column[:num_docs] for name, column in self.extra.items()},
-            rejected=rejected,
-        )
+    def rows(self, start: int, stop: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
+        """Some documents of the batch, with these rejected records instead of its own."""
+        return self._chosen(slice(start, stop), lambda column: column[start:stop], rejected)
 
     def without(self, bad: Mapping[int, str]) -> ReadBatch:
         """The batch without some documents: (row, why it is rejected)."""
@@ -171,14 +161,18 @@ class ReadBatch:
         keep[list(bad)] = False
         mask = pa.array(keep)
         more = (Rejected(position=int(self.positions[row]), error=bad[row]) for row in sorted(bad))
+        rejected = sorted((*self.rejected, *more), key=lambda rejected: rejected.position)
+        return self._chosen(keep, lambda column: column.filter(mask), tuple(rejected))
+
+    def _chosen(self, rows: Any, choose: Callable[[pa.Array], pa.Array], rejected: tuple[Rejected, ...]) -> ReadBatch:
         return replace(
             self,
-            positions=self.positions[keep],
-            texts=None if self.texts is None else self.texts.filter(mask),
-            html=None if self.html is None else self.html.filter(mask),
-            ids=self.ids.filter(mask),
-            extra={name: column.filter(mask) for name, column in self.extra.items()},
-            rejected=tuple(sorted((*self.rejected, *more), key=lambda rejected: rejected.position)),
+            positions=self.positions[rows],
+            texts=None if self.texts is None else choose(self.texts),
+            html=None if self.html is None else choose(self.html),
+            ids=choose(self.ids),
+            extra={name: choose(column) for name, column in self.extra.items()},
+            rejected=rejected,
         )
 
 
@@ -243,11 +237,15 @@ class Reader(Stage):
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """Looks at the first records of a split before anything runs. The default reads until the first document; a kept field
         counts as found where it has a value."""
-        for batch in self.read(split, fields, open_input):
-            if len(batch.positions):
-                kept = [name for name, column in batch.extra.items() if column.null_count < len(column) or name in batch.wider]
-                types = {name: plain(batch.extra[name].type) for name in kept} | dict(batch.wider)
-                return FieldsSeen(num_records=len(batch.positions), found=frozenset({fields.text, *kept}), types=types)
+        try:
+            for batch in self.read(split, fields, open_input):
+                if num_records := len(batch.positions):
+                    extra, wider = batch.extra, batch.wider
+                    kept = [name for name, column in extra.items() if column.null_count < num_records or name in wider]
+                    types = {name: plain(extra[name].type) for name in kept} | dict(wider)
+                    return FieldsSeen(num_records=num_records, found=frozenset({fields.text, *kept}), types=types)
+        except UnsplittableInputError:  # the run reads the file whole
+            pass
         return FieldsSeen()
 
     def find(

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns, rng
-from datapipe.columns import KEY_TYPE
+from datapipe.columns import KEY_TYPE, full_schema
 from datapipe.errors import UserError
 
 RANK = "rank"
@@ -27,38 +27,17 @@ Stages set its top bit in rows of this run. The engine clears the bit in referen
 (`as_reference`). Reference rows therefore always rank first and published documents are never removed. Stages drop and cut
 new documents only (`is_new`)."""
 
-DROP_SCHEMA = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("survivor", KEY_TYPE, nullable=False),
-        pa.field("value", pa.float64(), nullable=False),
-    ]
-)
+DROP_SCHEMA = full_schema(hash=pa.uint64(), key=KEY_TYPE, survivor=KEY_TYPE, value=pa.float64())
 """The final table `drops`: drop the document `key` as a duplicate of `survivor`. `value` is the measured similarity (1.0:
 identical; NaN: not measured). If a document has several rows, the first by (key, survivor) counts. In all final tables `hash`
 is the first half of `key` (`columns.key_halves`)."""
 
-CUT_SCHEMA = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("stop", pa.int64(), nullable=False),
-        pa.field("rule", pa.string(), nullable=False),
-    ]
-)
+CUT_SCHEMA = full_schema(hash=pa.uint64(), key=KEY_TYPE, start=pa.int64(), stop=pa.int64(), rule=pa.string())
 """The final table `cuts`: remove the bytes [start, stop) from the text of `key`, for the reason `rule`. Spans of a document may
 touch and overlap. Each byte is counted once, for the span that begins first; ties go to the longest span, then to the rule's
 name. Spans begin and end between characters. Each removed span leaves a cut point (`stage/cut_points.py`)."""
 
-SIZE_SCHEMA = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("size", pa.int64(), nullable=False),
-    ]
-)
+SIZE_SCHEMA = full_schema(hash=pa.uint64(), key=KEY_TYPE, size=pa.int64())
 """The final table `sizes`: the number of documents that were dropped as duplicates of `key`. Rows of one key add up, so a
 cluster may be counted in parts."""
 
@@ -68,7 +47,7 @@ FINAL_SCHEMAS: Mapping[str, pa.Schema] = {"drops": DROP_SCHEMA, "cuts": CUT_SCHE
 OPEN = "open"
 """The table that requests another round of an exchange: the exchange ends after a round that writes no row to it."""
 
-OPEN_SCHEMA = pa.schema([pa.field("hash", pa.uint64(), nullable=False)])
+OPEN_SCHEMA = full_schema(hash=pa.uint64())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -17,28 +17,25 @@ from numpy.typing import NDArray
 from datapipe.errors import EncodingError
 from datapipe.exchange.partitions import committed_bytes
 from datapipe.plan.outputs import TokenizerFile
-from datapipe.plan.work import TokenizeTask
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
 from datapipe.tasks.contract.guard import FailedDocument
 from datapipe.tokens.encoder import Encoder
+from datapipe.tokens.proof import Choice
 
 
-def encoder_of(task: TokenizeTask, root: Root) -> Encoder:
-    """The encoder of a task. Raises UserError where its library has another version here."""
-    return _loaded(root.url, task.tokenizer, task.eos, task.bos)
+def choice_of(file: TokenizerFile) -> Choice:
+    """Which library encodes with a committed tokenizer."""
+    return Choice(library=file.library, version=file.library_version, battery=file.battery, reason=file.fallback_reason)
 
 
 @lru_cache(maxsize=1)
-def _loaded(url: str, file: TokenizerFile, eos: str | None, bos: str | None) -> Encoder:
-    encoder = Encoder(committed_bytes(Root(url), file), eos=eos, bos=bos, choice=file.choice)
+def encoder_of(file: TokenizerFile, url: str) -> Encoder:
+    """The encoder of a tokenizer in an output. Raises UserError where its library has another version here."""
+    content = committed_bytes(Root(url), file)
+    encoder = Encoder(content, eos=file.eos_token, bos=file.bos_token, choice=choice_of(file))
     encoder.load()
     return encoder
-
-
-def forget_encoder() -> None:
-    """Frees the tokenizer, before a task of another kind."""
-    _loaded.cache_clear()
 
 
 def encode(

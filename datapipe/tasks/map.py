@@ -28,11 +28,11 @@ from datapipe.exchange.tables import TableWriters
 from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, Outputs
-from datapipe.plan.work import BoundStage, Care, InputSplit, MapTask
+from datapipe.plan.work import BoundStage, InputSplit, MapTask
 from datapipe.rng import seed_for
 from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult, Map, Rule, Stage
-from datapipe.stage.documents import DocumentBatch, only_covered
+from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import OpenInput, ReadBatch
@@ -182,14 +182,17 @@ class _Mapper:
         for bound in self.task.stages:
             if batch.num_docs == 0:
                 return
-            with only_covered(bound.name, bound.segmentations), self._timed_stage(bound.name, batch):
+            with self._timed_stage(bound.name, batch):
                 batch = self._run_stage(bound, batch)
         if self.emitted is not None and self.task.emit is not None and batch.num_docs:
             batch = self._emit(self.task.emit, self.emitted, batch)
         with self.metrics.timed("write documents", batch.text_bytes, batch.num_docs):
             self.documents.add(batch.record)
-            if self.kept is not None:
-                self.kept.add(kept_facts(batch))
+        if self.kept is not None:
+            with self.metrics.timed("write facts", num_docs=batch.num_docs) as work:
+                facts = kept_facts(batch)
+                work.bytes = facts.nbytes
+                self.kept.add(facts)
         self.distributions.add_lengths("kept", batch)
         self.document_counts.kept += batch.num_docs
         self.document_counts.kept_bytes += batch.text_bytes
@@ -226,8 +229,7 @@ class _Mapper:
         return self._run_map(bound.name, stage, batch)
 
     def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
-        care = None if self.task.care == Care() else self.task.care.of(name)
-        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place, care=care)
+        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place, care=self.task.care)
 
     def _run_filter(self, bound: BoundStage, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
         name = bound.name
@@ -301,7 +303,7 @@ class _Mapper:
     def _emit(self, bound: BoundStage, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
         assert isinstance(stage, Global)
-        with only_covered(bound.name, bound.segmentations), self._timed_stage(bound.name, batch):
+        with self._timed_stage(bound.name, batch):
             batch.make_read_only()
             done = self._guard(bound.name, stage, stage.emit).run(lambda part: checked_emit(stage, part), batch)
             emitted = [self._salted(stage, tables) for _, _, tables in done.parts]
@@ -322,8 +324,9 @@ class _Mapper:
     def finish(self) -> Outputs:
         with self.metrics.timed("write documents"):
             outputs: dict[str, tuple[OutputFile, ...]] = {"documents": self.documents.finish()}
-        outputs |= {"kept": self.kept.finish() if self.kept is not None else ()}
-        outputs |= {"drops": self.drops.finish(), "quarantine": self.quarantine.finish(), "findings": self.findings.finish()}
+        with self.metrics.timed("write facts"):
+            outputs |= {"kept": self.kept.finish() if self.kept is not None else (), "drops": self.drops.finish()}
+            outputs |= {"quarantine": self.quarantine.finish(), "findings": self.findings.finish()}
         outputs |= {**self.distributions.finish(), "survivors": self.survivors.finish()}
         outputs |= self.scores.finish() if self.scores is not None else {}
         self.metrics.searched = searched(self.task.stages)

@@ -44,13 +44,15 @@ def run_pack(task: PackTask, root: Root, folder: str) -> tuple[Outputs, TaskMetr
             num_docs += pool.num_docs
             _write_pool(task, pool, number, writers, metrics)
         with metrics.timed("write shards", num_docs=num_docs):
-            outputs = {"shards": writers.finish(), "packed": writers.facts.finish()}
+            shards = writers.finish()
+        with metrics.timed("write facts"):
+            packed = writers.facts.finish()
     except BaseException:
         writers.abort()
         raise
     metrics.tokens = sum(packing.tokens for packing in metrics.packing.values())
     metrics.sequences = sum(packing.rows for packing in metrics.packing.values())
-    return outputs, metrics
+    return {"shards": shards, "packed": packed}, metrics
 
 
 def _timed(slices: Iterator[pa.RecordBatch], metrics: TaskMetrics) -> Iterator[pa.RecordBatch]:
@@ -132,8 +134,7 @@ def _write_pool(task: PackTask, pool: _Pool, number: int, writers: _Writers, met
             with metrics.timed("pack"):
                 part = order[first : first + rows_per_batch]
                 batch = assemble(packed, part, pool.ids, pool.offsets, pool.keys, task.eos_id, task.sequence_length)
-            with metrics.timed("write shards", batch.nbytes):
-                writers.append(piece_length, batch)
+            writers.append(piece_length, batch, metrics)
 
 
 def _groups(task: PackTask, packed: PackedRows, number: int) -> Iterator[tuple[int | None, np.ndarray]]:
@@ -168,11 +169,15 @@ class _Writers:
         self._open: dict[int | None, ShardWriter] = {}
         self.facts = FactWriter(root, f"{folder}/packed.parquet", source=task.source, split=task.split)
 
-    def append(self, piece_length: int | None, batch: pa.RecordBatch) -> None:
+    def append(self, piece_length: int | None, batch: pa.RecordBatch, metrics: TaskMetrics) -> None:
         writer = self._of(piece_length)
-        paths, rows = writer.next_rows(batch.num_rows)
-        self.facts.add(packed_facts(batch, [shard_of_task(self._task.fingerprint, path) for path in paths], rows))
-        writer.append(batch)
+        with metrics.timed("write facts") as work:
+            paths, rows = writer.next_rows(batch.num_rows)
+            facts = packed_facts(batch, [shard_of_task(self._task.fingerprint, path) for path in paths], rows)
+            work.bytes = facts.nbytes
+            self.facts.add(facts)
+        with metrics.timed("write shards", batch.nbytes):
+            writer.append(batch)
 
     def _of(self, piece_length: int | None) -> ShardWriter:
         if piece_length not in self._open:

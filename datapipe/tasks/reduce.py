@@ -82,18 +82,18 @@ def table_schemas(stage: Global) -> dict[str, pa.Schema]:
 
 
 def run_merge(task: MergeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """The rows of some files in one hash range, unchanged, as one sorted run that is written portion after portion.
+    """The rows of some files in one hash range, unchanged, as one sorted run a table that is written portion after portion.
 
     Ranks of reference rows lose the bit that marks new documents as they are read. The merged file belongs to this run, so no
     reader clears ranks in it again, and it may hold rows of both kinds.
     """
-    metrics = TaskMetrics()
-    schema = table_schemas(cast(Global, task.stage.stage))[task.table]
-    writers = TableWriters(root, folder, {task.table: schema}, task.limit_bytes)
+    metrics, schemas = TaskMetrics(), table_schemas(cast(Global, task.stage.stage))
+    writers = TableWriters(root, folder, {table: schemas[table] for table in task.tables}, task.limit_bytes)
     name = f"{task.stage.name}: merge"
     with metrics.timed(name) as work:
-        for rows in read_slices(root, task.files, (task.start,), (task.stop,), task.limit_bytes):
-            work.bytes += writers.add({task.table: rows}, name)
+        for table, files in task.tables.items():
+            for rows in read_slices(root, files, (task.start,), (task.stop,), task.limit_bytes):
+                work.bytes += writers.add({table: rows}, name)
         outputs = writers.finish()
     return outputs, metrics
 

@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
@@ -16,50 +17,16 @@ from datapipe.ledger.names import ATTEMPTS
 from datapipe.memory import peak_bytes
 from datapipe.metrics import TaskMetrics
 from datapipe.outages import OutageError, outage_of, refusal_of
+from datapipe.plan.fingerprint import MODULES
 from datapipe.plan.outputs import Outputs
-from datapipe.plan.ranking import NarrowTask, RankTask
-from datapipe.plan.work import (
-    BoundStage,
-    GatherTask,
-    MapTask,
-    MergeTask,
-    PackTask,
-    Record,
-    ReduceTask,
-    SampleTask,
-    Task,
-    TokenizeTask,
-    TrainTask,
-    WriteTask,
-)
+from datapipe.plan.work import BoundStage, MapTask, Record, ReduceTask, Task, TokenizeTask
 from datapipe.shards.checksum import READINGS, Rereads
 from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root, is_remote, sync_file, sync_folder
 from datapipe.tasks.contract.breaches import error_without_document
-from datapipe.tasks.encoding import forget_encoder
-from datapipe.tasks.map import run_map
-from datapipe.tasks.pack import run_pack
-from datapipe.tasks.ranking import run_narrow, run_rank
-from datapipe.tasks.reduce import run_gather, run_merge, run_reduce
-from datapipe.tasks.tokenize import run_tokenize
-from datapipe.tasks.train import run_sample, run_train
-from datapipe.tasks.write import run_write
+from datapipe.tasks.encoding import encoder_of
 
 Runner = Callable[[Any, Root, str], tuple[Outputs, TaskMetrics]]
-
-_RUNNERS: dict[type[Task], Runner] = {
-    MapTask: run_map,
-    ReduceTask: run_reduce,
-    MergeTask: run_merge,
-    GatherTask: run_gather,
-    RankTask: run_rank,
-    NarrowTask: run_narrow,
-    SampleTask: run_sample,
-    TrainTask: run_train,
-    TokenizeTask: run_tokenize,
-    PackTask: run_pack,
-    WriteTask: run_write,
-}
 
 _opened: dict[tuple[str, str, int, int | None], Stage] = {}
 """Stages opened in this process, by name, digest, seed and position of the source, so that a worker loads a model once."""
@@ -78,8 +45,9 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
     """
     started, rereads = perf_counter(), Rereads.count
     if not isinstance(task, TokenizeTask):
-        forget_encoder()
+        encoder_of.cache_clear()  # frees the tokenizer
     import_runtime()  # once a process, and before the time of any work
+    _runner(task.kind)
     folder = f"{ATTEMPTS}/{task.step.replace('/', '.')}/{task.fingerprint[:16]}-{attempt}"
     try:
         outputs, metrics = _run(task, root, folder)
@@ -102,16 +70,21 @@ def run_task(task: Task, root: Root, attempt: str) -> Record:
 def _run(task: Task, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
     """The outputs and metrics of a task. Where it finds damage in a file of a store or web server, which the network may have
     done, it reads its input again: only what it finds each time is damage of the file."""
-    runner, opened = _RUNNERS[type(task)], _with_open_stages(task)
-    outputs, metrics = runner(opened, root, folder)
+    run, opened = _runner(task.kind), _with_open_stages(task)
+    outputs, metrics = run(opened, root, folder)
     for _ in range(READINGS - 1):
         is_local = not isinstance(task, MapTask) or not any(is_remote(split.file.url) for split in task.splits)
         if is_local or not metrics.unreadable_files:
             break
         root.delete_folder(folder)
         Rereads.count += 1
-        outputs, metrics = runner(opened, root, folder)
+        outputs, metrics = run(opened, root, folder)
     return outputs, metrics
+
+
+def _runner(kind: str) -> Runner:
+    """The function for tasks of a kind, `run_pack` of `tasks/pack.py`; a worker imports the modules of what it runs."""
+    return getattr(import_module(f"datapipe.tasks.{MODULES[kind]}"), f"run_{kind}")
 
 
 def _flush(outputs: Outputs, root: Root) -> None:

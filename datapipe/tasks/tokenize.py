@@ -35,13 +35,12 @@ from datapipe.plan.work import TokenizeTask
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.licenses import license_codes
+from datapipe.stage.licenses import codes_of_documents
 from datapipe.storage import Root
 from datapipe.tasks.encoding import encode, encoder_of
 from datapipe.tasks.input_paths import InputPaths
 from datapipe.tasks.quarantine import Quarantine
 from datapipe.tasks.train import is_validation
-from datapipe.token_counts import LicenseCounts, TokenCounts
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
 
@@ -59,7 +58,7 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     """Encodes documents into an exchange file for each part. Memory: one batch, one run of rows for all files, and 8 MiB."""
     metrics = TaskMetrics()
     with metrics.timed("load tokenizer"):
-        encoder = encoder_of(task, root)
+        encoder = encoder_of(task.tokenizer, root.url)
     id_type = schemas.token_type(encoder.vocab_size)
     parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size, encoder.unknown_id)
     hashes = _TextHashes(task, root, folder) if task.validation else None
@@ -78,7 +77,7 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
         with metrics.timed("count tokens", batch.text_bytes, batch.num_docs):
             counted = meter.add(batch, ids, offsets)
             if task.license_column is not None:
-                count_licenses(metrics.licenses, batch.record, task.license_column, counted)
+                metrics.licenses.count(*codes_of_documents(batch.record, task.license_column), counted)
         with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
             parts.add(batch, rows)
             if hashes is not None:
@@ -160,21 +159,6 @@ class _TextHashes:
 
     def finish(self) -> dict[str, tuple[ExchangeFile, ...]]:
         return {name: (writer.finish(),) if self._num_docs[name] else () for name, writer in self._writers.items()}
-
-
-def count_licenses(counts: LicenseCounts, record: pa.RecordBatch, column: str, counted: NDArray[np.int64]) -> None:
-    """Adds documents by the licence in a column of theirs.
-
-    Args:
-        counted: (num_docs, 4), the fields of `TokenCounts` of each document.
-    """
-    index = record.schema.get_field_index(column)
-    texts = pa.nulls(record.num_rows, pa.string()) if index < 0 else record.column(index)
-    codes, names = license_codes(texts, column)
-    sums = np.zeros((len(names), counted.shape[1]), np.int64)
-    np.add.at(sums, codes, counted)
-    for name, row in zip(names, sums.tolist()):
-        counts.count(name, TokenCounts(*row))
 
 
 def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:

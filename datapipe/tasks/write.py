@@ -21,8 +21,8 @@ from datapipe.plan.outputs import DocumentsFile, Outputs
 from datapipe.plan.splits import weight
 from datapipe.plan.work import WriteTask
 from datapipe.shards.documents.writer import DocumentWriter, published_rows, published_schema
+from datapipe.stage.licenses import codes_of_documents
 from datapipe.storage import Root
-from datapipe.tasks.tokenize import count_licenses
 
 
 def run_write(task: WriteTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
@@ -36,7 +36,7 @@ def run_write(task: WriteTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
             with metrics.timed(f"write {task.format}") as work:
                 work.bytes, work.documents = files.add(number, rows), rows.num_rows
             if task.license_column is not None:
-                count_licenses(metrics.licenses, rows, task.license_column, _counted(rows))
+                metrics.licenses.count(*codes_of_documents(rows, task.license_column), _counted(rows))
             metrics.document_counts.read += work.documents
             metrics.empty += count_empty(rows.column("text"))
             metrics.document_counts.read_bytes += work.bytes

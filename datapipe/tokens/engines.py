@@ -127,4 +127,4 @@ def _without_gaps(tokenizer: Tokenizer) -> str:
     settings, name = json.loads(file), secrets.token_hex(16)
     if isinstance(settings["model"]["vocab"], dict):
         settings["model"]["vocab"] |= {f"{name} {number}": number for number in gaps}
-    return json.dumps(settings)
+    return json.dumps(settings, ensure_ascii=False, separators=(",", ":"))  # as `tokenizers` writes, for `_load` to find

@@ -22,6 +22,8 @@ from datapipe.token_counts import Fertility, TokenCounts
 
 LANGUAGE = "language"
 """The column with the language of a document."""
+MAX_LANGUAGE_BYTES = 32
+"""A column `language` with a longer value, or too many values, holds something else, and tokens are not counted by it."""
 
 _EXAMPLES = 10
 _REPLACED = "\N{REPLACEMENT CHARACTER}"
@@ -53,13 +55,10 @@ class Meter:
         counts = np.stack(lengths, axis=1)
         self.fertility.total.add(TokenCounts(*counts.sum(axis=0).tolist()))
         languages = _languages(batch)
-        if languages is None or self.fertility.languages is None:
-            return counts
-        codes, names = languages
-        sums = np.zeros((len(names), 4), np.int64)
-        np.add.at(sums, codes, counts)
-        for name, row in zip(names, sums.tolist()):
-            self.fertility.add_language(name, TokenCounts(*row))
+        if languages is not None:
+            self.fertility.languages.count(*languages, counts)
+            if any(len(name.encode()) > MAX_LANGUAGE_BYTES for name in languages[1]):
+                self.fertility.languages.by_name = None
         return counts
 
     @property
@@ -90,7 +89,7 @@ def merged_ids(vocab_size: int, parts: Iterable[bytes]) -> NDArray[np.bool_]:
 
 def described(fertility: Fertility) -> dict[str, Any]:
     """Counts with their ratios, for report.json."""
-    languages = fertility.languages
+    languages = fertility.languages.by_name
     by_name = None if languages is None else {name: _ratios(counts) for name, counts in sorted(languages.items())}
     return {**_ratios(fertility.total), "unknown_tokens": fertility.unknown, "languages": by_name}
 

@@ -48,16 +48,6 @@ _MIN_PIECES = 16
 """Rows are emptied at first only where the first split makes no piece shorter than S / 16."""
 
 
-def is_within(padding: int, emptiest: int, num_rows: int, sequence_length: int, max_padding: float) -> bool:
-    """Whether rows keep the limit, or no fewer can hold the tokens.
-
-    Args:
-        padding: tokens in all rows.
-        emptiest: tokens of padding in the emptiest row.
-    """
-    return padding < sequence_length or (padding - emptiest) / ((num_rows - 1) * sequence_length) <= max_padding
-
-
 def split_to_fill(
     lengths: np.ndarray, chunks: ChunksOut, num_rows: int, order: np.ndarray, sequence_length: int, max_padding: float
 ) -> tuple[ChunksOut, int]:

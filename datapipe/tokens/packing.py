@@ -45,10 +45,10 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.kernels.tokens import pack as kernels
-from datapipe.kernels.tokens.split_to_fill import ChunksOut
+from datapipe.kernels.tokens.split_to_fill import ChunksOut, is_within
 from datapipe.metrics import Packing
 from datapipe.shards import schemas
-from datapipe.tokens.max_padding import is_within, split_to_fill
+from datapipe.tokens.max_padding import split_to_fill
 
 Method = Literal["best_fit", "concat", "buckets"]
 
@@ -118,13 +118,11 @@ def count(packed: PackedRows, lengths: np.ndarray, sequence_length: int) -> Pack
 
 
 def _best_fit(lengths: np.ndarray, sequence_length: int, max_padding: float) -> PackedRows:
-    num_chunks = int((-(-lengths // sequence_length)).sum())
-    document, start = np.empty(num_chunks, np.int64), np.empty(num_chunks, np.int64)
-    length = np.empty(num_chunks, np.int32)
-    kernels.split_documents(lengths, sequence_length, document, start, length)
-
-    order = np.empty(num_chunks, np.int64)
-    kernels.by_length(length, np.zeros(sequence_length + 2, np.int64), order)
+    counts = -(-lengths // sequence_length)
+    document, num_chunks = np.repeat(np.arange(len(lengths)), counts), int(counts.sum())
+    start = (np.arange(num_chunks) - np.repeat(np.cumsum(counts) - counts, counts)) * sequence_length
+    length = np.minimum(lengths[document] - start, sequence_length).astype(np.int32)
+    order = _by_length(length, sequence_length)
     tree = np.zeros(2 << sequence_length.bit_length(), np.uint8)
     newest, older = np.full(sequence_length + 1, -1, np.int64), np.empty(num_chunks, np.int64)
     row = np.empty(num_chunks, np.int64)
@@ -149,6 +147,11 @@ def _best_fit(lengths: np.ndarray, sequence_length: int, max_padding: float) -> 
     )
 
 
+def _by_length(length: np.ndarray, sequence_length: int) -> np.ndarray:
+    """Chunks by length, the longest first and equal ones in their order. Numbers of 16 bits are sorted in linear time."""
+    return np.argsort((sequence_length - length).astype(np.min_scalar_type(sequence_length)), kind="stable")
+
+
 def _buckets(lengths: np.ndarray, sequence_length: int, min_piece: int) -> PackedRows:
     """Rows in descending length of their pieces. Pieces of one length are in the order of their documents."""
     assert sequence_length & (sequence_length - 1) == 0, sequence_length
@@ -159,8 +162,7 @@ def _buckets(lengths: np.ndarray, sequence_length: int, min_piece: int) -> Packe
     length = np.empty(num_pieces, np.int32)
     kernels.split_by_powers(lengths, sequence_length, min_piece, document, start, length)
 
-    order = np.empty(num_pieces, np.int64)
-    kernels.by_length(length, np.zeros(sequence_length + 2, np.int64), order)
+    order = _by_length(length, sequence_length)
     length = length[order]
     document = document[order]
     start = start[order]
@@ -177,17 +179,18 @@ def _buckets(lengths: np.ndarray, sequence_length: int, min_piece: int) -> Packe
 
 
 def _concat(lengths: np.ndarray, sequence_length: int) -> PackedRows:
-    num_rows = -(-int(lengths.sum()) // sequence_length)
-    most_pieces = len(lengths) + num_rows
-    document, start = np.empty(most_pieces, np.int64), np.empty(most_pieces, np.int64)
-    length = np.empty(most_pieces, np.int32)
-    row_offsets = np.zeros(num_rows + 1, np.int64)
-    num_pieces = kernels.cut_stream(lengths, sequence_length, document, start, length, row_offsets)
+    """A piece begins where a document or a row begins in the stream of all documents."""
+    ends = np.cumsum(lengths)
+    total, starts = int(lengths.sum()), ends - lengths
+    rows = np.arange(0, total, sequence_length)
+    begins = np.sort(np.concatenate([starts, rows]), kind="stable")  # merges the two
+    begins = begins[np.diff(begins, prepend=-1) > 0]
+    document = np.searchsorted(ends, begins, side="right")
     return PackedRows(
-        piece_document=document[:num_pieces],
-        piece_start=start[:num_pieces],
-        piece_length=length[:num_pieces],
-        row_offsets=row_offsets,
+        piece_document=document,
+        piece_start=begins - starts[document],
+        piece_length=np.diff(begins, append=total).astype(np.int32),
+        row_offsets=np.append(np.searchsorted(begins, rows), len(begins)),
     )
 
 
@@ -217,8 +220,7 @@ def assemble(
     document, start, length = packed.piece_document[piece], packed.piece_start[piece], packed.piece_length[piece]
 
     rows = np.empty(len(row_order) * sequence_length, tokens.dtype)
-    fill = kernels.fill_rows_16 if tokens.dtype == np.uint16 else kernels.fill_rows_32
-    fill(tokens, doc_offsets[document] + start, length, row_offsets, pad_id, sequence_length, rows)
+    kernels.fill_rows(tokens, doc_offsets[document] + start, length, row_offsets, pad_id, sequence_length, rows)
 
     schema = schemas.sequences(pa.from_numpy_dtype(tokens.dtype), sequence_length)
     offsets = pa.array(row_offsets.astype(np.int32))

@@ -14,16 +14,26 @@ Sources (2026-11):
   llama3   meta-llama/llama3, llama/tokenizer.py (`pat_str`): identical to cl100k
   qwen2    huggingface/transformers, models/qwen2/tokenization_qwen2.py: cl100k with one digit per word. Qwen's
            tokenizers also normalize text to NFC; the pattern alone does not.
+
+Training cuts words by a kernel (`kernels/tokens/pretokens.py`), which reads what each character is from a table. Python's
+Unicode database has another version than the engine of `tokenizers`, so it is asked: a text of every code point is split
+by the expression of each bit. That takes half a second for each family and version of `tokenizers` on a machine; the result is
+cached beside the compiled kernels. Only planes with assigned characters are asked for; characters of others are signs (a slow
+test checks this).
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import lru_cache
+
 import numpy as np
+import tokenizers
 from tokenizers import Regex, pre_tokenizers
 
 from datapipe.errors import UserError, suggest
-from datapipe.kernels.tokens.pretokens import CL100K, GPT2, O200K, cut_words
-from datapipe.tokens.character_classes import class_table
+from datapipe.kernels.tokens.pretokens import CL100K, GPT2, LETTER, LOWER, NEWLINE, NUMBER, O200K, SIGN, SPACE, cut_words
+from datapipe.machine_cache import cache_home, read_checked, write_checked
 
 _CL100K = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
@@ -68,3 +78,38 @@ def cut(pattern: str, offsets: np.ndarray, data: np.ndarray, ends: np.ndarray) -
     """
     family = {"gpt2": GPT2, "o200k": O200K}.get(pattern, CL100K)
     return cut_words(offsets, data, class_table(family), family, 1 if pattern == "qwen2" else 3, ends)
+
+
+NUM_CODES = 0x110000
+_ASKED = (range(0xD800), range(0xE000, 0x40000), range(0xE0000, 0xE1000))
+
+_WORDS = {LETTER: r"\p{L}", NUMBER: r"\p{N}", SPACE: r"\s", SIGN: r"[^\s\p{L}\p{N}]"}
+_LINES = {**_WORDS, NEWLINE: r"[\r\n]"}
+_CASES = {LETTER: r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", LOWER: r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"}
+FAMILIES: dict[int, dict[int, str]] = {GPT2: _WORDS, CL100K: _LINES, O200K: {**_LINES, **_CASES}}
+"""The expressions of the characters that have each bit (`datapipe/kernels/tokens/pretokens.py`), by family."""
+
+
+@lru_cache(maxsize=len(FAMILIES))
+def class_table(family: int) -> np.ndarray:
+    """The bits of every code point: (0x110000,) uint8. Cached on disk."""
+    cached = cache_home() / f"characters-of-family-{family}-tokenizers{tokenizers.__version__}.bin"
+    data = read_checked(cached)
+    if data is None:
+        data = ask_engine(family, _ASKED).tobytes()
+        with suppress(OSError):  # a cache that cannot be written: each process asks
+            write_checked(cached, data)
+    return np.frombuffer(data, np.uint8)
+
+
+def ask_engine(family: int, asked: tuple[range, ...]) -> np.ndarray:
+    """The bits of the code points in `asked`, which contains no surrogates; SIGN for all others."""
+    codes = np.concatenate([np.arange(part.start, part.stop) for part in asked])
+    text = codes.astype("<u4").tobytes().decode("utf-32-le")
+    table = np.full(NUM_CODES, SIGN, np.uint8)
+    table[codes] = 0
+    for bit, expression in FAMILIES[family].items():
+        matches = pre_tokenizers.Split(Regex(f"{expression}+"), "removed", invert=True).pre_tokenize_str(text)
+        for _, (start, stop) in matches:
+            table[codes[start:stop]] |= bit
+    return table

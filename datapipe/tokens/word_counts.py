@@ -15,7 +15,7 @@ from datapipe.columns import compute as pc
 from datapipe.tokens.encoder import slices_of
 from datapipe.tokens.patterns import cut
 
-COUNTED = pa.schema([pa.field("word", pa.large_binary(), nullable=False), pa.field("count", pa.int64(), nullable=False)])
+COUNTED = columns.full_schema(word=pa.large_binary(), count=pa.int64())
 
 LONGEST_WORD = 1 << 16
 """Bytes. A longer word counts as its pieces: the time of training grows with the square of a word's length. Where a text is one

@@ -21,8 +21,7 @@ import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, TextIO
+from typing import Any, TextIO
 
 from datapipe.credentials import masked
 from datapipe.engine.driver import Observer
@@ -57,7 +56,7 @@ class EventLog(Observer):
         self._where_of: dict[str, dict[str, str]] = {}  # fingerprint of a task that is not committed → its last attempt
         if not self.is_on_stdout:
             try:
-                self._stream = open(Path(where), "a", encoding="utf-8")  # noqa: SIM115  # closed by __exit__
+                self._stream = open(Path(where), "a", encoding="utf-8")  # noqa: SIM115  # closed by `close`
             except OSError as error:
                 raise UserError(f"--log-json {where}: {error.strerror}. Expected a file that can be written, or -.") from error
 
@@ -137,9 +136,6 @@ class EventLog(Observer):
     def say(self, line: str) -> None:
         self.write("said", message=line)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def close(self) -> None:
         if not self.is_on_stdout and self._stream is not None:
             self._stream.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from functools import partial
 from itertools import accumulate
 from time import process_time
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from datapipe.figures import Histogram
+from datapipe.figures import BOUNDS, Figures
 from datapipe.http_server import MetricsServer
 from datapipe.watching.state import RunState
 from datapipe.watching.totals import CommandFigures
@@ -60,9 +61,10 @@ class RunMetrics(Collector):
         states = Counter(step.state for step in state.steps.values())
         yield _gauges("steps", "Steps by state.", ["state"], {(name,): states[name] for name in _STEP_STATES})
         for name, text, labels in _COUNTERS:
-            yield _counters(name, text, labels, {**_AT_FIRST.get(name, {}), **totals.counters[name]})
+            counts = {key[1:]: value for key, value in totals.items() if key[0] == name}
+            yield _counters(name, text, labels, {**_AT_FIRST.get(name, {}), **counts})
         for name, text, labels in _HISTOGRAMS:
-            yield _histograms(name, text, labels, totals.histograms[name])
+            yield _histograms(name, text, labels, totals)
         memory = {(str(place),): message.memory_bytes for place, message in enumerate(state.messages)}
         yield _gauges("worker_memory_bytes", "Resident memory of each worker at work.", ["worker"], memory)
         silent = max((message.silent_s for message in state.messages), default=0.0)
@@ -96,26 +98,23 @@ def _gauge(name: str, text: str, labels: dict[str, str], value: float) -> Metric
     return _gauges(name, text, list(labels), {tuple(labels.values()): value})
 
 
-def _gauges(name: str, text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
-    return _filled(GaugeMetricFamily(f"datapipe_run_{name}", text, labels=labels), values)
-
-
-def _counters(name: str, text: str, labels: list[str], values: Mapping[Any, float]) -> Metric:
-    return _filled(CounterMetricFamily(f"datapipe_run_{name}", text, labels=labels), values)
-
-
-def _histograms(name: str, text: str, labels: list[str], values: Mapping[str, Histogram]) -> Metric:
-    """Histograms by the value of their label, if they have one."""
-    family = HistogramMetricFamily(f"datapipe_run_{name}", text, labels=labels)
-    for value, histogram in list(values.items()):
-        bounds = [*map(str, histogram.bounds), "+Inf"]
-        family.add_metric([value] if labels else [], list(zip(bounds, accumulate(histogram.counts))), histogram.total)
+def _gauges(name: str, text: str, labels: list[str], values: Mapping[Any, float], kind: Any = GaugeMetricFamily) -> Metric:
+    family = kind(f"datapipe_run_{name}", text, labels=labels)
+    for key, value in values.items():
+        family.add_metric(list(key), value)
     return family
 
 
-def _filled(family: Any, values: Mapping[Any, float]) -> Metric:
-    for labels, value in values.items():
-        family.add_metric(list(labels), value)
+_counters = partial(_gauges, kind=CounterMetricFamily)
+
+
+def _histograms(name: str, text: str, labels: list[str], totals: Figures) -> Metric:
+    """Histograms by the value of their label, if they have one."""
+    family = HistogramMetricFamily(f"datapipe_run_{name}", text, labels=labels)
+    bounds = [*map(str, BOUNDS[name]), "+Inf"]
+    for values in dict.fromkeys(key[1:-1] for key in totals if key[0] == name) if labels else [()]:
+        counts = accumulate(totals[name, *values, bound] for bound in bounds)
+        family.add_metric(list(values), list(zip(bounds, counts)), totals[name, *values, "sum"])
     return family
 
 

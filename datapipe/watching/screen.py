@@ -12,9 +12,8 @@ from rich.live import Live
 from rich.text import Text
 
 from datapipe.credentials import masked
-from datapipe.metrics import counted, size
+from datapipe.metrics import counted, duration, size
 from datapipe.report.layout import fitting, print_text
-from datapipe.report.progress import duration
 from datapipe.watching.time_left import TimeLeft
 
 _SHOWN = 8
@@ -122,9 +121,11 @@ def watch(
                 live.update(Group(*(Text(fitting(masked(line), console.width)) for line in lines)), refresh=True)
             elif problem:
                 print_text(masked(f"{output}: {problem}"), console)
-            elif status is not None and (now := _changing(status)) != before:
+            elif status is not None:
+                now = status["state"], [step["committed"] for step in status["steps"]], status["failures"]
+                if now != before:
+                    print_text(masked(_line(status, output)), console)
                 before = now
-                print_text(masked(_line(status, output)), console)
     assert status is not None
     return status.get("exit_status", _KILLED)
 
@@ -151,11 +152,6 @@ def _looks(read: Callable[[], Status], every_s: float, wait: Callable[[float], N
         if not was_killed:
             yield status, problem
         wait(every_s)
-
-
-def _changing(status: Status) -> object:
-    """What a new line is printed for."""
-    return status["state"], [step["committed"] for step in status["steps"]], status["failures"]
 
 
 def _line(status: Status, output: str) -> str:

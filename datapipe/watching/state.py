@@ -9,98 +9,53 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
 from datapipe.engine.driver import Observer
 from datapipe.engine.protocol import Attempt, Failure, Message
-from datapipe.figures import DriverFigures, Histogram
+from datapipe.figures import DriverFigures, Figures
+from datapipe.metrics import DocumentCounts
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.estimate import StepTime
 from datapipe.plan.work import Record, Task
-from datapipe.watching.time_left import StepProgress, TimeLeft, time_left
+from datapipe.watching.time_left import StepState, TimeLeft, time_left
 
 _LAST_LINES = 20
-_TASK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0, 3000.0)
 
 
-@dataclass(slots=True)
-class StepState:
-    """One step.
-
-    Attributes:
-        planned: tasks; None while the steps before it are not committed.
-        seconds: summed over the committed tasks.
-        bytes: of text that its tasks have read.
-        done_here: tasks that this process has committed.
-        slowest_s, slowest: of the committed tasks: the longest time, and the first digits of the task's fingerprint.
-    """
-
-    step: Step
-    planned: int | None
-    committed: int = 0
-    seconds: float = 0.0
-    bytes: int = 0
-    done_here: int = 0
-    slowest_s: float = 0.0
-    slowest: str = ""
-
-    @property
-    def state(self) -> str:
-        if self.planned is None:
-            return "waiting"
-        return "committed" if self.committed >= self.planned else "running"
-
-    def add(self, record: Record) -> None:
-        self.committed += 1
-        self.seconds += record.metrics.seconds
-        if record.metrics.seconds > self.slowest_s:
-            self.slowest_s, self.slowest = record.metrics.seconds, record.fingerprint[:12]
-        self.bytes += record.metrics.document_counts.read_bytes
-
-
-class Sums:
-    """Sums over the committed tasks of a plan.
-
-    Attributes:
-        documents: by (source, fate): read, kept, dropped, quarantined.
-        input_bytes, tokens: by source. output_bytes: by kind of task.
-        task_seconds: by kind of task.
-        second_attempts: tasks that had two attempts at once, by whether the second one "won" or "lost".
-    """
+class Sums(Figures):
+    """Sums over the committed tasks of a plan: documents by source and fate (read, kept, dropped, quarantined), bytes of text
+    and tokens by source, and by kind of task, by step and by the end of a second attempt what `metrics.py` names."""
 
     def __init__(self, plan: Plan | None = None) -> None:
-        self.documents: Counter[tuple[str, str]] = Counter()
-        self.input_bytes: Counter[str] = Counter()
-        self.tokens: Counter[str] = Counter()
-        self.output_bytes: Counter[str] = Counter()
-        self.task_seconds: defaultdict[str, Histogram] = defaultdict(lambda: Histogram(_TASK_SECONDS))
-        self.second_attempts: Counter[str] = Counter()
         maps = [] if plan is None else plan.of_kind("map")
         self._first = {step.source: step.id for step in reversed(maps)}
         self._last = {step.source: step.id for step in maps}
 
-    def add(self, state: StepState, records: Iterable[Record]) -> None:
-        source, kind = state.step.source, state.step.kind
+    def count(self, state: StepState, records: Iterable[Record]) -> None:
+        step = state.step
         for record in records:
             state.add(record)
-            self.task_seconds[kind].add(record.metrics.seconds)
-            self.tokens[source] += record.metrics.tokens if kind == "tokenize" else 0
-            if record.metrics.second_attempt:
-                self.second_attempts[record.metrics.second_attempt] += 1
-            self.output_bytes[kind] += sum(file.bytes for files in record.outputs.values() for file in files)
-            if kind == "map":
-                self._add_documents(source, state.step.id, record)
+            metrics = record.metrics
+            self["task_seconds", step.id] += metrics.seconds
+            self.observe("task_duration_seconds", step.kind, value=metrics.seconds)
+            self["tokens", step.source] += metrics.tokens if step.kind == "tokenize" else 0
+            if metrics.second_attempt:
+                self["second_attempts", metrics.second_attempt] += 1
+            self["output_bytes", step.kind] += sum(file.bytes for files in record.outputs.values() for file in files)
+            if step.kind == "map":
+                self._count_documents(step, metrics.document_counts)
 
-    def _add_documents(self, source: str, step: str, record: Record) -> None:
-        counts = record.metrics.document_counts
-        self.documents[source, "dropped"] += counts.dropped.total()
-        self.documents[source, "quarantined"] += counts.quarantined
-        if step == self._first[source]:
-            self.documents[source, "read"] += counts.read
-            self.input_bytes[source] += counts.read_bytes
-        if step == self._last[source]:
-            self.documents[source, "kept"] += counts.kept
+    def _count_documents(self, step: Step, counts: DocumentCounts) -> None:
+        source = step.source
+        self["documents", source, "dropped"] += counts.dropped.total()
+        self["documents", source, "quarantined"] += counts.quarantined
+        if step.id == self._first[source]:
+            self["documents", source, "read"] += counts.read
+            self["input_bytes", source] += counts.read_bytes
+        if step.id == self._last[source]:
+            self["documents", source, "kept"] += counts.kept
 
 
 class RunState(Observer):
@@ -127,24 +82,25 @@ class RunState(Observer):
         self.since: dict[str, float] = {}
         self.lines: list[str] = []
         self.failed = ""
-        self._times: Mapping[str, StepTime] = {}
 
     # ---------------------------------------------------------------------------------------------- called by the driver
 
     def planned(self, plan: Plan) -> None:
-        done = {name: step.done_here for name, step in self.steps.items()}
-        steps = {step.id: StepState(step, None if step.tasks is None else len(step.tasks)) for step in plan.steps}
-        sums = Sums(plan)
+        steps, sums, times = {}, Sums(plan), self.estimate(plan)
         for step in plan.steps:
-            steps[step.id].done_here = done.get(step.id, 0)
-            sums.add(steps[step.id], step.records)
-        self._times = self.estimate(plan)
+            num_tasks = None if step.tasks is None else len(step.tasks)
+            before = self.steps.get(step.id) or StepState(step=step, planned=num_tasks)
+            began = before.began or (None if num_tasks is None else time.monotonic())
+            here = {"began": began, "done_here": before.done_here, "bytes_here": before.bytes_here}
+            steps[step.id] = StepState(step=step, planned=num_tasks, estimate=times.get(step.id), **here)
+            sums.count(steps[step.id], step.records)
         self.steps, self.sums = steps, sums
 
     def committed(self, record: Record) -> None:
         state = self.steps[record.step]
         state.done_here += 1
-        self.sums.add(state, [record])
+        state.bytes_here += record.metrics.document_counts.read_bytes
+        self.sums.count(state, [record])
 
     def retried(self, task: Task, failure: Failure) -> None:
         self.failures[failure.kind] += 1
@@ -171,17 +127,7 @@ class RunState(Observer):
         running: defaultdict[str, list[float]] = defaultdict(list)
         for each in messages:
             running[each.step].append(max(0.0, now - since.get(each.attempt, now)))
-        steps = [
-            StepProgress(
-                planned=state.planned,
-                committed=state.committed,
-                seconds=state.seconds,
-                running_s=running[name],
-                estimate=self._times.get(name),
-                is_alone=state.step.kind == "train",
-            )
-            for name, state in self.steps.items()
-        ]
+        steps = [replace(step, running_s=running[name]) for name, step in self.steps.items()]
         return time_left(steps, self.driver.slots)
 
     def text_of_time_left(self) -> str:

@@ -22,7 +22,8 @@ from datapipe.errors import UserError, exit_status_of
 from datapipe.ledger.lease import LEASE_S
 from datapipe.ledger.names import FOLLOWER, LEASE, LOCK, REPORT, STATUS
 from datapipe.plan.compile import Plan
-from datapipe.shards.additions import ADDITIONS
+from datapipe.report.summary import parse_report
+from datapipe.shards.snapshots import ADDITIONS
 from datapipe.storage import Root
 from datapipe.watching.state import RunState, message_json
 
@@ -61,9 +62,9 @@ class StatusFile(Observer):
             self._root.write_atomic(STATUS, masked(json.dumps(self._content(), ensure_ascii=False)).encode())
 
     def _content(self) -> dict[str, Any]:
-        state, documents = self._state, self._state.sums.documents
+        state, sums = self._state, self._state.sums
         attempts = sorted(state.messages, key=lambda message: state.since.get(message.attempt, 0.0))[:_MOST_ATTEMPTS]
-        sources = sorted({source for source, _ in documents})
+        sources = sorted({key[1] for key in sums if key[0] == "documents"})
         fates = ("read", "kept", "dropped", "quarantined")
         left = state.time_left()
         return {
@@ -87,7 +88,7 @@ class StatusFile(Observer):
                 }
                 for name, each in state.steps.items()
             ],
-            "documents": {source: {fate: documents[source, fate] for fate in fates} for source in sources},
+            "documents": {source: {fate: sums["documents", source, fate] for fate in fates} for source in sources},
             "running": [message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
             "num_running": len(state.messages),
             "slots": state.driver.slots,
@@ -120,20 +121,13 @@ def read_status(root: Root) -> dict[str, Any]:
 def _documents_of_all(root: Root) -> dict[str, Any]:
     """`documents` of a snapshot that grew: of the first run and of all additions, as its report counts them. Nothing where no
     addition was published."""
-    try:
-        report = json.loads(root.read_bytes(REPORT))
-        if not report.get("addition"):
-            return {}
-        counted = {source: entry["documents"] for source, entry in report["sources"].items()}
-        return {
-            "documents": {
-                source: {**{fate: each[fate] for fate in ("read", "kept")}, "dropped": sum(each["dropped"].values())}
-                | {"quarantined": each["quarantined"]}
-                for source, each in counted.items()
-            }
-        }
-    except (FileNotFoundError, ValueError, LookupError, TypeError, AttributeError):
-        return {}
+    with suppress(FileNotFoundError, ValueError):
+        report = parse_report(root.read_bytes(REPORT))
+        if "addition" in report:
+            counted = {source: entry["documents"] for source, entry in report["sources"].items()}
+            fates = {source: {fate: each[fate] for fate in ("read", "kept", "quarantined")} for source, each in counted.items()}
+            return {"documents": {name: fates[name] | {"dropped": sum(counted[name]["dropped"].values())} for name in fates}}
+    return {}
 
 
 def _follower(root: Root) -> dict[str, Any]:
@@ -160,13 +154,9 @@ def _holder(root: Root) -> str:
     try:
         lock = root.local / LOCK
         inode = lock.stat().st_ino
-        held = any(fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") for fields in _locks())
+        # The kernel's list of locks. To ask by taking the lock would stop a run that begins meanwhile.
+        locks = map(str.split, Path("/proc/locks").read_text(encoding="ascii").splitlines())
+        held = any(len(fields) > 5 and fields[1] == "FLOCK" and fields[5].endswith(f":{inode}") for fields in locks)
         return lock.read_text(errors="replace").strip() or "unknown" if held else ""
     except OSError:
         return ""
-
-
-def _locks() -> list[list[str]]:
-    """The locks of this machine, as the kernel lists them. To ask by taking the lock would stop a run that begins meanwhile."""
-    lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
-    return [fields for fields in map(str.split, lines) if len(fields) > 5]

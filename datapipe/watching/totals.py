@@ -5,57 +5,8 @@ The driver's thread writes, others read. The size is that of the steps and sourc
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-
-from datapipe.figures import Histogram
+from datapipe.figures import Figures
 from datapipe.watching.state import RunState
-
-
-class Totals:
-    """Sums.
-
-    Attributes:
-        counters: by name of a figure, by its labels.
-        histograms: by name of a figure, by the value of its label; "" where it has none.
-    """
-
-    def __init__(self) -> None:
-        self.counters: defaultdict[str, Counter[tuple[str, ...]]] = defaultdict(Counter)
-        self.histograms: defaultdict[str, dict[str, Histogram]] = defaultdict(dict)
-
-    def copy(self) -> Totals:
-        copied = Totals()
-        copied.counters.update({name: Counter(counter) for name, counter in self.counters.items()})
-        copied.histograms.update({name: dict(histograms) for name, histograms in self.histograms.items()})
-        return copied
-
-    def with_process(self, state: RunState) -> Totals:
-        """These sums and what a run has counted in this process alone."""
-        after, driver = self.copy(), state.driver
-        after._count("failures", state.failures)
-        after._add("driver_lag_seconds", {"": driver.lag_s})
-        after._add("commit_seconds", {"": driver.commit_s})
-        after._add("commit_records", {"": driver.commit_records})
-        return after
-
-    def with_committed(self, state: RunState) -> Totals:
-        """These sums and those over the committed tasks of a run's plan."""
-        after, sums = self.copy(), state.sums
-        after.counters["documents"].update(dict(sums.documents))
-        after.counters["task_seconds"].update({(name,): step.seconds for name, step in state.steps.items()})
-        after._count("input_bytes", sums.input_bytes)
-        after._count("tokens", sums.tokens)
-        after._count("output_bytes", sums.output_bytes)
-        after._count("second_attempts", sums.second_attempts)
-        after._add("task_duration_seconds", dict(sums.task_seconds))
-        return after
-
-    def _count(self, name: str, counter: Counter[str]) -> None:
-        self.counters[name].update({(label,): value for label, value in dict(counter).items()})
-
-    def _add(self, name: str, histograms: dict[str, Histogram]) -> None:
-        before = self.histograms[name]
-        before.update({label: each.plus(before.get(label)) for label, each in histograms.items()})
 
 
 class CommandFigures:
@@ -70,7 +21,7 @@ class CommandFigures:
         self.num_published = 0
         self.looked_at: float | None = None
         self._output = ""
-        self._shown: tuple[Totals, RunState | None, RunState] = Totals(), None, RunState()
+        self._shown: tuple[Figures, RunState | None, RunState] = Figures(), None, RunState()
 
     @property
     def state(self) -> RunState:
@@ -81,18 +32,23 @@ class CommandFigures:
         """Counts the next run, from where the one before has ended. A run into the same output finds the committed tasks of the
         one before, and counts them itself."""
         ended, earlier, before = self._shown
-        ended = ended.with_process(before)
+        ended = Figures(ended).add(_of_process(before))
         last = _planned(before, earlier)
         if output != self._output:
             self._output = output
-            self._shown = ended.with_committed(last), None, state
+            self._shown = ended.add(last.sums), None, state
         else:
             self._shown = ended, last, state
 
-    def totals(self) -> Totals:
+    def totals(self) -> Figures:
         """Of all runs so far."""
         ended, earlier, state = self._shown
-        return ended.with_process(state).with_committed(_planned(state, earlier))
+        return Figures(ended).add(_of_process(state)).add(_planned(state, earlier).sums)
+
+
+def _of_process(state: RunState) -> Figures:
+    """What a run has counted in this process alone."""
+    return Figures(state.driver.sums).add({("failures", kind): count for kind, count in dict(state.failures).items()})
 
 
 def _planned(state: RunState, earlier: RunState | None) -> RunState:

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.columns import KEY_TYPE
+from datapipe.columns import KEY_TYPE, full_schema
 from datapipe.kernels.dedup import substring
 from datapipe.kernels.dedup.substring_tokens import TokenRules, token_rules
 from datapipe.stage.documents import DocumentBatch
@@ -25,30 +25,21 @@ from stages.dedup._cutting import cut_rows
 
 _ROOM_CHUNKS, _ROOM_SELECTED = 1 << 13, 1 << 17
 
-SELECTED_GRAMS = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("span", pa.uint64(), nullable=False),
-        pa.field("rank", pa.uint16(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("size", pa.uint32(), nullable=False),
-        pa.field("piece", pa.uint32(), nullable=False),
-        pa.field("trims", pa.uint8(), nullable=False),
-    ]
+SELECTED_GRAMS = full_schema(
+    hash=pa.uint64(),
+    span=pa.uint64(),
+    rank=pa.uint16(),
+    key=KEY_TYPE,
+    start=pa.int64(),
+    size=pa.uint32(),
+    piece=pa.uint32(),
+    trims=pa.uint8(),
 )
 """Hash of the gram, hash of its span, and the span's start and size in bytes. `trims`: bytes of characters that cross the ends
 of the span, those at the start plus 16 times those at the end."""
 
-PASSAGES = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("rank", pa.uint16(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("piece", pa.uint32(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("text", pa.large_binary(), nullable=False),
-    ]
+PASSAGES = full_schema(
+    hash=pa.uint64(), rank=pa.uint16(), key=KEY_TYPE, piece=pa.uint32(), start=pa.int64(), text=pa.large_binary()
 )
 """The text of a chunk, which begins at byte `start` of its document. Rows are exchanged by document."""
 

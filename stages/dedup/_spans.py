@@ -12,34 +12,17 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.columns import KEY_TYPE
+from datapipe.columns import KEY_TYPE, full_schema
 from datapipe.kernels.dedup import substring
 from datapipe.kernels.types import input_record
 from datapipe.stage.tables import is_new, key_hash
 from stages.dedup._cutting import cut_rows
 from stages.dedup._passages import Windowing
 
-CANDIDATES = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("rank", pa.uint16(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("piece", pa.uint32(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("size", pa.uint32(), nullable=False),
-        pa.field("gram", pa.uint64(), nullable=False),
-    ]
+CANDIDATES = full_schema(
+    hash=pa.uint64(), rank=pa.uint16(), key=KEY_TYPE, piece=pa.uint32(), start=pa.int64(), size=pa.uint32(), gram=pa.uint64()
 )
-WINDOWS = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("check", pa.uint64(), nullable=False),
-        pa.field("rank", pa.uint16(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("size", pa.uint32(), nullable=False),
-    ]
-)
+WINDOWS = full_schema(hash=pa.uint64(), check=pa.uint64(), rank=pa.uint16(), key=KEY_TYPE, start=pa.int64(), size=pa.uint32())
 
 
 def _runs(rows: pa.RecordBatch, *names: str) -> np.ndarray:

@@ -40,14 +40,7 @@ from datapipe.stage.global_stage import Global
 from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, columns_of, source_order, survivor_ranks
 from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new
 
-TEXTS = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("digest", pa.uint64(), nullable=False),
-        pa.field("rank", pa.uint64(), nullable=False),
-        pa.field("key", columns.KEY_TYPE, nullable=False),
-    ]
-)
+TEXTS = columns.full_schema(hash=pa.uint64(), digest=pa.uint64(), rank=pa.uint64(), key=columns.KEY_TYPE)
 """Sorted by all columns: rows of equal texts are adjacent, the survivor first."""
 
 

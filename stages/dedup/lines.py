@@ -29,22 +29,13 @@ import pyarrow as pa
 from pydantic import Field
 
 from datapipe import columns
-from datapipe.columns import KEY_TYPE
+from datapipe.columns import KEY_TYPE, full_schema
 from datapipe.kernels.dedup import text_units
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.tables import CUT_SCHEMA, Bucket, Exchange, is_new
 from stages.dedup._cutting import Cutting, cut_rows
 
-_UNITS = pa.schema(
-    [
-        pa.field("hash", pa.uint64(), nullable=False),
-        pa.field("digest", pa.uint64(), nullable=False),
-        pa.field("rank", pa.uint16(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("size", pa.uint32(), nullable=False),
-    ]
-)
+_UNITS = full_schema(hash=pa.uint64(), digest=pa.uint64(), rank=pa.uint16(), key=KEY_TYPE, start=pa.int64(), size=pa.uint32())
 
 
 class Lines(Cutting):

@@ -32,21 +32,6 @@ UTF_8, UTF_16 = "utf_8", ("utf_16_le", "utf_16_be")
 USER_DEFINED = "x_user_defined"
 """Bytes of fonts, not of text: in a meta tag it means windows-1252, elsewhere it counts as no declaration."""
 
-_CODECS = {
-    "gbk": "gb18030",  # which extends it
-    "euc-kr": "cp949",
-    "shift_jis": "cp932",
-    "big5": "big5hkscs",
-    "iso-8859-8-i": "iso8859_8",
-    "ibm866": "cp866",
-    "macintosh": "mac_roman",
-    "x-mac-cyrillic": "mac_cyrillic",
-    "utf-16le": "utf_16_le",
-    "utf-16be": "utf_16_be",
-    "replacement": None,  # `hz-gb-2312`, `iso-2022-kr`, …, which browsers refuse: they count as no declaration
-}
-"""Codecs of the encodings whose names are not those of Python."""
-
 _ALSO = {"euc_jp": ("euc_jis_2004",), "big5hkscs": ("cp950",), "iso2022_jp": ("iso2022_jp_ext",)}
 """Codecs that read what Python's codec of this name refuses and browsers read, such as the circled digits of EUC-JP. Where both
 read a page, both give the same text."""
@@ -55,13 +40,12 @@ read a page, both give the same text."""
 @lru_cache(maxsize=4096)
 def codec_of(label: str) -> str | None:
     """The codec of a label as a page or a header has it; None for a label that no browser knows."""
-    from webencodings.labels import LABELS  # of the extra `web`
+    from webencodings import lookup  # of the extra `web`
 
-    encoding = LABELS.get(label.strip("\t\n\f\r \"'").lower())
-    if encoding is None:
+    encoding = lookup(label.strip("\t\n\f\r \"'"))
+    if encoding is None or encoding.name == "replacement":  # `hz-gb-2312`, `iso-2022-kr`, …, which browsers refuse
         return None
-    name = encoding.replace("windows-", "cp").replace("iso-8859-", "iso8859_").replace("iso-2022-", "iso2022_")
-    return _CODECS.get(encoding, name.replace("-", "_"))
+    return "gb18030" if encoding.name == "gbk" else encoding.codec_info.name.replace("-", "_")  # gb18030 extends it
 
 
 def codecs_of(codec: str) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def stray_text(math: Any) -> str:
         if node.tag == "#text":
             texts.append(node.value)
         elif node is math or _name(node) not in (*_TOKENS, *_UNSEEN):
-            nodes += _nodes(node)[::-1]
+            nodes += node.child_nodes[::-1]
     return " ".join(" ".join(texts).split())
 
 
@@ -106,20 +106,8 @@ def _name(element: Any) -> str:
     return element.tag.rpartition(":")[2]  # XHTML has `m:math`
 
 
-def _nodes(element: Any) -> list[Any]:
-    nodes, node = [], element.first_child
-    while node is not None:
-        nodes.append(node)
-        node = node.next
-    return nodes
-
-
 def _children(element: Any) -> list[Any]:
-    children, child = [], element.first_element_child
-    while child is not None:
-        children.append(child)
-        child = child.next_element_sibling
-    return children
+    return [node for node in element.child_nodes if not node.tag.startswith("#")]
 
 
 def _token(name: str, text: str, variant: str) -> str:

@@ -1,7 +1,7 @@
 """The main text of web pages: without menus, advertisements and notices.
 
     bytes  ->  measured: size, nesting, attributes (`kernels/html/tags.py`)  ->  decoded (`_charsets.py`)  ->  parsed
-           ->  its formulas become LaTeX (`_formulas.py`)  ->  main text (`_engines.py`, `_auto.py`), and what the page says of
+           ->  its formulas become LaTeX (`_formulas.py`)  ->  main text (`_engines.py`), and what the page says of
                itself (`_marks.py`)
 
 | rule | drops a page if |
@@ -35,8 +35,7 @@ from pydantic import Field, PrivateAttr, field_validator
 from datapipe import columns
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
-from stages.extract._auto import LEAST_SHARE, make_engine
-from stages.extract._engines import COUNTED, Engine, Favor, Wanted
+from stages.extract._engines import COUNTED, LEAST_SHARE, Engine, Favor, Wanted, make_engine
 from stages.extract._marks import Marks
 from stages.extract._pages import (
     ATTRIBUTES,
@@ -109,7 +108,6 @@ class Html(Filter):
     counts: ClassVar[tuple[str, ...]] = (WITH_BAD_BYTES, *COUNTED)
 
     libraries: ClassVar[tuple[str, ...]] = ("resiliparse", "webencodings", "pyarrow")
-    reaches: ClassVar[tuple[str, ...]] = ()
     writes = Marks._fields
     not_pickled = ("_engine",)
     _engine: Any = PrivateAttr(default=None)

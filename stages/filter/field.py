@@ -33,7 +33,6 @@ from datapipe.errors import UserError
 from datapipe.stage import Filter, FilterResult, Rule, dates
 from datapipe.stage.base import OF_KIND, OTHER_KIND
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._columns import named_column
 
 Value = str | int | float | bool
 
@@ -168,7 +167,7 @@ class Field(Filter):
         return "not_a_date" if self._by_date else "not_a_number"
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        column = named_column(batch, "filter.field", self.field)
+        column = batch.column(self.field, "filter.field")
         values = self._values(column)
         is_missing = _flags(pc.equal(values, ""))  # pyright: ignore[reportAttributeAccessIssue]
         numbers = self._numbers(column, values) if self._has_range else np.zeros(len(values))

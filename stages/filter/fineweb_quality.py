@@ -30,9 +30,10 @@ from datapipe.kernels.filters import fineweb
 from datapipe.kernels.filters.repetition import COPIED_CHARS, Units, unit_repetition
 from datapipe.kernels.text.raw_lines import CHARS, NEWLINES
 from datapipe.stage import FilterResult, Rule
-from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
+from datapipe.stage.documents import DocumentBatch
 from stages.filter._thresholds.fineweb2 import Settings
-from stages.filter._thresholds.profiles import ProfiledFilter, words_of
+from stages.filter._thresholds.profiles import ProfiledFilter
+from stages.filter._thresholds.words import words_by, words_of
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "datatrove": {},
@@ -83,9 +84,6 @@ class FinewebQuality(ProfiledFilter):
         limits = {"min_ended_lines": settings.min_punctuation_lines, "max_newlines_per_word": settings.max_newline_ratio}
         return {"words": words_of(settings), **limits}
 
-    def segmentations(self) -> tuple[str, ...]:
-        return (WORD_SEGMENTATIONS[self.words],)
-
     def rules(self) -> Sequence[Rule]:
         return [
             Rule(name="empty", limit=1.0, side="min"),
@@ -102,7 +100,7 @@ class FinewebQuality(ProfiledFilter):
         units = Units(doc_offsets=lines.doc_offsets, hashes=raw.hashes, chars=raw.chars)
         copied = unit_repetition(units, every=False)[:, COPIED_CHARS]
         num_chars, newlines = raw.totals[:, CHARS], raw.totals[:, NEWLINES]
-        words = batch.words_by(self.words)
+        words = words_by(batch, self.words)
         ended_share = ended / np.maximum(num_lines, 1)
         if self.allow_no_ended_lines:
             ended_share = np.where(ended == 0, 1.0, ended_share)

@@ -36,9 +36,10 @@ from datapipe.kernels.filters import quality
 from datapipe.kernels.text.raw_lines import ENDS_BLANK, NEWLINES
 from datapipe.kernels.text.words import Words
 from datapipe.stage import FilterResult, Rule
-from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
+from datapipe.stage.documents import DocumentBatch
 from stages.filter._thresholds.fineweb2 import Settings
-from stages.filter._thresholds.profiles import ProfiledFilter, words_of
+from stages.filter._thresholds.profiles import ProfiledFilter
+from stages.filter._thresholds.words import words_by, words_of
 
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -107,9 +108,6 @@ class GopherQuality(ProfiledFilter):
             "stop_words": settings.stop_words,
         }
 
-    def segmentations(self) -> tuple[str, ...]:
-        return (WORD_SEGMENTATIONS[self.words],)
-
     def rules(self) -> Sequence[Rule]:
         return [
             self.at_least("too_few_words", "min_words"),
@@ -125,7 +123,7 @@ class GopherQuality(ProfiledFilter):
         ]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        rated = batch.words if self.profile == "dclm" else batch.words_by(self.words)
+        rated = batch.words if self.profile == "dclm" else words_by(batch, self.words)
         ratings = quality.word_counts(rated).T
         num_words = np.maximum(ratings[quality.NUM_WORDS], 1)
         lengths = ratings[quality.NUM_CONTENT]
@@ -141,7 +139,7 @@ class GopherQuality(ProfiledFilter):
         """Words of every document as DCLM counts them for its length, (num_docs,) int64."""
         if self.words == "whitespace":
             return quality.word_start_counts(*batch.buffers)
-        return quality.word_counts(batch.words_by(self.words)).T[quality.NUM_CONTENT]
+        return quality.word_counts(words_by(batch, self.words)).T[quality.NUM_CONTENT]
 
     def _symbols(self, batch: DocumentBatch, num_words: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`#` per word and ellipses per word, (num_docs,) float64 each."""

@@ -40,11 +40,12 @@ from pydantic import Field
 from datapipe.kernels.filters import quality, repetition
 from datapipe.kernels.filters.repetition import COPIED_CHARS, COPIES, NUM_UNITS, UNIT_CHARS, Units
 from datapipe.kernels.text.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
-from datapipe.kernels.text.words import find_paragraphs
+from datapipe.kernels.text.words import find_lines
 from datapipe.stage import FilterResult, Rule
-from datapipe.stage.documents import WORD_SEGMENTATIONS, DocumentBatch
+from datapipe.stage.documents import DocumentBatch
 from stages.filter._thresholds.fineweb2 import Settings
-from stages.filter._thresholds.profiles import ProfiledFilter, words_of
+from stages.filter._thresholds.profiles import ProfiledFilter
+from stages.filter._thresholds.words import words_by, words_of
 
 _PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "dclm": {"words": "unicode"}, "datatrove": {"words": "english"}}
 _OFF = 1.0
@@ -107,9 +108,6 @@ class GopherRepetition(ProfiledFilter):
         off = dict.fromkeys(("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars"), _OFF)
         return {"words": words_of(settings), "max_duplicate_lines": settings.max_duplicate_lines, **tops, **copies, **off}
 
-    def segmentations(self) -> tuple[str, ...]:
-        return (WORD_SEGMENTATIONS[self.words],)
-
     def rules(self) -> Sequence[Rule]:
         """One rule for each limit, named like its option without `max_`."""
         limits = [option for option in type(self).model_fields if option.startswith("max_")]
@@ -143,13 +141,13 @@ class GopherRepetition(ProfiledFilter):
     def _paragraphs(self, batch: DocumentBatch, lines: Units) -> Units:
         """The paragraphs of a batch, from its lines or, for DCLM, from its text."""
         if self.profile == "dclm":
-            found = find_paragraphs(*batch.buffers)
+            found = find_lines(*batch.buffers, newlines=2)
             return Units(doc_offsets=found.doc_offsets, hashes=found.hashes, chars=found.chars)
         return repetition.paragraphs(lines, batch.lines.opens, int(self.profile == "datatrove"))
 
     def _ngrams(self, batch: DocumentBatch) -> dict[str, np.ndarray]:
         """Shares of characters in n-grams: (num_docs,) each."""
-        words = batch.words_by(self.words)
+        words = words_by(batch, self.words)
         joined = self.profile == "datatrove"
         counts = repetition.ngram_repetition(words, joined).T
         num_chars = batch.raw_lines.totals[:, CHARS] if joined else quality.word_counts(words)[:, quality.NUM_CHARS]

@@ -55,8 +55,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.fasttext import open_model
 from datapipe.stage.models.fasttext_file import read_labels
 from stages.filter._composed import composed_spans
-from stages.filter._thresholds.fineweb2 import names_of
-from stages.filter._thresholds.fineweb2_scores import least_score
+from stages.filter._thresholds.fineweb2 import SCORES, least_score, names_of
 
 _LOW_SCORE = 2
 _LISTED = 200  # an error lists at most this many languages
@@ -146,7 +145,8 @@ class Language(Filter):
         return self.write or self.top_k > 1
 
     def input_files(self) -> tuple[str, ...]:
-        return () if self.model is None else (str(self.model),)
+        scores = (str(SCORES),) if self.min_scores == "fineweb-2" else ()
+        return (*scores, *([] if self.model is None else [str(self.model)]))
 
     def rules(self) -> Sequence[Rule]:
         """`too_few_letters` measures letters, `language` and `low_score` the score of the best language."""

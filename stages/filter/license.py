@@ -22,7 +22,6 @@ from datapipe.licenses import UNKNOWN, allowed_name, is_allowed
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import license_codes
-from stages.filter._columns import named_column
 
 
 class License(Filter):
@@ -55,7 +54,7 @@ class License(Filter):
         return [Rule(name=name, limit=0, side="max") for name in ("unknown", "not_allowed")]
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        codes, names = license_codes(named_column(batch, "filter.license", self.field), self.field)
+        codes, names = license_codes(batch.column(self.field, "filter.license"), self.field)
         # is_unknown, is_refused: (num_names,) bool
         is_unknown = np.array([name == UNKNOWN for name in names], np.bool_)
         is_refused = np.array([not is_allowed(name, self.allowed) for name in names], np.bool_) & ~is_unknown

@@ -42,7 +42,6 @@ from datapipe.kernels.filters import url, url_lists
 from datapipe.kernels.types import input_record
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._columns import named_column
 from stages.filter._lists import url_lists as lists
 
 _LISTS = ("domains", "allow_domains", "urls", "strict_substrings", "hard_words", "soft_words")
@@ -98,7 +97,6 @@ class Url(Filter):
 
     libraries = ("pyarrow",)
     writes = ()
-    reaches: ClassVar[tuple[str, ...]] = ()
     """`_given` looks up options."""
 
     _loaded: dict[str, Any] | None = PrivateAttr(default=None)
@@ -156,7 +154,7 @@ class Url(Filter):
 
     def _column(self, batch: DocumentBatch) -> pa.Array:
         """The URLs, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
-        column = named_column(batch, "filter.url", self.field)
+        column = batch.column(self.field, "filter.url")
         if not any(check(column.type) for check in (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)):
             raise UserError(
                 f"filter.url: the column '{self.field}' holds {column.type}, expected text. Set `field` to another column."

@@ -15,7 +15,7 @@ from datapipe.columns import as_large_string
 from datapipe.columns import compute as pc
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from datapipe.stage.field_types import type_in
+from datapipe.stage.field_types import is_binary, type_in
 
 _NO_VALUE = (pa.ArrowException, ValueError, OverflowError, KeyError)
 """What the conversion to a Python value raises: a date out of range, a time zone that this machine does not know."""
@@ -143,7 +143,7 @@ def _kept(column: Any, num_rows: int) -> pa.Array:
     if column is None or pa.types.is_null(column.type):
         return pa.nulls(num_rows, pa.large_string())
     column = _plain(column)
-    return column if not _is_text(column.type) or _is_binary(column.type) else _decoded(column)
+    return column if not _is_text(column.type) or is_binary(column.type) else _decoded(column)
 
 
 def _plain(column: Any) -> Any:
@@ -157,12 +157,7 @@ def _plain(column: Any) -> Any:
 
 def _is_text(kind: pa.DataType) -> bool:
     """Whether values are strings, or bytes that may be UTF-8."""
-    return _is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-
-
-def _is_binary(kind: pa.DataType) -> bool:
-    fixed, view = pa.types.is_fixed_size_binary(kind), pa.types.is_binary_view(kind)
-    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or fixed or view
+    return is_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
 
 
 def _decoded(column: pa.Array) -> pa.Array:

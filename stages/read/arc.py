@@ -1,15 +1,33 @@
-"""ARC: the pages of crawls before 2009, versions 1 and 2 of the format that came before WARC."""
+"""ARC: the pages of crawls before 2009, versions 1 and 2 of the format that came before WARC.
+
+    http://e.org/ 192.0.2.7 20080509190241 text/html 6508                        the header line of version 1
+    http://e.org/ 192.0.2.7 20080509190241 text/html 200 - - 1234 a.arc.gz 6508  of version 2
+    HTTP/1.1 200 OK …                                                            so many bytes, and a line end
+
+The format has no magic bytes: a line is a header line when it has the address, the date and the length in their places, counted
+from the right, since addresses may hold spaces. Behind damage the next such line is searched.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import ClassVar
 
 from datapipe.stage import Rejected
-from datapipe.stage.decoding import Beginning, Members
-from stages.read._archives.arc_records import ARC, arc_records
-from stages.read._archives.page import PageReader
-from stages.read._archives.record import Record
+from datapipe.stage.decoding import OFFSET_BITS, Beginning, ByteStream, Members
+from stages.read._archives.archive import PageReader
+from stages.read._archives.record import Fields, Record
+
+_MOST_LINE_BYTES = 16 << 10
+_HEADER = re.compile(
+    rb"(?P<url>[A-Za-z][A-Za-z0-9+.-]*:[^\n]*) (?P<ip>[0-9A-Za-z.:-]+) (?P<date>\d{8,18}) (?P<type>[^\n]*?)"
+    rb"(?: (?:\d{3}|-) [^\n ]+ [^\n ]+ [^\n ]+ [^\n ]+)? (?P<length>-?\w+)\r?\n"
+)
+_DESCRIPTION = b"filedesc://"
+_PLACES = (4, 6, 8, 10, 12)
+_HEADERS_OF_WARC = {"url": b"warc-target-uri", "ip": b"warc-ip-address", "type": b"content-type", "length": b"content-length"}
+_ARC = Beginning(lambda content: _HEADER.match(content) is not None, _MOST_LINE_BYTES)
 
 
 class Arc(PageReader):
@@ -22,7 +40,66 @@ class Arc(PageReader):
 
     extensions: ClassVar[tuple[str, ...]] = (".arc",)
     cuts_plain: ClassVar[bool] = False
-    beginning: ClassVar[Beginning] = ARC
+    beginning: ClassVar[Beginning] = _ARC
 
     def records(self, members: Members, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
-        return arc_records(members, self.max_record_bytes, start, stop)
+        """The records of a file in their order. A file without compression has one range."""
+        is_plain = members.compression is None
+        for member in members.of_range(start, stop):
+            if member.is_behind:
+                return
+            content, number, is_told = ByteStream(member.chunks), 0, False
+
+            def position(offset: int, number: int, begin: int = member.offset) -> int:
+                return begin + offset if is_plain else (begin << OFFSET_BITS) + number
+
+            while True:
+                first_skipped, num_skipped, header = _next_header(content)
+                if num_skipped and not is_told:
+                    error = f"{num_skipped:,} bytes are no record; expected a line of address, IP, date, type and length"
+                    yield Rejected(position=position(first_skipped, number), error=error, is_file_damage=True)
+                    number += 1
+                if header is None:
+                    break
+                item = _record(content, header, position(content.position - len(header[0]), number), self.max_record_bytes)
+                yield item
+                number, is_told = number + 1, isinstance(item, Rejected) and item.is_file_damage
+            if member.damage:
+                yield Rejected(position=position(content.position, number), error=member.loss, is_file_damage=True)
+
+
+def _next_header(content: ByteStream) -> tuple[int, int, re.Match[bytes] | None]:
+    """The next line that is a header line, None at the end of the content; and the bytes before it that belong to no record,
+    line ends apart: where they begin, and how many they are."""
+    first = num_bytes = 0
+    while ahead := content.peek(_MOST_LINE_BYTES):
+        line = content.read(ahead.find(b"\n") + 1 or len(ahead))
+        if (header := _HEADER.fullmatch(line)) is not None:
+            return first, num_bytes, header
+        if line.strip(b"\r\n"):
+            first = first if num_bytes else content.position - len(line)
+            num_bytes += len(line)
+    return first, num_bytes, None
+
+
+def _record(content: ByteStream, header: re.Match[bytes], position: int, max_bytes: int) -> Record | Rejected:
+    if not header["length"].isdigit():
+        error = f"the record has the length {header['length'].decode()!r}; expected a number of bytes"
+        return Rejected(position=position, error=error, excerpt=header[0], is_file_damage=True)
+    length = int(header["length"])
+    if length > max_bytes:
+        content.skip(length)
+        error = f"a record of {length:,} bytes, the most that this reader takes is {max_bytes:,} (max_record_bytes)"
+        return Rejected(position=position, error=error)
+    body = content.read(length)
+    if len(body) < length:
+        error = f"the record is cut off: {len(body):,} bytes, and its header line says {length:,}"
+        return Rejected(position=position, error=error, is_file_damage=True)
+    fields = {name: header[group] for group, name in _HEADERS_OF_WARC.items()} | {b"warc-date": _date(header["date"])}
+    kind = "filedesc" if header[0].startswith(b"filedesc://") else "response"
+    return Record(position, kind, Fields(fields), body)
+
+
+def _date(digits: bytes) -> bytes:
+    """20080509190241 as 2008-05-09T19:02:41Z, as WARC has dates; other numbers of digits as they are."""
+    return re.sub(rb"(....)(..)(..)(..)(..)(..)", rb"\1-\2-\3T\4:\5:\6Z", digits) if len(digits) == 14 else digits

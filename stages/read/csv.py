@@ -28,7 +28,7 @@ from datapipe.kernels.read.delimited import Delimited
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import byte_ranges, chunks, is_one_text
 from stages.read._content_reader import ContentReader
-from stages.read._json.lines import NO_TEXTS, undecodable
+from stages.read._json.lines import undecodable
 from stages.read._rows import Rows, row_blocks, too_long
 
 _NO_QUOTE = "none"
@@ -106,16 +106,16 @@ class Csv(ContentReader):
         for rows in self._blocks(split, open_input):
             if isinstance(rows, Rejected):
                 if table is None and split.start == 0 and self.column_names is None and not rows.is_file_damage:
-                    yield _only(replace(rows, error=f"the header: {rows.error}", is_file_damage=True))
+                    yield ReadBatch.of_rejected(replace(rows, error=f"the header: {rows.error}", is_file_damage=True))
                     return
-                yield _only(rows)
+                yield ReadBatch.of_rejected(rows)
                 continue
             documents = rows
             if table is None:
                 header = self._header(split, rows, open_input)
                 found = header if isinstance(header, Rejected) else _table_of(header, fields, self.max_row_bytes)
                 if isinstance(found, Rejected):
-                    yield from [_only(found)] if split.start == 0 else []
+                    yield from [ReadBatch.of_rejected(found)] if split.start == 0 else []
                     return
                 table = found
                 documents = self._without_header(split, rows)
@@ -123,7 +123,7 @@ class Csv(ContentReader):
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         """The columns of the header; the rows of the first block count as looked at."""
-        first = self._first_rows(split, open_input)
+        first = next((rows for rows in self._blocks(split, open_input) if isinstance(rows, Rows)), None)
         header = None if first is None else self._header(split, first, open_input)
         if first is None or header is None or isinstance(header, Rejected):
             return FieldsSeen()
@@ -144,9 +144,6 @@ class Csv(ContentReader):
     @property
     def _escape(self) -> str | None:
         return None if self.escape == _NO_QUOTE else self.escape
-
-    def _first_rows(self, split: Split, open_input: OpenInput) -> Rows | None:
-        return next((rows for rows in self._blocks(split, open_input) if isinstance(rows, Rows)), None)
 
     def _delimited(self, file: InputFile) -> Delimited:
         name = file.path.lower()
@@ -177,10 +174,6 @@ class Csv(ContentReader):
         return tuple(texts_from(*column)[0].as_py() for column in columns)
 
 
-def _only(rejected: Rejected) -> ReadBatch:
-    return ReadBatch(positions=np.zeros(0, np.uint64), texts=NO_TEXTS, ids=NO_TEXTS, rejected=(rejected,))
-
-
 def _not_text(rows: Rows) -> dict[int, str]:
     errors = undecodable(rows.content, rows.starts, rows.stops, "a NUL byte; expected a row of text without it")
     return {row: error.replace("a line of", "a row of") for row, error in errors.items()}
@@ -189,21 +182,15 @@ def _not_text(rows: Rows) -> dict[int, str]:
 def _table_of(header: tuple[str, ...], fields: FieldNames, max_row_bytes: int) -> _Table | Rejected:
     """The columns that become documents; or the damage of a file whose header lacks the text or names a column twice."""
     listed = shorten(", ".join(header), _LISTED_CHARS, placeholder=" …")
-    twice = next((name for name in (fields.text, fields.id, *fields.keep) if header.count(name) > 1), None)
+    wanted = dict.fromkeys((fields.text, fields.id, *fields.keep))
+    twice = next((name for name in wanted if header.count(name) > 1), None)
+    if twice is None and fields.text in header:
+        numbers = {name: number for number, name in enumerate(header) if name in wanted}
+        return _Table(num_columns=len(header), numbers=numbers, fields=fields, max_row_bytes=max_row_bytes)
+    error = f"the header has no column '{fields.text}'; it names {listed}"
     if twice is not None:
         error = f"the header names '{twice}' {header.count(twice)} times, expected once: {listed}"
-        return Rejected(position=0, error=error, is_file_damage=True)
-    if fields.text not in header:
-        error = f"the header has no column '{fields.text}'; it names {listed}"
-        return Rejected(position=0, error=error, is_file_damage=True)
-    numbers = {name: number for number, name in enumerate(header)}
-    return _Table(
-        num_columns=len(header),
-        text=numbers[fields.text],
-        id=numbers.get(fields.id),
-        kept={name: numbers.get(name) for name in fields.keep},
-        max_row_bytes=max_row_bytes,
-    )
+    return Rejected(position=0, error=error, is_file_damage=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -211,13 +198,12 @@ class _Table:
     """How the rows of a file become documents.
 
     Attributes:
-        text, id, kept: numbers of columns; None for one that the file lacks.
+        numbers: of the wanted columns that the file has, by name, ascending.
     """
 
     num_columns: int
-    text: int
-    id: int | None
-    kept: dict[str, int | None]
+    numbers: dict[str, int]
+    fields: FieldNames
     max_row_bytes: int
 
     def batches(self, rows: Rows, delimited: Delimited) -> Iterator[ReadBatch]:
@@ -230,34 +216,30 @@ class _Table:
         good = np.ones(len(rows.starts), bool)
         good[list(errors)] = False
         starts, stops = rows.starts[good], rows.stops[good]
-        columns = self._columns(np.frombuffer(rows.content, np.uint8), starts, stops, delimited)
-        is_cut = rows.is_unended and bool(len(rows.counts)) and rows.counts[-1] < self.num_columns
+        found = delimited.columns(np.frombuffer(rows.content, np.uint8), starts, stops, list(self.numbers.values()))
+        columns = dict(zip(self.numbers, (texts_from(*column) for column in found)))
+        nulls = pa.nulls(len(starts), pa.large_string())
         rejected = (
             Rejected(
                 position=rows.byte_offset + int(rows.starts[row]),
                 error=errors[row],
                 excerpt=rows.excerpt(row),
-                is_file_damage=bool(is_cut) and row == len(rows.starts) - 1,
+                is_file_damage=row == len(rows.starts) - 1 and self._is_cut(rows),
             )
             for row in sorted(errors)
         )
         return ReadBatch(
             positions=(starts + rows.byte_offset).astype(np.uint64),
-            texts=columns[self.text],
-            ids=_without_empty(columns[self.id]) if self.id is not None else pa.nulls(len(starts), pa.large_string()),
-            extra={
-                name: pa.nulls(len(starts), pa.large_string()) if column is None else columns[column]
-                for name, column in self.kept.items()
-            },
+            texts=columns[self.fields.text],
+            ids=_without_empty(columns[self.fields.id]) if self.fields.id in columns else nulls,
+            extra={name: columns.get(name, nulls) for name in self.fields.keep},
             rejected=tuple(rejected),
             input_bytes=len(rows.content),
         )
 
-    def _columns(self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray, delimited: Delimited) -> dict[int, pa.Array]:
-        """The wanted columns by number, (num_rows,) large_string each."""
-        wanted = sorted({number for number in (self.text, self.id, *self.kept.values()) if number is not None})
-        columns = delimited.columns(data, starts, stops, wanted)
-        return {number: texts_from(*column) for number, column in zip(wanted, columns)}
+    def _is_cut(self, rows: Rows) -> bool:
+        """Whether the file ends within the last row."""
+        return rows.is_unended and len(rows.counts) > 0 and int(rows.counts[-1]) < self.num_columns
 
     def _errors(self, rows: Rows) -> dict[int, str]:
         """Why rows are no documents, by row."""
@@ -265,7 +247,7 @@ class _Table:
         for row in np.flatnonzero(rows.counts != self.num_columns).tolist():
             count = int(rows.counts[row])
             errors[row] = f"{count} value{'s' if count > 1 else ''}, expected {self.num_columns}, one for each column"
-        if rows.is_unended and len(rows.counts) and rows.counts[-1] < self.num_columns:
+        if self._is_cut(rows):
             last = len(rows.counts) - 1
             errors[last] = f"the file is cut off: it ends within its last row, which has {errors[last]}"
         errors |= _not_text(rows)

@@ -11,23 +11,21 @@ Memory is a few blocks, or a few times the longest line (a line of 100 MB: 600 M
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, HAVE_MEMBERS, OFFSET_BITS, Block, byte_ranges, has_members, is_one_text, line_blocks
-from datapipe.stage.field_types import JsonNumber, json_joined, json_type
+from datapipe.stage.field_types import json_joined, json_type, json_value, parsed_json
 from stages.read._content_reader import ContentReader
-from stages.read._json.lines import NO_TEXTS, LineParser, told_cut_off
+from stages.read._json.lines import LineParser, told_cut_off
 
 _BATCH_DOCS = 8192
 _TEXT_PER_STORED_BYTE = 4
@@ -90,7 +88,7 @@ class Jsonl(ContentReader):
         parser = LineParser(fields, self.max_line_bytes)
         for block in line_blocks(split, open_input, self.max_line_bytes, self.max_window_bytes):
             if isinstance(block, Rejected):
-                yield ReadBatch(positions=np.zeros(0, np.uint64), texts=NO_TEXTS, ids=NO_TEXTS, rejected=(block,))
+                yield ReadBatch.of_rejected(block)
             else:
                 yield from _sliced(told_cut_off(parser.documents(block), block, self.max_line_bytes))
 
@@ -113,15 +111,8 @@ def _sliced(batch: ReadBatch) -> Iterator[ReadBatch]:
         seen, rejected = rejected, len(batch.rejected)
         if stop < num_docs:
             rejected = bisect_left(batch.rejected, int(batch.positions[stop]), key=attrgetter("position"))
-        yield ReadBatch(
-            positions=batch.positions[start:stop],
-            texts=batch.content.slice(start, _BATCH_DOCS),
-            ids=batch.ids.slice(start, _BATCH_DOCS),
-            extra={name: column.slice(start, _BATCH_DOCS) for name, column in batch.extra.items()},
-            wider=batch.wider,
-            rejected=batch.rejected[seen:rejected],
-            input_bytes=batch.input_bytes if start == 0 else 0,
-        )
+        part = batch.rows(start, stop, batch.rejected[seen:rejected])
+        yield part if start == 0 else replace(part, input_bytes=0)
 
 
 _MOST_RECORDS = 1000
@@ -141,7 +132,7 @@ def fields_of_lines(content: bytes, fields: FieldNames) -> FieldsSeen:
         found |= {name for name in missing if _has(record, name)}
         missing -= found
         for name in fields.keep:
-            types[name] = json_joined(types.get(name, pa.null()), json_type(_value(record, name)))
+            types[name] = json_joined(types.get(name, pa.null()), json_type(json_value(record, name)))
         for name in _names(record) if len(names) < _MOST_NAMES else ():
             names[name] = None
     return FieldsSeen(num_records=num_records, found=frozenset(found), names=tuple(names), types=types)
@@ -155,7 +146,7 @@ def _records(content: bytes) -> Iterator[Mapping[str, Any]]:
         end = content.find(b"\n", start)
         line, start = content[start : end if end >= 0 else None], end + 1 if end >= 0 else len(content)
         try:
-            record = json.loads(line, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
+            record = parsed_json(line)
         except (ValueError, RecursionError):  # the reader quarantines it
             continue
         if isinstance(record, dict):
@@ -172,14 +163,6 @@ def _has(record: Mapping[str, Any], name: str) -> bool:
             return False
         value = value[part]
     return True
-
-
-def _value(record: Mapping[str, Any], name: str) -> Any:
-    """A field as the reader finds it: what its dots reach, or else a key of this very name."""
-    value: Any = record
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return record.get(name) if value is None else value
 
 
 def _names(record: Mapping[str, Any], above: str = "") -> Iterator[str]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, ClassVar
@@ -26,10 +26,9 @@ from pydantic import Field
 from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Reader, Rejected, Split
 from datapipe.stage.decoding import HEAD_BYTES, BrokenStreamError, ByteStream, decoded, lfs_pointer
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._damaged_columns import damaged
+from stages.read._column_files import BATCH_ROWS, damaged
 from stages.read._parquet_columns import documents
 
-_BATCH_ROWS = 8192
 _MOST_SAMPLES = 1 << 26
 _MOST_CONFIG_BYTES = 16 << 20
 _MOST_INDEX_BYTES = 1 << 30
@@ -42,13 +41,7 @@ _NUMBERS = {
     **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
 }
 _STRINGS = frozenset({"str", "str_int", "str_float", "str_decimal", "json", "bytes"})
-_XXHASHES: dict[str, Callable[[], Any]] = {
-    "xxh32": xxhash.xxh32,
-    "xxh64": xxhash.xxh64,
-    "xxh128": xxhash.xxh128,
-    "xxh3_64": xxhash.xxh3_64,
-    "xxh3_128": xxhash.xxh3_128,
-}
+_XXHASHES = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
 
 
 class _DamagedShardError(ValueError):
@@ -69,16 +62,17 @@ class Mds(Reader):
     )
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
-        samples: _Samples | None = None
+        row = 0
         try:
             listed = _listed(split.file, open_input)
             checked = _Checked(decoded(open_input, split.file.url, split.file.compression), listed)
             stream = ByteStream(iter(checked))
-            samples = _Samples(shard=_Shard.opened(stream), stream=stream, fields=fields, max_bytes=self.max_sample_bytes)
-            yield from samples.batches()
+            for batch in _Shard.opened(stream).batches(stream, fields, self.max_sample_bytes):
+                yield batch
+                row += len(batch.positions) + len(batch.rejected)
             checked.check_end(stream)
         except (BrokenStreamError, _DamagedShardError) as error:
-            yield damaged(samples.row if samples else 0, str(error))
+            yield damaged(row, str(error))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -141,28 +135,25 @@ class _Checked:
 
     def __init__(self, chunks: Iterator[bytes], listed: _Listed | None) -> None:
         self._chunks, self._listed = chunks, listed
-        self._hashes = {name: _hash_of(name) for name in listed.hashes} if listed else {}
+        hashes = {name: _hash_of(name) for name in listed.hashes} if listed else {}
+        self._hashes = {name: hashed for name, hashed in hashes.items() if hashed is not None}
 
     def __iter__(self) -> Iterator[bytes]:
         for chunk in self._chunks:
             for hashed in self._hashes.values():
-                if hashed is not None:
-                    hashed.update(chunk)
+                hashed.update(chunk)
             yield chunk
 
     def check_end(self, stream: ByteStream) -> None:
         """Reads to the end. Raises _DamagedShardError where it goes on behind its samples, or is not that of the index."""
         num_bytes = stream.position
-        num_behind = stream.skip(1 << 62)
-        if num_behind:
+        if num_behind := sum(map(len, stream.rest())):
             raise _DamagedShardError(f"{num_behind} bytes follow the last sample of the shard; expected its end")
-        if self._listed is None:
-            return
-        if num_bytes != self._listed.num_bytes:
+        if self._listed is not None and num_bytes != self._listed.num_bytes:
             raise _DamagedShardError(f"the shard has {num_bytes} bytes, and index.json says {self._listed.num_bytes}")
         for name, hashed in self._hashes.items():
-            if hashed is not None and hashed.hexdigest() != self._listed.hashes[name].lower():
-                said = self._listed.hashes[name]
+            said = self._listed.hashes[name] if self._listed else ""
+            if hashed.hexdigest() != said.lower():
                 raise _DamagedShardError(
                     f"the {name} of the shard is {hashed.hexdigest()}, index.json says {said}: some documents may be damaged"
                 )
@@ -170,7 +161,7 @@ class _Checked:
 
 def _hash_of(name: str) -> Any:
     if name in _XXHASHES:
-        return _XXHASHES[name]()
+        return getattr(xxhash, name)()
     is_known = name in hashlib.algorithms_available and not name.startswith("shake")
     return hashlib.new(name, usedforsecurity=False) if is_known else None
 
@@ -244,9 +235,70 @@ class _Shard:
             large = np.flatnonzero(self.sizes[start:stop] > max_sample_bytes)
             if len(large):
                 stop = start + int(large[0])
-            stop = min(max(stop, start + 1), start + _BATCH_ROWS)
+            stop = min(max(stop, start + 1), start + BATCH_ROWS)
             yield start, stop
             start = stop
+
+    def batches(self, stream: ByteStream, fields: FieldNames, max_bytes: int) -> Iterator[ReadBatch]:
+        """All documents and rejects. Raises _DamagedShardError where the shard is cut off, behind the last whole sample."""
+        columns = self.wanted(fields)
+        for start, stop in self.runs(max_bytes):
+            sizes = self.sizes[start:stop]
+            if sizes[0] > max_bytes:
+                error = f"a sample of {sizes[0]} bytes, more than max_sample_bytes, {max_bytes}"
+                num_whole = int(stream.skip(int(sizes[0])) == sizes[0])
+                batch = ReadBatch.of_rejected(Rejected(position=start, error=error))
+            else:
+                content = stream.read(int(sizes.sum()))
+                num_whole = int(np.searchsorted(np.cumsum(sizes), len(content), "right"))
+                batch = self._documents(content, sizes[:num_whole], columns, start, fields)
+            yield batch
+            if num_whole < len(sizes):
+                raise _DamagedShardError(f"the shard is cut off within sample {start + num_whole} of {len(self.sizes)}")
+
+    def _documents(
+        self, content: bytes, sizes: np.ndarray, columns: dict[str, _Column], row: int, fields: FieldNames
+    ) -> ReadBatch:
+        """The documents of samples, one behind the other in `content`; sizes: (num_samples,)."""
+        data, ends = np.frombuffer(content, np.uint8), np.cumsum(sizes)
+        starts, stops = self._spans(data, ends - sizes, sizes)  # (num_samples, num_columns) each
+        is_right = (sizes > 0) & (stops[:, -1] == ends) if len(sizes) else np.zeros(0, bool)
+        rows = np.flatnonzero(is_right)
+        arrays = {
+            name: _values(content, data, column, starts[rows, column.number], stops[rows, column.number])
+            for name, column in columns.items()
+        }
+        if not arrays:
+            error = f"field '{fields.text}' is not in the shard; expected a column of strings"
+            return ReadBatch.of_rejected(*(Rejected(position=row + number, error=error) for number in range(len(sizes))))
+        batch = documents(pa.RecordBatch.from_pydict(arrays), 0, fields)
+        wrong = [
+            Rejected(position=row + int(number), error=f"the columns of the sample do not fill its {sizes[number]} bytes")
+            for number in np.flatnonzero(~is_right)
+        ]
+        rejected = [*wrong, *(replace(one, position=row + int(rows[one.position])) for one in batch.rejected)]
+        return replace(
+            batch,
+            positions=rows[batch.positions.astype(np.int64)].astype(np.uint64) + np.uint64(row),
+            rejected=tuple(sorted(rejected, key=lambda one: one.position)),
+            input_bytes=len(content),
+        )
+
+    def _spans(self, data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Where the columns of samples begin and end in `data`, (num_samples, num_columns) int64 each.
+
+        A sample that is too short for the sizes at its beginning has columns of none.
+        """
+        columns = self.columns.values()
+        num_sizes = sum(column.size is None for column in columns)
+        has_sizes = sizes >= 4 * num_sizes
+        widths = np.zeros((len(sizes), len(columns)), np.int64)
+        varying = np.array([column.size is None for column in columns], bool)
+        widths[:, ~varying] = [column.size for column in columns if column.size is not None]
+        at = begins[has_sizes, None] + np.arange(4 * num_sizes)  # (num_samples with sizes, bytes of sizes)
+        widths[np.ix_(has_sizes, varying)] = data[at].view("<u4") if num_sizes else 0
+        stops = begins[:, None] + 4 * num_sizes + np.cumsum(widths, axis=1)
+        return stops - widths, stops
 
 
 def _columns(config: bytes) -> dict[str, _Column]:
@@ -280,95 +332,17 @@ def _exactly(stream: ByteStream, num_bytes: int, what: str) -> bytes:
     return content
 
 
-@dataclass(kw_only=True, slots=True)
-class _Samples:
-    """Reads samples of a shard in order; `row` is the first that is not read yet."""
-
-    shard: _Shard
-    stream: ByteStream
-    fields: FieldNames
-    max_bytes: int
-    row: int = 0
-
-    def batches(self) -> Iterator[ReadBatch]:
-        """All documents and rejects. Raises _DamagedShardError where the shard is cut off, behind the last whole sample."""
-        columns = self.shard.wanted(self.fields)
-        for start, stop in self.shard.runs(self.max_bytes):
-            sizes = self.shard.sizes[start:stop]
-            if sizes[0] > self.max_bytes:
-                error = f"a sample of {sizes[0]} bytes, more than max_sample_bytes, {self.max_bytes}"
-                num_read, batch = self.stream.skip(int(sizes[0])), _rejects([Rejected(position=start, error=error)])
-            else:
-                content = self.stream.read(int(sizes.sum()))
-                num_read = len(content)
-                num_whole = int(np.searchsorted(np.cumsum(sizes), num_read, "right"))
-                batch = self._documents(content, sizes[:num_whole], columns, start)
-            if num_read < sizes.sum():
-                self.row = start + int(np.searchsorted(np.cumsum(sizes), num_read, "right"))
-                yield batch
-                raise _DamagedShardError(f"the shard is cut off within sample {self.row} of {len(self.shard.sizes)}")
-            self.row = stop
-            yield batch
-
-    def _documents(self, content: bytes, sizes: np.ndarray, columns: dict[str, _Column], row: int) -> ReadBatch:
-        """The documents of samples, one behind the other in `content`; sizes: (num_samples,)."""
-        data, ends = np.frombuffer(content, np.uint8), np.cumsum(sizes)
-        starts, stops = self._spans(data, ends - sizes, sizes)  # (num_samples, num_columns) each
-        is_right = (sizes > 0) & (stops[:, -1] == ends) if len(sizes) else np.zeros(0, bool)
-        rows = np.flatnonzero(is_right)
-        arrays = {
-            name: _values(content, data, column, starts[rows, column.number], stops[rows, column.number])
-            for name, column in columns.items()
-        }
-        table = pa.RecordBatch.from_arrays(list(arrays.values()), list(arrays)) if arrays else None
-        if table is None:
-            error = f"field '{self.fields.text}' is not in the shard; expected a column of strings"
-            return _rejects([Rejected(position=row + number, error=error) for number in range(len(sizes))])
-        batch = documents(table, 0, self.fields)
-        wrong = [
-            Rejected(position=row + int(number), error=f"the columns of the sample do not fill its {sizes[number]} bytes")
-            for number in np.flatnonzero(~is_right)
-        ]
-        rejected = [*wrong, *(replace(one, position=row + int(rows[one.position])) for one in batch.rejected)]
-        return replace(
-            batch,
-            positions=rows[batch.positions.astype(np.int64)].astype(np.uint64) + np.uint64(row),
-            rejected=tuple(sorted(rejected, key=lambda one: one.position)),
-            input_bytes=len(content),
-        )
-
-    def _spans(self, data: np.ndarray, begins: np.ndarray, sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Where the columns of samples begin and end in `data`, (num_samples, num_columns) int64 each.
-
-        A sample that is too short for the sizes at its beginning has columns of none.
-        """
-        columns = self.shard.columns.values()
-        num_sizes = sum(column.size is None for column in columns)
-        has_sizes = sizes >= 4 * num_sizes
-        widths = np.zeros((len(sizes), len(columns)), np.int64)
-        varying = np.array([column.size is None for column in columns], bool)
-        widths[:, ~varying] = [column.size for column in columns if column.size is not None]
-        at = begins[has_sizes, None] + np.arange(4 * num_sizes)  # (num_samples with sizes, bytes of sizes)
-        widths[np.ix_(has_sizes, varying)] = data[at].view("<u4") if num_sizes else 0
-        stops = begins[:, None] + 4 * num_sizes + np.cumsum(widths, axis=1)
-        return stops - widths, stops
-
-
 def _values(content: bytes, data: np.ndarray, column: _Column, starts: np.ndarray, stops: np.ndarray) -> pa.Array:
     """The values of a column, by where each begins and ends."""
     if column.encoding in _NUMBERS:
         assert column.size is not None
-        raw = data[starts[:, None] + np.arange(column.size)]
-        return pa.array(raw.view(_NUMBERS[column.encoding])[:, 0]) if len(raw) else pa.array([], _number_type(column))
+        raw = np.ascontiguousarray(data[starts[:, None] + np.arange(column.size)])
+        return pa.array(np.frombuffer(raw, _NUMBERS[column.encoding]))
     values = [content[start:stop] for start, stop in zip(starts.tolist(), stops.tolist())]
     if column.encoding == "json" and column.path is not None:
         return pa.array([_inside(value, column.path) for value in values], pa.large_string())
     stored = pa.array(values, pa.large_binary())
     return stored if column.encoding == "bytes" else stored.view(pa.large_string())  # `documents` looks whether they are UTF-8
-
-
-def _number_type(column: _Column) -> pa.DataType:
-    return pa.from_numpy_dtype(np.dtype(_NUMBERS[column.encoding]))
 
 
 def _inside(content: bytes, path: tuple[str, ...]) -> str | None:
@@ -381,8 +355,3 @@ def _inside(content: bytes, path: tuple[str, ...]) -> str | None:
         return None if text is None else text.encode().decode()
     except (ValueError, RecursionError):
         return None
-
-
-def _rejects(rejected: list[Rejected]) -> ReadBatch:
-    nothing = pa.array([], pa.large_string())
-    return ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=tuple(rejected))

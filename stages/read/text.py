@@ -28,8 +28,7 @@ class Text(ContentReader):
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         content = self._content(split.file, open_input)
         if isinstance(content, Rejected):
-            nothing = pa.array([], pa.large_string())
-            yield ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(content,))
+            yield ReadBatch.of_rejected(content)
             return
         texts = pa.array([content], pa.large_string())
         yield ReadBatch(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from stages.read._archives.page import PageReader
+from stages.read._archives.archive import PageReader
 
 
 class Warc(PageReader):

@@ -13,7 +13,6 @@ without being held, so memory is one sample, one batch, and about 100 bytes a sa
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -28,7 +27,7 @@ from pydantic import Field
 from datapipe.stage import FieldNames, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import BOM, EXCERPT_BYTES, BrokenStreamError, ByteStream, as_utf8, decoded
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from datapipe.stage.field_types import JsonNumber
+from datapipe.stage.field_types import JsonNumber, json_value, parsed_json
 from stages.read._content_reader import ContentReader
 from stages.read._json.values import STRING, as_json, kept_columns
 from stages.read._tar.members import Member, TarMembers
@@ -229,7 +228,11 @@ class _Batch:
 
     def take(self) -> ReadBatch:
         """The batch of what was added since the last call."""
-        extra, wider = kept_columns(self._kept, self._fields)
+        kept = {
+            name: (pa.array([text for text, _ in pairs], pa.large_string()), np.array([first for _, first in pairs], np.uint8))
+            for name, pairs in self._kept.items()
+        }
+        extra, wider = kept_columns(kept, self._fields)
         batch = ReadBatch(
             positions=np.array(self._positions, np.uint64),
             texts=pa.array(self._texts, pa.large_string()),
@@ -247,7 +250,7 @@ class _Batch:
 def _parsed(ending: str, content: bytes) -> Mapping[str, Any]:
     """The object of a JSON member, its numbers as they are written."""
     try:
-        parsed = json.loads(_decoded(ending, content), parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
+        parsed = parsed_json(_decoded(ending, content))
     except (ValueError, RecursionError) as error:
         raise _NotTextError(f"member .{ending} is not valid JSON: {error}") from None
     if not isinstance(parsed, dict):
@@ -266,7 +269,7 @@ def _decoded(ending: str, content: bytes) -> str:
 
 def _text_of(record: Mapping[str, Any], fields: FieldNames) -> str:
     name, replaces_surrogates = fields.text, fields.replaces_surrogates
-    text = _field(record, name)
+    text = json_value(record, name)
     if text is None:
         raise _NotTextError(f"field '{name}' is missing or null; expected a string")
     if not isinstance(text, str) or isinstance(text, JsonNumber):
@@ -279,18 +282,10 @@ def _text_of(record: Mapping[str, Any], fields: FieldNames) -> str:
     return _clean(text)
 
 
-def _field(record: Mapping[str, Any], name: str) -> Any:
-    """A field: the member that the dots of its name reach, or else a key of this name."""
-    value: Any = record
-    for part in name.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return record.get(name) if value is None else value
-
-
 def _value(name: str, objects: Mapping[str, Mapping[str, Any]], sample: _Sample) -> _Value:
     """A field as text, and its first byte as JSON writes it: of the first JSON member that has it, or the content of the member
     with this ending."""
-    value = next((value for value in (_field(record, name) for record in objects.values()) if value is not None), None)
+    value = next((value for value in (json_value(record, name) for record in objects.values()) if value is not None), None)
     if value is not None:
         text = _clean(value if isinstance(value, str) else as_json(value))
         is_string = isinstance(value, str) and not isinstance(value, JsonNumber)

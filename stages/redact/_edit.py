@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from datapipe import columns
 from datapipe.columns import compute as pc
-from datapipe.kernels.redact.pii import FoundSpans
+from datapipe.kernels.redact.spans import FoundSpans
 from datapipe.kernels.redact.stand_ins import REPLACEMENT_BYTES, write_stand_ins
 from datapipe.kernels.text.replace import replace_spans
 from datapipe.stage import FilterResult, Rule

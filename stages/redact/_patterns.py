@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels.redact.keywords import Hits
-from datapipe.kernels.redact.pii import FoundSpans
+from datapipe.kernels.redact.spans import FoundSpans
 from datapipe.libraries import require
 
 _REPLACED = re.compile(rb"<SECRET>|<PRIVATE_KEY>|EXAMPLE-[0-9a-f]{16}")
@@ -120,7 +120,7 @@ class Patterns:
             found = _found([*self._everywhere, *wanted[document].values()], data[begin:end].tobytes())
             spans += [(begin + start, begin + stop) for start, stop in found]
         starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
-        return FoundSpans(starts=starts, stops=stops, kinds=np.full(len(spans), self._kind, np.uint8))
+        return FoundSpans(starts, stops, np.full(len(spans), self._kind, np.uint8))
 
 
 def _found(patterns: Sequence[Pattern], text: bytes) -> Iterator[tuple[int, int]]:

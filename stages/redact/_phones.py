@@ -19,7 +19,8 @@ import numpy as np
 import phonenumbers
 
 from datapipe.kernels.redact.phones import AMERICAN_SHAPES, ANNOUNCED, NATIONAL, TRUNK_SHAPES
-from datapipe.kernels.redact.pii import PHONE, FoundSpans
+from datapipe.kernels.redact.pii import PHONE
+from datapipe.kernels.redact.spans import FoundSpans
 from stages.redact._regions import Regions
 
 phonenumbers.enable_pattern_cache()  # without it numbers of many countries take 740 µs each: their patterns evict each other
@@ -69,7 +70,7 @@ def validated(data: np.ndarray, spans: FoundSpans, regions: Sequence[Regions]) -
         num_characters = _number_length(written.translate(_EQUALS), own, kinds[row] == NATIONAL)
         length = len(written[:num_characters].encode())
         stops[row], kinds[row], keep[row] = spans.starts[row] + length, PHONE, length > 0
-    return FoundSpans(starts=spans.starts[keep], stops=stops[keep], kinds=kinds[keep])
+    return FoundSpans(spans.starts, stops, kinds).taken(keep)
 
 
 @lru_cache(maxsize=1 << 14)

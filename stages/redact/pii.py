@@ -58,7 +58,7 @@ from pydantic import Field, PrivateAttr, field_validator
 
 from datapipe import rng
 from datapipe.kernels.redact import identifiers, phones, pii
-from datapipe.kernels.redact.pii import FoundSpans
+from datapipe.kernels.redact.spans import FoundSpans
 from datapipe.stage import Filter, FilterResult, Rule, StageContext
 from datapipe.stage.base import PHONE_REGIONS
 from datapipe.stage.documents import DocumentBatch

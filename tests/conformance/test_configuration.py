@@ -277,8 +277,6 @@ SECTIONS = {
         {"execution": {"resources": {"a.b": {}}}},
     ),
 }
-UNITED = {"SyntheticSpec"}
-"""Models in the place of which a plain value may stand, too. Their problems are told at the key that has either."""
 
 FIELDS = [(model, key) for model, section in SECTIONS.items() for key in section.keys]
 
@@ -369,11 +367,9 @@ def test_wrong_value_is_refused_in_one_line_with_file_line_path_found_and_expect
         (line,) = _refusal(path).splitlines()
         place = re.fullmatch(rf"{re.escape(str(path))}((?::\d+)?): (\S+?|sources\.we b): (.*)", line)
         assert place is not None, line
-        own = dotted(section.at if model in UNITED else (*section.at, key))
-        assert place[2].startswith(own) and place[1] == _nearest(
-            lines, section.at if model in UNITED else (*section.at, key)
-        ), line
-        if not isinstance(value, list | dict) and place[2] == own and model not in UNITED:
+        own = dotted((*section.at, key))
+        assert place[2].startswith(own) and place[1] == _nearest(lines, (*section.at, key)), line
+        if not isinstance(value, list | dict) and place[2] == own:
             assert f"found {_shown(value)}, expected " in line or f"'{value}' is " in line, line
         assert re.search(r"expected|'.*' is |is 0|cannot be kept", line, re.I), line
 
@@ -388,10 +384,9 @@ def test_mistyped_key_is_told_with_the_one_that_was_meant_and_a_needed_one_with_
     line = _refusal(path).splitlines()[0]
     at = (*section.at, wrong)
     assert ": unknown key." in line
-    if model not in UNITED:
-        assert line.startswith(f"{path}{_nearest(lines, at)}: {dotted(at)}: ")
-        assert f"'{key}'" in line and line.endswith(f": {', '.join(section.keys)}.")
-    if section.keys[key].needed and model not in UNITED and key != "snapshot":
+    assert line.startswith(f"{path}{_nearest(lines, at)}: {dotted(at)}: ")
+    assert f"'{key}'" in line and line.endswith(f": {', '.join(section.keys)}.")
+    if section.keys[key].needed and key != "snapshot":
         path, lines = _written(tmp_path, section, _changed(section, {}, leave_out=key))
         told = _refusal(path)
         assert told.startswith(f"{path}{_nearest(lines, section.at)}: {dotted((*section.at, key))}: missing. Expected: ")

@@ -1,4 +1,4 @@
-"""Digests cover every definition that runs: those that a stage or a task executes are in its digest."""
+"""Digests cover every module that runs: those that a stage or a task executes are in its digest."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from datapipe import catalogue
 from datapipe.config import StageUse
 from datapipe.plan import fingerprint, runs
 from datapipe.plan.work import MapTask, MergeTask, ReduceTask, Task
-from datapipe.source_code.reach import Reached
-from datapipe.stage import Filter, Map, StageContext
-from datapipe.stage.documents import PAGE_FIELDS, DocumentBatch, only_covered
+from datapipe.stage import Filter, Map, Stage, StageContext
+from datapipe.stage.documents import PAGE_FIELDS, DocumentBatch
 from datapipe.stage.global_stage import Global
 from datapipe.tasks.run_task import run_task
 from stages.filter.language import bundled_model
-from tests.support.executed import executed, not_covered
+from tests.support.executed import executed
 from tests.support.global_stages import batch_of, reduce_all
 from tests.support.runs import InProcess, run_mixture, write_mixture
 
@@ -66,11 +65,11 @@ def _use(name: str, options: dict[str, Any]) -> Any:
 
 
 def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
-    """The definitions of datapipe and stages that run while the stage is opened and processes batches."""
+    """The modules of datapipe and stages that run while the stage is opened and processes batches."""
     batches = [batch_of(TEXTS), batch_of(TEXTS, 2)]
     if isinstance(stage, Filter) and stage.extracts:
         batches = [_as_pages(batch) for batch in batches]
-    with only_covered(name, catalogue.covered_segmentations(stage)), executed() as ran:
+    with executed() as ran:
         stage.open(StageContext(name=name, seed=1))
         if isinstance(stage, Global):
             stage.exchanges()
@@ -80,10 +79,10 @@ def _ran(stage: Filter | Map | Global, name: str) -> set[str]:
             stage.process(batches[0])
     if not isinstance(stage, Global):
         filtered = batches[0].filter(np.arange(len(TEXTS)) % 2 == 0)  # copies segmentations that are computed already
-        with only_covered(name, catalogue.covered_segmentations(stage)), executed() as ran_again:
+        with executed() as ran_again:
             stage.process(filtered)
         ran |= ran_again
-    return {name for name in ran if not name.startswith("datapipe.plan.")}
+    return ran
 
 
 def _as_pages(batch: DocumentBatch) -> DocumentBatch:
@@ -100,19 +99,12 @@ def test_stage_runs_only_what_its_digest_covers(name: str, options: dict[str, An
     stage = _use(name, options)
     ran = _ran(stage, name)
     assert any(executed_name.startswith("stages.") for executed_name in ran)
-    assert not_covered(ran, catalogue.reached_by(stage), *([IN_MEMORY] if isinstance(stage, Global) else [])) == []
-
-
-IN_MEMORY = fingerprint.reached_by("reduce")
-"""The definitions of the engine that `reduce_all` uses."""
-
-
-NO_BYTES = ("datapipe.storage:sync_", "datapipe.kernels:import_runtime", "datapipe.tasks.encoding:forget_encoder")
-"""What flushes the outputs of a task to the disk, loads numba, and frees memory. It changes none of their bytes."""
+    in_memory = fingerprint.code_of("reduce").modules if isinstance(stage, Global) else frozenset[str]()  # of `reduce_all`
+    assert ran - catalogue.code_of(stage).modules - in_memory == set()
 
 
 class CoverageEngine(InProcess):
-    """Runs tasks, and records executed definitions that neither their kind nor their stages cover."""
+    """Runs tasks, and records executed modules that neither their kind nor their stages cover."""
 
     kinds: set[str]
     missing: set[tuple[str, str]]
@@ -122,19 +114,18 @@ class CoverageEngine(InProcess):
         with executed() as ran:
             ended = super().next_attempt(timeout_s)
         kind = type(task).__name__.removesuffix("Task").lower()
-        own = {name for name in ran if not name.startswith((f"{run_task.__module__}:", *NO_BYTES))}
         self.kinds.add(kind)
-        self.missing.update((kind, name) for name in not_covered(own, fingerprint.reached_by(kind), *_of_stages(task)))
+        covered = fingerprint.code_of(kind).modules.union(*(catalogue.code_of(stage).modules for stage in _stages_of(task)))
+        self.missing.update((kind, name) for name in ran - covered - {run_task.__module__})
         return ended
 
 
-def _of_stages(task: Task) -> list[Reached]:
+def _stages_of(task: Task) -> list[Stage]:
     if isinstance(task, MapTask):
         bound = [*task.stages, *(stage for stage in (task.emit, task.cut) if stage is not None)]
-        readers = [catalogue.reached_by(split.reader) for split in task.inputs]
-        return [*(catalogue.reached_by(stage.stage) for stage in bound), *readers]
+        return [*(stage.stage for stage in bound), *(split.reader for split in task.inputs)]
     # a merge asks the stage for the schema of its rows; the files, which are named by content, have the same one
-    return [catalogue.reached_by(task.stage.stage)] if isinstance(task, ReduceTask | MergeTask) else []
+    return [task.stage.stage] if isinstance(task, ReduceTask | MergeTask) else []
 
 
 def test_tasks_run_only_what_their_digests_cover(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

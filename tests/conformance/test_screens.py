@@ -17,16 +17,16 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from datapipe.activity import Activity
-from datapipe.cli.classifier import CLASSIFIER_COMMANDS
-from datapipe.cli.main import app
+from datapipe.cli.main import CLASSIFIER_COMMANDS, app
 from datapipe.engine.protocol import Message
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.steps import lay_out
 from datapipe.plan.work import MapTask, Record
 from datapipe.report.funnel import print_funnel
-from datapipe.report.progress import Progress
 from datapipe.report.screen import print_full, print_problem, print_screen, print_warnings
+from datapipe.watching.progress import Progress
+from datapipe.watching.state import RunState
 from tests.support.command_line import datapipe
 from tests.support.finished import composed, deduplicated, documents, grown, lengths, plain  # noqa: F401
 from tests.support.reports import report
@@ -35,7 +35,12 @@ WIDTHS = (40, 53, 60, 120)
 _COMMANDS = [
     [command.name or getattr(command.callback, "__name__", "").replace("_", "-")] for command in app.registered_commands
 ]
-_GROUPS = [["tokenizer"], ["tokenizer", "train"], ["classifier"], *(["classifier", name] for name in CLASSIFIER_COMMANDS)]
+_GROUPS = [
+    ["tokenizer"],
+    ["tokenizer", "train"],
+    ["classifier"],
+    *(["classifier", each.__name__] for each in CLASSIFIER_COMMANDS),
+]
 _STYLE = re.compile(r"\x1b\[[\d;]*m")
 _CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 _COPIED = re.compile(r"  datapipe |    --|    from |    for |        batch|  held out: ")
@@ -167,10 +172,11 @@ def test_display_of_progress_has_a_line_for_each_step_and_worker(columns: int) -
     steps = [Step(id="web/read", kind="map", label=label, source="web", tasks=tasks)]
     steps.append(Step(id="web/pack", kind="pack", label="pack", source="web"))
     activity = Activity(work=f"filter.{_LONG * 3}", place="long/" * 60, key=bytes(range(16)), num_docs=80)
-    with Progress(Console(file=io.StringIO(), force_terminal=True, width=columns), lambda: "about 4:10 left") as progress:
-        progress.planned(Plan(pipeline=lay_out({"web": []}), steps=steps))
-        progress.committed(record)
-        progress.tick([Message(attempt="a", task="web/read", activity=activity, silent_s=60.0)])
+    state = RunState()
+    with Progress(Console(file=io.StringIO(), force_terminal=True, width=columns), state) as progress:
+        state.planned(Plan(pipeline=lay_out({"web": []}), steps=steps))
+        state.committed(record)
+        state.tick([Message(attempt="a", task="web/read", activity=activity, silent_s=60.0)])
         lines = ["".join(part.text for part in line) for line in progress.console.render_lines(progress._display())]
     check("\n".join(lines), columns)
     assert lines[0].startswith("0 of 2 steps done"[: columns - 1])

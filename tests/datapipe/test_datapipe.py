@@ -25,7 +25,7 @@ from datapipe.activity import PAGE_BYTES, Activity, Page
 from datapipe.columns import read_only, text_buffers
 from datapipe.config import StageUse
 from datapipe.errors import UserError
-from datapipe.figures import DriverFigures, Histogram
+from datapipe.figures import DriverFigures, Figures
 from datapipe.libraries import require
 from datapipe.machine_cache import cache_home, read_checked, write_checked
 from datapipe.metrics import TaskMetrics, counted
@@ -244,10 +244,11 @@ def test_activity_without_a_page_tells_nobody() -> None:
 
 
 def test_histogram_counts_a_number_at_a_bound_below_it_and_those_above_every_bound() -> None:
-    histogram = Histogram((1, 10))
-    for value in (0.5, 1, 2, 10, 11):
-        histogram.add(value)
-    assert (histogram.counts, histogram.total) == ([2, 2, 1], 24.5)
+    figures = Figures()
+    for value in (0.5, 1, 2, 3, 3001):
+        figures.observe("commit_records", value=value)
+    counts = {bound: number for (_, bound), number in figures.items()}
+    assert counts == {"1": 2, "3": 2, "+Inf": 1, "sum": 3007.5}
 
 
 def test_lag_is_from_the_end_of_each_task_to_the_commit_and_a_commit_that_fails_counts_nothing() -> None:
@@ -264,8 +265,8 @@ def test_lag_is_from_the_end_of_each_task_to_the_commit_and_a_commit_that_fails_
     figures.committed([99.0, 101.5])
     with suppress(OSError):
         figures.timed(commit, [])
-    histograms = (figures.commit_s, figures.lag_s, figures.commit_records)
-    assert [(each.total, sum(each.counts)) for each in histograms] == [(2.0, 1), (3.5, 2), (2, 1)]
+    assert [figures.sums[name, "sum"] for name in ("commit_seconds", "driver_lag_seconds", "commit_records")] == [2.0, 3.5, 2]
+    assert sum(figures.sums["driver_lag_seconds", bound] for bound in ("0.5", "5.0")) == 2
 
 
 def test_longest_pause_is_forgotten_after_two_minutes_and_grows_while_the_driver_hangs() -> None:

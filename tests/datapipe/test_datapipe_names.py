@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.document_name import InputFiles, document_name, named_key
+from datapipe.document_name import InputFiles, document_name
 from datapipe.errors import UserError
 from datapipe.licenses import allowed_name, is_allowed, named, single_licenses, spdx
 from datapipe.weights import (
@@ -46,6 +46,10 @@ ODD = FILES | {
 
 COMMENTS = ["", " # ticket 7: see web/part-0.jsonl:9", "\t# why", "  12 characters  # twice", " #"]
 PRINTED = ["", "  4,194 characters", " (of runs/2024)", " (of runs/2024:7)  4,194 characters", "  id doc-1 ──"]
+
+
+def named_key(text: str, files: dict[int, tuple[str, str]]) -> bytes | None:
+    return InputFiles((number, *name) for number, name in files.items()).key(text)
 
 
 def key_of(number: int, position: int) -> bytes:

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from rich.table import Table
 
 from datapipe.credentials import is_masked, masked, masked_urls, remember, restored
-from datapipe.errors import DatapipeError, UserError
-from datapipe.loader.cache.download import DownloadError
+from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.report.layout import Screen
 from datapipe.terminal import HarmlessStream, harmless
 from tests.support.cli_processes import on_terminal
@@ -197,7 +196,7 @@ def test_variable_is_masked_wherever_it_appears_where_its_name_or_its_url_says_t
     assert masked(text) == "${STORE_TOKEN}, ${LOGIN} and corpora-of-92"
 
 
-@pytest.mark.parametrize("kind", [DatapipeError, UserError, DownloadError])
+@pytest.mark.parametrize("kind", [DatapipeError, UserError, CorruptionError])
 def test_error_holds_no_credentials(kind):
     error = kind(f"cannot open s3://KEY:{SECRET}@bucket/a")
     assert str(error) == "cannot open s3://***@bucket/a"

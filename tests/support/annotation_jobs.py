@@ -11,10 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
-from datapipe.classifier.annotation.annotate import Job, Limits, annotate_documents
-from datapipe.classifier.annotation.answers import Questions
-from datapipe.classifier.annotation.counts import Counts
+from datapipe.classifier.annotation.annotate import Job, annotate_documents
 from datapipe.classifier.annotation.endpoint import endpoint_of
+from datapipe.classifier.annotation.outcomes import Counts, Questions
+from datapipe.classifier.annotation.pace import Clock
 from datapipe.classifier.annotation.rubric import Rubric
 from datapipe.classifier.documents import DocumentInput
 
@@ -22,7 +22,7 @@ RUBRIC = Rubric(scale=(0, 5), max_chars=400, max_tokens=50, template="Rate this:
 
 
 @dataclass
-class FakeClock:
+class FakeClock(Clock):
     """A clock whose sleep passes at once."""
 
     time: float = 1000.0
@@ -44,8 +44,7 @@ class Annotated:
 
 
 def job(run_output: Path, url: str, output: Path, **changes: Any) -> Job:
-    """A job over the documents of a run without a tokenizer, with options of `Limits` and of `Job` as `changes`."""
-    limits = {name: changes.pop(name) for name in list(changes) if name in Limits.__dataclass_fields__}
+    """A job over the documents of a run without a tokenizer, with other fields as `changes`."""
     defaults: dict[str, Any] = {
         "documents": DocumentInput(paths=(str(run_output),)),
         "num_documents": 12,
@@ -54,7 +53,7 @@ def job(run_output: Path, url: str, output: Path, **changes: Any) -> Job:
         "endpoint": endpoint_of(url, "", {}, 20.0),
         "output": output,
         "cache": output / "cache",
-        "limits": Limits(**{"concurrency": 4} | limits),
+        "concurrency": 4,
         "clock": FakeClock(),
     }
     return Job(**defaults | changes)

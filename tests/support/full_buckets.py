@@ -240,7 +240,7 @@ def _reduced(stage: Global, exchange: str, chunk: Chunk, label: str = "", at_onc
 
 def _merging(tables: Mapping[str, tuple[ExchangeFile, ...]], bucket_bytes: int) -> MergeTask:
     return MergeTask(
-        step="merge", fingerprint="merge", seed=0, stage=_bound(Exact()), table="texts", files=tables["texts"], start=0,
+        step="merge", fingerprint="merge", seed=0, stage=_bound(Exact()), tables={"texts": tables["texts"]}, start=0,
         stop=HASH_SPACE, limit_bytes=bucket_bytes + bucket_bytes // 4,
     )  # fmt: skip
 

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from datapipe.kernels import Kernel
+    from datapipe.kernels import Kernel, KernelByType
     from datapipe.kernels.text.words import Lines, Words
 
 PARAMETER = "kernel_name"
@@ -159,7 +159,7 @@ class Row:
         valid_only: the kernel is promised UTF-8, and says so.
     """
 
-    kernel: Kernel[..., Any]
+    kernel: Kernel[..., Any] | KernelByType[..., Any]
     steps: Callable[[Case], Steps]
     variant: str = ""
     valid_only: bool = False
@@ -243,6 +243,11 @@ def kernel_names() -> list[str]:
     assert package.origin is not None
     files = sorted(Path(package.origin).parent.rglob("*.py"))
     return sorted(f"{path.stem}.{name}" for path in files for name in _decorated(path.read_text(encoding="utf-8")))
+
+
+def declared_name(kernel: Kernel[..., Any]) -> str:
+    """The name of the function that is decorated, also of a kernel for one of several types."""
+    return f"{kernel.function.__module__.rpartition('.')[2]}.{kernel.function.__code__.co_name}"
 
 
 def _decorated(source: str) -> Iterator[str]:

@@ -42,7 +42,11 @@ def _entry(number: int, rules: Sequence[str]) -> dict[str, Any]:
 def _fertility(number: int, language: str) -> dict[str, Any]:
     counts = {"documents": 5 + number, "bytes": 5000 + number, "words": 900, "tokens": 1200}
     of_language = {**counts, "bytes_per_token": 4.25, "tokens_per_word": 1.25}
-    return {**of_language, "languages": {language: of_language, "de": {**of_language, "bytes": 77, "bytes_per_token": 3.5}}}
+    return {
+        **of_language,
+        "unknown_tokens": 0,
+        "languages": {language: of_language, "de": {**of_language, "bytes": 77, "bytes_per_token": 3.5}},
+    }
 
 
 def report(

@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from datapipe.kernels.redact.keywords import Hits, HitsOut, SpansOut, find_keywords
+from datapipe.kernels.redact.keywords import Hits, HitsOut, find_keywords
 from datapipe.kernels.redact.secrets import Rules
 from datapipe.kernels.types import input_record
 from stages.redact._rules import built_in, compiled_rules, spelt_names, user_rules
@@ -59,10 +59,6 @@ def hits_of(case: Case) -> Hits:
     out = HitsOut(np.empty(size, np.int64), np.empty(size, np.int32), np.empty(1, np.int64))
     number = find_keywords(case.offsets, case.data, int(case.offsets[0]), rules().keywords, out)
     return input_record(Hits, (out.positions[:number], out.numbers[:number]))
-
-
-def spans_out(capacity: int) -> SpansOut:
-    return SpansOut(np.empty(capacity, np.int64), np.empty(capacity, np.int64), np.empty(capacity, np.uint8))
 
 
 def by_document(case: Case, hits: Hits) -> list[list[Hit]]:

@@ -2,12 +2,14 @@
 
     documents ─▶ sample ─▶ which answers are missing, and what they will take ─▶ asked, each stored at once ─▶ labelled file
 
-    OUTPUT/labelled.jsonl, unparsed.jsonl, annotation.json     what `labelled.py` writes, when everything is settled
-    OUTPUT/work/                                               the run of the stages, and the sample
-    OUTPUT/cache/answers.jsonl                                 every answer, unless another folder is given
+    OUTPUT/labelled.jsonl     id, text, score, reason, model      documents with a score, in the order of the sample
+    OUTPUT/unparsed.jsonl     id, reason, answer, model           the others
+    OUTPUT/annotation.json    counts, tokens, model and rubric; written last
+    OUTPUT/work/              the run of the stages, and the sample
+    OUTPUT/cache/answers.jsonl   every answer, unless another folder is given
 
 The same command goes on where it was stopped, and asks for nothing that is in the cache. The output has the same bytes however
-often it was stopped.
+often it was stopped. Each file appears when it is whole.
 """
 
 from __future__ import annotations
@@ -16,55 +18,33 @@ import asyncio
 import json
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Self
 
 import xxhash
 from rich.console import Console
 
-from datapipe.classifier.annotation.answers import Questions, Request, Settled
 from datapipe.classifier.annotation.asking import Asking
 from datapipe.classifier.annotation.cache import AnswerCache, open_cache
-from datapipe.classifier.annotation.counts import Counts
 from datapipe.classifier.annotation.endpoint import Endpoint, connected
-from datapipe.classifier.annotation.labelled import CARD, LABELLED, UNPARSED, write_files
-from datapipe.classifier.annotation.pace import Clock, Pace, Patience, WallClock
+from datapipe.classifier.annotation.outcomes import LABELLED, UNPARSED, Counts, Questions, Request, Settled, write_files
+from datapipe.classifier.annotation.pace import Clock, Pace
 from datapipe.classifier.annotation.sample import Sample, draw_sample, find_sample
 from datapipe.classifier.annotation.spending import Prices, Spending, Tokens
 from datapipe.classifier.documents import DocumentInput, documents_of
 from datapipe.credentials import masked
 from datapipe.errors import UserError
 from datapipe.ledger.lock import exclusive
-from datapipe.metrics import counted
+from datapipe.metrics import counted, duration
 from datapipe.report.layout import fitting, print_text
-from datapipe.report.progress import duration
 from datapipe.storage import Root
 
+CARD = "annotation.json"
 _FORMAT, _VERSION = "datapipe-annotation", 1
 _PLAIN_EVERY_S, _LIVE_EVERY_S = 10.0, 0.5
 _SPINNER_CELLS = 2
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """What a command may do to the endpoint, and spend. None: no limit.
-
-    Attributes:
-        concurrency: requests under way at a time.
-        max_wait_s: seconds without any answer until the command ends.
-        max_cost: of this command.
-        max_unparsed: share of the documents that may have no score.
-        skip_failed: go on without documents that the server refuses or fails on.
-    """
-
-    concurrency: int = 16
-    max_wait_s: float = 600.0
-    max_cost: float | None = None
-    max_unparsed: Fraction = Fraction(1, 2)
-    skip_failed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +56,11 @@ class Job:
         num_documents: of the sample.
         output: a local folder.
         cache: folder of the answers; several jobs may use it one after another.
+        concurrency: requests under way at a time.
+        max_wait_s: seconds without any answer until the command ends.
+        max_cost: of this command; None: no limit.
+        max_unparsed: share of the documents that may have no score.
+        skip_failed: go on without documents that the server refuses or fails on.
         is_dry_run: only estimate.
     """
 
@@ -87,22 +72,13 @@ class Job:
     output: Path
     cache: Path
     prices: Prices = field(default_factory=Prices)
-    limits: Limits = field(default_factory=Limits)
+    concurrency: int = 16
+    max_wait_s: float = 600.0
+    max_cost: float | None = None
+    max_unparsed: Fraction = Fraction(1, 2)
+    skip_failed: bool = False
     is_dry_run: bool = False
-    clock: Clock = field(default_factory=WallClock)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Missing:
-    """What there is to ask.
-
-    Attributes:
-        num_documents: that have no answer yet.
-        expected: tokens of a request for each; of the answers at most.
-    """
-
-    num_documents: int
-    expected: Tokens
+    clock: Clock = field(default_factory=Clock)
 
 
 def annotate_documents(job: Job, console: Console) -> Counts | None:
@@ -114,22 +90,25 @@ def annotate_documents(job: Job, console: Console) -> Counts | None:
     """
     with _own_folder(job), open_cache(job.cache) as cache:
         sample, fingerprint = _sample_of(job, console)
-        counts = Counts(max_unparsed=job.limits.max_unparsed)
-        missing = _missing(sample, job.questions, cache, counts)
-        spending = Spending(job.prices, job.limits.max_cost)
-        with Progress(console, job.clock, sample.num_sampled, counts, spending) as progress:
-            for line in _estimate(job, sample, cache, missing):
-                progress.say(line)
-            if job.is_dry_run:
-                return None
-            asked = asyncio.run(_ask(job, sample, cache, counts, spending, progress)) if missing.num_documents else None
+        counts, spending = Counts(max_unparsed=job.max_unparsed), Spending(job.prices, job.max_cost)
+        for line in _estimate(job, sample, cache, counts):
+            _say(line, console)
+        if job.is_dry_run:
+            return None
+        left_out: dict[str, Settled] = {}
+        if counts.num_settled < sample.num_sampled:
+            left_out = asyncio.run(_ask(job, sample, cache, counts, spending, console))
         counts.check(is_all=True)
-        left_out = {} if asked is None else asked.left_out
         written = write_files(job.output, sample.documents(), job.questions, cache, left_out)
         _write_card(job, sample, fingerprint, written)
         for line in _told(job, written, spending):
-            progress.say(line)
+            _say(line, console)
         return written
+
+
+def _say(line: str, console: Console) -> None:
+    print_text(masked(line), console)
+    console.file.flush()  # where it is a log, it is read while the command runs
 
 
 @contextmanager
@@ -160,60 +139,51 @@ def _sample_of(job: Job, console: Console) -> tuple[Sample, str]:
     return sample, documents.fingerprint
 
 
-def _missing(sample: Sample, questions: Questions, cache: AnswerCache, counts: Counts) -> Missing:
-    """What is not in the cache; counts what is."""
-    num_documents, expected = 0, Tokens()
+def _estimate(job: Job, sample: Sample, cache: AnswerCache, counts: Counts) -> Iterator[str]:
+    """What is to be asked, and what it will take, in lines. Counts what is in the cache."""
+    expected = Tokens()
     for _, text in sample.documents():
-        state = questions.state_of(text, cache)
+        state = job.questions.state_of(text, cache)
         if isinstance(state, Request):
-            num_documents += 1
             expected += state.expected
         else:
-            counts.settled(state)
-    return Missing(num_documents=num_documents, expected=expected)
-
-
-def _estimate(job: Job, sample: Sample, cache: AnswerCache, missing: Missing) -> Iterator[str]:
+            counts.add(state)
     if cache.num_damaged:
         yield f"warning: {counted(cache.num_damaged, 'answer')} in {cache.path} damaged; asked for again where needed"
     if sample.num_sampled < job.num_documents:
         yield f"there are {sample.num_sampled:,} different texts, fewer than --sample {job.num_documents:,}: all are annotated"
-    known = sample.num_sampled - missing.num_documents
-    in_sample = counted(sample.num_sampled, "document")
-    yield f"{in_sample} in the sample, {known:,} answered already, {missing.num_documents:,} to ask"
-    if missing.num_documents:
-        prompt, completion = missing.expected.prompt, missing.expected.completion
-        cost = f": cost {job.prices.cost(missing.expected):,.2f} at most" if job.prices else ""
-        yield f"about {prompt:,} tokens to read, and {completion:,} to write at most{cost}"
+    in_sample, missing = counted(sample.num_sampled, "document"), sample.num_sampled - counts.num_settled
+    yield f"{in_sample} in the sample, {counts.num_settled:,} answered already, {missing:,} to ask"
+    if missing:
+        cost = f": cost {job.prices.cost(expected):,.2f} at most" if job.prices else ""
+        yield f"about {expected.prompt:,} tokens to read, and {expected.completion:,} to write at most{cost}"
 
 
-async def _ask(job: Job, sample: Sample, cache: AnswerCache, counts: Counts, spending: Spending, progress: Progress) -> Asking:
-    limits, clock = job.limits, job.clock
-    async with connected(job.endpoint, limits.concurrency) as client:
+async def _ask(
+    job: Job, sample: Sample, cache: AnswerCache, counts: Counts, spending: Spending, console: Console
+) -> dict[str, Settled]:
+    """Asks for what is missing. Returns the documents that are left out."""
+    unsettled = ((name, text) for name, text in sample.documents() if isinstance(job.questions.state_of(text, cache), Request))
+    progress = Progress(job.clock, sample.num_sampled, counts, spending)
+    async with connected(job.endpoint, job.concurrency) as client:
         asking = Asking(
             client=client,
             questions=job.questions,
             cache=cache,
-            clock=clock,
-            pace=Pace(clock),
-            patience=Patience(clock, limits.max_wait_s, job.endpoint.shown, progress.say),
+            pace=Pace(job.clock, job.max_wait_s, job.endpoint.shown, lambda line: _say(line, console)),
             spending=spending,
             counts=counts,
-            concurrency=limits.concurrency,
-            skip_failed=limits.skip_failed,
+            concurrency=job.concurrency,
+            skip_failed=job.skip_failed,
         )
-        telling = asyncio.create_task(progress.tell_often())
+        telling = asyncio.create_task(progress.tell_often(console))
         try:
-            await asking.ask_all(_unsettled(sample, job.questions, cache))
+            await asking.ask_all(unsettled)
         finally:
             telling.cancel()
             with suppress(asyncio.CancelledError):
                 await telling
-    return asking
-
-
-def _unsettled(sample: Sample, questions: Questions, cache: AnswerCache) -> Iterator[tuple[str, str]]:
-    return ((name, text) for name, text in sample.documents() if not isinstance(questions.state_of(text, cache), Settled))
+    return asking.left_out
 
 
 def _write_card(job: Job, sample: Sample, fingerprint: str, counts: Counts) -> None:
@@ -237,45 +207,31 @@ def _told(job: Job, counts: Counts, spending: Spending) -> Iterator[str]:
     scores = ", ".join(f"{score:g}: {count:,}" for score, count in sorted(counts.scores.items()))
     yield f"{counted(counts.scores.total(), 'document')} scored ({scores or 'none'})"
     if counts.unparsed:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(counts.unparsed.items()))
-        yield f"{counts.unparsed.total():,} without a score: {reasons}; see {job.output / UNPARSED}"
+        yield f"{counts.unparsed.total():,} without a score: {counts.reasons()}; see {job.output / UNPARSED}"
     cost = f", cost {spending.prices.cost(spending.spent):,.2f}" if spending.prices else ""
     yield f"{spending.spent.prompt:,} tokens read and {spending.spent.completion:,} written by this command{cost}"
     yield f"wrote {job.output / LABELLED}"
 
 
 class Progress:
-    """Tells of the work of one command, as a context manager around it: a line every ten seconds, or a live one on a terminal.
+    """The work of one command in a line.
 
     420 of 1,000 documents (412 scored, 8 without a score), 5.2/s, 1:51 left, 310,000 tokens, cost 0.12 of about 0.29
     """
 
-    def __init__(self, console: Console, clock: Clock, num_documents: int, counts: Counts, spending: Spending) -> None:
-        self._console, self._clock = console, clock
-        self._num_documents, self._counts, self._spending = num_documents, counts, spending
+    def __init__(self, clock: Clock, num_documents: int, counts: Counts, spending: Spending) -> None:
+        self._clock, self._num_documents, self._counts, self._spending = clock, num_documents, counts, spending
         self._began, self._settled_before = clock.now(), counts.num_settled
-        self._live: Any = console.status("") if console.is_terminal else None
 
-    def __enter__(self) -> Self:
-        self._context: AbstractContextManager[Any] = nullcontext() if self._live is None else self._live
-        self._context.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._context.__exit__(*error)
-
-    def say(self, line: str) -> None:
-        print_text(masked(line), self._console)
-        self._console.file.flush()  # where it is a log, it is read while the command runs
-
-    async def tell_often(self) -> None:
-        """Tells of the work until it is cancelled."""
-        while True:
-            await asyncio.sleep(_PLAIN_EVERY_S if self._live is None else _LIVE_EVERY_S)
-            if self._live is None:
-                self.say(self.line())
-            else:
-                self._live.update(fitting(self.line(), self._console.width - _SPINNER_CELLS))
+    async def tell_often(self, console: Console) -> None:
+        """Tells of the work until it is cancelled: a line every ten seconds, or a live one on a terminal."""
+        with console.status("") if console.is_terminal else nullcontext() as live:
+            while True:
+                await asyncio.sleep(_PLAIN_EVERY_S if live is None else _LIVE_EVERY_S)
+                if live is None:
+                    _say(self.line(), console)
+                else:
+                    live.update(fitting(self.line(), console.width - _SPINNER_CELLS))
 
     def line(self) -> str:
         counts, spent = self._counts, self._spending.spent

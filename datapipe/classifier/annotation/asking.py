@@ -14,28 +14,19 @@ import asyncio
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from datapipe.classifier.annotation.answers import FAILED, REFUSED, Questions, Request, Settled
 from datapipe.classifier.annotation.cache import AnswerCache
-from datapipe.classifier.annotation.counts import Counts
 from datapipe.classifier.annotation.endpoint import AttemptError, Client, EndpointError, RefusedError
-from datapipe.classifier.annotation.pace import Clock, Pace, Patience, pause_s
+from datapipe.classifier.annotation.outcomes import FAILED, REFUSED, Counts, Questions, Request, Settled
+from datapipe.classifier.annotation.pace import Pace
 from datapipe.classifier.annotation.spending import Spending, Tokens, tokens_of
 from datapipe.errors import CorruptionError
 
 _MOST_FAILED, _MOST_BUSY = 5, 20
 """Attempts for one document that fail, or find the server busy, before the document is given up. Attempts that do not reach the
-server are not counted: `Patience` ends them."""
+server are not counted: `Pace.failed` ends them."""
 
 _FAILING_S = 120.0
 """A document is to blame where others are answered between its attempts; where none are, after so many seconds."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LeftOut:
-    """Why a document has no answer: "refused" or "failed", and what the server said."""
-
-    reason: str
-    message: str
 
 
 @dataclass(kw_only=True)
@@ -44,21 +35,19 @@ class Asking:
 
     Attributes:
         skip_failed: go on without documents that the server refuses or fails on, instead of ending.
-        left_out: such documents, by id.
+        left_out: such documents by id, with what the server said.
         counts: of documents, for the progress.
     """
 
     client: Client
     questions: Questions
     cache: AnswerCache
-    clock: Clock
     pace: Pace
-    patience: Patience
     spending: Spending
     counts: Counts
     concurrency: int
     skip_failed: bool = False
-    left_out: dict[str, LeftOut] = field(default_factory=dict)
+    left_out: dict[str, Settled] = field(default_factory=dict)
     _attempts: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def ask_all(self, documents: Iterator[tuple[str, str]]) -> None:
@@ -82,20 +71,16 @@ class Asking:
 
     async def _work(self, documents: Iterator[tuple[str, str]]) -> None:
         for document, text in documents:
-            while isinstance(state := self.questions.state_of(text, self.cache), Request):
-                left_out = await self._answered(document, state)
-                if left_out is not None:
-                    self.left_out[document] = left_out
-                    self.counts.add(left_out.reason, left_out.message)
-                    break
-            if isinstance(state, Settled):
-                self.counts.settled(state)
+            state = self.questions.state_of(text, self.cache)
+            while isinstance(state, Request):
+                state = await self._answered(document, state) or self.questions.state_of(text, self.cache)
+            self.counts.add(state)
             self.counts.check()
 
-    async def _answered(self, document: str, request: Request) -> LeftOut | None:
-        """Asks until the answer is in the cache; the reason where there will be none."""
+    async def _answered(self, document: str, request: Request) -> Settled | None:
+        """Asks until the answer is in the cache. Returns the document where it is left out."""
         num_failed = num_busy = 0
-        began, num_answered = self.clock.now(), self.patience.num_answered
+        began, num_answered = self.pace.clock.now(), self.pace.num_answered
         while True:
             await self.pace.turn()
             self.spending.begin(request.expected)
@@ -106,17 +91,23 @@ class Asking:
                 await asyncio.shield(attempt)
             except RefusedError as error:
                 if self.skip_failed and error.is_of_document:
-                    return LeftOut(reason=REFUSED, message=str(error))
+                    return self._leave_out(document, REFUSED, error)
                 raise RefusedError(f"{error} (asked about the document {document})") from error
             except AttemptError as error:
                 num_failed += error.kind == "failed"
                 num_busy += error.kind == "busy"
                 self.counts.num_failed_attempts += 1
-                self.patience.failed(error)
-                is_to_blame = self.patience.num_answered > num_answered or self.clock.now() - began >= _FAILING_S
+                self.pace.failed(error)
+                is_to_blame = self.pace.num_answered > num_answered or self.pace.clock.now() - began >= _FAILING_S
                 if is_to_blame and (num_failed >= _MOST_FAILED or num_busy >= _MOST_BUSY):
-                    return self._given_up(document, error, num_failed + num_busy)
-                await self._pause(error, num_failed + num_busy, request.key)
+                    if self.skip_failed:
+                        return self._leave_out(document, FAILED, error)
+                    raise EndpointError(
+                        f"{self.client.endpoint.shown}: {num_failed + num_busy} attempts for the document {document} failed, "
+                        f"the last with: {error}. What was answered is kept: run the same command again, or with --skip-failed "
+                        "to go on without such documents"
+                    ) from error
+                await self.pace.pause(error, max(num_failed + num_busy, 1), request.key)
             else:
                 if self.cache.get(request.key) is None:
                     raise CorruptionError(f"{self.cache.path}: an answer that was just written is damaged. Check the disk")
@@ -130,35 +121,20 @@ class Asking:
             await self.cache.put(request.key, answer)
         finally:
             self.spending.end(request.expected, taken)
-        self.patience.answered()
+        self.pace.answered()
 
     def _attempt_ended(self, attempt: asyncio.Task[None]) -> None:
         self._attempts.discard(attempt)
         if not attempt.cancelled():
             attempt.exception()  # known, also where its worker was cancelled and asks no more
 
-    async def _pause(self, error: AttemptError, number: int, key: str) -> None:
-        seconds = pause_s(error, max(number, 1), key)
-        if error.kind == "busy":
-            self.pace.hold(seconds)
-        else:
-            await self.clock.sleep(seconds)
-
-    def _given_up(self, document: str, error: AttemptError, number: int) -> LeftOut:
-        if self.skip_failed:
-            return LeftOut(reason=FAILED, message=str(error))
-        raise EndpointError(
-            f"{self.client.endpoint.shown}: {number} attempts for the document {document} failed, the last with: {error}. "
-            "What was answered is kept: run the same command again, or with --skip-failed to go on without such documents"
-        )
+    def _leave_out(self, document: str, reason: str, error: Exception) -> Settled:
+        self.left_out[document] = Settled(outcome=reason, answer=str(error))
+        return self.left_out[document]
 
 
 async def _ended(tasks: list[asyncio.Task[None]]) -> None:
     """Cancels tasks and waits until they have ended. Their errors are those that the caller knows, or follow from the end."""
     for task in tasks:
         task.cancel()
-    if tasks:
-        await asyncio.wait(tasks)
-    for task in tasks:
-        if not task.cancelled():
-            task.exception()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -63,13 +63,9 @@ class AnswerCache:
         self.num_damaged = 0
         self._file = file
         self._offsets: dict[bytes, int] = {}
-        self._pending: list[bytes] = []
-        self._pending_keys: list[str] = []
+        self._pending: list[tuple[str, bytes]] = []
         self._writing = asyncio.Lock()
         self._failure: OSError | None = None
-
-    def __len__(self) -> int:
-        return len(self._offsets)
 
     def load(self) -> Self:
         """Reads the file once for its index, and cuts off what a killed process left of a line."""
@@ -102,26 +98,24 @@ class AnswerCache:
     async def put(self, key: str, answer: Answer) -> None:
         """Stores an answer. It is on disk when this returns. Raises OSError, then and at every later call."""
         text = json.dumps({"key": key, **asdict(answer)}, ensure_ascii=True).encode()
-        self._pending.append(f"{xxhash.xxh3_64_hexdigest(text)} ".encode() + text + b"\n")
-        self._pending_keys.append(key)
+        self._pending.append((key, f"{xxhash.xxh3_64_hexdigest(text)} ".encode() + text + b"\n"))
         async with self._writing:
             if self._failure is not None:
                 raise self._failure
             if self._pending:  # else the holder before has written it, too
-                lines, keys = self._pending, self._pending_keys
-                self._pending, self._pending_keys = [], []
-                await asyncio.shield(asyncio.to_thread(self._append, keys, lines))
+                lines, self._pending = self._pending, []
+                await asyncio.shield(asyncio.to_thread(self._append, lines))
 
-    def _append(self, keys: list[str], lines: list[bytes]) -> None:
+    def _append(self, lines: list[tuple[str, bytes]]) -> None:
         descriptor = self._file.fileno()
         try:
             offset = os.fstat(descriptor).st_size  # no seek: `get` reads by the position of the same file
-            _write_all(descriptor, b"".join(lines), offset)
+            _write_all(descriptor, b"".join(line for _, line in lines), offset)
             os.fsync(descriptor)
         except OSError as error:
             self._failure = error
             raise
-        for key, line in zip(keys, lines, strict=True):
+        for key, line in lines:
             self._offsets[bytes.fromhex(key)] = offset
             offset += len(line)
 

@@ -11,15 +11,14 @@
 | other 5xx, a timeout, an answer that breaks off, is too large or no completion | failed |
 | 401, 403; 404; 3xx; other 4xx; a certificate that is not trusted | refused |
 
-The key travels in one header to one URL: redirects are not followed, and neither the key nor the credentials of the URL are in
-any message or answer. A body is read up to `MAX_BODY_BYTES`, uncompressed. A request ends after its timeout, however slowly
+The key travels in one header to one URL: redirects are not followed, and neither the key nor secrets of the URL are in any
+message or answer. A body is read up to `MAX_BODY_BYTES`, uncompressed. A request ends after its timeout, however slowly
 bytes come.
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import re
 import ssl
@@ -27,7 +26,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import httpx2 as httpx
 
@@ -43,7 +42,6 @@ _PATH = "/chat/completions"
 _BUSY = frozenset({408, 425, 429, 503})
 _OF_DOCUMENT = frozenset({400, 413, 422})
 """Statuses by which servers refuse one request for its content, such as a text that is longer than their context."""
-_FINISH_REASONS = frozenset({"stop", "length", "content_filter", "tool_calls", "function_call"})
 _SHOWN_CHARS = 300
 _LEAST_SECRET_CHARS = 8
 """Of a secret that is masked. Servers without keys take any word, such as EMPTY, which answers may hold as well."""
@@ -84,7 +82,7 @@ class Endpoint:
     """Where requests go, and what they carry. Its display holds no credentials.
 
     Attributes:
-        url: of chat completions, without credentials of a user.
+        url: of chat completions.
         api_key_env: name of the variable that holds the key; empty for none.
         timeout_s: of one request from its beginning to the last byte of the answer.
     """
@@ -92,7 +90,7 @@ class Endpoint:
     url: str
     api_key_env: str = ""
     timeout_s: float = 120.0
-    authorization: str = field(default="", repr=False)
+    key: str = field(default="", repr=False)
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -119,21 +117,15 @@ def endpoint_of(url: str, api_key_env: str, environment: Mapping[str, str], time
         api_key_env: the name of the variable of `environment` that holds the key; empty for none.
     """
     parts = _parts(url)
-    user, _, host = parts.netloc.rpartition("@")
     key = _key(api_key_env, environment) if api_key_env else ""
-    if user and key:
-        raise UserError(f"--endpoint {masked(url)}: expected either credentials in the URL or --api-key-env, found both")
-    secret = unquote(user)
-    basic = f"Basic {base64.b64encode(secret.encode()).decode()}" if user else ""
     path = parts.path.rstrip("/")
-    of_user = (basic.removeprefix("Basic "), secret, secret.partition(":")[2])
     queries = [value for name, value in parse_qsl(parts.query) if MASK in masked(f"http://host/?{name}={value}")]
     return Endpoint(
-        url=parts._replace(netloc=host, path=path if path.endswith(_PATH) else path + _PATH, fragment="").geturl(),
+        url=parts._replace(path=path if path.endswith(_PATH) else path + _PATH, fragment="").geturl(),
         api_key_env=api_key_env,
         timeout_s=timeout_s,
-        authorization=f"Bearer {key}" if key else basic,
-        secrets=tuple(part for part in (*of_user, key, *queries) if len(part) >= _LEAST_SECRET_CHARS),
+        key=key,
+        secrets=tuple(part for part in (key, *queries) if len(part) >= _LEAST_SECRET_CHARS),
     )
 
 
@@ -142,6 +134,8 @@ def _parts(url: str) -> SplitResult:
     with suppress(ValueError, httpx.InvalidURL):
         parts = urlsplit(url)
         httpx.URL(url)
+        if "@" in parts.netloc:
+            raise UserError(f"--endpoint {masked(url)}: found credentials. Put the key into a variable: --api-key-env NAME")
         if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and not re.search(r"\s", url):
             return parts
     raise UserError(f"--endpoint {masked(url)}: expected a URL such as http://127.0.0.1:8000/v1")
@@ -242,8 +236,8 @@ def _remedy(status: int, endpoint: Endpoint) -> str:
 async def connected(endpoint: Endpoint, concurrency: int) -> AsyncIterator[Client]:
     """A client with at most so many connections."""
     headers = {"Accept-Encoding": "identity", "Content-Type": "application/json", "User-Agent": "datapipe"}
-    if endpoint.authorization:
-        headers["Authorization"] = endpoint.authorization
+    if endpoint.key:
+        headers["Authorization"] = f"Bearer {endpoint.key}"
     timeout = httpx.Timeout(endpoint.timeout_s, connect=min(CONNECT_TIMEOUT_S, endpoint.timeout_s), pool=None)
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
     verify = not endpoint.url.startswith("http://")  # reading all certificates takes 40 ms
@@ -267,16 +261,11 @@ def parse_completion(text: str) -> Answer:
         raise ValueError("the answer is no chat completion")
     usage = data.get("usage")
     return Answer(
-        content=_valid(content or ""),
-        finish_reason=finish_reason if finish_reason in _FINISH_REASONS else None,
+        content=(content or "").encode("utf-8", "replace").decode(),  # JSON may spell half of a surrogate pair
+        finish_reason=finish_reason,
         prompt_tokens=_count(usage, "prompt_tokens"),
         completion_tokens=_count(usage, "completion_tokens"),
     )
-
-
-def _valid(text: str) -> str:
-    """A text that UTF-8 can hold: JSON may spell half of a surrogate pair."""
-    return text.encode("utf-8", "replace").decode()
 
 
 def _count(usage: Any, name: str) -> int | None:

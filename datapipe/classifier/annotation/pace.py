@@ -2,9 +2,8 @@
 
     turn ─▶ the earliest moment that the server's Retry-After allows ─▶ request
 
-Pauses grow from `_FIRST_PAUSE_S` to `_MOST_PAUSE_S`.
-Their jitter is a keyed hash of the request, so that documents that failed together do not come back together. Time comes from a
-`Clock`, which tests replace.
+Pauses grow from `_FIRST_PAUSE_S` to `_MOST_PAUSE_S`. Their jitter is a keyed hash of the request, so that documents that failed
+together do not come back together. Time comes from a `Clock`, which tests replace.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from datapipe.classifier.annotation.endpoint import AttemptError, EndpointError
 from datapipe.rng import seed_for
@@ -23,15 +21,7 @@ _MOST_RETRY_AFTER_S = 120.0
 _TELL_AFTER_S, _TELL_EVERY_S = 5.0, 30.0
 
 
-class Clock(Protocol):
-    """What tells the time and waits."""
-
-    def now(self) -> float: ...
-
-    async def sleep(self, seconds: float) -> None: ...
-
-
-class WallClock:
+class Clock:
     """The time of this machine, which never goes back."""
 
     def now(self) -> float:
@@ -55,24 +45,7 @@ def pause_s(error: AttemptError, number: int, key: str) -> float:
 
 
 class Pace:
-    """The moment from which requests may begin."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._held_until = clock.now()
-
-    async def turn(self) -> None:
-        """Waits until a request may begin."""
-        while (wait_s := self._held_until - self._clock.now()) > 0:
-            await self._clock.sleep(wait_s)
-
-    def hold(self, seconds: float) -> None:
-        """No request begins for so long: the server asked for it."""
-        self._held_until = max(self._held_until, self._clock.now() + seconds)
-
-
-class Patience:
-    """How long the command waits for a server from which no answer comes at all.
+    """The moment from which requests may begin, and how long the command waits for a server that gives no answer at all.
 
     Args:
         most_s: seconds from the first failure behind the last answer until the command ends.
@@ -80,10 +53,24 @@ class Patience:
     """
 
     def __init__(self, clock: Clock, most_s: float, shown: str, tell: Callable[[str], None]) -> None:
-        self._clock, self._most_s, self._shown, self._tell = clock, most_s, shown, tell
+        self.clock, self._most_s, self._shown, self._tell = clock, most_s, shown, tell
+        self._held_until = clock.now()
         self._since: float | None = None
         self._told_at: float | None = None
         self.num_answered = 0
+
+    async def turn(self) -> None:
+        """Waits until a request may begin."""
+        while (wait_s := self._held_until - self.clock.now()) > 0:
+            await self.clock.sleep(wait_s)
+
+    async def pause(self, error: AttemptError, number: int, key: str) -> None:
+        """Waits between two attempts; all requests wait where the server asked for it. Arguments as for `pause_s`."""
+        seconds = pause_s(error, number, key)
+        if error.kind == "busy":
+            self._held_until = max(self._held_until, self.clock.now() + seconds)
+        else:
+            await self.clock.sleep(seconds)
 
     def answered(self) -> None:
         self.num_answered += 1
@@ -93,7 +80,7 @@ class Patience:
 
     def failed(self, error: AttemptError) -> None:
         """Notes a failed attempt. Raises EndpointError when the server has been silent for too long."""
-        now = self._clock.now()
+        now = self.clock.now()
         self._since = now if self._since is None else self._since
         silent_s = now - self._since
         if silent_s >= self._most_s:

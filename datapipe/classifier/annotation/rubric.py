@@ -17,15 +17,15 @@ the identity of an answer. `scale`, `answer` and `answer_after` do not, so they 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from datapipe.config.interpolation import Origins
 from datapipe.config.problems import problems_error
-from datapipe.config.yaml import KeyPath, YamlText, dotted, parse_yaml
+from datapipe.config.yaml import parse_yaml
 from datapipe.errors import UserError
 
 PLACE = "{text}"
@@ -94,7 +94,7 @@ class Rubric(BaseModel):
     @classmethod
     def _check_template(cls, template: str) -> str:
         if (found := template.count(PLACE)) != 1:
-            raise ValueError(f"found {PLACE} {found} times in the template, expected it once, where the document comes")
+            raise ValueError(f"found {PLACE} {found} times, expected it once, where the document comes")
         return template
 
     @model_validator(mode="after")
@@ -147,38 +147,24 @@ def read_rubric(path: str | Path) -> Rubric:
         raise UserError(f"--rubric {path}: cannot be read: {error.strerror}. Expected a file of text") from error
     except UnicodeDecodeError as error:
         raise UserError(f"--rubric {path}: found the byte 0x{error.object[error.start]:02x}, expected UTF-8") from error
-    front, template, lines_before = _parts(str(path), text)
+    front, template, template_line = _parts(str(path), text)
     parsed = parse_yaml(front, str(path))
     if not isinstance(parsed.data, dict):
         raise UserError(f"{path}:1: the front matter has no keys. {_EXPECTED_SHAPE}")
     data = parsed.data | {"template": template}
+    lines = {**parsed.lines, ("template",): template_line}
+    origins = Origins(file=f"{path}:1", locations={key: f"{path}:{line}" for key, line in lines.items()})
     try:
         return Rubric.model_validate(data)
     except ValidationError as error:
-        raise problems_error(error, Rubric, data, _Places(str(path), parsed, lines_before).where) from error
+        raise problems_error(error, Rubric, data, origins.where) from error
 
 
 def _parts(name: str, text: str) -> tuple[str, str, int]:
-    """Front matter, with an empty line in place of its fence so that lines count as in the file; template; lines before it."""
+    """Front matter, with an empty line in place of its fence so that lines count as in the file; template, and its line."""
     lines = text.splitlines(keepends=True)
     fences = [number for number, line in enumerate(lines) if line.rstrip() == _FENCE]
     if len(fences) < 2 or fences[0] != 0:
         raise UserError(f"{name}:1: no front matter. {_EXPECTED_SHAPE}")
     end = fences[1]
-    return "\n" + "".join(lines[1:end]), "".join(lines[end + 1 :]).strip("\n"), end + 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the keys of a rubric stand in its file."""
-
-    name: str
-    parsed: YamlText
-    lines_before: int
-
-    def where(self, path: KeyPath) -> str:
-        if path[:1] == ("template",):
-            return f"{self.name}:{self.lines_before + 1}"
-        lines: Mapping[KeyPath, int] = self.parsed.lines
-        line = next((lines[path[:length]] for length in range(len(path), 0, -1) if path[:length] in lines), 1)
-        return ": ".join(part for part in (f"{self.name}:{line}", dotted(path)) if part)
+    return "\n" + "".join(lines[1:end]), "".join(lines[end + 1 :]).strip("\n"), end + 2

@@ -89,13 +89,10 @@ def _first_of_each(documents: Documents, hashes: np.ndarray, seed: int) -> Itera
     """The first document of each of the sorted `hashes` (num_sampled,)."""
     is_missing = np.ones(len(hashes), np.bool_)
     for batch in documents():
-        found = text_hashes(as_large_string(batch.column("text")), seed)
-        places = np.minimum(np.searchsorted(hashes, found), max(len(hashes) - 1, 0))  # (num_docs,)
-        rows = np.flatnonzero(hashes[places] == found) if len(hashes) else np.zeros(0, np.int64)
-        _, first = np.unique(places[rows], return_index=True)
-        rows = np.sort(rows[first])
-        rows = rows[is_missing[places[rows]]]
-        is_missing[places[rows]] = False
+        found, first = np.unique(text_hashes(as_large_string(batch.column("text")), seed), return_index=True)
+        is_chosen = np.isin(hashes, found) & is_missing
+        rows = np.sort(first[np.isin(found, hashes[is_chosen])])
+        is_missing[is_chosen] = False
         chosen = batch.take(pa.array(rows))
         yield from zip(chosen.column("id").to_pylist(), chosen.column("text").to_pylist(), strict=True)
 

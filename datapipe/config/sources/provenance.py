@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
 
-from datapipe.config.fields import Record
+from datapipe.config.fields import Record, as_tuple
 from datapipe.config.problems import ProblemsError
 from datapipe.licenses import allowed_name, spdx
 
@@ -67,15 +67,10 @@ def _homepage(value: str) -> str:
     return value
 
 
-def _licenses(value: Any) -> Any:
-    """A single licence as a list."""
-    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
-
-
 License = Annotated[str, AfterValidator(spdx)]
 AllowedLicenses = Annotated[
     tuple[Annotated[str, AfterValidator(allowed_name)], ...],
-    BeforeValidator(_licenses),
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else as_tuple(value)),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
 ]
 Homepage = Annotated[str, AfterValidator(_homepage)]

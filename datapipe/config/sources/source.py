@@ -60,6 +60,22 @@ Kept = Annotated[
     PlainSerializer(_as_listed),
     WithJsonSchema({"anyOf": [{"type": "array", "items": {"anyOf": [{"type": "string"}, _NAMES]}}, _NAMES]}),
 ]
+SourceWeight = Annotated[
+    Weight,
+    Field(
+        description="Share of the training tokens, relative to the other sources: 0.7, 70%, 1/3. With 0 the source is prepared "
+        "but not drawn. Several sources of a snapshot share it in proportion to their rows.",
+        json_schema_extra={"default": 1},
+    ),
+]
+MaxEpochs = Annotated[
+    float | None, Field(gt=0, description="Largest number of times that training repeats the source. Default: no limit.")
+]
+
+
+def _of_keys(data: Any, validate: ValidatorFunctionWrapHandler) -> Any:
+    """A mapping by its model alone, so that problems name its keys."""
+    return SyntheticSpec.model_validate(data) if isinstance(data, dict) else validate(data)
 
 
 class Source(Record):
@@ -110,15 +126,8 @@ class Source(Record):
         description="Half a surrogate pair in a string of JSON, as some programs write where they cut text. quarantine: the "
         "document is no valid Unicode. replace: U+FFFD takes its place.",
     )
-    weight: Weight = Field(
-        default=Fraction(1),
-        description="Share of the training tokens, relative to the other sources: 0.7, 70%, 1/3. With 0 the source is prepared "
-        "but not drawn.",
-        json_schema_extra={"default": 1},
-    )
-    max_epochs: float | None = Field(
-        default=None, gt=0, description="Largest number of times that training repeats the source. Default: no limit."
-    )
+    weight: SourceWeight = Fraction(1)
+    max_epochs: MaxEpochs = None
     strata: StrataSpec | None = Field(
         default=None,
         description="Divides the source by a number of each document. Sets how often and in which order its parts are drawn.",
@@ -139,7 +148,7 @@ class Source(Record):
         description="When the corpus was collected: 2024-05-17, 2024-05, 2024, or {from: 2023-11, to: 2024-05}. The snapshot "
         "records it.",
     )
-    synthetic: bool | SyntheticSpec = Field(
+    synthetic: Annotated[bool | SyntheticSpec, WrapValidator(_of_keys)] = Field(
         default=False,
         description="Whether a model wrote the corpus: true, or {model: NAME, prompt: TEXT}. The snapshot records it.",
     )
@@ -189,15 +198,8 @@ class SnapshotSource(Record):
         default=None, min_length=1, description="Fingerprint of the snapshot, or its first digits. Default: the newest one."
     )
     sources: Texts = Field(default=(), description="Sources of that snapshot to take. Default: all.")
-    weight: Weight = Field(
-        default=Fraction(1),
-        description="Share of the training tokens, relative to the other sources: 0.7, 70%, 1/3. Several sources of the "
-        "snapshot share it in proportion to their rows.",
-        json_schema_extra={"default": 1},
-    )
-    max_epochs: float | None = Field(
-        default=None, gt=0, description="Largest number of times that training repeats the source. Default: no limit."
-    )
+    weight: SourceWeight = Fraction(1)
+    max_epochs: MaxEpochs = None
 
 
 def _of_kind(data: Any, validate: ValidatorFunctionWrapHandler) -> Source | SnapshotSource:

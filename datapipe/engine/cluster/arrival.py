@@ -19,7 +19,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from datapipe.credentials import masked
 from datapipe.outages import free_bytes
-from datapipe.source_code.installed import source_digest
+from datapipe.source_code import source_digest
 from datapipe.storage import Root, open_input
 
 _PACKAGES = ("datapipe", "numba", "pyarrow", "numpy", "fastokens", "tokenizers")

@@ -29,7 +29,7 @@ from datapipe.engine.protocol import Failure, Message
 from datapipe.engine.workers.supervisor import Report, start_time, supervise
 from datapipe.errors import UserError
 from datapipe.machine_cache import cache_home
-from datapipe.plan.work import GatherTask, MapTask, MergeTask, Record, ReduceTask, Task
+from datapipe.plan.work import MapTask, RangeTask, Record, Task
 
 Ended = tuple[list[str], Record | None, Failure | None]
 """What the node lacks, and the end of the attempt; of a node that was not fit before it, neither a record nor a failure."""
@@ -99,7 +99,7 @@ def user_modules(task: Task) -> dict[str, str]:
     if isinstance(task, MapTask):
         stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
     else:
-        stages = [task.stage.stage] if isinstance(task, ReduceTask | MergeTask | GatherTask) else []
+        stages = [task.stage.stage] if isinstance(task, RangeTask) else []
     sources: dict[str, str] = {}
     for module_name in {type(stage).__module__ for stage in stages}:
         top = module_name.partition(".")[0]

@@ -39,7 +39,7 @@ from datapipe.kernels.dedup.word_characters import (
     word_table,
 )
 from datapipe.kernels.hashing import eight_bytes
-from datapipe.kernels.text.unicode_classes import REPLACEMENT, decode
+from datapipe.kernels.text.unicode_classes import REPLACEMENT, decode, write_character
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt8sOut, input_record
 
 GROWTH = 3
@@ -184,23 +184,6 @@ def _fold_ascii(source, target, words) -> None:
 
 
 @inline
-def _write_character(code, out, written) -> Any:
-    """Writes a code point as UTF-8; returns the number of bytes written by then."""
-    if code < 0x80:
-        out[written] = code
-        return written + 1
-    if code < 0x800:
-        out[written], out[written + 1] = 0xC0 | code >> 6, 0x80 | code & 0x3F
-        return written + 2
-    if code < 0x10000:
-        out[written], out[written + 1], out[written + 2] = 0xE0 | code >> 12, 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
-        return written + 3
-    out[written], out[written + 1] = 0xF0 | code >> 18, 0x80 | code >> 12 & 0x3F
-    out[written + 2], out[written + 3] = 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
-    return written + 4
-
-
-@inline
 def joined_syllable(before, code) -> Any:
     """The syllable of Hangul that a jamo makes of the jamo or syllable before it; 0 where it makes none."""
     if 0 <= code - _VOWELS < _NUM_VOWELS and 0 <= before - _LEADS < _NUM_LEADS:
@@ -226,7 +209,7 @@ def _with_syllable(code, out, start, written) -> tuple[Any, Any]:
 def _write_marks(marks, num_marks, out, written) -> Any:
     """Writes the marks that wait; returns the number of bytes written by then."""
     for i in range(num_marks):
-        written = _write_character(np.int64(marks[i]) & CODE_MASK, out, written)
+        written = write_character(np.int64(marks[i]) & CODE_MASK, out, written)
     return written
 
 
@@ -281,7 +264,7 @@ def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int6
             character, count, part = np.int64(codes[code]), np.int64(1), np.int64(0)
             is_plain = 0 < character <= CODE_MASK and not _VOWELS <= character < _TAILS + _NUM_TAILS
             if is_plain and num_marks == 0 and (state == _INSIDE or not words):
-                written = _write_character(character, out, written)  # by far the most: one letter inside a word
+                written = write_character(character, out, written)  # by far the most: one letter inside a word
                 continue
             if character < 0:
                 count, part = np.int64(expansions[-character]), 1 - character
@@ -304,7 +287,7 @@ def fold_case(offsets: Int64s, data: UInt8s, folding: Folding, out_offsets: Int6
                 code = character & CODE_MASK
                 if _VOWELS <= code < _TAILS + _NUM_TAILS:
                     code, written = _with_syllable(code, out, start, written)
-                written = _write_character(code, out, written)
+                written = write_character(code, out, written)
         if num_marks:
             written = _write_marks(marks, num_marks, out, written)
         if words:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.filters.counters import is_counter
 from datapipe.kernels.text.marks import ALNUM, CAPITAL, DIGIT, WHITE, mark_at, mark_before, mark_table, stripped
 from datapipe.kernels.text.words import Lines
@@ -211,25 +212,13 @@ def _is_symbols(data, offset, stop, symbols) -> Any:
 
 
 @inline
-def _starts_with(data, offset, start, stop, phrase) -> Any:
-    """Whether `phrase`, in any case, is at `offset` of the line [start, stop)."""
-    if offset < start or offset + len(phrase) > stop:
-        return False
-    for index in range(len(phrase)):
-        byte = data[offset + index]
-        if byte != phrase[index] and (not 0x41 <= byte <= 0x5A or byte | 0x20 != phrase[index]):
-            return False
-    return True
-
-
-@inline
 def _has_phrase(data, start, stop, marks, loose) -> Any:
     """Whether a line has one of the phrases at a position where it counts."""
-    if _starts_with(data, start, start, stop, _SIGN_IN) or _read_more(data, start, stop, marks, loose) < stop:
+    if starts_with(data, start, stop, _SIGN_IN, 0x20) or _read_more(data, start, stop, marks, loose) < stop:
         return True
     line = data[start:stop]
     for index in range(len(line)):
-        if line[index] | 0x20 == _CART[0] and _starts_with(data, start + index, start, stop, _CART):
+        if line[index] | 0x20 == _CART[0] and starts_with(data, start + index, stop, _CART, 0x20):
             return True
     return False
 
@@ -243,7 +232,7 @@ def _read_more(data, start, stop, marks, loose) -> Any:
             return stop
         offset -= mark_before(data, offset, start, marks)[1]
     offset -= len(_READ_MORE)
-    return offset if _starts_with(data, offset, start, stop, _READ_MORE) else stop
+    return offset if offset >= start and starts_with(data, offset, stop, _READ_MORE, 0x20) else stop
 
 
 @inline
@@ -264,7 +253,7 @@ def _edit(data, start, stop, marks, loose, out, used) -> Any:
     """
     out_stop, offset, clear = used, start, start
     while offset < stop:
-        if not _starts_with(data, offset, start, stop, _CART):
+        if not starts_with(data, offset, stop, _CART, 0x20):
             out[out_stop] = data[offset]
             out_stop, offset = out_stop + 1, offset + 1
             continue
@@ -273,7 +262,7 @@ def _edit(data, start, stop, marks, loose, out, used) -> Any:
     more = _read_more(out, used, out_stop, marks, loose)
     if more < out_stop:
         out_stop = _without_white(out, more, used, marks)
-    if _starts_with(out, used, used, out_stop, _SIGN_IN):
+    if starts_with(out, used, out_stop, _SIGN_IN, 0x20):
         first = used + len(_SIGN_IN)
         if first < out_stop:
             mark, size = mark_at(out, first, out_stop, marks)

@@ -1,7 +1,7 @@
 """Trains supervised fastText models (Joulin et al. 2016): stochastic gradient descent, one text after another.
 
-    texts  --number_words-->  number of each word  --list_grams-->  buckets of the n-grams of each distinct word
-           --train_epoch-->   rows of words, n-grams and labels
+    distinct words             --list_grams-->   buckets of their n-grams
+    numbers of texts' words    --train_epoch-->  rows of words, n-grams and labels
 
 The features of a text, their order and the order of additions are those of `fasttext.py`, and each step is fastText's:
 
@@ -25,17 +25,10 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import mix64
 from datapipe.kernels.learned.exponential import exp, logistic
 from datapipe.kernels.learned.fasttext import (
-    BATCH,
     END_OF_LINE_CODE,
-    HALF,
-    LABEL,
-    LOW_HALF,
-    find_slots,
-    find_words,
     queue_grams,
     queue_runs,
     spell,
-    starts_with,
     widened,
 )
 from datapipe.kernels.learned.fasttext_labels import SOFTMAX
@@ -48,7 +41,6 @@ from datapipe.kernels.types import (
     Int32s,
     Int32sOut,
     Int64Matrix,
-    Int64MatrixOut,
     Int64s,
     Int64sOut,
     UInt8s,
@@ -58,68 +50,6 @@ from datapipe.kernels.types import (
 )
 
 _INCREMENT, _HIGH_BITS = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)  # of splitmix64; what is above 24 bits
-
-
-class Vocabulary(NamedTuple):
-    """Distinct words by the number of their first occurrence: an output of kernels.
-
-    Attributes:
-        spans: (capacity, 2) int64, where each word lies in the texts.
-        codes: (capacity,) uint32, its hash.
-        counts: (capacity,) int64, its occurrences.
-        table: uint64, as in `fasttext.Entries`; it has a free slot at `capacity` words.
-        progress: (3,) int64: texts that are done, their words, their distinct words.
-    """
-
-    spans: Int64MatrixOut
-    codes: UInt32sOut
-    counts: Int64sOut
-    table: UInt64sOut
-    progress: Int64sOut
-
-
-@kernel
-def number_words(
-    starts: Int64s, stops: Int64s, data: UInt8s, vocabulary: Vocabulary, ids: Int32sOut, offsets: Int64sOut
-) -> None:
-    """Numbers the words of the texts, from the first that is not done to the last, or to one that may not fit any more.
-
-    Args:
-        starts, stops: (num_docs,) int64, in `data`.
-        data: uint8.
-        vocabulary: the words so far.
-        ids: int32, the number of each word of each text, but for `</s>` and labels.
-        offsets: (num_docs + 1,) int64, where the words of each text begin in `ids`.
-    """
-    spans, codes, counts, table, progress = vocabulary
-    word_spans, word_codes, slots = np.empty((BATCH, 2), np.int64), np.empty(BATCH, np.int64), np.empty(BATCH, np.int64)
-    is_ascii, is_new = np.empty(BATCH, np.bool_), np.empty(BATCH, np.bool_)
-    offsets[0] = 0
-    for doc in range(progress[0], len(starts)):
-        if progress[2] + (stops[doc] - starts[doc]) // 2 + 1 > len(counts):
-            return
-        offset = starts[doc]
-        while offset < stops[doc]:
-            offset, batch = find_words(data, offset, stops[doc], word_spans, word_codes, is_ascii)
-            find_slots(data, word_spans, word_codes, batch, spans, data, table, slots)
-            for word in range(batch):
-                is_new[word] = table[slots[word]] == 0
-            for word in range(batch):
-                if is_new[word]:  # a new word of the same batch may be equal, or may have taken the slot
-                    find_slots(data, word_spans[word:], word_codes[word:], 1, spans, data, table, slots[word:])
-                start, stop, number = word_spans[word, 0], word_spans[word, 1], np.int64(table[slots[word]] & LOW_HALF) - 1
-                if number < 0:
-                    if stop - start >= len(LABEL) and starts_with(data, start, LABEL):
-                        continue
-                    number = progress[2]
-                    progress[2] += 1
-                    table[slots[word]] = np.uint64(word_codes[word]) << HALF | np.uint64(number + 1)
-                    spans[number, 0], spans[number, 1], codes[number], counts[number] = start, stop, word_codes[word], 0
-                counts[number] += 1
-                ids[progress[1]] = number
-                progress[1] += 1
-        progress[0] = doc + 1
-        offsets[doc + 1] = progress[1]
 
 
 @kernel

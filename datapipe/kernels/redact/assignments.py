@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.redact.ascii import DIGIT, LETTER, QUOTES, TOKEN, is_in
-from datapipe.kernels.redact.keywords import Hits, SpansOut
+from datapipe.kernels.redact.keywords import Hits
 from datapipe.kernels.redact.randomness import BITS, has_digits, is_hexadecimal
-from datapipe.kernels.redact.tokens import starts_with
+from datapipe.kernels.redact.spans import SpansOut
 from datapipe.kernels.redact.values import (
     after_blanks,
     element_stop,
@@ -200,7 +201,7 @@ def _follows_login(data, start) -> Any:
     last = j
     while j >= low and data[j] <= _SPACE:
         j -= 1
-    return j >= low and j != last and starts_with(data, j + 1 - len(_LOGIN), j + 1, _LOGIN)
+    return j >= low and j != last and starts_with(data, j + 1 - len(_LOGIN), j + 1, _LOGIN, 0)
 
 
 @inline
@@ -304,7 +305,7 @@ def _assigned(data, begin, start, stop, end, rule, millibits, names, counts) -> 
             return low, low
         return low, _secret_stop(data, low, last, plainly, rule, millibits, names, counts)
     if wants == _BARE:
-        is_said = starts_with(data, low, end, _IS)
+        is_said = starts_with(data, low, end, _IS, 0)
         low += len(_IS) * is_said
         last = word_stop(data, low, end)
         if not has_digits(data, low, last):

@@ -9,26 +9,17 @@ are compared at most, so the cost is linear for any input. Documents without a s
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import eight_bytes, mix64, num_slots_for, table_size
-from datapipe.kernels.redact.keywords import SpansOut
-from datapipe.kernels.redact.pii import FoundSpans
 from datapipe.kernels.redact.randomness import BITS, best_evidence
+from datapipe.kernels.redact.spans import FoundSpans, SpansOut, first_spans, room_for_spans
 from datapipe.kernels.types import Int32sOut, Int64s, UInt8s, input_record
 
 LEAST_BYTES, LEAST_BITS, MOST_COMPARED = 12, 8, 64
-
-
-class Spans(NamedTuple):
-    """Found secrets in text order: `starts` and `stops` (num_spans,) int64, and `kinds` (num_spans,) uint8."""
-
-    starts: Int64s
-    stops: Int64s
-    kinds: UInt8s
 
 
 def with_copies(offsets: np.ndarray, data: np.ndarray, spans: FoundSpans) -> FoundSpans:
@@ -37,12 +28,9 @@ def with_copies(offsets: np.ndarray, data: np.ndarray, spans: FoundSpans) -> Fou
     if not len(documents):
         return spans
     most = int((offsets[documents + 1] - offsets[documents]).sum()) // LEAST_BYTES
-    out = SpansOut(np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.uint8))
-    slots = np.empty(num_slots_for(int(counts.max())), np.int32)
-    found = input_record(Spans, (spans.starts, spans.stops, spans.kinds))
-    num_copies = find_copies(offsets, data, found, slots, out)
-    starts, stops, kinds = (array[:num_copies] for array in out)
-    return spans.merged(FoundSpans(starts=starts, stops=stops, kinds=kinds))
+    out, slots = room_for_spans(most), np.empty(num_slots_for(int(counts.max())), np.int32)
+    num_copies = find_copies(offsets, data, input_record(FoundSpans, spans), slots, out)
+    return spans.merged(first_spans(num_copies, out))
 
 
 @inline
@@ -92,7 +80,7 @@ def _longest_at(data, position, limit, starts, stops, slots, num_slots) -> Any:
 
 
 @kernel
-def find_copies(offsets: Int64s, data: UInt8s, spans: Spans, slots: Int32sOut, out: SpansOut) -> int:
+def find_copies(offsets: Int64s, data: UInt8s, spans: FoundSpans, slots: Int32sOut, out: SpansOut) -> int:
     """Finds what is written like a span of the same document, outside all spans.
 
     Args:

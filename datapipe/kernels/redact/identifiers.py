@@ -45,8 +45,9 @@ from datapipe.kernels.redact.ascii import (
 from datapipe.kernels.redact.folding import AFTER_BYTES, BEFORE_BYTES, fold, is_typeset, is_wide_digit
 from datapipe.kernels.redact.issuers import ON_WORD, PREFIX_DIGITS, SURE, certainty_of
 from datapipe.kernels.redact.phones import find_phone
-from datapipe.kernels.redact.pii import CARD, IBAN, PHONE, SSN, FoundSpans
-from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
+from datapipe.kernels.redact.pii import CARD, IBAN, PHONE, SSN
+from datapipe.kernels.redact.spans import FoundSpans, SpansOut, first_spans, room_for_spans
+from datapipe.kernels.types import Int64s, UInt8s
 
 WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE = 1, 2, 4, 8
 """Bits of `wanted` in `find_identifiers`; `kernels/redact/phones.py` has two more."""
@@ -83,9 +84,8 @@ _IBAN_LENGTHS = _iban_lengths()
 def find(offsets: np.ndarray, data: np.ndarray, wanted: int) -> FoundSpans:
     """The wanted numbers in documents from `columns.text_buffers`; spans are byte ranges of `data`."""
     limit = int(offsets[-1] - offsets[0]) // _MIN_SPAN_BYTES + 1
-    starts, stops, kinds = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint8)
-    num_spans = find_identifiers(offsets, data, wanted, starts, stops, kinds)
-    return FoundSpans(starts=starts[:num_spans].copy(), stops=stops[:num_spans].copy(), kinds=kinds[:num_spans].copy())
+    out = room_for_spans(limit)
+    return first_spans(find_identifiers(offsets, data, wanted, out), out)
 
 
 # ---------------------------------------------------------------------------------------------------- cards
@@ -300,20 +300,19 @@ def _digits_stop(data, j, end):
 
 
 @kernel
-def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, starts: Int64sOut, stops: Int64sOut, kinds: UInt8sOut) -> int:
+def find_identifiers(offsets: Int64s, data: UInt8s, wanted: int, out: SpansOut) -> int:
     """Finds every number that identifies a person, in text order; spans do not overlap.
 
     Args:
         offsets: (num_docs + 1,) int64.
         data: (num_bytes,) uint8.
         wanted: kinds and shapes of phone numbers to find, bits WANTS_CARD and others.
-        starts: at least (num_bytes // 7 + 1,) int64.
-        stops: like starts.
-        kinds: like starts, uint8: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL, ANNOUNCED.
+        out: room for num_bytes // 7 + 1 spans: CARD, IBAN, SSN, or a candidate: PHONE, NATIONAL, ANNOUNCED.
 
     Returns:
         The number of spans.
     """
+    starts, stops, kinds = out
     num_spans = 0
     folded, places = np.empty(BEFORE_BYTES + AFTER_BYTES, np.uint8), np.empty(BEFORE_BYTES + AFTER_BYTES + 1, np.int64)
     for document in range(len(offsets) - 1):

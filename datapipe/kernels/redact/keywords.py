@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt8sOut, input_record
+from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, input_record
 
 _CLASSES = 64
 _WINDOW = np.uint32((1 << 18) - 1)
@@ -68,14 +68,6 @@ class HitsOut(NamedTuple):
     positions: Int64sOut
     numbers: Int32sOut
     next_start: Int64sOut
-
-
-class SpansOut(NamedTuple):
-    """Outputs of what reads hits: `starts` and `stops` (num_hits,) int64, and `kinds` (num_hits,) uint8."""
-
-    starts: Int64sOut
-    stops: Int64sOut
-    kinds: UInt8sOut
 
 
 def find_hits(offsets: np.ndarray, data: np.ndarray, table: Keywords) -> Iterator[Hits]:

@@ -17,15 +17,14 @@ URL      `user:password@` after `://`, at most 256 bytes, before a host; not wit
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.redact.ascii import DIGIT, HEX, LETTER, LOCAL, MARK, USERINFO, is_in
 from datapipe.kernels.redact.emails import domain_stop, local_start
+from datapipe.kernels.redact.spans import FoundSpans, SpansOut, first_spans, room_for_spans
 from datapipe.kernels.redact.versions import is_version
-from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
+from datapipe.kernels.types import Int64s, UInt8s
 
 EMAIL, IPV4, IPV6, CREDENTIALS, CARD, IBAN, SSN, PHONE, SECRET = range(9)
 _MIN_SPAN_BYTES = 6
@@ -42,36 +41,11 @@ _STAND_IN_HOST = np.frombuffer(b"@example.com", np.uint8)
 _STAND_IN_PASSWORD = np.frombuffer(b":password@", np.uint8)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FoundSpans:
-    """Spans in text order: `starts` and `stops` (num_spans,) int64, and `kinds` (num_spans,) uint8."""
-
-    starts: np.ndarray
-    stops: np.ndarray
-    kinds: np.ndarray
-
-    def outside(self, others: FoundSpans) -> FoundSpans:
-        """The spans that overlap none of the others."""
-        following = np.searchsorted(
-            others.stops, self.starts, side="right"
-        )  # the first of the others that ends after the start
-        keep = np.append(others.starts, np.iinfo(np.int64).max)[following] >= self.stops
-        return FoundSpans(starts=self.starts[keep], stops=self.stops[keep], kinds=self.kinds[keep])
-
-    def merged(self, others: FoundSpans) -> FoundSpans:
-        """These spans and the others, in text order. The others overlap none of these."""
-        order = np.argsort(np.concatenate([self.starts, others.starts]), kind="stable")
-        parts = [(self.starts, others.starts), (self.stops, others.stops), (self.kinds, others.kinds)]
-        starts, stops, kinds = (np.concatenate(part)[order] for part in parts)
-        return FoundSpans(starts=starts, stops=stops, kinds=kinds)
-
-
 def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credentials: bool) -> FoundSpans:
     """The addresses and credentials in documents from `columns.text_buffers`; spans are byte ranges of `data`."""
     limit = int(offsets[-1] - offsets[0]) // _MIN_SPAN_BYTES + 1
-    starts, stops, kinds = np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint8)
-    num_spans = find_spans(offsets, data, emails, ips, credentials, starts, stops, kinds)
-    return FoundSpans(starts=starts[:num_spans].copy(), stops=stops[:num_spans].copy(), kinds=kinds[:num_spans].copy())
+    out = room_for_spans(limit)
+    return first_spans(find_spans(offsets, data, emails, ips, credentials, out), out)
 
 
 @inline
@@ -276,16 +250,7 @@ def _find_credentials(data, begin, colon, end):
 
 
 @kernel
-def find_spans(
-    offsets: Int64s,
-    data: UInt8s,
-    emails: bool,
-    ips: bool,
-    credentials: bool,
-    starts: Int64sOut,
-    stops: Int64sOut,
-    kinds: UInt8sOut,
-) -> int:
+def find_spans(offsets: Int64s, data: UInt8s, emails: bool, ips: bool, credentials: bool, out: SpansOut) -> int:
     """Finds every address and the credentials of every URL, in text order; spans do not overlap.
 
     One loop nest above 40 lines: every branch changes the state of the scan, and cut into functions it is slower.
@@ -296,13 +261,12 @@ def find_spans(
         emails: whether to find e-mail addresses.
         ips: whether to find IP addresses.
         credentials: whether to find names and passwords in URLs.
-        starts: at least (num_bytes // 6 + 1,) int64.
-        stops: like starts.
-        kinds: like starts, uint8: EMAIL, IPV4, IPV6 or CREDENTIALS.
+        out: room for num_bytes // 6 + 1 spans: EMAIL, IPV4, IPV6 or CREDENTIALS.
 
     Returns:
         The number of spans.
     """
+    starts, stops, kinds = out
     num_spans = 0
     for document in range(len(offsets) - 1):
         begin, end = offsets[document], offsets[document + 1]

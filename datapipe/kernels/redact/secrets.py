@@ -20,8 +20,8 @@ import numpy as np
 
 from datapipe.kernels.redact.assignments import Names, match_names
 from datapipe.kernels.redact.copies import with_copies
-from datapipe.kernels.redact.keywords import Hits, Keywords, SpansOut, find_hits
-from datapipe.kernels.redact.pii import FoundSpans
+from datapipe.kernels.redact.keywords import Hits, Keywords, find_hits
+from datapipe.kernels.redact.spans import FoundSpans, first_spans, joined, room_for_spans
 from datapipe.kernels.redact.tokens import Forms, match_forms
 
 
@@ -62,52 +62,34 @@ def find(offsets: np.ndarray, data: np.ndarray, rules: Rules, wanted: int, min_e
     tokens, values, places = list[FoundSpans](), list[FoundSpans](), list[np.ndarray]()
     counts, millibits = np.zeros(256, np.int64), round(1000 * min_entropy)
     for hits in find_hits(offsets, data, rules.keywords):
-        outputs = [_spans_out(len(hits.positions)) for _ in range(2)]
-        tokens.append(_found(match_forms(offsets, data, hits, rules.forms, wanted, counts, outputs[0]), outputs[0]))
+        outputs = [room_for_spans(len(hits.positions)) for _ in range(2)]
+        number = match_forms(offsets, data, hits, rules.forms, wanted, counts, outputs[0])
+        tokens.append(first_spans(number, outputs[0]))
         number = match_names(offsets, data, hits, rules.names, wanted, millibits, counts, outputs[1])
-        values.append(_found(number, outputs[1]))
+        values.append(first_spans(number, outputs[1]))
         if rules.patterns is not None:
             places.append(rules.patterns.places(offsets, hits))
-    found = _joined(tokens)
-    others = _joined(values).outside(found)
+    found = _firsts(joined(tokens))
+    others = _firsts(joined(values)).outside(found)
     if rules.patterns is None:
         return with_copies(offsets, data, found.merged(others))
     return with_copies(offsets, data, _united([found, rules.patterns.find(offsets, data, places), others]))
 
 
-def _spans_out(capacity: int) -> SpansOut:
-    return SpansOut(np.empty(capacity, np.int64), np.empty(capacity, np.int64), np.empty(capacity, np.uint8))
-
-
-def _found(num_spans: int, out: SpansOut) -> FoundSpans:
-    starts, stops, kinds = (array[:num_spans] for array in out)
-    return FoundSpans(starts=starts, stops=stops, kinds=kinds)
-
-
-def _joined(parts: list[FoundSpans]) -> FoundSpans:
+def _firsts(spans: FoundSpans) -> FoundSpans:
     """The spans of several scans in text order; of those that overlap, the first and longest."""
-    if not parts:
-        return FoundSpans(starts=np.empty(0, np.int64), stops=np.empty(0, np.int64), kinds=np.empty(0, np.uint8))
-    starts, stops = (np.concatenate(arrays) for arrays in ([part.starts for part in parts], [part.stops for part in parts]))
-    kinds = np.concatenate([part.kinds for part in parts])
-    order = np.lexsort((-stops, starts))
-    order = order[starts[order] >= np.maximum.accumulate(np.append(0, stops[order]))[:-1]]
-    return FoundSpans(starts=starts[order], stops=stops[order], kinds=kinds[order])
+    ordered = spans.taken(np.lexsort((-spans.stops, spans.starts)))
+    return ordered.taken(ordered.starts >= np.maximum.accumulate(np.append(0, ordered.stops))[:-1])
 
 
 def _united(parts: list[FoundSpans]) -> FoundSpans:
     """The spans in text order, those that overlap as one, of the kind of the first part among them."""
-    starts, stops, kinds, ranks = (
-        np.concatenate(arrays)
-        for arrays in zip(
-            *((part.starts, part.stops, part.kinds, np.full(len(part.starts), k)) for k, part in enumerate(parts))
-        )
-    )
-    order = np.argsort(starts, kind="stable")
-    starts, stops, kinds, ranks = starts[order], stops[order], kinds[order], ranks[order]
+    spans, ranks = joined(parts), np.repeat(np.arange(len(parts)), [len(part.starts) for part in parts])
+    order = np.argsort(spans.starts, kind="stable")
+    (starts, stops, kinds), ranks = spans.taken(order), ranks[order]
     is_first = starts >= np.append(0, np.maximum.accumulate(stops))[:-1]
     firsts, runs = np.flatnonzero(is_first), np.cumsum(is_first)
     if len(firsts) == 0:
         return parts[0]
     best = np.lexsort((ranks, runs))[firsts]
-    return FoundSpans(starts=starts[firsts], stops=np.maximum.reduceat(stops, firsts), kinds=kinds[best])
+    return FoundSpans(starts[firsts], np.maximum.reduceat(stops, firsts), kinds[best])

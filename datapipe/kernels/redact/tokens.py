@@ -24,9 +24,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.redact.ascii import BASE64, TOKEN, UPPER, is_in
-from datapipe.kernels.redact.keywords import Hits, SpansOut
+from datapipe.kernels.redact.keywords import Hits
 from datapipe.kernels.redact.randomness import BITS, best_evidence, has_entropy, is_mixed, is_placeholder
+from datapipe.kernels.redact.spans import SpansOut
 from datapipe.kernels.types import Int32s, Int64Matrix, Int64s, Int64sOut, UInt8s, UInt64s, input_record
 
 NO_KIND = -1
@@ -158,45 +160,34 @@ def compiled_forms(
 
 
 @inline
-def starts_with(data, start, end, expected) -> Any:
-    """Whether the bytes `expected` are at `start`, before `end`."""
-    if start < 0 or start + len(expected) > end:
-        return False
-    equal = True
-    for j in range(len(expected)):
-        equal &= data[start + j] == expected[j]
-    return equal
-
-
-@inline
 def pem_stop(data, start, end) -> Any:
     """The stop of the private key that begins at `start`; `start` where there is none.
 
     From -----BEGIN to -----END, with at least 64 letters of base64, at most 16 KiB.
     """
     j = start + len(_BEGIN)
-    if j >= end or data[j] != _SPACE or not starts_with(data, start, end, _BEGIN):
+    if j >= end or data[j] != _SPACE or not starts_with(data, start, end, _BEGIN, 0):
         return start
     label = j
     while j < end and j - label < 40 and (is_in(data[j], UPPER) or data[j] == _SPACE):
         j += 1
-    last = j - len(_BLOCK) if starts_with(data, j - len(_BLOCK), j, _BLOCK) else j
-    if last - len(_KEY) <= label or not starts_with(data, last - len(_KEY), last, _KEY):
+    last = j - len(_BLOCK) if starts_with(data, j - len(_BLOCK), j, _BLOCK, 0) else j
+    if last - len(_KEY) <= label or not starts_with(data, last - len(_KEY), last, _KEY, 0):
         return start
-    if not starts_with(data, j, end, _DASHES):
+    if not starts_with(data, j, end, _DASHES, 0):
         return start
     j += 5
     num_letters, limit = 0, min(end, j + _MAX_PEM_BYTES)
-    while j < limit and not (data[j] == _DASH and starts_with(data, j, end, _DASHES)):
+    while j < limit and not (data[j] == _DASH and starts_with(data, j, end, _DASHES, 0)):
         num_letters += is_in(data[j], BASE64)
         j += 1
-    if num_letters < 64 or not starts_with(data, j, end, _END):
+    if num_letters < 64 or not starts_with(data, j, end, _END, 0):
         return start
     j += len(_END)
     label = j
     while j < end and j - label < 40 and (is_in(data[j], UPPER) or data[j] == _SPACE):
         j += 1
-    return j + 5 if starts_with(data, j, end, _DASHES) else start
+    return j + 5 if starts_with(data, j, end, _DASHES, 0) else start
 
 
 @inline

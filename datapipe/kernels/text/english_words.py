@@ -89,7 +89,7 @@ def most_english_words(words: Words, wholes: Wholes) -> int:
     for word in range(len(lengths)):
         if np.int64(flags[word]) & ~LETTER:
             count += lengths[word]
-        elif lengths[word] <= _LONGEST_WHOLE and _slot_of_hash(keys, sieve, hashes[word]) >= 0:
+        elif lengths[word] <= _LONGEST_WHOLE and slot_of_hash(keys, sieve, hashes[word]) >= 0:
             count += 4
         else:
             count += 1
@@ -122,7 +122,7 @@ def cut_words(
             start, stop = chunk_starts[chunk], chunk_starts[chunk] + chunk_lengths[chunk]
             slot = np.int64(-1)
             if stop - start <= _LONGEST_WHOLE:
-                slot = _slot_of_hash(keys, sieve, chunk_hashes[chunk])
+                slot = slot_of_hash(keys, sieve, chunk_hashes[chunk])
             if slot >= 0:
                 word = _write_parts(data, start, slot, sizes, classes, word, starts, lengths, hashes, chars, flags)
                 continue
@@ -187,7 +187,7 @@ def cut_words(
 
 
 @inline
-def _slot_of_hash(keys, sieve, key) -> Any:
+def slot_of_hash(keys, sieve, key) -> Any:
     """The slot of the special case with this hash, or -1."""
     bit = np.int64(key >> _SIEVE_SHIFT)
     if not (sieve[bit >> 3] >> np.uint8(bit & 7)) & 1:
@@ -200,7 +200,7 @@ def _slot_of_bytes(data, start, stop, keys, sieve) -> Any:
     """The slot of the special case that these bytes are, or -1."""
     if stop - start > _LONGEST_WHOLE or stop <= start:
         return np.int64(-1)
-    return _slot_of_hash(keys, sieve, hash_bytes(data, start, stop))
+    return slot_of_hash(keys, sieve, hash_bytes(data, start, stop))
 
 
 @inline

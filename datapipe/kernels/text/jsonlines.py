@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.text.unicode_classes import write_character
 from datapipe.kernels.types import BoolsOut, Int64s, Int64sOut, UInt8s, UInt8sOut
 
 BLANK, FRAMED, OTHER = 0, 1, 2
@@ -115,20 +116,6 @@ def _code_unit(data, offset):
 
 
 @inline
-def _write_character(code, out, end):
-    """Writes a code point as UTF-8 to out[end:]; returns the new end."""
-    if code < 0x80:
-        out[end] = code
-        return end + 1
-    num_bytes = 2 if code < 0x800 else 3 if code < 0x10000 else 4
-    for k in range(num_bytes - 1, 0, -1):
-        out[end + k] = 0x80 | (code & 0x3F)
-        code >>= 6
-    out[end] = (0xF00 >> num_bytes) & 0xFF | code
-    return end + num_bytes
-
-
-@inline
 def _unescape(data, offset, stop, out, end):
     """Writes the characters of data[offset:stop], the inside of a string, to out[end:]; returns the new end."""
     while offset < stop:
@@ -147,7 +134,7 @@ def _unescape(data, offset, stop, out, end):
         if 0xD800 <= code < 0xDC00 and offset + 6 <= stop and data[offset] == 92 and data[offset + 1] == 117:
             code = 0x10000 + ((code - 0xD800) << 10) + ((_code_unit(data, offset + 2) - 0xDC00) & 0x3FF)
             offset += 6
-        end = _write_character(code, out, end)
+        end = write_character(code, out, end)
     return end
 
 

@@ -3,8 +3,8 @@
     code point  ->  mark_table()[code point]: a set of bits
     bytes       ->  stripped: where a text begins and ends without white space
 
-FRONT, BACK, QUOTE, SMALL, LARGE, BEFORE_DOT and ICON are the sets by which spaCy's English tokenizer cuts marks off a word
-(`english_signs.py`); letters without case are both small and capital. END is the set of sentence ends of its sentencizer.
+SMALL and LARGE are the letters of spaCy's English tokenizer (`english_signs.py`); letters without case are both. END is the set
+of sentence ends of its sentencizer.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline
-from datapipe.kernels.text import english_signs
-from datapipe.kernels.text.english_signs import sign_table
+from datapipe.kernels.text.english_signs import LOWER, UPPER, sign_table
 from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
 
-WHITE, PUNCT, END, FRONT, BACK, QUOTE, SMALL, LARGE, BEFORE_DOT, CAPITAL, DIGIT, ALNUM, ICON = (1 << bit for bit in range(13))
-"""White space; punctuation; sentence end; cut off the front of a word; cut off the back; quote; small letter or letter without
-case; capital or letter without case; may precede a full stop that is cut off; `str.isupper`; `str.isdigit`; letter or number;
-a token of its own wherever it stands.
+WHITE, PUNCT, END, SMALL, LARGE, CAPITAL, DIGIT, ALNUM = (1 << bit for bit in range(8))
+"""White space; punctuation; sentence end; small letter or letter without case; capital or letter without case; `str.isupper`;
+`str.isdigit`; letter or number.
 """
 
 END_CHARS = (
@@ -36,7 +34,7 @@ _CASED_BELOW = 0x20000  # no letter above has case, and few of those below
 def mark_table() -> np.ndarray:
     """The marks of every code point: (0x110000,) uint16. Built once per process, in about 0.02 s."""
     classes = class_table()
-    table = np.zeros(len(classes), np.int32)
+    table = np.zeros(len(classes), np.uint16)
     table[classes == SPACE] |= WHITE
     table[classes == PUNCTUATION] |= PUNCT
     table[(classes & (LETTER | NUMBER)) != 0] |= ALNUM
@@ -48,22 +46,10 @@ def mark_table() -> np.ndarray:
         if chr(code).isdigit():
             table[code] |= DIGIT
     table[[ord(character) for character in END_CHARS]] |= END
-    for role, bits in _ROLES:
-        table[(sign_table() & role) != 0] |= bits
-    narrow = table.astype(np.uint16)
-    narrow.flags.writeable = False
-    return narrow
-
-
-_ROLES = (
-    (english_signs.EDGE, FRONT | BACK),
-    (english_signs.BEFORE, FRONT),
-    (english_signs.QUOTE, QUOTE),
-    (english_signs.LOWER, SMALL),
-    (english_signs.UPPER, LARGE),
-    (english_signs.STOPS, BEFORE_DOT),
-    (english_signs.ICON, ICON),
-)
+    table[(sign_table() & LOWER) != 0] |= SMALL
+    table[(sign_table() & UPPER) != 0] |= LARGE
+    table.flags.writeable = False
+    return table
 
 
 @inline

@@ -1,15 +1,12 @@
 """Counts the sentences of a line, like spaCy's English tokenizer with its rule-based sentencizer.
 
-    line  ->  chunks between white space  ->  tokens END, OTHER or punctuation  ->  a new sentence at each OTHER after an END
+    lines  ->  chunks between white space that hold a sentence end, such as . ! ? in any script
+           ->  the words of these chunks (`english_words.py`): END, OTHER or punctuation
+           ->  a new sentence at each OTHER after an END
 
-An END is a token that is one of . ! ? or a similar sign of another script. Most chunks hold no such sign and are skipped. In a
-chunk that does, marks are cut off its front and back in turn, like spaCy's prefixes and suffixes:
-
-- A full stop at the back is cut off after a small letter, a digit, a mark, or two capitals: "it." ends a sentence, "J." and
-  "U.S." do not. Neither do the abbreviations of `abbreviations.py` or a single small letter ("a.").
-- Two or more dots are punctuation and end no sentence; neither does "…".
-- Inside a word a full stop is cut out between a small letter and a capital ("end.Begin", "année.Étienne"), and an icon anywhere
-  ("5°.", "Acme™."), so that a full stop behind it is a token. A word that is an address stays whole ("www.Example.com").
+Other chunks are not cut: one of them begins a sentence where it holds more than punctuation. Most ends are a full stop behind
+letters, which is a word unless it makes an abbreviation, so these chunks are not cut either. Two or more dots are punctuation
+and end no sentence; neither does "…".
 
 The cost is linear in the bytes of a line.
 """
@@ -21,34 +18,19 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.text.abbreviations import (
-    MOST_BYTES,
-    abbreviation_table,
-    ends_in_abbreviation,
-    is_alnum,
-    is_digit,
-    is_exception,
-)
-from datapipe.kernels.text.english_signs import is_address, sign_table
-from datapipe.kernels.text.marks import (
-    BACK,
-    BEFORE_DOT,
-    END,
-    FRONT,
-    ICON,
-    LARGE,
-    PUNCT,
-    QUOTE,
-    SMALL,
-    WHITE,
-    mark_at,
-    mark_before,
-    mark_table,
-)
+from datapipe.kernels.hashing import FNV_BASIS, fnv_step, hash_bytes, mix64
+from datapipe.kernels.text.contractions import Wholes
+from datapipe.kernels.text.english_words import find_english_words, slot_of_hash, wholes_table
+from datapipe.kernels.text.marks import END, LARGE, PUNCT, SMALL, WHITE, mark_at, mark_before, mark_table
+from datapipe.kernels.text.unicode_classes import OTHER
+from datapipe.kernels.text.words import SpansOut, Words, first_spans, room_for_spans
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s
 
-_OTHER = -1
-_DOT, _PLUS, _SPACE, _DOLLAR = (ord(sign) for sign in ".+ $")
+_OTHER, _UNKNOWN = -1, -2
+_DOT, _SPACE, _QUOTE = (ord(sign) for sign in '. "')
+_LONGEST_ABBREVIATION = 8
+"""Letters before the full stop, at most."""
+
 _IS_SIGN = np.ones(256, np.uint8)
 """Bytes that may belong to a sentence end: . ! ? and all bytes that are not ASCII."""
 _IS_SIGN[:128] = 0
@@ -59,58 +41,111 @@ _IS_WHITE[[9, 10, 11, 12, 13, 28, 29, 30, 31, 32]] = 1
 
 def count_sentences(starts: np.ndarray, lengths: np.ndarray, wanted: np.ndarray, data: np.ndarray) -> np.ndarray:
     """Sentences of every line that is `wanted` (num_lines,) bool, 0 for other lines: (num_lines,) int64."""
-    out = np.zeros(len(starts), np.int64)
-    split_sentences(starts, lengths, wanted.view(np.uint8), data, mark_table(), sign_table(), abbreviation_table(), out)
-    return out
+    lines = starts, np.where(wanted, lengths, np.int32(0)), data, mark_table()
+    ends, chunks = find_chunks(*lines)
+    counts = np.zeros(len(starts), np.int64)
+    sum_sentences(*lines, ends, chunks, find_english_words(chunks, data), counts)
+    return counts
+
+
+def find_chunks(starts: np.ndarray, lengths: np.ndarray, data: np.ndarray, marks: np.ndarray) -> tuple[np.ndarray, Words]:
+    """The sentence ends of lines, and the chunks that must be cut; see `find_ends`."""
+    most = int(lengths.sum()) // 2 + len(lengths) + 1
+    ends, out = np.empty(most, np.int64), room_for_spans(0, most)
+    num_chunks = find_ends(starts, lengths, data, marks, wholes_table(), ends, out)
+    return ends, first_spans(Words, num_chunks, out._replace(doc_offsets=np.arange(num_chunks + 1)))
 
 
 @kernel
-def split_sentences(
+def find_ends(
     starts: Int64s,
     lengths: Int32s,
-    wanted: UInt8s,
     data: UInt8s,
     marks: UInt16s,
-    signs: UInt16s,
-    abbreviations: Int64s,
+    wholes: Wholes,
+    ends: Int64sOut,
+    out: SpansOut,
+) -> int:
+    """Finds the sentence ends of lines, in text order; returns the number of chunks.
+
+    Args:
+        starts, lengths: (num_lines,) of the lines.
+        data: (num_bytes,) uint8.
+        marks: `marks.mark_table`.
+        wholes: `english_words.wholes_table`.
+        ends: -2 - n where the end may be a part of the chunk number n, else the offset of a full stop that is a word; -1 after
+            the last. Room for an end in two bytes, and one more for each line.
+        out: the chunks that must be cut, as if they were words; the same room. `doc_offsets` is not written.
+    """
+    keys, sieve = wholes.keys, wholes.sieve
+    num_ends = num_chunks = np.int64(0)
+    for line in range(len(starts)):
+        offset, stop = starts[line], starts[line] + lengths[line]
+        while offset < stop:
+            first, end = _next_end(data, offset, stop, marks)
+            if end == stop:
+                break
+            plain = _plain_end(data, first, end, stop, marks, keys, sieve)
+            if plain != _UNKNOWN:
+                offset = end + 1
+                ends[num_ends] = end
+                num_ends += plain == END
+                continue
+            offset = _chunk_stop(data, end, stop, marks)
+            out.starts[num_chunks], out.lengths[num_chunks] = first, offset - first
+            out.hashes[num_chunks], out.chars[num_chunks] = hash_bytes(data, first, offset), offset - first
+            out.flags[num_chunks] = OTHER
+            num_chunks += 1
+            ends[num_ends] = -1 - num_chunks
+            num_ends += 1
+    ends[num_ends] = -1
+    return int(num_chunks)
+
+
+@kernel
+def sum_sentences(
+    starts: Int64s,
+    lengths: Int32s,
+    data: UInt8s,
+    marks: UInt16s,
+    ends: Int64s,
+    chunks: Words,
+    words: Words,
     out: Int64sOut,
 ) -> None:
-    """Fills `out` (num_lines,) where `wanted` is not 0. `marks`: `marks.mark_table`; `signs`: `english_signs.sign_table`."""
+    """Fills `out` (num_lines,) with the sentences of each line.
+
+    Args:
+        starts, lengths, data, marks: as for `find_ends`.
+        ends, chunks: what `find_ends` found.
+        words: those of the chunks; each chunk is a document.
+    """
+    chunk_starts, chunk_lengths = chunks.starts, chunks.lengths
+    word_offsets, word_starts, word_lengths = words.doc_offsets, words.starts, words.lengths
+    number = np.int64(0)
     for line in range(len(starts)):
-        if wanted[line]:
-            out[line] = sentences_between(data, starts[line], starts[line] + lengths[line], marks, signs, abbreviations)
-
-
-@inline
-def sentences_between(data, start, stop, marks, signs, abbreviations) -> Any:
-    """Number of sentences in [start, stop) that are not blank."""
-    count, ended, blank, offset = np.int64(0), False, True, start
-    while offset < stop:
-        if ended or blank:
-            offset, token = _after_white(data, offset, stop, marks)
-            if offset == stop:
-                break
-            if blank or token or is_alnum(data[offset]):  # white space other than one space is a token, and begins a sentence
-                count, ended, blank = count + 1, False, False
-                continue
-            chunk = offset
-        else:
-            chunk, offset = _next_end(data, offset, stop, marks)
-            if offset == stop:
-                break
-            if _is_plain_end(data, chunk, offset, stop):
-                ended = not ends_in_abbreviation(data, chunk, offset, abbreviations)
-                offset += 1
-                continue
-            offset = chunk
+        stop = starts[line] + lengths[line]
+        offset = _white_stop(data, starts[line], stop, marks)
+        count, ended = np.int64(offset < stop), False
         while offset < stop:
-            mark, size = mark_at(data, offset, stop, marks)
-            if mark & WHITE:
+            chunk = -2 - ends[number]
+            first = stop if chunk == -1 else chunk_starts[chunk] if chunk >= 0 else ends[number]
+            if ended and _opens(data, offset, min(first, stop), stop, marks):
+                count, ended = count + 1, False
+            if first >= stop:
                 break
-            offset += size
-        ended, more = _step_chunk(data, chunk, offset, marks, signs, abbreviations, ended)
-        count += more
-    return count
+            number += 1
+            if chunk < 0:
+                offset, ended = first + 1, True
+                continue
+            offset = first + chunk_lengths[chunk]
+            for word in range(word_offsets[chunk], word_offsets[chunk + 1]):
+                start, size = word_starts[word], word_lengths[word]
+                kind = _kind(data, start, start + size, marks)
+                if kind == _OTHER and ended:
+                    count, ended = count + 1, False
+                ended = ended or kind == END or (size == 2 and _is_degree_stop(data, first, start))
+        out[line] = count
 
 
 @inline
@@ -124,7 +159,7 @@ def _next_end(data, offset, stop, marks) -> tuple[Any, Any]:
         if offset == stop:
             break
         mark, size = mark_at(data, offset, stop, marks)
-        if mark & END:
+        if mark & END and not _is_inner(data, offset, stop):
             first = offset
             while first > chunk and not _IS_WHITE[data[first - 1]]:
                 first -= 1
@@ -147,139 +182,84 @@ def _next_sign(data, offset, stop) -> Any:
 
 
 @inline
-def _is_plain_end(data, chunk, offset, stop) -> Any:
-    """Whether the mark at `offset` is a full stop that ends a chunk after ASCII letters, the last of them small.
-
-    The letters are the whole chunk, or at least the last eight bytes of it.
-    """
-    if data[offset] != _DOT or (offset + 1 < stop and not _IS_WHITE[data[offset + 1]]):
-        return False
-    first = offset
-    while first > chunk and offset - first < MOST_BYTES and 0x61 <= data[first - 1] | 0x20 <= 0x7A:
-        first -= 1
-    return offset > first and data[offset - 1] & 0x20 != 0 and (first == chunk or offset - first == MOST_BYTES)
+def _is_inner(data, offset, stop) -> Any:
+    """Whether the mark at `offset` is a full stop before a small letter or a digit, which is never a word."""
+    following = data[offset + 1] if offset + 1 < stop else np.uint8(0)
+    return data[offset] == _DOT and (0x61 <= following <= 0x7A or 0x30 <= following <= 0x39)
 
 
 @inline
-def _after_white(data, offset, stop, marks) -> tuple[Any, Any]:
-    """The stop of the white space at `offset`, and whether it is anything but a single space."""
-    start = offset
+def _plain_end(data, chunk, end, stop, marks, keys, sieve) -> Any:
+    """Whether one of . ! ? at `end` is a word: END or _OTHER where it ends a chunk of letters, but for a quote; _UNKNOWN where
+    the chunk must be cut.
+
+    The letters are the whole chunk, or at least the last eight bytes of it. The last is small.
+    """
+    after = end + 1 + (end + 1 < stop and data[end + 1] == _QUOTE)
+    if data[end] >= 0x80 or (after < stop and not _IS_WHITE[data[after]]):
+        return _UNKNOWN
+    first = end
+    while first > chunk and end - first < _LONGEST_ABBREVIATION:
+        byte, size = data[first - 1], np.int64(1)
+        is_letter = 0x61 <= byte | 0x20 <= 0x7A and (first < end or byte > 0x60)
+        if byte >= 0x80:
+            mark, size = mark_before(data, first, chunk, marks)
+            is_letter = mark & (SMALL | LARGE if first < end else SMALL) != 0
+        if not is_letter:
+            return _UNKNOWN
+        first -= size
+    hashed = FNV_BASIS
+    for offset in range(first, end):
+        hashed = fnv_step(hashed, data[offset])
+    if slot_of_hash(keys, sieve, mix64(fnv_step(hashed, data[end]))) >= 0:
+        return _OTHER
+    return END if slot_of_hash(keys, sieve, mix64(hashed)) < 0 else _UNKNOWN  # a contraction: "itd." is it d.
+
+
+@inline
+def _chunk_stop(data, offset, stop, marks) -> Any:
+    """The next white space from `offset` on, or `stop`."""
+    while offset < stop:
+        mark, size = mark_at(data, offset, stop, marks)
+        if mark & WHITE:
+            break
+        offset += size
+    return offset
+
+
+@inline
+def _white_stop(data, offset, stop, marks) -> Any:
+    """The stop of the white space at `offset`."""
     while offset < stop:
         mark, size = mark_at(data, offset, stop, marks)
         if mark & WHITE == 0:
             break
         offset += size
-    return offset, offset > start and (offset - start > 1 or data[start] != _SPACE)
+    return offset
 
 
 @inline
-def _step_token(kind, ended, more) -> tuple[Any, Any]:
-    """Updates (whether a sentence has ended, number of new sentences) for one token."""
-    if kind == END:
-        return True, more
-    if kind == _OTHER and ended:
-        return False, more + 1
-    return ended, more
-
-
-@inline
-def _step_chunk(data, start, stop, marks, signs, abbreviations, ended) -> tuple[Any, Any]:
-    """`_step_token` for all tokens of a chunk that holds an END mark."""
-    first, last = _core(data, start, stop, marks, abbreviations)
-    ended, more = _step_marks(data, start, first, marks, ended, np.int64(0))
-    if first < last and is_exception(data, first, last, abbreviations):
-        ended, more = _step_token(_OTHER, ended, more)
-    elif first < last:
-        ended, more, word = _step_core(data, start, first, last, marks, signs, abbreviations, ended, more)
-        if _num_dots(data, last, stop) == 1 and not _is_cut(data, start, word, last, abbreviations):
-            last += 1  # that full stop belongs to the word before it
-    return _step_marks(data, last, stop, marks, ended, more)
-
-
-@inline
-def _step_marks(data, offset, stop, marks, ended, more) -> tuple[Any, Any]:
-    """`_step_token` for the marks cut off a chunk: single characters and runs of dots."""
-    while offset < stop:
-        dots = _num_dots(data, offset, stop)
-        if dots > 1:
-            offset += dots
-            continue
-        mark, size = mark_at(data, offset, stop, marks)
-        kind = END if mark & END else (_OTHER if mark & PUNCT == 0 else 0)
-        ended, more = _step_token(kind, ended, more)
-        offset += size
-    return ended, more
-
-
-@inline
-def _step_core(data, chunk, first, last, marks, signs, abbreviations, ended, more) -> tuple[Any, Any, Any]:
-    """`_step_token` for the core of a chunk, split at full stops, ellipses and icons inside; also returns the start of its last
-    word.
+def _opens(data, offset, first, stop, marks) -> Any:
+    """Whether a sentence begins in [offset, first), behind an end: at more than punctuation, or at white space that is not one
+    space, which is a token, unless nothing but white space is left of the line.
     """
-    offset, word, before, checked = first, first, np.int64(0), False
-    while offset < last:
-        mark, size = mark_at(data, offset, last, marks)
-        cut = _inner_cut(data, offset, last, marks, before, mark, size) if offset > first else 0
-        before = mark
-        if cut and not checked:
-            checked = True
-            if is_address(data, first, last, signs):
-                break
-        if cut == 0:
+    while offset < first:
+        mark, size = mark_at(data, offset, first, marks)
+        if mark & WHITE:
+            after = _white_stop(data, offset, first, marks)
+            if after < stop and (after > offset + 1 or data[offset] != _SPACE):
+                return True
+            offset = after
+        elif mark & PUNCT == 0:
+            return True
+        else:
             offset += size
-            continue
-        ended, more = _step_token(_token(data, word, offset, marks), ended, more)
-        if mark & ICON:
-            ended = ended or _is_degree_stop(data, chunk, word, offset)
-            ended, more = _step_token(_token(data, offset, offset + cut, marks), ended, more)
-        elif cut == 1 and _is_cut(data, chunk, word, offset, abbreviations):
-            ended = True
-        offset += cut
-        word = offset
-    ended, more = _step_token(_token(data, word, last, marks), ended, more)
-    return ended, more, word
+    return False
 
 
 @inline
-def _is_cut(data, chunk, word, dot, abbreviations) -> Any:
-    """Whether the full stop at `dot` is a token beside the word before it: behind a unit of temperature, and wherever the word
-    is no abbreviation.
-    """
-    is_unit = dot - word == 1 and _is_degree(data[word]) and _follows_degree(data, chunk, word)
-    return is_unit or not ends_in_abbreviation(data, word, dot, abbreviations)
-
-
-@inline
-def _is_degree_stop(data, chunk, word, stop) -> Any:
-    """Whether [word, stop) is a capital unit of temperature with its full stop, which spaCy's special cases cut off between
-    icons: "°C.♥".
-    """
-    is_stop = stop - word == 2 and data[word + 1] == _DOT and 0x43 <= data[word] <= 0x4B
-    return is_stop and _is_degree(data[word]) and _follows_degree(data, chunk, word)
-
-
-@inline
-def _follows_degree(data, chunk, word) -> Any:
-    """Whether a degree sign of the chunk is before `word`."""
-    return word - chunk >= 2 and data[word - 2] == 0xC2 and data[word - 1] == 0xB0
-
-
-@inline
-def _inner_cut(data, offset, last, marks, before, mark, size) -> Any:
-    """Bytes at `offset` that are a token inside a word: dots, an icon, or a full stop between a small letter and a capital."""
-    if mark & ICON:
-        return size
-    dots = _num_dots(data, offset, last)
-    if dots != 1:
-        return dots
-    if offset + 1 == last or before & (SMALL | QUOTE) == 0:
-        return 0
-    return 1 if mark_at(data, offset + 1, last, marks)[0] & (LARGE | QUOTE) else 0
-
-
-@inline
-def _token(data, start, stop, marks) -> Any:
-    """The kind of the token [start, stop): END, _OTHER, or 0 for punctuation and for an empty token."""
+def _kind(data, start, stop, marks) -> Any:
+    """The kind of the word [start, stop): END, _OTHER, or 0 for punctuation."""
     offset = start
     while offset < stop:
         mark, size = mark_at(data, offset, stop, marks)
@@ -292,94 +272,9 @@ def _token(data, start, stop, marks) -> Any:
 
 
 @inline
-def _num_dots(data, offset, stop) -> Any:
-    """Number of consecutive dots from `offset` on."""
-    end = offset
-    while end < stop and data[end] == _DOT:
-        end += 1
-    return end - offset
-
-
-@inline
-def _core(data, first, last, marks, abbreviations) -> tuple[Any, Any]:
-    """The core of a chunk: marks are cut off its front and back in turn, until it is an exception or has no more marks."""
-    while first < last and not is_exception(data, first, last, abbreviations):
-        if _is_degrees(data, first, last):
-            return last - 1, last - 1
-        front = _front(data, first, last, marks)
-        if front and is_exception(data, first + front, last, abbreviations):
-            return first + front, last
-        if _is_degrees(data, first + front, last):
-            return last - 1, last - 1
-        back = _back(data, first + front, last, marks)
-        if back and is_exception(data, first, last - back, abbreviations):
-            return first, last - back
-        if front + back == 0:
-            break
-        if _is_degrees(data, first, last - back):
-            return last - back - 1, last - back - 1
-        first, last = first + front, last - back
-    return first, last
-
-
-@inline
-def _is_degrees(data, first, last) -> Any:
-    """Whether [first, last) is a unit of temperature with its full stop, which is always cut off: "°C."."""
-    is_degree = last - first == 4 and data[first] == 0xC2 and data[first + 1] == 0xB0 and data[last - 1] == _DOT
-    return is_degree and _is_degree(data[first + 2])
-
-
-@inline
-def _front(data, first, last, marks) -> Any:
-    """Bytes to cut off the front: a run of dots, `US$`, `C$`, `A$`, or one mark."""
-    if data[first] == 0x41 or data[first] == 0x43:
-        return 2 if first + 1 < last and data[first + 1] == _DOLLAR else 0
-    if data[first] == 0x55:
-        return 3 if first + 2 < last and data[first + 1] == 0x53 and data[first + 2] == _DOLLAR else 0
-    if data[first] == _DOT:
-        dots = _num_dots(data, first, last)
-        return dots if dots > 1 else 0
-    if data[first] == _PLUS:
-        return 0 if first + 1 < last and is_digit(data[first + 1]) else 1
-    mark, size = mark_at(data, first, last, marks)
-    return size if mark & FRONT else 0
-
-
-@inline
-def _back(data, first, last, marks) -> Any:
-    """Bytes to cut off the back: dots, 's, or one mark."""
-    if first >= last:
-        return 0
-    if data[last - 1] == _DOT:
-        return _back_dots(data, first, last, marks)
-    if data[last - 1] | 0x20 == 0x73:  # s
-        if last - first >= 2 and data[last - 2] == 0x27:
-            return 2
-        if last - first >= 4 and data[last - 4] == 0xE2 and data[last - 3] == 0x80 and data[last - 2] == 0x99:
-            return 4
-    mark, size = mark_before(data, last, first, marks)
-    return size if mark & BACK else 0
-
-
-@inline
-def _back_dots(data, first, last, marks) -> Any:
-    """Bytes of the dots to cut off the back: a run of dots, or one full stop after a character that may precede one."""
-    offset = last - 1
-    while offset > first and data[offset - 1] == _DOT:
-        offset -= 1
-    if offset < last - 1:
-        return last - offset
-    if offset == first:
-        return 0
-    mark, size = mark_before(data, offset, first, marks)
-    if mark & BEFORE_DOT or (
-        offset - first >= 3 and data[offset - 3] == 0xC2 and data[offset - 2] == 0xB0 and _is_degree(data[offset - 1])
-    ):
-        return 1
-    return 1 if mark & LARGE and offset - size > first and mark_before(data, offset - size, first, marks)[0] & LARGE else 0
-
-
-@inline
-def _is_degree(byte) -> Any:
-    """Whether a letter is a unit of temperature: C, F or K."""
-    return byte | 0x20 == 0x63 or byte | 0x20 == 0x66 or byte | 0x20 == 0x6B
+def _is_degree_stop(data, chunk, word) -> Any:
+    """Whether a word of two bytes is a capital unit of temperature with its full stop, which spaCy's special cases cut off
+    between icons: "°C.♥".
+    """
+    is_stop = data[word + 1] == _DOT and (data[word] == 0x43 or data[word] == 0x46 or data[word] == 0x4B)
+    return is_stop and word - chunk >= 2 and data[word - 2] == 0xC2 and data[word - 1] == 0xB0

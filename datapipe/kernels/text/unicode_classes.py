@@ -188,3 +188,20 @@ def decode_before(data, stop, start) -> tuple[Any, Any]:
     if size != stop - first:  # the last byte belongs to no character
         return REPLACEMENT, 1
     return code, size
+
+
+@inline
+def write_character(code, out, written) -> Any:
+    """Writes a code point as UTF-8; returns the number of bytes written by then."""
+    if code < 0x80:
+        out[written] = code
+        return written + 1
+    if code < 0x800:
+        out[written], out[written + 1] = 0xC0 | code >> 6, 0x80 | code & 0x3F
+        return written + 2
+    if code < 0x10000:
+        out[written], out[written + 1], out[written + 2] = 0xE0 | code >> 12, 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
+        return written + 3
+    out[written], out[written + 1] = 0xF0 | code >> 18, 0x80 | code >> 12 & 0x3F
+    out[written + 2], out[written + 3] = 0x80 | code >> 6 & 0x3F, 0x80 | code & 0x3F
+    return written + 4

@@ -6,9 +6,9 @@
     segment   1 1 1 1  2 2 2  0 0
     borders   0 4 7 9                    the longest run is 4
 
-A chunk is the part of a document that a row holds (`kernels/tokens/pack.py`); batches of the loader call it a piece. Kernels
-whose names end in 64 and 32 write int64 and int32. Loops run over slices, from 0 to a length, so that the compiler vectorises
-them: with indices into rows instead of slices labels and positions took five times as long.
+A chunk is the part of a document that a row holds (`kernels/tokens/pack.py`); batches of the loader call it a piece. Loops
+run over slices, from 0 to a length, so that the compiler vectorises them: with indices into rows instead of slices labels and
+positions took five times as long.
 """
 
 from __future__ import annotations
@@ -50,8 +50,18 @@ def _copy(source: Any, out: Any) -> None:
         out[t] = source[t]
 
 
-@inline
-def _shifted_labels(tokens: Any, chunk_offsets: Any, chunk_lengths: Any, out: Any) -> None:
+@kernel
+def shifted_labels(
+    tokens: Int32Matrix | Int64Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut
+) -> None:
+    """Labels that are the next token of the same chunk.
+
+    Args:
+        tokens: (num_rows, S).
+        chunk_offsets: (num_rows + 1,) int64; row r has the chunks offsets[r]:offsets[r + 1].
+        chunk_lengths: (num_chunks,) int32, at least 1 each, at most S in all for a row.
+        out: (num_rows, S), of the type of the tokens.
+    """
     for row in range(tokens.shape[0]):
         position = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
@@ -63,26 +73,13 @@ def _shifted_labels(tokens: Any, chunk_offsets: Any, chunk_lengths: Any, out: An
 
 
 @kernel
-def shifted_labels_64(tokens: Int64Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int64MatrixOut) -> None:
-    """Labels that are the next token of the same chunk.
+def unshifted_labels(
+    tokens: Int32Matrix | Int64Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut
+) -> None:
+    """Labels that are the tokens themselves, except for padding: for models that shift labels.
 
-    Args:
-        tokens: (num_rows, S) int64.
-        chunk_offsets: (num_rows + 1,) int64; row r has the chunks offsets[r]:offsets[r + 1].
-        chunk_lengths: (num_chunks,) int32, at least 1 each, at most S in all for a row.
-        out: (num_rows, S) int64.
+    Args: as for `shifted_labels`.
     """
-    _shifted_labels(tokens, chunk_offsets, chunk_lengths, out)
-
-
-@kernel
-def shifted_labels_32(tokens: Int32Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut) -> None:
-    """`shifted_labels_64` in int32."""
-    _shifted_labels(tokens, chunk_offsets, chunk_lengths, out)
-
-
-@inline
-def _unshifted_labels(tokens: Any, chunk_offsets: Any, chunk_lengths: Any, out: Any) -> None:
     for row in range(tokens.shape[0]):
         used = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
@@ -92,22 +89,14 @@ def _unshifted_labels(tokens: Any, chunk_offsets: Any, chunk_lengths: Any, out: 
 
 
 @kernel
-def unshifted_labels_64(tokens: Int64Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int64MatrixOut) -> None:
-    """Labels that are the tokens themselves, except for padding: for models that shift labels.
+def positions(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut) -> None:
+    """Positions from 0 in each chunk, and from 0 in the padding, so that all are below S.
 
-    Args: as for `shifted_labels_64`.
+    Args:
+        chunk_offsets: (num_rows + 1,) int64.
+        chunk_lengths: (num_chunks,) int32.
+        out: (num_rows, S).
     """
-    _unshifted_labels(tokens, chunk_offsets, chunk_lengths, out)
-
-
-@kernel
-def unshifted_labels_32(tokens: Int32Matrix, chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut) -> None:
-    """`unshifted_labels_64` in int32."""
-    _unshifted_labels(tokens, chunk_offsets, chunk_lengths, out)
-
-
-@inline
-def _positions(chunk_offsets: Any, chunk_lengths: Any, out: Any) -> None:
     for row in range(out.shape[0]):
         position = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
@@ -117,47 +106,18 @@ def _positions(chunk_offsets: Any, chunk_lengths: Any, out: Any) -> None:
 
 
 @kernel
-def positions_64(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int64MatrixOut) -> None:
-    """Positions from 0 in each chunk, and from 0 in the padding, so that all are below S.
+def segments(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut | Int64MatrixOut) -> None:
+    """The number of each token's chunk in its row, from 1; 0 for padding. Tokens attend to each other where the numbers are
+    equal.
 
-    Args:
-        chunk_offsets: (num_rows + 1,) int64.
-        chunk_lengths: (num_chunks,) int32.
-        out: (num_rows, S) int64.
+    Args: as for `positions`.
     """
-    _positions(chunk_offsets, chunk_lengths, out)
-
-
-@kernel
-def positions_32(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut) -> None:
-    """`positions_64` in int32."""
-    _positions(chunk_offsets, chunk_lengths, out)
-
-
-@inline
-def _segments(chunk_offsets: Any, chunk_lengths: Any, out: Any) -> None:
     for row in range(out.shape[0]):
         position = 0
         for chunk in range(chunk_offsets[row], chunk_offsets[row + 1]):
             _fill(out[row, position : position + chunk_lengths[chunk]], chunk - chunk_offsets[row] + 1)
             position += chunk_lengths[chunk]
         _fill(out[row, position:], 0)
-
-
-@kernel
-def segments_64(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int64MatrixOut) -> None:
-    """The number of each token's chunk in its row, from 1; 0 for padding. Tokens attend to each other where the numbers are
-    equal.
-
-    Args: as for `positions_64`.
-    """
-    _segments(chunk_offsets, chunk_lengths, out)
-
-
-@kernel
-def segments_32(chunk_offsets: Int64s, chunk_lengths: Int32s, out: Int32MatrixOut) -> None:
-    """`segments_64` in int32."""
-    _segments(chunk_offsets, chunk_lengths, out)
 
 
 @kernel
@@ -204,3 +164,36 @@ def borders(
                 num_written += 1
                 longest[batch] = max(longest[batch], left)
         out_offsets[batch + 1] = num_written
+
+
+@kernel
+def split_runs(
+    starts: Int64s, lengths: Int64s, offsets: Int64s, parts: Int64s, out_places: Int64sOut, out_positions: Int64sOut
+) -> None:
+    """The tokens of the parts of each run that one of several ranks gets where each document is split over them.
+
+    runs of 5 and 3 tokens, four parts each, parts 0 and 3 of this rank      0 1 2 3 4 . . . | 5 6 7 .
+    place of each token in the batch, -1 where the run is padded             0 1 -1 -1 | 5 -1
+    position in its run                                                      0 1 6 7 | 0 3
+
+    Args:
+        starts: (num_runs,) int64, the place of the run's first token.
+        lengths: (num_runs,) int64, its tokens.
+        offsets: (num_runs + 1,) int64: out[offsets[r]:offsets[r + 1]] are the parts of run r, of equal size.
+        parts: (num_parts,) int64, the numbers of the parts in the order of the result.
+        out_places: (num_tokens,) int64, the place of each token; -1 past the end of its run.
+        out_positions: (num_tokens,) int64, its position in its run, past the end, too.
+    """
+    for run in range(starts.shape[0]):
+        written = offsets[run]
+        size = (offsets[run + 1] - written) // parts.shape[0]
+        for part in parts:
+            first = part * size
+            held = min(max(lengths[run] - first, 0), size)
+            for t in range(size):
+                out_positions[written + t] = first + t
+            for t in range(held):
+                out_places[written + t] = starts[run] + first + t
+            for t in range(held, size):
+                out_places[written + t] = -1
+            written += size

@@ -1,6 +1,6 @@
 """Rows from many blocks of many shards in one call: each row is known by the memory address of its block.
 
-    addresses (n,) ── find_rows ──▶ block, row in it (n,) ── copy_* ──▶ tokens (n, S)
+    addresses (n,) ── find_rows ──▶ block, row in it (n,) ── copy_rows ──▶ tokens (n, S)
                                                           ── count_chunks ──▶ first chunk (n,), chunk_offsets (n + 1,)
                                                                              ── gather_* ──▶ lengths, starts, keys (num_chunks,)
 
@@ -115,56 +115,19 @@ def _tokens_at(blocks: Any, rows: Any, i: Any, row_bytes: Any) -> Any:
     return int64_at(blocks[i], BLOCK_WIDTH)[TOKENS] + rows[i] * row_bytes
 
 
-@inline
-def _copy_16(blocks: Any, rows: Any, out: Any) -> None:
+@kernel
+def copy_rows(
+    blocks: Int64s, rows: Int64s, id_bytes: int, out: UInt16MatrixOut | UInt32MatrixOut | Int32MatrixOut | Int64MatrixOut
+) -> None:
+    """Copies row `rows[i]` of block `blocks[i]`, both (n,) int64, whose ids have 2 or 4 bytes, to row i of `out` (n, S)."""
     last, length = out.shape[0] - 1, out.shape[1]
     for i in range(out.shape[0]):
-        following = _tokens_at(blocks, rows, min(i + 1, last), length * 2)
-        _copy_stretches(uint16_at(_tokens_at(blocks, rows, i, length * 2), length), following, out[i])
-
-
-@inline
-def _copy_32(blocks: Any, rows: Any, out: Any) -> None:
-    last, length = out.shape[0] - 1, out.shape[1]
-    for i in range(out.shape[0]):
-        following = _tokens_at(blocks, rows, min(i + 1, last), length * 4)
-        _copy_stretches(uint32_at(_tokens_at(blocks, rows, i, length * 4), length), following, out[i])
-
-
-@kernel
-def copy_16(blocks: Int64s, rows: Int64s, out: UInt16MatrixOut) -> None:
-    """Copies row `rows[i]` of block `blocks[i]`, both (n,) int64, whose ids are uint16, to row i of `out` (n, S)."""
-    _copy_16(blocks, rows, out)
-
-
-@kernel
-def copy_16_to_int32(blocks: Int64s, rows: Int64s, out: Int32MatrixOut) -> None:
-    """`copy_16` into int32."""
-    _copy_16(blocks, rows, out)
-
-
-@kernel
-def copy_16_to_int64(blocks: Int64s, rows: Int64s, out: Int64MatrixOut) -> None:
-    """`copy_16` into int64, the type that models take."""
-    _copy_16(blocks, rows, out)
-
-
-@kernel
-def copy_32(blocks: Int64s, rows: Int64s, out: UInt32MatrixOut) -> None:
-    """`copy_16` for ids of 32 bits."""
-    _copy_32(blocks, rows, out)
-
-
-@kernel
-def copy_32_to_int32(blocks: Int64s, rows: Int64s, out: Int32MatrixOut) -> None:
-    """`copy_32` into int32."""
-    _copy_32(blocks, rows, out)
-
-
-@kernel
-def copy_32_to_int64(blocks: Int64s, rows: Int64s, out: Int64MatrixOut) -> None:
-    """`copy_32` into int64."""
-    _copy_32(blocks, rows, out)
+        here = _tokens_at(blocks, rows, i, length * id_bytes)
+        following = _tokens_at(blocks, rows, min(i + 1, last), length * id_bytes)
+        if id_bytes == 2:
+            _copy_stretches(uint16_at(here, length), following, out[i])
+        else:
+            _copy_stretches(uint32_at(here, length), following, out[i])
 
 
 @kernel

@@ -1,41 +1,20 @@
 """Packs token sequences into rows of S tokens, and copies rows together.
 
-    lengths (num_docs,) ── split_documents ── by_length ── best_fit ── by_row ──▶ the row of each chunk
-                        ├─ split_by_powers ── by_length ───────────────────────▶ the same; rows of chunks of one length
-                        └─ cut_stream ──────────────────────────────────────────▶ the same, in the given order
-    tokens ── fill_rows_* ──▶ (num_rows * S,) ids, padded
+    chunks, longest first ── best_fit ── by_row ──▶ the row of each chunk
+    lengths (num_docs,) ── split_by_powers ───────▶ chunks of powers of two
+    tokens ── fill_rows ──▶ (num_rows * S,) ids, padded
 
 A chunk is the part of a document that goes to one row, at most S tokens. Best fit is best-fit-decreasing over chunks (Ding et
-al., 2024, arXiv 2404.10830): a counting sort by length, then each chunk goes to the open row with the least room that still
+al., 2024, arXiv 2404.10830): the chunks are sorted by length, then each goes to the open row with the least room that still
 holds it, which is found in O(log S) (`rooms.py`), so a pool costs O(n log S). Ties go to the row last touched. The result is a
 function of `lengths` alone. `split_to_fill.py` goes on where that leaves too much padding.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from datapipe.kernels import inline, kernel
+from datapipe.kernels import kernel
 from datapipe.kernels.tokens.rooms import least_room, put_room, take_room
 from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8sOut, UInt16s, UInt16sOut, UInt32s, UInt32sOut
-
-
-@kernel
-def split_documents(
-    lengths: Int64s, sequence_length: int, chunk_documents: Int64sOut, chunk_starts: Int64sOut, chunk_lengths: Int32sOut
-) -> None:
-    """Cuts documents of `lengths` (num_docs,) every `sequence_length` tokens into (num_chunks,) outputs; the last chunk may be
-    short.
-    """
-    chunk = 0
-    for document in range(lengths.shape[0]):
-        start = 0
-        while start < lengths[document]:
-            chunk_documents[chunk] = document
-            chunk_starts[chunk] = start
-            chunk_lengths[chunk] = min(lengths[document] - start, sequence_length)
-            start += sequence_length
-            chunk += 1
 
 
 @kernel
@@ -65,59 +44,6 @@ def split_by_powers(
                 chunk += 1
             else:
                 power //= 2
-
-
-@kernel
-def cut_stream(
-    lengths: Int64s,
-    sequence_length: int,
-    chunk_documents: Int64sOut,
-    chunk_starts: Int64sOut,
-    chunk_lengths: Int32sOut,
-    row_offsets: Int64sOut,
-) -> int:
-    """Lays documents end to end and cuts every `sequence_length` tokens; returns the number of chunks.
-
-    `row_offsets` (num_rows + 1,) starts as zeros; the last row may be short.
-    """
-    chunk = 0
-    row = 0
-    filled = 0
-    for document in range(lengths.shape[0]):
-        start = 0
-        while start < lengths[document]:
-            taken = min(lengths[document] - start, sequence_length - filled)
-            chunk_documents[chunk] = document
-            chunk_starts[chunk] = start
-            chunk_lengths[chunk] = taken
-            chunk += 1
-            start += taken
-            filled += taken
-            if filled == sequence_length:
-                row += 1
-                row_offsets[row] = chunk
-                filled = 0
-    if filled > 0:
-        row_offsets[row + 1] = chunk
-    return chunk
-
-
-@kernel
-def by_length(chunk_lengths: Int32s, positions: Int64sOut, order: Int64sOut) -> None:
-    """Orders chunks by length, longest first and equal ones in their order: a counting sort into `order` (num_chunks,).
-
-    `positions` (longest + 2,) is scratch and starts as zeros.
-    """
-    for chunk in range(chunk_lengths.shape[0]):
-        positions[chunk_lengths[chunk]] += 1
-    before = 0
-    for length in range(positions.shape[0] - 1, -1, -1):
-        count = positions[length]
-        positions[length] = before
-        before += count
-    for chunk in range(chunk_lengths.shape[0]):
-        order[positions[chunk_lengths[chunk]]] = chunk
-        positions[chunk_lengths[chunk]] += 1
 
 
 @kernel
@@ -176,10 +102,17 @@ def by_row(chunk_rows: Int64s, positions: Int64sOut, row_offsets: Int64sOut, ord
         positions[chunk_rows[chunk]] += 1
 
 
-@inline
-def _fill_rows(
-    tokens: Any, chunk_offsets: Any, chunk_lengths: Any, row_offsets: Any, pad: Any, sequence_length: Any, out: Any
+@kernel
+def fill_rows(
+    tokens: UInt16s | UInt32s,
+    chunk_offsets: Int64s,
+    chunk_lengths: Int32s,
+    row_offsets: Int64s,
+    pad: int,
+    sequence_length: int,
+    out: UInt16sOut | UInt32sOut,
 ) -> None:
+    """Copies chunks, which start at `chunk_offsets` in `tokens`, to rows of `out` (num_rows * S,); the rest is `pad`."""
     for row in range(row_offsets.shape[0] - 1):
         position = row * sequence_length
         for chunk in range(row_offsets[row], row_offsets[row + 1]):
@@ -190,31 +123,3 @@ def _fill_rows(
             position += length
         for token in range(position, (row + 1) * sequence_length):
             out[token] = pad
-
-
-@kernel
-def fill_rows_16(
-    tokens: UInt16s,
-    chunk_offsets: Int64s,
-    chunk_lengths: Int32s,
-    row_offsets: Int64s,
-    pad: int,
-    sequence_length: int,
-    out: UInt16sOut,
-) -> None:
-    """Copies chunks, which start at `chunk_offsets` in `tokens`, to rows of `out` (num_rows * S,); the rest is `pad`."""
-    _fill_rows(tokens, chunk_offsets, chunk_lengths, row_offsets, pad, sequence_length, out)
-
-
-@kernel
-def fill_rows_32(
-    tokens: UInt32s,
-    chunk_offsets: Int64s,
-    chunk_lengths: Int32s,
-    row_offsets: Int64s,
-    pad: int,
-    sequence_length: int,
-    out: UInt32sOut,
-) -> None:
-    """`fill_rows_16` for ids of 32 bits."""
-    _fill_rows(tokens, chunk_offsets, chunk_lengths, row_offsets, pad, sequence_length, out)

@@ -133,7 +133,7 @@ def _is_worthwhile(tree: Any, length: Any, most: Any, min_piece: Any) -> Any:
 
 
 @inline
-def _is_within(padding: Any, emptiest: Any, num_rows: Any, sequence_length: Any, max_padding: Any) -> Any:
+def is_within(padding: Any, emptiest: Any, num_rows: Any, sequence_length: Any, max_padding: Any) -> Any:
     """Whether the rows but the emptiest, which has that much room, keep the limit, or no fewer rows can hold the tokens."""
     return padding < sequence_length or (padding - emptiest) / ((num_rows - 1) * sequence_length) <= max_padding
 
@@ -188,7 +188,7 @@ def split_to_fill(
     num_chunks, num_rows, padding = counts[0], counts[1], counts[2]
     emptiest = most_room(rows.tree, sequence_length)
     for donor in donors:
-        if _is_within(padding, emptiest, num_rows, sequence_length, max_padding):
+        if is_within(padding, emptiest, num_rows, sequence_length, max_padding):
             break
         if rows.is_receiver[donor] != 0:
             continue
@@ -204,4 +204,4 @@ def split_to_fill(
             _put_row(rows, donor)
         emptiest = most_room(rows.tree, sequence_length)
     counts[0], counts[1], counts[2] = num_chunks, num_rows, padding
-    return _is_within(padding, emptiest, num_rows, sequence_length, max_padding)
+    return is_within(padding, emptiest, num_rows, sequence_length, max_padding)

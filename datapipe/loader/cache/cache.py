@@ -1,16 +1,16 @@
 """A local cache of whole shards of a snapshot on an object store, filled in the order in which shards are needed.
 
     expect([7, 2, 9, …])  ──▶  the missing shards are fetched in this order, as far as they fit into the budget
-                               │ threads: make room (folder.py), fetch ranges and check (download.py)
+                               │ threads, a shard each: make room (folder.py), fetch and check (download.py)
     path_of(7)            ◀──  the path of a complete, checked copy, or None: the reader then reads blocks from the store
 
 To make room, shards that are not expected are deleted first, then those expected last. A shard is never deleted for one
 expected later. A copy that an earlier run or another process left is checked once, by a thread, before it is used. Any number
 of processes and snapshots may share the folder.
 
-A download that fails is tried again for `patience_s`; then `error(shard)` tells why, and the download starts over after the
-same time. A shard that is missing, or damaged in the store, is not tried again. A full or broken disk ends all downloads with
-one warning. `path_of` raises none of these errors: the reader reads from the store and reports the store's error.
+A download that fails is tried again for `patience_s`, and starts over after the same time. A shard that is missing, or damaged
+in the store, is not tried again. A full or broken disk ends all downloads with one warning. `path_of` raises none of these
+errors: the reader reads from the store and reports the store's error.
 
 Memory: `num_threads` ranges of 4 MiB. Threads are daemons that hold no reference to the cache; they end with `close`, with the
 last reference to the cache, and with the process. A fork copies no threads: the child starts its own.
@@ -31,14 +31,13 @@ from pathlib import Path
 from threading import Lock
 
 from datapipe.errors import UserError
+from datapipe.loader.cache.download import CacheCounts
 from datapipe.loader.cache.folder import default_folder
-from datapipe.loader.cache.scheduler import CacheCounts, DownloadScheduler
+from datapipe.loader.cache.scheduler import DownloadScheduler
 from datapipe.loader.order.batch_order import BatchOrder
 from datapipe.loader.reading import RowReader
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
-
-__all__ = ["CacheCounts", "ShardCache", "default_folder"]
 
 PATIENCE_S = 300.0
 JOIN_S = 2.0
@@ -52,8 +51,8 @@ class ShardCache:
         root: of the snapshot, on an object store.
         folder: of the copies.
         budget_bytes: of all files in the folder.
-        num_threads: ranges fetched at the same time, 4 MiB of memory each. More threads help where the store is slow.
-        patience_s: seconds that the store may fail without a break before `error` returns the reason.
+        num_threads: shards fetched at the same time, with 4 MiB of memory each. More threads help where the store is slow.
+        patience_s: seconds that the store may fail without a break before a download pauses for as long.
     """
 
     def __init__(
@@ -84,10 +83,6 @@ class ShardCache:
         if path is not None and not path.exists():
             scheduler.lost(shard)
             path = None
-        if path is None:
-            scheduler.misses += 1
-        else:
-            scheduler.hits += 1
         if scheduler.advice is not None:
             self._warn(scheduler)
         return path
@@ -100,11 +95,6 @@ class ShardCache:
         with scheduler.starting:
             if self._finalizer is None and shards:
                 self._finalizer = weakref.finalize(self, _stop, scheduler, self._start_threads(scheduler))
-
-    def error(self, shard: int) -> Exception | None:
-        """The reason why an expected shard is missing, if it is known."""
-        failed = self._scheduler_here().failed.get(shard)
-        return failed[0] if failed is not None else None
 
     def counts(self) -> CacheCounts:
         return self._scheduler_here().counts()

@@ -154,10 +154,6 @@ class CacheFolder:
         with _disk_errors():
             return set(self._sizes()) if self.path.is_dir() else set()
 
-    def resident_bytes(self) -> int:
-        """Bytes of all files in the folder, `.part` files at their full size."""
-        return sum(self._sizes().values()) if self.path.is_dir() else 0
-
     def _make_room(self, wanted: int, part: str, own_rank: int, rank: Rank) -> bool:
         sizes = self._sizes()
         free = self.budget_bytes - sum(size for name, size in sizes.items() if name != part) - wanted

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from datapipe.kernels.tokens import windows as kernels
-from datapipe.loader.order.grown_order import AnyOrder
+from datapipe.loader.order.grown_order import GrownOrder
 from datapipe.loader.order.source_order import Window
 
 MOST_BYTES = 64 << 20
@@ -46,11 +46,11 @@ class AddressFinder:
         source_starts: (num_sources + 1,) int64, the address of the first row of each source.
     """
 
-    def __init__(self, orders: Sequence[AnyOrder], source_starts: np.ndarray) -> None:
+    def __init__(self, orders: Sequence[GrownOrder], source_starts: np.ndarray) -> None:
         self._orders, self._source_starts = tuple(orders), source_starts
         self._tables = self._empty()
 
-    def __reduce__(self) -> tuple[type[AddressFinder], tuple[tuple[AnyOrder, ...], np.ndarray]]:
+    def __reduce__(self) -> tuple[type[AddressFinder], tuple[tuple[GrownOrder, ...], np.ndarray]]:
         """A copy begins with tables of its own: those of the original hold addresses of the original's memory."""
         return AddressFinder, (self._orders, self._source_starts)
 

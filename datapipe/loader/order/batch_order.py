@@ -17,7 +17,7 @@ from datapipe.errors import SnapshotError, UserError, suggest
 from datapipe.loader.order.grown_order import Parts
 from datapipe.loader.order.lineage import Lineage, MixtureEra, Skips
 from datapipe.loader.order.recipe import Recipe, differences, recipe_of
-from datapipe.loader.order.sample_order import Inventory, SampleOrder, num_drawn_at, num_samples_of
+from datapipe.loader.order.sample_order import Inventory, OrderKey, SampleOrder, num_drawn_at, num_samples_of
 from datapipe.loader.order.saved_lineage import lineage_json
 from datapipe.loader.order.steps import BatchEra, Steps
 from datapipe.shards.manifest import Snapshot
@@ -27,28 +27,22 @@ MOST_STEPS = 1 << 40
 """No run has more steps: with 2^22 rows a step, samples are counted in 63 bits."""
 
 
-class BatchOrder:
-    """The order of all batches of one run over a split.
+class RunSteps:
+    """The steps of one run over a split, without its rows: what a client of a service knows of a `BatchOrder`.
 
     Attributes:
-        inventory: the rows that the snapshot holds.
         lineage: which mixture and which batch size hold from which step on.
+        sources: names; the field `sources` of a batch holds indices into them.
         drop_last: whether rows at the end of a run that make no whole batch are left out. They are not in a validation.
-        sample_order: samples to addresses.
         steps: steps to samples.
     """
 
-    def __init__(self, inventory: Inventory, lineage: Lineage, drop_last: bool = True) -> None:
-        self.inventory, self.lineage, self.layout, self.drop_last = inventory, lineage, inventory.layout, drop_last
-        self.sample_order = SampleOrder(inventory, lineage.mixtures)
-        skips = lineage.skips
-        self.steps = Steps(
-            lineage.batches, skips.steps, self.sample_order.num_samples, drop_last=drop_last and inventory.split == "train"
-        )
-        self._left_out: dict[int, int] = {}
-        for number, path in self.layout.shards.named(skips.shards):
-            since = self.steps.samples(skips.shards[path])[0]
-            self._left_out[number] = min(since, self._left_out.get(number, since))
+    def __init__(
+        self, key: OrderKey, lineage: Lineage, sources: tuple[str, ...], num_samples: int | None, drop_last: bool
+    ) -> None:
+        self.key, self.lineage, self.sources, self.drop_last = key, lineage, sources, drop_last
+        drops = drop_last and key.split == "train"
+        self.steps = Steps(lineage.batches, lineage.skips.steps, num_samples, drop_last=drops)
 
     @cached_property
     def lineage_json(self) -> str:
@@ -59,6 +53,32 @@ class BatchOrder:
     def num_steps(self) -> int | None:
         """Number of steps, skipped ones included; None for a run without end."""
         return self.steps.num_steps
+
+    def check_step(self, step: int) -> None:
+        """Raises UserError for a step outside the run."""
+        check_step_number(step)
+        if step < 0 or (self.num_steps is not None and step >= self.num_steps):
+            last = "" if self.num_steps is None else f" and the last one is {self.num_steps - 1}"
+            raise UserError(f"step {step} is not in this run: its steps count from 0{last}.")
+
+
+class BatchOrder(RunSteps):
+    """The order of all batches of one run over a split.
+
+    Attributes:
+        inventory: the rows that the snapshot holds.
+        sample_order: samples to addresses.
+    """
+
+    def __init__(self, inventory: Inventory, lineage: Lineage, drop_last: bool = True) -> None:
+        self.inventory, self.layout = inventory, inventory.layout
+        self.sample_order = SampleOrder(inventory, lineage.mixtures)
+        super().__init__(inventory, lineage, self.layout.sources, self.sample_order.num_samples, drop_last)
+        skips = lineage.skips
+        self._left_out: dict[int, int] = {}
+        for number, path in self.layout.shards.named(skips.shards):
+            since = self.steps.samples(skips.shards[path])[0]
+            self._left_out[number] = min(since, self._left_out.get(number, since))
 
     def num_rows(self, step: int) -> int:
         """Rows of the global batch at `step`."""
@@ -92,13 +112,6 @@ class BatchOrder:
     def left_out_documents(self, step: int) -> frozenset[bytes]:
         """Keys of the documents that the run itself leaves out at `step`: their tokens are padding."""
         return frozenset(bytes.fromhex(key) for key, since in self.lineage.skips.documents.items() if since <= step)
-
-    def check_step(self, step: int) -> None:
-        """Raises UserError for a step outside the run."""
-        check_step_number(step)
-        if step < 0 or (self.num_steps is not None and step >= self.num_steps):
-            last = "" if self.num_steps is None else f" and the last one is {self.num_steps - 1}"
-            raise UserError(f"step {step} is not in this run: its steps count from 0{last}.")
 
 
 def check_step_number(step: object) -> None:

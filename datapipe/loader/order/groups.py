@@ -45,7 +45,9 @@ class GroupedMixture:
         most = {source: max(0, cap - drawn[source]) // self._rows for source, cap in caps.items()} if redistributes else {}
         of_groups = _recipe_of_groups(recipe, start, [sources[source] for source in most])
         self._groups = Mixture(of_groups, sources, [most.get(source, 0) for source in range(len(sources))])
-        self.end = self._sample_at(self._groups.end) if redistributes else first_past(self, recipe, caps, drawn)
+        self.end = (
+            self._sample_at(self._groups.end) if redistributes else first_past(self.sample_of, sources, recipe, caps, drawn)
+        )
 
     def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Source index and ordinal of each sample: (n,) int64 each."""
@@ -98,16 +100,3 @@ def _recipe_of_groups(recipe: Recipe, start: int, capped: Sequence[str]) -> Reci
 
 
 AnyMixture = Mixture | GroupedMixture
-
-
-def make_mixture(
-    recipe: Recipe,
-    sources: tuple[str, ...],
-    sizes: Sequence[int],
-    start: int,
-    num_drawn: Sequence[int],
-    parts: Mapping[int, Parts],
-) -> AnyMixture:
-    """The mixture of a recipe, by rows or by groups of them."""
-    kind = Mixture if recipe.group_rows == 1 else GroupedMixture
-    return kind(recipe, sources, sizes, start, num_drawn, parts)

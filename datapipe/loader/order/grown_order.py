@@ -1,4 +1,4 @@
-"""The order of a source that grew: parts that were packed one after another, each with an order of its own.
+"""The order of a source: of one part, or of several that were packed one after another, each with an order of its own.
 
     part        0 ──────────── rows of the first snapshot      1 ──── an addition      2 ── a later one
     epoch       all parts, one after another, each mixed in itself
@@ -125,7 +125,7 @@ def _leg(before: Leg | None, start: int, parts: Parts, sizes: Sequence[int]) -> 
 
 
 class GrownOrder:
-    """The samples of one source with several parts: what `SourceOrder` is for one.
+    """The samples of one source.
 
     Args:
         parts: the orders of the parts.
@@ -163,7 +163,12 @@ class GrownOrder:
         return replace(window, first=window.first + shift, stop=window.stop + shift, base=base, entries=entries)
 
     def replaced(self, ordinals: np.ndarray, attempt: int) -> np.ndarray:
-        """As `SourceOrder.replaced`."""
+        """The ordinals, of the same epochs, whose rows are the replacements of unreadable rows: (n,) int64.
+
+        Args:
+            ordinals: (n,) int64, samples of the source, counted over all epochs.
+            attempt: k for the k-th replacement; at least 1.
+        """
         out = np.empty(len(ordinals), np.int64)
         number_of = np.searchsorted(self._starts, ordinals, side="right") - 1
         for number in np.unique(number_of).tolist():
@@ -177,12 +182,12 @@ class GrownOrder:
         return out
 
     def epochs_until(self, count: int) -> int:
-        """As `SourceOrder.epochs_until`."""
+        """Epochs that begin before ordinal `count`."""
         leg = self._legs[max(0, bisect_right(self._starts, count - 1) - 1)]
         return leg.first_epoch + -(-(count - leg.origin) // max(1, leg.size))
 
     def ordinals_of(self, row: int, epoch: int, attempt: int = 0) -> list[int]:
-        """As `SourceOrder.ordinals_of`, by the epochs of the source."""
+        """All ordinals of an epoch of the source whose row, or whose replacement at this `attempt`, is `row`."""
         part = bisect_right(self._first_rows, row) - 1
         found: set[int] = set()
         for leg, stop in zip(self._legs, [*self._starts[1:], None]):
@@ -211,6 +216,3 @@ class GrownOrder:
                     break
                 yield first - within + ordinal, [self._first_shards[part] + shard for shard in shards]
             ordinal = end
-
-
-AnyOrder = SourceOrder | GrownOrder

@@ -66,7 +66,7 @@ def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
     sources = tuple(sorted(snapshot.sources))
     shards = ShardTable.of(snapshot.shards).in_order(split)
     source_shards = np.searchsorted(shards.sources_among(sources), np.arange(len(sources) + 1))
-    shard_starts = _starts(shards.sequences)
+    shard_starts = np.concatenate([np.zeros(1, np.int64), np.cumsum(shards.sequences)])
     parts = shards.parts
     last_parts = [int(parts[stop - 1]) if start < stop else 0 for start, stop in pairwise(source_shards.tolist())]
     borders = [
@@ -81,8 +81,3 @@ def plan_layout(snapshot: Snapshot, split: Split) -> Layout:
         source_shards=tuple(source_shards.tolist()),
         part_shards=tuple(borders),
     )
-
-
-def _starts(counts: np.ndarray) -> np.ndarray:
-    """(n + 1,) int64: 0, then the running sum."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])

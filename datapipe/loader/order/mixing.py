@@ -26,12 +26,11 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import floor, gcd
-from typing import Protocol
 
 import numpy as np
 
@@ -203,7 +202,7 @@ class Mixture:
         self._segments = segments
         self._segment_quotas = _plan_quotas(segments, border_counts(segments, num_drawn))
         self._starts = [quotas.start for quotas in self._segment_quotas]
-        self.end = all_exhausted if redistributes else first_past(self, recipe, caps, num_drawn)
+        self.end = all_exhausted if redistributes else first_past(self.sample_of, sources, recipe, caps, num_drawn)
 
     def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Source index and ordinal of each sample.
@@ -269,25 +268,26 @@ def caps_of(recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], part
     return caps
 
 
-class _HasSamples(Protocol):
-    sources: tuple[str, ...]
-
-    def sample_of(self, source: int, ordinal: int) -> int | None: ...
-
-
-def first_past(mixture: _HasSamples, recipe: Recipe, caps: Mapping[int, int], num_drawn: Sequence[int]) -> int | None:
+def first_past(
+    sample_of: Callable[[int, int], int | None],
+    sources: tuple[str, ...],
+    recipe: Recipe,
+    caps: Mapping[int, int],
+    num_drawn: Sequence[int],
+) -> int | None:
     """The first sample past the cap of its source. Raises SnapshotError if the recipe refuses such a run.
 
     Args:
+        sample_of: of a mixture.
         num_drawn: (num_sources,) samples of each source before the mixture.
     """
-    passing = {source: mixture.sample_of(source, max(cap, int(num_drawn[source]))) for source, cap in caps.items()}
+    passing = {source: sample_of(source, max(cap, int(num_drawn[source]))) for source, cap in caps.items()}
     past = [(sample, source) for source, sample in passing.items() if sample is not None]
     if not past:
         return None
     first, source = min(past)
     if recipe.exhausted == "refuse" and (recipe.num_samples is None or first < recipe.num_samples):
-        name, token = mixture.sources[source], first * recipe.sequence_length
+        name, token = sources[source], first * recipe.sequence_length
         raise SnapshotError(
             f"source '{name}' would pass its max_epochs, {recipe.max_epochs[name]}, at token {token}, and the "
             f"mixture says `exhausted: refuse`. Lower its weight or `mixture.tokens`, raise its max_epochs, or set "

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Literal
 
 from datapipe.errors import UserError, suggest
 from datapipe.shards.manifest import Phase, Snapshot
@@ -51,15 +51,12 @@ class Recipe:
         """The sources with weight in at least one phase."""
         return {name for phase in self.phases for name, weight in phase.weights.items() if weight}
 
-    def as_dict(self) -> dict[str, Any]:
-        """The recipe as plain dicts, lists and numbers, ready for JSON."""
-        return {
-            "sequence_length": self.sequence_length,
-            "phases": [[phase.until_tokens, {name: w for name, w in phase.weights.items() if w}] for phase in self.phases],
-            "max_epochs": self.max_epochs,
-            "exhausted": self.exhausted,
-            "total_tokens": self.total_tokens,
-        }
+    @property
+    def weights(self) -> list[tuple[int | None, dict[str, int]]]:
+        """The end of each phase in tokens, and its weights above 0."""
+        return [
+            (phase.until_tokens, {name: weight for name, weight in phase.weights.items() if weight}) for phase in self.phases
+        ]
 
 
 def recipe_of(snapshot: Snapshot, override: Override | None = None, group_rows: int = 1) -> Recipe:
@@ -84,7 +81,7 @@ def differences(before: Recipe, after: Recipe) -> list[str]:
         for name in ("sequence_length", "max_epochs", "exhausted", "total_tokens", "group_rows")
         if getattr(before, name) != getattr(after, name)
     ]
-    if before.as_dict()["phases"] != after.as_dict()["phases"]:
+    if before.weights != after.weights:
         changes.append(f"weights {_in_words(before)} -> {_in_words(after)}")
     return changes
 

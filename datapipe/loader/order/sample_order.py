@@ -11,6 +11,7 @@ inverse, `samples_of`, gives every occurrence of a sequence in the run.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise, starmap
 
@@ -18,20 +19,34 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.address_finder import AddressFinder
-from datapipe.loader.order.groups import AnyMixture, make_mixture
-from datapipe.loader.order.grown_order import AnyOrder, GrownOrder, Parts, legs_of
+from datapipe.loader.order.groups import AnyMixture, GroupedMixture
+from datapipe.loader.order.grown_order import GrownOrder, Parts, legs_of
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
+from datapipe.loader.order.mixing import Mixture
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
 from datapipe.shards.manifest import Snapshot
 
 
-class Inventory:
-    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
+@dataclass(kw_only=True, eq=False)
+class OrderKey:
+    """What decides the order of each source, but for its rows.
 
-    Args:
+    Attributes:
+        snapshot: on a client of a service, without its shards.
         window_shards: shards of a source that are mixed at a time; 0 for all.
         shuffle: whether the rows of a source are mixed; otherwise they come in the order of its shards.
+    """
+
+    snapshot: Snapshot
+    split: Split
+    seed: int
+    window_shards: int
+    shuffle: bool
+
+
+class Inventory(OrderKey):
+    """The rows of one split of a snapshot, and the order of each source. The mixture is no part of it.
 
     Attributes:
         layout: the address of every row.
@@ -45,8 +60,7 @@ class Inventory:
     """
 
     def __init__(self, snapshot: Snapshot, split: Split, seed: int, window_shards: int, *, shuffle: bool = True) -> None:
-        self.snapshot, self.seed, self.window_shards, self.shuffle = snapshot, seed, window_shards, shuffle
-        self.split: Split = split
+        super().__init__(snapshot=snapshot, split=split, seed=seed, window_shards=window_shards, shuffle=shuffle)
         self.layout: Layout = plan_layout(snapshot, split)
         self.removed = "" if snapshot.removed is None else snapshot.removed.takedowns[-1]
         self.digests = digest_sources(snapshot, self.layout)
@@ -69,9 +83,9 @@ class Inventory:
         """Whether an era drew from the rows of a source that are here, and there are no more."""
         return self.holds(name, era) and era.parts_of(name).count == len(self.digests[name])
 
-    def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[AnyOrder, ...]:
+    def orders_of(self, eras: Sequence[MixtureEra]) -> tuple[GrownOrder, ...]:
         """The order of each source in a run whose mixtures these are. Raises SnapshotError for a history that no run has."""
-        orders: list[AnyOrder] = []
+        orders: list[GrownOrder] = []
         for number, name in enumerate(self.layout.sources):
             moves: list[tuple[int, Parts]] = []
             for era in eras:
@@ -84,9 +98,9 @@ class Inventory:
             orders.append(self.orders[number] if is_new else self._order(number, moves))
         return tuple(orders)
 
-    def _order(self, source: int, moves: Sequence[tuple[int, Parts]]) -> AnyOrder:
+    def _order(self, source: int, moves: Sequence[tuple[int, Parts]]) -> GrownOrder:
         parts = self._part_orders[source]
-        return parts[0] if len(parts) == 1 else GrownOrder(parts, legs_of(moves, [part.size for part in parts]))
+        return GrownOrder(parts, legs_of(moves, [part.size for part in parts]))
 
     def _orders_of_parts(self) -> Iterator[tuple[SourceOrder, ...]]:
         """The orders of each source's parts. Raises SnapshotError for a shard of a stratum that its source does not have."""
@@ -288,7 +302,9 @@ def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> AnyMixture:
     sources = (*first, *sorted(drawn - set(first)))
     sizes = [era.sizes.get(name, 0) for name in sources]
     parts = {source: era.parts[name] for source, name in enumerate(sources) if name in era.parts}
-    return make_mixture(era.recipe, sources, sizes, era.sample, [era.num_drawn.get(name, 0) for name in sources], parts)
+    num_drawn = [era.num_drawn.get(name, 0) for name in sources]
+    kind = Mixture if era.recipe.group_rows == 1 else GroupedMixture
+    return kind(era.recipe, sources, sizes, era.sample, num_drawn, parts)
 
 
 def num_samples_of(era: MixtureEra) -> int | None:

@@ -76,9 +76,9 @@ def _era_changes(before: MixtureEra | None, era: MixtureEra, names: Sequence[str
             changes[name] = getattr(recipe, name)
     if recipe.group_rows != (1 if earlier is None else earlier.group_rows):
         changes["group_rows"] = recipe.group_rows
-    if earlier is None or _weights(earlier) != _weights(recipe):
-        first = {} if earlier is None else _weights(earlier)[0][1]
-        phases = _weights(recipe)
+    if earlier is None or earlier.weights != recipe.weights:
+        first = {} if earlier is None else earlier.weights[0][1]
+        phases = recipe.weights
         bases = [first, *(weights for _, weights in phases)]
         changes["phases"] = [[until, _column(base, weights, names, 0)] for base, (until, weights) in zip(bases, phases)]
     for name, base, column in (
@@ -96,10 +96,6 @@ def _era_changes(before: MixtureEra | None, era: MixtureEra, names: Sequence[str
             name: era.num_drawn.get(name, 0) for name in names if era.num_drawn.get(name, 0) != expected.get(name, 0)
         }
     return changes
-
-
-def _weights(recipe: Recipe) -> list[tuple[int | None, dict[str, int]]]:
-    return [(phase.until_tokens, {name: weight for name, weight in phase.weights.items() if weight}) for phase in recipe.phases]
 
 
 def _column(

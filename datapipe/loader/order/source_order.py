@@ -1,4 +1,4 @@
-"""The order of one source: the row of its k-th sample, and the samples of each row.
+"""The order of one part of a source: the row of its k-th sample, and the samples of each row.
 
     ordinal k  ->  (epoch, index)  ->  window  ->  keyed permutation of the window  ->  (shard, row)
 
@@ -170,30 +170,13 @@ class SourceOrder:
             entries=np.zeros(0, np.int64) if follow else np.concatenate([starts, offsets]),
         )
 
-    def replaced(self, ordinals: np.ndarray, attempt: int) -> np.ndarray:
-        """The ordinals, of the same epochs, whose rows are the replacements of unreadable rows: (n,) int64.
-
-        Args:
-            ordinals: (n,) int64, samples of the source, counted over all epochs.
-            attempt: k for the k-th replacement; at least 1.
-        """
-        epochs, indices = np.divmod(ordinals, self.size)
-        out = np.empty(len(ordinals), np.int64)
-        for epoch in np.unique(epochs).tolist():
-            here = epochs == epoch
-            out[here] = epoch * self.size + permute(self.replacement_key(epoch, attempt), self.size, indices[here])
-        return out
-
-    def ordinals_of(self, row: int, epoch: int, attempt: int = 0) -> list[int]:
-        """All ordinals of an epoch whose row, or whose replacement at this `attempt`, is `row`."""
+    def ordinals_of(self, row: int, epoch: int) -> list[int]:
+        """All ordinals of an epoch whose row is `row`."""
         laid_out = self._epoch(epoch)
         shard = int(np.searchsorted(self._shard_starts, row, side="right")) - 1
         within = row - int(self._shard_starts[shard])
         positions = [int(laid_out.starts[copy]) + within for copy in laid_out.copies(shard)]
-        indices = np.array([laid_out.index_of(position) for position in positions], np.int64)
-        if attempt:
-            indices = invert(self.replacement_key(epoch, attempt), self.size, indices)
-        return sorted((epoch * self.size + indices).tolist())
+        return sorted(epoch * self.size + laid_out.index_of(position) for position in positions)
 
     def windows_from(self, ordinal: int) -> Iterator[tuple[int, list[int]]]:
         """(first ordinal, shards) of the shards in use at a time, from those of `ordinal` on, without end.
@@ -209,10 +192,6 @@ class SourceOrder:
                 start, stop = bounds[window : window + 2].tolist()
                 yield epoch * self.size + int(starts[window]), laid_out.shards[start:stop].tolist()
             epoch, index = epoch + 1, 0
-
-    def epochs_until(self, count: int) -> int:
-        """Epochs that begin before ordinal `count`."""
-        return -(-count // max(1, self.size))
 
     def replacement_key(self, epoch: int, attempt: int) -> int:
         """Of the permutation of an epoch's indices that chooses the replacements of an attempt."""

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, ValidationError
 
 from datapipe.errors import SnapshotError
-from datapipe.loader.order.batch_order import BatchOrder, check_same_rows
+from datapipe.loader.order.batch_order import BatchOrder, RunSteps, check_same_rows
 from datapipe.loader.order.layout import Split
 from datapipe.loader.order.lineage import Lineage
 from datapipe.loader.order.sample_order import Inventory, num_samples_of
@@ -39,8 +40,7 @@ _ADVICE = {
 }
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoaderState:
+class LoaderState(BaseModel, frozen=True, strict=True, extra="forbid"):
     """The state of a loader, ready for JSON.
 
     Attributes:
@@ -57,8 +57,8 @@ class LoaderState:
     """
 
     version: int = VERSION
-    step: int
-    global_batch_size: int
+    step: Annotated[int, Field(ge=0, lt=MOST_STEPS)]
+    global_batch_size: Annotated[int, Field(ge=1)]
     split: str
     seed: int
     window_shards: int
@@ -70,23 +70,23 @@ class LoaderState:
 
     def as_dict(self) -> dict[str, Any]:
         """The record, sealed; `order` is in it where it is not the usual one."""
-        return sealed({name: value for name, value in asdict(self).items() if (name, value) != ("order", "shuffled")})
+        return sealed({name: value for name, value in self if (name, value) != ("order", "shuffled")})
 
 
-def state_at(step: int, order: BatchOrder) -> LoaderState:
+def state_at(step: int, run: RunSteps) -> LoaderState:
     """The state of a loader whose next step this is."""
-    inventory, snapshot = order.inventory, order.inventory.snapshot
+    key, snapshot = run.key, run.key.snapshot
     return LoaderState(
         step=step,
-        global_batch_size=order.lineage.global_batch_size,
-        split=inventory.split,
-        seed=inventory.seed,
-        window_shards=inventory.window_shards,
+        global_batch_size=run.lineage.global_batch_size,
+        split=key.split,
+        seed=key.seed,
+        window_shards=key.window_shards,
         sequence_length=snapshot.sequence_length,
         tokenizer=snapshot.tokenizer.fingerprint,
         snapshot=snapshot.fingerprint,
-        lineage=order.lineage_json,
-        order="shuffled" if inventory.shuffle else "stored",
+        lineage=run.lineage_json,
+        order="shuffled" if key.shuffle else "stored",
     )
 
 
@@ -108,26 +108,16 @@ def read_state(state: Mapping[str, Any]) -> tuple[LoaderState, Lineage]:
             f"the loader state has version {state['version']!r}; this datapipe reads version {VERSION}. "
             f"Resume with the release that wrote it, or start without a state."
         )
-    state = {"order": "shuffled", **verified(state)}
-    kinds = {field.name: int if field.type == "int" else str for field in fields(LoaderState)}
-    if set(state) != set(kinds):
-        differing = ", ".join(sorted(set(kinds) ^ set(state)))
+    try:
+        saved = LoaderState.model_validate(verified(state))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
         raise SnapshotError(
-            f"not a loader state: {differing} missing or unknown. Give what `state_dict()` returned, unchanged."
-        )
-    wrong = [name for name, kind in kinds.items() if type(state[name]) is not kind]
-    if wrong:
-        shown = ", ".join(f"{name} is {state[name]!r}" for name in wrong)
-        raise SnapshotError(f"not a loader state: {shown}. Give what `state_dict()` returned, unchanged.")
-    saved = LoaderState(**state)
-    if not 0 <= saved.step < MOST_STEPS or saved.global_batch_size < 1:
-        raise SnapshotError(
-            f"not a loader state: step {saved.step}, global batch size {saved.global_batch_size}. "
-            f"Give what `state_dict()` returned, unchanged."
-        )
+            f"not a loader state: {first['loc'][0]}: {first['msg']}. Give what `state_dict()` returned, unchanged."
+        ) from None
     try:
         lineage = read_lineage(saved.lineage)
-        check_agrees(saved, lineage)
+        _check_agrees(saved, lineage)
     except ValueError as error:
         raise SnapshotError(
             f"not a loader state: its lineage cannot be read ({error}). Give what `state_dict()` returned, unchanged."
@@ -158,16 +148,21 @@ def _checksum(record: Mapping[str, Any]) -> str:
     return bytes_checksum(json.dumps(named, sort_keys=True, default=repr).encode())
 
 
-def check_agrees(state: LoaderState, lineage: Lineage) -> None:
+def _check_agrees(state: LoaderState, lineage: Lineage) -> None:
     """Raises ValueError where a record and its lineage contradict each other."""
     if lineage.global_batch_size != state.global_batch_size:
         raise ValueError(f"its batches have {lineage.global_batch_size} rows, and those of the state {state.global_batch_size}")
-    for era, later in zip(lineage.batches, lineage.batches[1:]):
-        due = era.sample + (later.step - era.step) * era.size
-        if later.sample > due or (later.sample < due and not _ends_at(lineage, later.sample, state.split)):
-            raise ValueError(f"batches of {era.size} rows from step {era.step} on do not lead to sample {later.sample}")
+    check_batches(lineage, state.split)
     if Steps(lineage.batches, (), None, drop_last=True).samples(state.step)[1] >= 1 << 62:
         raise ValueError(f"step {state.step} begins beyond sample 2^62")
+
+
+def check_batches(lineage: Lineage, split: str) -> None:
+    """Raises ValueError for batches of one size that do not lead to those of the next."""
+    for era, later in zip(lineage.batches, lineage.batches[1:]):
+        due = era.sample + (later.step - era.step) * era.size
+        if later.sample > due or (later.sample < due and not _ends_at(lineage, later.sample, split)):
+            raise ValueError(f"batches of {era.size} rows from step {era.step} on do not lead to sample {later.sample}")
 
 
 def _ends_at(lineage: Lineage, sample: int, split: str) -> bool:

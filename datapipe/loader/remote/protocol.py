@@ -3,36 +3,30 @@
     client                                        server
     action "open"     OpenRequest ──────────────▶ Opened: the state of a new or continued run, and what its steps need
     action "where"    a name ───────────────────▶ Where: the newest snapshot, and the folder for clients on the same machine
-    action "lineage"  a lineage, 1 MB at most ──▶ kept under its digest for a while
-    DoGet             Ticket, 8 kB at most ─────▶ record batches (`wire.py`), many steps in one stream
+    DoGet             Ticket ───────────────────▶ record batches (`wire.py`), many steps in one stream
                                      a refusal ◀─ Refusal, in the extra information of a Flight error
 
 A ticket names everything a batch depends on: snapshot, order, lineage, rank, fields, steps. So any server that has the output
-answers it, and no server keeps anything for a client. A lineage that is too long for a ticket is named by its SHA-256; a server
-that does not know it refuses with kind `lineage`, and the client sends it.
+answers it, and no server keeps anything for a client.
 """
 
 from __future__ import annotations
 
-import hashlib
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, model_validator
 
 from datapipe.errors import CorruptionError, DatapipeError, SnapshotError, UserError
-from datapipe.loader.share import ContextLayout, Mesh
-from datapipe.shards.manifest import SourceEntry, TokenizerEntry
+from datapipe.loader.options import LoaderOptions, Seed
+from datapipe.loader.share import Mesh
+from datapipe.shards.manifest import Snapshot
 
-VERSION = 2
+VERSION = 3
 
-MOST_TICKET_BYTES = 8 << 10
-MOST_LINEAGE_BYTES = 1 << 20
 MOST_REQUEST_BYTES = 2 << 20
-"""Of an `OpenRequest`, whose state holds a lineage."""
-
-MOST_INLINE_CHARS = 4 << 10
-"""Of a lineage in a ticket; a longer one is named by its digest."""
+"""Of a ticket or an `OpenRequest`, which hold a lineage: about 40 bytes a source, and what each change of the run added."""
 
 MOST_STEPS_OF_STREAM = 1 << 20
 MESSAGE_BYTES = 4 << 20
@@ -41,10 +35,13 @@ MESSAGE_BYTES = 4 << 20
 MOST_ROWS = 1 << 20
 """Of a global batch."""
 
+MOST_ENTRIES = 10_000
+"""Of an argument that is a list."""
+
 MOST_MESSAGE_CHARS = 900
 """Of an error: gRPC loses longer ones with the metadata that they travel in."""
 
-Kind = Literal["user", "snapshot", "corruption", "denied", "busy", "draining", "lineage", "failed"]
+Kind = Literal["user", "snapshot", "corruption", "denied", "busy", "draining", "failed"]
 """Of a refusal. Other servers may answer what `busy` and `draining` refuse."""
 
 _ERRORS: dict[str, type[DatapipeError]] = {"snapshot": SnapshotError, "corruption": CorruptionError, "failed": DatapipeError}
@@ -54,25 +51,15 @@ Name = Annotated[str, Field(pattern=_NAME, max_length=200)]
 """Of an output, as the server gives it: parts of letters, digits, dots, dashes and underscores, between slashes."""
 
 _Fingerprint = Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
-_Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-_Word = Annotated[str, Field(max_length=64)]
-_Path = Annotated[str, Field(max_length=4_096)]
-_Seed = Annotated[int, Field(ge=-(1 << 127), lt=1 << 128)]
 _Count = Annotated[int, Field(ge=0, lt=1 << 48)]
-_Size = Annotated[int, Field(ge=1, le=1 << 24)]
-_Rank = Annotated[int, Field(ge=0, lt=1 << 24)]
 _Window = Annotated[int, Field(ge=0, lt=1 << 31)]
-_Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)] | int | Annotated[str, Field(max_length=100)]
-_Weights = Annotated[dict[_Path, _Weight], Field(max_length=100_000)]
 
 
 def is_name(text: str) -> bool:
     return len(text) <= 200 and re.fullmatch(_NAME, text) is not None and not text.endswith("\n")
 
 
-class _Record(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
+class _Record(BaseModel, frozen=True, extra="forbid", strict=True):
     def to_json(self) -> bytes:
         return self.model_dump_json(exclude_defaults=True).encode()
 
@@ -88,46 +75,23 @@ class _Record(BaseModel):
             raise UserError(f"{what}: {where or 'content'}: {first['msg']}") from None
 
 
-class OrderNames(_Record):
-    """What decides the rows of an order, but for the lineage.
+class Ticket(LoaderOptions, _Record, frozen=True):
+    """Some steps of a rank. What decides the rows, but for the lineage, are options of a loader; those of skips have no effect.
 
     Attributes:
-        order: "shuffled", or "stored" for the rows of each source in the order of its shards.
-    """
-
-    output: Name
-    snapshot: _Fingerprint
-    split: Literal["train", "validation"] = "train"
-    seed: _Seed
-    window: _Window
-    order: Literal["shuffled", "stored"] = "shuffled"
-    drop_last: bool = True
-
-
-class Ticket(OrderNames):
-    """Some steps of a rank.
-
-    Attributes:
-        lineage: the JSON of the lineage, or empty where `digest` names it.
-        fields, labels, dtype, on_corrupt, pad: as the arguments of a `Loader`; pad is its `pad_cu_seqlens`.
+        lineage: its JSON.
         first: the first step.
         count: how many steps, skipped ones not counted.
         stride: of the steps that are not skipped, every stride-th is sent.
     """
 
-    v: Literal[2] = VERSION
-    lineage: Annotated[str, Field(max_length=MOST_INLINE_CHARS)] = ""
-    digest: _Digest
-    data_rank: _Rank = 0
-    data_size: _Size = 1
-    context_rank: _Rank = 0
-    context_size: _Size = 1
-    layout: ContextLayout = "contiguous"
-    fields: Annotated[tuple[_Word, ...], Field(max_length=32)]
-    labels: Literal["shifted", "unshifted"] = "shifted"
-    dtype: Literal["int64", "int32"] = "int64"
-    on_corrupt: Literal["raise", "replace"] = "raise"
-    pad: Annotated[int, Field(ge=0, le=1 << 31)] | None = None
+    v: Literal[3] = VERSION
+    output: Name
+    snapshot: _Fingerprint  # pyright: ignore[reportGeneralTypeIssues] - without a default
+    seed: Seed  # pyright: ignore[reportGeneralTypeIssues]
+    window: _Window  # pyright: ignore[reportGeneralTypeIssues]
+    mesh: Mesh  # pyright: ignore[reportGeneralTypeIssues]
+    lineage: str
     first: _Count
     count: Annotated[int, Field(ge=1, le=MOST_STEPS_OF_STREAM)] = 1
     stride: Annotated[int, Field(ge=1, le=1 << 16)] = 1
@@ -135,45 +99,19 @@ class Ticket(OrderNames):
     @classmethod
     def read(cls, content: bytes) -> Ticket:
         """A checked ticket. Raises UserError."""
-        return cls._read(content, MOST_TICKET_BYTES, "ticket")
-
-    @property
-    def mesh(self) -> Mesh:
-        return Mesh(
-            data_rank=self.data_rank,
-            data_size=self.data_size,
-            context_rank=self.context_rank,
-            context_size=self.context_size,
-            layout=self.layout,
-        )
+        return cls._read(content, MOST_REQUEST_BYTES, "ticket")
 
 
-class OpenRequest(_Record):
-    """The arguments of a `Loader` that decide its order, and a state to continue from.
+class OpenRequest(LoaderOptions, _Record, frozen=True):
+    """The arguments of a `Loader`, and a state to continue from.
 
     Attributes:
-        snapshot: a fingerprint or its first digits; None for the newest.
-        drop_last: whether the last rows of a run that make no whole batch are left out.
         state: of a loader; None for a new run.
         is_exact: whether the state's own history holds, whatever the arguments say, as for a copy of a loader.
     """
 
-    v: Literal[2] = VERSION
+    v: Literal[3] = VERSION
     output: Name
-    snapshot: Annotated[str, Field(pattern="^[0-9a-f]{1,32}$")] | None = None
-    global_batch_size: Annotated[int, Field(ge=1, le=MOST_ROWS)]
-    split: Literal["train", "validation"] = "train"
-    seed: _Seed | None = None
-    window: _Window | None = None
-    shuffle: bool = True
-    group_rows: Annotated[int, Field(ge=1, le=1 << 31)] = 1
-    mixture: _Weights | Annotated[list[tuple[_Count | None, _Weights]], Field(max_length=10_000)] | None = None
-    skip: Annotated[list[tuple[_Count, _Count]], Field(max_length=10_000)] = []
-    skip_documents: Annotated[list[_Path], Field(max_length=10_000)] = []
-    skip_shards: Annotated[list[_Path], Field(max_length=10_000)] = []
-    drop_last: bool = True
-    migrate: bool = False
-    restart: Annotated[list[_Path], Field(max_length=10_000)] = []
     state: dict[str, Any] | None = None
     is_exact: bool = False
 
@@ -182,28 +120,27 @@ class OpenRequest(_Record):
         """A checked request. Raises UserError."""
         return cls._read(content, MOST_REQUEST_BYTES, "request")
 
-
-class Described(_Record):
-    """What a client knows of a snapshot; named as in the manifest."""
-
-    fingerprint: _Fingerprint
-    name: str
-    sequence_length: int
-    tokenizer: TokenizerEntry
-    sources: dict[str, SourceEntry]
+    @model_validator(mode="after")
+    def _are_few(self) -> Self:
+        for name in ("mixture", "skip", "skip_documents", "skip_shards", "restart"):
+            given = getattr(self, name)
+            if not isinstance(given, Mapping | None) and len(given) > MOST_ENTRIES:
+                raise UserError(f"{name}: {len(given):,} entries; at most {MOST_ENTRIES:,} are served.")
+        return self
 
 
-class Opened(_Record):
+class Opened(_Record, frozen=True):
     """The answer to an `OpenRequest`.
 
     Attributes:
+        snapshot: the manifest without the shards.
         state: of the run at its next step.
         sources: in the order of the indices of the field `sources`.
         num_samples: of the run; None for a run without end.
         most_steps: of a stream.
     """
 
-    snapshot: Described
+    snapshot: Snapshot
     state: dict[str, Any]
     sources: tuple[str, ...]
     num_samples: int | None
@@ -214,7 +151,7 @@ class Opened(_Record):
         return cls._read(content, 1 << 30, "answer of the server")
 
 
-class Where(_Record):
+class Where(_Record, frozen=True):
     """The answer to the action "where", whose body is the name of an output.
 
     Attributes:
@@ -230,7 +167,7 @@ class Where(_Record):
         return cls._read(content, 1 << 20, "answer of the server")
 
 
-class Refusal(_Record):
+class Refusal(_Record, frozen=True):
     """Why a server does not answer. `message` is a short sentence without paths."""
 
     kind: Kind
@@ -251,8 +188,3 @@ class Refusal(_Record):
 
     def error(self) -> DatapipeError:
         return _ERRORS.get(self.kind, UserError)(self.message)
-
-
-def digest_of(lineage: str) -> str:
-    """The name of a lineage: SHA-256 in hex."""
-    return hashlib.sha256(lineage.encode()).hexdigest()

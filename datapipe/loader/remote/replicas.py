@@ -199,15 +199,13 @@ class Replicas:
             self.succeed(replica)
             return read(answer)
 
-    def handle(self, replica: Replica, error: BaseException, *, is_stream: bool = False) -> Refusal | None:
-        """Notes a failed call. Returns a refusal that the caller can mend. Raises what all servers would refuse.
+    def handle(self, replica: Replica, error: BaseException, *, is_stream: bool = False) -> None:
+        """Notes a failed call. Raises what all servers would refuse.
 
         Args:
             is_stream: whether the run was opened: a server without its snapshot is behind the others then.
         """
         refusal = refusal_of(error)
-        if refusal is not None and refusal.kind == "lineage":
-            return refusal
         elsewhere = ("busy", "draining", *(["snapshot"] if is_stream and len(self.all) > 1 else []))
         if refusal is not None and refusal.kind not in elsewhere:
             raise refusal.error() from None
@@ -223,7 +221,6 @@ class Replicas:
         if refusal is None and not self._has_answered:
             _check_scheme(replica.location)
         replica.fail(text)
-        return None
 
     def close(self) -> None:
         for replica in self.all:

@@ -22,9 +22,10 @@ from typing import Any
 import pyarrow as pa
 
 from datapipe.errors import DatapipeError
+from datapipe.loader.batches import Batch
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.loader.remote.replicas import Replica, Replicas, flight
-from datapipe.loader.remote.wire import Assembler, Batch
+from datapipe.loader.remote.wire import Assembler
 
 STALL_S = 60.0
 """A call without a message for so long is given up, also where there is no other server."""
@@ -94,7 +95,6 @@ class StepStream:
 
     Args:
         make_ticket: the ticket for steps from a first one on.
-        send_lineage: sends the lineage to a server that does not know it.
         most_steps: of a stream.
         successor: the step after a step; None at the end.
     """
@@ -104,12 +104,11 @@ class StepStream:
         replicas: Replicas,
         make_ticket: Callable[[int, int], bytes],
         make_assembler: Callable[[], Assembler],
-        send_lineage: Callable[[Replica], None],
         successor: Callable[[int], int | None],
         most_steps: int,
     ) -> None:
         self._replicas, self._make_ticket, self._make_assembler = replicas, make_ticket, make_assembler
-        self._send_lineage, self._successor, self._most_steps = send_lineage, successor, most_steps
+        self._successor, self._most_steps = successor, most_steps
         self._inbox: SimpleQueue[Any] = SimpleQueue()
         self._calls: list[_Call] = []
         self._ready: deque[tuple[int, Batch]] = deque()
@@ -202,9 +201,7 @@ class StepStream:
 
     def _fail(self, call: _Call, error: BaseException) -> None:
         self._end(call)
-        refusal = self._replicas.handle(call.replica, error, is_stream=True)
-        if refusal is not None:
-            self._send_lineage(call.replica)
+        self._replicas.handle(call.replica, error, is_stream=True)
 
     def _begin(self) -> bool:
         """Begins a call at the best server; False where none may be asked now."""

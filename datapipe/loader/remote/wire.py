@@ -16,18 +16,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from datapipe.columns import dtype_of
-from datapipe.errors import UserError, suggest
+from datapipe.errors import UserError
+from datapipe.loader.batches import Batch
 from datapipe.loader.buffers import aligned_empty
-from datapipe.loader.field_table import FIELDS, PER_TOKEN
+from datapipe.loader.field_table import PER_TOKEN
 from datapipe.loader.remote.protocol import Refusal
 from datapipe.loader.share import Mesh
 
 STEP, MORE, NOTICE = "_step", "_more", "_notice"
-
-Batch = dict[str, Any]
 
 _LISTS = {
     "cu_seqlens": pa.int32(),
@@ -40,12 +40,10 @@ _LISTS = {
 _MOST_LIST = (1 << 31) - 1
 
 
-def schema_of(fields: Sequence[str], dtype: str, mesh: Mesh, sequence_length: int) -> pa.Schema:
-    """The schema of a stream. The metadata of a list tells the shape, with -1 for the length that varies. Raises UserError."""
+def schema_of(fields: Sequence[str], dtype: npt.DTypeLike, mesh: Mesh, sequence_length: int) -> pa.Schema:
+    """The schema of a stream. The metadata of a list tells the shape, with -1 for the length that varies."""
     columns = [pa.field(STEP, pa.int64()), pa.field(MORE, pa.bool_()), pa.field(NOTICE, pa.string())]
     for name in fields:
-        if name not in FIELDS:
-            raise UserError(f"fields: no field '{name[:64]}'.{suggest(name, FIELDS)}")
         values = pa.from_numpy_dtype(np.dtype(dtype)) if name in PER_TOKEN else _LISTS.get(name)
         if values is None:
             columns.append(pa.field(name, pa.int64()))
@@ -66,16 +64,11 @@ def record_batches(
     schema: pa.Schema, steps: Sequence[int], batches: Sequence[Batch], most_bytes: int
 ) -> Iterator[pa.RecordBatch]:
     """The batches of some steps in one message; or, where a single one is larger than a message, in several."""
-    if len(steps) > 1 or bytes_of(batches[0]) <= most_bytes:
-        columns = [_column(field, [batch[field.name] for batch in batches]) for field in list(schema)[3:]]
-        yield _message(schema, steps, [False] * len(steps), columns)
-        return
-    count = -(-bytes_of(batches[0]) // most_bytes)
+    count = 1 if len(steps) > 1 else max(1, -(-bytes_of(batches[0]) // most_bytes))
     for number in range(count):
-        cut = [_part(batches[0][field.name], number, count) for field in list(schema)[3:]]
-        yield _message(
-            schema, steps, [number + 1 < count], [_column(field, [part]) for field, part in zip(list(schema)[3:], cut)]
-        )
+        cut = batches if count == 1 else [{name: _part(value, number, count) for name, value in batches[0].items()}]
+        columns = [_column(field, [batch[field.name] for batch in cut]) for field in list(schema)[3:]]
+        yield _message(schema, steps, [number + 1 < count] * len(steps), columns)
 
 
 def notice(schema: pa.Schema, refusal: Refusal) -> pa.RecordBatch:

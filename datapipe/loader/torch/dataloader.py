@@ -231,7 +231,7 @@ class StreamingDataLoader(DataLoader):
                 batch = self._take()
                 self.end_of_dataloader = not self._has_more()
                 yield batch
-            self.dataset.loader.tell_dropped()
+            self.dataset.loader.warn_of_dropped()
         finally:
             if accelerate is not None:
                 accelerate._remove_dataloader(self)
@@ -269,7 +269,7 @@ class StreamingDataLoader(DataLoader):
                 loader.clock.takes(asked_at, self._taken.add(batch))
                 loader.seek(loader.next_step(1))
             if not self._has_more():
-                loader.tell_dropped(stacklevel=6)
+                loader.warn_of_dropped(stacklevel=5)
         except BaseException:
             self._end_pass(keep_workers=False)
             loader.seek(step)

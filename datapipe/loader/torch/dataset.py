@@ -26,27 +26,25 @@ batches are refused at the start of an iteration (`wrappers.py`).
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch.utils._pytree import register_pytree_node
 from torch.utils.data import IterableDataset, get_worker_info
+from torch.utils.data._utils.collate import default_collate_fn_map
 
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader.batches import Batch
-from datapipe.loader.chunk import Labels
 from datapipe.loader.field_table import GLOBAL, PER_TOKEN
 from datapipe.loader.loader import Loader
-from datapipe.loader.order.layout import Split
 from datapipe.loader.order.state import checked_mapping, sealed, verified
-from datapipe.loader.share import Mesh, RaggedRanksWarning
 from datapipe.loader.stats import LoaderStats
 from datapipe.loader.torch.passes import SECOND_PASS, SECOND_PASS_OF_OWNED, Passes
-from datapipe.loader.torch.tensor_batch import TensorBatch
 from datapipe.loader.torch.wrappers import find_wrappers, is_called_by, refuse_sampler
 from datapipe.loader.turns import SharedIterator
 from datapipe.loader.world import is_distributed, rank_and_world_size
@@ -56,65 +54,60 @@ PER_ROW = (*sorted(PER_TOKEN), *sorted(GLOBAL), "sources", "step")
 """The fields that can be cut into rows."""
 
 
+class TensorBatch(dict[str, Any]):
+    """A batch. A type of its own, so that `default_collate` knows it; to everything else it is a dict."""
+
+
+def _refuse_collating(batches: Sequence[TensorBatch], *, collate_fn_map: object = None) -> None:
+    """What `default_collate` does with a list of batches. Raises UserError: each is whole already."""
+    raise UserError(
+        "this DataLoader makes batches of what StreamingDataset hands out, which are whole batches already. Write "
+        "DataLoader(dataset, batch_size=None, …); StreamingDataset(…, batch_size=8) sets the number of rows."
+    )
+
+
+default_collate_fn_map[TensorBatch] = _refuse_collating
+"""torch's documented way to extend `default_collate`. A `collate_fn` of the user is not concerned."""
+
+register_pytree_node(
+    TensorBatch,
+    lambda batch: (list(batch.values()), list(batch)),
+    lambda values, names: TensorBatch(zip(names, values, strict=True)),
+    serialized_type_name="datapipe.loader.torch.TensorBatch",
+)
+"""`tree_map` enters dicts, and types derived from dict only where they are registered."""
+
+
 class StreamingDataset(IterableDataset):
     """Whole batches as dicts of tensors, for `DataLoader(dataset, batch_size=None)`; or their rows.
 
     Args:
-        output, global_batch_size, batch_size, split, fields, labels, seed, prefetch: as for `Loader`; `prefetch` applies to
-            each worker.
+        output, options: as for `Loader`; `prefetch` applies to each worker. A dataset that found rank and world size itself
+            before `torch.distributed` began is refused afterwards.
         dtype: torch.int64 or torch.int32 (or NumPy's names of them), of the fields with one number per token.
-        options: further arguments of `Loader`, such as window, mixture, skip, migrate, on_corrupt.
         pin_memory: put tensors into page-locked memory, from which a GPU copies without waiting. Ignored without CUDA. With
             workers, use `DataLoader(…, pin_memory=True)` instead.
         samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
             With workers and another size, the order depends on the number of workers. Each row is collated in Python.
-        mesh: as for `Loader`, instead of rank and world size; see `mesh_of`.
-        rank, world_size: as for `Loader`; a dataset that was made before `torch.distributed` began is refused afterwards.
     """
 
     def __init__(
         self,
         output: str | Path,
         *,
-        global_batch_size: int | None = None,
-        batch_size: int | None = None,
-        rank: int | None = None,
-        world_size: int | None = None,
-        mesh: Mesh | None = None,
-        split: Split = "train",
-        fields: Sequence[str] = ("input_ids", "labels"),
-        labels: Labels = "shifted",
         dtype: torch.dtype | npt.DTypeLike = torch.int64,
-        seed: int | None = None,
-        prefetch: int | None = None,
         pin_memory: bool = False,
         samples: bool = False,
         **options: Any,
     ) -> None:
         super().__init__()
+        self._loader = Loader(output, dtype=_numpy_type(dtype), **options)
+        fields, mesh = self._loader.options.fields, self._loader.mesh
         if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
             raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
         self._pins = pin_memory and torch.cuda.is_available()
-        has_no_rank = mesh is None and rank is None and world_size is None
-        if mesh is None:
-            rank, world_size = rank_and_world_size(rank, world_size)
-        self._assumed = (rank, world_size) if has_no_rank else None
-        self._arguments: dict[str, Any] = {
-            "output": output,
-            "global_batch_size": global_batch_size,
-            "batch_size": batch_size,
-            "rank": rank,
-            "world_size": world_size,
-            "mesh": mesh,
-            "split": split,
-            "fields": tuple(fields),
-            "labels": labels,
-            "dtype": _numpy_type(dtype),
-            "seed": seed,
-            "prefetch": prefetch,
-            **options,
-        }
-        self._loader = Loader(**self._arguments)
+        has_no_rank = all(options.get(name) is None for name in ("mesh", "rank", "world_size"))
+        self._assumed = (mesh.data_rank, mesh.data_size) if has_no_rank else None
         self._resumed: dict[str, int] | None = None
         self._iterated_in: tuple[int, int] | None = None
         self._cuts_rows = samples
@@ -262,7 +255,7 @@ class StreamingDataset(IterableDataset):
 
     def _begin(self, worker: int) -> None:
         """Moves to the first step of a pass in this process. Raises UserError for a pass that would repeat batches."""
-        is_first, starts_over = not self._is_iterated_here(), self._arguments["split"] == "validation" and not self._is_owned
+        is_first, starts_over = not self._is_iterated_here(), self._loader.split == "validation" and not self._is_owned
         is_permitted = self._is_permitted(worker, is_first)
         if not is_permitted and not starts_over:
             reader = self._runs_ahead or "DataLoader workers"
@@ -277,7 +270,7 @@ class StreamingDataset(IterableDataset):
         else:
             step = self._first_step() if is_first else self._loader.step
         if get_worker_info() is not None and self._opened_in != os.getpid():
-            self._reopen(self._loader.state_dict())  # a fork copies locks as they are, and the open loader's may be held
+            self._loader = deepcopy(self._loader)  # a fork copies locks as they are, and the open loader's may be held
             self._opened_in = os.getpid()
         self._loader.seek(step)
         self._resumed, self._positioned_in, self._iterated_in, self._is_fresh = None, None, (os.getpid(), worker), False
@@ -309,7 +302,7 @@ class StreamingDataset(IterableDataset):
     def _iterate(self, stride: int) -> Generator[Batch, None, None]:
         self._runs_ahead = find_wrappers(self).runs_ahead
         loader, stop = self._loader, self.num_steps
-        tells_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader tells
+        warns_of_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader does
         ahead = loader.prefetcher(stride)
         try:
             while stop is None or loader.step < stop:
@@ -318,8 +311,8 @@ class StreamingDataset(IterableDataset):
                 batch = TensorBatch((name, self._as_tensor(value)) for name, value in arrays.items())
                 loader.clock.takes(asked_at, loader.clock.count_tokens(arrays))
                 after = loader.next_step(stride)
-                if after == stop and tells_dropped:
-                    loader.tell_dropped()
+                if after == stop and warns_of_dropped:
+                    loader.warn_of_dropped()
                 if self._cuts_rows:
                     yield from self._rows(batch, after)
                 else:
@@ -327,8 +320,8 @@ class StreamingDataset(IterableDataset):
                     yield batch
         finally:
             ahead.close()
-        if tells_dropped:
-            loader.tell_dropped()
+        if warns_of_dropped:
+            loader.warn_of_dropped()
 
     def _rows(self, batch: TensorBatch, after: int) -> Iterator[Batch]:
         """The rows of a batch that were not handed out yet. The position after the last of them is the step `after`."""
@@ -347,28 +340,6 @@ class StreamingDataset(IterableDataset):
             return value
         tensor = torch.from_numpy(value)  # on the CPU, whatever the default device is
         return tensor.pin_memory() if self._pins else tensor
-
-    def __getstate__(self) -> dict[str, Any]:
-        """For spawned workers: the arguments and the position, no open file."""
-        return {name: value for name, value in self.__dict__.items() if name != "_loader"} | {
-            "_state": self._loader.state_dict()
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        loader_state = state.pop("_state")
-        self.__dict__.update(state)
-        self._reopen(loader_state)
-
-    def _reopen(self, state: Mapping[str, Any]) -> None:
-        """Opens a loader of this process, with the snapshot, the position and the lineage of `state`.
-
-        A worker may start after a run has published a newer snapshot.
-        """
-        is_there = Loader.holds_snapshot(str(self._arguments["output"]), state["snapshot"])
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RaggedRanksWarning)  # the main process has warned
-            self._loader = Loader(**self._arguments | ({"snapshot": state["snapshot"]} if is_there else {}))
-        self._loader.load_state_dict(state)
 
 
 def _numpy_type(dtype: torch.dtype | npt.DTypeLike) -> npt.DTypeLike:

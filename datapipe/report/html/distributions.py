@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from datapipe.report.html.drawing import Bin, Chart, Table, cut, histogram, short
+from datapipe.report.html.drawing import Bin, Chart, Histogram, cut, short
+from datapipe.report.tables import Table
 
 MOST_BARS = 60
 _LOG_RANGE = 20.0
@@ -54,8 +56,8 @@ def rule_chart(rule: MeasuredRule) -> Chart:
     rows = [[_range(each), each.passed, each.failed] for each in bins]
     table = Table(headings=["measured", "pass", "fail"], rows=[*rows, ["all", facts["passed"], facts["failed"]]])
     title = f"{cut(rule.label, 90)}: {rule.failed_share:.1%} of {facts['passed'] + facts['failed']:,} documents fail"
-    svg = histogram(title, bins, facts["threshold"], is_log(bins), ("pass", "fail")) if bins else ""
-    return Chart(title=title, table=table, svg=svg, note=" ".join(_notes(rule)))
+    drawing = Histogram(bins=bins, threshold=facts["threshold"], is_log=is_log(bins)) if bins else None
+    return Chart(title=title, table=table, drawing=drawing, note=" ".join(_notes(rule)))
 
 
 def _notes(rule: MeasuredRule) -> Iterator[str]:
@@ -80,38 +82,28 @@ def _notes(rule: MeasuredRule) -> Iterator[str]:
 
 def rules_nobody_fails(rules: Sequence[MeasuredRule]) -> Table:
     """A row for each rule without a picture: its threshold and the range of its values."""
-    rows = [
-        [
-            rule.label,
-            rule.facts["threshold"],
-            _value(rule.facts["bins"], 0),
-            _value(rule.facts["bins"], -1),
-            rule.facts["failed"],
-        ]
-        for rule in rules
-    ]
+    rows = []
+    for rule in rules:
+        bins = rule.facts["bins"]
+        least, greatest = (bins[0][0], bins[-1][1]) if bins else (None, None)
+        rows.append([rule.label, rule.facts["threshold"], least, greatest, rule.facts["failed"]])
     return Table(headings=["rule", "threshold", "least bin from", "greatest bin to", "fail"], rows=rows)
-
-
-def _value(bins: Sequence[Sequence[float]], index: int) -> float | None:
-    return bins[index][0 if index == 0 else 1] if bins else None
 
 
 def length_chart(source: str, part: str, bins: Sequence[Sequence[float]]) -> Chart:
     """Lengths of the documents of a source, in bytes."""
-    bars = joined([Bin(low=low, high=high, passed=documents, failed=0) for low, high, documents, _ in bins])
+    bars = joined([Bin(low=low, high=high, passed=documents) for low, high, documents, _ in bins])
     total, size = sum(row[2] for row in bins), sum(row[3] for row in bins)
     title = f"{source}, as {part}: {total:,.0f} documents of {short(size / total)} bytes on average"
-    rows = [[_range(each), each.passed] for each in bars]
-    svg = histogram(title, bars, None, True, ("documents", ""))
-    return Chart(title=title, table=Table(headings=["bytes", "documents"], rows=rows), svg=svg)
+    table = Table(headings=["bytes", "documents"], rows=[[_range(each), each.passed] for each in bars])
+    return Chart(title=title, table=table, drawing=Histogram(bins=bars, threshold=None, is_log=True))
 
 
 def is_log(bins: Sequence[Bin]) -> bool:
     """Whether values are spread over magnitudes: the largest is far above the median."""
-    half, seen = sum(each.passed + each.failed for each in bins) / 2, 0.0
+    half, seen = sum(each.count for each in bins) / 2, 0.0
     for each in bins:
-        seen += each.passed + each.failed
+        seen += each.count
         if seen >= half:
             return each.high > 0 and bins[-1].high > _LOG_RANGE * each.high and bins[0].low >= 0
     return False
@@ -120,43 +112,27 @@ def is_log(bins: Sequence[Bin]) -> bool:
 def joined(bins: Sequence[Bin]) -> list[Bin]:
     """Bins that one can see: neighbours are joined until each takes a sixtieth of the axis. Counts stay whole, and parts stay
     apart, so a threshold inside a bar moves nothing from one side to the other."""
-    bins = list(bins)
-    if not bins:
-        return []
-    if is_log(bins):
-        return _joined_by_ratio(bins)
-    least = (bins[-1].high - bins[0].low) / MOST_BARS
-    result = [bins[0]]
-    for each in bins[1:]:
-        last = result[-1]
-        if last.high - last.low < least and each.high - last.low <= 2 * least:
-            result[-1] = _union(last, each)
+    logarithmic = is_log(bins)
+    result = [each for each in bins if logarithmic and each.low <= 0]  # left of a logarithmic axis
+    rest = bins[len(result) :]
+    if not rest:
+        return result
+    at = math.log if logarithmic else float
+    least = (at(rest[-1].high) - at(rest[0].low)) / MOST_BARS
+    bars = [rest[0]]
+    for each in rest[1:]:
+        last = bars[-1]
+        if at(last.high) - at(last.low) < least and at(each.high) - at(last.low) <= 2 * least:
+            bars[-1] = replace(last, high=each.high, passed=last.passed + each.passed, failed=last.failed + each.failed)
         else:
-            result.append(each)
-    return _widened(result, least)
+            bars.append(each)
+    return [*result, *(bars if logarithmic else _widened(bars, least))]
 
 
 def _widened(bins: Sequence[Bin], least: float) -> list[Bin]:
     """Bars that stand alone and would be too narrow to see, such as that of zero, made wider as far as there is room."""
     lows = [each.low for each in bins[1:]] + [float("inf")]
     return [replace(each, high=max(each.high, min(each.low + least, low))) for each, low in zip(bins, lows)]
-
-
-def _joined_by_ratio(bins: list[Bin]) -> list[Bin]:
-    positive = [each for each in bins if each.low > 0]
-    ratio = (positive[-1].high / positive[0].low) ** (1 / MOST_BARS) if positive else 1.0
-    result = [each for each in bins if each.low <= 0]
-    for each in positive:
-        last = result[-1] if result else None
-        if last is not None and last.low > 0 and last.high / last.low < ratio and each.high / last.low <= ratio**2:
-            result[-1] = _union(last, each)
-        else:
-            result.append(each)
-    return result
-
-
-def _union(one: Bin, other: Bin) -> Bin:
-    return Bin(low=one.low, high=other.high, passed=one.passed + other.passed, failed=one.failed + other.failed)
 
 
 def _range(each: Bin) -> str:

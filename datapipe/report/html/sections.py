@@ -5,30 +5,28 @@ report.json  ─▶  sections, each with charts and tables     Every title says 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from datapipe.metrics import counted, size
 from datapipe.report.funnel import dropped_by_stage
 from datapipe.report.html.distributions import length_chart, measured_rules, rule_chart, rules_nobody_fails
-from datapipe.report.html.drawing import (
-    Bar,
-    Chart,
-    FlowStep,
-    Section,
-    Table,
-    bars,
-    cut,
-    flow,
-    left_out,
-    share_of,
-    short,
-    stacked,
-)
+from datapipe.report.html.drawing import Bars, Chart, Flow, FlowStep, Section, Stacked, cut, left_out
 from datapipe.report.summary import second_attempts_text, starting_text
-
-_COLORS = tuple(f"c{number}" for number in range(8))
-_OTHER = "c7"
+from datapipe.report.tables import (
+    Bytes,
+    Cell,
+    Share,
+    Table,
+    cell,
+    fertility_table,
+    kept_table,
+    language_counts,
+    mixture_table,
+    share_of,
+    work_table,
+)
 
 
 def sections(report: Mapping[str, Any], most: int) -> list[Section]:
@@ -86,19 +84,18 @@ def _flow(name: str, entry: Mapping[str, Any], report: Mapping[str, Any], most: 
     worst = max(steps, key=lambda step: step.left, default=None)
     title = f"{name} keeps {share_of(kept, read)} of its {counted(read, 'document')}"
     title += "" if worst is None else f"; most leave at {worst.label} ({share_of(worst.left, read)})"
-    rows: list[list[str | float | None]] = [["read", read, 1.0]]
+    counts = [("read", read)]
     for stage, by_rule in stages.items():
-        rows.append([stage, sum(by_rule.values()), sum(by_rule.values()) / read])
-        told = sorted(((count, reason) for reason, count in by_rule.items() if count), reverse=True)
-        rows += [[f"· {reason.rpartition(':')[2]}", count, count / read] for count, reason in told[:most]]
+        counts.append((stage, sum(by_rule.values())))
+        largest = sorted(((count, reason) for reason, count in by_rule.items() if count), reverse=True)
+        counts += [(f"· {reason.rpartition(':')[2]}", count) for count, reason in largest[:most]]
     if quarantined:
-        rows.append(["quarantined", quarantined, quarantined / read])
-        rows += [[f"· {reason}", count, count / read] for reason, count in list(reasons.items())[:most]]
+        counts += [("quarantined", quarantined), *((f"· {reason}", count) for reason, count in list(reasons.items())[:most])]
     if unread > 0:
-        rows.append(["between steps", unread, unread / read])
-    rows.append(["kept", kept, kept / read])
+        counts.append(("between steps", unread))
+    rows = [[label, count, Share(count / read)] for label, count in [*counts, ("kept", kept)]]
     table = Table(headings=["documents", "number", "share of read"], rows=rows)
-    return Chart(title=title, table=table, svg=flow(title, read, steps, kept))
+    return Chart(title=title, table=table, drawing=Flow(read=read, steps=steps))
 
 
 def _flow_step(stage: str, reasons: Mapping[str, int], read: int) -> FlowStep:
@@ -145,29 +142,19 @@ def _lengths(report: Mapping[str, Any], most: int) -> Section:
 def _clusters(report: Mapping[str, Any], most: int) -> Section:
     charts = []
     for stage, entry in report["clusters"].items():
-        rows = entry["sizes"]
+        rows = [
+            [f"{low:,} documents" if low == high else f"{low:,} to {high:,} documents", clusters, documents]
+            for low, high, clusters, documents in entry["sizes"]
+        ]
         if not rows:
             continue
-        labels = [f"{low:,}" if low == high else f"{low:,} to {high:,}" for low, high, _, _ in rows]
-        largest = labels[-1]
         title = (
             f"{stage}: {counted(entry['dropped'], 'document')} dropped in favour of {entry['clusters']:,}; "
-            f"the largest cluster has {largest} documents"
+            f"the largest cluster has {rows[-1][0]}"
         )
-        table = Table(
-            headings=["size of the cluster", "clusters", "documents"],
-            rows=[[label, clusters, documents] for label, (_, _, clusters, documents) in zip(labels, rows)],
-        )
-        drawn = [
-            Bar(label=f"{label} documents", parts=[(clusters, "c0")], text=f"{clusters:,}")
-            for label, (_, _, clusters, _) in zip(labels, rows)
-        ]
-        note = (
-            ""
-            if entry["sampled"] == 1
-            else f"Clusters counted: a keyed sample of {entry['sampled']:.3%}; the title estimates all."
-        )
-        charts.append(Chart(title=title, table=table, svg=bars(title, drawn), note=note))
+        sample = f"Clusters counted: a keyed sample of {entry['sampled']:.3%}; the title estimates all."
+        table = Table(headings=["size of the cluster", "clusters", "documents"], rows=rows)
+        charts.append(Chart(title=title, table=table, drawing=Bars(), note="" if entry["sampled"] == 1 else sample))
     more = left_out(min(most, len(charts)), len(charts), "stage")
     return Section(anchor="duplicates", heading="Duplicates by size of their cluster", charts=charts[:most], more=more)
 
@@ -176,188 +163,116 @@ def _clusters(report: Mapping[str, Any], most: int) -> Section:
 
 
 def _languages(report: Mapping[str, Any], most: int) -> Section:
-    total: dict[str, list[int]] = {}
-    for entry in ((report["tokenizer"] or {}).get("sources") or {}).values():
-        for language, counts in (entry["languages"] or {}).items():
-            sums = total.setdefault(language or "(none)", [0, 0, 0])
-            for place, name in enumerate(("documents", "bytes", "tokens")):
-                sums[place] += counts[name]
-    if not total or set(total) == {"(none)"}:
-        return Section(anchor="languages", heading="Languages")
-    order = sorted(total, key=lambda language: -total[language][1])
-    text = sum(numbers[1] for numbers in total.values())
-    title = f"{order[0]} is {share_of(total[order[0]][1], text)} of the kept text; {counted(len(order), 'language')} in all"
-    drawn = [Bar(label=name, parts=[(total[name][1], "c0")], text=size(total[name][1])) for name in order[:most]]
-    table = Table(headings=["language", "documents", "bytes", "tokens"], rows=[[name, *total[name]] for name in order[:most]])
-    chart = Chart(title=title, table=table, svg=bars(title, drawn))
-    more = left_out(len(drawn), len(order), "language")
-    return Section(anchor="languages", heading="Languages", charts=[chart], more=more)
+    section = Section(anchor="languages", heading="Languages")
+    counts = language_counts(report)
+    if not counts.keys() - {""}:
+        return section
+    order = sorted(counts, key=lambda language: -counts[language]["bytes"])
+    rows: list[list[Cell]] = [
+        [name or "(none)", counts[name]["documents"], Bytes(counts[name]["bytes"]), counts[name]["tokens"]] for name in order
+    ]
+    share = share_of(counts[order[0]]["bytes"], sum(each["bytes"] for each in counts.values()))
+    title = f"{rows[0][0]} is {share} of the kept text; {counted(len(rows), 'language')} in all"
+    table = Table(headings=["language", "documents", "text", "tokens"], rows=rows)
+    return _bars(section, title, table, Bars(column=2), most, "language")
+
+
+def _bars(section: Section, title: str, table: Table, drawing: Bars, most: int, noun: str, note: str = "") -> Section:
+    """A section with bars for the first rows of a table."""
+    shown = replace(table, rows=table.rows[:most])
+    chart = Chart(title=title, table=shown, drawing=drawing, note=note)
+    return replace(section, charts=[chart], more=left_out(len(shown.rows), len(table.rows), noun))
 
 
 def _schedule(report: Mapping[str, Any]) -> Section:
+    section = Section(anchor="schedule", heading="What training draws")
     mixture = report["mixture"]
     if not mixture:
-        return Section(anchor="schedule", heading="What training draws")
-    order = sorted(mixture["sources"], key=lambda name: -mixture["sources"][name]["share"])
-    shown = order[:7]
-    rows = [
-        [name, entry["share"], entry["tokens"], entry["epochs"], entry["epoch_tokens"]]
-        for name, entry in ((name, mixture["sources"][name]) for name in order[:60])
-    ]
-    headings = ["source", "share", "tokens", "epochs", "tokens an epoch"]
-    table = Table(headings=headings, rows=rows)
-    schedule = mixture.get("schedule") or []
+        return section
+    sources = mixture["sources"]
+    order = sorted(sources, key=lambda name: -sources[name]["share"])
+    table = mixture_table({"sources": {name: sources[name] for name in order}})
     total = "an endless run" if mixture["tokens"] is None else counted(mixture["tokens"], "token")
-    first = mixture["sources"][order[0]]
-    title = f"{order[0]} is {first['share']:.1%} of {total}"
-    repeated = max(order, key=lambda name: mixture["sources"][name]["epochs"] or 0.0)
-    epochs = mixture["sources"][repeated]["epochs"]
+    repeated = max(order, key=lambda name: sources[name]["epochs"] or 0.0)
+    epochs = sources[repeated]["epochs"]
+    title = f"{order[0]} is {sources[order[0]]['share']:.1%} of {total}"
     title += f"; {repeated} is drawn most often, {epochs:,.1f} times" if epochs else ""
-    drawn = [
-        Bar(label=name, parts=[(mixture["sources"][name]["share"], "c0")], text=share_of(mixture["sources"][name]["share"], 1))
-        for name in order[:60]
-    ]
-    charts = [Chart(title=title, table=table, svg=bars(title, drawn))]
-    if schedule:
-        charts.append(_over_the_run(schedule, shown, len(order)))
-    return Section(
-        anchor="schedule", heading="What training draws", charts=charts, more=left_out(len(rows), len(order), "source")
-    )
+    section = _bars(section, title, table, Bars(), 60, "source")
+    if not mixture["schedule"]:
+        return section
+    return replace(section, charts=[*section.charts, _over_the_run(mixture["schedule"], order[:7], len(order))])
 
 
 def _over_the_run(schedule: Sequence[Mapping[str, Any]], shown: Sequence[str], num_sources: int) -> Chart:
     """Shares of the largest sources over the run, the others together."""
+    names = [*shown, *(["others"] if num_sources > len(shown) else [])]
     rows: list[list[float]] = []
     for interval in schedule:
         drawn = interval["tokens"]
         whole = sum(drawn.values()) or 1
-        named = [drawn.get(name, 0) / whole for name in shown]
-        others = [sum(count for name, count in drawn.items() if name not in shown) / whole] if num_sources > len(shown) else []
-        rows.append([*named, *others])
-    names = [*shown, *(["others"] if num_sources > len(shown) else [])]
-    colors = [*_COLORS[: len(shown)], _OTHER][: len(names)]
-    borders = [schedule[0]["start_tokens"], *(interval["stop_tokens"] for interval in schedule)]
-    moves = max(max(column) - min(column) for column in zip(*rows))
+        shares = [drawn.get(name, 0) / whole for name in shown]
+        others = sum(count for name, count in drawn.items() if name not in shown) / whole
+        rows.append([interval["start_tokens"], interval["stop_tokens"], *map(Share, [*shares, others][: len(names)])])
+    moves = max(max(column) - min(column) for column in list(zip(*rows))[2:])
     title = "Shares stay the same over the run" if moves < 0.05 else "Shares change over the run"
-    headings = ["tokens from", "to", *names]
-    table = Table(
-        headings=headings,
-        rows=[[interval["start_tokens"], interval["stop_tokens"], *row] for interval, row in zip(schedule, rows)],
-    )
-    note = "From the bottom: " + ", ".join(f"[{color}]{name}" for name, color in zip(names, colors)) + ". Axis: tokens."
-    return Chart(title=title, table=table, svg=stacked(title, borders, rows, colors), note=note)
+    legend = [(f"c{number}", name) for number, name in enumerate(names)]
+    table = Table(headings=["tokens from", "to", *names], rows=rows)
+    return Chart(title=title, table=table, drawing=Stacked(), note="Axis: tokens. From the bottom:", legend=legend)
 
 
 def _tokenizer(report: Mapping[str, Any], most: int) -> Section:
-    tokenizer = report["tokenizer"]
-    if not tokenizer:
-        return Section(anchor="tokenizer", heading="Tokenizer")
-    entries: list[tuple[str, Mapping[str, Any]]] = []
-    for name, entry in tokenizer["sources"].items():
-        entries.append((name, entry))
-        languages = entry["languages"] or {}
-        if len(languages) > 1:
-            order = sorted(languages, key=lambda language: -languages[language]["bytes"])
-            entries += [(f"{name} · {language or '(none)'}", languages[language]) for language in order[:8]]
-    entries = [each for each in entries if each[1]["bytes_per_token"] is not None]
-    if not entries:
-        return Section(anchor="tokenizer", heading="Tokenizer")
-    shown = entries[:most]
-    worst = min(shown, key=lambda each: each[1]["bytes_per_token"])
-    title = f"{tokenizer['vocab_size']:,} ids; a token is shortest in {worst[0]}, {worst[1]['bytes_per_token']:.2f} bytes"
-    drawn = [
-        Bar(label=name, parts=[(entry["bytes_per_token"], "c0")], text=f"{entry['bytes_per_token']:.2f} bytes per token")
-        for name, entry in shown
-    ]
-    rows = [
-        [name, entry["bytes_per_token"], entry["tokens_per_word"], entry["tokens"], entry["bytes"]] for name, entry in shown
-    ]
-    table = Table(headings=["source", "bytes per token", "tokens per word", "tokens", "bytes"], rows=rows)
+    section, tokenizer = Section(anchor="tokenizer", heading="Tokenizer"), report["tokenizer"]
+    table = fertility_table(tokenizer or {"sources": {}})
+    rows = [row for row in table.rows if row[2] is not None]
+    if not rows:
+        return section
+    ratio, worst = min((float(ratio or 0), str(name)) for name, _, ratio, *_ in rows[:most])
+    title = f"{tokenizer['vocab_size']:,} ids; a token is shortest in {worst}, {ratio:.2f} bytes"
     unused = tokenizer["unused"]
     note = "" if unused is None else f"{unused['count']:,} of {tokenizer['vocab_size']:,} ids never occur in these texts."
-    chart = Chart(title=title, table=table, svg=bars(title, drawn), note=note)
-    return Section(
-        anchor="tokenizer", heading="Tokenizer", charts=[chart], more=left_out(len(shown), len(entries), "source or language")
-    )
+    drawing = Bars(column=2, unit=" bytes per token")
+    return _bars(section, title, replace(table, rows=rows), drawing, most, "source or language", note)
 
 
 def provenance(report: Mapping[str, Any], most: int) -> Section:
-    known, heading = report["provenance"], "Licences, synthetic text, cost"
-    tables: list[tuple[str, Table]] = []
-    charts: list[Chart] = []
-    licenses = known.get("licenses") or {}
+    known = report["provenance"]
+    section = Section(anchor="provenance", heading="Licences, synthetic text, cost")
+    licenses = known["licenses"]
     if licenses:
-        order = sorted(licenses, key=lambda name: -(licenses[name].get("tokens") or licenses[name]["bytes"] or 0))
-        unit = "tokens" if any(licenses[name].get("tokens") for name in order) else "bytes"
-        whole = sum(licenses[name].get(unit) or 0 for name in order)
-        title = f"{order[0]} covers {share_of(licenses[order[0]].get(unit) or 0, whole)} of the kept {unit}"
-        drawn = [
-            Bar(label=name, parts=[(licenses[name].get(unit) or 0, "c0")], text=short(licenses[name].get(unit) or 0))
-            for name in order[:most]
-        ]
-        columns = ("documents", "bytes", "tokens", "drawn_tokens")
-        rows = [[name, *(licenses[name].get(column) for column in columns)] for name in order[:most]]
-        headings = ["licence", "documents", "bytes", "tokens", "tokens drawn"]
-        charts.append(Chart(title=title, table=Table(headings=headings, rows=rows), svg=bars(title, drawn)))
-    kinds = known.get("synthetic") or {}
-    if kinds:
-        rows = [
-            [name, *(entry.get(column) for column in ("documents", "tokens", "drawn_tokens"))] for name, entry in kinds.items()
-        ]
-        tables.append(
-            ("Natural and synthetic text", Table(headings=["text", "documents", "tokens", "tokens drawn"], rows=rows))
-        )
-    cost = known.get("cost") or {}
-    told = [[name.replace("_", " "), value] for name, value in cost.items() if isinstance(value, int | float)]
-    if told:
-        tables.append(("Cost", Table(headings=["", "amount"], rows=told)))
-    return Section(anchor="provenance", heading=heading, charts=charts, tables=tables)
+        unit = "tokens" if any(each["tokens"] for each in licenses.values()) else "bytes"
+        order = sorted(licenses, key=lambda name: -(licenses[name][unit] or 0))
+        whole = sum(each[unit] or 0 for each in licenses.values())
+        title = f"{order[0]} covers {share_of(licenses[order[0]][unit] or 0, whole)} of the kept {unit}"
+        table = kept_table("licence", {name: licenses[name] for name in order})
+        section = _bars(section, title, table, Bars(column=3 if unit == "tokens" else 2), most, "licence")
+    tables: list[tuple[str, Table]] = []
+    if known["synthetic"]:
+        tables.append(("Natural and synthetic text", kept_table("text", known["synthetic"])))
+    amounts = [[name.replace("_", " "), value] for name, value in known["cost"].items() if isinstance(value, int | float)]
+    if amounts:
+        tables.append(("Cost", Table(headings=["", "amount"], rows=amounts)))
+    return replace(section, tables=tables)
 
 
 def speed(report: Mapping[str, Any], most: int) -> Section:
-    steps: Mapping[str, Any] = report["total"]["steps"]
-    total = sum(step["seconds"] for step in steps.values()) or 1.0
-    order = sorted(steps, key=lambda name: -steps[name]["seconds"])
-    charts = []
-    if order:
-        slowest = report["slowest_step"]
-        title = f"{order[0]} takes {share_of(steps[order[0]]['seconds'], total)} of {total:,.1f} seconds of work"
-        drawn = [
-            Bar(
-                label=name,
-                parts=[(steps[name]["seconds"], "c5" if name == slowest else "c0")],
-                text=f"{steps[name]['seconds']:,.2f} s" + (", slowest" if name == slowest else ""),
-                is_marked=name == slowest,
-            )
-            for name in order[:most]
-        ]
-        rows = [
-            [name, steps[name]["seconds"], steps[name]["mb_per_s"], steps[name]["bytes"], steps[name]["documents"]]
-            for name in order[:most]
-        ]
-        table = Table(headings=["work", "seconds", "MB/s", "bytes", "documents"], rows=rows)
-        charts.append(Chart(title=title, table=table, svg=bars(title, drawn)))
-    charts += _memory(report, most)
-    more = left_out(min(most, len(order)), len(order), "kind of work", "kinds of work")
+    section, table = Section(anchor="speed", heading="Time and memory"), work_table(report)
+    if table.rows:
+        rows = sorted(table.rows, key=lambda row: -report["total"]["steps"][row[0]]["seconds"])
+        total = sum(step["seconds"] for step in report["total"]["steps"].values())
+        title = f"{rows[0][0]} takes {cell(rows[0][2])} of {total:,.1f} seconds of work"
+        section = _bars(section, title, replace(table, rows=rows), Bars(unit=" s"), most, "step")
+    charts = [*section.charts, *_memory(report, most)]
     notes = ("Seconds are summed over workers.", starting_text(report), second_attempts_text(report))
-    return Section(
-        anchor="speed",
-        heading="Time and memory",
-        charts=charts,
-        note=" ".join(filter(None, notes)) if charts else "",
-        more=more,
-    )
+    return replace(section, charts=charts, note=" ".join(filter(None, notes)) if charts else "")
 
 
-def _memory(report: Mapping[str, Any], most: int) -> Iterator[Chart]:
-    tasks = {name: entry for name, entry in report["tasks"].items() if entry.get("peak_bytes")}
+def _memory(report: Mapping[str, Any], most: int) -> list[Chart]:
+    tasks = {name: entry for name, entry in report["tasks"].items() if entry["peak_bytes"]}
     if not tasks:
-        return
+        return []
     order = sorted(tasks, key=lambda name: -tasks[name]["peak_bytes"])[:most]
     title = f"No worker took more than {size(tasks[order[0]]['peak_bytes'])}, in {order[0]}"
-    drawn = [Bar(label=name, parts=[(tasks[name]["peak_bytes"], "c0")], text=size(tasks[name]["peak_bytes"])) for name in order]
-    rows = [[name, tasks[name]["peak_bytes"], tasks[name]["seconds"], tasks[name]["committed"]] for name in order]
-    table = Table(headings=["step", "peak bytes of a worker", "seconds", "tasks"], rows=rows)
-    yield Chart(
-        title=title, table=table, svg=bars(title, drawn), note="Peaks of a worker since it started, at the end of a task."
-    )
+    rows = [[name, Bytes(tasks[name]["peak_bytes"]), tasks[name]["seconds"], tasks[name]["committed"]] for name in order]
+    table = Table(headings=["step", "peak memory of a worker", "seconds", "tasks"], rows=rows)
+    note = "Peaks of a worker since it started, at the end of a task."
+    return [Chart(title=title, table=table, drawing=Bars(), note=note)]

@@ -4,28 +4,32 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from ruamel.yaml import YAML
 
+if TYPE_CHECKING:
+    from datapipe.shards.export import ExportedSplit
+
 
 def dataset_card(
-    name: str, pattern_of_split: Mapping[str, str], counts: Sequence[tuple[str, str, int]], schema: pa.Schema | None = None
+    name: str, patterns: Mapping[str, str], written: Sequence[ExportedSplit], schema: pa.Schema | None = None
 ) -> bytes:
     """README.md.
 
     Args:
-        pattern_of_split: the files of each split.
-        counts: source, split and number of rows of each part.
+        patterns: the files of each split.
+        written: the splits that there are.
         schema: of JSON lines, whose types `load_dataset` guesses from its first lines otherwise; a column that is null there
             could have no value later.
     """
-    files = [{"split": split, "path": path} for split, path in pattern_of_split.items()]
+    there = {each.split for each in written}
+    files = [{"split": split, "path": path} for split, path in patterns.items() if split in there]
     front: dict[str, Any] = {"pretty_name": name, "configs": [{"config_name": "default", "data_files": files}]}
     if schema is not None:
         front["dataset_info"] = {"features": hub_features(schema)}
-    rows = "".join(f"| {source} | {split} | {num_rows:,} |\n" for source, split, num_rows in counts)
+    rows = "".join(f"| {each.source} | {each.split} | {each.rows:,} |\n" for each in written)
     return f"---\n{as_yaml(front)}---\n\n# {name}\n\n| source | split | rows |\n|---|---|---:|\n{rows}".encode()
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
-import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
@@ -25,7 +25,6 @@ from datapipe.stage.field_types import joined
 from datapipe.storage import Root
 
 _FIRST = ("id", "url", "source", "text")
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,22 +38,10 @@ class Part:
 
 
 def common_schema(parts: Sequence[Part]) -> pa.Schema:
-    """The columns of all parts. Raises UserError where two sources have one column with different types."""
-    fields: dict[str, pa.Field] = {}
-    first: dict[str, str] = {}
-    for part in parts:
-        for field in part.schema:
-            known = fields.setdefault(field.name, field)
-            if pa.types.is_null(known.type):
-                fields[field.name], first[field.name] = field, part.source
-            elif known.type != field.type and not pa.types.is_null(field.type):
-                raise UserError(
-                    f"the column '{field.name}' is {known.type} in '{first[field.name]}' and {field.type} in '{part.source}', "
-                    f"and one dataset has one type for it. Export each source by itself, with --source"
-                )
-            first.setdefault(field.name, part.source)
-    names = [name for name in _FIRST if name in fields] + [name for name in fields if name not in _FIRST]
-    return pa.schema([pa.field(name, fields[name].type) for name in names])
+    """The columns of all parts, in one order. Raises UserError as `joined_schema`."""
+    found = joined_schema({f"'{part.source}'": part.schema for part in parts})
+    names = [name for name in _FIRST if name in found.names] + [name for name in found.names if name not in _FIRST]
+    return pa.schema([found.field(name) for name in names])
 
 
 def in_schema(rows: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -75,7 +62,9 @@ def parts_of_documents(root: Root, snapshot: DocumentsSnapshot, source: str | No
         entries = [entry for entry in snapshot.documents if entry.source == name and entry.documents]
         if entries:
             schema = _schema_of(root, snapshot, entries)
-            parts.append(Part(source=name, split="train", schema=schema, batches=_reader(root, snapshot, entries, schema)))
+            parts.append(
+                Part(source=name, split="train", schema=schema, batches=partial(_batches, root, snapshot, entries, schema))
+            )
     return parts
 
 
@@ -87,8 +76,8 @@ def _schema_of(root: Root, snapshot: DocumentsSnapshot, entries: Sequence[Docume
 
 
 def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
-    """The columns of files of one source, by path: an addition may have found wider types than the files before. Raises
-    UserError where two files have a column in types that no type holds together."""
+    """The columns of files or sources, by name: an addition may have found wider types than the files before. Raises UserError
+    where two of them have a column in types that no type holds together."""
     fields: dict[str, tuple[pa.DataType, str]] = {}
     for path, schema in schemas.items():
         for field in schema:
@@ -97,22 +86,19 @@ def joined_schema(schemas: Mapping[str, pa.Schema]) -> pa.Schema:
             if kind is None:
                 raise UserError(
                     f"the column '{field.name}' is {known} in {first} and {field.type} in {path}, and no type holds the "
-                    f"values of both. Declare it in the mixture, types: {{{field.name}: string}}, and run it with --repack"
+                    f"values of both. Export each source by itself, with --source, or declare the column in the mixture, "
+                    f"types: {{{field.name}: string}}, and run it with --repack"
                 )
             fields[field.name] = (kind, first)
     return pa.schema([(name, kind) for name, (kind, _) in fields.items()])
 
 
-def _reader(
+def _batches(
     root: Root, snapshot: DocumentsSnapshot, entries: Sequence[DocumentsEntry], schema: pa.Schema
-) -> Callable[[], Iterator[pa.RecordBatch]]:
-    is_parquet = snapshot.document_format == "parquet"
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for entry in entries:
-            yield from parquet_batches(root, entry.path) if is_parquet else json_batches(root, entry.path, schema)
-
-    return batches
+) -> Iterator[pa.RecordBatch]:
+    for entry in entries:
+        is_parquet = snapshot.document_format == "parquet"
+        yield from parquet_batches(root, entry.path) if is_parquet else json_batches(root, entry.path, schema)
 
 
 def _check(root: Root, entry: DocumentsEntry) -> None:
@@ -127,14 +113,12 @@ def _check(root: Root, entry: DocumentsEntry) -> None:
         )
 
 
-def parts_of_rows(
-    root: Root, snapshot: Snapshot, source: str | None, split: Split | None, report: Callable[[str], None]
-) -> list[Part]:
+def parts_of_rows(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
     """The packed rows of a snapshot, in the order of its shards."""
     id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
     schema = _rows_schema(id_type, snapshot.sequence_length)
     return [
-        Part(source=name, split=each, schema=schema, batches=_rows_reader(root, snapshot, name, each, schema, report))
+        Part(source=name, split=each, schema=schema, batches=partial(_rows, root, snapshot, name, each, schema))
         for name in wanted_sources(snapshot.sources, source)
         for each in (SPLITS if split is None else (split,))
         if snapshot.shards_of(name, each)
@@ -148,26 +132,12 @@ def _rows_schema(id_type: pa.DataType, sequence_length: int) -> pa.Schema:
     return pa.schema([source, rows.field("tokens"), rows.field("lengths"), keys, rows.field("starts")])
 
 
-def _rows_reader(
-    root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema, report: Callable[[str], None]
-) -> Callable[[], Iterator[pa.RecordBatch]]:
-    def batches() -> Iterator[pa.RecordBatch]:
-        for rows in shard_batches(root, snapshot, snapshot.shards_of(source, split), report):
-            keys = rows.column("keys")
-            found = {
-                "source": pa.repeat(pa.scalar(source, pa.string()), rows.num_rows),
-                "keys": pa.ListArray.from_arrays(keys.offsets, _hex(keys.values)),
-            }
-            arrays = [found.get(name, rows.column(name) if name in rows.schema.names else None) for name in schema.names]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-    return batches
-
-
-def _hex(keys: pa.Array) -> pa.Array:
-    """Keys as text of 32 hex digits each: (num_keys,) string."""
-    matrix = columns.key_matrix(keys)  # (num_keys, 16) uint8
-    digits = np.ascontiguousarray(_HEX[np.stack([matrix >> 4, matrix & 15], axis=-1)])
-    offsets = np.arange(len(matrix) + 1, dtype=np.int64) * 32
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(digits.reshape(-1))]
-    return pa.Array.from_buffers(pa.large_string(), len(matrix), buffers).cast(pa.string())
+def _rows(root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for rows in shard_batches(root, snapshot, snapshot.shards_of(source, split)):
+        keys = rows.column("keys")
+        found = {
+            "source": pa.repeat(pa.scalar(source, pa.string()), rows.num_rows),
+            "keys": pa.ListArray.from_arrays(keys.offsets, columns.hex_keys(keys.values).cast(pa.string())),
+        }
+        arrays = [found.get(name, rows.column(name) if name in rows.schema.names else None) for name in schema.names]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)

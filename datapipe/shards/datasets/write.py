@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Literal
+from contextlib import ExitStack
 
 import numpy as np
 import pyarrow as pa
@@ -21,73 +19,20 @@ from datapipe.shards.datasets.card import dataset_card
 from datapipe.shards.datasets.mds import MOST_BYTES, MdsWriter
 from datapipe.shards.datasets.parts import Part, common_schema, in_schema
 from datapipe.shards.documents.writer import DocumentFormat, DocumentWriter, row_bytes
-from datapipe.shards.export import SPLITS, Split, sync_all
-from datapipe.shards.export_folder import MARK, ExportFolder
-from datapipe.storage import Root, sync_file
+from datapipe.shards.export import SPLITS, ExportedSplit, ExportRequest, Split, write_export
+from datapipe.shards.manifest import Manifest
+from datapipe.storage import Root
 
-DatasetFormat = Literal["parquet", "jsonl", "mds"]
-
-_Count = tuple[str, Split, int]
 _DEFAULT_BYTES = {"parquet": 256 << 20, "jsonl": 256 << 20, "mds": 64 << 20}
-_FILES: dict[DatasetFormat, DocumentFormat] = {"parquet": "parquet", "jsonl": "jsonl.zst"}
+_FILES: dict[str, DocumentFormat] = {"parquet": "parquet", "jsonl": "jsonl.zst"}
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DatasetRequest:
-    """What to write.
-
-    Attributes:
-        snapshot: fingerprint of the snapshot that the rows come from, and `kind` what they are: so that an export goes on
-            only in a folder of its own.
-        target_bytes: size of a file; None: 256 MiB, or 64 MiB for MDS.
-        is_compressed: for MDS: shards as zstd files.
-    """
-
-    format: DatasetFormat
-    name: str
-    snapshot: str
-    kind: Literal["documents", "text", "rows"]
-    source: str | None = None
-    split: Split | None = None
-    target_bytes: int | None = None
-    is_compressed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenDataset:
-    """Counts of a finished export.
-
-    Attributes:
-        rows: source, split and number of rows of each part.
-        files, bytes: all that was written.
-    """
-
-    rows: tuple[_Count, ...]
-    files: int
-    bytes: int
-
-    @property
-    def splits(self) -> tuple[Split, ...]:
-        """The splits that have rows."""
-        return tuple(split for split in SPLITS if any(each == split for _, each, _ in self.rows))
-
-
-About = Callable[[pa.Schema, Mapping[Split, "WrittenSplit"]], Mapping[str, bytes]]
+About = Callable[[pa.Schema, Sequence[ExportedSplit]], Mapping[str, bytes]]
 """Makes the files about a data set, README.md among them, from its columns and splits."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenSplit:
-    """The files of a split: the pattern that they match, their rows, and their bytes."""
-
-    pattern: str
-    rows: int
-    bytes: int
-
-
 def write_dataset(
-    root: Root, target: Root, wanted: DatasetRequest, parts: Sequence[Part], about: About | None = None
-) -> WrittenDataset:
+    root: Root, manifest: Manifest, target: Root, wanted: ExportRequest, parts: Sequence[Part], about: About | None = None
+) -> list[ExportedSplit]:
     """Writes the parts. Raises UserError for a folder with other files, or where there is nothing to write.
 
     Args:
@@ -99,50 +44,32 @@ def write_dataset(
     if wanted.format == "mds" and wanted.target_bytes is not None and wanted.target_bytes > MOST_BYTES:
         raise UserError(f"--target-bytes {wanted.target_bytes}: an MDS shard has less than 4 GiB. Give less")
     schema = common_schema(parts)
-    request = {**asdict(wanted), "card": about is not None}
-    folder = ExportFolder(root=root, target=target, request=request)
-    if (whole := folder.begin()) is not None:
-        return WrittenDataset(**{**whole, "rows": tuple(tuple(count) for count in whole["rows"])})
-    rows: list[_Count] = []
-    write = _write_mds if wanted.format == "mds" else _write_hub
-    for split in SPLITS:
-        rows += write(target, wanted, split, schema, [part for part in parts if part.split == split])
-    if not rows:
-        folder.give_up()
-        raise UserError("nothing to export: no document or row of this source and split. Choose another one")
-    sync_all(target)
-    if wanted.format != "mds":
-        splits = _written_splits(target, _FILES[wanted.format], rows)
-        for path, content in (_plain(wanted, schema, splits, rows) if about is None else about(schema, splits)).items():
-            target.write_atomic(path, content)
-        target.delete_folder(STAGING)
-    sizes = [size for path, size in target.list_files("") if path != MARK]
-    written = WrittenDataset(rows=tuple(rows), files=len(sizes), bytes=sum(sizes))
-    folder.end(asdict(written))
-    return written
+    indexes: dict[str, bytes] = {}
+
+    def write() -> list[ExportedSplit]:
+        written: list[ExportedSplit] = []
+        for split in SPLITS:
+            of_split = [part for part in parts if part.split == split]
+            if wanted.format == "mds":
+                written += _write_mds(target, wanted, split, schema, of_split, indexes)
+            else:
+                written += _write_hub(target, wanted, split, schema, of_split)
+        return written
+
+    def last_files(written: list[ExportedSplit]) -> Mapping[str, bytes]:
+        if wanted.format == "mds":
+            return indexes
+        if about is not None:
+            return about(schema, written)
+        patterns = {split: f"data/{split}-*.{_FILES[wanted.format]}" for split in SPLITS}
+        of_json = schema if wanted.format == "jsonl" else None
+        return {"README.md": dataset_card(manifest.name, patterns, written, of_json)}
+
+    identity = {"name": manifest.name, "snapshot": manifest.fingerprint, "card": about is not None}
+    return write_export(root, target, wanted, identity, write, last_files)
 
 
-def _written_splits(target: Root, ending: DocumentFormat, rows: Sequence[_Count]) -> dict[Split, WrittenSplit]:
-    sizes = target.list_files("data")
-    here: list[Split] = [split for split in SPLITS if any(each == split for _, each, _ in rows)]
-    return {
-        split: WrittenSplit(
-            pattern=f"data/{split}-*.{ending}",
-            rows=sum(count for _, each, count in rows if each == split),
-            bytes=sum(size for path, size in sizes if path.rpartition("/")[2].startswith(f"{split}-")),
-        )
-        for split in here
-    }
-
-
-def _plain(
-    wanted: DatasetRequest, schema: pa.Schema, splits: Mapping[Split, WrittenSplit], rows: Sequence[_Count]
-) -> dict[str, bytes]:
-    patterns = {split: written.pattern for split, written in splits.items()}
-    return {"README.md": dataset_card(wanted.name, patterns, rows, schema if wanted.format == "jsonl" else None)}
-
-
-def loading_line(url: str, is_remote: bool, wanted: DatasetRequest, split: Split) -> str:
+def loading_line(url: str, is_remote: bool, wanted: ExportRequest, split: Split) -> str:
     """The line of Python that loads a split of what was written at `url`."""
     quoted = json.dumps(url, ensure_ascii=False)
     if wanted.format == "mds":
@@ -153,41 +80,39 @@ def loading_line(url: str, is_remote: bool, wanted: DatasetRequest, split: Split
     return f'datasets.load_dataset({quoted}, split="{split}")'
 
 
-def _write_mds(target: Root, wanted: DatasetRequest, split: Split, schema: pa.Schema, parts: Sequence[Part]) -> list[_Count]:
+def _write_mds(
+    target: Root, wanted: ExportRequest, split: Split, schema: pa.Schema, parts: Sequence[Part], indexes: dict[str, bytes]
+) -> list[ExportedSplit]:
+    """Writes the shards of a split, and adds the content of its index by path."""
     num_bytes = wanted.target_bytes or _DEFAULT_BYTES["mds"]
     writer = MdsWriter(target, split, schema, num_bytes, is_compressed=wanted.is_compressed)
-    counts: list[_Count] = [(part.source, split, _add(writer, part, schema)) for part in parts]
+    written = [_add(writer, part, schema) for part in parts]
     index = writer.finish()
-    if not writer.files:
-        return []
-    target.write_atomic(f"{split}/index.json", index)
-    return [count for count in counts if count[2]]
+    if writer.files:
+        indexes[f"{split}/index.json"] = index
+    return [each for each in written if each.rows]
 
 
-def _write_hub(target: Root, wanted: DatasetRequest, split: Split, schema: pa.Schema, parts: Sequence[Part]) -> list[_Count]:
+def _write_hub(
+    target: Root, wanted: ExportRequest, split: Split, schema: pa.Schema, parts: Sequence[Part]
+) -> list[ExportedSplit]:
     num_bytes = wanted.target_bytes or _DEFAULT_BYTES[wanted.format]
     writer = HubWriter(target, split, _FILES[wanted.format], schema, num_bytes)
-    counts: list[_Count] = []
-    try:
+    written: list[ExportedSplit] = []
+    with ExitStack() as handles:
+        handles.callback(writer.abort)
         for part in parts:
-            counts.append((part.source, split, _add(writer, part, schema)))
+            written.append(_add(writer, part, schema))
             writer.end_file()
-    except BaseException:
-        writer.abort()
-        raise
-    writer.finish()
-    return [count for count in counts if count[2]]
+    return [each for each in written if each.rows]
 
 
-def _add(writer: HubWriter | MdsWriter, part: Part, schema: pa.Schema) -> int:
+def _add(writer: HubWriter | MdsWriter, part: Part, schema: pa.Schema) -> ExportedSplit:
     num_rows = 0
     for rows in part.batches():
         writer.add(in_schema(rows, schema))
         num_rows += rows.num_rows
-    return num_rows
-
-
-STAGING = "unfinished"
+    return ExportedSplit(source=part.source, split=part.split, rows=num_rows)
 
 
 class HubWriter:
@@ -209,7 +134,8 @@ class HubWriter:
         stops, first = np.concatenate([[0], np.cumsum(row_bytes(rows))]), 0
         while first < rows.num_rows:
             if self._writer is None:
-                self._writer = DocumentWriter(self._root, self._staged(self._num_files), self._format, self._schema)
+                path = f"data/{self._split}-{self._num_files:05d}.{self._format}"
+                self._writer = DocumentWriter(self._root, path, self._format, self._schema)
                 self._num_files += 1
             room = self._target_bytes - self._bytes
             stop = min(int(np.searchsorted(stops, stops[first] + room)), rows.num_rows)
@@ -226,24 +152,7 @@ class HubWriter:
         if writer is not None:
             writer.finish()
 
-    def finish(self) -> list[str]:
-        """Gives all files their names. Returns the names."""
-        self.end_file()
-        names = [
-            f"data/{self._split}-{number:05d}-of-{self._num_files:05d}.{self._format}" for number in range(self._num_files)
-        ]
-        for number, name in enumerate(names):
-            staged = self._staged(number)
-            if self._root.local is not None:
-                sync_file(self._root.local / staged)
-                Path(self._root.path("data")).mkdir(exist_ok=True)
-            self._root.filesystem.move(self._root.path(staged), self._root.path(name))
-        return names
-
     def abort(self) -> None:
         """Closes the open file and leaves it incomplete."""
         if self._writer is not None:
             self._writer.abort()
-
-    def _staged(self, number: int) -> str:
-        return f"{STAGING}/{self._split}-{number:05d}.{self._format}"

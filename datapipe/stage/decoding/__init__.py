@@ -9,8 +9,8 @@ lines.py         blocks of whole lines, of a file or of a range of it
 """
 
 from datapipe.stage.decoding.content import ByteStream, as_utf8, decoded
-from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES
-from datapipe.stage.decoding.formats import COMPRESSION_OF_ENDING, HEAD_BYTES, BrokenStreamError, lfs_pointer
+from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES, decompressors
+from datapipe.stage.decoding.formats import COMPRESSION_OF_ENDING, HEAD_BYTES, MAGIC, BrokenStreamError, lfs_pointer
 from datapipe.stage.decoding.lines import BOM, EXCERPT_BYTES, Block, byte_ranges, chunks, is_one_text, line_blocks, too_long
 from datapipe.stage.decoding.members import HAVE_MEMBERS, Beginning, Member, Members, has_members, opened_members
 from datapipe.stage.decoding.stored import BLOCK_BYTES, StoredBytes
@@ -23,6 +23,7 @@ __all__ = [
     "EXCERPT_BYTES",
     "HAVE_MEMBERS",
     "HEAD_BYTES",
+    "MAGIC",
     "MOST_WINDOW_BYTES",
     "OFFSET_BITS",
     "Beginning",
@@ -36,6 +37,7 @@ __all__ = [
     "byte_ranges",
     "chunks",
     "decoded",
+    "decompressors",
     "has_members",
     "is_one_text",
     "lfs_pointer",

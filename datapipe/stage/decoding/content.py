@@ -22,7 +22,7 @@ from datapipe.stage.reader import OpenInput
 class ByteStream:
     """Chunks as a stream that counts its bytes."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Iterator[bytes | memoryview]) -> None:
         self._chunks = chunks
         self._chunk = memoryview(b"")
         self.position = 0
@@ -32,9 +32,23 @@ class ByteStream:
         parts = list(self._parts(num_bytes))
         return bytes(parts[0]) if len(parts) == 1 else b"".join(parts)
 
+    def peek(self, num_bytes: int) -> bytes:
+        """The next bytes, which are read again; fewer at the end of the file alone."""
+        parts, missing = [self._chunk], num_bytes - len(self._chunk)
+        while missing > 0 and (chunk := next(self._chunks, None)) is not None:
+            parts.append(memoryview(chunk))
+            missing -= len(chunk)
+        parts = [part for part in parts if part]
+        self._chunk = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        return bytes(self._chunk[:num_bytes])
+
     def skip(self, num_bytes: int) -> int:
         """Passes over bytes, and returns how many there were."""
         return sum(len(part) for part in self._parts(num_bytes))
+
+    def rest(self) -> Iterator[memoryview]:
+        """All bytes up to the end of the file, in parts."""
+        return self._parts(1 << 62)
 
     def _parts(self, num_bytes: int) -> Iterator[memoryview]:
         while num_bytes > 0:

@@ -1,7 +1,8 @@
 """The decompressors of one member: gzip by ISA-L, frames of Zstandard and LZ4, streams of bzip2 and xz.
 
-All of them are called as those of the standard library. Memory is what the format asks for: a window of at most
-`max_window_bytes` for Zstandard, a block of 4 MiB for LZ4, 8 MB for bzip2, and at most `_MOST_XZ_MEMORY` for xz.
+All of them are called as those of the standard library, but for Zstandard, which knows no limit of content. Memory is what the
+format asks for: a window of at most `max_window_bytes` for Zstandard, a block of 4 MiB for LZ4, 8 MB for bzip2, and at most
+`_MOST_XZ_MEMORY` for xz.
 
 A Zstandard file may begin with a dictionary, in a frame without content (iipc warc-specifications, "WARC and Zstandard").
 """
@@ -9,7 +10,7 @@ A Zstandard file may begin with a dictionary, in a frame without content (iipc w
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from datapipe.stage.decoding.formats import MAGIC, BrokenStreamError
 from datapipe.stage.decoding.stored import StoredBytes
@@ -26,27 +27,16 @@ _MOST_HEADER_BYTES = 18
 """The longest header of a Zstandard frame (RFC 8878, 3.1.1.1)."""
 
 
-class Decompressor(Protocol):
-    """Once `eof` is true, `unused_data` are the bytes behind the member. Damage raises an error of the library."""
+def decompressors(compression: str, dictionary: bytes, max_window_bytes: int) -> Callable[[], Any]:
+    """What makes the decompressors of a file, of which one is used at a time.
 
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def needs_input(self) -> bool: ...
-    @property
-    def unused_data(self) -> bytes | None: ...
-    def decompress(self, data: bytes | memoryview, /, max_length: int = -1) -> bytes: ...
-
-
-def decompressors(compression: str, dictionary: bytes, max_window_bytes: int) -> Callable[[], Decompressor]:
-    """What makes the decompressors of a file, of which one is used at a time."""
+    Once `eof` is true, `unused_data` are the bytes behind the member. Damage raises an error of the library."""
     if compression == "gzip":
         from isal.igzip_lib import DECOMP_GZIP, IgzipDecompressor
 
         return lambda: IgzipDecompressor(flag=DECOMP_GZIP)
     if compression == "zstd":
-        context = _zstd(dictionary, max_window_bytes)
-        return lambda: _ZstdFrame(context.decompressobj())
+        return _zstd(dictionary, max_window_bytes).decompressobj
     if compression == "lz4":
         from lz4 import frame
 
@@ -59,26 +49,6 @@ def decompressors(compression: str, dictionary: bytes, max_window_bytes: int) ->
     from lzma import FORMAT_XZ, LZMADecompressor
 
     return lambda: LZMADecompressor(format=FORMAT_XZ, memlimit=_MOST_XZ_MEMORY)
-
-
-class _ZstdFrame:
-    """A frame. It gives all content of what it takes, whatever the limit: 128 KiB for each 4 stored bytes at most."""
-
-    needs_input = True
-
-    def __init__(self, decompressor: Any) -> None:
-        self._decompressor = decompressor
-
-    @property
-    def eof(self) -> bool:
-        return self._decompressor.eof
-
-    @property
-    def unused_data(self) -> bytes:
-        return self._decompressor.unused_data
-
-    def decompress(self, data: bytes | memoryview, /, max_length: int = -1) -> bytes:
-        return self._decompressor.decompress(data)
 
 
 def _zstd(dictionary: bytes, max_window_bytes: int) -> Any:

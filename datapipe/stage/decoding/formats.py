@@ -44,7 +44,8 @@ def check_format(beginning: bytes, compression: str | None) -> None:
     found = next((name for name, beginnings in _BEGINNINGS.items() if head.startswith(beginnings)), None)
     if compression is None and found is not None:
         raise BrokenStreamError(f"the file is a {found} archive, and its name is that of a plain file. {_expected(found)}")
-    if compression is not None and found is None and not _may_be(compression, head) and is_text(head):
+    may_go_on = compression is not None and any(beginning.startswith(head) for beginning in _BEGINNINGS[compression])
+    if compression is not None and found is None and not may_go_on and is_text(head):
         raise BrokenStreamError(f"the file is plain text, and its name is that of a {compression} archive. {_expected('')}")
     if None not in (compression, found) and found != compression:
         raise BrokenStreamError(
@@ -60,11 +61,6 @@ def lfs_pointer(beginning: bytes) -> str:
         "the file is a pointer of Git LFS, and its content is not here. Expected the content: `git lfs pull` in the repository "
         "fetches it"
     )
-
-
-def _may_be(compression: str, head: bytes) -> bool:
-    """Whether an archive of this compression may go on behind `head`."""
-    return any(beginning.startswith(head) for beginning in _BEGINNINGS[compression])
 
 
 def _expected(found: str) -> str:

@@ -25,14 +25,12 @@ Memory is bounded by a block or by the longest line. A line beyond the limit is 
 
 from __future__ import annotations
 
-import errno
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
 
 import numpy as np
-import pyarrow as pa
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.kernels.read.json_values import FlatValues
@@ -40,7 +38,7 @@ from datapipe.stage.decoding.content import as_utf8, beginning, decoded, head_of
 from datapipe.stage.decoding.decompressors import MOST_WINDOW_BYTES
 from datapipe.stage.decoding.formats import HEAD_BYTES, BrokenStreamError, check_format, is_text
 from datapipe.stage.decoding.members import HAVE_MEMBERS, Members, opened_members
-from datapipe.stage.decoding.stored import BLOCK_BYTES
+from datapipe.stage.decoding.stored import BLOCK_BYTES, StoredBytes
 from datapipe.stage.reader import OFFSET_BITS, InputFile, OpenInput, Rejected, Split
 
 EXCERPT_BYTES = 4096
@@ -288,62 +286,44 @@ def _placed(content: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 def _range(split: Split, open_input: OpenInput) -> Iterator[tuple[int, bytes]]:
     """The bytes of the lines that begin in [start, stop) of a plain file, in chunks with their offsets."""
     with open_input(split.file.url) as stream:
-        size = stream.size()
-        stop = size if split.stop is None else min(split.stop, size)
-        first = offset = _first_line(stream, split.start, stop)
-        if offset >= stop:
-            return  # no line begins in the range
-        while offset < size:
-            chunk = _read_there(stream, min(BLOCK_BYTES, size - offset), offset)
-            if offset == first and _is_archive(chunk, offset, stream):
-                return
-            newline = chunk.find(b"\n", max(0, stop - 1 - offset)) if offset + len(chunk) >= stop else -1
-            if newline >= 0:
-                yield offset, chunk[: newline + 1]
-                return
-            yield offset, chunk
-            offset += len(chunk)
+        stored = StoredBytes(stream, split.stop)
+        stop = stored.num_bytes if split.stop is None else min(split.stop, stored.num_bytes)
+        offset, has_begun = max(0, split.start - 1), False
+        while content := bytes(stored.some(offset, BLOCK_BYTES)):
+            begin = 0
+            if not has_begun:
+                begin = content.find(b"\n") + 1 if split.start else 0
+                has_begun = begin > 0 or not split.start
+                if offset + (begin if has_begun else len(content)) >= stop:
+                    return  # no line begins in the range
+                if has_begun and _is_archive(content[begin:], offset + begin, stored):
+                    return
+            if has_begun:
+                end = content.find(b"\n", max(begin, stop - 1 - offset)) + 1 if offset + len(content) >= stop else 0
+                yield offset + begin, content[begin : end or None]
+                if end:
+                    return
+            offset += len(content)
 
 
-def _is_archive(first_chunk: bytes, offset: int, stream: pa.NativeFile) -> bool:
+def _is_archive(content: bytes, offset: int, stored: StoredBytes) -> bool:
     """Whether a file with the name of a plain one is an archive. The range at its beginning raises BrokenStreamError, so that
     it is told once. For another range the beginning is read only if the range does not begin with text."""
     if offset == 0:
-        check_format(first_chunk, None)
+        check_format(content, None)
         return False
-    if is_text(first_chunk):
+    if is_text(content):
         return False
     try:
-        check_format(stream.read_at(HEAD_BYTES, 0), None)
+        check_format(stored.header(0, HEAD_BYTES), None)
     except BrokenStreamError:
         return True
     return False
 
 
-def _first_line(stream: pa.NativeFile, start: int, stop: int) -> int:
-    """The offset of the first line that begins in [start, stop); `stop` if there is none."""
-    if start == 0:
-        return 0
-    offset = start - 1
-    while offset < stop - 1:
-        chunk = _read_there(stream, min(BLOCK_BYTES, stop - 1 - offset), offset)
-        end = chunk.find(b"\n")
-        if end >= 0:
-            return offset + end + 1
-        offset += len(chunk)
-    return stop
-
-
-def _read_there(stream: pa.NativeFile, num_bytes: int, offset: int) -> bytes:
-    """Bytes at an offset before the end of the file. Raises OSError where the file ends there after all: it was cut short."""
-    chunk = stream.read_at(num_bytes, offset)
-    if not chunk:
-        raise OSError(errno.EIO, f"the file ends at byte {offset}, expected {stream.size()} bytes")
-    return chunk
-
-
-_BEGINNING = re.compile(rb"[ \t\r\n]*(?:\[[ \t\r\n]*[{\]]|\{[ \t]*\r?\n[ \t\r\n]*[\"}])")
-"""An array that is empty or begins with an object; an object with nothing else on its first line, which no JSON line has."""
+_BEGINNING = re.compile(rb"[ \t\r\n]*(?:\[[ \t\r\n]*(?:[{\]]|\Z)|\{[ \t]*\r?\n[ \t\r\n]*[\"}])")
+"""An array that is empty, begins with an object, or is cut off before one; an object with nothing else on its first line, which
+no JSON line has."""
 
 
 def is_json_text(beginning: bytes) -> bool:

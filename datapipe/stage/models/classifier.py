@@ -13,8 +13,9 @@ from typing import Literal, Protocol
 import numpy as np
 
 from datapipe.errors import UserError
-from datapipe.stage.models import fasttext, linear
-from datapipe.stage.models.linear_file import MAGIC
+from datapipe.stage.models import fasttext
+from datapipe.stage.models.linear import LinearModel
+from datapipe.stage.models.linear_file import MAGIC, read_file
 
 POSITIVE = ("1", "true", "yes", "positive", "good", "high", "hq", "keep")
 """Labels that mean the wanted one of two, as public models name it. DCLM's is `hq`."""
@@ -57,7 +58,7 @@ def open_classifier(path: Path) -> Classifier:
             f"{path}: the model cannot be read: {error.strerror}. Expected a file of `datapipe classifier train`, or "
             f"a .bin or .ftz of fastText"
         ) from error
-    return linear.open_model(path) if first == MAGIC else fasttext.open_model(path)
+    return LinearModel(read_file(path)) if first == MAGIC else fasttext.open_model(path)
 
 
 def positive_label(labels: Sequence[str], positive: Sequence[str] = POSITIVE) -> int | None:

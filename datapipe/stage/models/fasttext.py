@@ -142,10 +142,9 @@ def _layer(file: ModelFile) -> kernels.TreeLayer | kernels.FlatLayer:
 def _features(file: ModelFile) -> features.Features:
     """The features that the model knows, and their rows."""
     options, dictionary = file.options, file.dictionary
-    words = zip(dictionary.starts[: dictionary.num_words].tolist(), dictionary.stops[: dictionary.num_words].tolist())
-    near = [entry for entry, (start, stop) in enumerate(words) if stop - start == len(_END_OF_LINE)]
-    spans = [slice(dictionary.starts[entry], dictionary.stops[entry]) for entry in near]
-    ends = [entry for entry, span in zip(near, spans) if file.data[span].tobytes() == _END_OF_LINE]
+    starts, lengths = dictionary.starts, (dictionary.stops - dictionary.starts)[: dictionary.num_words]
+    near = np.flatnonzero(lengths == len(_END_OF_LINE)).tolist()
+    ends = [entry for entry in near if file.data[starts[entry] : dictionary.stops[entry]].tobytes() == _END_OF_LINE]
     keeps_none = dictionary.pruned is not None and not len(dictionary.pruned)
     features_of = (0, 0, 1) if keeps_none else (options.min_chars, options.max_chars, options.run_words)
     numbers = (dictionary.num_words, ends[-1] if ends else -1, *features_of, max(options.num_buckets, 1))

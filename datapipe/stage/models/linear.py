@@ -8,7 +8,6 @@ Memory: a few times a slice, or the longest text, and a byte and a half a slot. 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,15 +17,10 @@ from datapipe.kernels.dedup.substring import copy_spans
 from datapipe.kernels.learned import linear_scores as kernels
 from datapipe.kernels.learned.text_features import character_kinds, room_for_counting
 from datapipe.kernels.types import input_record
-from datapipe.stage.models.linear_file import LinearFile, read_file
+from datapipe.stage.models.linear_file import LinearFile
 
 SLICE_BYTES = 1 << 22
 """Bytes of text that are folded at once; a longer text is a slice by itself."""
-
-
-def open_model(path: Path) -> LinearModel:
-    """Opens the model in a file. Raises UserError."""
-    return LinearModel(read_file(path))
 
 
 def folded_slices(starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> Iterator[tuple[slice, np.ndarray, np.ndarray]]:

@@ -9,7 +9,6 @@ The checksum covers the metadata without it and the columns. Numbers of float64 
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -123,32 +122,23 @@ def _checked(path: Path, told: Any, columns: list[np.ndarray]) -> LinearFile:
             scales=np.array([float.fromhex(scale) for scale in told["scales"]]),
             biases=np.array([float.fromhex(bias) for bias in told["biases"]]),
         )
-        problem = _problem(file)
+        if not _fits(file):
+            raise _refusal(path, "its labels, bits and numbers do not fit together")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _refusal(path, f"metadata of another form: {error}") from error
-    if problem:
-        raise _refusal(path, problem)
     return file
 
 
-def _problem(file: LinearFile) -> str:
-    """What is inconsistent in a model; "" if nothing is."""
-    if file.kind not in ("classes", "number"):
-        return f"kind {file.kind!r}"
-    if not all(isinstance(label, str) for label in file.labels) or len(set(file.labels)) != len(file.labels):
-        return "labels that are no distinct texts"
-    if len(file.labels) < 2 if file.kind == "classes" else len(file.labels) != 1:
-        return f"{len(file.labels)} labels"
-    bits = (file.word_bits, file.character_bits)
-    if not all(type(number) is int and 0 <= number <= MOST_BITS for number in bits) or not any(bits):
-        return f"{file.word_bits!r} and {file.character_bits!r} bits"
-    columns = num_columns(file.kind, file.labels)
-    if file.entries.shape != (sum(1 << number for number in bits if number), columns):
-        return f"entries of {file.entries.shape[0]:,} x {file.entries.shape[1]}"
-    if file.scales.shape != (columns,) or file.biases.shape != (columns,):
-        return f"{len(file.scales)} scales and {len(file.biases)} biases for {columns} columns"
-    numbers = [*file.scales.tolist(), *file.biases.tolist()]
-    return "" if all(map(math.isfinite, numbers)) else "values that are no numbers"
+def _fits(file: LinearFile) -> bool:
+    """Whether the kernels stay within the arrays of a model."""
+    columns, bits = num_columns(file.kind, file.labels), (file.word_bits, file.character_bits)
+    return (
+        (len(file.labels) == 1 if file.kind == "number" else file.kind == "classes" and len(file.labels) > 1)
+        and all(type(number) is int and 0 <= number <= MOST_BITS for number in bits)
+        and file.entries.shape == (sum(1 << number for number in bits if number), columns)
+        and file.scales.shape == file.biases.shape == (columns,)
+        and bool(np.isfinite([*file.scales, *file.biases]).all())
+    )
 
 
 def _refusal(path: Path, why: str) -> UserError:

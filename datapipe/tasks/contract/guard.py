@@ -28,7 +28,7 @@ from datapipe import activity
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, StageError, is_retryable
 from datapipe.outages import outage_of
-from datapipe.plan.work import StageCare
+from datapipe.plan.work import NO_CARE, Care
 from datapipe.stage.base import Stage
 from datapipe.stage.documents import DocumentBatch
 from datapipe.tasks.contract.breaches import breach_of, code_line, is_about_content, memory_error, stage_error
@@ -62,14 +62,14 @@ class Guard:
         name: of the stage in the run.
         method: of the stage, which the engine calls for a batch.
         place_of: the name of the first document of a batch: "web/a.jsonl:120".
-        care: what earlier attempts at the task have shown about the stage; None for almost every task.
+        care: what earlier attempts at the task have shown; nothing for almost every task.
     """
 
     name: str
     stage: Stage
     method: Callable[..., Any]
     place_of: Callable[[DocumentBatch], str]
-    care: StageCare | None = None
+    care: Care = NO_CARE
 
     def run(self, process: Callable[[DocumentBatch], Result], batch: DocumentBatch) -> Guarded[Result]:
         """Runs `process`, halving the batch where it raises.
@@ -80,7 +80,7 @@ class Guard:
             Exception: errors that are no document's fault, with a note of the stage and the document.
         """
         parts: list[tuple[int, int, Result]] = []
-        pending, failed = ([(0, batch.num_docs)], []) if self.care is None else _with_care(batch, self.care)
+        pending, failed = ([(0, batch.num_docs)], []) if self.care == NO_CARE else _with_care(batch, self.care, self.name)
         while pending:
             start, stop = pending.pop()
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
@@ -146,15 +146,15 @@ class Guard:
         return False
 
 
-def _with_care(batch: DocumentBatch, care: StageCare) -> tuple[list[tuple[int, int]], list[FailedDocument]]:
+def _with_care(batch: DocumentBatch, care: Care, stage: str) -> tuple[list[tuple[int, int]], list[FailedDocument]]:
     """The spans of rows to process, the last one first, and the documents that are known to crash the stage."""
-    keys = batch.keys.to_pylist()
+    keys, crashing = batch.keys.to_pylist(), {key: cause for name, key, cause in care.crashing if name == stage}
     failed = [
-        FailedDocument(row=row, error=f"the stage crashed on this document: its process was ended by {care.crashing[key]}")
+        FailedDocument(row=row, error=f"the stage crashed on this document: its process was ended by {crashing[key]}")
         for row, key in enumerate(keys)
-        if key in care.crashing
+        if key in crashing
     ]
-    if not care.suspects.isdisjoint(keys):
+    if not {key for name, key in care.suspects if name == stage}.isdisjoint(keys):
         cuts = np.arange(batch.num_docs + 1)
     else:
         crashed = [document.row for document in failed]

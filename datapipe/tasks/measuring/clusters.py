@@ -12,20 +12,13 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import KEY_TYPE, key_halves, make_keys, numbers
+from datapipe.columns import KEY_TYPE, full_schema, key_halves, make_keys, numbers
 from datapipe.exchange.partitions import TableWriter
 from datapipe.plan.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.storage import Root
 
-SURVIVORS = pa.schema(
-    [
-        pa.field("stage", pa.string(), nullable=False),
-        pa.field("survivor", KEY_TYPE, nullable=False),
-        pa.field("dropped", pa.int64(), nullable=False),
-        pa.field("halvings", pa.int64(), nullable=False),
-    ]
-)
+SURVIVORS = full_schema(stage=pa.string(), survivor=KEY_TYPE, dropped=pa.int64(), halvings=pa.int64())
 """Documents of a task that a stage dropped for a survivor; a sample of survivors. All rows of a stage have its halvings."""
 
 MOST_OF_TASK = 4096

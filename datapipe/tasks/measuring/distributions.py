@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe.activity import work_clock
-from datapipe.columns import KEY_TYPE, key_halves, make_keys, text_buffers
+from datapipe.columns import KEY_TYPE, full_schema, key_halves, make_keys, text_buffers
 from datapipe.exchange.facts import FactWriter
 from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, bins_of, decided, measure, nothing_near
@@ -31,28 +31,14 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.ranking import BELOW_SHARE
 from datapipe.storage import Root
 
-MEASURED = pa.schema(
-    [
-        pa.field("stage", pa.string(), nullable=False),
-        pa.field("rule", pa.string(), nullable=False),
-        pa.field("part", pa.string(), nullable=False),
-        pa.field("bin", pa.int16(), nullable=False),
-        pa.field("documents", pa.int64(), nullable=False),
-        pa.field("bytes", pa.int64(), nullable=False),
-    ]
+MEASURED = full_schema(
+    stage=pa.string(), rule=pa.string(), part=pa.string(), bin=pa.int16(), documents=pa.int64(), bytes=pa.int64()
 )
 """Documents and their bytes of text by bin (`kernels/distributions.py`). A rule has the parts "passed", "failed", and
 "not_a_number", whose bin is 0. Lengths have the empty stage, the rule "length" and the parts "read" and "kept"."""
 
-BORDERLINE = pa.schema(
-    [
-        pa.field("stage", pa.string(), nullable=False),
-        pa.field("rule", pa.string(), nullable=False),
-        pa.field("is_dropped", pa.bool_(), nullable=False),
-        pa.field("key", KEY_TYPE, nullable=False),
-        pa.field("value", pa.float64(), nullable=False),
-        pa.field("threshold", pa.float64(), nullable=False),
-    ]
+BORDERLINE = full_schema(
+    stage=pa.string(), rule=pa.string(), is_dropped=pa.bool_(), key=KEY_TYPE, value=pa.float64(), threshold=pa.float64()
 )
 """Documents nearest the threshold of a rule: kept by the filter, or dropped for this rule. Later stages may drop kept ones."""
 

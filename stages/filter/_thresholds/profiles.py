@@ -17,8 +17,6 @@ from datapipe.errors import UserError
 from datapipe.stage import Filter
 from stages.filter._thresholds.fineweb2 import Settings, language_settings
 
-_WITHOUT_SPACES = ("Hani", "Hans", "Hant", "Jpan", "Thai", "Laoo", "Khmr", "Mymr")
-
 
 class ProfiledFilter(Filter):
     """A filter with an option `profile`, and perhaps `language`. Options that are given override both."""
@@ -56,8 +54,3 @@ class ProfiledFilter(Filter):
             name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
         }  # lists of YAML as tuples
         return {**base, **options}
-
-
-def words_of(settings: Settings) -> str:
-    """The word segmentation of a language: Unicode words where no space separates words, else words and signs."""
-    return "unicode" if settings.code.partition("_")[2] in _WITHOUT_SPACES else "english"

@@ -1,8 +1,11 @@
 """What the readers of web archives have in common: a file's records become batches of documents, and the others are counted.
 
-    split ─▶ records (`warc_records.py`, `arc_records.py`) ─┬─▶ documents     `document()` of the reader
-                                                            ├─▶ passed over   by kind: requests, metadata, other media types
-                                                            └─▶ rejected      what cannot be read, and why
+    split ─▶ records (`warc_records.py`, `arc.py`) ─┬─▶ documents     `document()` of the reader
+                                                    ├─▶ passed over   by kind: requests, metadata, other media types
+                                                    └─▶ rejected      what cannot be read, and why
+
+    response ─▶ HTTP head ─▶ status? media type? ─▶ body without its encodings ─▶ page
+    resource ───────────────▶ media type? ─────────────────────────────────────▶ page
 
 Memory is one batch, of about `TARGET_BATCH_BYTES` or one record, and what the decompressors hold.
 """
@@ -10,28 +13,29 @@ Memory is one batch, of about `TARGET_BATCH_BYTES` or one record, and what the d
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
-from datapipe.errors import UnsplittableInputError, UserError
-from datapipe.stage import FieldNames, FieldsSeen, InputFile, OpenInput, ReadBatch, Rejected, Split
+from datapipe.errors import UserError
+from datapipe.stage import FieldNames, InputFile, OpenInput, ReadBatch, Rejected, Split
 from datapipe.stage.decoding import (
     EXCERPT_BYTES,
     HAVE_MEMBERS,
     Beginning,
     BrokenStreamError,
     Members,
+    byte_ranges,
     opened_members,
 )
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._archives.record import Fields, Headers, Record
-from stages.read._archives.warc_content import WARC
-from stages.read._archives.warc_records import warc_records
+from stages.read._archives.http import BodyError, Response, charset, decoded_body, media_type, parse_response
+from stages.read._archives.record import Fields, Record
+from stages.read._archives.warc_records import WARC, warc_records
 from stages.read._content_reader import ContentReader
 
 _BATCH_RECORDS = 4096
@@ -55,7 +59,7 @@ class Document:
     record: Record
     content: bytes
     columns: Mapping[str, str | int | None] = field(default_factory=dict)
-    headers: Headers = field(default_factory=lambda: Fields({}))
+    headers: Fields = field(default_factory=lambda: Fields({}))
 
     def value(self, name: str) -> str | int | None:
         if name in self.columns:
@@ -103,17 +107,14 @@ class ArchiveReader(ContentReader):
         if file.compression is None and not self.cuts_plain:
             return [Split(file=file)]
         range_bytes = max(1, target_bytes // (_TEXT_PER_STORED_BYTE if file.compression else 1))
-        count = -(-file.num_bytes // range_bytes)
-        if count <= 1:
-            return [Split(file=file)]
-        borders = [file.num_bytes * number // count for number in range(count + 1)]
-        return [Split(file=file, start=start, stop=stop) for start, stop in zip(borders, borders[1:])]
+        return byte_ranges(file, range_bytes)
 
     def read(self, split: Split, fields: FieldNames, open_input: OpenInput) -> Iterator[ReadBatch]:
         batch = _Batch(fields, self.gives == "html")
         with open_input(split.file.url) as stream:
             try:
-                members = self._members(stream, split.file.compression, split.start, split.stop)
+                limits = {"beginning": self.beginning, "max_window_bytes": self.max_window_bytes}
+                members = opened_members(stream, split.file.compression, split.start, split.stop, **limits)
                 for record in self.records(members, split.start, split.stop):
                     batch.add(record if isinstance(record, Rejected) else self.document(record))
                     if isinstance(record, Record) and record.has_short_length:
@@ -124,16 +125,6 @@ class ArchiveReader(ContentReader):
                 if split.start == 0:  # the other ranges of the file need not tell it again
                     batch.add(Rejected(position=0, error=str(error), is_file_damage=True))
         yield batch.take()
-
-    def _members(self, stream: pa.NativeFile, compression: str | None, start: int, stop: int | None = None) -> Members:
-        limits = {"beginning": self.beginning, "max_window_bytes": self.max_window_bytes}
-        return opened_members(stream, compression, start, stop, **limits)
-
-    def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
-        try:
-            return super().fields_seen(split, fields, open_input)
-        except UnsplittableInputError:
-            return FieldsSeen()
 
 
 class _Batch:
@@ -202,3 +193,66 @@ class _Batch:
 def _column(documents: Sequence[Document], name: str) -> pa.Array:
     """A value of each document, (num_docs,): int64 for `status`, else large_string; null where there is none."""
     return pa.array([document.value(name) for document in documents], pa.int64() if name == "status" else pa.large_string())
+
+
+# ------------------------------------------------------------------------------------------------ pages
+
+
+class PageReader(ArchiveReader):
+    """Reads archives of pages."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("brotli",)
+    gives: ClassVar[Literal["text", "html"]] = "html"
+
+    mime: tuple[str, ...] = Field(
+        default=("text/html", "application/xhtml+xml"),
+        min_length=1,
+        description="Media types of the pages to read, without parameters. An empty one takes responses without a media type.",
+    )
+    status: tuple[int, ...] = Field(
+        default=(200,),
+        min_length=1,
+        description="HTTP status codes of the pages to read. Records that are no HTTP response have none, and are read.",
+    )
+
+    def document(self, record: Record) -> Document | Rejected | str:
+        """The page of a record; in place of a record that is not read, the kind by which it is counted."""
+        if record.kind not in ("response", "resource"):
+            return record.kind
+        response = parse_response(record.body) if record.kind == "response" else None
+        if response is None:
+            return self._bare_page(record)
+        content_type = response.headers.get("content-type")
+        mime = media_type(content_type) or media_type(record.headers.get("WARC-Identified-Payload-Type"))
+        passed_over = _passed_over(mime, self.mime) or (None if response.status in self.status else "other_status")
+        if passed_over is not None:
+            return passed_over
+        body = self._body(record, response)
+        if isinstance(body, Rejected):
+            return body
+        columns = {"mime": mime, "status": response.status, "charset": charset(content_type)}
+        return Document(record, body, columns, response.headers)
+
+    def _bare_page(self, record: Record) -> Document | Rejected | str:
+        """The page of a record without an HTTP head: a resource, a response of another protocol."""
+        content_type = record.headers.get("Content-Type")
+        mime = media_type(content_type)
+        if mime == "application/http":
+            error = "the record has no HTTP status line; expected a block that begins with HTTP/"
+            return Rejected(position=record.position, error=error, excerpt=record.body[:EXCERPT_BYTES])
+        columns = {"mime": mime, "status": None, "charset": charset(content_type)}
+        return _passed_over(mime, self.mime) or Document(record, record.body, columns)
+
+    def _body(self, record: Record, response: Response) -> bytes | Rejected:
+        """The body of a response. Of one that the crawler has cut off, and says so, what there is."""
+        try:
+            return decoded_body(response, self.max_record_bytes, record.headers.get("WARC-Truncated") is not None)
+        except BodyError as error:
+            return Rejected(position=record.position, error=str(error), excerpt=response.body[:EXCERPT_BYTES])
+
+
+def _passed_over(mime: str | None, wanted: Collection[str]) -> str | None:
+    """Why a page of this media type is not read; None for one that is."""
+    if (mime or "") in wanted:
+        return None
+    return "other_mime" if mime else "no_mime"

@@ -14,9 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from datapipe.errors import DatapipeError
+from datapipe.stage.decoding import MAGIC, decompressors
 from stages.read._archives.record import Fields
 
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
@@ -195,58 +196,37 @@ def _decoded(body: bytes, coding: str, max_bytes: int) -> bytes:
         for chunk in inflate(body):
             num_bytes += len(chunk)
             if num_bytes > max_bytes:
-                raise _too_large(coding, max_bytes)
+                raise BodyError(
+                    f"the {coding} body inflates to more than {max_bytes:,} bytes, the most that this reader takes "
+                    "(max_record_bytes)"
+                )
             content.append(chunk)
     except BodyError:
         raise
     except Exception as error:  # each library has errors of its own
-        if _is_plain(body):
+        if _CONTROL.search(body[:_PLAIN_HEAD_BYTES]) is None:  # it begins as text does
             return body
         raise BodyError(f"the {coding} body is damaged: {error}", b"".join(content)) from None
     return b"".join(content)
 
 
-def _too_large(coding: str, max_bytes: int) -> BodyError:
-    return BodyError(
-        f"the {coding} body inflates to more than {max_bytes:,} bytes, the most that this reader takes (max_record_bytes)"
-    )
-
-
-def _is_plain(body: bytes) -> bool:
-    """Whether a body begins as text does. Compressed bytes hold control characters."""
-    return _CONTROL.search(body[:_PLAIN_HEAD_BYTES]) is None
-
-
-def _gunzip(body: bytes) -> Iterator[bytes]:
-    from isal import isal_zlib
-
-    return _frames(body, b"\x1f\x8b", lambda: isal_zlib.decompressobj(31), _FEED_BYTES)
-
-
-def _unzstd(body: bytes) -> Iterator[bytes]:
-    import zstandard
-
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-    return _frames(body, b"\x28\xb5\x2f\xfd", decompressor.decompressobj, _ZSTD_FEED_BYTES)
-
-
-def _frames(body: bytes, magic: bytes, make: Callable[[], Any], feed_bytes: int) -> Iterator[bytes]:
+def _frames(coding: str, feed_bytes: int, body: bytes) -> Iterator[bytes]:
     """The content of all members or frames; bytes behind the last one are ignored, as browsers do. The body itself where it
     does not begin as one."""
+    magic = MAGIC[coding]
     if not body.startswith(magic):
         yield body
         return
-    decompressor, offset = make(), 0
-    while offset < len(body):
-        stored = body[offset : offset + feed_bytes]
-        yield decompressor.decompress(stored)
-        offset += len(stored)
-        if decompressor.eof:
-            offset -= len(decompressor.unused_data or b"")
-            if not body.startswith(magic, offset):
-                return
-            decompressor = make()
-    raise ValueError("it breaks off")
+    make, offset = decompressors(coding, b"", _ZSTD_WINDOW_BYTES), 0
+    while body.startswith(magic, offset):
+        decompressor = make()
+        while not decompressor.eof:
+            stored = body[offset : offset + feed_bytes]
+            if not stored:
+                raise ValueError("it breaks off")
+            yield decompressor.decompress(stored)
+            offset += len(stored)
+        offset -= len(decompressor.unused_data or b"")
 
 
 def _inflated(body: bytes) -> Iterator[bytes]:
@@ -276,8 +256,8 @@ def _unbrotli(body: bytes) -> Iterator[bytes]:
 
 
 _INFLATE: Mapping[str, Callable[[bytes], Iterator[bytes]]] = {
-    "gzip": _gunzip,
+    "gzip": partial(_frames, "gzip", _FEED_BYTES),
     "deflate": _inflated,
     "br": _unbrotli,
-    "zstd": _unzstd,
+    "zstd": partial(_frames, "zstd", _ZSTD_FEED_BYTES),
 }

@@ -7,17 +7,10 @@ position = offset of the first byte of the record, in a file that is not compres
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
-
-
-class Headers(Protocol):
-    """The headers of a record, which are found without regard to case."""
-
-    def get(self, name: str, /) -> str | None: ...
 
 
 class Fields:
-    """Headers as bytes by their names in lower case, decoded when they are asked for."""
+    """Headers as bytes by their names in lower case, found without regard to case and decoded when they are asked for."""
 
     __slots__ = ("_encoding", "_fields")
 
@@ -41,6 +34,6 @@ class Record:
 
     position: int
     kind: str
-    headers: Headers
+    headers: Fields
     body: bytes
     has_short_length: bool = False

@@ -1,11 +1,18 @@
-"""The records of web archives in the WARC format, each with its position.
+"""The records of web archives in the WARC format, each with its position, as writers of all kinds have made them.
 
-    members ─▶ regular records, by their bytes ─────────────────────────────┬─▶ records, and what is damaged
-             └▶ any other content, and large members: `warc_content.py` ────┘
+    members ─▶ regular records, by their bytes ──────────────────┬─▶ records, and what is damaged
+             └▶ any other content, and large members: one by one ┘
 
-A member that does not begin with a record goes on with the last record of the one before.
+    WARC/1.0↵                   lines end with CRLF, or with LF alone, as in ClueWeb09
+    CONTENT-LENGTH : 12↵        names in any case, blanks before the colon
+    WARC-Target-URI: http://↵
+     e.org/↵                    a value that goes on in a line that begins with a blank
+    ↵
+    12 bytes ↵ ↵                a length that is a few bytes short is the distance to the next record
 
-A record's position is (offset of its member) · 2^24 + its number in the member; in a plain file the offset of its first byte.
+Everything else is damage, behind which the next record is searched. A member that does not begin with a record goes on with the
+last record of the one before. A record's position is (offset of its member) · 2^24 + its number in the member; in a plain file
+the offset of its first byte. Memory is `WHOLE_BYTES`, or a body that is taken.
 """
 
 from __future__ import annotations
@@ -13,17 +20,36 @@ from __future__ import annotations
 import re
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import replace
+from itertools import takewhile
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import Rejected
-from datapipe.stage.decoding import BLOCK_BYTES, OFFSET_BITS, Member, Members, StoredBytes
+from datapipe.stage.decoding import BLOCK_BYTES, OFFSET_BITS, Beginning, ByteStream, Member, Members, StoredBytes
 from stages.read._archives.record import Fields, Record
-from stages.read._archives.warc_content import KINDS, Ahead, WarcContent
+
+WARC = Beginning(lambda content: content.startswith(b"WARC/"), 5)
+
+WHOLE_BYTES = 8 << 20
+"""Content up to which a member is held whole. A larger one is parsed as it is decompressed."""
+
+_TYPES = ("warcinfo", "response", "resource", "request", "metadata", "revisit", "conversion", "continuation")
+_KINDS = {name.encode(): name for name in _TYPES}
 
 _BEGINNING, _BEGINNING_BYTES = re.compile(rb"\nWARC/[01]\."), 8
 _HEADERS_END = b"\r\n\r\n"
 _VERSIONS = (b"WARC/1.0\r\n", b"WARC/1.1\r\n")
-_FIELD = re.compile(rb"\n([^\s:]+)[ \t]*:[ \t]*([^\r\n]*)(?=\r\n)")
+_REGULAR_FIELD = re.compile(rb"\n([^\s:]+)[ \t]*:[ \t]*([^\r\n]*)(?=\r\n)")
+
+_MOST_HEAD_BYTES = 128 << 10
+_READ_BYTES = 64 << 10
+_HEAD_END = re.compile(rb"\n\r?\n")
+_FOLDED = re.compile(rb"\r?\n[ \t]+")
+_FIELD = re.compile(rb"([^\s:]+)[ \t]*:[ \t]*(.*)", re.DOTALL)
+_BEHIND = re.compile(rb"(?:\r?\n){2}|[\r\n]*(?:WARC/|\Z)")
+_MISSED = re.compile(rb"(?P<missed>[^\r\n].{0,7}?)(?:\r?\n){2,}(?:WARC/|\Z)", re.DOTALL)
+"""The end of a body behind a length that is up to 8 bytes short."""
+_MISSED_BYTES = 32
+_EXPECTED = "expected a record that begins with WARC/1"
 
 
 def warc_records(members: Members, max_bytes: int, start: int = 0, stop: int | None = None) -> Iterator[Record | Rejected]:
@@ -43,19 +69,53 @@ def warc_records(members: Members, max_bytes: int, start: int = 0, stop: int | N
 
 
 def _of_members(found: Iterable[Member], max_bytes: int) -> Iterator[Record | Rejected]:
-    ahead = Ahead(found)
-    while (opened := ahead.take()) is not None:
-        position = opened.member.offset << OFFSET_BITS
-        regular = regular_records(opened.content, position, max_bytes) if opened.is_whole else None
-        if regular is not None:
+    found = takewhile(lambda member: not member.is_behind, found)
+    opened = _next_opened(found)
+    while opened is not None:
+        position, content = opened.member.offset << OFFSET_BITS, opened.content.peek(WHOLE_BYTES + 1)
+        is_whole = len(content) <= WHOLE_BYTES and not opened.member.damage
+        regular = regular_records(content, position, max_bytes) if is_whole else None
+        if regular is None:
+            for item in _records_of(opened.content, max_bytes):
+                yield replace(item, position=position)
+                position += 1
+            if opened.member.damage:
+                yield Rejected(position=position, error=opened.member.loss, is_file_damage=True)
+        else:
             yield from regular
-            continue
-        content = WarcContent(opened, ahead)
-        for item in content.records(max_bytes):
-            yield replace(item, position=position)
-            position += 1
-        if content.member.damage:
-            yield Rejected(position=position, error=content.member.loss, is_file_damage=True)
+        opened = opened.following()
+
+
+def _next_opened(found: Iterator[Member]) -> _Opened | None:
+    member = next(found, None)
+    return None if member is None else _Opened(member, found)
+
+
+class _Opened:
+    """The content of a member, and of those behind it in which its last record goes on: some writers cut files into members at
+    any byte.
+
+    Attributes:
+        member: the one that was read last.
+    """
+
+    def __init__(self, member: Member, found: Iterator[Member]) -> None:
+        self.member, self._found, self._own = member, found, ByteStream(member.chunks)
+        self._following: _Opened | None = None
+        self.content = ByteStream(self._chunks())
+
+    def _chunks(self) -> Iterator[memoryview]:
+        opened: _Opened | None = self
+        while opened is not None:
+            self.member = opened.member
+            yield from opened._own.rest()
+            opened = None if self.member.damage else _next_opened(self._found)
+            if opened is not None and WARC.fits(opened._own.peek(WARC.num_bytes)):
+                self._following, opened = opened, None
+
+    def following(self) -> _Opened | None:
+        """The first member whose content was not read; None at the end of the file or range."""
+        return self._following or _next_opened(self._found)
 
 
 # ------------------------------------------------------------------------------------------------ regular records
@@ -74,8 +134,8 @@ def regular_records(content: bytes, position: int, max_bytes: int) -> list[Recor
         end = content.find(_HEADERS_END, begin)
         if end < 0 or not content.startswith(_VERSIONS, begin):
             return None
-        fields = {name.lower(): value for name, value in _FIELD.findall(content, begin, end + 2)}
-        kind, length = KINDS.get(fields.get(b"warc-type", b"")), fields.get(b"content-length", b"")
+        fields = {name.lower(): value for name, value in _REGULAR_FIELD.findall(content, begin, end + 2)}
+        kind, length = _KINDS.get(fields.get(b"warc-type", b"")), fields.get(b"content-length", b"")
         if len(fields) != content.count(b"\n", begin, end) or kind is None or not length.isdigit() or len(length) > 15:
             return None
         body = end + len(_HEADERS_END)
@@ -85,6 +145,74 @@ def regular_records(content: bytes, position: int, max_bytes: int) -> list[Recor
             return None
         found.append(Record(position + len(found), kind, Fields(fields), content[body:stop]))
     return found
+
+
+# ------------------------------------------------------------------------------------------------ any other content
+
+
+def _records_of(content: ByteStream, max_bytes: int) -> Iterator[Record | Rejected]:
+    """The records, with their offsets as positions; last, what is no record."""
+    while _pass_line_ends(content):
+        position, head = content.position, None
+        if not content.peek(5).startswith(b"WARC/"):
+            found: Record | Rejected | str = f"the bytes are no record; {_EXPECTED}"
+        else:
+            head = _head(content)
+            found = head if isinstance(head, str) else _record(content, head, position, max_bytes)
+        if isinstance(found, str):
+            found = Rejected(position=position, error=found, is_file_damage=True)
+        yield found
+        if isinstance(found, Rejected) and found.is_file_damage:
+            return
+
+
+def _record(content: ByteStream, fields: dict[bytes, bytes], position: int, max_bytes: int) -> Record | Rejected | str:
+    """The record whose head ends here, or why it is none."""
+    given = fields.get(b"content-length", b"").strip()
+    if not given.isdigit() or len(given) > 18:
+        what = f"the Content-Length {given.decode(errors='replace')!r}" if given else "no Content-Length"
+        return f"the record has {what}; expected a number of bytes"
+    length = int(given)
+    if length > max_bytes:
+        content.skip(length)
+        error = f"a record of {length:,} bytes, the most that this reader takes is {max_bytes:,} (max_record_bytes)"
+        return Rejected(position=position, error=error)
+    body = content.read(length)
+    if len(body) < length:
+        return f"the record is cut off: {len(body):,} bytes, and its Content-Length is {length:,}"
+    behind = content.peek(_MISSED_BYTES)
+    missed = _MISSED.match(behind)
+    if missed is not None:
+        body += content.read(len(missed["missed"]))
+    elif not _BEHIND.match(behind):
+        return f"the Content-Length of the record, {length:,}, is wrong: nothing ends there; {_EXPECTED} behind it"
+    kind = _KINDS.get(fields.get(b"warc-type", b"").strip().lower(), "unknown")
+    return Record(position, kind, Fields(fields), body, has_short_length=missed is not None)
+
+
+def _head(content: ByteStream) -> dict[bytes, bytes] | str:
+    """The fields of the head that begins here, by names in lower case, the first of each; or what is wrong with it."""
+    size = _READ_BYTES
+    while (end := _HEAD_END.search(head := content.peek(size))) is None:
+        if len(head) < size or size > _MOST_HEAD_BYTES:
+            return "the headers of the record are cut off" if size <= _MOST_HEAD_BYTES else "the headers do not end"
+        size *= 2
+    fields: dict[bytes, bytes] = {}
+    for line in _FOLDED.sub(b" ", content.read(end.end())).split(b"\n")[1:]:
+        field = _FIELD.match(line.rstrip(b"\r"))
+        if field is not None:
+            fields.setdefault(field[1].lower(), field[2])
+    return fields
+
+
+def _pass_line_ends(content: ByteStream) -> bool:
+    """Goes behind CR and LF; whether anything follows."""
+    while stored := content.peek(_READ_BYTES):
+        rest = stored.lstrip(b"\r\n")
+        content.skip(len(stored) - len(rest))
+        if rest:
+            return True
+    return False
 
 
 # ------------------------------------------------------------------------------------------------ files without compression
@@ -110,9 +238,11 @@ def _of_plain(members: Members, max_bytes: int, start: int, stop: int | None) ->
     begin: int | None = start
     while begin is not None:
         searched_from, begin_next = begin + 1, None
-        for item in WarcContent.of_plain(members, begin).records(max_bytes):
+        content = ByteStream(Member(members, begin, is_behind=False).chunks)
+        for item in _records_of(content, max_bytes):
             position = begin + item.position
-            if stop is not None and position >= stop and _is_beginning(members.stored, position):
+            before = members.stored.header(position - 1, _BEGINNING_BYTES) if stop is not None and position >= stop else b""
+            if _BEGINNING.match(before):
                 return position
             yield replace(item, position=position)
             if isinstance(item, Rejected) and item.is_file_damage:
@@ -123,11 +253,6 @@ def _of_plain(members: Members, max_bytes: int, start: int, stop: int | None) ->
         if stop is not None and begin is not None and begin >= stop:
             return begin
     return None
-
-
-def _is_beginning(stored: StoredBytes, offset: int) -> bool:
-    """Whether a search finds a record at an offset behind the first byte of the file."""
-    return _BEGINNING.match(stored.header(offset - 1, _BEGINNING_BYTES)) is not None
 
 
 def _next_record(stored: StoredBytes, start: int, stop: int | None = None) -> int | None:

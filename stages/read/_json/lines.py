@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from datapipe.columns import as_large_string, texts_from
+from datapipe.columns import as_large_string, contiguous, texts_from
 from datapipe.columns import compute as pc
 from datapipe.kernels.text.jsonlines import BLANK, FRAMED, OTHER, FieldPath, split_lines
 from datapipe.stage import FieldNames, ReadBatch, Rejected
 from datapipe.stage.decoding import EXCERPT_BYTES, Block, too_long
-from stages.read._json.values import kept_column
+from stages.read._json.values import kept_columns
 
 _CHANGED = re.compile(r"Column\(/?(.*)\) changed from (\w+) to (\w+)")
 _TWICE = re.compile(r"Column\(/?(.*)\) was specified twice")
@@ -46,7 +46,6 @@ _MOST_PARSED_BYTES = 64 << 20
 _LONGEST_WORD = len("-Infinity")
 _CUT_OFF = "the file is cut off: it ends within the object on its last line"
 _NO_OBJECT = "not a JSON object: expected '{' to '}' on one line; `jq -c .` writes objects so"
-NO_TEXTS = pa.array([], pa.large_string())
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,7 +109,8 @@ class LineParser:
         data = np.frombuffer(block.content, np.uint8)
         starts, stops, kinds = split_lines(data)
         rows, texts, rejects = self._accepted(block.content, starts, stops, kinds)
-        extra, wider = self._kept_columns(data, starts[rows], stops[rows])
+        kept = {name: field.values(data, starts[rows], stops[rows]) for name, field in self.kept.items()}
+        extra, wider = kept_columns(kept, self.fields)
         bad = sorted(rejects)
         bad_positions = block.positions(starts[bad]).tolist() if bad else []
         return ReadBatch(
@@ -129,17 +129,6 @@ class LineParser:
             ),
             input_bytes=len(block.content),
         )
-
-    def _kept_columns(
-        self, data: np.ndarray, starts: np.ndarray, stops: np.ndarray
-    ) -> tuple[dict[str, pa.Array], dict[str, pa.DataType]]:
-        """The kept fields of accepted lines, and the types of those whose type does not hold their values."""
-        columns: dict[str, pa.Array] = {}
-        wider: dict[str, pa.DataType] = {}
-        for name, field in self.kept.items():
-            columns[name], found = kept_column(*field.values(data, starts, stops), name, self.fields)
-            wider |= {} if found is None else {name: found}
-        return columns, wider
 
     def _accepted(
         self, content: bytes, starts: np.ndarray, stops: np.ndarray, kinds: np.ndarray
@@ -168,7 +157,7 @@ class LineParser:
             return texts, refused
         rows = null_rows(texts)
         others, refused_others = self._texts(run.lines(rows), self.text_key)
-        texts = replaced(texts, rows, others)
+        texts = pc.replace_with_mask(texts, texts.is_null(), others)
         errors = {row: error for row, error in refused.items() if not texts[row].is_valid}
         wrong_keys = {number: error for number, error in refused_others.items() if error.startswith("field ")}
         return texts, errors | {int(rows[number]): error for number, error in wrong_keys.items()}
@@ -176,28 +165,24 @@ class LineParser:
     def _texts(self, run: _Run, path: _TextPath) -> tuple[pa.Array, dict[int, str]]:
         """The text of each line, null where there is none; and the errors of refused lines, by line.
 
-        After a refusal the parser reads the lines before the suspect, the suspect, then twice as many lines as it accepted
-        before. So a bad line costs three calls of the parser, however long the block is; if all lines are bad, one call each.
+        A refused run is read again up to the line at fault and from there on, so a bad line costs a few calls of the parser,
+        which end at it, however long the block is.
         """
         chunks: list[pa.Array] = []
         refused: dict[int, str] = {}
-        first, num_lines = 0, len(run.starts)
-        window, num_fine, suspect = num_lines, 0, -1
-        while first < num_lines:
-            last = min(first + window, num_lines)
+        runs = [(0, len(run.starts))] if len(run.starts) else []
+        while runs:
+            first, last = runs.pop()
             try:
                 chunks.append(self._parse(run.part(first, last), path))
-                first, window = last, 1 if last == suspect else 2 * window
             except _Refused as error:
                 if last - first > 1:
-                    num_before = min(error.num_before, last - first - 1)
-                    suspect, window = first + num_before, max(1, num_before)
-                    num_fine = num_before or num_fine
+                    middle = first + min(max(1, error.num_before), last - first - 1)
+                    runs += [(middle, last), (first, middle)]
                 else:
                     refused[first] = str(error)
                     chunks.append(pa.nulls(1, pa.large_string()))
-                    first, window, num_fine = last, max(1, 2 * num_fine), num_fine // 2
-        return (pa.concat_arrays(chunks) if len(chunks) > 1 else chunks[0] if chunks else NO_TEXTS), refused
+        return contiguous(pa.chunked_array(chunks, pa.large_string())), refused
 
     def _parse(self, run: _Run, path: _TextPath) -> pa.Array:
         """The texts of lines that are one object each, equal to the texts of each line alone. Raises `_Refused` otherwise."""
@@ -314,7 +299,7 @@ class NamedField:
             return values, firsts
         rows = null_rows(values)
         others, firsts[rows] = _values(self._key, data, starts[rows], stops[rows])
-        return replaced(values, rows, others), firsts
+        return pc.replace_with_mask(values, values.is_null(), others), firsts
 
 
 def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.ndarray) -> tuple[pa.Array, np.ndarray]:
@@ -326,12 +311,3 @@ def _values(path: FieldPath, data: np.ndarray, starts: np.ndarray, stops: np.nda
 def null_rows(values: pa.Array) -> np.ndarray:
     """The rows of a column that are null, ascending."""
     return np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))
-
-
-def replaced(values: pa.Array, rows: np.ndarray, others: pa.Array) -> pa.Array:
-    """The column with `others` (num_rows,) in some rows."""
-    if others.null_count == len(others) == values.null_count:
-        return values
-    sources = np.arange(len(values))
-    sources[rows] = len(values) + np.arange(len(rows))
-    return pa.concat_arrays([values, others]).take(pa.array(sources))

@@ -10,7 +10,7 @@ A value that the type does not hold makes the batch tell a wider type and no val
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -22,7 +22,7 @@ from datapipe.columns import compute as pc
 from datapipe.columns import contiguous, text_buffers, texts_from
 from datapipe.kernels.text.json_strings import quoted
 from datapipe.stage import FieldNames
-from datapipe.stage.field_types import MIXED, JsonNumber, holds, json_joined, json_type, written
+from datapipe.stage.field_types import MIXED, JsonNumber, holds, json_joined, json_type, parsed_json, written
 
 STRING = ord('"')
 """The first byte of a string."""
@@ -40,25 +40,19 @@ Typed = tuple[pa.Array, pa.DataType | None]
 """A column, and the type of the values where the asked type does not hold them."""
 
 
-def kept_column(texts: pa.Array, firsts: np.ndarray, name: str, fields: FieldNames) -> Typed:
-    """As `typed`, of a field of the source; as text where it has no type yet, or a declared one."""
-    declared, kind = fields.declared.get(name), fields.types.get(name)
-    if declared == "json":
-        return json_texts(texts, firsts), None
-    return (texts, None) if kind is None or declared is not None else typed(texts, firsts, kind)
-
-
 def kept_columns(
-    values: Mapping[str, Sequence[tuple[str | None, int]]], fields: FieldNames
+    values: Mapping[str, tuple[pa.Array, np.ndarray]], fields: FieldNames
 ) -> tuple[dict[str, pa.Array], dict[str, pa.DataType]]:
-    """The columns of fields whose values are given as (text, first byte as JSON writes it), and the types of those whose type
-    does not hold their values."""
+    """The columns of kept fields, whose values are given as for `typed`, and the types of those whose type does not hold their
+    values. A field that has no type yet, or a declared one, becomes text."""
     columns: dict[str, pa.Array] = {}
     wider: dict[str, pa.DataType] = {}
-    for name, pairs in values.items():
-        texts = pa.array([text for text, _ in pairs], pa.large_string())
-        columns[name], found = kept_column(texts, np.array([first for _, first in pairs], np.uint8), name, fields)
-        wider |= {} if found is None else {name: found}
+    for name, (texts, firsts) in values.items():
+        declared, kind = fields.declared.get(name), fields.types.get(name)
+        columns[name] = json_texts(texts, firsts) if declared == "json" else texts
+        if kind is not None and declared is None:
+            columns[name], found = typed(texts, firsts, kind)
+            wider |= {} if found is None else {name: found}
     return columns, wider
 
 
@@ -76,8 +70,12 @@ def typed(texts: pa.Array, firsts: np.ndarray, kind: pa.DataType) -> Typed:
     if len(present) > 1:
         return _wider(texts, MIXED)
     if present[0] == _NESTED:
-        return _nested(texts, kind)
-    column, found = _SCALARS[present[0]](texts, kind)
+        column = _by_arrow(texts, kind) if _is_of_arrow(kind) else None
+        return _by_python(texts, kind) if column is None else (column, None)
+    if present[0] == _NUMBER:
+        column, found = _numbers(texts, kind)
+    else:
+        column, found = (texts, pa.large_string()) if present[0] == _STRING else (pc.equal(texts, "true"), pa.bool_())
     return (column, None) if holds(kind, found) else _wider(texts, found)
 
 
@@ -90,14 +88,6 @@ def json_texts(texts: pa.Array, firsts: np.ndarray) -> pa.Array:
 
 def _wider(texts: pa.Array, found: pa.DataType) -> Typed:
     return pa.nulls(len(texts), pa.large_string()), found
-
-
-def _strings(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.DataType]:
-    return texts, pa.large_string()
-
-
-def _bools(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.DataType]:
-    return pc.equal(texts, "true"), pa.bool_()
 
 
 def _numbers(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, pa.DataType]:
@@ -123,19 +113,7 @@ def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
         return None
 
 
-_SCALARS: dict[int, Callable[[pa.Array, pa.DataType], tuple[pa.Array, pa.DataType]]] = {
-    _STRING: _strings,
-    _NUMBER: _numbers,
-    _BOOL: _bools,
-}
-
-
 # ------------------------------------------------------------------------------------------------ lists and objects
-
-
-def _nested(texts: pa.Array, kind: pa.DataType) -> Typed:
-    column = _by_arrow(texts, kind) if _is_of_arrow(kind) else None
-    return _by_python(texts, kind) if column is None else (column, None)
 
 
 def _is_of_arrow(kind: pa.DataType) -> bool:
@@ -168,17 +146,13 @@ def _text(text: str) -> pa.Scalar:
 def _by_python(texts: pa.Array, kind: pa.DataType) -> Typed:
     """The values by Python's parser: where they tell a wider type, and for types that Arrow's parser cannot read."""
     try:
-        values = [None if text is None else _parsed(text) for text in texts.to_pylist()]
+        values = [None if text is None else parsed_json(text) for text in texts.to_pylist()]
         found = reduce(json_joined, map(json_type, values), pa.null())
         if not holds(kind, found):
             return _wider(texts, found)
         return pa.array([_fitted(value, kind) for value in values], written(kind)), None
     except (RecursionError, OverflowError, pa.ArrowInvalid):  # too deep, or a number that its type would round
         return _wider(texts, MIXED)
-
-
-def _parsed(text: str) -> Any:
-    return json.loads(text, parse_int=JsonNumber, parse_float=JsonNumber, parse_constant=JsonNumber)
 
 
 def _fitted(value: Any, kind: pa.DataType) -> Any:

@@ -114,7 +114,7 @@ class TarMembers:
                 return self._damage(position, f"damaged at byte {position}: no header with a right checksum")
             size = _size(said.get("size", self._global.get("size")), header.size)
             if header.type not in (*_PAX, _PAX_GLOBAL, *_LONG_NAMES):
-                return self._described(header, block, said, position, size)
+                return self._described(header, said, position, size)
             if not 0 <= size <= _MOST_NAME_BYTES:
                 return self._damage(position, f"damaged at byte {position}: a header of {size} bytes, expected at most 1 MiB")
             content = self._stream.read(size)
@@ -127,30 +127,16 @@ class TarMembers:
             if len(block) < _BLOCK_BYTES:
                 return self._damage(position, "cut off: it ends within the headers of a member")
 
-    def _described(
-        self, header: tarfile.TarInfo, block: bytes, said: dict[str, str], position: int, size: int
-    ) -> Member | Rejected:
+    def _described(self, header: tarfile.TarInfo, said: dict[str, str], position: int, size: int) -> Member | Rejected:
         if size < 0:
             return self._damage(position, f"damaged at byte {position}: a member of {size} bytes")
         described = self._global | said
-        if header.type == tarfile.GNUTYPE_SPARSE and self._lacks_maps(block):
-            return self._damage(position, "cut off: it ends within the map of a sparse member")
         is_sparse = header.type == tarfile.GNUTYPE_SPARSE or any(key.startswith("GNU.sparse.") for key in described)
         kind = "sparse" if is_sparse else "file" if header.isreg() else _KINDS.get(header.type, "special")
         self._left = size if header.isreg() or header.type not in tarfile.SUPPORTED_TYPES else 0
         self._padding = -self._left % _BLOCK_BYTES
         name = described.get("path", header.name)
         return Member(name=name.rstrip("/"), kind=kind, position=position, num_bytes=self._left)
-
-    def _lacks_maps(self, block: bytes) -> bool:
-        """Passes over the blocks with the map of a sparse member of GNU tar; each tells whether another one follows."""
-        is_extended = block[482]
-        while is_extended:
-            block = self._stream.read(_BLOCK_BYTES)
-            if len(block) < _BLOCK_BYTES:
-                return True
-            is_extended = block[504]
-        return False
 
     def _damage(self, position: int, error: str) -> Rejected:
         return Rejected(position=position, error=f"the tar archive is {error}", is_file_damage=True)

@@ -173,7 +173,10 @@ def _limits(**more: Any) -> str:
     documents["quarantine_reasons"] = {"read: <b>`|` at N": 7, "my:Stage: x": 3}
     entry = {"documents": documents, "bytes": 10, "kept_bytes": 9, "tokens": 0, "counts": {}}
     empty: dict[str, Any] = {key: [] for key in ("excesses", "unreadable_files", "contamination")}
-    empty |= {"mixture": None, "tokenizer": None, "run": None, "taken": {}, "measured": {}, "clusters": {}, "provenance": {}}
+    origin = dict.fromkeys(("license", "license_field", "homepage", "collected", "synthetic"))
+    provenance = {"sources": {"web": origin}, "licenses": {}, "synthetic": {}, "cost": {}} | more.pop("provenance", {})
+    empty |= {"mixture": None, "tokenizer": None, "provenance": provenance, "run": {"datapipe": "0.1.0"}}
+    empty |= {name: {} for name in ("taken", "measured", "clusters")}
     manifest = DocumentsSnapshot(name="m", document_format="parquet", sources={"web": DocumentsSource()}, documents=()).sealed()
     files = DataFiles(format="parquet", is_packed=False, configurations=())
     written = {"total": entry, "sources": {"web": entry}, **empty, **more}

@@ -19,7 +19,7 @@ from datapipe.report.joined import _bins
 from datapipe.shards.manifest import read_snapshot, snapshot_folder
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
-from datapipe.token_counts import MAX_LICENSES
+from datapipe.token_counts import MAX_NAMES
 from tests.support import corpora, pages, runs, web_archives
 
 pytestmark = pytest.mark.medium
@@ -149,7 +149,7 @@ def test_synthetic_text_beyond_the_limit_is_refused_before_it_is_published(tmp_p
 
 
 def test_more_licences_than_are_counted_are_one_entry(tmp_path: Path) -> None:
-    rows = [{"text": f"text {number}", "terms": f"terms {number}"} for number in range(MAX_LICENSES + 1)]
+    rows = [{"text": f"text {number}", "terms": f"terms {number}"} for number in range(MAX_NAMES + 1)]
     corpora.write_jsonl(tmp_path / "web.jsonl", rows)
     source = f"  web: {{path: {tmp_path}/web.jsonl, license_field: terms}}"
     finished = runs.run_mixture(

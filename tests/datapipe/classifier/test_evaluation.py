@@ -38,11 +38,11 @@ def test_ranking_equals_its_definitions(seed: int) -> None:
     pairs = [(high > low) + (high == low) / 2 for high in scores[is_positive] for low in scores[~is_positive]]
     assert found.auc.value == pytest.approx(sum(pairs) / len(pairs))
     cuts = [metrics.at_threshold(is_positive, scores, score) for score in scores]
-    assert found.best is not None
-    assert found.best.f1.value == max(cut.f1.value for cut in cuts)
+    assert found.best_f1 is not None
+    assert found.best_f1.f1.value == max(cut.f1.value for cut in cuts)
     precisions = [cut.precision.value for cut, positive in zip(cuts, is_positive) if positive]
     assert found.average_precision.value == pytest.approx(sum(precisions) / len(precisions))
-    assert (found.num_positives, found.num_negatives) == (is_positive.sum(), (~is_positive).sum())
+    assert found.positives == is_positive.sum()
 
 
 def test_delongs_variance_is_that_of_the_jackknife() -> None:
@@ -83,10 +83,10 @@ def test_one_class_and_no_documents_are_not_defined() -> None:
     for is_positive in ([True, True], [False, False], []):
         found = metrics.ranking(np.array(is_positive, bool), np.array([0.2, 0.9][: len(is_positive)]))
         assert np.isnan([found.auc.value, found.auc.low, found.average_precision.value]).all()
-        assert found.best is None
+        assert found.best_f1 is None
     nothing = metrics.at_threshold(np.zeros(0, bool), np.zeros(0), 0.5)
     agreements = metrics.agreement(np.zeros(0), np.zeros(0)).rmse, metrics.agreement(np.ones(5), np.arange(5.0)).spearman
-    assert np.isnan([nothing.f1.value, nothing.share_above, *(each.value for each in agreements)]).all()
+    assert np.isnan([nothing.f1.value, nothing.share_kept, *(each.value for each in agreements)]).all()
 
 
 def test_perfect_separation_has_an_interval_below_one() -> None:
@@ -97,8 +97,8 @@ def test_perfect_separation_has_an_interval_below_one() -> None:
     assert found.average_precision.value == 1.0
     constant = metrics.ranking(is_positive, np.zeros(20))
     assert constant.auc.value == 0.5
-    assert constant.best is not None
-    assert constant.best.recall.value == 1.0
+    assert constant.best_f1 is not None
+    assert constant.best_f1.recall.value == 1.0
 
 
 def test_a_difference_of_paired_scores_is_narrower_than_its_parts() -> None:
@@ -114,20 +114,23 @@ def test_a_difference_of_paired_scores_is_narrower_than_its_parts() -> None:
 def test_confusion_of_several_classes() -> None:
     targets, predicted = np.array([0, 0, 1, 1, 1, 2]), np.array([0, 1, 1, 1, 0, 0])
     found = metrics.confusion(targets, predicted, ("a", "b", "c", "never"))
-    assert found.counts.tolist() == [[1, 1, 0, 0], [1, 2, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
+    assert found.confusion == [[1, 1, 0, 0], [1, 2, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]]
     assert found.accuracy.value == 0.5
-    f1s = [found.f1(label).value for label in range(4)]
+    f1s = [of.f1.value for of in found.by_label.values()]
     assert f1s[:3] == pytest.approx([0.4, 2 / 3, 0.0])
     assert math.isnan(f1s[3])
     assert found.macro_f1.value == pytest.approx((0.4 + 2 / 3) / 3)
     assert found.macro_precision == pytest.approx((1 / 3 + 2 / 3 + 0) / 3)
     assert found.macro_recall == pytest.approx((1 / 2 + 2 / 3 + 0) / 3)
-    assert (found.precision(1).value, found.recall(1).value) == (pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert (found.by_label["b"].precision.value, found.by_label["b"].recall.value) == (
+        pytest.approx(2 / 3),
+        pytest.approx(2 / 3),
+    )
 
 
 def test_macro_figures_are_those_of_labels_that_documents_have() -> None:
     found = metrics.confusion(np.array([0, 0, 0, 0]), np.array([0, 0, 0, 1]), ("a", "b"))
-    assert found.macro_f1.value == found.f1(0).value == pytest.approx(6 / 7)
+    assert found.macro_f1.value == found.by_label["a"].f1.value == pytest.approx(6 / 7)
     assert (found.macro_precision, found.macro_recall) == (1.0, 0.75)
 
 

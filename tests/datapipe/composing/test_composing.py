@@ -159,9 +159,9 @@ def test_a_replay_has_its_share_in_every_phase_and_draws_as_the_earlier_run_did(
     assert Fraction(last["more"], last["new"] + last["more"]) == Fraction(127, 256)  # the middle of the last stair
     rows = num_rows(made, "replay.web")
     assert set(epoch_rows(tmp_path / "a", "replay.web", rows).values()) == {1}
-    run = open_run(tmp_path / "a", 4, None, None, "train", None)
+    run = open_run(tmp_path / "a", global_batch_size=4)
     for name in ("more", "replay.code"):  # a document is traced to every source that has its rows
-        traced = run.find_document(f"{name}/code.jsonl:0", None, 1)
+        traced = run.find_document(f"{name}/code.jsonl:0")
         assert {appearance.source for appearance in traced.appearances} == {"more", "replay.code"}
 
 
@@ -228,8 +228,8 @@ def test_texts_and_cards_that_another_output_has_are_refused_and_not_left_out(ea
     root = Root(str(earlier / "mixed"))
     made = read_snapshot(root)
     with pytest.raises(UserError, match=r"old\.code, old\.web: .* --source new"):
-        parts_of_text(root, made, None, None, lambda path: None)
-    [part] = parts_of_text(root, made, "new", None, lambda path: None)
+        parts_of_text(root, made, None, None)
+    [part] = parts_of_text(root, made, "new", None)
     assert sum(len(rows) for rows in part.batches()) == 60
     with pytest.raises(UserError, match="--card"):
         card_maker(root, made, "here", "old.web")
@@ -309,7 +309,7 @@ def test_ranges_of_hashes_count_under_their_own_seed_alone(tmp_path: Path) -> No
 
 def test_the_files_behind_the_documents_have_the_hashes_that_their_keys_begin_with(tmp_path: Path) -> None:
     root = Root(str(make_snapshot(tmp_path, {"web": 10, "code": 3})))
-    [(name, path, number)] = taken_files(taken(root))
+    [(number, name, path)] = taken_files(taken(root))
     assert (name, path) == ("old", source_path("web"))
     with closing(Loader(root.url, global_batch_size=10, fields=("document_keys",), mixture={"web": 1})) as loader:
         assert number in {int.from_bytes(key[:8].tobytes(), "big") for key in next(loader)["document_keys"]}

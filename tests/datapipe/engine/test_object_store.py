@@ -19,7 +19,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger import ledger as ledgers
 from datapipe.ledger.lock import exclusive
 from datapipe.loader import Loader
-from datapipe.shards.datasets.write import DatasetRequest, write_dataset
+from datapipe.shards.datasets.write import write_dataset
 from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.verify import verify_snapshot
@@ -79,8 +79,8 @@ def _exported(snapshot: Snapshot, format: str, kind: str, root: Root, target: Ro
     if kind == "rows":
         export_snapshot(root, snapshot, target, ExportRequest(format=format))
         return
-    wanted = DatasetRequest(format=format, name="texts", snapshot=snapshot.fingerprint, kind="text")
-    write_dataset(root, target, wanted, parts_of_text(root, snapshot, None, None, lambda source: None))
+    wanted = ExportRequest(format=format, kind="text")
+    write_dataset(root, snapshot, target, wanted, parts_of_text(root, snapshot, None, None))
 
 
 @pytest.mark.parametrize(

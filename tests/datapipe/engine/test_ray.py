@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.fs as pafs
@@ -81,7 +82,7 @@ def test_ray_names_tasks_by_source_and_step_and_tells_the_node_of_each_attempt(t
     ray.init(address=cluster.address, log_to_driver=False)
     try:
         nodes = {f"{node['NodeID'][:12]} ({node['NodeManagerAddress']})" for node in ray.nodes()}
-        with EventLog(str(tmp_path / "log.jsonl")) as log:
+        with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
             done = runs.run_mixture(mixture, overrides=["tokenizer=none"], make_engine=_on(cluster), watcher=log)
         steps = {f"task::{step.id}" for step in done.plan.steps}
         wait_until(lambda: steps <= {event["cat"] for event in ray.timeline()}, "the names of all steps")

@@ -14,10 +14,10 @@ from datapipe.engine.history import add_node_hours, node_hours, read_history, re
 from datapipe.engine.kernels_used import COMPILED_WHEN_CALLED, kernels_of_run
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
-from datapipe.kernels import kernel_named
+from datapipe.kernels import kernels_named
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import CLUSTER, LEDGER, RUN
-from datapipe.loader.loader import KERNELS
+from datapipe.loader.source import KERNELS
 from datapipe.shards.manifest import read_snapshot
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.verify import verify_snapshot
@@ -256,9 +256,7 @@ def test_output_of_the_version_before_keeps_its_snapshot_and_every_task_runs_aga
 
 def test_listed_kernels_exist() -> None:
     for qualified_name in COMPILED_WHEN_CALLED | set(KERNELS):
-        kernel = kernel_named(qualified_name)
-        assert kernel is not None
-        assert kernel.qualified_name == qualified_name
+        assert [kernel.qualified_name for kernel in kernels_named(qualified_name)] == [qualified_name]
 
 
 @pytest.mark.parametrize(
@@ -274,3 +272,4 @@ def test_kernels_of_a_run_follow_from_what_it_writes(options, has_json: bool, ha
     names = kernels_of_run(Mixture.model_validate(data | options))
     assert any(".json_strings:" in name for name in names) == has_json
     assert any(".tokens.bpe_training:" in name for name in names) == has_tokens
+    assert ("datapipe.kernels.tokens.pack:fill_rows_uint16" in names) == has_tokens

@@ -15,7 +15,7 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.comparison import NOT_READ, membership, rule_changes
 from datapipe.explore.contamination import contamination
 from datapipe.explore.documents import Inspector
-from datapipe.metrics import MAX_QUARANTINE_REASONS, DocumentCounts
+from datapipe.metrics import MAX_QUARANTINE_REASONS, DocumentCounts, TaskMetrics
 from datapipe.report.summary import write_report
 from datapipe.stage.findings import MOST_OF_DOCUMENT
 from datapipe.storage import Root
@@ -73,7 +73,8 @@ def test_reasons_of_one_kind_are_counted_together_and_there_are_not_too_many() -
         counts.quarantine("my:Stage", f"KeyError: {letter}")
     assert len(counts.quarantine_reasons) == MAX_QUARANTINE_REASONS + 1
     assert counts.quarantine_reasons["my:Stage: other errors"] == 26 - (MAX_QUARANTINE_REASONS - 1)
-    assert DocumentCounts.from_json(counts.to_json()) == counts
+    metrics = TaskMetrics(document_counts=counts)
+    assert TaskMetrics.from_json(metrics.to_json()) == metrics
 
 
 def test_the_error_about_too_many_in_quarantine_counts_them_by_reason_and_shows_the_most_frequent(

@@ -29,9 +29,9 @@ from datapipe.index.takedown import make_index
 from datapipe.ledger.hold import Hold
 from datapipe.loader import Loader
 from datapipe.outages import Outage, OutageError
-from datapipe.shards.additions import published_additions
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.removed import read_removed
+from datapipe.shards.snapshots import published_additions
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from datapipe.watching.status import read_status
@@ -329,7 +329,7 @@ def test_a_repack_that_is_stopped_leaves_additions_compared(followed, monkeypatc
 def test_a_repack_makes_additions_needless_and_cleaning_deletes_these_alone(followed):
     root, before = followed.root, followed.snapshot
     with pytest.raises(UserError, match="additions/00001"):  # texts are not left out
-        parts_of_text(root, before, None, None, lambda path: None)
+        parts_of_text(root, before, None, None)
     assert clean(root, 1).additions == ()  # the newest snapshot has its shards
     assert not verify_snapshot(root, before)
     followed.add(3)

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from datapipe import rng
 from datapipe.kernels import keys
 from datapipe.kernels import types as annotations
+from datapipe.kernels.compiled import signature_of
 from datapipe.kernels.distributions import bin_edges, bins_of
 from datapipe.kernels.hashing import find_slot, fnv, hash_bytes, hash_of, mix64, num_slots_for, table_of, table_size
 from datapipe.kernels.learned.exponential import exp, logistic
-from datapipe.kernels.signatures import signature_of
 from datapipe.kernels.types import Int64s, UInt8s, form_of, input_record, read_only
 
 

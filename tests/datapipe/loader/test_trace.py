@@ -18,7 +18,7 @@ from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.jax import mesh_of
 from datapipe.loader.share import Mesh
-from datapipe.loader.trace import find_document, trace_document, trace_step
+from datapipe.loader.trace import open_run, trace_document, trace_step
 from datapipe.shards.checksum import bytes_checksum
 from tests.support import snapshots
 from tests.support.snapshots import make_snapshot, source_path
@@ -117,7 +117,7 @@ def test_copy_in_another_process_has_the_rank_of_the_original(plain_output: Path
 @pytest.mark.parametrize("world", range(1, 10))
 def test_rows_of_all_ranks_are_the_batch(world: int) -> None:
     for size in (0, 1, 7, 9, 32):
-        parts = [range(size)[Mesh(data_rank=rank, data_size=world).rows(size)] for rank in range(world)]
+        parts = [range(*Mesh(data_rank=rank, data_size=world).share(0, size)) for rank in range(world)]
         assert [row for part in parts for row in part] == list(range(size))
         assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
@@ -312,20 +312,20 @@ def test_find_document_says_what_was_searched(output: Path, tmp_path: Path) -> N
     loader = Loader(output, global_batch_size=7, prefetch=0)
     start = loader.state_dict()
     loader.seek(6)
-    cases: list[tuple[dict[str, Any], str, bool]] = [
-        ({"state": start}, "nothing: the state is at step 0", False),
-        ({"state": loader.state_dict()}, "the 6 steps that the state counts", False),
-        ({"state": loader.state_dict(), "num_epochs": 20}, "the first 20 epochs of its source", True),
-        ({"global_batch_size": 7}, "all 28 steps of the run", True),
+    cases: list[tuple[dict[str, Any], int | None, str, bool]] = [
+        ({"state": start}, None, "nothing: the state is at step 0", False),
+        ({"state": loader.state_dict()}, None, "the 6 steps that the state counts", False),
+        ({"state": loader.state_dict()}, 20, "the first 20 epochs of its source", True),
+        ({"global_batch_size": 7}, None, "all 28 steps of the run", True),
     ]
-    for options, searched, is_found in cases:
-        found = find_document(output, key, **options)
+    for options, num_epochs, searched, is_found in cases:
+        found = open_run(output, **options).find_document(key, num_epochs)
         assert searched in found.searched
         assert (6 in [one.step for one in found.appearances]) == is_found
     endless = make_snapshot(tmp_path, {"code": 12, "web": 31})
-    assert "the run has no end" in find_document(endless, key, global_batch_size=7).searched
+    assert "the run has no end" in open_run(endless, global_batch_size=7).find_document(key).searched
     for row in trace_step(endless, 0, global_batch_size=7):  # a batch that is larger than memory needs no array
-        appearances = find_document(endless, row.key, global_batch_size=1 << 40).appearances
+        appearances = open_run(endless, global_batch_size=1 << 40).find_document(row.key).appearances
         assert (0, 0, row.row) in [(one.step, one.rank, one.row) for one in appearances]
 
 

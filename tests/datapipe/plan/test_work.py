@@ -226,8 +226,8 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         },
     ),
     (
-        MergeTask(**COMMON, **RANGE, stage=EXACT, table="texts", files=(_rows(),), limit_bytes=1),
-        {"table": "other", "files": (_rows(url="/earlier/x"),), "start": 1, "stop": 11},
+        MergeTask(**COMMON, **RANGE, stage=EXACT, tables={"texts": (_rows(),)}, limit_bytes=1),
+        {"tables": {"texts": (_rows(url="/earlier/x"),)}, "start": 1, "stop": 11},
     ),
     (
         GatherTask(**COMMON, **RANGE, stage=EXACT, tables={"drops": (_rows(),)}, limit_bytes=1),
@@ -255,12 +255,10 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         {"samples": (_table("y"),), "vocab_size": 301, "pattern": "other", "eos": "<f>", "bos": "<s>", "content": b"tokenizer"},
     ),
     (
-        TokenizeTask(**COMMON, before="map", documents=(_table(),), tokenizer=_tokenizer(), eos="<e>", validation=0.1),
+        TokenizeTask(**COMMON, before="map", documents=(_table(),), tokenizer=_tokenizer(), validation=0.1),
         {
             "before": "other",
             "tokenizer": _tokenizer("y"),
-            "eos": "<f>",
-            "bos": "<s>",
             "validation": 0.2,
             "strata": ("score", (1.0,)),
             "license_column": "terms",
@@ -324,7 +322,7 @@ def test_fingerprint_changes_with_every_field_that_enters_and_no_other(task: Tas
         assert fingerprinted(replace(task, **{one.name: value})).fingerprint == known, one.name
 
 
-@pytest.mark.parametrize("changed", ["checksum", "library", "library_version", "battery"])
+@pytest.mark.parametrize("changed", ["checksum", "library", "library_version", "battery", "eos_token", "bos_token"])
 def test_fingerprint_of_tokenizing_changes_with_what_decides_the_ids(changed: str):
     task = next(task for task, _ in TASKS if isinstance(task, TokenizeTask))
     other = replace(task, tokenizer=replace(task.tokenizer, **{changed: "other"}))
@@ -334,8 +332,11 @@ def test_fingerprint_of_tokenizing_changes_with_what_decides_the_ids(changed: st
 
 
 def test_fingerprint_does_not_depend_on_the_order_of_exchange_files():
-    task = MergeTask(**COMMON, **RANGE, stage=EXACT, table="texts", files=(_rows("x"), _rows("y")), limit_bytes=1)
-    assert fingerprinted(task).fingerprint == fingerprinted(replace(task, files=task.files[::-1])).fingerprint
+    task = MergeTask(**COMMON, **RANGE, stage=EXACT, tables={"texts": (_rows("x"), _rows("y"))}, limit_bytes=1)
+    assert (
+        fingerprinted(task).fingerprint
+        == fingerprinted(replace(task, tables={"texts": task.tables["texts"][::-1]})).fingerprint
+    )
 
 
 @pytest.mark.parametrize(

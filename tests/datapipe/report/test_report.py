@@ -1,4 +1,4 @@
-"""What people see of a run on a terminal and in a log: lines, funnel, last screen, progress, plan, snapshots, clusters.
+"""What people see of a run on a terminal and in a log: lines, funnel, last screen, plan, snapshots, clusters.
 
 The width of all screens, and that nothing controls the terminal: tests/conformance/test_screens.py.
 """
@@ -19,19 +19,12 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from datapipe.activity import Activity
 from datapipe.config import load_mixture
-from datapipe.engine.protocol import Message
 from datapipe.engine.run import planned
-from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.plan.compile import Plan, Step
-from datapipe.plan.steps import lay_out
 from datapipe.plan.weighting import BYTES_PER_TOKEN
-from datapipe.plan.work import MapTask, Record, TrainTask
 from datapipe.report.funnel import print_funnel, print_training
 from datapipe.report.layout import NO_BREAK, print_text, wrapped
 from datapipe.report.plan_view import plan_view
-from datapipe.report.progress import Progress, at_work
 from datapipe.report.screen import print_screen, print_warnings, snapshot_news
 from datapipe.report.snapshot_list import print_snapshots
 from datapipe.shards.snapshots import publications
@@ -273,66 +266,6 @@ def test_training_tells_its_rates_and_what_tokens_are_of_the_languages_with_most
     assert re.findall(r"\bl\d\d\b", told) == [f"l{number:02}" for number in range(14, 2, -1)]
     assert "3 more languages" in told and "does not know: web 7" in told
     assert "never occur" not in told
-
-
-def _committed(number: int) -> Record:
-    metrics = TaskMetrics(document_counts=DocumentCounts(read=10, read_bytes=1000, kept=7))
-    return Record(step="web/read", fingerprint=str(number), outputs={}, metrics=metrics)
-
-
-def _message(work: str, place: str, silent_s: float) -> Message:
-    activity = Activity(work=work, place=place, key=bytes(range(16)), num_docs=80)
-    return Message(attempt=place, task="web/read", activity=activity, silent_s=silent_s)
-
-
-def _watched(terminal: bool) -> str:
-    stream = io.StringIO()
-    with Progress(Console(file=stream, force_terminal=terminal, width=100), lambda: "about 4:10 left") as progress:
-        tasks = tuple(MapTask(step="web/read", fingerprint=str(number), seed=0) for number in range(2))
-        first = Step(id="web/read", kind="map", label="read", source="web", tasks=tasks)
-        last = Step(id="web/pack", kind="pack", label="pack", source="web")
-        progress.planned(Plan(pipeline=lay_out({"web": []}), steps=[first, last]))
-        progress.committed(_committed(0))
-        progress.tick([_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2])
-        if progress._live is not None:
-            progress._live.refresh()
-        progress.committed(_committed(1))
-    return stream.getvalue()
-
-
-def test_progress_is_drawn_on_a_terminal_and_is_a_line_in_a_log_when_a_step_ends():
-    shown = _watched(terminal=True)
-    for part in ("0 of 2 steps done, about 4:10 left", "1/2", "7 kept", "workers: 2 redact.pii, 1 filter.length"):
-        assert part in shown
-    assert "no word for 11 s: filter.length on 80 documents, from a.jsonl:7" in shown
-    [line] = _watched(terminal=False).splitlines()
-    assert line.startswith("web: read  2/2") and line.endswith("14 kept")
-
-
-def test_workers_that_start_are_counted_and_those_between_two_pieces_of_work_are_not() -> None:
-    starting, fresh = (Message(attempt="a", task="web/read", silent_s=silent_s) for silent_s in (1.5, 0.1))
-    resting = Message(attempt="b", task="web/read", activity=Activity(), silent_s=9.0)
-    assert at_work([starting, resting, fresh]) == ["workers: 1 starting"]
-    assert at_work([resting]) == at_work([]) == []
-
-
-@pytest.mark.parametrize(
-    ("width", "shown"),
-    [
-        (90, "train the tokenizer: 0:00, counting words, 64 MB of 256 MB, about 225 s left"),
-        (70, "train the tokenizer: 0:00, counting words, about 225 s left"),
-        (50, "train the tokenizer: 0:00, about 225 s left"),
-    ],
-)
-def test_progress_of_training_keeps_the_time_left_on_a_small_terminal(width: int, shown: str) -> None:
-    task = TrainTask(step="tokenizer/train", fingerprint="t", seed=0, vocab_size=300, eos="</s>")
-    step = Step(id="tokenizer/train", kind="train", label="train the tokenizer", tasks=(task,))
-    activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")
-    stream = io.StringIO()
-    with Progress(Console(file=stream, force_terminal=True, width=width)) as progress:
-        progress.planned(Plan(pipeline=lay_out({"web": []}), steps=[step]))
-        progress.tick([Message(attempt="a", task=task.label, activity=activity, silent_s=0.1)])
-    assert shown in re.sub(r"0:\d\d", "0:00", stream.getvalue())
 
 
 def _shown(folder: Path, stages: str, *sources: str, tail: str = runs.TAIL) -> list[str]:

@@ -25,7 +25,7 @@ from datapipe.composing.takedown import take_down
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
-from datapipe.loader.remote.protocol import MESSAGE_BYTES, Ticket, digest_of
+from datapipe.loader.remote.protocol import MESSAGE_BYTES, Ticket
 from datapipe.loader.share import Mesh
 from datapipe.service.serve import Running, ServeOptions
 from datapipe.storage import Root
@@ -33,7 +33,7 @@ from tests.support.certificates import Authority
 from tests.support.cli_processes import wait_until
 from tests.support.object_store import object_store
 from tests.support.service import Server, served
-from tests.support.snapshots import make_snapshot, upload
+from tests.support.snapshots import make_snapshot, source_path, upload
 
 pytestmark = [pytest.mark.medium, pytest.mark.filterwarnings("ignore::datapipe.loader.share.RaggedRanksWarning")]
 
@@ -91,7 +91,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "fields": (*PER_TOKEN, "cu_seqlens", "max_seqlen", "step"),
     },
     "room for runs": {"pad_cu_seqlens": 80},
-    "skips": {"global_batch_size": 7, "skip": [(3, 5), (9, 10)], "skip_documents": ["0" * 31 + "1"]},
+    "skips": {"global_batch_size": 7, "skip": [(3, 5), (9, 10)], "skip_documents": [f"web/{source_path('web')}:1"]},
     "another mixture": {"global_batch_size": 6, "mixture": {"code": 0.1, "zeta": "0.3", "web": 1}, "group_rows": 3},
     "phases": {"global_batch_size": 6, "mixture": [(320, {"web": 1}), (None, {"code": 1})], "seed": 5, "window": 2},
     "rows as stored": {"global_batch_size": 6, "shuffle": False},
@@ -279,8 +279,8 @@ def test_any_client_of_flight_gets_a_large_batch_in_several_messages(tmp_path: P
     here = Loader(folder, global_batch_size=600, fields=("input_ids", "sources"))
     state = here.state_dict()
     order = {name: state[name] for name in ("snapshot", "seed", "lineage")} | {"window": state["window_shards"]}
-    asked = {"fields": ("input_ids", "sources"), "first": 0}
-    wanted = Ticket(output="web", digest=digest_of(state["lineage"]), **order, **asked).to_json()
+    asked = {"fields": ("input_ids", "sources"), "mesh": Mesh(data_rank=0, data_size=1), "first": 0}
+    wanted = Ticket(output="web", **order, **asked).to_json()
     with running(tmp_path, f"web={folder}") as server, flight.connect(server.location) as client:
         stream = client.do_get(flight.Ticket(wanted))
         messages = [chunk.data for chunk in stream]

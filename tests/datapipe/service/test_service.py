@@ -17,11 +17,12 @@ import pytest
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
 from datapipe.loader.cache.cache import ReadAhead
-from datapipe.loader.remote.protocol import OpenRequest, Ticket, digest_of
+from datapipe.loader.remote.protocol import OpenRequest, Ticket
+from datapipe.loader.share import Mesh
 from datapipe.service import access as access_module
 from datapipe.service import watcher as watcher_module
 from datapipe.service.access import Access, Client, RefusedError, RequestBytes, Slots, _Rate
-from datapipe.service.outputs import Lineages, ServedOutput, batch_bytes, named_outputs
+from datapipe.service.outputs import ServedOutput, batch_bytes, named_outputs
 from datapipe.service.sockets import (
     KEEPALIVE_S,
     RECEIVE_BYTES,
@@ -163,16 +164,6 @@ def test_outputs_are_called_as_they_are_given() -> None:
             named_outputs(wrong)
 
 
-def test_lineages_are_kept_by_digest_and_the_oldest_forgotten() -> None:
-    lineages = Lineages(most_bytes=10)
-    for text in ("aaaa", "bbbb", "aaaa", "cccc"):
-        lineages.add(text.encode())
-    assert [lineages.find(digest_of(text)) for text in ("aaaa", "bbbb", "cccc")] == ["aaaa", None, "cccc"]
-    for wrong in (b"\xff", bytes(1 << 21)):
-        with pytest.raises(UserError):
-            lineages.add(wrong)
-
-
 class _Order:
     """An order whose windows are told."""
 
@@ -207,15 +198,15 @@ def test_the_cache_expects_what_all_streams_read_next_in_turn() -> None:
 @pytest.fixture
 def served_output(tmp_path: Path) -> ServedOutput:
     made = ServedOutput("web", str(make_snapshot(tmp_path, {"code": 31, "web": 83})))
-    made.check_ready()
+    made.snapshot(None)  # as a server does that is ready
     return made
 
 
 def _ticket(served_output: ServedOutput, **more: Any) -> Ticket:
     state = Loader(str(served_output.root.local), global_batch_size=6).state_dict()
     names = {"output": "web", "snapshot": state["snapshot"], "seed": state["seed"], "window": state["window_shards"]}
-    lineage = {"lineage": state["lineage"], "digest": digest_of(state["lineage"])}
-    return Ticket(**{**names, **lineage, "fields": ("input_ids",), "first": 0, **more})
+    asked = {"lineage": state["lineage"], "mesh": Mesh(data_rank=0, data_size=1), "fields": ("input_ids",), "first": 0}
+    return Ticket(**{**names, **asked, **more})
 
 
 def test_a_lineage_that_does_not_fit_is_refused(served_output: ServedOutput) -> None:
@@ -225,9 +216,9 @@ def test_a_lineage_that_does_not_fit_is_refused(served_output: ServedOutput) -> 
         text = lineage.replace(*change)
         assert text != lineage
         with pytest.raises((SnapshotError, UserError)):
-            served_output.order(ticket, text, digest_of(text))
+            served_output.order(ticket.model_copy(update={"lineage": text}))
     with pytest.raises(SnapshotError):
-        served_output.order(_ticket(served_output, snapshot="0" * 32), "", "")
+        served_output.order(_ticket(served_output, snapshot="0" * 32))
 
 
 def test_an_opened_run_goes_on_from_a_state_by_the_arguments_or_by_its_own_history(served_output: ServedOutput) -> None:
@@ -247,11 +238,15 @@ def test_an_opened_run_goes_on_from_a_state_by_the_arguments_or_by_its_own_histo
     other = OpenRequest(output="web", global_batch_size=4, state=state, seed=9)
     with pytest.raises(SnapshotError):
         served_output.open(other)
+    for mixture in ('{"web": NaN}', '{"web": Infinity}', '{"web": -1.5}', '{"web": [1]}', '"web"', "[[1, 2]]"):
+        with pytest.raises(UserError, match="mixture"):
+            served_output.open(OpenRequest.read(f'{{"output": "web", "global_batch_size": 1, "mixture": {mixture}}}'.encode()))
 
 
 def test_the_memory_of_a_batch_is_known_before_it_is_built(served_output: ServedOutput) -> None:
-    ticket = _ticket(served_output, fields=("input_ids", "labels"), data_size=2, pad=100)
-    order = served_output.order(ticket, ticket.lineage, ticket.digest)
+    mesh = Mesh(data_rank=0, data_size=2)
+    ticket = _ticket(served_output, fields=("input_ids", "labels"), mesh=mesh, pad_cu_seqlens=100)
+    order = served_output.order(ticket)
     assert batch_bytes(order, ticket) == 3 * 16 * 8 * 3 + 400  # 3 rows of the rank; tokens that are read, and two fields
 
 

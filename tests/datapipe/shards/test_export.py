@@ -96,14 +96,14 @@ def test_export_round_trip_gives_the_same_documents_and_rows(
             (part,) = export_snapshot(root, snapshot, target, ExportRequest(format=other, target_bytes=target_bytes))
             assert verify_snapshot(target, read_snapshot(target)) == []
             assert all(np.array_equal(one, same) for one, same in zip(all_rows(root), all_rows(target), strict=True))
-            assert (part.sequences, part.tokens) == (batch.num_rows, sum(s.tokens for s in snapshot.shards))
+            assert (part.rows, part.tokens) == (batch.num_rows, sum(s.tokens for s in snapshot.shards))
     wanted = joined_documents(batch)
     assert sorted(wanted) == sorted(documents(num_docs, vocab_size, seed))
     request = ExportRequest(format="megatron", target_bytes=target_bytes)
     (part,) = export_snapshot(root, snapshot, Root(str(folder / "m")), request)
     found = [one.tolist() for pair in part.files[1::2] for one in read_pair(folder / "m" / pair)[0]]
     assert found == wanted
-    assert (part.sequences, part.tokens) == (num_docs, sum(map(len, wanted)))
+    assert (part.rows, part.tokens) == (num_docs, sum(map(len, wanted)))
     (part,) = export_snapshot(root, snapshot, Root(str(folder / "r")), ExportRequest(format="megatron", rows=True))
     assert part.files == ("web/train.bin", "web/train.idx")
     found, _, dtype = read_pair(folder / "r" / "web/train")
@@ -138,13 +138,13 @@ def test_export_of_one_source_and_split_holds_nothing_else(two_sources, tmp_path
         target = Root(str(tmp_path / f"{target_bytes}"))
         request = ExportRequest(format="arrow", source="web", split="train", target_bytes=target_bytes)
         (part,) = export_snapshot(*two_sources, target, request)
-        assert (part.source, part.split, part.sequences) == ("web", "train", 31)
+        assert (part.source, part.split, part.rows) == ("web", "train", 31)
         assert [shard.path for shard in read_snapshot(target).shards] == [f"shards/web/{name}.arrow" for name in names]
         (tokens, *_) = all_rows(target)
         assert sorted((tokens[:, 0] - 1) // 16) == list(range(12, 43))
     parts = export_snapshot(*two_sources, Root(str(tmp_path / "m")), ExportRequest(format="megatron", rows=True))
     counts = [("code", "train", 12), ("web", "train", 31), ("web", "validation", 9)]
-    assert [(part.source, part.split, part.sequences) for part in parts] == counts
+    assert [(part.source, part.split, part.rows) for part in parts] == counts
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,6 @@ def test_export_of_one_source_and_split_holds_nothing_else(two_sources, tmp_path
     [
         ({"source": "wep"}, "new", "Did you mean 'web'"),
         ({"source": "code", "split": "validation"}, "new", "no validation shard of code"),
-        ({"format": "parquet", "rows": True}, "new", "--format megatron"),
         ({}, "full", "mine.txt"),
         ({}, "full/mine.txt", "a file"),
         ({}, "out/m", "inside"),

@@ -12,10 +12,10 @@ from pydantic import TypeAdapter
 
 from datapipe import columns
 from datapipe.columns import make_keys, text_buffers
-from datapipe.errors import DatapipeError, StageError, UserError
+from datapipe.errors import StageError, UserError
 from datapipe.stage import FieldNames, FilterResult, InputFile, ReadBatch, Reader, Rejected, Rule, Split, dates
 from datapipe.stage.cut_points import CUT_POINTS, CUT_POINTS_TYPE, cut_points_after, no_cut_points, parts_of
-from datapipe.stage.documents import DocumentBatch, only_covered
+from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import license_codes
 from datapipe.stage.percent import Share
 from datapipe.stage.tables import source_rank
@@ -254,14 +254,3 @@ def test_batch_refuses_assignments_as_the_fault_of_the_stage(name: str) -> None:
     with pytest.raises(StageError, match=f"assigns to `{name}`"):
         setattr(batch, name, batch)
     assert batch.texts.to_pylist() == ["a b", "c\nd"]
-
-
-def test_segmentation_that_is_not_covered_is_refused_also_where_it_is_found_already():
-    batch = _batch()
-    words = batch.words
-    with only_covered("own.stage", frozenset({"lines"})):
-        assert len(batch.lines.starts) == 3
-        for use in (lambda: batch.words, lambda: batch.words_by("whitespace"), lambda: batch.slice(0, 1).words):
-            with pytest.raises(DatapipeError, match=r'own\.stage uses `words` .*\n.*segmentations.*\n.*"words"'):
-                use()
-    assert batch.words is words

@@ -20,7 +20,7 @@ from datapipe.exchange.ranges import read_rows
 from datapipe.plan.expand import Expander
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.runs import fan_in
-from datapipe.plan.work import HASH_SPACE, BoundStage, GatherTask, ReduceTask, Task
+from datapipe.plan.work import HASH_SPACE, BoundStage, GatherTask, MergeTask, ReduceTask, Task
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
@@ -152,7 +152,7 @@ def expander(tmp_path: Path) -> Expander:
 
 
 def _merged(root: Root, expander: Expander, files: list[ExchangeFile]) -> list[ExchangeFile]:
-    tasks = expander.merge_tasks("merge", _STAGE, "texts", files)
+    tasks = expander.range_tasks(MergeTask, "merge", _STAGE, {"texts": tuple(files)})
     assert len(tasks) > 2
     return _run(root, tasks, "texts")
 
@@ -184,5 +184,7 @@ def test_merge_keeps_every_row_in_one_sorted_run_a_range_and_clears_the_ranks_of
 
 def test_merge_of_earlier_rows_is_another_task_than_that_of_new_ones(root: Root, expander: Expander) -> None:
     files = [write(root, "rows", _texts(1), as_old=as_old) for as_old in (False, True)]
-    prints = [{task.fingerprint for task in expander.merge_tasks("merge", _STAGE, "texts", [one])} for one in files]
+    prints = [
+        {task.fingerprint for task in expander.range_tasks(MergeTask, "merge", _STAGE, {"texts": (one,)})} for one in files
+    ]
     assert prints[0].isdisjoint(prints[1])

@@ -68,7 +68,7 @@ def test_task_writes_the_ids_of_every_document_once_by_stratum_and_split(tmp_pat
     (tokenizer,) = run_task(load, root, "1").of("tokenizer", TokenizerFile)
     task = TokenizeTask(
         step="web/tokenize", source="web", seed=3, before="", documents=writer.finish(), tokenizer=tokenizer,
-        eos="</s>", bos=bos, validation=0.2, strata=("score", (2.0, 10.0)), license_column="license",
+        validation=0.2, strata=("score", (2.0, 10.0)), license_column="license",
     )  # fmt: skip
     record = run_task(task, root, "1")
     encoder = Encoder(root.read_bytes(tokenizer.path), eos="</s>", bos=bos)

@@ -169,16 +169,6 @@ def test_limit_counts_what_cannot_be_read(tmp_path):
     assert len(Inspector.open(str(tmp_path / "out")).find(outcome="quarantined", count=100)) == 3
 
 
-def test_stage_that_uses_a_segmentation_that_nothing_declares_fails_the_run(tmp_path, monkeypatch):
-    (tmp_path / "own_counts.py").write_text(
-        "from datapipe.stage import Map\n\nclass Counts(Map):\n    def process(self, batch):\n"
-        "        return {'counted': batch.words_by('english').lengths[: batch.num_docs] * 0}\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(DatapipeError, match="own_counts:Counts uses `english_words` of a batch, but its fing"):
-        _run(tmp_path, _texts(tmp_path), "stages=[own_counts:Counts]")
-
-
 @pytest.mark.parametrize("format", ["parquet", "jsonl.zst"])
 @pytest.mark.parametrize("split_bytes", ["24KiB", pytest.param("1MiB", marks=pytest.mark.slow)])
 def test_bytes_depend_neither_on_workers_nor_on_how_the_input_is_cut(tmp_path, corpus, written, format, split_bytes):

@@ -17,8 +17,7 @@ from datapipe.config.tokenizer_spec import PatternName
 from datapipe.kernels.tokens.pretokens import GPT2
 from datapipe.tokens import patterns
 from datapipe.tokens import word_counts as module
-from datapipe.tokens.character_classes import FAMILIES, NUM_CODES, ask_engine, class_table
-from datapipe.tokens.patterns import PATTERNS, splitter
+from datapipe.tokens.patterns import FAMILIES, NUM_CODES, PATTERNS, ask_engine, class_table, splitter
 from datapipe.tokens.vocabulary import byte_alphabet
 from datapipe.tokens.word_counts import LONGEST_WORD, WordCounts, counted_words
 from tests.oracles.pretokens import ATOMS, SPACES, hard_texts, pretoken_ends, reference

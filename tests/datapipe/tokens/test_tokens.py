@@ -21,7 +21,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from datapipe.errors import UserError
 from datapipe.stage.documents import DocumentBatch
-from datapipe.token_counts import MAX_LANGUAGES, Fertility
+from datapipe.token_counts import MAX_NAMES, Fertility
 from datapipe.tokens import Encoder, tiktoken
 from datapipe.tokens.fertility import Meter, described
 from datapipe.tokens.patterns import PATTERNS, splitter
@@ -365,9 +365,9 @@ def test_counts_are_by_language_however_cut(cuts):
 
 
 @pytest.mark.parametrize("cuts", [1, 3])
-@pytest.mark.parametrize("odd", [[str(number) for number in range(MAX_LANGUAGES)], ["a sentence, not the name of a language"]])
+@pytest.mark.parametrize("odd", [[str(number) for number in range(MAX_NAMES)], ["a sentence, not the name of a language"]])
 def test_column_that_holds_no_languages_is_not_counted_by(odd, cuts):
     found = metered(["en", *odd, "en"], cuts)
-    assert found.languages is None
+    assert found.languages.by_name is None
     assert found.total.documents == len(odd) + 2
-    assert metered(["en", *odd[1:], "en"], cuts).languages is not None
+    assert metered(["en", *odd[1:], "en"], cuts).languages.by_name is not None

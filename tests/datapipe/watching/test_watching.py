@@ -6,6 +6,7 @@ import io
 import json
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,17 +15,19 @@ import pytest
 from rich.console import Console
 from ruamel.yaml import YAML
 
+from datapipe.activity import Activity
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.estimate import StepTime
 from datapipe.plan.steps import lay_out
-from datapipe.plan.work import MapTask, Record
+from datapipe.plan.work import MapTask, Record, TrainTask
 from datapipe.watching.events import EventLog
 from datapipe.watching.metrics import RunMetrics
+from datapipe.watching.progress import Progress, at_work
 from datapipe.watching.screen import watch
-from datapipe.watching.state import RunState
-from datapipe.watching.time_left import StepProgress, TimeLeft, time_left
+from datapipe.watching.state import Observers, RunState
+from datapipe.watching.time_left import StepState, TimeLeft, time_left
 from datapipe.watching.totals import CommandFigures
 
 TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
@@ -49,7 +52,7 @@ def _written(path: Path) -> list[dict[str, Any]]:
 
 
 def test_an_attempt_that_fails_and_the_next_one_are_told_with_their_nodes(tmp_path: Path) -> None:
-    with EventLog(str(tmp_path / "log.jsonl")) as log:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
         log.tick([_seen("a", "")])
         for _ in range(2):
             log.tick([_seen("a", "n1")])
@@ -70,7 +73,7 @@ def test_an_attempt_that_fails_and_the_next_one_are_told_with_their_nodes(tmp_pa
 
 
 def test_an_attempt_between_two_looks_starts_when_it_ends_and_one_that_came_to_no_node_never(tmp_path: Path) -> None:
-    with EventLog(str(tmp_path / "log.jsonl")) as log:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
         log.ended(_ended("short", "n1"))
         log.ended(_ended("unplaced", kind="node", task=OTHER))
     events = [(event["event"], event["attempt"], event.get("node")) for event in _written(tmp_path / "log.jsonl")]
@@ -78,7 +81,7 @@ def test_an_attempt_between_two_looks_starts_when_it_ends_and_one_that_came_to_n
 
 
 def test_of_two_attempts_at_a_task_the_one_that_is_ended_is_told_as_cancelled(tmp_path: Path) -> None:
-    with EventLog(str(tmp_path / "log.jsonl")) as log:
+    with closing(EventLog(str(tmp_path / "log.jsonl"))) as log:
         log.tick([_seen("a", "n1"), _seen("b", "n2"), _seen("c", "n3"), _seen("d", "n1", OTHER)])
         log.ended(_ended("a", "n1", kind="infrastructure"))
         log.ended(_ended("b", "n2"))
@@ -112,7 +115,7 @@ class _Scraped(tuple[Record, ...]):
 
     def __iter__(self) -> Iterator[Record]:
         for record in super().__iter__():
-            self.seen.append(self.state.sums.documents["web", "read"])
+            self.seen.append(self.state.sums["documents", "web", "read"])
             yield record
 
 
@@ -128,8 +131,9 @@ def test_no_sum_falls_while_a_new_plan_is_read() -> None:
         state.committed(record)
     state.planned(_plan(_Scraped(state, seen)))
     assert seen == [30, 30, 30]
-    assert state.sums.documents == {("web", "read"): 30, ("web", "kept"): 21, ("web", "dropped"): 0, ("web", "quarantined"): 0}
-    assert state.sums.task_seconds["map"].total == 6.0
+    documents = {key[2]: number for key, number in state.sums.items() if key[:2] == ("documents", "web")}
+    assert documents == {"read": 30, "kept": 21, "dropped": 0, "quarantined": 0}
+    assert state.sums["task_duration_seconds", "map", "sum"] == 6.0
     step = state.steps["web/read"]
     assert (step.slowest_s, step.slowest, step.seconds) == (3.0, RECORDS[2].fingerprint[:12], 6.0)
 
@@ -138,16 +142,23 @@ def _estimate(seconds: float, *, is_least: bool = False) -> StepTime:
     return StepTime(seconds=seconds, is_least=is_least)
 
 
-READING = StepProgress(planned=10, committed=4, seconds=40.0, estimate=_estimate(100.0))
-DONE = StepProgress(planned=3, committed=3, seconds=9.0)
+_STEP, _TRAIN = (Step(id=kind, kind=kind, label=kind, source="web") for kind in ("map", "train"))
 
 
-def _running(committed: int, seconds: float, *running_s: float) -> StepProgress:
-    return StepProgress(planned=10, committed=committed, seconds=seconds, running_s=running_s, estimate=_estimate(100.0))
+def _step(planned: int | None, **known: Any) -> StepState:
+    return StepState(**{"step": _STEP, "planned": planned, **known})
 
 
-WAITING = StepProgress(planned=None, estimate=_estimate(50.0))
-TRAINING = StepProgress(planned=None, estimate=_estimate(50.0), is_alone=True)
+READING = _step(planned=10, committed=4, seconds=40.0, estimate=_estimate(100.0))
+DONE = _step(planned=3, committed=3, seconds=9.0)
+
+
+def _running(committed: int, seconds: float, *running_s: float) -> StepState:
+    return _step(planned=10, committed=committed, seconds=seconds, running_s=running_s, estimate=_estimate(100.0))
+
+
+WAITING = _step(planned=None, estimate=_estimate(50.0))
+TRAINING = _step(planned=None, estimate=_estimate(50.0), step=_TRAIN)
 
 
 @pytest.mark.parametrize(
@@ -161,21 +172,19 @@ TRAINING = StepProgress(planned=None, estimate=_estimate(50.0), is_alone=True)
         ([_running(5, 100.0), WAITING], 1, 100.0 + 2 * 50.0),  # at the pace of the run
         ([_running(5, 5000.0), WAITING], 1, 5000.0 + 3 * 50.0),
         ([READING, TRAINING], 2, 30.0 + 50.0),  # shared by no slots
-        ([StepProgress(planned=1, running_s=(1.0,), estimate=_estimate(2.0))], 2, 1.0),
+        ([_step(planned=1, running_s=(1.0,), estimate=_estimate(2.0))], 2, 1.0),
     ],
 )
-def test_time_left_of_steps_follows_from_their_tasks_and_estimates(
-    steps: list[StepProgress], slots: int, seconds: float
-) -> None:
+def test_time_left_of_steps_follows_from_their_tasks_and_estimates(steps: list[StepState], slots: int, seconds: float) -> None:
     assert time_left(steps, slots) == TimeLeft(seconds=seconds)
 
 
 @pytest.mark.parametrize("estimate", [None, _estimate(0.0, is_least=True)], ids=["none", "in part"])
 def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are_committed(estimate: StepTime | None) -> None:
-    assert time_left([READING, StepProgress(planned=None, estimate=estimate)], 2) == TimeLeft(seconds=30.0, is_least=True)
-    begun = StepProgress(planned=5, committed=1, seconds=2.0, estimate=estimate)
+    assert time_left([READING, _step(planned=None, estimate=estimate)], 2) == TimeLeft(seconds=30.0, is_least=True)
+    begun = _step(planned=5, committed=1, seconds=2.0, estimate=estimate)
     assert time_left([READING, begun], 2) == TimeLeft(seconds=34.0)
-    assert time_left([StepProgress(planned=5, estimate=estimate)], 2) is None
+    assert time_left([_step(planned=5, estimate=estimate)], 2) is None
 
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -256,3 +265,56 @@ def test_exit_status_of_a_watched_run_that_ends_is_killed_or_cannot_be_read(look
     assert [fact in line for fact, line in zip(facts, printed, strict=True)] == [True] * len(facts)
     found, printed = _watched(*looks, terminal=True)
     assert (found, facts[-1] in " ".join(printed)) == (status, True)
+
+
+class _Timed(RunState):
+    def text_of_time_left(self) -> str:
+        return "about 4:10 left"
+
+
+def _message(work: str, place: str, silent_s: float) -> Message:
+    activity = Activity(work=work, place=place, key=bytes(range(16)), num_docs=80)
+    return Message(attempt=place, task="web/read", activity=activity, silent_s=silent_s)
+
+
+def _displayed(terminal: bool) -> str:
+    stream, state = io.StringIO(), _Timed()
+    with Progress(Console(file=stream, force_terminal=terminal, width=100), state) as progress:
+        observers = Observers([state, progress])
+        first = Step(id="web/read", kind="map", label="read", source="web", tasks=TASKS[:2])
+        last = Step(id="web/pack", kind="pack", label="pack", source="web")
+        observers.planned(Plan(pipeline=lay_out({"web": []}), steps=[first, last]))
+        observers.committed(RECORDS[0])
+        observers.tick([_message("filter.length", "a.jsonl:7", 11.0), *[_message("redact.pii", "b.jsonl:120", 0.5)] * 2])
+        if progress._live is not None:
+            progress._live.refresh()
+        observers.committed(RECORDS[1])
+    return stream.getvalue()
+
+
+def test_progress_is_drawn_on_a_terminal_and_is_a_line_in_a_log_when_a_step_ends():
+    shown = _displayed(terminal=True)
+    for part in ("0 of 2 steps done, about 4:10 left", "1/2", "7 kept", "workers: 2 redact.pii, 1 filter.length"):
+        assert part in shown
+    assert "no word for 11 s: filter.length on 80 documents, from a.jsonl:7" in shown
+    [line] = _displayed(terminal=False).splitlines()
+    assert line.startswith("web: read  2/2") and line.endswith("14 kept")
+
+
+def test_workers_that_start_are_counted_and_those_between_two_pieces_of_work_are_not() -> None:
+    starting, fresh = (Message(attempt="a", task="web/read", silent_s=silent_s) for silent_s in (1.5, 0.1))
+    resting = Message(attempt="b", task="web/read", activity=Activity(), silent_s=9.0)
+    assert at_work([starting, resting, fresh]) == ["workers: 1 starting"]
+    assert at_work([resting]) == at_work([]) == []
+
+
+def test_progress_of_training_tells_what_it_is_at_and_the_time_left() -> None:
+    task = TrainTask(step="tokenizer/train", fingerprint="t", seed=0, vocab_size=300, eos="</s>")
+    step = Step(id="tokenizer/train", kind="train", label="train the tokenizer", tasks=(task,))
+    activity = Activity(work="train tokenizer", place="counting words, 64 MB of 256 MB, about 225 s left")
+    stream, state = io.StringIO(), RunState()
+    with Progress(Console(file=stream, force_terminal=True, width=80), state):
+        state.planned(Plan(pipeline=lay_out({"web": []}), steps=[step]))
+        state.tick([Message(attempt="a", task=task.label, activity=activity, silent_s=0.1)])
+    shown = "train the tokenizer: 0:00, counting words, 64 MB of 256 MB, about 225 s left"
+    assert shown in re.sub(r"0:\d\d", "0:00", stream.getvalue())

@@ -8,11 +8,6 @@ class Shouts:
         return page.upper() if "gives up" not in page else None
 
 
-class Whispers:
-    def extract(self, page: str) -> str | None:
-        return page.lower()
-
-
 class Wrong:
     def extract(self, page: str) -> object:
         return 7

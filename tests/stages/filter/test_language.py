@@ -15,8 +15,7 @@ from datapipe.catalogue import build_stage
 from datapipe.config.stage_use import parse_stage
 from datapipe.errors import UserError
 from datapipe.stage import FilterResult
-from stages.filter._thresholds.fineweb2 import language_settings, languages, names_of
-from stages.filter._thresholds.fineweb2_scores import least_score
+from stages.filter._thresholds.fineweb2 import language_settings, languages, least_score, names_of
 from stages.filter.language import Language, bundled_model
 from tests.support.decisions import opened
 from tests.support.fasttext_files import ONE_VS_ALL, SOFTMAX, Recipe

@@ -181,6 +181,12 @@ def test_jsonl_line_too_long_is_rejected_for_its_length_whatever_it_holds(tmp_pa
         assert {error.split(",")[0] for _, error in found.rejected} == {"a line of more than 2000 bytes"}
 
 
+@pytest.mark.parametrize("content", [b"[", b" [\n", b'[\n  {"te'])
+def test_array_that_is_cut_off_near_its_beginning_is_damage(tmp_path: Path, content: bytes) -> None:
+    found = _read(tmp_path, content)
+    assert (found.documents, any(found.is_damage)) == ([], True)
+
+
 _LINES = [
     *(line for line, _ in BAD_LINES),
     b'{"text": "a", "id": 1}',

@@ -83,16 +83,16 @@ def _addresses(wanted: list[tuple[_Block, int]], is_wide: bool = False) -> np.nd
     return np.array([block.entries[int(is_wide)].ctypes.data for block, _ in wanted], np.int64)
 
 
-@row(gather.copy_16, np.uint16, False)
-@row(gather.copy_16_to_int32, np.int32, False)
-@row(gather.copy_16_to_int64, np.int64, False)
-@row(gather.copy_32, np.uint32, True)
-@row(gather.copy_32_to_int32, np.int32, True)
-@row(gather.copy_32_to_int64, np.int64, True)
+@row(gather.copy_rows, np.uint16, False, variant="2-uint16")
+@row(gather.copy_rows, np.int32, False, variant="2-int32")
+@row(gather.copy_rows, np.int64, False, variant="2-int64")
+@row(gather.copy_rows, np.uint32, True, variant="4-uint32")
+@row(gather.copy_rows, np.int32, True, variant="4-int32")
+@row(gather.copy_rows, np.int64, True, variant="4-int64")
 def copy_rows(case: Case, dtype: type, is_wide: bool) -> Steps:
     wanted = _wanted(case)
     yield (
-        [_addresses(wanted, is_wide), np.array([number for _, number in wanted], np.int64)],
+        [_addresses(wanted, is_wide), np.array([number for _, number in wanted], np.int64), 4 if is_wide else 2],
         room((len(wanted), _ROW_LENGTH), dtype),
     )
     yield None, [[block.tokens[number] for block, number in wanted]]

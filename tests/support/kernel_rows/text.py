@@ -19,12 +19,10 @@ from datapipe.kernels.text import (
     normalize,
     raw_lines,
     replace,
-    selection,
     sentences,
     unicode_words,
     words,
 )
-from datapipe.kernels.text.abbreviations import abbreviation_table
 from datapipe.kernels.text.english_signs import sign_table
 from datapipe.kernels.text.marks import mark_table
 from datapipe.kernels.text.unicode_classes import LETTER, class_table, composition_table, plain_sizes, stable_table
@@ -140,13 +138,13 @@ def most_unicode_words(case: Case) -> Steps:
     yield count, []
 
 
-@row(selection.select_spans)
+@row(words.select_spans)
 def select_spans(case: Case) -> Steps:
     """The words of every other document are those of their texts alone."""
     keep = case.generator.random(len(case.texts)) < 0.5
     kept = case.having((text for text, is_kept in zip(case.texts, keep) if is_kept), b"1234567", b"")
     out = room_for_spans(len(kept.offsets), len(case.words.starts))
-    yield [selection.AnySpans(*case.words), keep, case.offsets, kept.offsets], [out]
+    yield [case.words, keep, case.offsets, kept.offsets], [out]
     yield None, _spans(kept, texts_oracle.words)
 
 
@@ -239,16 +237,14 @@ _ENDS = (
 # fmt: on
 
 
-@row(sentences.split_sentences)
-def split_sentences(case: Case) -> Steps:
+@row(sentences.sum_sentences)
+def sum_sentences(case: Case) -> Steps:
     """The texts with some of their words replaced by what rules about sentences look at."""
     case = case.spiced([end.encode() for end in _ENDS] + [b"a\tb", b"a."], 0.4)
-    starts, lengths = case.lines.starts, case.lines.lengths
-    wanted = (case.generator.random(len(starts)) < 0.9).view(np.uint8)
-    tables = [mark_table(), sign_table(), abbreviation_table()]
-    yield [starts, lengths, wanted, case.data, *tables], [np.zeros(len(starts), np.int64)]
-    lines = case.spans(starts, lengths)
-    yield None, [[english_oracle.sentences(line) if asked else 0 for line, asked in zip(lines, wanted)]]
+    lines = case.lines.starts, case.lines.lengths, case.data, mark_table()
+    ends, chunks = sentences.find_chunks(*lines)
+    yield [*lines, ends, chunks, english_words.find_english_words(chunks, case.data)], room(len(lines[0]), np.int64)
+    yield None, [[*map(english_oracle.sentences, case.spans(*lines[:2]))]]
 
 
 _CONTROLS = bytes(range(33)) + b'"\\\x7f/'

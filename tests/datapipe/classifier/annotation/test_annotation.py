@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import threading
@@ -13,13 +12,11 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from datapipe.classifier.annotation.annotate import Progress
-from datapipe.classifier.annotation.answers import Questions
 from datapipe.classifier.annotation.asking import _MOST_BUSY, _MOST_FAILED
-from datapipe.classifier.annotation.counts import Counts, UnparsedError
 from datapipe.classifier.annotation.endpoint import EndpointError, RefusedError, endpoint_of
+from datapipe.classifier.annotation.outcomes import Counts, Questions, UnparsedError
 from datapipe.classifier.annotation.spending import LimitError, Prices, Spending, Tokens
 from datapipe.errors import CorruptionError, UserError
 from tests.support.annotation_jobs import RUBRIC, FakeClock, annotated, by_length, files, job, rows
@@ -348,7 +345,7 @@ def test_tokens_are_estimated_where_the_server_does_not_count(tmp_path, document
 def test_progress_tells_rate_time_left_tokens_and_the_cost_to_come():
     clock, counts, spending = FakeClock(), Counts(), Spending(Prices(prompt=1.0, completion=3.0), None)
     counts.scores[2.0] = 20  # of an earlier command
-    progress = Progress(Console(file=io.StringIO()), clock, 100, counts, spending)
+    progress = Progress(clock, 100, counts, spending)
     assert all(fact in progress.line() for fact in ("20 of 100", "0.0/s", "unknown")) and "cost" not in progress.line()
     clock.time += 10
     counts.scores[3.0] += 35

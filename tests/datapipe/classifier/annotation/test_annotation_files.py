@@ -88,7 +88,7 @@ def test_rubric_request_has_the_options_of_the_file(tmp_path):
         ("---\nscale: [0, 5]\nanswer: '('\n---\n{text}", ":3: answer: found '(', expected a regular expression"),
         ("---\nscale: [0, 5]\nanswer: 'x'\n---\n{text}", "expected a group (?P<score>…)"),
         ("---\nscale: [0, 5]\noptions: {stream: true}\n---\n{text}", "expected no option of this name here: stream"),
-        ("---\nscale: [0, 5]\n---\nno place", ":4: found {text} 0 times in the template"),
+        ("---\nscale: [0, 5]\n---\nno place", ":4: template: found {text} 0 times"),
     ],
 )
 def test_rubric_errors_name_file_and_line(tmp_path, content, expected):

@@ -19,11 +19,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datapipe.errors import CorruptionError, UserError
+from datapipe.errors import UserError
 from datapipe.loader.cache import download
 from datapipe.loader.cache import folder as cache_folder
 from datapipe.loader.cache.cache import ShardCache
-from datapipe.shards.checksum import bytes_checksum
 from tests.support.cached_shards import SIZE, Store, entry, wait_for
 from tests.support.cli_processes import wait_until
 
@@ -55,9 +54,8 @@ def test_expected_shards_are_complete_copies(store: Store, monkeypatch: pytest.M
             assert path is not None and path.read_bytes() == store.contents[shard] and path.suffix == ".arrow"
         assert cache.path_of(0) is None
         counts = cache.counts()
-        assert (counts.files, counts.fetched_bytes, counts.resident_bytes) == (2, 2 * SIZE, 2 * SIZE)
+        assert (counts.files, counts.fetched_bytes) == (2, 2 * SIZE)
         assert (counts.refetches, counts.failures, counts.evicted, counts.reused) == (0, 0, 0, 0)
-        assert counts.hits > 0 and counts.misses > 0
     assert store.held() == {1, 3}
 
 
@@ -290,7 +288,7 @@ def test_threads_end_with_the_last_reference_to_the_cache(store: Store) -> None:
     assert not cache_threads()
 
 
-def test_damaged_missing_and_cut_shards_are_named_errors(store: Store) -> None:
+def test_damaged_missing_and_cut_shards_are_not_used(store: Store) -> None:
     damaged = store.contents[0][:-1] + bytes([store.contents[0][-1] ^ 1])
     store.path(0).write_bytes(damaged)
     store.path(1).unlink()
@@ -298,16 +296,8 @@ def test_damaged_missing_and_cut_shards_are_named_errors(store: Store) -> None:
     with store.cache() as cache:
         cache.expect(range(4))
         wait_for(cache, 3)
-        wait_until(lambda: all(cache.error(shard) for shard in range(3)), "the errors")
-        errors = [cache.error(shard) for shard in range(3)]
-        assert [type(error) for error in errors] == [CorruptionError, download.DownloadError, CorruptionError]
-        for number, error in enumerate(errors):
-            assert f"part-0000{number}.arrow" in str(error)
-        for checksum in (bytes_checksum(damaged), store.entries[0].checksum):
-            assert checksum in str(errors[0])
-        assert f"{SIZE - 7} bytes, expected {SIZE}" in str(errors[2])
-        assert cache.path_of(0) is None
-        assert cache.error(3) is None
+        wait_until(lambda: cache.counts().given_up == 3, "the errors")
+        assert [cache.path_of(shard) for shard in range(3)] == [None] * 3
         assert cache.counts().refetches >= download.REFETCHES
     assert store.held() == {3}
 
@@ -389,5 +379,5 @@ def test_process_killed_during_a_download_leaves_a_usable_folder(tmp_path: Path,
     with store.cache(3_000_000) as cache:
         cache.expect([wanted])
         wait_for(cache, wanted)
-        assert cache.counts().resident_bytes <= 3_000_000
+        assert bytes_in(store.cached) <= 3_000_000
     assert store.held() == {wanted}

@@ -10,6 +10,7 @@ import gc
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from datapipe.rng import seed_for
 from datapipe.shards.manifest import Strata
 
 
-def make_order(
+def make_part(
     sizes: list[int],
     window: int = 0,
     strata: list[int] | None = None,
@@ -40,6 +41,12 @@ def make_order(
     numbers = np.full(len(sizes), -1) if strata is None else np.array(strata)
     names = ("loader", "train", name, *part)
     return SourceOrder(5, names, np.array(sizes), numbers, declared, window, shuffle=shuffle)
+
+
+def make_order(*arguments: Any, **options: Any) -> GrownOrder:
+    """The order of a source of one part."""
+    part = make_part(*arguments, **options)
+    return GrownOrder([part], legs_of([(0, Parts())], [part.size]))
 
 
 def rows_of(order: SourceOrder | GrownOrder, ordinals: np.ndarray, attempt: int = 0) -> np.ndarray:
@@ -152,7 +159,7 @@ PART_SIZES = [sum(part) for part in PARTS]
 
 
 def part_orders(window: int = 2, shuffle: bool = True) -> list[SourceOrder]:
-    return [make_order(sizes, window, shuffle=shuffle, part=("part", number)) for number, sizes in enumerate(PARTS)]
+    return [make_part(sizes, window, shuffle=shuffle, part=("part", number)) for number, sizes in enumerate(PARTS)]
 
 
 def moves_of(steps: Sequence[tuple[int, int]]) -> list[tuple[int, Parts]]:

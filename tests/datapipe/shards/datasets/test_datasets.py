@@ -18,11 +18,11 @@ from ruamel.yaml import YAML
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.shards.checksum import file_checksum
-from datapipe.shards.datasets import write as module
 from datapipe.shards.datasets.parts import Part, joined_schema, parts_of_documents, parts_of_rows
-from datapipe.shards.datasets.write import DatasetRequest, loading_line, write_dataset
+from datapipe.shards.datasets.write import loading_line, write_dataset
 from datapipe.shards.documents.writer import DocumentWriter
-from datapipe.shards.export_folder import RECORD
+from datapipe.shards.export import ExportRequest
+from datapipe.shards.export_folder import MARK, RECORD
 from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, DocumentsSource
 from datapipe.storage import Root
 from tests.support.killed_changes import content_of, is_killed
@@ -76,13 +76,16 @@ def expected(split: str) -> list[dict]:
     return [{name: each.get(name) for name in columns} for each in found]
 
 
-def request(format, **options) -> DatasetRequest:
-    return DatasetRequest(format=format, name="a: name", snapshot="1" * 32, kind="documents", **options)
+def request(format, **options) -> ExportRequest:
+    return ExportRequest(format=format, kind="documents", **options)
+
+
+NAMED: Any = SimpleNamespace(name="a: name", fingerprint="1" * 32)
 
 
 def export(folder: Path, format, found: list[Part] | None = None, to: str = "new", **options) -> Any:
     wanted = request(format, **options)
-    return write_dataset(Root(str(folder / "out")), Root(str(folder / to)), wanted, parts() if found is None else found)
+    return write_dataset(Root(str(folder / "out")), NAMED, Root(str(folder / to)), wanted, parts() if found is None else found)
 
 
 def read_back(folder: Path, format: str, split: str) -> list[dict]:
@@ -91,7 +94,7 @@ def read_back(folder: Path, format: str, split: str) -> list[dict]:
         return read_mds(folder / split)
     ending = "parquet" if format == "parquet" else "jsonl.zst"
     files = sorted((folder / "data").glob(f"{split}-*"))
-    assert [path.name for path in files] == [f"{split}-{n:05d}-of-{len(files):05d}.{ending}" for n in range(len(files))]
+    assert [path.name for path in files] == [f"{split}-{n:05d}.{ending}" for n in range(len(files))]
     if format == "parquet":
         return [row for path in files for row in pq.read_table(path).to_pylist()]
     lines = b"".join(pa.CompressedInputStream(pa.OSFile(str(path)), "zstd").read() for path in files)
@@ -106,8 +109,8 @@ def test_every_document_comes_back_once_in_order_with_its_split_and_columns(tmp_
         assert read_back(tmp_path / "new", format, split) == expected(split)
     assert export(tmp_path, format, target_bytes=target_bytes) == done
     files = {name: text for name, text in content_of(tmp_path / "new").items() if name != RECORD}
-    assert (done.files, done.bytes) == (len(files), sum(map(len, files.values())))
-    assert done.rows == (("books", "train", 23), ("web", "train", 35), ("books", "validation", 5))
+    counts = [(part.source, part.split, part.rows) for part in done]
+    assert counts == [("books", "train", 23), ("web", "train", 35), ("books", "validation", 5)]
     assert (len(files) > 6) == (target_bytes is not None)
 
 
@@ -118,9 +121,9 @@ def test_bytes_depend_on_rows_and_options_alone(tmp_path_factory, rows_per_batch
     wanted = request(format, target_bytes=target_bytes, is_compressed=zstd and format == "mds")
     for kind, size in ((Root, rows_per_batch), (RemoteRoot, 7)):
         (folder / kind.__name__ / "data").mkdir(parents=True)  # an object store has no folders
-        for name in ("unfinished", "train", "validation"):
+        for name in ("train", "validation"):
             (folder / kind.__name__ / name).mkdir()
-        write_dataset(Root(str(folder / "out")), kind(str(folder / kind.__name__)), wanted, parts(size))
+        write_dataset(Root(str(folder / "out")), NAMED, kind(str(folder / kind.__name__)), wanted, parts(size))
     assert content_of(folder / "Root") == content_of(folder / "RemoteRoot")
 
 
@@ -146,7 +149,7 @@ def test_an_export_that_is_killed_anywhere_looks_unfinished_and_the_same_one_fin
     while is_killed(again, kills):
         kills += 1
         there = content_of(folder) if folder.exists() else {}
-        assert module.MARK in there or not there
+        assert MARK in there or not there
         if kills % 3 == 0:  # from here, and from the beginning too
             again()
             assert content_of(folder) == whole
@@ -217,8 +220,8 @@ def test_packed_rows_come_back_once_in_the_order_of_the_shards(tmp_path, vocab_s
     batch = packed_batch(40, LENGTH, vocab_size=vocab_size)
     snapshot = make_snapshot(tmp_path / "out", batch, "arrow", 300, vocab_size)
     root = Root(str(tmp_path / "out"))
-    wanted = DatasetRequest(format=format, name="rows", snapshot=snapshot.fingerprint, kind="rows", target_bytes=600)
-    write_dataset(root, Root(str(tmp_path / "new")), wanted, parts_of_rows(root, snapshot, None, None, lambda path: None))
+    wanted = ExportRequest(format=format, target_bytes=600)
+    write_dataset(root, snapshot, Root(str(tmp_path / "new")), wanted, parts_of_rows(root, snapshot, None, None))
     rows = [{"source": "web", **row, "keys": [key.hex() for key in row["keys"]]} for row in batch.to_pylist()]
     assert read_back(tmp_path / "new", format, "train") == rows
 

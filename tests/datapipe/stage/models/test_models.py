@@ -338,22 +338,19 @@ def test_linear_cut_missing_and_other_files_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changed", "problem"),
+    "changed",
     [
-        ({"labels": ("one",)}, "1 labels"),
-        ({"labels": ("same", "same")}, "distinct"),
-        ({"kind": "guess"}, "kind 'guess'"),
-        ({"word_bits": 11}, "entries"),
-        ({"word_bits": 60}, "60"),
-        ({"word_bits": -1}, "-1"),
-        ({"biases": np.array([math.nan])}, "no numbers"),
-        ({"scales": np.zeros(2)}, "2 scales"),
+        {"labels": ("one",)},
+        {"kind": "guess"},
+        {"word_bits": 11},
+        {"word_bits": 60},
+        {"word_bits": -1},
+        {"biases": np.array([math.nan])},
+        {"scales": np.zeros(2)},
     ],
 )
-def test_linear_files_with_a_checksum_that_make_no_sense_are_refused(tmp_path, changed, problem):
-    sound = _model_file()
-    fields = {name: getattr(sound, name) for name in LinearFile.__dataclass_fields__} | changed
+def test_linear_files_with_a_checksum_that_make_no_sense_are_refused(tmp_path, changed):
     path = tmp_path / "model"
-    path.write_bytes(file_bytes(LinearFile(**fields)))
-    with pytest.raises(UserError, match=problem):
+    path.write_bytes(file_bytes(replace(_model_file(), **changed)))
+    with pytest.raises(UserError, match="do not fit together"):
         open_classifier(path)

@@ -17,7 +17,7 @@ from pydantic import PrivateAttr
 from datapipe import activity
 from datapipe.columns import make_keys
 from datapipe.errors import DatapipeError, StageError, StageMemoryError
-from datapipe.plan.work import StageCare
+from datapipe.plan.work import NO_CARE, Care
 from datapipe.stage import Filter, FilterResult, Map, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import open_input
@@ -40,7 +40,7 @@ def _batch(texts: list[str]) -> DocumentBatch:
     return DocumentBatch(pa.record_batch(columns, names=["key", "id", "text"]))
 
 
-def _guard(care: StageCare | None = None) -> Guard:
+def _guard(care: Care = NO_CARE) -> Guard:
     method = Lengths().process
     return Guard(name="mine", stage=Lengths(), method=method, place_of=lambda batch: f"a.jsonl at {batch.texts[0]}", care=care)
 
@@ -64,7 +64,7 @@ def test_guarded_result_is_that_of_the_good_documents_alone(texts, most_docs, ki
             raise kind("a bad document")
         return [len(text) for text in batch.texts.to_pylist()]
 
-    done = _guard(most_docs and StageCare(most_docs=most_docs)).run(lengths, _batch(texts))
+    done = _guard(Care(most_docs=most_docs)).run(lengths, _batch(texts))
     assert [document.row for document in done.failed] == _rows(texts)
     assert all("a bad document" in document.error for document in done.failed)
     assert [length for _, _, part in done.parts for length in part] == [len(text) for text in texts if text != "bad"]
@@ -131,9 +131,9 @@ def _crashing(batch: DocumentBatch) -> list[str]:
 def test_guarded_with_care_gives_the_stage_all_but_the_crashing_documents(texts, one_by_one):
     batch = _batch(texts)
     keys = batch.keys.to_pylist()
-    crashing = {keys[row]: "SIGSEGV" for row in _rows(texts)}
-    suspects = frozenset(keys[-1:] if one_by_one else ())
-    done = _guard(StageCare(suspects=suspects, crashing=crashing)).run(_crashing, batch)
+    crashing = tuple(("mine", keys[row], "SIGSEGV") for row in _rows(texts))
+    suspects = (("mine", keys[-1]),) if one_by_one else (("another", keys[-1]),)
+    done = _guard(Care(suspects=suspects, crashing=crashing)).run(_crashing, batch)
     assert [document.row for document in done.failed] == _rows(texts)
     assert all("SIGSEGV" in document.error for document in done.failed)
     assert [text for _, _, part in done.parts for text in part] == [text for text in texts if text != "bad"]
@@ -149,7 +149,7 @@ def test_guarded_tells_the_crashing_document_before_a_suspect_batch_crashes(text
     activity.tell_to(page)
     try:
         with pytest.raises(_Crash):
-            _guard(StageCare(suspects=frozenset([batch.keys[0].as_py()]))).run(_crashing, batch)
+            _guard(Care(suspects=(("mine", batch.keys[0].as_py()),))).run(_crashing, batch)
         told = page.read()
     finally:
         activity.tell_to(None)

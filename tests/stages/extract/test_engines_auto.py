@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from datapipe.stage import FilterResult
-from stages.extract._auto import num_words
+from stages.extract._engines import num_words
 from stages.extract.html import Html
 from tests.support.articles import batch_of
 from tests.support.decisions import opened, reasons

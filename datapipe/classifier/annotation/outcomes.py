@@ -1,0 +1,170 @@
+"""What becomes of the documents of a sample: a score, why there is none, or the request that comes next.
+
+    text ─▶ request ─▶ cached? ─▶ settled, with a score or without      ─▶ counts, labelled.jsonl or unparsed.jsonl
+                     └▶ not cached: to be asked
+
+Everything follows from the cache, so it is the same whenever and in whatever order the answers came. A document that the server
+refused or failed on is settled for one command alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+from datapipe.classifier.annotation.cache import Answer, AnswerCache, request_key
+from datapipe.classifier.annotation.rubric import Rubric, Score
+from datapipe.classifier.annotation.sample import appearing, write_line
+from datapipe.classifier.annotation.spending import Tokens, expected_tokens, tokens_of
+from datapipe.errors import DatapipeError
+
+CUT_OFF, EMPTY, REFUSED, FAILED = "cut_off", "empty", "refused", "failed"
+"""Reasons why a document has no score, beside those of `Rubric.parse`: the answer reached `max_tokens`, or has no text; the
+server refused the request, or failed at every attempt."""
+
+LABELLED, UNPARSED = "labelled.jsonl", "unparsed.jsonl"
+
+_LEAST_CHECKED = 20
+"""Documents below which a share says little."""
+_SHOWN_CHARS = 200
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """A request that has no answer yet.
+
+    Attributes:
+        body: as it is sent.
+        key: in the cache.
+    """
+
+    body: dict[str, Any]
+    key: str
+    expected: Tokens
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settled:
+    """A document of which nothing is asked any more.
+
+    Attributes:
+        outcome: the score, or the reason why there is none.
+        answer: what the model, or the server, says.
+        tokens: of its answer.
+    """
+
+    outcome: Score | str
+    answer: str
+    tokens: Tokens = field(default_factory=Tokens)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Questions:
+    """What is asked about documents."""
+
+    rubric: Rubric
+    model: str
+
+    def state_of(self, text: str, cache: AnswerCache) -> Settled | Request:
+        body = self.rubric.request(self.model, text)
+        expected = expected_tokens(body["messages"], self.rubric.max_tokens)
+        key = request_key(body)
+        answer = cache.get(key)
+        if answer is None:
+            return Request(body=body, key=key, expected=expected)
+        return Settled(outcome=self._outcome_of(answer), answer=answer.content, tokens=tokens_of(answer, expected))
+
+    def _outcome_of(self, answer: Answer) -> Score | str:
+        if answer.finish_reason == "length":
+            return CUT_OFF
+        return self.rubric.parse(answer.content) if answer.content.strip() else EMPTY
+
+
+class UnparsedError(DatapipeError):
+    """Too many answers give no score: the rubric does not fit the model."""
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """Documents of a sample by what became of them.
+
+    Attributes:
+        max_unparsed: share of the documents that may have no score.
+        scores: documents by score.
+        unparsed: documents by reason.
+        tokens: of all answers to the documents here.
+        num_failed_attempts: of this command.
+        last_unparsed: of the last answer without a score, its end.
+    """
+
+    max_unparsed: Fraction = Fraction(1)
+    scores: Counter[float] = field(default_factory=Counter)
+    unparsed: Counter[str] = field(default_factory=Counter)
+    tokens: Tokens = field(default_factory=Tokens)
+    num_failed_attempts: int = 0
+    last_unparsed: str = ""
+
+    @property
+    def num_settled(self) -> int:
+        return self.scores.total() + self.unparsed.total()
+
+    def add(self, document: Settled) -> None:
+        self.tokens += document.tokens
+        if isinstance(document.outcome, Score):
+            self.scores[document.outcome.value] += 1
+        else:
+            self.unparsed[document.outcome] += 1
+            self.last_unparsed = " ".join(document.answer[-_SHOWN_CHARS:].split())
+
+    def check(self, is_all: bool = False) -> None:
+        """Raises UnparsedError where too many of the documents so far have no score.
+
+        Args:
+            is_all: whether these are all documents; before, a few are not enough to tell.
+        """
+        num_unparsed = self.unparsed.total()
+        if num_unparsed <= self.max_unparsed * self.num_settled or (self.num_settled < _LEAST_CHECKED and not is_all):
+            return
+        raise UnparsedError(
+            f"{num_unparsed:,} of {self.num_settled:,} documents have no score ({self.reasons()}), more than --max-unparsed "
+            f"{float(self.max_unparsed):.0%} allows. The last answer without one ends with: {self.last_unparsed!r}. Correct "
+            "`answer` or `scale` in the rubric, for which nothing is asked again, or its template"
+        )
+
+    def reasons(self) -> str:
+        return ", ".join(f"{reason} {count:,}" for reason, count in sorted(self.unparsed.items()))
+
+
+def write_files(
+    folder: Path,
+    documents: Iterable[tuple[str, str]],
+    questions: Questions,
+    cache: AnswerCache,
+    left_out: Mapping[str, Settled],
+) -> Counts:
+    """Writes the labelled documents and those without a score. Returns the counts of all of them.
+
+    Args:
+        documents: (id, text).
+        left_out: documents that the server refused or failed on, by id.
+    """
+    counts, model, has_decimals = Counts(), questions.model, questions.rubric.decimals
+    with appearing(folder / LABELLED) as labelled, appearing(folder / UNPARSED) as unparsed:
+        for document, text in documents:
+            state = questions.state_of(text, cache)
+            if isinstance(state, Request):
+                if document not in left_out:
+                    gone = f"{cache.path}: the answer to {document} is gone. Run the same command again to ask for it"
+                    raise DatapipeError(gone)
+                state = left_out[document]
+            counts.add(state)
+            if isinstance(state.outcome, Score):
+                score = state.outcome.value if has_decimals else int(state.outcome.value)
+                write_line(labelled, id=document, text=text, score=score, reason=state.outcome.reason, model=model)
+            else:
+                write_line(unparsed, id=document, reason=state.outcome, answer=state.answer, model=model)
+    return counts

@@ -1,0 +1,55 @@
+"""Spans that scans find: where each starts and stops, and its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
+
+
+class FoundSpans(NamedTuple):
+    """Spans in text order, (num_spans,) each; an input of kernels where `input_record` made it."""
+
+    starts: Int64s
+    stops: Int64s
+    kinds: UInt8s
+
+    def taken(self, rows: np.ndarray) -> FoundSpans:
+        """The spans of these numbers, or where a mask is true."""
+        return FoundSpans._make(column[rows] for column in self)
+
+    def outside(self, others: FoundSpans) -> FoundSpans:
+        """The spans that overlap none of the others."""
+        following = np.searchsorted(others.stops, self.starts, side="right")  # the first that ends after the start
+        return self.taken(np.append(others.starts, np.iinfo(np.int64).max)[following] >= self.stops)
+
+    def merged(self, others: FoundSpans) -> FoundSpans:
+        """These spans and the others, in text order. The others overlap none of these."""
+        both = joined([self, others])
+        return both.taken(np.argsort(both.starts, kind="stable"))
+
+
+class SpansOut(NamedTuple):
+    """Room for `FoundSpans`: an output of kernels."""
+
+    starts: Int64sOut
+    stops: Int64sOut
+    kinds: UInt8sOut
+
+
+def joined(parts: Sequence[FoundSpans]) -> FoundSpans:
+    """The spans of all parts, one part after the other."""
+    return FoundSpans._make(map(np.concatenate, zip(room_for_spans(0), *parts)))
+
+
+def room_for_spans(limit: int) -> SpansOut:
+    """Room for at most `limit` spans."""
+    return SpansOut(np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint8))
+
+
+def first_spans(num_spans: int, out: SpansOut) -> FoundSpans:
+    """The first spans that a kernel wrote to `out`; its memory is freed with it."""
+    return FoundSpans._make(column[:num_spans].copy() for column in out)

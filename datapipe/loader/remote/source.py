@@ -1,0 +1,148 @@
+"""Batches from a service: the source of `Loader` over a URL such as grpc+tls://a:8815,b:8815/runs/web.
+
+    Loader(…) ─▶ action "open": snapshot, lineage, number of samples ─▶ RunSteps, and so position, length and state, are local
+    for batch in loader ─▶ Prefetcher ─▶ StepStream ─▶ DoGet
+
+Same arguments, states, fields and bytes as from files. `cache_bytes` and `cache_folder` are the server's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from importlib.util import find_spec
+from typing import Any, Self
+
+from datapipe.errors import SnapshotError, UserError
+from datapipe.loader.batches import Batch
+from datapipe.loader.document_parts import check_context
+from datapipe.loader.options import LoaderOptions
+from datapipe.loader.order.batch_order import RunSteps
+from datapipe.loader.order.lineage import Lineage
+from datapipe.loader.order.sample_order import OrderKey
+from datapipe.loader.order.state import LoaderState, read_state
+from datapipe.loader.prefetch import Prefetcher
+from datapipe.loader.remote.address import Address
+from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket, Where
+from datapipe.loader.remote.replicas import Replicas
+from datapipe.loader.remote.stream import StepStream
+from datapipe.loader.remote.wire import Assembler
+from datapipe.shards.manifest import read_snapshot
+from datapipe.storage import Root
+
+Successor = Callable[[int], int | None]
+
+_OF_TICKETS = ("split", "drop_last", "fields", "labels", "dtype", "on_corrupt", "pad_cu_seqlens")
+"""The options that a ticket holds as they are."""
+
+
+class ServiceSource:
+    """Batches that servers build. Where the methods are those of `BatchSource`, see there.
+
+    Args:
+        output: the URL.
+        options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
+    """
+
+    def __init__(self, output: str, options: LoaderOptions) -> None:
+        self._options, self._mesh = options, options.own_mesh
+        check_context(self._mesh, options.fields, options.labels)
+        self._replicas = Replicas(Address.parse(output), self._mesh.data_rank)
+        self._start(self._open(options.snapshot))
+        self._mesh.check(self.snapshot.sequence_length)
+
+    def build(self, step: int) -> Batch:
+        stream = self._stream(1, lambda step: None, most_steps=1)
+        try:
+            return stream.read([step])[0]
+        finally:
+            stream.interrupt(is_stopped=True)
+
+    def prefetcher(self, depth: int, stride: int, successor: Successor) -> Prefetcher:
+        stream = self._stream(stride, successor, self._most_steps)
+        return Prefetcher(stream.read, depth, successor=successor, interrupt=stream.interrupt)
+
+    def num_threads(self, depth: int) -> int:
+        return 1
+
+    def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
+        self._start(self._open(self.snapshot.fingerprint, state=saved.as_dict(), is_exact=is_exact))
+
+    def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
+        opened = self._open(snapshot, state=saved.as_dict(), migrate=True)
+        if opened.snapshot.fingerprint == self.snapshot.fingerprint:
+            return self
+        moved = copy(self)
+        moved._start(opened)
+        return moved
+
+    def holds(self, snapshot: str) -> bool:
+        try:
+            self._open(snapshot)
+        except SnapshotError:
+            return False
+        return True
+
+    def most_runs(self, step: int, num_steps: int | None) -> int:
+        raise UserError("most_runs reads the lengths of many rows. Count where the files are: Loader(OUTPUT).most_runs(…).")
+
+    def close(self) -> None:
+        self._replicas.close()
+
+    def _open(self, snapshot: str | None, **more: Any) -> Opened:
+        """Asks the service for a new run, or for one that continues."""
+        asked = {**dict(self._options), "output": self._replicas.address.name, "snapshot": snapshot, "cache_folder": None}
+        return self._replicas.ask("open", OpenRequest(**{**asked, **more}).to_json(), Opened.read)
+
+    def _start(self, opened: Opened) -> None:
+        """Continues in the order of an answer."""
+        saved, lineage = read_state(opened.state)
+        key = OrderKey(
+            snapshot=opened.snapshot,
+            split=self._options.split,
+            seed=saved.seed,
+            window_shards=saved.window_shards,
+            shuffle=saved.order == "shuffled",
+        )
+        drop_last = self._options.drop_last is not False
+        self.snapshot, self.run = opened.snapshot, RunSteps(key, lineage, opened.sources, opened.num_samples, drop_last)
+        self._most_steps = opened.most_steps
+        self._asked: dict[str, Any] = {
+            **{name: getattr(self._options, name) for name in _OF_TICKETS},
+            "output": self._replicas.address.name,
+            "snapshot": opened.snapshot.fingerprint,
+            "seed": key.seed,
+            "window": key.window_shards,
+            "shuffle": key.shuffle,
+            "mesh": self._mesh,
+            "lineage": saved.lineage,
+        }
+
+    def _stream(self, stride: int, successor: Successor, most_steps: int) -> StepStream:
+        """A stream of every stride-th step."""
+        asked, fields = self._asked, self._options.fields
+        return StepStream(
+            self._replicas,
+            lambda first, count: Ticket(**asked, first=first, count=count, stride=stride).to_json(),
+            lambda: Assembler(fields, self._mesh, self.snapshot.sequence_length),
+            successor,
+            most_steps,
+        )
+
+
+def files_of(output: str) -> str:
+    """The folder of an output whose server is on this machine, where it can be read and batches can be built; else empty."""
+    if find_spec("numba") is None:
+        return ""
+    replicas = Replicas(Address.parse(output), 0)
+    try:
+        where = replicas.ask("where", replicas.address.name.encode(), Where.read)
+    finally:
+        replicas.close()
+    if not where.files:
+        return ""
+    try:
+        found = read_snapshot(Root(where.files))
+    except (OSError, SnapshotError):  # of another machine behind a tunnel, or of another user
+        return ""
+    return where.files if found.fingerprint == where.snapshot else ""

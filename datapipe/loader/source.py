@@ -1,0 +1,213 @@
+"""Where the batches of a loader come from: the files of an output, or a service (`remote/source.py`).
+
+Loader: position, clock, state ─▶ BatchSource ─▶ FileSource ─▶ BatchBuilder ─▶ RowReader, cache
+                                             └─▶ ServiceSource ─▶ StepStream ─▶ servers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol, Self
+
+from datapipe.errors import UserError, suggest
+from datapipe.kernels.compiling import compile_at_once
+from datapipe.loader.batches import Batch, BatchBuilder
+from datapipe.loader.cache.cache import ReadAhead, ShardCache, plan_budget
+from datapipe.loader.options import LoaderOptions
+from datapipe.loader.order.batch_order import BatchOrder, RunSteps, begin_run, check_same_rows, resume_run
+from datapipe.loader.order.lineage import Lineage, Skips
+from datapipe.loader.order.recipe import recipe_of
+from datapipe.loader.order.sample_order import Inventory
+from datapipe.loader.order.state import LoaderState, check_same_order, state_at
+from datapipe.loader.prefetch import MAX_THREADS, Prefetcher
+from datapipe.loader.reading import RowReader
+from datapipe.shards.document_files import document_keys, files_with_hashes
+from datapipe.shards.manifest import Snapshot, has_snapshot, read_snapshot
+from datapipe.storage import Root
+
+KERNELS = (
+    "datapipe.kernels.tokens.batch:shifted_labels_int64",
+    "datapipe.kernels.tokens.gather:copy_rows_int64",
+    "datapipe.kernels.tokens.gather:count_chunks",
+    "datapipe.kernels.tokens.gather:find_cut",
+    "datapipe.kernels.tokens.gather:find_rows",
+    "datapipe.kernels.tokens.gather:gather_lengths",
+    "datapipe.kernels.tokens.permute:shuffle_table",
+    "datapipe.kernels.tokens.quota:assign",
+    "datapipe.kernels.tokens.windows:find_addresses",
+)
+"""What every loader with the usual fields calls; others are compiled when they are first called."""
+
+Successor = Callable[[int], int | None]
+
+
+class BatchSource(Protocol):
+    """The batches of one rank of a run, and the run itself."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The manifest; of a service, without the shards."""
+        ...
+
+    @property
+    def run(self) -> RunSteps:
+        """The history of the run and its steps."""
+        ...
+
+    def build(self, step: int) -> Batch:
+        """The batch of a step of the run."""
+        ...
+
+    def prefetcher(self, depth: int, stride: int, successor: Successor) -> Prefetcher:
+        """Builds every `stride`-th step ahead. Threads start at the first batch."""
+        ...
+
+    def num_threads(self, depth: int) -> int:
+        """Threads that build where `depth` batches are built ahead."""
+        ...
+
+    def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
+        """Continues a saved run with the options of this source. Raises SnapshotError where it is of another order.
+
+        Args:
+            is_exact: the history of the state holds as it is, as for a copy of a loader.
+        """
+        ...
+
+    def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> BatchSource:
+        """The source of the same run in another snapshot, the newest for None; itself where it is there already."""
+        ...
+
+    def holds(self, snapshot: str) -> bool:
+        """Whether the output has a snapshot of this fingerprint."""
+        ...
+
+    def most_runs(self, step: int, num_steps: int | None) -> int:
+        """As `BatchBuilder.most_runs`."""
+        ...
+
+    def close(self) -> None:
+        """Closes what is open. The source stays usable."""
+        ...
+
+
+class FileSource:
+    """Batches that this process builds from the files of an output.
+
+    Args:
+        output: a path or URL.
+        options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
+    """
+
+    def __init__(self, output: str, options: LoaderOptions) -> None:
+        compile_at_once(KERNELS)
+        self._root, self._options = Root(output), options
+        self.snapshot = read_snapshot(self._root, options.snapshot)
+        options.own_mesh.check(self.snapshot.sequence_length)
+        self._fresh = plan_run(self._root, self.snapshot, options)
+        self._cache, self._reader, self._read_ahead = open_rows(self._root, self._fresh.inventory, options)
+        self._continue(self._fresh)
+
+    def _continue(self, order: BatchOrder) -> None:
+        self.run, self._builder = order, BatchBuilder(order, self._reader, self._options)
+
+    def build(self, step: int) -> Batch:
+        return self._builder.build(step)
+
+    def prefetcher(self, depth: int, stride: int, successor: Successor) -> Prefetcher:
+        builder, read_ahead = self._builder, self._read_ahead
+
+        def build_many(steps: Sequence[int]) -> list[Batch]:
+            if read_ahead is not None:
+                read_ahead.announce(builder.batch_order, steps[0])
+            return builder.build_many(steps)
+
+        build = builder.build_many if read_ahead is None else build_many
+        return Prefetcher(build, depth, successor=successor, num_threads=self.num_threads(depth))
+
+    def num_threads(self, depth: int) -> int:
+        return 1 if self._root.local is not None else min(depth, MAX_THREADS)
+
+    def resume(self, saved: LoaderState, lineage: Lineage, *, is_exact: bool = False) -> None:
+        self._continue(resumed(saved, lineage, self._fresh, self._options, is_exact=is_exact))
+
+    def moved(self, snapshot: str | None, saved: LoaderState, lineage: Lineage) -> Self:
+        found = read_snapshot(self._root, snapshot).fingerprint
+        if found == self.snapshot.fingerprint:
+            return self
+        options = self._options.model_copy(update={"snapshot": found, "migrate": True})
+        moved = type(self)(self._root.url, options)
+        moved.resume(saved, lineage)
+        moved._options = options.model_copy(update={"migrate": self._options.migrate})
+        return moved
+
+    def holds(self, snapshot: str) -> bool:
+        return has_snapshot(self._root, snapshot)
+
+    def most_runs(self, step: int, num_steps: int | None) -> int:
+        return self._builder.most_runs(step, num_steps)
+
+    def close(self) -> None:
+        self._reader.close()
+        if self._cache is not None:
+            self._cache.close()
+
+
+def plan_run(root: Root, snapshot: Snapshot, options: LoaderOptions) -> BatchOrder:
+    """The order of a new run. Raises UserError for options that do not fit the snapshot."""
+    size, rows = options.num_rows, options.group_rows
+    if rows % size and size % rows:
+        raise UserError(
+            f"group_rows={rows} with a global batch of {size} rows: expected a number that divides it or is a multiple of it, "
+            f"so that no batch cuts a group. {size} makes every batch of one source."
+        )
+    for name in options.restart:
+        if name not in snapshot.sources:
+            expected = f"Expected some of {', '.join(snapshot.sources)}."
+            raise UserError(f"restart: no source '{name}'.{suggest(name, snapshot.sources)} {expected}")
+    seed = snapshot.seed if options.seed is None else options.seed
+    window = snapshot.window_shards if options.window is None else options.window
+    inventory = Inventory(snapshot, options.split, seed, window, shuffle=options.shuffle)
+    keys = _keys_to_skip(root, snapshot, options.skip_documents)
+    skips = Skips(steps=tuple(options.skip), documents=dict.fromkeys(keys, 0), shards=dict.fromkeys(options.skip_shards, 0))
+    recipe = recipe_of(snapshot, options.mixture, rows)
+    return begin_run(inventory, recipe, size, skips, drop_last=options.drop_last is not False)
+
+
+def _keys_to_skip(root: Root, snapshot: Snapshot, documents: Sequence[str]) -> list[str]:
+    """The keys of documents, in hex. Raises UserError for those of a file that the snapshot does not have."""
+    keys = document_keys(root, snapshot, documents)
+    files = {number for number, _, _ in files_with_hashes(root, snapshot)} if documents else set()
+    unknown = [name for name, key in zip(documents, keys) if files and int.from_bytes(key[:8], "big") not in files]
+    if unknown:
+        more = f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else ""
+        raise UserError(
+            f"skip_documents: {', '.join(unknown[:3])}{more}: no file of this snapshot has such a document. Expected keys, or "
+            f"names, as `datapipe trace --step` and `datapipe inspect` print them for this output."
+        )
+    return [key.hex() for key in keys]
+
+
+def resumed(saved: LoaderState, lineage: Lineage, fresh: BatchOrder, options: LoaderOptions, *, is_exact: bool) -> BatchOrder:
+    """The order of a saved run, which continues as `fresh`, a new run with these options. Raises SnapshotError where it cannot.
+
+    Args:
+        is_exact: the history of the state holds as it is, whatever the options say.
+    """
+    if is_exact:
+        check_same_rows(lineage, fresh.inventory)
+        return BatchOrder(fresh.inventory, lineage, fresh.drop_last)
+    check_same_order(saved, state_at(0, fresh))
+    return resume_run(lineage, saved.step, fresh, migrate=options.migrate, restart=frozenset(options.restart))
+
+
+def open_rows(
+    root: Root, inventory: Inventory, options: LoaderOptions
+) -> tuple[ShardCache | None, RowReader, ReadAhead | None]:
+    """What reads the rows of an inventory. For an object store: with a cache, whose threads start at the first batch."""
+    folder = None if options.cache_folder is None else Path(options.cache_folder)
+    budget_bytes, path = (0, None) if root.local is not None else plan_budget(options.cache_bytes, folder)
+    cache = ShardCache(root, inventory.layout.shards, path, budget_bytes) if budget_bytes and path else None
+    reader = RowReader(root, inventory.snapshot, inventory.layout, None if cache is None else cache.path_of)
+    return cache, reader, None if cache is None else ReadAhead(cache, reader)

@@ -1,1 +1,0 @@
-"""The definitions of the source code that a stage or a task reaches, and their digest for fingerprints."""

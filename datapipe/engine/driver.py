@@ -19,9 +19,8 @@ from typing import TypeVar
 from datapipe.credentials import masked
 from datapipe.document_name import document_name
 from datapipe.engine.attempts import SILENCE_S, Attempts, largest_first
-from datapipe.engine.patience import Patience
 from datapipe.engine.protocol import Attempt, Engine, Failure, Message
-from datapipe.engine.retries import Retries, TaskFailedError
+from datapipe.engine.retries import Patience, Retries, TaskFailedError
 from datapipe.engine.workers.process import state_of
 from datapipe.errors import CorruptionError, DatapipeError, StageError, UserError
 from datapipe.exchange.partitions import read_table

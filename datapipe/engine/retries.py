@@ -1,10 +1,10 @@
-"""What follows from the end of an attempt: another attempt, with more care, or the end of the run.
+"""What follows from the end of an attempt: another attempt, with more care, or the end of the run; and the wait for an outage.
 
     user             the run fails
     task             up to `max_retries`, at once
     memory           with half as much in hand, until that is one document; then up to `max_retries`, after pauses
     node             elsewhere, without counting
-    infrastructure   up to `max_infrastructure_retries`, after pauses; a full disk or a silent store is `patience.py`'s
+    infrastructure   up to `max_infrastructure_retries`, after pauses; a full disk or a silent store is waited for (`Patience`)
                      killed twice on the same documents ─▶ one by one ─▶ killed twice on one document, alone ─▶ as a crash
     crash            once more ─▶ its batch one by one ─▶ one document, named: the run fails, or goes on without it
     stall            its batch one by one ─▶ the run fails, and names the document
@@ -14,6 +14,11 @@ learned. What is learned travels with the task (`work.Care`). A crash on no docu
 
 SIGKILL and SIGTERM come from outside as a rule: people, schedulers, machines that are taken away. They strike anywhere, so what
 strikes the same document twice is the stage. Where the kernel kills for memory ("OOM"), the documents tell nothing.
+
+All tasks wait for one outage together, and failures during a pause belong to the attempt before it:
+
+    failure with an outage ─▶ Patience.wait ─▶ a pause for all tasks, and a line: what, where, free bytes, attempt n of N, when
+                                           └▶ DatapipeError after PATIENCE_S in which nothing was committed and no room was made
 """
 
 from __future__ import annotations
@@ -30,6 +35,7 @@ from datapipe.document_name import with_own_id
 from datapipe.engine.protocol import Failure
 from datapipe.errors import DatapipeError, UserError
 from datapipe.metrics import counted, size
+from datapipe.outages import Outage, outage_of, refusal_of
 from datapipe.plan.work import MapTask, RangeTask, Task
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 30.0
@@ -46,6 +52,14 @@ MOST_RETURNS = 1000
 
 LEAST_LIMIT_BYTES = 8 << 20
 """Rows that a task of a global stage may always hold: with fewer, it takes longer and hardly less memory."""
+
+PATIENCE_S = 60.0
+"""Seconds without any change until a run stops. Committed tasks stay, so a stop costs no work; waiting costs the nodes."""
+
+_CHANGE_BYTES = 1 << 20
+"""Growth of free space that counts as a change: other processes write and delete small files all the time."""
+
+_RESUME = "Committed tasks are kept. Then run the same command again"
 
 
 def pause_after(count: int) -> float:
@@ -102,7 +116,9 @@ class Retries:
                 return self._again(task, "", FIRST_PAUSE_S)
             case _:
                 if self._is_killed_again(task, failure):
-                    return self._killed_on_documents(task, failure)
+                    identity = task.fingerprint, "crash", failure.cause
+                    self._failures[identity] = max(1, self._failures[identity])  # the kill before counts as the first crash
+                    return self._crashed(task, failure)
                 less = _with_less(task, failure) if failure.cause == "OOM" else None
                 return self._later(less or task, failure, self.execution.max_infrastructure_retries)
 
@@ -174,15 +190,6 @@ class Retries:
         before, self._killed[task.fingerprint] = self._killed.get(task.fingerprint), killed
         return before == killed
 
-    def _killed_on_documents(self, task: Task, failure: Failure) -> str:
-        """After the second kill on the same documents: they go one by one, or the only one counts as the cause."""
-        assert isinstance(task, MapTask)
-        assert failure.activity is not None
-        if failure.activity.num_docs > 1:
-            text = f"{failure.message}. So was an attempt before, on the same documents: now they go one by one"
-            return self._again(_suspecting(task, failure.activity), text)
-        return self._without_document(task, failure, failure.activity)
-
     def _without_document(self, task: MapTask, failure: Failure, activity: Activity) -> str:
         memory = f", with {size(failure.memory_bytes)} of memory" if failure.cause == "SIGKILL" and failure.memory_bytes else ""
         blamed = f"the document {self._located(task, activity)} crashes {activity.work}: {failure.cause}{memory}"
@@ -248,3 +255,76 @@ def _with_less(task: Task, failure: Failure) -> Task | None:
 def _advice(activity: Activity) -> str:
     work = activity.work or "the libraries that it uses"
     return f"It is a defect of {work} or of a library below it, or of this machine: the traceback says where"
+
+
+# ---------------------------------------------------------------------------------------------------- outages
+
+
+@dataclass(slots=True)
+class Patience:
+    """The outage that a run is waiting for.
+
+    Attributes:
+        most_attempts: of a run without any change, including the first.
+        clock: seconds, monotonic.
+    """
+
+    most_attempts: int
+    clock: Callable[[], float] = time.monotonic
+    resumes_at: float = 0.0
+    _since: float | None = None
+    _attempts: int = 0
+    _most_free: int = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        return self.clock() < self.resumes_at
+
+    def change(self) -> None:
+        """Notes that something was written: the outage is over, or has parts that work."""
+        self._since, self._attempts = None, 0
+
+    def wait(self, outage: Outage) -> str:
+        """Notes a failure and sets `resumes_at`. Raises DatapipeError after `PATIENCE_S` or `most_attempts` without a change.
+
+        Returns:
+            A line for the user; empty for a failure of the attempt that the run is waiting after.
+        """
+        now = self.clock()
+        free = outage.free_bytes or 0
+        if self._since is None or free >= self._most_free + _CHANGE_BYTES:
+            self._since, self._attempts, self._most_free = now, 0, free
+        elif now < self.resumes_at:
+            return ""
+        self._attempts += 1
+        left_s = self._since + PATIENCE_S - now
+        if self._attempts >= self.most_attempts or left_s <= 0:
+            attempts = f"{counted(self._attempts, 'attempt')} in {now - self._since:.0f} s, without a change"
+            raise DatapipeError(f"{outage} ({attempts}). {_way_out(outage)}")
+        pause_s = min(pause_after(self._attempts), left_s)
+        hope = "it answers again" if outage.free_bytes is None else "space is freed"
+        self.resumes_at = now + pause_s
+        return (
+            f"{outage}. Attempt {self._attempts} of at most {self.most_attempts} failed; the next is in {pause_s:.1f} s. "
+            f"The run stops in {left_s:.0f} s unless {hope}"
+        )
+
+
+def _way_out(outage: Outage) -> str:
+    if outage.free_bytes is None:
+        return f"Check that the disk, store or network is up. {_RESUME}."
+    return f"Delete files on the disk of {outage.where}, or give a larger one. {_RESUME}."
+
+
+def stopped_by(error: Exception, url: str) -> DatapipeError | None:
+    """The error of a run that a disk, store or hub stopped outside of its tasks; None for any other exception.
+
+    Args:
+        url: of the output.
+    """
+    outage, refusal = outage_of(error, url), refusal_of(error, url)
+    if outage is not None:
+        return DatapipeError(f"{outage}. {_way_out(outage)}")
+    if refusal is not None:
+        return UserError(f"{refusal}. {_RESUME}.")
+    return None

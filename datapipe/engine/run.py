@@ -19,10 +19,10 @@ from datapipe.engine.driver import Driver, Observer
 from datapipe.engine.history import add_node_hours, estimated, kept_by_last_run, was_whole, write_inputs, write_run
 from datapipe.engine.kernels_used import kernels_of_run
 from datapipe.engine.local import usable_cores
-from datapipe.engine.patience import stopped_by
 from datapipe.engine.prepare import Only, Say, prepare
 from datapipe.engine.protocol import Engine, no_exit
 from datapipe.engine.publish import Report, publish
+from datapipe.engine.retries import stopped_by
 from datapipe.errors import DatapipeError, UserError
 from datapipe.figures import DriverFigures
 from datapipe.index.reference_rows import earlier_runs
@@ -128,7 +128,6 @@ class Run:
             write_inputs(self.root, request)
             ledger = Ledger(self.root, hold.condemned)
             ledger.load()
-            ledger.tidy()
             ledger.sweep(hold)
             if ledger.num_refused:
                 self.observer.say(

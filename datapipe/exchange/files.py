@@ -19,6 +19,7 @@ the process.
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -28,7 +29,7 @@ import xxhash
 
 from datapipe.activity import progress
 from datapipe.columns import KEY_TYPE, dtype_of, key_halves, numbers, take_rows
-from datapipe.errors import CorruptionError, UserError
+from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.plan.outputs import ExchangeFile, OutputFile
 from datapipe.shards.checksum import intact
 from datapipe.stage.tables import RANK, as_reference, new_bit
@@ -177,6 +178,38 @@ class ExchangeWriter:
         ends = [int(word[row]) for row in (0, -1) for word in words]
         self._index.append((*ends, block.num_rows, stream.tell(), len(content), xxhash.xxh3_64_intdigest(content)))
         stream.write(content)
+
+
+class TableWriters:
+    """A writer for each table of a task; a table without a row has no file.
+
+    Args:
+        run_bytes: of rows of all tables, held before they are written; at most `RUN_BYTES`.
+    """
+
+    def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema], run_bytes: int | None = None) -> None:
+        self.root, self.folder, self.schemas = root, folder, schemas
+        self.run_bytes = RUN_BYTES if run_bytes is None else min(RUN_BYTES, run_bytes)
+        self._writers: dict[str, ExchangeWriter] = {}
+
+    def add(self, tables: Mapping[str, pa.RecordBatch], where: str) -> int:
+        """Takes rows in any order and returns their bytes. Raises DatapipeError for tables that the stage did not declare."""
+        for name, rows in tables.items():
+            if name not in self.schemas or not rows.schema.equals(self.schemas[name]):
+                found = f"{name}: {rows.schema.to_string(show_field_metadata=False)!r}"
+                raise DatapipeError(f"{where}: returned rows of {found}, which is not what it declared")
+            if rows.num_rows:
+                self._writer(name).add(rows)
+        return sum(rows.nbytes for rows in tables.values())
+
+    def _writer(self, name: str) -> ExchangeWriter:
+        if name not in self._writers:
+            path = f"{self.folder}/{name}.exchange"
+            self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes // len(self.schemas))
+        return self._writers[name]
+
+    def finish(self, prefix: str = "") -> dict[str, tuple[ExchangeFile, ...]]:
+        return {f"{prefix}{name}": (writer.finish(),) for name, writer in sorted(self._writers.items())}
 
 
 def joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

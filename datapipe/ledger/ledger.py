@@ -2,7 +2,7 @@
 
 Records are written in groups, each a commit file (`commit_files.py`), atomically after all their outputs are on disk: the
 workers that wrote the outputs have flushed them. A torn or edited record counts as none, and so does a record whose outputs are
-gone, are condemned by a run that lost the output (`lease.py`), or that another version of datapipe wrote: the task runs again.
+gone, are condemned by a run that lost the output (`lock.py`), or that another version of datapipe wrote: the task runs again.
 Committing twice is harmless: the first record stays.
 """
 
@@ -32,8 +32,8 @@ from datapipe.storage import UNFINISHED, Root
 
 __all__ = ["RECORD_VERSION", "Ledger", "attempt_folder"]
 
-_MERGED_AT_START, _MERGED_WHILE_RUNNING = 64, 256
-"""Small commit files that are merged: where a run begins, and while it runs."""
+_MERGED = 256
+"""Small commit files, as a long run of slow tasks leaves them, that are merged."""
 
 
 class Ledger:
@@ -69,10 +69,6 @@ class Ledger:
                 self._named.add(line.attempt)
         self._sizes, self._is_listed_now = dict(self.root.list_files(ATTEMPTS)), True
 
-    def tidy(self) -> None:
-        """Merges the small commit files that a long run of slow tasks leaves. Only for the run that holds the output."""
-        self.files.merge_small(_MERGED_AT_START)
-
     def fingerprints(self) -> list[str]:
         """Of all tasks that have a record, whether its outputs are there or not."""
         return [*self._lines, *(name for name, record in self._records.items() if record and name not in self._lines)]
@@ -98,7 +94,7 @@ class Ledger:
         for record, line in zip(missing, lines):
             self._records[record.fingerprint] = record
             self._named.add(line.attempt)
-        self.files.merge_small(_MERGED_WHILE_RUNNING)
+        self.files.merge_small(_MERGED)
         return [self._records[record.fingerprint] or record for record in records]
 
     def forget(self, fingerprints: Collection[str]) -> None:

@@ -23,8 +23,8 @@ import pyarrow as pa
 from datapipe.activity import at_place
 from datapipe.errors import UnsplittableInputError
 from datapipe.exchange.facts import FactWriter, kept_facts
+from datapipe.exchange.files import TableWriters
 from datapipe.exchange.partitions import TableWriter, read_documents
-from datapipe.exchange.tables import TableWriters
 from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, Outputs

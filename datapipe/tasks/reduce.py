@@ -16,9 +16,8 @@ import pyarrow as pa
 
 from datapipe.columns import numbers
 from datapipe.exchange.chunks import read_bucket, read_chunks
-from datapipe.exchange.files import sort_words
+from datapipe.exchange.files import TableWriters, sort_words
 from datapipe.exchange.ranges import read_slices
-from datapipe.exchange.tables import TableWriters
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import Outputs
 from datapipe.plan.work import GatherTask, MergeTask, ReduceTask

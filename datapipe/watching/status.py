@@ -19,7 +19,7 @@ from datapipe.credentials import masked
 from datapipe.engine.driver import Observer
 from datapipe.engine.protocol import Message
 from datapipe.errors import UserError, exit_status_of
-from datapipe.ledger.lease import LEASE_S
+from datapipe.ledger.lock import LEASE_S
 from datapipe.ledger.names import FOLLOWER, LEASE, LOCK, REPORT, STATUS
 from datapipe.plan.compile import Plan
 from datapipe.report.summary import parse_report

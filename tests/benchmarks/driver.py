@@ -156,7 +156,6 @@ def measure(folder: Path, num_tasks: int, engine: str) -> dict[str, float]:
 def _loaded(root: Root, hold: Hold) -> Ledger:
     ledger = Ledger(root, hold.condemned)
     ledger.load()
-    ledger.tidy()
     ledger.sweep(hold)
     return ledger
 

@@ -8,7 +8,7 @@ code of a stage raises OSError:
 
 | OSError                                                           | follows                              |
 |-------------------------------------------------------------------|--------------------------------------|
-| full disk; a disk, store or service that does not answer          | the run waits (`engine/patience.py`) |
+| full disk; a disk, store or service that does not answer          | the run waits (`engine/retries.py`) |
 | the machine is short of memory, processes, open files (`_SCARCE`) | another attempt                      |
 | any other with a code, or one of `_NO_SUCH_FILE`                  | a breach                             |
 | without a code, as libraries raise for bad content                | the document's fault                 |

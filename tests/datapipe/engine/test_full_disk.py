@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from datapipe.engine import patience
+from datapipe.engine import retries
 from datapipe.errors import DatapipeError
 from datapipe.ledger.names import ATTEMPTS
 from datapipe.storage import Root
@@ -30,7 +30,7 @@ def mixture(tmp_path: Path) -> Path:
 
 
 def test_full_disk_stops_the_run_with_what_is_free_and_the_same_command_goes_on(tmp_path, mixture, monkeypatch):
-    monkeypatch.setattr(patience, "PATIENCE_S", 1.5)
+    monkeypatch.setattr(retries, "PATIENCE_S", 1.5)
     output, watcher = tmp_path / "disk/out", runs.Watcher()
     with small_disk(tmp_path / "disk", 512 << 10) as resize:
         with pytest.raises(DatapipeError, match=rf"{output}: the disk is full, [\d.]+ k?B free"):

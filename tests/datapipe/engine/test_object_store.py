@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from datapipe.composing.text_export import parts_of_text
-from datapipe.engine import patience
+from datapipe.engine import retries
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger import ledger as ledgers
 from datapipe.ledger.lock import exclusive
@@ -110,7 +110,7 @@ def _upstream(query: str) -> str:
 
 
 def test_store_that_goes_away_stops_the_run_in_plain_words_and_the_same_command_goes_on(finished, query, tmp_path, monkeypatch):
-    monkeypatch.setattr(patience, "PATIENCE_S", 1.0)
+    monkeypatch.setattr(retries, "PATIENCE_S", 1.0)
     monkeypatch.setattr(ledgers, "LONGEST_WAIT_S", 0.0)  # else all input is read before the first commit
     _, _, local = finished
     proxy = UnreliableStore(_upstream(query))

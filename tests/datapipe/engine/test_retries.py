@@ -11,13 +11,14 @@ from datapipe.activity import Activity
 from datapipe.config import load_mixture
 from datapipe.config.execution import ExecutionSpec
 from datapipe.engine import retries as retries_module
-from datapipe.engine.patience import PATIENCE_S, Patience
 from datapipe.engine.protocol import Attempt, Engine, Failure
 from datapipe.engine.retries import (
     LEAST_LIMIT_BYTES,
     MOST_CRASHING_DOCUMENTS,
     MOST_RETURNS,
     MOST_UNNAMED_CRASHES,
+    PATIENCE_S,
+    Patience,
     Retries,
     TaskFailedError,
 )

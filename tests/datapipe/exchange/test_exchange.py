@@ -17,10 +17,9 @@ from datapipe.columns import keys_from, make_keys
 from datapipe.engine.protocol import failure_of
 from datapipe.errors import CorruptionError, DatapipeError, UserError
 from datapipe.exchange import files, ranges
-from datapipe.exchange.files import ExchangeWriter, sort_words
+from datapipe.exchange.files import ExchangeWriter, TableWriters, sort_words
 from datapipe.exchange.partitions import TableWriter, committed_bytes, read_table
 from datapipe.exchange.ranges import read_blocks, read_portion, read_rows, read_slices
-from datapipe.exchange.tables import TableWriters
 from datapipe.plan.outputs import ExchangeFile, OutputFile
 from datapipe.plan.work import HASH_SPACE
 from datapipe.shards import schemas

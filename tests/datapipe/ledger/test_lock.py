@@ -15,11 +15,11 @@ import pytest
 
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger import conditional
-from datapipe.ledger import lease as lease_module
+from datapipe.ledger import lock as lease_module
 from datapipe.ledger.conditional import ConditionalStore, ConflictError
 from datapipe.ledger.hold import LeaseLostError
-from datapipe.ledger.lease import Lease
 from datapipe.ledger.ledger import Ledger
+from datapipe.ledger.lock import Lease
 from datapipe.ledger.names import ATTEMPTS, LEASE
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import TableFile
@@ -174,7 +174,7 @@ def test_renewal_whose_answer_is_lost_is_no_loss_and_silence_is_none_either(root
 
 _DRIVER = """
 import sys, time
-import datapipe.ledger.lease as lease
+import datapipe.ledger.lock as lease
 lease.LEASE_S, lease._RENEW_S = 10.0, 0.5
 now, jump = time.time, float(sys.argv.pop(1))
 time.time = lambda: now() + jump

@@ -337,7 +337,7 @@ def _report(
     tokenizer = tokenizer_report(run.root, plan)
     message = None if problem is None else str(problem)
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
-    searched = [counts.to_json() for counts in list_counts(run.root, plan.steps)]
+    searched = list_counts(run.root, plan.steps)
     report = summarize(
         run.mixture.name,
         plan,

@@ -15,14 +15,14 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
 import pyarrow as pa
 
-from datapipe.bench.rows import Row, advice, bottleneck, medians, pass_rows
+from datapipe.bench.rows import advice, medians, pass_rows
 from datapipe.bench.sample import Sample, choose_sample
 from datapipe.config import Mixture
 from datapipe.engine.kernels_used import kernels_of_run
@@ -51,92 +51,12 @@ MAX_PASSES = 5
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceBench:
-    """The measurements of one source; README.md describes them."""
+def bench(
+    mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, seconds: float = 120, say: Say
+) -> dict[str, Any]:
+    """Measures a mixture. Returns the figures that README.md describes.
 
-    sample: Sample
-    rows: tuple[Row, ...]
-    passes: int
-    cpu_share: float
-    tokens: int
-    quarantined: int
-    compressions: tuple[str, ...]
-
-    @property
-    def seconds(self) -> float:
-        return sum(row.seconds for row in self.rows if row.is_counted)
-
-    @property
-    def estimated_core_seconds(self) -> float:
-        """Seconds for the whole source, at the rate of the sample."""
-        return self.seconds * self.sample.estimated_text_bytes / self.sample.text_bytes if self.sample.text_bytes else 0.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Bench:
-    """The measurements of a mixture; README.md describes them."""
-
-    name: str
-    core: int | None
-    cores: int
-    sources: Mapping[str, SourceBench]
-    peak_bytes: int
-    scratch_bytes: int
-
-    def to_json(self) -> dict[str, Any]:
-        text_bytes = sum(source.sample.text_bytes for source in self.sources.values())
-        estimated_bytes = sum(source.sample.estimated_text_bytes for source in self.sources.values())
-        seconds = sum(source.estimated_core_seconds for source in self.sources.values())
-        return {
-            "version": VERSION,
-            "name": self.name,
-            "core": self.core,
-            "cores": self.cores,
-            "peak_bytes": self.peak_bytes,
-            "scratch_bytes": self.scratch_bytes,
-            "sources": {name: _source_json(source) for name, source in self.sources.items()},
-            "total": {
-                "text_bytes": text_bytes,
-                "estimated_text_bytes": estimated_bytes,
-                "estimated_core_hours": seconds / 3600,
-                "mb_per_s": rate_mb_per_s(estimated_bytes, seconds),
-            },
-        }
-
-
-def _source_json(source: SourceBench) -> dict[str, Any]:
-    slowest = bottleneck(source.rows)
-    sample = source.sample
-    return {
-        "documents": sample.documents,
-        "text_bytes": sample.text_bytes,
-        "is_whole": sample.is_whole,
-        "passes": source.passes,
-        "cpu_share": source.cpu_share,
-        "seconds": source.seconds,
-        "mb_per_s": rate_mb_per_s(sample.text_bytes, source.seconds),
-        "tokens": source.tokens,
-        "quarantined": source.quarantined,
-        "source_bytes": sample.source_bytes,
-        "estimated_text_bytes": sample.estimated_text_bytes,
-        "estimated_core_hours": source.estimated_core_seconds / 3600,
-        "bottleneck": slowest.name,
-        "advice": advice(slowest, source.compressions),
-        "rows": [_row_json(row, source.seconds) for row in source.rows],
-    }
-
-
-def _row_json(row: Row, total_s: float) -> dict[str, Any]:
-    share = row.seconds / total_s if row.is_counted and total_s else None
-    return {**asdict(row), "share": share, "mb_per_s": row.mb_per_s}
-
-
-# ------------------------------------------------------------------------------------------------ measuring
-
-
-def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, seconds: float = 120, say: Say) -> Bench:
-    """Measures a mixture. Raises UserError for a mistake in the mixture, as a run does.
+    Raises UserError for a mistake in the mixture, as a run does.
 
     Args:
         source: only this source; empty for all.
@@ -156,7 +76,7 @@ def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, s
         cores,
         lambda name, number, count: say(f"compiled kernel {number} of {count}, once for this machine: {name}"),
     )
-    measured: dict[str, SourceBench] = {}
+    measured: dict[str, dict[str, Any]] = {}
     scratch_bytes = 0
     with tempfile.TemporaryDirectory(prefix="datapipe-bench-") as folder, one_core() as core:
         for name in names:
@@ -164,9 +84,19 @@ def bench(mixture: Mixture, *, source: str = "", sample_bytes: int = 64 << 20, s
             measuring = _Measuring(name, alone, Path(folder) / name, say)
             measured[name] = measuring.measure(sample_bytes, seconds / len(names))
             scratch_bytes = max(scratch_bytes, measuring.scratch_bytes)
-    return Bench(
-        name=mixture.name, core=core, cores=cores, sources=measured, peak_bytes=peak_bytes(), scratch_bytes=scratch_bytes
-    )
+    summed = ("text_bytes", "estimated_text_bytes", "estimated_core_hours")
+    total = {figure: sum(each[figure] for each in measured.values()) for figure in summed}
+    rate = rate_mb_per_s(total["estimated_text_bytes"], 3600 * total["estimated_core_hours"])
+    return {
+        "version": VERSION,
+        "name": mixture.name,
+        "core": core,
+        "cores": cores,
+        "peak_bytes": peak_bytes(),
+        "scratch_bytes": scratch_bytes,
+        "sources": measured,
+        "total": {**total, "mb_per_s": rate},
+    }
 
 
 class _Measuring:
@@ -182,7 +112,7 @@ class _Measuring:
         self.scratch_bytes = 0
         self.trained: tuple[Record, ...] = ()
 
-    def measure(self, sample_bytes: int, seconds: float) -> SourceBench:
+    def measure(self, sample_bytes: int, seconds: float) -> dict[str, Any]:
         warm_up, sample = self._sample(min(WARM_UP_BYTES, sample_bytes)), self._sample(sample_bytes)
         if not sample.text_bytes:
             raise UserError(f"source '{self.name}': nothing to measure: its files contain no readable document")
@@ -198,22 +128,34 @@ class _Measuring:
             wall_s, cpu_s = wall_s + pass_s, cpu_s + process_time() - cpu_started
         return self._result(sample, plans, cpu_s / wall_s)
 
-    def _result(self, sample: Sample, plans: Sequence[Plan], cpu_share: float) -> SourceBench:
+    def _result(self, sample: Sample, plans: Sequence[Plan], cpu_share: float) -> dict[str, Any]:
         mixture = self.request.mixture
         uses = {use.alias: use.name for use in mixture.stages_of(self.name)}
         stages = self.request.sources[self.name].stages
         emitting = [bound.name for bound in stages if isinstance(bound.stage, Global)]
         counts = source_counts(plans[0], self.name)
-        files = self.request.sources[self.name].files.values()
-        return SourceBench(
-            sample=sample,
-            rows=medians([pass_rows(plan, uses, emitting) for plan in plans]),
-            passes=len(plans),
-            cpu_share=cpu_share,
-            tokens=counts.tokens,
-            quarantined=counts.document_counts.quarantined,
-            compressions=tuple(sorted({file.compression or "" for file in files})),
-        )
+        compressions = {file.compression or "" for file in self.request.sources[self.name].files.values()}
+        rows = medians([pass_rows(plan, uses, emitting) for plan in plans])
+        seconds = sum(row.seconds for row in rows if row.is_counted)
+        slowest = max((row for row in rows if row.is_counted), key=lambda row: row.seconds)
+        shares = [row.seconds / seconds if row.is_counted and seconds else None for row in rows]
+        return {
+            "documents": sample.documents,
+            "text_bytes": sample.text_bytes,
+            "is_whole": sample.is_whole,
+            "passes": len(plans),
+            "cpu_share": cpu_share,
+            "seconds": seconds,
+            "mb_per_s": rate_mb_per_s(sample.text_bytes, seconds),
+            "tokens": counts.tokens,
+            "quarantined": counts.document_counts.quarantined,
+            "source_bytes": sample.source_bytes,
+            "estimated_text_bytes": sample.estimated_text_bytes,
+            "estimated_core_hours": seconds * sample.estimated_text_bytes / sample.text_bytes / 3600,
+            "bottleneck": slowest.name,
+            "advice": advice(slowest, compressions),
+            "rows": [{**asdict(row), "share": share, "mb_per_s": row.mb_per_s} for row, share in zip(rows, shares)],
+        }
 
     def _sample(self, budget_bytes: int) -> Sample:
         mixture = self.request.mixture
@@ -225,15 +167,14 @@ class _Measuring:
     def _pass(self, sample: Sample, number: int) -> Plan:
         """Runs every task of the sample. The pass takes over the tokenizer that the previous one trained."""
         root = Root(str(self.folder / str(number)))
-        planned = replace(self.request.sources[self.name], groups=tuple(part.splits for part in sample.parts))
+        planned = replace(self.request.sources[self.name], groups=tuple(sample.limits))
         request = replace(self.request, sources={self.name: planned})
-        limits = {part.splits: part.limit for part in sample.parts}
         committed = {record.fingerprint: record for record in self.trained}
         self._copy_trained(number - 1, root)
         plan = compile_plan(request, committed.get)
         while tasks := plan.pending():
             for task in tasks:
-                record = run_task(_limited(task, limits), root, str(number))
+                record = run_task(_limited(task, sample.limits), root, str(number))
                 committed[record.fingerprint] = record
             plan = compile_plan(request, committed.get)
         self.trained = tuple(record for step in plan.steps if step.kind in ("sample", "train") for record in step.records)

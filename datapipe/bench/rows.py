@@ -1,11 +1,11 @@
 """The rows of a bench: the time of each kind of work in one pass over the sample, in data-flow order. Pure.
 
-records of a pass ─▶ work by name (`TaskMetrics.work`) ─▶ rows ─▶ medians ─▶ the bottleneck, and advice
+records of a pass ─▶ work by name (`TaskMetrics.work`) ─▶ rows ─▶ medians ─▶ advice on the bottleneck
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
@@ -138,11 +138,6 @@ def medians(passes: Sequence[Sequence[Row]]) -> tuple[Row, ...]:
     return tuple(replace(row, seconds=times[row.name]) for row in passes[0])
 
 
-def bottleneck(rows: Sequence[Row]) -> Row:
-    """The slowest row, among those that grow with the source."""
-    return max((row for row in rows if row.is_counted), key=lambda row: row.seconds)
-
-
 # ------------------------------------------------------------------------------------------------ advice
 
 _OWN_STAGE = "In a stage of your own, work on whole columns (NumPy, Arrow, a kernel), not document by document."
@@ -179,7 +174,7 @@ _BY_KIND = {
 }
 
 
-def advice(row: Row, compressions: Sequence[str]) -> str:
+def advice(row: Row, compressions: Collection[str]) -> str:
     """How to relieve a bottleneck.
 
     Args:

@@ -9,7 +9,7 @@ Choosing reads the sample once, which also loads its files into the page cache. 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,18 +27,11 @@ SPREAD = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Part:
-    """Splits that one task reads, and the number of their documents in the sample; None for all of them."""
-
-    splits: tuple[Split, ...]
-    limit: int | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Sample:
     """The sample of a source.
 
     Attributes:
+        limits: by the splits that one task reads, the number of their documents in the sample; None for all of them.
         documents, text_bytes: of the sample.
         read_bytes: text of the batches that the sample was taken from.
         stored_bytes: estimated size of these batches in the input files.
@@ -46,7 +39,7 @@ class Sample:
         is_whole: whether the sample contains every document of the source.
     """
 
-    parts: tuple[Part, ...]
+    limits: Mapping[tuple[Split, ...], int | None]
     documents: int
     text_bytes: int
     read_bytes: int
@@ -80,14 +73,17 @@ def choose_sample(planned: PlannedSource, fields: FieldNames, budget_bytes: int,
             active.append(reading)
     for reading in active:
         reading.batches.close()
-    source_bytes = sum(file.num_bytes for file in planned.files.values())
     return Sample(
-        parts=tuple(reading.part for reading in taken if reading.documents or reading.is_done),
+        limits={
+            reading.group: None if reading.is_done else reading.documents
+            for reading in taken
+            if reading.documents or reading.is_done
+        },
         documents=sum(reading.documents for reading in taken),
         text_bytes=sum(reading.text_bytes for reading in taken),
         read_bytes=sum(reading.read_bytes for reading in taken),
         stored_bytes=int(sum(reading.stored_bytes for reading in taken)),
-        source_bytes=source_bytes,
+        source_bytes=sum(file.num_bytes for file in planned.files.values()),
         is_whole=not active and not waiting and budget_left > 0,
     )
 
@@ -106,10 +102,6 @@ class _Reading:
         self.documents = self.text_bytes = self.read_bytes = 0
         self.stored_bytes = 0.0
         self.is_done = False
-
-    @property
-    def part(self) -> Part:
-        return Part(splits=self.group, limit=None if self.is_done else self.documents)
 
     def take(self, batch: ReadBatch, budget_left: int) -> int:
         """Takes documents until they fill the rest of the budget. Returns their bytes."""

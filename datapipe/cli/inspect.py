@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -125,7 +124,7 @@ def inspect(
         print_json({"contamination": found}) if as_json else print_contamination(found, wide_console(), full)
     elif sweep is not None:
         swept = count_sweep(inspector, sweep, source=source, thresholds=at)
-        print_json({"sweep": asdict(swept)}) if as_json else print_sweep(swept, wide_console())
+        print_json({"sweep": swept}) if as_json else print_sweep(swept, wide_console())
     elif clusters is not None:
         alike = find_clusters(inspector, clusters, source, count, members or 3, least_alike)
         print_json({"clusters": [each.to_json() for each in alike]}) if as_json else print_clusters(alike, wide_console(), full)

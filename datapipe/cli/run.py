@@ -311,7 +311,7 @@ def bench(
     end_by_signals()
     console = wide_console()
     with console.status("") as status:
-        figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, say=status.update).to_json()
+        figures = bench(mixture, source=source, sample_bytes=sample_bytes, seconds=seconds, say=status.update)
     print_bench(figures, console)
     if json_file is not None:
         json_file.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -59,7 +59,7 @@ class Borderline:
             "select near.key, near.value, near.threshold, facts.fate from near join facts using (key) "
             "where near.stage = $stage and near.rule = $rule and near.source in $sources and is_dropped = $dropped "
             "order by abs(near.value - near.threshold), near.key, near.value limit $most",
-            {"stage": rule.stage, "rule": rule.rule, "sources": rule.sources, "dropped": is_dropped, "most": most},
+            {"stage": rule.stage, "rule": rule.rule, "sources": tuple(rule.of_sources), "dropped": is_dropped, "most": most},
         )
 
     def _shown(self, nearest: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -80,7 +80,7 @@ class Borderline:
     def _yaml(self, rule: RuleOf) -> dict[str, str]:
         """`yaml`: the line of the mixture, which ends in the rule's option with "{threshold}" as its value; empty where no
         option holds the threshold. `as_it_is`: the line for the one in force where it is another, as of a kept share."""
-        uses = [self._output.use_of(source, rule.stage) for source in rule.sources]
+        uses = [self._output.use_of(source, rule.stage) for source in rule.of_sources]
         use, option = uses[0], rule.facts.get("option")
         if use is None or not option or any(other != use for other in uses):
             return {"yaml": "", "as_it_is": ""}
@@ -99,20 +99,16 @@ class Borderline:
         if rule.facts.get("side") not in ("min", "max"):
             raise UserError(f"{rule.stage}:{rule.rule} compares no value with a threshold, so there is nothing to sweep.")
         about = {**self._about(rule), "in_force": rule.facts.get("threshold")}
-        use = self._output.use_of(rule.sources[0], rule.stage)
-        accepted = Accepted.by(use, str(rule.facts.get("option") or ""))
+        use = self._output.use_of(next(iter(rule.of_sources)), rule.stage)
+        accepted = Accepted(use, str(rule.facts.get("option") or ""))
         tagged = swept_tags(self._output, rule, accepted) if rule.facts.get("mode") == "tag" else None
         if tagged is None:
-            return {**about, **swept_histograms(self._output, rule, accepted)}
+            return {**about, **swept_histograms(rule, accepted)}
+        tokens = sum(self._output.tokens_of(source) or 0 for source in rule.of_sources)
+        kept = sum(self._output.report.get("sources", {}).get(source, {}).get("kept_bytes", 0) for source in rule.of_sources)
         for each in (tagged["total"], *tagged["points"]):
-            each["tokens"] = self._tokens_of(rule, each["bytes"])
+            each["tokens"] = round(each["bytes"] * tokens / kept) if tokens and kept else None
         return {**about, **tagged, "as_it_is": ""}
-
-    def _tokens_of(self, rule: RuleOf, num_bytes: int) -> int | None:
-        """About how many tokens so much text of the rule's sources has; None without a tokenizer."""
-        tokens = sum(self._output.tokens_of(source) or 0 for source in rule.sources)
-        kept = sum(self._output.report.get("sources", {}).get(source, {}).get("kept_bytes", 0) for source in rule.sources)
-        return round(num_bytes * tokens / kept) if tokens and kept else None
 
 
 def _line(use: StageUse, options: Mapping[str, Any], last: str = "") -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -37,34 +36,9 @@ Entry = tuple[str, str, str]
 """Stage, list and entry."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ListCounts:
-    """The entries of a list, which are of three kinds.
-
-    Attributes:
-        stage: that searched for them.
-        name: of the list.
-        entries: all of them.
-        contaminated: found in some document.
-        undetectable: cannot be found.
-    """
-
-    stage: str
-    name: str
-    entries: int
-    contaminated: int
-    undetectable: int
-
-    @property
-    def clean(self) -> int:
-        return self.entries - self.contaminated - self.undetectable
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "clean": self.clean}
-
-
-def list_counts(root: Root, steps: Iterable[Step]) -> list[ListCounts]:
-    """The counts of every list that filters of the map steps searched for."""
+def list_counts(root: Root, steps: Iterable[Step]) -> list[dict[str, Any]]:
+    """The lists that filters of the map steps searched for: {stage, name, entries, contaminated, undetectable, clean}. Entries
+    are contaminated where some document holds them, undetectable where they cannot be found, and clean otherwise."""
     known = [step for step in steps if step.kind == "map"]
     searched: dict[str, dict[str, list[int]]] = {}
     for record in (record for step in known for record in step.records):
@@ -75,13 +49,14 @@ def list_counts(root: Root, steps: Iterable[Step]) -> list[ListCounts]:
     return _counts(searched, found)
 
 
-def _counts(searched: Mapping[str, Mapping[str, Sequence[int]]], found: Iterable[Entry]) -> list[ListCounts]:
-    by_list = Counter((stage, name) for stage, name, _ in found)
-    return [
-        ListCounts(stage=stage, name=name, entries=entries, contaminated=by_list[stage, name], undetectable=lost)
-        for stage, lists in searched.items()
-        for name, (entries, lost) in lists.items()
-    ]
+def _counts(searched: Mapping[str, Mapping[str, Sequence[int]]], found: Iterable[Entry]) -> list[dict[str, Any]]:
+    by_list, counts = Counter((stage, name) for stage, name, _ in found), []
+    for stage, lists in searched.items():
+        for name, (entries, lost) in lists.items():
+            hit = by_list[stage, name]
+            kinds = {"contaminated": hit, "undetectable": lost, "clean": entries - hit - lost}
+            counts.append({"stage": stage, "name": name, "entries": entries, **kinds})
+    return counts
 
 
 def _entries(rows: pa.RecordBatch) -> Iterator[Entry]:
@@ -119,7 +94,7 @@ def _summary(
     inspector: Inspector,
     sources: Sequence[str],
     count: int,
-    lists: Sequence[ListCounts],
+    lists: Sequence[Mapping[str, Any]],
     undetectable: Mapping[str, Sequence[str]] | None,
     scanned: pa.Table | None = None,
 ) -> dict[str, Any]:
@@ -138,14 +113,16 @@ def _summary(
         scanned,
     )
     return {
-        "lists": [counts.to_json() for counts in lists],
+        "lists": lists,
         "documents": [{"document": inspector.locator.label(row.pop("key")), **row} for row in documents],
         "contaminated": contaminated,
         "undetectable": undetectable,
     }
 
 
-def _undetectable(inspector: Inspector, sources: Sequence[str], lists: Sequence[ListCounts]) -> dict[str, list[str]] | None:
+def _undetectable(
+    inspector: Inspector, sources: Sequence[str], lists: Sequence[Mapping[str, Any]]
+) -> dict[str, list[str]] | None:
     """The entries that cannot be found, from the evaluation files themselves; None where these give other counts now."""
     names: dict[str, list[str]] = {}
     uses = {use.alias: use for name in sources for use in inspector.mixture.stages_of(name)}
@@ -155,7 +132,7 @@ def _undetectable(inspector: Inspector, sources: Sequence[str], lists: Sequence[
                 names.update({searched.name: list(searched.undetectable) for searched in stage.searched_lists()})
     except UserError:
         return None
-    is_same = all(len(names.get(counts.name, ())) == counts.undetectable for counts in lists)
+    is_same = all(len(names.get(counts["name"], ())) == counts["undetectable"] for counts in lists)
     return names if is_same else None
 
 

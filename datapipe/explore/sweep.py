@@ -13,15 +13,11 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from shlex import quote
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-
-from datapipe.columns import numbers
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database, quoted, quoted_text
 from datapipe.explore.documents import Inspector
-from datapipe.stage.base import Rule
 from datapipe.stage.ranking import BELOW_SHARE
 
 MAX_DISTINCT = 16
@@ -30,72 +26,18 @@ MAX_DISTINCT = 16
 _QUANTILES = (0.001, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.999)
 _DIGITS = range(2, 7)
 
-
-@dataclass(frozen=True, slots=True)
-class Count:
-    """Documents, and the UTF-8 bytes of their text."""
-
-    documents: int
-    bytes: int
-
-    def __add__(self, other: Count) -> Count:
-        return Count(self.documents + other.documents, self.bytes + other.bytes)
+Tags = Mapping[str, tuple[str, str]]
+"""By source, in SQL: whether a document passes the other rules of the stage, and whether that is unsure."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Kept:
-    """The documents that one threshold keeps.
+def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> dict[str, Any]:
+    """Counts the documents of an output that other thresholds would keep, as plain data. Raises UserError.
 
-    Attributes:
-        alone: they pass this rule.
-        together: they pass this rule and the other rules of the stage as they are set.
-    """
-
-    threshold: float
-    alone: Count
-    together: Count
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SourceSweep:
-    """The sweep of one source, or the total.
-
-    Attributes:
-        limit: the threshold in force; None in a total of sources with different thresholds.
-        tagged: the documents that the filter measured.
-        kept: in the order of the thresholds.
-        unsure: documents counted under `together` that might fail a rule without a measured value.
-    """
-
-    name: str
-    limit: float | None
-    tagged: Count
-    kept: tuple[Kept, ...]
-    unsure: int = 0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Sweep:
-    """A swept threshold.
-
-    Attributes:
-        side: "min" or "max", as in `stage.Rule`.
-        sources: in the order of the mixture.
-        total: the sum of the sources.
-        dropping: sources that the sweep leaves out because the stage dropped documents there instead of tagging them.
-    """
-
-    stage: str
-    rule: str
-    option: str
-    side: str
-    sources: tuple[SourceSweep, ...]
-    total: SourceSweep
-    dropping: tuple[str, ...] = ()
-
-
-def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Sequence[float] = ()) -> Sweep:
-    """Counts the documents of an output that other thresholds would keep. Raises UserError.
+    stage, rule   that are swept
+    option, side  of the rule, as the report has them: the side is "min" or "max"
+    sources       in the order of the mixture, as `counted` returns them, each with `limit`: the threshold in force
+    total         the sum of the sources; its limit is None where theirs differ
+    dropping      sources that are left out because the stage dropped documents there instead of tagging them
 
     Args:
         threshold: "STAGE.OPTION" or "STAGE.RULE".
@@ -106,129 +48,98 @@ def sweep(output: Inspector, threshold: str, *, source: str = "", thresholds: Se
     tags, _ = tags_of(output, rule)
     if not tags:
         raise UserError(_not_tagged(output, threshold, rule))
-    database, of_source = output.database, {name: output.measured(name)[rule.stage][rule.rule] for name in tags}
-    limits = {name: facts["threshold"] for name, facts in of_source.items() if facts["threshold"] is not None}
-    grid = sorted(set(thresholds)) or _grid(database, rule, list(tags), limits.values())
-    sources = [each.swept(database, name, rule.rule, grid, limits.get(name)) for name, each in tags.items()]
-    return Sweep(
-        stage=rule.stage,
-        rule=rule.rule,
-        option=rule.facts["option"],
-        side=rule.facts["side"],
-        sources=tuple(sources),
-        total=total_of(sources),
-        dropping=tuple(name for name in rule.sources if name not in tags),
-    )
-
-
-def total_of(sources: Sequence[SourceSweep]) -> SourceSweep:
-    """The sum of sources over the same thresholds."""
-    limits = {each.limit for each in sources}
-    none = Count(0, 0)
-    kept = (
-        Kept(
-            threshold=of_sources[0].threshold,
-            alone=sum((each.alone for each in of_sources), none),
-            together=sum((each.together for each in of_sources), none),
-        )
-        for of_sources in zip(*(each.kept for each in sources))
-    )
-    return SourceSweep(
-        name="total",
-        limit=limits.pop() if len(limits) == 1 else None,
-        tagged=sum((each.tagged for each in sources), none),
-        kept=tuple(kept),
-        unsure=sum(each.unsure for each in sources),
-    )
+    limits = {name: rule.of_sources[name]["threshold"] for name in tags}
+    in_force = {limit for limit in limits.values() if limit is not None}
+    grid = sorted(set(thresholds)) or _grid(output.database, rule, list(tags), in_force)
+    *sources, total = counted(output.database, rule, tags, grid)
+    common = next(iter(in_force)) if len(set(limits.values())) == len(in_force) == 1 else None
+    return {
+        "stage": rule.stage,
+        "rule": rule.rule,
+        "option": rule.facts["option"],
+        "side": rule.facts["side"],
+        "sources": [{**each, "limit": limits[each["name"]]} for each in sources],
+        "total": {**total, "limit": common},
+        "dropping": [name for name in rule.of_sources if name not in tags],
+    }
 
 
 # ------------------------------------------------------------------------------------------------ tags in SQL
 
+_COUNTS = """
+with thresholds as (select unnest($grid::double[]) as threshold),
+measured as (
+    select source, bytes, case when isnan({column}) then $always else {column} end as value,
+        case source {passes} end as passes, case source {unsure} end as unsure
+    from facts where fate = 'kept' and source in $sources
+),
+edges as (
+    select source, threshold as edge, count(*) as documents, sum(bytes) as bytes, count(*) filter (passes) as passing,
+        coalesce(sum(bytes) filter (passes), 0) as passing_bytes, count(*) filter (passes and unsure) as unsure
+    from measured asof join thresholds on value {compared} threshold group by all
+)
+select source, threshold, {{'documents': sum(documents), 'bytes': sum(bytes)}} as alone,
+    {{'documents': sum(passing), 'bytes': sum(passing_bytes)}} as together, sum(unsure) as unsure
+from thresholds join edges on edge {compared} threshold group by grouping sets ((source, threshold), (threshold))
+"""
+"""An edge is the last threshold that keeps a document, so a threshold keeps the documents at its edge and at those beyond."""
 
-class Tags(NamedTuple):
-    """The tags of one filter.
+_VALUES = "(select {0} as value from facts where fate = 'kept' and source in $sources and isfinite({0}))"
+_AT_RANKS = """
+with ranked as (select value, row_number() over (order by value) - 1 as rank from {values}),
+wanted as (select distinct floor(unnest($ranks::double[]) * (select max(rank) from ranked)) as rank)
+select value from ranked join wanted using (rank) order by rank
+"""
+"""A seventh of the time of quantile_disc, which selects once for each rank."""
 
-    Attributes:
-        stage: its name in the run.
-        side: of the swept rule.
-        others: rules of the filter that stay as they are. Of one whose side is "other", only the first rule that failed tells
-            the result.
-        order: names of all its rules, in the order in which the first failed one is found.
+
+def counted(database: Database, rule: RuleOf, tags: Tags, grid: Sequence[float]) -> list[dict[str, Any]]:
+    """What each threshold keeps of each source, and of all of them at the end.
+
+    name    of the source, or "total"
+    tagged  {documents, bytes} that the filter measured
+    kept    {threshold, alone, together} in the order of the grid, both {documents, bytes}: alone, documents pass the rule;
+            together, they pass the rule and the other rules of the stage as they are set
+    unsure  documents counted under `together` that might fail a rule without a measured value
+
+    Args:
+        grid: thresholds, ascending.
     """
+    is_min = rule.facts["side"] == "min"
+    passes, unsure = (" ".join(f"when {quoted_text(name)} then {sql[each]}" for name, sql in tags.items()) for each in (0, 1))
+    query = _COUNTS.format(
+        column=_column(rule.stage, rule.rule), passes=passes, unsure=unsure, compared=">=" if is_min else "<="
+    )
+    all_pass = -math.inf if is_min else math.inf
+    options = {"grid": sorted({all_pass, *grid}), "always": -all_pass, "sources": list(tags)}
+    none = {"documents": 0, "bytes": 0}
+    found = {(row["source"], row["threshold"]): row for row in database.rows(query, options)}
+    listed = []
+    for source in (*tags, None):
+        at = [found.get((source, threshold), {"alone": none, "together": none, "unsure": 0}) for threshold in (all_pass, *grid)]
+        kept = [{"threshold": each, "alone": row["alone"], "together": row["together"]} for each, row in zip(grid, at[1:])]
+        listed.append({"name": source or "total", "tagged": at[0]["alone"], "kept": kept, "unsure": at[0]["unsure"]})
+    return listed
 
-    stage: str
-    side: str
-    others: Sequence[Rule] = ()
-    order: Sequence[str] = ()
 
-    def swept(self, database: Database, source: str, rule: str, grid: Sequence[float], limit: float | None) -> SourceSweep:
-        """What each threshold of a rule keeps of a source.
+def tagged_values(
+    database: Database, rule: RuleOf, sources: Sequence[str], most: int, ranks: Sequence[float]
+) -> tuple[list[float], bool]:
+    """The values of a rule, ascending, and whether these are all; where there are more than `most`, those at some ranks.
 
-        Args:
-            grid: thresholds, ascending.
-            limit: the one in force.
-        """
-        passes, is_unsure = self._others()
-        is_min, column = self.side == "min", self._column(rule)
-        query = (
-            f"select case when isnan({column}) then '{'inf' if is_min else '-inf'}' else {column} end as value, bytes, "
-            f"({passes})::tinyint as passes, ({passes} and ({is_unsure}))::tinyint as unsure "
-            f"from facts where fate = 'kept' and source = $source"
-        )
-        # between: (num_thresholds + 1, 4) documents and bytes between two thresholds, all and those that pass the other rules
-        between, unsure = np.zeros((len(grid) + 1, 4), np.int64), 0
-        for batch in database.batches(query, {"source": source}):
-            value, size, passed = (numbers(batch.column(name)) for name in ("value", "bytes", "passes"))
-            # a value keeps its document at the thresholds up to it (min), or from it on (max)
-            index = np.searchsorted(grid, value, "right" if is_min else "left")
-            alone = np.column_stack([np.ones_like(size), size])
-            for number, weights in enumerate(np.hstack([alone, alone * passed[:, None]]).T):
-                between[:, number] += np.bincount(index, weights, len(between)).astype(np.int64)  # exact below 2**53
-            unsure += int(numbers(batch.column("unsure")).sum())
-        sums = np.cumsum(between[::-1], axis=0)[::-1][1:] if is_min else np.cumsum(between, axis=0)[:-1]
-        kept = (
-            Kept(threshold=threshold, alone=Count(*counts[:2]), together=Count(*counts[2:]))
-            for threshold, counts in zip(grid, sums.tolist())
-        )
-        total = Count(*between.sum(axis=0)[:2].tolist())
-        return SourceSweep(name=source, limit=limit, tagged=total, kept=tuple(kept), unsure=unsure)
+    Args:
+        ranks: from 0 to 1.
+    """
+    values, options = _VALUES.format(_column(rule.stage, rule.rule)), {"sources": list(sources)}
+    found = database.tuples(f"select distinct value from {values} order by value limit {most + 1}", options)
+    is_all = len(found) <= most
+    if not is_all:
+        found = database.tuples(_AT_RANKS.format(values=values), {**options, "ranks": list(ranks)})
+    return [value for (value,) in found], is_all
 
-    def distinct(self, database: Database, rule: str, sources: Sequence[str], most: int) -> list[float] | None:
-        """The values of a rule, ascending; None where there are more than `most`."""
-        query = f"select distinct value from {self._values(rule)} order by value limit {most + 1}"
-        values = [value for (value,) in database.tuples(query, {"sources": list(sources)})]
-        return None if len(values) > most else values
 
-    def quantiles(self, database: Database, rule: str, sources: Sequence[str], ranks: Sequence[float]) -> list[float]:
-        """The values of a rule at these ranks, from 0 to 1, ascending."""
-        query = (  # a seventh of the time of quantile_disc, which selects once for each rank
-            f"with ranked as (select value, row_number() over (order by value) - 1 as rank from {self._values(rule)}), "
-            f"wanted as (select distinct floor(unnest($ranks::double[]) * (select max(rank) from ranked)) as rank) "
-            f"select value from ranked join wanted using (rank) order by rank"
-        )
-        return [value for (value,) in database.tuples(query, {"sources": list(sources), "ranks": list(ranks)})]
-
-    def _others(self) -> tuple[str, str]:
-        """In SQL, whether a document passes the other rules, and whether it might fail one without a measured value."""
-        first, passes, unsure = quoted(f"{self.stage}.rule"), ["true"], ["false"]
-        for other in self.others:
-            column = self._column(other.name)
-            if other.side == "other":
-                passes.append(f"{first} is distinct from {quoted_text(other.name)}")
-                earlier = ", ".join(map(quoted_text, self.order[: self.order.index(other.name)]))
-                unsure += [f"coalesce({first} in ({earlier}), false)"] if earlier else []
-            elif other.side == "min":
-                passes.append(f"{column} >= '{float(other.limit)!r}'::double")  # NaN is greater than all numbers
-            else:
-                passes.append(f"({column} <= '{float(other.limit)!r}'::double or isnan({column}))")
-        return " and ".join(passes), " or ".join(unsure)
-
-    def _column(self, rule: str) -> str:
-        return f"coalesce({quoted(f'{self.stage}.{rule}')}::double, 'nan'::double)"
-
-    def _values(self, rule: str) -> str:
-        where = f"fate = 'kept' and source in $sources and isfinite({self._column(rule)})"
-        return f"(select {self._column(rule)} as value from facts where {where})"
+def _column(stage: str, rule: str) -> str:
+    return f"coalesce({quoted(f'{stage}.{rule}')}::double, 'nan'::double)"
 
 
 # ------------------------------------------------------------------------------------------------ rules
@@ -236,11 +147,16 @@ class Tags(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RuleOf:
-    """A rule of the filters of some sources, with what the report knows of it."""
+    """A rule of the filters of some sources.
+
+    Attributes:
+        of_sources: what the report knows of it, by source.
+        facts: the same of the first source; its threshold is None where those of the sources differ.
+    """
 
     stage: str
     rule: str
-    sources: tuple[str, ...]
+    of_sources: Mapping[str, Mapping[str, Any]]
     facts: Mapping[str, Any]
 
 
@@ -261,32 +177,39 @@ def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleO
         raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
     run_name, facts = next(iter(found.values()))
     thresholds = {each.get("threshold") for _, each in found.values()}
-    known = facts.get("threshold") if len(thresholds) == 1 else None
-    return RuleOf(stage=run_name, rule=rule, sources=tuple(found), facts={**facts, "threshold": known})
+    facts = {**facts, "threshold": facts.get("threshold") if len(thresholds) == 1 else None}
+    return RuleOf(stage=run_name, rule=rule, of_sources={name: each for name, (_, each) in found.items()}, facts=facts)
 
 
-def tags_of(output: Inspector, rule: RuleOf) -> tuple[dict[str, Tags], bool]:
+def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
     """The tags of a rule's stage, of the sources that have some, and whether they tell which documents pass its other rules:
     where a filter keeps a share, its cut moves with the threshold."""
-    measured = {source: output.measured(source)[rule.stage] for source in rule.sources}
-    measured = {source: rules for source, rules in measured.items() if rules[rule.rule]["mode"] == "tag"}
-    if not measured or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
+    tagging = [source for source, facts in rule.of_sources.items() if facts["mode"] == "tag"]
+    if not tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
         return {}, False
+    measured = {source: output.measured(source)[rule.stage] for source in tagging}
     is_certain = rule.rule == BELOW_SHARE or not any(BELOW_SHARE in rules for rules in measured.values())
-    return {
-        source: Tags(rule.stage, rule.facts["side"], _others(rules, rule) if is_certain else (), list(rules))
-        for source, rules in measured.items()
-    }, is_certain
+    return {source: _others(rules, rule) if is_certain else ("true", "false") for source, rules in measured.items()}, is_certain
 
 
-def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> list[Rule]:
-    """The other rules of the stage that some document fails."""
+def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> tuple[str, str]:
+    """In SQL, whether a document passes the other rules of the stage, and whether it might fail one without a measured value:
+    of a rule without a threshold, only the first rule that failed tells the result."""
+    first, passes, unsure = quoted(f"{rule.stage}.rule"), ["true"], ["false"]
     replaced = rule.facts.get("option") if rule.rule == BELOW_SHARE else None
-    return [
-        Rule(name=name, side="other" if facts["threshold"] is None else facts["side"], limit=facts["threshold"] or 0.0)
-        for name, facts in rules.items()
-        if name not in (rule.rule, BELOW_SHARE) and facts.get("failed") and facts.get("option") != replaced
-    ]
+    for index, (name, facts) in enumerate(rules.items()):
+        if name in (rule.rule, BELOW_SHARE) or not facts.get("failed") or facts.get("option") == replaced:
+            continue
+        column, limit = _column(rule.stage, name), facts["threshold"]
+        if limit is None or facts["side"] == "other":
+            passes.append(f"{first} is distinct from {quoted_text(name)}")
+            earlier = ", ".join(map(quoted_text, list(rules)[:index]))
+            unsure += [f"coalesce({first} in ({earlier}), false)"] if earlier else []
+        elif facts["side"] == "min":
+            passes.append(f"{column} >= '{float(limit)!r}'::double")  # NaN is greater than all numbers
+        else:
+            passes.append(f"({column} <= '{float(limit)!r}'::double or isnan({column}))")
+    return " and ".join(passes), " or ".join(unsure)
 
 
 def _named_rule(output: Inspector, threshold: str, source: str) -> RuleOf:
@@ -315,7 +238,7 @@ def _named_rule(output: Inspector, threshold: str, source: str) -> RuleOf:
 
 
 def _not_tagged(output: Inspector, threshold: str, rule: RuleOf) -> str:
-    use = output.use_of(rule.sources[0], rule.stage)
+    use = output.use_of(next(iter(rule.of_sources)), rule.stage)
     name = rule.stage if use is None else use.name
     renamed = f", as: {rule.stage}" if rule.stage != name else ""
     return (
@@ -332,11 +255,8 @@ def _not_tagged(output: Inspector, threshold: str, rule: RuleOf) -> str:
 
 def _grid(database: Database, rule: RuleOf, sources: Sequence[str], limits: Iterable[float]) -> list[float]:
     """All measured values, or readable quantiles of them, and the thresholds in force."""
-    tags = Tags(rule.stage, rule.facts["side"])
-    measured = tags.distinct(database, rule.rule, sources, MAX_DISTINCT)
-    if measured is None:
-        measured = _readable(tags.quantiles(database, rule.rule, sources, _QUANTILES))
-    return sorted({*measured, *filter(math.isfinite, limits)})
+    values, is_all = tagged_values(database, rule, sources, MAX_DISTINCT, _QUANTILES)
+    return sorted({*(values if is_all else _readable(values)), *filter(math.isfinite, limits)})
 
 
 def _readable(quantiles: Sequence[float]) -> list[float]:

@@ -15,18 +15,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import ValidationError, create_model
 
 from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import DatapipeError
-from datapipe.explore.database import Database
 from datapipe.explore.documents import Inspector
-from datapipe.explore.sweep import RuleOf, Tags, tags_of, total_of
+from datapipe.explore.sweep import RuleOf, counted, tagged_values, tags_of
 
 MOST_POINTS = 2_000
 _HALVES = (-0.5, 0.5, 1.5, 1000.5)
@@ -37,34 +35,21 @@ _BY_HISTOGRAM = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Accepted:
-    """Which thresholds an option takes.
+    """Which thresholds an option of a stage takes; any number where there is no such option."""
 
-    Attributes:
-        model: with the option as its only field, `threshold`; None takes any number.
-        is_whole: whether they are whole numbers.
-    """
-
-    model: type[BaseModel] | None
-    is_whole: bool = False
-
-    @classmethod
-    def by(cls, use: StageUse | None, option: str) -> Self:
-        """Those of an option of a stage; any number where there is no such option."""
+    def __init__(self, use: StageUse | None, option: str) -> None:
         try:
             field = None if use is None else catalogue.stage_class(use.name).model_fields.get(option)
         except DatapipeError:
             field = None
-        if field is None:
-            return cls(model=None)
-        threshold: Any = (field.annotation, field)
-        model = create_model("Threshold", threshold=threshold)
-        return cls(model=model, is_whole=not any(map(cls(model=model).takes, _HALVES)))
+        threshold: Any = None if field is None else (field.annotation, field)
+        self.model = None if field is None else create_model("Threshold", threshold=threshold)
+        self.is_whole = not any(map(self.takes, _HALVES))
 
     def takes(self, threshold: float) -> bool:
         if not math.isfinite(threshold) or self.model is None:
-            return self.model is None and math.isfinite(threshold)
+            return math.isfinite(threshold)
         number = int(threshold) if float(threshold).is_integer() else threshold  # as the page writes it
         try:
             self.model.model_validate_json(json.dumps({"threshold": number}), strict=True)
@@ -89,27 +74,23 @@ class Accepted:
 def swept_tags(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str, Any] | None:
     """The points over the tags of a rule in the kept documents of its sources, with their total; None where there are no tags.
     A document without a value passes any threshold."""
-    database, is_min = output.database, rule.facts["side"] == "min"
     tags, is_certain = tags_of(output, rule)
-    grid = _grid(database, rule, list(tags), accepted, is_min) if tags else []
+    grid = _grid(output, rule, list(tags), accepted) if tags else []
     if not grid:
         return None
-    total = total_of([each.swept(database, source, rule.rule, grid, None) for source, each in tags.items()])
-    is_certain &= not total.unsure
+    total = counted(output.database, rule, tags, grid)[-1]
+    is_certain &= not total["unsure"]
     points = [
-        {"threshold": each.threshold, **asdict(each.alone), "together": each.together.documents if is_certain else None}
-        for each in total.kept
+        {"threshold": each["threshold"], **each["alone"], "together": each["together"]["documents"] if is_certain else None}
+        for each in total["kept"]
     ]
-    return {"exact": True, "note": _BY_TAGS, "points": points, "total": asdict(total.tagged)}
+    return {"exact": True, "note": _BY_TAGS, "points": points, "total": total["tagged"]}
 
 
-def _grid(database: Database, rule: RuleOf, sources: Sequence[str], accepted: Accepted, is_min: bool) -> list[float]:
+def _grid(output: Inspector, rule: RuleOf, sources: Sequence[str], accepted: Accepted) -> list[float]:
     """Up to `MOST_POINTS` thresholds: all values, or quantiles of them, and the one in force."""
-    tags = Tags(rule.stage, rule.facts["side"])
-    found = tags.distinct(database, rule.rule, sources, MOST_POINTS)
-    if found is None:
-        found = tags.quantiles(database, rule.rule, sources, np.linspace(0, 1, MOST_POINTS - 1).tolist())
-    in_force = rule.facts.get("threshold")
+    in_force, is_min = rule.facts.get("threshold"), rule.facts["side"] == "min"
+    found, _ = tagged_values(output.database, rule, sources, MOST_POINTS, np.linspace(0, 1, MOST_POINTS - 1).tolist())
     bounds = {accepted.of_value(value, is_min) for value in found}
     bounds |= {in_force} if bounds and in_force is not None else set()
     return sorted(filter(accepted.takes, bounds))
@@ -118,10 +99,10 @@ def _grid(database: Database, rule: RuleOf, sources: Sequence[str], accepted: Ac
 # ------------------------------------------------------------------------------------------------ histograms
 
 
-def swept_histograms(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
+def swept_histograms(rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
     """Points at the bounds of the bins of report.json, and at the threshold in force."""
     is_min, in_force = rule.facts["side"] == "min", rule.facts.get("threshold")
-    entries = [output.measured(source)[rule.stage][rule.rule] for source in rule.sources]
+    entries = list(rule.of_sources.values())
     # per bin: its threshold, and its documents
     bins = [
         [(accepted.of_bin(low, high, is_min), passed + failed) for low, high, passed, failed in entry.get("bins", ())]

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.rule import Rule
 
 from datapipe.explore.documents import InspectedDocument
-from datapipe.explore.sweep import Count, SourceSweep, Sweep
 from datapipe.metrics import counted, size
-from datapipe.report.funnel import contamination_table
+from datapipe.report.funnel import contamination_table, number_table
 from datapipe.report.layout import NO_BREAK, NumberTable, fitting, harmless_text, print_text, print_verbatim
+from datapipe.report.tables import Bytes, Table, share_of
 
 _SHOWN_CHARS = 600
 _KEPT_TEXT, _READ_TEXT, _JUDGED_TEXT = "  (as the stages left it)", "  (as it was read)", "  (as the stage got it)"
@@ -63,51 +63,46 @@ def _decision(document: InspectedDocument) -> str:
 # ------------------------------------------------------------------------------------------------ thresholds
 
 
-def print_sweep(sweep: Sweep, console: Console) -> None:
-    """Prints a table for each source, and for their sum where there are several."""
-    passes = "this value or more" if sweep.side == "min" else "this value or less"
-    print_text(f"{sweep.stage}, {sweep.option or sweep.rule}: {passes} passes the rule '{sweep.rule}'", console, "bold")
-    for source in [*sweep.sources, *([sweep.total] if len(sweep.sources) > 1 else [])]:
-        console.print(_table(sweep, source))
+def print_sweep(sweep: Mapping[str, Any], console: Console) -> None:
+    """Prints a table for each source, and for their sum where there are several.
+
+    Args:
+        sweep: as `sweep.sweep` returns it.
+    """
+    passes = "this value or more" if sweep["side"] == "min" else "this value or less"
+    named = f"{sweep['stage']}, {sweep['option'] or sweep['rule']}"
+    print_text(f"{named}: {passes} passes the rule '{sweep['rule']}'", console, "bold")
+    for source in [*sweep["sources"], *([sweep["total"]] if len(sweep["sources"]) > 1 else [])]:
+        console.print(_table(source))
     print_text("The counts cover the documents that the run kept.", console)
     print_text("alone: documents that pass this threshold.", console)
     print_text("with the others: documents that also pass the other rules of the stage.", console)
-    if sweep.dropping:
-        dropping = ", ".join(sweep.dropping)
+    if sweep["dropping"]:
+        dropping = ", ".join(sweep["dropping"])
         print_text(f"Sources left out, because the stage has no `mode: tag` there: {dropping}", console)
-    if sweep.total.unsure:
-        unsure = (
-            f"{counted(sweep.total.unsure, 'document')} failed a rule before another one whose value is not stored. They count "
+    if unsure := sweep["total"]["unsure"]:
+        text = (
+            f"{counted(unsure, 'document')} failed a rule before another one whose value is not stored. They count "
             f"as passing the other one, so 'with the others' may be too high by as many."
         )
-        print_text(unsure, console)
+        print_text(text, console)
 
 
-def _table(sweep: Sweep, source: SourceSweep) -> NumberTable:
+def _table(source: Mapping[str, Any]) -> NumberTable:
     """Documents come first, their text after them: a narrow terminal leaves out the last columns."""
-    title = f"{source.name}: {counted(source.tagged.documents, 'document')}, {size(source.tagged.bytes)}"
-    caption = "▶ in force" if any(kept.threshold == source.limit for kept in source.kept) else ""
+    tagged, in_force = source["tagged"], f"▶ {_number(source['limit'])}" if source["limit"] is not None else ""
+    rows = []
+    for kept in source["kept"]:
+        counts = [kept["alone"], kept["together"]]
+        documents = [cell for each in counts for cell in (each["documents"], share_of(each["documents"], tagged["documents"]))]
+        texts = [cell for each in counts for cell in (Bytes(each["bytes"]), share_of(each["bytes"], tagged["bytes"]))]
+        name = in_force if kept["threshold"] == source["limit"] else _number(kept["threshold"])
+        rows.append([name, *documents, *texts])
+    title = f"{source['name']}: {counted(tagged['documents'], 'document')}, {size(tagged['bytes'])}"
     headings = ["threshold", "alone", "", "with the others", "", "text alone", "", "text with the others", ""]
-    table = NumberTable(title, headings, caption=caption)
-    for kept in source.kept:
-        in_force = kept.threshold == source.limit
-        mark = f"▶ {_number(kept.threshold)}" if in_force else _number(kept.threshold)
-        documents = [cell for count in (kept.alone, kept.together) for cell in _documents(count, source.tagged)]
-        texts = [cell for count in (kept.alone, kept.together) for cell in _text(count, source.tagged)]
-        table.add_row(mark, *documents, *texts, style="bold yellow" if in_force else "")
+    table = number_table(title, Table(headings=headings, rows=rows), {in_force: "bold yellow"})
+    table.caption = "▶ in force" if any(row[0] == in_force for row in rows) else ""
     return table
-
-
-def _documents(kept: Count, total: Count) -> tuple[str, str]:
-    return f"{kept.documents:,}", _share(kept.documents, total.documents)
-
-
-def _text(kept: Count, total: Count) -> tuple[str, str]:
-    return size(kept.bytes), _share(kept.bytes, total.bytes)
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{part / whole:.1%}" if whole else ""
 
 
 def _number(value: float) -> str:

@@ -57,17 +57,17 @@ def test_sweep_counts_equal_runs_that_drop_by_the_threshold(tmp_path, sources, t
     for part, options in (("alone", f"min_words: {threshold}"), ("together", f"min_words: {threshold}, max_words: 200")):
         stages = f"  - filter.length: {{{options}}}\n  - dedup.exact\n  - redact.pii\n"
         dropped = _finished(tmp_path / part, sources, stages)
-        for source_sweep in (*result.sources, result.total):
-            count = getattr(source_sweep.kept[0], part)
-            assert (count.documents, count.bytes) == _kept(dropped, source_sweep.name)
+        for source_sweep in (*result["sources"], result["total"]):
+            count = source_sweep["kept"][0][part]
+            assert (count["documents"], count["bytes"]) == _kept(dropped, source_sweep["name"])
 
 
 def test_sweep_grid_holds_the_threshold_in_force_and_grows_with_it(tagged):
     result = sweep(Inspector.open(tagged), "filter.length.too_few_words")
-    grid = [kept.threshold for kept in result.total.kept]
-    assert 80.0 in grid and result.total.limit == 80.0
+    grid = [kept["threshold"] for kept in result["total"]["kept"]]
+    assert 80.0 in grid and result["total"]["limit"] == 80.0
     assert grid == sorted(set(grid)) and len(grid) <= MAX_DISTINCT
-    alone = [kept.alone.documents for kept in result.total.kept]
+    alone = [kept["alone"]["documents"] for kept in result["total"]["kept"]]
     assert alone == sorted(alone, reverse=True) and alone[0] > alone[-1]
     assert result == sweep(Inspector.open(tagged), "filter.length.min_words")
 
@@ -82,10 +82,10 @@ def test_sweep_counts_the_documents_whose_later_rule_is_unknown(tmp_path, source
             sweep(Inspector.open(output), "mine.odd")
     lengths = [len(row["text"].encode()) for row in [*corpora.documents(1, 150), *corpora.documents(2, 80)]]
     long_and_odd = sum(length >= 100 and length % 2 for length in lengths)
-    loose, strict = result.total.kept
-    assert (loose.alone.documents, strict.alone.documents) == (230, sum(length >= 100 for length in lengths))
-    assert (loose.together.documents, strict.together.documents) == (230 - long_and_odd, strict.alone.documents - long_and_odd)
-    assert result.total.unsure == sum(length < 100 for length in lengths) > 0
+    (loose, loosely), (strict, strictly) = ((kept["alone"], kept["together"]) for kept in result["total"]["kept"])
+    assert (loose["documents"], strict["documents"]) == (230, sum(length >= 100 for length in lengths))
+    assert (loosely["documents"], strictly["documents"]) == (230 - long_and_odd, strict["documents"] - long_and_odd)
+    assert result["total"]["unsure"] == sum(length < 100 for length in lengths) > 0
 
 
 _JUDGING = """
@@ -118,9 +118,9 @@ def test_sweep_of_sources_with_limits_of_their_own_marks_each(tmp_path, sources)
     own = news.replace("}", ", stages: [{filter.length: {min_words: 150, mode: tag}}]}")
     output = _finished(tmp_path, f"{web}\n{own}\n", "  - filter.length: {min_words: 80, mode: tag}\n").mixture.output
     result = sweep(Inspector.open(output), "filter.length.min_words")
-    assert [source.limit for source in result.sources] == [80.0, 150.0]
-    assert result.total.limit is None
-    assert {80.0, 150.0} <= {source.threshold for source in result.total.kept}
+    assert [source["limit"] for source in result["sources"]] == [80.0, 150.0]
+    assert result["total"]["limit"] is None
+    assert {80.0, 150.0} <= {kept["threshold"] for kept in result["total"]["kept"]}
 
 
 _SPLIT_TAIL = """

@@ -145,8 +145,8 @@ def test_tag_mode_drops_nothing_and_publishes_the_threshold(tmp_path):
     }
     root = Root(tagging.mixture.output)
     write_report(root, tagging.report | distributions(root, tagging.plan.steps, lambda key: key.hex()))
-    found = sweep(Inspector.open(root.url), "best.keep_share", thresholds=[0.25]).total.kept[0]
-    assert found.alone.documents == sum(row["score"] >= 0.25 for row in rows)
+    found = sweep(Inspector.open(root.url), "best.keep_share", thresholds=[0.25])["total"]["kept"][0]
+    assert found["alone"]["documents"] == sum(row["score"] >= 0.25 for row in rows)
 
 
 def test_threshold_of_an_earlier_run_is_not_moved_by_new_files(tmp_path):

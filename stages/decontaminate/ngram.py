@@ -29,17 +29,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from functools import cached_property
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.decontaminate import cutting
 from datapipe.kernels.text.replace import replace_spans
-from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FOUND, SearchedList
 from stages.decontaminate import _matches
@@ -85,9 +86,6 @@ class Ngram(Filter):
     counts: ClassVar[tuple[str, ...]] = ("cut_documents", "removed_bytes")
     """Documents that were cut and kept, and bytes cut out of them."""
 
-    not_pickled = ("_index",)
-    _index: Any = PrivateAttr(default=None)
-
     @model_validator(mode="after")
     def _check_options(self) -> Self:
         given = self.model_dump()
@@ -119,38 +117,32 @@ class Ngram(Filter):
         return [self.at_most("too_many_matches", "max_matches"), Rule(name="nothing_left", limit=1, side="min")]
 
     def notes(self) -> tuple[str, ...]:
-        index = self._opened()
+        index = self._index
         lost = int(index.undetectable.sum())
         told = [evaluation.told() for evaluation in index.sets]
         sizes = f"{index.num_grams:,} n-grams of {len(index.set_of):,} items, {index.num_bytes / 1e6:,.0f} MB in every worker"
         return (*told, f"{sizes}; {lost:,} items cannot be detected")
 
     def searched_lists(self) -> Sequence[SearchedList]:
-        index = self._opened()
-        lists = []
+        index, lists = self._index, []
         for number, evaluation in enumerate(index.sets):
             lost = np.flatnonzero(index.undetectable[index.set_of == number])
             names = tuple(evaluation.items[item].name for item in lost.tolist())
             lists.append(SearchedList(name=evaluation.name, entries=len(evaluation.items), undetectable=names))
         return lists
 
-    def open(self, context: StageContext) -> None:
-        self._opened()
-
-    def _opened(self) -> Index:
-        """The index, which is built on first use."""
-        if self._index is None:
-            sets = [read_set(benchmark) for benchmark in self.benchmarks()]
-            names = [evaluation.name for evaluation in sets]
-            again = next((name for name in names if names.count(name) > 1), None)
-            if again is not None:
-                raise UserError(f"decontaminate.ngram: against: two benchmarks are called '{again}'. Give one another `name`.")
-            covers = self.min_coverage if self.profile == "coverage" else None
-            self._index = build_index(sets, Rules(n=self.num_words, least_words=self.min_words, min_coverage=covers))
-        return self._index
+    @cached_property
+    def _index(self) -> Index:
+        sets = [read_set(benchmark) for benchmark in self.benchmarks()]
+        names = [evaluation.name for evaluation in sets]
+        again = next((name for name in names if names.count(name) > 1), None)
+        if again is not None:
+            raise UserError(f"decontaminate.ngram: against: two benchmarks are called '{again}'. Give one another `name`.")
+        covers = self.min_coverage if self.profile == "coverage" else None
+        return build_index(sets, Rules(n=self.num_words, least_words=self.min_words, min_coverage=covers))
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        index, (offsets, data) = self._opened(), batch.buffers
+        index, (offsets, data) = self._index, batch.buffers
         found = _matches.find(offsets, data, index, self.num_words, self.profile == "coverage")
         result = self._cut(batch, found) if self.profile == "gpt3" else self._dropped(batch, found)
         if self.mode == "tag":

@@ -27,13 +27,12 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.dedup import case_folding, text_hashes
 from datapipe.kernels.filters import url
-from datapipe.stage import StageContext
 from datapipe.stage.clusters import first_of_group, size_rows, star_drops
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
@@ -65,16 +64,11 @@ class Exact(Global):
     )
     keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
 
-    _context: StageContext = PrivateAttr()
-
     @model_validator(mode="after")
     def _check_field(self) -> Self:
         if (self.by == "field") != (self.field is not None):
             raise ValueError("`by: field` and `field: NAME` go together: give both, or neither to compare texts")
         return self
-
-    def open(self, context: StageContext) -> None:
-        self._context = context
 
     def columns_read(self) -> Mapping[str, str]:
         return columns_of(self.keep) | ({} if self.field is None else {self.field: "field"})

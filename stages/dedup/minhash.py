@@ -34,14 +34,14 @@ alike than word n-grams (SlimPajama uses 13).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe import rng
 from datapipe.kernels.dedup import minhash
-from datapipe.stage import StageContext
 from datapipe.stage.clusters import join_at_once
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
@@ -107,8 +107,6 @@ class Minhash(Global):
     by_key: ClassVar[tuple[str, ...]] = ("signatures",)
     rows_version: ClassVar[int] = 3
     apply_options = ("min_similarity", "components_bytes")
-    _permutations: minhash.Permutations = PrivateAttr()
-    _context: StageContext = PrivateAttr()
 
     @model_validator(mode="after")
     def _check_verify(self) -> Self:
@@ -137,10 +135,10 @@ class Minhash(Global):
         bands, rows = self.banding()
         return {**super().row_identity(seed), "bands": bands, "rows": rows, "threshold": None, "seed": seed}
 
-    def open(self, context: StageContext) -> None:
+    @cached_property
+    def _permutations(self) -> minhash.Permutations:
         bands, rows = self.banding()
-        self._permutations = minhash.permutations(rng.seed_for(context.seed, "dedup.minhash", "permutations"), bands * rows)
-        self._context = context
+        return minhash.permutations(rng.seed_for(self._context.seed, "dedup.minhash", "permutations"), bands * rows)
 
     def columns_read(self) -> Mapping[str, str]:
         return columns_of(self.keep)

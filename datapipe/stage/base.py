@@ -15,14 +15,16 @@ The catalogue finds a stage by the name of its file (`catalogue.py`): a new stag
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from datapipe.errors import StageError
 from datapipe.stage.documents import DocumentBatch
@@ -64,17 +66,18 @@ class Stage(BaseModel):
     before_text: ClassVar[bool] = False
     """Whether the stage may stand before extraction, where documents are pages and have no text. It must not read the text."""
 
-    not_pickled: ClassVar[tuple[str, ...]] = ()
-    """Private attributes that tasks do not carry: None after unpickling, until the first use loads them again."""
+    _context: StageContext = PrivateAttr(default=StageContext(name="", seed=0))
 
     def __getstate__(self) -> dict[Any, Any]:
-        state = super().__getstate__()
-        if not self.not_pickled:
-            return state
-        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), **dict.fromkeys(self.not_pickled)}}
+        """The state without cached properties: each worker loads models and tables by itself."""
+        state, fields = super().__getstate__(), type(self).model_fields
+        return {**state, "__dict__": {name: value for name, value in state["__dict__"].items() if name in fields}}
 
     def open(self, context: StageContext) -> None:
-        """Loads models and tables into private attributes (`_model: Any = PrivateAttr()`). Called once per worker."""
+        """Called once per worker. Computes every `functools.cached_property` of the stage: models and tables stand in them."""
+        self._context = context
+        for name, _ in inspect.getmembers_static(type(self), lambda member: isinstance(member, cached_property)):
+            getattr(self, name)
 
     def input_files(self) -> tuple[str, ...]:
         """Paths of files that the options name, such as a model or a word list. Their content is part of the fingerprint."""

@@ -107,67 +107,45 @@ class FunctionStage(Filter):
         # a row of values for each document, (num_docs,) by column
         rows = zip(*(batch.record.column(name).to_pylist() for name in names))
         records = [Record(zip(names, row)) for row in rows]
-        results = [function(record, **options) for record in records]
-        return _Results(type(self).columns, records, results).of(batch)
+        declared = type(self).columns
+        changes = [_change(record, function(record, **options), declared) for record in records]
+        keep = np.array([change is not None for change in changes], np.bool_)
+        has_text = any(change and "text" in change for change in changes)
+        written = {**declared, "text": str} if has_text else declared
+        columns = {name: _column(name, kind, records, changes) for name, kind in written.items()}
+        value, rule = keep.astype(np.float64), np.where(keep, -1, 0).astype(np.int16)
+        return FilterResult(keep=keep, rule=rule, value=value, measured=(value,), columns=columns)
 
 
-class _Results:
-    """What a function returned for the documents of a batch. Raises StageError for what it may not return."""
-
-    def __init__(self, declared: Mapping[str, Any], records: Sequence[Record], results: Sequence[Any]) -> None:
-        self.declared = declared
-        self.keep = np.ones(len(results), bool)  # (num_docs,)
-        self.changes: list[Mapping[str, Any]] = []
-        self.has_text = False
-        for row, (record, result) in enumerate(zip(records, results)):
-            self.changes.append(self._change(row, record, result))
-        self.records = records
-
-    def of(self, batch: DocumentBatch) -> FilterResult:
-        arrays = {name: self._column(name, kind) for name, kind in self.declared.items()}
-        if self.has_text:
-            arrays["text"] = self._column("text", str)
-        value = self.keep.astype(np.float64)
-        rule = np.where(self.keep, -1, 0).astype(np.int16)
-        return FilterResult(keep=self.keep, rule=rule, value=value, measured=(value,), columns=arrays)
-
-    def _change(self, row: int, record: Record, result: Any) -> Mapping[str, Any]:
-        if isinstance(result, (bool, np.bool_)):
-            self.keep[row] = result
-            return {}
-        if isinstance(result, str):
-            self.has_text = True
-            return {"text": result}
-        if not isinstance(result, Mapping):
-            missing = ". A `return` may be missing" if result is None else ""
-            raise StageError(f"it returned {_named(result)} for a document, expected {_EXPECTED}{missing}")
-        change = {name: value for name, value in result.items() if not (name in record and _is_same(value, record[name]))}
-        for name in change:
-            self._check_name(name)
-        return change
-
-    def _check_name(self, name: Any) -> None:
-        if name == "text":
-            self.has_text = True
-        elif name in OWN_COLUMNS:
+def _change(record: Record, result: Any, declared: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The values that the result of a function changes; None for a document that it drops. Raises StageError."""
+    if isinstance(result, (bool, np.bool_)):
+        return {} if result else None
+    if isinstance(result, str):
+        return {"text": result}
+    if not isinstance(result, Mapping):
+        missing = ". A `return` may be missing" if result is None else ""
+        raise StageError(f"it returned {_named(result)} for a document, expected {_EXPECTED}{missing}")
+    change = {name: value for name, value in result.items() if not (name in record and _is_same(value, record[name]))}
+    for name in (name for name in change if name != "text" and name not in declared):
+        if name in OWN_COLUMNS:
             raise StageError(f"it returned another '{name}', which belongs to the engine. Return another name")
-        elif name not in self.declared:
-            raise StageError(
-                f"it returned the column {name!r}, which it does not declare. Declare the columns beside text at the "
-                f"function, as in FUNCTION.columns = {{{name!r}: float}}; the types are str, int, float and bool"
-            )
+        raise StageError(
+            f"it returned the column {name!r}, which it does not declare. Declare the columns beside text at the "
+            f"function, as in FUNCTION.columns = {{{name!r}: float}}; the types are str, int, float and bool"
+        )
+    return change
 
-    def _column(self, name: str, kind: Any) -> pa.Array:
-        """(num_docs,): the values that were returned, and for other documents those that they have."""
-        stored, takes = _COLUMN_TYPES[kind]
-        pairs = zip(self.changes, self.records)
-        values = [change[name] if name in change else dict.get(record, name) for change, record in pairs]
-        for value in values:
-            if not isinstance(value, takes) and not (value is None and name != "text"):
-                raise StageError(f"column '{name}': found {_named(value)}, expected {kind.__name__}, as the stage declares it")
-            if isinstance(value, bool) and kind in (int, float):
-                raise StageError(f"column '{name}': found bool, expected {kind.__name__}, as the stage declares it")
-        return pa.array(values, stored)
+
+def _column(name: str, kind: Any, records: Sequence[Record], changes: Sequence[Mapping[str, Any] | None]) -> pa.Array:
+    """(num_docs,): the values that were returned, and for other documents those that they have. Raises StageError."""
+    stored, takes = _COLUMN_TYPES[kind]
+    values = [change[name] if change and name in change else dict.get(record, name) for change, record in zip(changes, records)]
+    for value in values:
+        is_other = not isinstance(value, takes) or (isinstance(value, bool) and kind in (int, float))
+        if is_other and not (value is None and name != "text"):
+            raise StageError(f"column '{name}': found {_named(value)}, expected {kind.__name__}, as the stage declares it")
+    return pa.array(values, stored)
 
 
 def _named(value: Any) -> str:
@@ -205,8 +183,8 @@ def _options(function: FunctionType) -> dict[str, Any]:
     """Type and default of each parameter after the record, as pydantic takes fields."""
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise UserError(f"found a coroutine or a generator, expected a plain function that returns {_EXPECTED}")
-    first, *others = [*inspect.signature(function).parameters.values(), None]
-    if first is None or first.kind not in _POSITIONAL:
+    parameters = [*inspect.signature(function).parameters.values()]
+    if not parameters or parameters[0].kind not in _POSITIONAL:
         raise UserError(
             f"found def {function.__name__}{inspect.signature(function)}, expected the document as the first parameter"
         )
@@ -215,8 +193,7 @@ def _options(function: FunctionType) -> dict[str, Any]:
     except Exception as error:  # an annotation is any expression
         raise UserError(f"its annotations cannot be read: {type(error).__name__}: {error}") from error
     options: dict[str, Any] = {}
-    for option in others[:-1]:
-        assert option is not None
+    for option in parameters[1:]:
         if option.kind not in _NAMED:
             raise UserError(
                 f"found the parameter {option}, expected parameters by name after the document: they are its options"

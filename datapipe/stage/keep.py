@@ -37,11 +37,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import numpy as np
 import pyarrow as pa
-from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from datapipe import columns, rng
 from datapipe.columns import compute as pc
@@ -49,6 +49,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.stage import dates
 from datapipe.stage.base import StageContext
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import new_bit
 
 _PLAIN = ("first", "longest", "shortest", "random", "source_order")
@@ -156,26 +157,31 @@ Keep = Annotated[
     WithJsonSchema({"anyOf": [*_CRITERION_SCHEMA["anyOf"], {"type": "array", "items": _CRITERION_SCHEMA, "minItems": 1}]}),
 ]
 
-KEEP_FIRST: Any = "first"
-"""The default of an option of type `Keep`, as a mixture spells it. Declare the option with `validate_default=True`."""
 
-KEEP_TEXT = (
-    "Which document of a cluster survives. first: the lowest key, which is the earliest within a file. longest, shortest: by "
-    "bytes. random: by a keyed hash. source_order: by the order of sources in the mixture, or in {source_order: [SOURCE, …]}. "
-    "{highest: COLUMN}, {lowest: COLUMN}: by a number. {earliest: COLUMN}, {latest: COLUMN}: by an ISO date. In a list each "
-    "criterion breaks the ties of those before it; the lowest key breaks the ties that remain."
-)
-"""The description of an option of type `Keep`."""
+class KeepingOne(Global):
+    """A global stage that keeps one document of each cluster."""
 
+    keep: Keep = Field(
+        default=cast(Any, "first"),  # as a mixture spells it
+        validate_default=True,
+        description="Which document of a cluster survives. first: the lowest key, which is the earliest within a file. "
+        "longest, shortest: by bytes. random: by a keyed hash. source_order: by the order of sources in the mixture, or in "
+        "{source_order: [SOURCE, …]}. {highest: COLUMN}, {lowest: COLUMN}: by a number. {earliest: COLUMN}, {latest: COLUMN}: "
+        "by an ISO date. In a list each criterion breaks the ties of those before it; the lowest key breaks the ties that "
+        "remain.",
+    )
 
-def source_order(keep: Keep) -> tuple[str, ...] | None:
-    """The order of sources in a policy: () for the mixture's order, None for a policy without `source_order`."""
-    return next((criterion.sources for criterion in keep if criterion.by == "source_order"), None)
+    def columns_read(self) -> Mapping[str, str]:
+        return {
+            criterion.column: f"keep: {{{criterion.by}: {criterion.column}}}" for criterion in self.keep if criterion.column
+        }
 
+    def source_order(self) -> tuple[str, ...] | None:
+        return next((criterion.sources for criterion in self.keep if criterion.by == "source_order"), None)
 
-def columns_of(keep: Keep) -> dict[str, str]:
-    """The columns that a policy compares, each with its criterion in a mixture: {"score": "keep: {highest: score}"}."""
-    return {criterion.column: f"keep: {{{criterion.by}: {criterion.column}}}" for criterion in keep if criterion.column}
+    def ranks(self, batch: DocumentBatch) -> np.ndarray:
+        """See `survivor_ranks`."""
+        return survivor_ranks(self.keep, batch, self._context)
 
 
 def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> np.ndarray:
@@ -189,7 +195,7 @@ def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> n
         context: the context that the stage was opened with.
     """
     sharing = sum(criterion.by not in ("first", "source_order") for criterion in keep)
-    left = _BITS - (_SOURCE_BITS if source_order(keep) is not None else 0)
+    left = _BITS - _SOURCE_BITS * any(criterion.by == "source_order" for criterion in keep)
     ranks = np.zeros(batch.num_docs, np.uint64)
     for criterion in keep:
         if criterion.by == "first":

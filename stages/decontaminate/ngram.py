@@ -29,17 +29,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, Self
+from functools import cached_property
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.decontaminate import cutting
 from datapipe.kernels.text.replace import replace_spans
-from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FOUND, SearchedList
 from stages.decontaminate import _matches
@@ -85,9 +86,6 @@ class Ngram(Filter):
     counts: ClassVar[tuple[str, ...]] = ("cut_documents", "removed_bytes")
     """Documents that were cut and kept, and bytes cut out of them."""
 
-    not_pickled = ("_index",)
-    _index: Any = PrivateAttr(default=None)
-
     @model_validator(mode="after")
     def _check_options(self) -> Self:
         given = self.model_dump()
@@ -119,62 +117,54 @@ class Ngram(Filter):
         return [self.at_most("too_many_matches", "max_matches"), Rule(name="nothing_left", limit=1, side="min")]
 
     def notes(self) -> tuple[str, ...]:
-        index = self._opened()
+        index = self._index
         lost = int(index.undetectable.sum())
         told = [evaluation.told() for evaluation in index.sets]
         sizes = f"{index.num_grams:,} n-grams of {len(index.set_of):,} items, {index.num_bytes / 1e6:,.0f} MB in every worker"
         return (*told, f"{sizes}; {lost:,} items cannot be detected")
 
     def searched_lists(self) -> Sequence[SearchedList]:
-        index = self._opened()
-        lists = []
+        index, lists = self._index, []
         for number, evaluation in enumerate(index.sets):
             lost = np.flatnonzero(index.undetectable[index.set_of == number])
             names = tuple(evaluation.items[item].name for item in lost.tolist())
             lists.append(SearchedList(name=evaluation.name, entries=len(evaluation.items), undetectable=names))
         return lists
 
-    def open(self, context: StageContext) -> None:
-        self._opened()
-
-    def _opened(self) -> Index:
-        """The index, which is built on first use."""
-        if self._index is None:
-            sets = [read_set(benchmark) for benchmark in self.benchmarks()]
-            names = [evaluation.name for evaluation in sets]
-            again = next((name for name in names if names.count(name) > 1), None)
-            if again is not None:
-                raise UserError(f"decontaminate.ngram: against: two benchmarks are called '{again}'. Give one another `name`.")
-            covers = self.min_coverage if self.profile == "coverage" else None
-            self._index = build_index(sets, Rules(n=self.num_words, least_words=self.min_words, min_coverage=covers))
-        return self._index
+    @cached_property
+    def _index(self) -> Index:
+        sets = [read_set(benchmark) for benchmark in self.benchmarks()]
+        names = [evaluation.name for evaluation in sets]
+        again = next((name for name in names if names.count(name) > 1), None)
+        if again is not None:
+            raise UserError(f"decontaminate.ngram: against: two benchmarks are called '{again}'. Give one another `name`.")
+        covers = self.min_coverage if self.profile == "coverage" else None
+        return build_index(sets, Rules(n=self.num_words, least_words=self.min_words, min_coverage=covers))
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        index, (offsets, data) = self._opened(), batch.buffers
-        found = _matches.find(offsets, data, index, self.num_words, self.profile == "coverage")
-        result = self._cut(batch, found) if self.profile == "gpt3" else self._dropped(batch, found)
+        index, (offsets, data) = self._index, batch.buffers
+        hits, found = _matches.find(offsets, data, index, self.num_words, self.profile == "coverage")
+        result = self._cut(batch, hits) if self.profile == "gpt3" else self._dropped(batch, hits, found)
         if self.mode == "tag":
             tagged = {**result.columns, "contaminated_by": _names(found, index, batch.num_docs)}
             result = replace(result, columns=tagged)
         return replace(result, findings=_findings(found, index, offsets))
 
-    def _dropped(self, batch: DocumentBatch, found: _matches.Found) -> FilterResult:
+    def _dropped(self, batch: DocumentBatch, hits: _matches.Hits, found: _matches.Findings) -> FilterResult:
         """The result of `strict`, measured in matches, and of `coverage`, measured by the greatest share."""
         measured = np.zeros(batch.num_docs)
         if self.profile == "coverage":
-            np.maximum.at(measured, found.item_documents, found.values)
+            np.maximum.at(measured, found.documents, found.values)
         else:
-            measured += np.bincount(found.documents, minlength=batch.num_docs)
+            measured += np.bincount(hits.documents, minlength=batch.num_docs)
         nothing = pa.array(np.zeros(batch.num_docs, np.int64))
         return FilterResult.first_failing(batch.num_docs, [(measured, measured > 0)], dict.fromkeys(self.counts, nothing))
 
-    def _cut(self, batch: DocumentBatch, found: _matches.Found) -> FilterResult:
+    def _cut(self, batch: DocumentBatch, hits: _matches.Hits) -> FilterResult:
         """The result of `gpt3`: matches, and the pieces that stay."""
         offsets, data = batch.buffers
-        num_matches = np.bincount(found.documents, minlength=batch.num_docs)
-        removed = cutting.removed_of(
-            offsets, data, found.documents, found.starts, found.stops, self.margin_chars, self.min_piece_chars
-        )
+        num_matches = np.bincount(hits.documents, minlength=batch.num_docs)
+        removed = cutting.removed_of(offsets, data, *hits, self.margin_chars, self.min_piece_chars)
         result = FilterResult.from_rules(self.rules(), [num_matches, removed.pieces])
         is_cut = result.keep & (num_matches > 0)
         new: dict[str, pa.Array] = {"cut_documents": pa.array(is_cut.astype(np.int64))}
@@ -198,14 +188,13 @@ def _without(offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: n
     return columns.texts_from(out_offsets, out)
 
 
-def _findings(found: _matches.Found, index: Index, offsets: np.ndarray) -> pa.RecordBatch:
+def _findings(found: _matches.Findings, index: Index, offsets: np.ndarray) -> pa.RecordBatch:
     """What is found, by document, in the order of the text."""
-    order = np.lexsort((found.items, found.item_starts, found.item_documents))
-    documents, items = found.item_documents[order], found.items[order]
+    order = np.lexsort((found.items, found.starts, found.documents))
+    documents, items, starts, stops, values = (column[order] for column in found)
     lists = pa.array([evaluation.name for evaluation in index.sets], pa.string()).take(pa.array(index.set_of[items]))
     begins = offsets[documents]
-    starts, stops = found.item_starts[order] - begins, found.item_stops[order] - begins
-    arrays = [documents, lists, _entries(items, index), starts, stops, found.values[order]]
+    arrays = [documents, lists, _entries(items, index), starts - begins, stops - begins, values.astype(np.float64)]
     return pa.RecordBatch.from_arrays([pa.array(array) for array in arrays], schema=FOUND)
 
 
@@ -216,9 +205,9 @@ def _entries(items: np.ndarray, index: Index) -> pa.Array:
     return pa.array([index.sets[number].items[item].name for number, item in pairs], pa.string())
 
 
-def _names(found: _matches.Found, index: Index, num_docs: int) -> pa.Array:
+def _names(found: _matches.Findings, index: Index, num_docs: int) -> pa.Array:
     """The items of each document as "BENCHMARK:ITEM", (num_docs,) lists."""
     lists = [index.sets[number].name for number in index.set_of[found.items].tolist()]
     names = [f"{name}:{entry}" for name, entry in zip(lists, _entries(found.items, index).to_pylist())]
-    offsets = np.searchsorted(found.item_documents, np.arange(num_docs + 1)).astype(np.int32)
+    offsets = np.searchsorted(found.documents, np.arange(num_docs + 1)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(names, pa.string()))

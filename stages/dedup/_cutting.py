@@ -7,10 +7,9 @@ from typing import Annotated, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr
+from pydantic import Field
 
 from datapipe import columns
-from datapipe.stage import StageContext
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import CUT_SCHEMA, source_rank
 
@@ -40,10 +39,6 @@ class Cutting(Global):
 
     rule = RULE
     apply_options = ("max_removed_share",)
-    _context: StageContext = PrivateAttr()
-
-    def open(self, context: StageContext) -> None:
-        self._context = context
 
     def source_order(self) -> tuple[str, ...] | None:
         return () if self.keep == "source_order" else None

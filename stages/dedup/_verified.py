@@ -7,7 +7,7 @@ document, and once for each pair whose first document it belongs to. A pair that
 before it; never with all others. So a document that is unlike the center of this star is compared with another document in
 each of its buckets. 100,000 copies in a bucket give 200,000 pairs. On adversarial corpora (families that drift, mixed by a
 common template) up to 1.4 % of the documents that all pairs of every bucket would drop are kept; stars alone keep up to 4 %.
-An order by bytes of the signature instead of the key did no better (`tests/stages/dedup/test_verified.py`).
+An order by bytes of the signature instead of the key did no better (`tests/stages/dedup/test_minhash.py`).
 
 Two documents of earlier runs are never joined: a new document that is joined to one of them is dropped either way, and the
 survivor that it names is one that it was compared with.
@@ -16,14 +16,16 @@ survivor that it names is one that it was compared with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field, model_validator
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
 from datapipe.stage import clusters
+from datapipe.stage.keep import KeepingOne
 from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new, key_hash, new_bit
 
 _HASH = pa.field("hash", pa.uint64(), nullable=False)
@@ -37,19 +39,52 @@ LIKENESS = pa.schema([_HASH, _KEY, pa.field("differing", pa.uint16(), nullable=F
 """In how many permutations a document differs from a similar document. Rows are sorted, so the least is the first."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VerifiedPairs:
-    """The tables and exchanges.
+class VerifiedPairs(KeepingOne):
+    """A stage that drops documents by pairs which match in a band and, by default, have similar signatures."""
 
-    Attributes:
-        num_perm: permutations of a signature; 0 where pairs are not verified.
-        least: the estimated similarity from which a pair counts, where pairs are verified.
-        at_once_bytes: `Exchange.at_once_bytes` of the components.
-    """
+    verify: Literal["signature", "none"] = Field(
+        default="signature",
+        description="signature: a pair that matches in a band counts if its signatures are similar enough. none: every match "
+        "counts, and no similarity is measured.",
+    )
+    min_similarity: float | None = Field(
+        default=None,
+        gt=0.0,
+        le=1.0,
+        description="Estimated Jaccard similarity from which a pair counts. Default: the threshold, or without one "
+        "(1 / bands)^(1 / rows), which is 0.719 for 14 bands of 8 rows.",
+    )
+    components_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Most bytes of edges that one task joins in memory, which takes about four times as much; more edges are "
+        "joined by an exchange in rounds, with the same result. Default: half of execution.bucket_bytes. 0: always in rounds.",
+    )
 
-    num_perm: int
-    least: float
-    at_once_bytes: int | None
+    by_key: ClassVar[tuple[str, ...]] = ("signatures",)
+    apply_options = ("min_similarity", "components_bytes")
+
+    @model_validator(mode="after")
+    def _check_verify(self) -> Self:
+        if self.verify == "none" and self.min_similarity is not None:
+            raise ValueError(
+                "min_similarity has no effect with `verify: none`, where every match counts: leave out one of them"
+            )
+        return self
+
+    def banding(self) -> tuple[int, int]:
+        """Bands and rows."""
+        raise NotImplementedError
+
+    def least_similarity(self) -> float:
+        """The estimated similarity from which a pair counts."""
+        raise NotImplementedError
+
+    @property
+    def _num_perm(self) -> int:
+        """Permutations of a signature; 0 where pairs are not verified."""
+        bands, rows = self.banding()
+        return bands * rows if self.verify == "signature" else 0
 
     @property
     def signatures(self) -> pa.Schema:
@@ -63,12 +98,12 @@ class VerifiedPairs:
 
     @property
     def _signature(self) -> list[pa.Field]:
-        return [pa.field("signature", pa.binary(4 * self.num_perm), nullable=False)] if self.num_perm else []
+        return [pa.field("signature", pa.binary(4 * self._num_perm), nullable=False)] if self._num_perm else []
 
     def emits(self) -> Mapping[str, pa.Schema]:
         return {"bands": BANDS, "signatures": self.signatures}
 
-    def emit(
+    def rows_of(
         self, keys: pa.Array, hashes: np.ndarray, documents: np.ndarray, signed: np.ndarray, ranks: np.ndarray
     ) -> Mapping[str, pa.RecordBatch]:
         """The band rows and signatures of a batch.
@@ -84,24 +119,24 @@ class VerifiedPairs:
         with_rows = np.unique(documents)
         own = keys.take(pa.array(with_rows))
         known = [pa.array(key_hash(own)), own, pa.array(ranks[with_rows])] + (
-            [_binary(signed[with_rows])] if self.num_perm else []
+            [_binary(signed[with_rows])] if self._num_perm else []
         )
         return {
             "bands": pa.RecordBatch.from_arrays(bands, schema=BANDS),
             "signatures": pa.RecordBatch.from_arrays(known, schema=self.signatures),
         }
 
-    def exchanges(self, with_sizes: bool) -> Sequence[Exchange]:
+    def exchanges(self) -> Sequence[Exchange]:
         halves, edges = {"halves": self.halves}, {clusters.WIDE: clusters.EDGE_SCHEMA, "likeness": LIKENESS}
         exchanges = [
             Exchange(name="match-bands", inputs=("bands",), outputs={"pairs": PAIRS}, old_beside=("bands",), neighbours=True),
             Exchange(name="fetch-signatures", inputs=("pairs", "signatures"), outputs=halves, old_beside=("pairs",)),
             Exchange(name="compare", inputs=("halves", "signatures"), outputs=edges, old_beside=("halves",)),
-            clusters.components_exchange(self.at_once_bytes),
+            clusters.components_exchange(self.components_bytes),
             Exchange(name="decide", inputs=(clusters.NARROW, "likeness"), outputs={"drops": DROP_SCHEMA}),
         ]
         sizes = Exchange(name="count-sizes", inputs=(clusters.NARROW,), outputs={"sizes": SIZE_SCHEMA})
-        return [*exchanges, sizes] if with_sizes else exchanges
+        return exchanges if self.size_column is None else [*exchanges, sizes]
 
     def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
         match exchange:
@@ -118,6 +153,9 @@ class VerifiedPairs:
             case _:
                 return {"sizes": clusters.size_rows(_edges_of_this_run(bucket[clusters.NARROW]).column("other"))}
 
+    def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
+        return clusters.join_at_once(tables)
+
     def _first(self, pairs: pa.RecordBatch, signatures: pa.RecordBatch) -> pa.RecordBatch:
         pairs = pairs.take(pa.array(_distinct(pairs, "key", "other")))
         known_rows = pa.array(_rows_of_same_key(pairs, signatures))
@@ -132,9 +170,9 @@ class VerifiedPairs:
         ranks, other_ranks = columns.numbers(signatures.column("rank"))[known_rows], columns.numbers(halves.column("rank"))
         counts = np.maximum(ranks, other_ranks) >= new_bit(np.uint64)
         differing = np.zeros(len(known_rows), np.int64)
-        if self.num_perm:
+        if self._num_perm:
             differing = _differing(self._signed(halves), self._signed(signatures), known_rows)
-            counts &= np.round(1 - differing / self.num_perm, 6) >= self.least
+            counts &= np.round(1 - differing / self._num_perm, 6) >= self.least_similarity()
         chosen = np.flatnonzero(counts)
         differing, halves = differing[chosen], halves.take(pa.array(chosen))
         keys, others = halves.column("key"), halves.column("other")
@@ -150,7 +188,7 @@ class VerifiedPairs:
     def _gather(self, narrow: pa.RecordBatch, likeness: pa.RecordBatch) -> pa.RecordBatch:
         best = likeness.take(pa.array(_distinct(likeness, "key")))
         differing = columns.numbers(best.column("differing"))[_rows_of_same_key(narrow, best)]
-        values = np.round(1 - differing / self.num_perm, 4) if self.num_perm else np.full(len(differing), np.nan)
+        values = np.round(1 - differing / self._num_perm, 4) if self._num_perm else np.full(len(differing), np.nan)
         return clusters.drop_rows(narrow.column("key"), narrow.column("other"), values)
 
     def _signed(self, rows: pa.RecordBatch) -> np.ndarray:
@@ -158,9 +196,9 @@ class VerifiedPairs:
         column = rows.column("signature")
         data = column.buffers()[1]
         if data is None or not len(column):
-            return np.zeros((0, self.num_perm), np.uint32)
-        signed = np.frombuffer(data, np.uint32, len(column) * self.num_perm, column.offset * 4 * self.num_perm)
-        return signed.reshape(-1, self.num_perm)
+            return np.zeros((0, self._num_perm), np.uint32)
+        signed = np.frombuffer(data, np.uint32, len(column) * self._num_perm, column.offset * 4 * self._num_perm)
+        return signed.reshape(-1, self._num_perm)
 
 
 def _pairs(bands: pa.RecordBatch) -> pa.RecordBatch:

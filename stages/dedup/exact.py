@@ -27,24 +27,22 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.dedup import case_folding, text_hashes
 from datapipe.kernels.filters import url
-from datapipe.stage import StageContext
 from datapipe.stage.clusters import first_of_group, size_rows, star_drops
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.global_stage import Global
-from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, columns_of, source_order, survivor_ranks
+from datapipe.stage.keep import KeepingOne
 from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new
 
 TEXTS = columns.full_schema(hash=pa.uint64(), digest=pa.uint64(), rank=pa.uint64(), key=columns.KEY_TYPE)
 """Sorted by all columns: rows of equal texts are adjacent, the survivor first."""
 
 
-class Exact(Global):
+class Exact(KeepingOne):
     """Drops documents whose text, or the value of one of their fields, equals that of another document."""
 
     by: Literal["text", "field"] = Field(
@@ -63,9 +61,6 @@ class Exact(Global):
         "url: URLs in the form of C4, without scheme, www., all from "
         "?utm_, ?ref or ?feed on, and slashes at the end.",
     )
-    keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
-
-    _context: StageContext = PrivateAttr()
 
     @model_validator(mode="after")
     def _check_field(self) -> Self:
@@ -73,14 +68,8 @@ class Exact(Global):
             raise ValueError("`by: field` and `field: NAME` go together: give both, or neither to compare texts")
         return self
 
-    def open(self, context: StageContext) -> None:
-        self._context = context
-
     def columns_read(self) -> Mapping[str, str]:
-        return columns_of(self.keep) | ({} if self.field is None else {self.field: "field"})
-
-    def source_order(self) -> tuple[str, ...] | None:
-        return source_order(self.keep)
+        return {**super().columns_read()} | ({} if self.field is None else {self.field: "field"})
 
     def row_identity(self, seed: int) -> Mapping[str, Any]:
         """Rows of folded texts are of version 3; all others have not changed."""
@@ -94,8 +83,7 @@ class Exact(Global):
         offsets, data, compared = self._compared(batch)
         hashes, digests = np.empty(batch.num_docs, np.uint64), np.empty(batch.num_docs, np.uint64)
         text_hashes.hash_texts(offsets, data, hashes, digests)
-        ranks = survivor_ranks(self.keep, batch, self._context)
-        arrays = [pa.array(hashes), pa.array(digests), pa.array(ranks), batch.keys]
+        arrays = [pa.array(hashes), pa.array(digests), pa.array(self.ranks(batch)), batch.keys]
         rows = pa.RecordBatch.from_arrays(arrays, schema=TEXTS)
         return {"texts": rows if compared.all() else rows.filter(pa.array(compared))}
 

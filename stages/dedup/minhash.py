@@ -33,20 +33,16 @@ alike than word n-grams (SlimPajama uses 13).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe import rng
 from datapipe.kernels.dedup import minhash
-from datapipe.stage import StageContext
-from datapipe.stage.clusters import join_at_once
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.global_stage import Global
-from datapipe.stage.keep import KEEP_FIRST, KEEP_TEXT, Keep, columns_of, source_order, survivor_ranks
-from datapipe.stage.tables import Bucket, Exchange
 from stages.dedup._banding import best_banding, curve_lines
 from stages.dedup._verified import VerifiedPairs
 
@@ -54,7 +50,7 @@ _BANDS, _ROWS = 14, 8  # as FineWeb (Penedo et al. 2024)
 _NEWS_WIRES = "of updated stories of news wires this finds 6 in 10; `threshold: 0.5` finds more, also pages that share a frame"
 
 
-class Minhash(Global):
+class Minhash(VerifiedPairs):
     """Drops documents that share most of their n-grams with another document (MinHash, Broder 1997)."""
 
     bands: int = Field(
@@ -82,41 +78,9 @@ class Minhash(Global):
         description="word: n-grams of words; in scripts without spaces each character is a word. char: n-grams of the "
         "characters of words; slower, since a text has more of them.",
     )
-    keep: Keep = Field(default=KEEP_FIRST, validate_default=True, description=KEEP_TEXT)
-
-    verify: Literal["signature", "none"] = Field(
-        default="signature",
-        description="signature: a pair that matches in a band counts if its signatures are similar enough. none: every match "
-        "counts, and no similarity is measured.",
-    )
-    min_similarity: float | None = Field(
-        default=None,
-        gt=0.0,
-        le=1.0,
-        description="Estimated Jaccard similarity from which a pair counts. Default: the threshold, or without one "
-        "(1 / bands)^(1 / rows), which is 0.719 for 14 bands of 8 rows.",
-    )
-    components_bytes: int | None = Field(
-        default=None,
-        ge=0,
-        description="Most bytes of edges that one task joins in memory, which takes about four times as much; more edges are "
-        "joined by an exchange in rounds, with the same result. Default: half of execution.bucket_bytes. 0: always in rounds.",
-    )
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
-    by_key: ClassVar[tuple[str, ...]] = ("signatures",)
     rows_version: ClassVar[int] = 3
-    apply_options = ("min_similarity", "components_bytes")
-    _permutations: minhash.Permutations = PrivateAttr()
-    _context: StageContext = PrivateAttr()
-
-    @model_validator(mode="after")
-    def _check_verify(self) -> Self:
-        if self.verify == "none" and self.min_similarity is not None:
-            raise ValueError(
-                "min_similarity has no effect with `verify: none`, where every match counts: leave out one of them"
-            )
-        return self
 
     @model_validator(mode="after")
     def _check_banding(self) -> Self:
@@ -137,16 +101,10 @@ class Minhash(Global):
         bands, rows = self.banding()
         return {**super().row_identity(seed), "bands": bands, "rows": rows, "threshold": None, "seed": seed}
 
-    def open(self, context: StageContext) -> None:
+    @cached_property
+    def _permutations(self) -> minhash.Permutations:
         bands, rows = self.banding()
-        self._permutations = minhash.permutations(rng.seed_for(context.seed, "dedup.minhash", "permutations"), bands * rows)
-        self._context = context
-
-    def columns_read(self) -> Mapping[str, str]:
-        return columns_of(self.keep)
-
-    def source_order(self) -> tuple[str, ...] | None:
-        return source_order(self.keep)
+        return minhash.permutations(rng.seed_for(self._context.seed, "dedup.minhash", "permutations"), bands * rows)
 
     def notes(self) -> tuple[str, ...]:
         lines = curve_lines(*self.banding(), self.least_similarity() if self.verify == "signature" else None)
@@ -155,27 +113,8 @@ class Minhash(Global):
     def shingles(self) -> tuple[int, Literal["word", "char"]]:
         return self.ngram, self.shingle
 
-    @property
-    def _pairs(self) -> VerifiedPairs:
-        bands, rows = self.banding()
-        num_perm = bands * rows if self.verify == "signature" else 0
-        return VerifiedPairs(num_perm=num_perm, least=self.least_similarity(), at_once_bytes=self.components_bytes)
-
-    def emits(self) -> Mapping[str, pa.Schema]:
-        return self._pairs.emits()
-
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
         bands, _ = self.banding()
         by_character = self.shingle == "char"
         hashes, documents, signed = minhash.band_rows(*batch.buffers, self._permutations, self.ngram, bands, by_character)
-        ranks = survivor_ranks(self.keep, batch, self._context)
-        return self._pairs.emit(batch.keys, hashes, documents, signed, ranks)
-
-    def exchanges(self) -> Sequence[Exchange]:
-        return self._pairs.exchanges(self.size_column is not None)
-
-    def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
-        return self._pairs.reduce(exchange, bucket)
-
-    def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
-        return join_at_once(tables)
+        return self.rows_of(batch.keys, hashes, documents, signed, self.ranks(batch))

@@ -32,10 +32,12 @@ from __future__ import annotations
 import importlib
 import logging
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+from pydantic import BaseModel, Field, field_validator
 
 from datapipe.errors import StageError
 
@@ -97,24 +99,42 @@ _MOST_WRAPPERS = 100
 """Elements inside each other that `remove_marks` goes through: their texts are read once for each."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
-    """What is kept of a page beside its paragraphs. Each is an option of `extract.html`."""
+class EngineOptions(BaseModel):
+    """The options of `extract.html` that engines read."""
 
-    tables: bool = True
-    code: bool = True
-    lists: bool = True
-    headings: bool = True
-    links: bool = False
-    comments: bool = False
+    engine: str = Field(
+        default="auto",
+        description="auto: resiliparse, and trafilatura for pages of which resiliparse finds little. resiliparse: fastest. "
+        "trafilatura: slower, more precise. fallback: trafilatura, and resiliparse where it finds fewer than 100 words. "
+        "package.module:Class: a class of your own with a method extract(page: str) -> str | None.",
+    )
+    full: bool = Field(
+        default=False, description="Trafilatura's full mode instead of its fast one: it finds more, in 1.6 times the time."
+    )
+    favor: Favor = Field(
+        default="balance",
+        description="What trafilatura favors where it is unsure: less text, or more. By default auto asks it for more.",
+    )
+    tables: bool = Field(default=True, description="Keep the text of tables.")
+    code: bool = Field(default=True, description="Keep preformatted text, such as listings of programs.")
+    lists: bool = Field(default=True, description="Keep lists.")
+    headings: bool = Field(default=True, description="Keep headings.")
+    links: bool = Field(default=False, description="Write the addresses of links behind their texts.")
+    comments: bool = Field(default=False, description="Keep the comments of readers.")
 
-    @property
+    @field_validator("engine")
+    @classmethod
+    def _is_engine(cls, name: str) -> str:
+        if name not in _ENGINES and not _OWN_CLASS.fullmatch(name):
+            raise ValueError(f"found {name!r}, expected {', '.join(_ENGINES)}, or package.module:Class")
+        return name
+
     def dropped(self) -> list[str]:
         """Names of the elements that are dropped with their content."""
-        kept = {"tables": self.tables, "code": self.code, "lists": self.lists, "headings": self.headings}
-        return [name for kind, names in _DROPPED.items() if not kept[kind] for name in names.split()]
+        return [name for kind, names in _DROPPED.items() if not getattr(self, kind) for name in names.split()]
 
 
+_OWN_CLASS = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _NUMERIC = re.compile(r"&#(?:[xX]0*([0-9a-fA-F]{1,6})|0*([0-9]{1,7}));?")
 
 
@@ -151,13 +171,13 @@ class Engine(Protocol):
 class Resiliparse:
     """Main text by resiliparse's rules, without comments, bylines and descriptions of pictures."""
 
-    def __init__(self, wanted: Wanted) -> None:
+    def __init__(self, options: EngineOptions) -> None:
         from resiliparse.extract.html2text import extract_plain_text
 
         self._extract: Any = extract_plain_text
-        self._options: dict[str, Any] = {"links": wanted.links, "comments": wanted.comments}
-        if wanted.dropped:
-            self._options["skip_elements"] = wanted.dropped
+        self._options: dict[str, Any] = {"links": options.links, "comments": options.comments}
+        if dropped := options.dropped():
+            self._options["skip_elements"] = dropped
 
     def find(self, page: Page) -> Found:
         return Found(self.text_of(page.tree), (BY_RESILIPARSE,))
@@ -169,7 +189,7 @@ class Resiliparse:
 class Trafilatura:
     """Main text by trafilatura, without the memory of pages that it can have: a page's text is the same in any order."""
 
-    def __init__(self, wanted: Wanted, favor: Favor, *, full: bool) -> None:
+    def __init__(self, options: EngineOptions, favor: Favor) -> None:
         import trafilatura
         from trafilatura import utils
 
@@ -177,15 +197,15 @@ class Trafilatura:
         self._extract: Any = trafilatura.extract
         self._load: Any = utils.load_html
         self._parser: Any = utils.HTML_PARSER
-        self._full = full
+        self._full = options.full
         self._options: dict[str, Any] = {
             "deduplicate": False,
-            "include_comments": wanted.comments,
-            "include_tables": wanted.tables,
-            "include_links": wanted.links,
+            "include_comments": options.comments,
+            "include_tables": options.tables,
+            "include_links": options.links,
             "favor_precision": favor == "precision",
             "favor_recall": favor == "recall",
-            "prune_xpath": [f"//{name}" for name in wanted.dropped] or None,
+            "prune_xpath": [f"//{name}" for name in options.dropped()] or None,
         }
 
     def find(self, page: Page) -> Found:
@@ -232,9 +252,9 @@ class OwnEngine:
 class Auto:
     """Resiliparse; where it finds little, resiliparse without misleading names, then trafilatura. The longest text is kept."""
 
-    def __init__(self, wanted: Wanted, favor: Favor, *, full: bool) -> None:
-        favor = "recall" if favor == "balance" else favor  # it is asked for what was missed
-        self._first, self._second = Resiliparse(wanted), Trafilatura(wanted, favor, full=full)
+    def __init__(self, options: EngineOptions) -> None:
+        favor = "recall" if options.favor == "balance" else options.favor  # it is asked for what was missed
+        self._first, self._second = Resiliparse(options), Trafilatura(options, favor)
 
     def find(self, page: Page) -> Found:
         text = self._first.text_of(page.tree)
@@ -318,8 +338,8 @@ def remove_marks(tree: Any) -> bool:
 class Fallback:
     """Trafilatura; resiliparse for pages in which it finds few words."""
 
-    def __init__(self, wanted: Wanted, favor: Favor, *, full: bool) -> None:
-        self._first, self._second = Trafilatura(wanted, favor, full=full), Resiliparse(wanted)
+    def __init__(self, options: EngineOptions) -> None:
+        self._first, self._second = Trafilatura(options, options.favor), Resiliparse(options)
 
     def find(self, page: Page) -> Found:
         text = self._first.text_of(page)
@@ -329,15 +349,17 @@ class Fallback:
         return Found(other, (BY_RESILIPARSE,)) if other else Found(text or "", (BY_TRAFILATURA,))
 
 
-def make_engine(name: str, wanted: Wanted, favor: Favor, *, full: bool) -> Engine:
-    """The engine of this name. Imports its library."""
-    if name == "resiliparse":
-        return Resiliparse(wanted)
-    if name == "trafilatura":
-        return Trafilatura(wanted, favor, full=full)
-    if name == "auto":
-        return Auto(wanted, favor, full=full)
-    return Fallback(wanted, favor, full=full) if name == "fallback" else OwnEngine(name)
+_ENGINES: Mapping[str, Callable[[EngineOptions], Engine]] = {
+    "auto": Auto,
+    "resiliparse": Resiliparse,
+    "trafilatura": lambda options: Trafilatura(options, options.favor),
+    "fallback": Fallback,
+}
+
+
+def make_engine(options: EngineOptions) -> Engine:
+    """The engine of the options. Imports its library."""
+    return _ENGINES.get(options.engine, lambda options: OwnEngine(options.engine))(options)
 
 
 _UNSPACED = ((0x0E00, 0x1100, 4), (0x1780, 0x1800, 4), (0x3040, 0xA000, 2), (0xF900, 0xFB00, 2), (0x20000, 0x40000, 2))

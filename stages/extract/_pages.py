@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from html import unescape
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, Field
 
 from datapipe.kernels.html.plain import strip_tags
 from datapipe.kernels.html.tags import measure_tags
 from stages.extract._charsets import DETECTORS, UTF_16, Decoded, decode_page
-from stages.extract._engines import TRIED, Engine, Page
+from stages.extract._engines import LEAST_SHARE, TRIED, Engine, Page
 from stages.extract._formulas import has_formulas, write_latex
 from stages.extract._marks import Marks, marks_of
 
@@ -70,16 +70,35 @@ class Read(NamedTuple):
     counted: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Limits:
-    """The limits of a page, and what happens beyond them; see the options of `extract.html`."""
+class PageOptions(BaseModel):
+    """The options of `extract.html` for decoding pages and for their limits."""
 
-    max_bytes: int
-    max_attributes: int
-    max_cost: int
-    max_depth: int
-    beyond: Literal["drop", "plain_text"]
-    min_share: float
+    min_share: float = Field(
+        default=LEAST_SHARE,
+        ge=0,
+        le=1,
+        description="Least share of the text that a page shows, menus and all, which the main text is, in characters. 0: any.",
+    )
+    max_bytes: int = Field(default=5_000_000, ge=1, description="Most bytes of a page.")
+    max_depth: int = Field(default=1_000, ge=1, le=100_000, description="Most elements inside each other.")
+    max_attributes: int = Field(default=2_000, ge=1, le=100_000, description="Most attributes of one tag.")
+    max_cost: int = Field(
+        default=5_000_000,
+        ge=1,
+        description="Most work that a page may be: for each tag 100, its depth, a 32nd of the square of its attributes, and "
+        "of an option a tenth of those before it.",
+    )
+    beyond: Literal["drop", "plain_text"] = Field(
+        default="drop",
+        description="What happens to pages beyond max_bytes, max_depth, max_attributes or max_cost. plain_text: their text "
+        "without tags, menus and all, found without a parser.",
+    )
+    detector: Literal["both", "chardetng", "resiliparse"] = Field(
+        default="both",
+        description="Detector of charsets, for pages that no declared charset and not UTF-8 decodes. chardetng: Firefox's. "
+        "resiliparse: uchardet, four times as fast, right less often. both: chardetng, and uchardet for the Latin letters of "
+        "Western and Eastern Europe.",
+    )
 
 
 def measured(offsets: np.ndarray, data: np.ndarray, max_depth: int) -> Measures:
@@ -93,13 +112,13 @@ def measured(offsets: np.ndarray, data: np.ndarray, max_depth: int) -> Measures:
 class PageReader:
     """Reads one page after the other within limits."""
 
-    def __init__(self, limits: Limits, engine: Engine, detector: str) -> None:
+    def __init__(self, options: PageOptions, engine: Engine) -> None:
         from resiliparse.parse.html import HTMLTree
 
-        self.limits, self.engine = limits, engine
+        self.options, self.engine = options, engine
         self._parse: Callable[[str], Any] = HTMLTree.parse
-        self._detect = DETECTORS[detector]
-        self._too_deep = ">".join("*" * (limits.max_depth + 1))
+        self._detect = DETECTORS[options.detector]
+        self._too_deep = ">".join("*" * (options.max_depth + 1))
 
     def read(self, raw: np.ndarray, header: str, measures: Sequence[int]) -> Read:
         """The text of a page, or the rule that drops it.
@@ -111,7 +130,7 @@ class PageReader:
         """
         if not _NOT_BLANK.search(raw.data):
             return Read(rule=EMPTY, value=len(raw))
-        if measures[0] > self.limits.max_bytes and self.limits.beyond == "drop":
+        if measures[0] > self.options.max_bytes and self.options.beyond == "drop":
             return Read(rule=BYTES, value=measures[0])
         page = raw.tobytes()
         decoded = decode_page(page, header, self._detect)
@@ -121,17 +140,17 @@ class PageReader:
         if rule >= 0:
             return self._without_parser(decoded, rule, value)
         tree = self._parse(decoded.text)
-        if _DEPTH_RATIO * measures[3] + _IMPLIED > self.limits.max_depth and tree.document.query_selector(self._too_deep):
-            return self._without_parser(decoded, DEPTH, max(measures[3], self.limits.max_depth + 1))
+        if _DEPTH_RATIO * measures[3] + _IMPLIED > self.options.max_depth and tree.document.query_selector(self._too_deep):
+            return self._without_parser(decoded, DEPTH, max(measures[3], self.options.max_depth + 1))
         return self._parsed(decoded, tree, measures)
 
     def _measured_again(self, text: str) -> Sequence[int]:
         data = np.frombuffer(text.encode(), np.uint8)
-        return [int(measure[0]) for measure in measured(np.array([0, len(data)]), data, self.limits.max_depth)]
+        return [int(measure[0]) for measure in measured(np.array([0, len(data)]), data, self.options.max_depth)]
 
     def _beyond(self, measures: Sequence[int]) -> tuple[int, int]:
         """The first limit that a page is beyond, as a rule, and its value; -1 and 0 for a page within the limits."""
-        limits = (self.limits.max_bytes, self.limits.max_attributes, self.limits.max_cost)
+        limits = (self.options.max_bytes, self.options.max_attributes, self.options.max_cost)
         for rule, value, limit in zip((BYTES, ATTRIBUTES, COST), measures, limits):
             if value > limit:
                 return rule, value
@@ -139,7 +158,7 @@ class PageReader:
 
     def _without_parser(self, decoded: Decoded, rule: int, value: int) -> Read:
         """A page beyond the limits: dropped, or its text without tags."""
-        if self.limits.beyond == "drop":
+        if self.options.beyond == "drop":
             return Read(rule=rule, value=value)
         text = plain_text(decoded.text)
         return Read(text, counted=_counted(decoded)) if text else Read(rule=NO_TEXT, value=value)
@@ -157,7 +176,7 @@ class PageReader:
         if not text:
             return Read(rule=NO_TEXT, value=num_bytes, counted=tried)
         share = len(text) / max(len(shown), 1)
-        if share < self.limits.min_share:
+        if share < self.options.min_share:
             return Read(rule=LITTLE, value=share, counted=tried)
         return Read(text, marks, share=share, counted=(*_counted(decoded), *found.counted))
 

@@ -24,18 +24,17 @@ the source keeps it, is the one of the HTTP header. A loop over pages in Python 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, field_validator
 
 from datapipe import columns
-from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from stages.extract._engines import COUNTED, LEAST_SHARE, Engine, Favor, Wanted, make_engine
+from stages.extract._engines import COUNTED, Engine, EngineOptions, make_engine
 from stages.extract._marks import Marks
 from stages.extract._pages import (
     ATTRIBUTES,
@@ -44,80 +43,22 @@ from stages.extract._pages import (
     DEPTH,
     LITTLE,
     WITH_BAD_BYTES,
-    Limits,
     Measures,
+    PageOptions,
     PageReader,
     Read,
     measured,
 )
 
-_OWN_CLASS = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
-_ENGINES = ("auto", "resiliparse", "trafilatura", "fallback")
 
-
-class Html(Filter):
+class Html(PageOptions, EngineOptions, Filter):
     """Extracts the main text of HTML pages, and drops pages that have none or that would take a parser too long."""
-
-    engine: str = Field(
-        default="auto",
-        description="auto: resiliparse, and trafilatura for pages of which resiliparse finds little. resiliparse: fastest. "
-        "trafilatura: slower, more precise. fallback: trafilatura, and resiliparse where it finds fewer than 100 words. "
-        "package.module:Class: a class of your own with a method extract(page: str) -> str | None.",
-    )
-    full: bool = Field(
-        default=False, description="Trafilatura's full mode instead of its fast one: it finds more, in 1.6 times the time."
-    )
-    min_share: float = Field(
-        default=LEAST_SHARE,
-        ge=0,
-        le=1,
-        description="Least share of the text that a page shows, menus and all, which the main text is, in characters. 0: any.",
-    )
-    favor: Favor = Field(
-        default="balance",
-        description="What trafilatura favors where it is unsure: less text, or more. By default auto asks it for more.",
-    )
-    tables: bool = Field(default=True, description="Keep the text of tables.")
-    code: bool = Field(default=True, description="Keep preformatted text, such as listings of programs.")
-    lists: bool = Field(default=True, description="Keep lists.")
-    headings: bool = Field(default=True, description="Keep headings.")
-    links: bool = Field(default=False, description="Write the addresses of links behind their texts.")
-    comments: bool = Field(default=False, description="Keep the comments of readers.")
-    max_bytes: int = Field(default=5_000_000, ge=1, description="Most bytes of a page.")
-    max_depth: int = Field(default=1_000, ge=1, le=100_000, description="Most elements inside each other.")
-    max_attributes: int = Field(default=2_000, ge=1, le=100_000, description="Most attributes of one tag.")
-    max_cost: int = Field(
-        default=5_000_000,
-        ge=1,
-        description="Most work that a page may be: for each tag 100, its depth, a 32nd of the square of its attributes, and "
-        "of an option a tenth of those before it.",
-    )
-    beyond: Literal["drop", "plain_text"] = Field(
-        default="drop",
-        description="What happens to pages beyond max_bytes, max_depth, max_attributes or max_cost. plain_text: their text "
-        "without tags, menus and all, found without a parser.",
-    )
-    detector: Literal["both", "chardetng", "resiliparse"] = Field(
-        default="both",
-        description="Detector of charsets, for pages that no declared charset and not UTF-8 decodes. chardetng: Firefox's. "
-        "resiliparse: uchardet, four times as fast, right less often. both: chardetng, and uchardet for the Latin letters of "
-        "Western and Eastern Europe.",
-    )
 
     extracts: ClassVar[bool] = True
     counts: ClassVar[tuple[str, ...]] = (WITH_BAD_BYTES, *COUNTED)
 
     libraries: ClassVar[tuple[str, ...]] = ("resiliparse", "webencodings", "pyarrow")
     writes = Marks._fields
-    not_pickled = ("_engine",)
-    _engine: Any = PrivateAttr(default=None)
-
-    @field_validator("engine")
-    @classmethod
-    def _is_engine(cls, name: str) -> str:
-        if name not in _ENGINES and not _OWN_CLASS.fullmatch(name):
-            raise ValueError(f"found {name!r}, expected {', '.join(_ENGINES)}, or package.module:Class")
-        return name
 
     def libraries_used(self) -> tuple[str, ...]:
         detector = ("chardetng-py",) if self.detector != "resiliparse" else ()
@@ -140,14 +81,12 @@ class Html(Filter):
             self.at_least("little_of_page", "min_share"),
         ]
 
-    def open(self, context: StageContext) -> None:
-        self._engine = self._made_engine()
+    @cached_property
+    def _engine(self) -> Engine:
+        return make_engine(self)
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        if self._engine is None:
-            self._engine = self._made_engine()
-        limits = Limits(**self.model_dump(include=set(Limits.__slots__)))
-        reader = PageReader(limits, self._engine, self.detector)
+        reader = PageReader(self, self._engine)
         offsets, data = columns.text_buffers(batch.html)
         measures = measured(offsets, data, self.max_depth)
         headers = _charsets_of(batch)
@@ -156,10 +95,6 @@ class Html(Filter):
             for row, (start, stop) in enumerate(zip(offsets[:-1].tolist(), offsets[1:].tolist()))
         ]
         return self._result(read, measures)
-
-    def _made_engine(self) -> Engine:
-        wanted = Wanted(**self.model_dump(include=set(Wanted.__slots__)))
-        return make_engine(self.engine, wanted, self.favor, full=self.full)
 
     def _result(self, read: list[Read], measures: Measures) -> FilterResult:
         """The decisions, and the columns of all pages."""

@@ -9,18 +9,16 @@ no more than `_PARTS` times the characters that are read, so long documents cost
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute
 
 from datapipe import columns
+from datapipe.columns import compute as pc
 from datapipe.kernels.filters.prefix import prefix_stops
 from datapipe.kernels.text.normalize import find_unstable
 from datapipe.kernels.text.unicode_classes import composition_table, plain_sizes
-
-pc: Any = pyarrow.compute
 
 _PARTS = 4
 """The most code points that NFC makes one of (U+1F82 of four), by the data of Unicode."""

@@ -23,15 +23,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe.errors import UserError, suggest
-from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.classifier import POSITIVE
 from datapipe.stage.percent import Share
@@ -84,8 +85,6 @@ class Classifier(Filter):
     )
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
-    not_pickled = ("_opened",)
-    _opened: Any = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _check(self) -> Classifier:
@@ -139,9 +138,6 @@ class Classifier(Filter):
         share = Fraction(repr(self.keep_share))  # the decimal number that was written, not its nearest binary one
         return KeptShare(share=share, of=self.share_of, threshold_from=self.threshold_from)
 
-    def open(self, context: StageContext) -> None:
-        self._opened = self._open()
-
     def process(self, batch: DocumentBatch) -> FilterResult:
         each = [scorer.scores(batch.texts, self.max_chars) for scorer in self._scorers]
         combined = np.max(each, axis=0) if self.combine == "max" else np.mean(each, axis=0, dtype=np.float64)
@@ -156,11 +152,9 @@ class Classifier(Filter):
     def _paths(self) -> Mapping[str, Path]:
         return self.models if self.model is None else {"": self.model}
 
-    @property
+    @cached_property
     def _scorers(self) -> list[Scorer]:
-        if self._opened is None:
-            self._opened = self._open()
-        return self._opened
+        return self._open()
 
     def _open(self) -> list[Scorer]:
         labels = self.label if isinstance(self.label, dict) else dict.fromkeys(self._paths, self.label)

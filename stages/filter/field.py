@@ -19,16 +19,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import Field as Option
 from pydantic import field_validator, model_validator
 
 from datapipe import columns
+from datapipe.columns import compute as pc
 from datapipe.errors import UserError
 from datapipe.stage import Filter, FilterResult, Rule, dates
 from datapipe.stage.base import OF_KIND, OTHER_KIND
@@ -38,23 +37,6 @@ Value = str | int | float | bool
 
 _KEEPING = ("keep", "keep_matching", "min_value", "max_value")
 _DROPPING = ("drop", "drop_matching")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Found:
-    """The values of a batch: (num_docs,) each.
-
-    Attributes:
-        values: as text, empty for none.
-        numbers: or seconds since 1970, NaN for none; 0 where no limit is given.
-        is_missing, is_other: without a value; with one of another kind than the limits.
-    """
-
-    column: pa.Array
-    values: pa.Array
-    numbers: np.ndarray
-    is_missing: np.ndarray
-    is_other: np.ndarray
 
 
 class Field(Filter):
@@ -90,7 +72,7 @@ class Field(Filter):
     @classmethod
     def _is_expression(cls, expression: str) -> str:
         try:
-            pc.match_substring_regex(pa.array([""]), expression)  # pyright: ignore[reportAttributeAccessIssue]
+            pc.match_substring_regex(pa.array([""]), expression)
         except pa.ArrowInvalid as error:
             raise ValueError(
                 f"{str(error).removeprefix('Invalid regular expression: ')}. Expected a regular expression of RE2"
@@ -169,47 +151,35 @@ class Field(Filter):
     def process(self, batch: DocumentBatch) -> FilterResult:
         column = batch.column(self.field, "filter.field")
         values = self._values(column)
-        is_missing = _flags(pc.equal(values, ""))  # pyright: ignore[reportAttributeAccessIssue]
+        is_missing = _flags(pc.equal(values, ""))
         numbers = self._numbers(column, values) if self._has_range else np.zeros(len(values))
-        found = _Found(
-            column=column,
-            values=values,
-            numbers=np.where(is_missing, np.nan, numbers),
-            is_missing=is_missing,
-            is_other=np.isnan(numbers) & ~is_missing,
-        )
-        of_kind = ~is_missing & ~found.is_other & self._has_range
-        counted = zip(self.counts, (is_missing, found.is_other, of_kind))
+        is_other = np.isnan(numbers) & ~is_missing
+        is_value = ~is_missing & ~is_other  # a document without a value, or with one of another kind, fails that rule alone
+        limited = np.where(is_value, numbers, np.nan)  # NaN is neither smaller nor greater than a limit
+        measured = {"missing": is_missing, self._other_kind: is_other, "too_small": limited, "too_large": limited}
+        if self.keep:
+            measured["not_in_keep"] = is_value & ~self._is_in("keep", column, values)
+        if self.drop:
+            measured["in_drop"] = is_value & self._is_in("drop", column, values)
+        if self.keep_matching:
+            measured["not_matching"] = is_value & ~_flags(pc.match_substring_regex(values, self.keep_matching))
+        if self.drop_matching:
+            measured["matching"] = is_value & _flags(pc.match_substring_regex(values, self.drop_matching))
         rules = self.rules()
-        measured = [self._measured(rule.name, found) for rule in rules]
-        return FilterResult.from_rules(rules, measured, {name: pa.array(flags.astype(np.int32)) for name, flags in counted})
+        counted = zip(self.counts, (is_missing, is_other, is_value & self._has_range))
+        counts = {name: pa.array(flags.astype(np.int32)) for name, flags in counted}
+        return FilterResult.from_rules(rules, [measured[rule.name] for rule in rules], counts)
 
-    def _measured(self, rule: str, found: _Found) -> np.ndarray:
-        """What a rule measures: (num_docs,). A document without a value, or with one of another kind, fails that rule alone."""
-        values, is_missing = found.values, found.is_missing | found.is_other
-        if rule == "missing":
-            return found.is_missing
-        if rule == self._other_kind:
-            return found.is_other
-        if rule in ("too_small", "too_large"):
-            return found.numbers  # NaN is neither smaller nor greater than a limit
-        if rule in ("not_in_keep", "in_drop"):
-            is_hit = self._is_in(found, "keep" if rule == "not_in_keep" else "drop")
-        else:
-            expression = self.keep_matching if rule == "not_matching" else self.drop_matching
-            is_hit = _flags(pc.match_substring_regex(values, expression))  # pyright: ignore[reportAttributeAccessIssue]
-        return (is_hit ^ rule.startswith("not_")) & ~is_missing
-
-    def _is_in(self, found: _Found, option: Literal["keep", "drop"]) -> np.ndarray:
+    def _is_in(self, option: Literal["keep", "drop"], column: pa.Array, values: pa.Array) -> np.ndarray:
         """Which values are in a list: (num_docs,) bool. Raises UserError for a list without dates over a column of them."""
         listed = self.keep if option == "keep" else self.drop
-        if not _is_dated(found.column.type):
-            return _are_listed(found.values, listed, pa.types.is_floating(found.column.type))
+        if not _is_dated(column.type):
+            return _are_listed(values, listed, pa.types.is_floating(column.type))
         try:
             wanted = [_limit_of(option, str(value)) for value in listed]
         except ValueError as error:
-            raise UserError(f"filter.field: the column '{self.field}' holds {found.column.type}. {error}.") from None
-        return np.isin(_seconds_of(found.column), wanted)
+            raise UserError(f"filter.field: the column '{self.field}' holds {column.type}. {error}.") from None
+        return np.isin(_seconds_of(column), wanted)
 
     def _numbers(self, column: pa.Array, values: pa.Array) -> np.ndarray:
         """The values as numbers, or as seconds since 1970: (num_docs,) float64, NaN for what is none. Raises UserError."""
@@ -272,7 +242,7 @@ def _seconds_of(column: pa.Array) -> np.ndarray:
     seconds, is_date = dates.seconds(column)
     whole = (seconds - dates.EPOCH_S).astype(np.float64)
     if pa.types.is_timestamp(column.type) and column.type.unit != "s":
-        fractions = pc.subsecond(column).fill_null(0)  # pyright: ignore[reportAttributeAccessIssue]
+        fractions = pc.subsecond(column).fill_null(0)
         whole += fractions.to_numpy(zero_copy_only=False)
     return np.where(is_date, whole, np.nan)
 
@@ -289,12 +259,12 @@ def _are_listed(values: pa.Array, listed: Sequence[Value], are_floats: bool) -> 
     if are_floats:  # Arrow writes 1.0 as 1
         numbers = _numbers_of(pa.array(texts, pa.large_string()))
         texts = pa.array(numbers[~np.isnan(numbers)]).cast(pa.large_string()).to_pylist()
-    return _flags(pc.is_in(values, value_set=pa.array(texts, pa.large_string())))  # pyright: ignore[reportAttributeAccessIssue]
+    return _flags(pc.is_in(values, value_set=pa.array(texts, pa.large_string())))
 
 
 def _numbers_of(values: pa.Array) -> np.ndarray:
     """Texts as numbers: (num_docs,) float64, NaN for text that is no number."""
-    trimmed = pc.utf8_trim_whitespace(values)  # pyright: ignore[reportAttributeAccessIssue]
-    is_number = pc.match_substring_regex(trimmed, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")  # pyright: ignore[reportAttributeAccessIssue]
-    digits = pc.if_else(is_number, pc.replace_substring_regex(trimmed, r"^\+", ""), "nan")  # pyright: ignore[reportAttributeAccessIssue]
+    trimmed = pc.utf8_trim_whitespace(values)
+    is_number = pc.match_substring_regex(trimmed, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+    digits = pc.if_else(is_number, pc.replace_substring_regex(trimmed, r"^\+", ""), "nan")
     return columns.numbers(digits.cast(pa.float64()))

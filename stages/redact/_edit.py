@@ -1,4 +1,4 @@
-"""The edit loop of the redacting stages: find spans, count them, replace them, and repeat until no span is found.
+"""What redacting stages have in common: find spans, count them, replace them, and repeat until no span is found.
 
     texts ─▶ find ─▶ spans ─▶ replace ─▶ texts ─┐   only documents in which a span was found
                ▲                                │
@@ -11,50 +11,60 @@ next number look like a column of a table. Reading changed texts again makes the
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
+from pydantic import Field
 
-from datapipe import columns
+from datapipe import columns, rng
 from datapipe.columns import compute as pc
 from datapipe.kernels.redact.spans import FoundSpans
 from datapipe.kernels.redact.stand_ins import REPLACEMENT_BYTES, write_stand_ins
 from datapipe.kernels.text.replace import replace_spans
-from datapipe.stage import FilterResult, Rule
+from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 
 _ROUNDS = 3
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Editor:
-    """How spans are found, and what replaces them.
+Find = Callable[[np.ndarray, np.ndarray, np.ndarray], FoundSpans]
+"""The spans of texts by their offsets, their bytes, and their rows in the batch, (num_texts,) int64."""
 
-    Attributes:
-        find: offsets and bytes of texts -> spans.
-        replace: the option of the stages.
-        seed: seed of the stand-ins.
-        tags: the tag of each kind.
-        stand_ins: the stand-in of each kind, by its number in `datapipe/kernels/redact/stand_ins.py`.
-        count_columns: the column of counts of each kind.
-        by_row: whether `find` takes the rows of the texts in the batch too, (num_texts,) int64.
-    """
 
-    find: Callable[..., FoundSpans]
+class Redacting(Filter):
+    """A filter that replaces spans of several kinds in texts."""
+
+    mode: Literal["drop", "tag"] = Field(
+        default="drop",
+        description="drop: replace spans, and drop documents with more than `max_hits`. tag: only count; nothing is replaced "
+        "or dropped, and the report marks the counts with `(tag)`.",
+    )
     replace: Literal["tag", "fake", "delete"]
-    seed: int
-    tags: tuple[bytes, ...]
-    stand_ins: tuple[int, ...]
-    count_columns: tuple[int, ...]
-    by_row: bool = False
+    max_hits: int | None = Field(
+        default=None,
+        ge=0,
+        description="Most spans of a document that are replaced; documents with more are dropped. null: no limit. OLMo has 5 "
+        "for `redact.pii`.",
+    )
 
-    def result(self, batch: DocumentBatch, counts: tuple[str, ...], rules: list[Rule]) -> FilterResult:
-        """The edited texts, the counts of spans as columns, and a drop where their sum exceeds the limit of the only rule."""
-        texts, num_found = self.edited(batch.texts, len(counts))
+    writes = ()
+    span_kinds: ClassVar[tuple[str, ...]]
+    """The name in `counts` of each kind of span."""
+    tags: ClassVar[tuple[bytes, ...]]
+    """What replaces spans of each kind with `replace: tag`."""
+    stand_ins: ClassVar[tuple[int, ...]]
+    """The stand-in of each kind of span with `replace: fake`, by its number in `kernels/redact/stand_ins.py`."""
+
+    def rules(self) -> list[Rule]:
+        return [] if self.max_hits is None else [self.at_most("too_many_hits", "max_hits")]
+
+    def redacted(self, batch: DocumentBatch, find: Find) -> FilterResult:
+        """The edited texts, the counts of spans as columns, and a drop where their sum exceeds `max_hits`."""
+        texts, num_found = self._edited(batch.texts, find)
         hits = num_found.sum(axis=1).astype(np.float64)
-        new = {name: pa.array(num_found[:, column]) for column, name in enumerate(counts)}
+        new = {name: pa.array(num_found[:, column]) for column, name in enumerate(self.counts)}
+        rules = self.rules()
         failed = rules[0].failed(hits) if rules else np.zeros(batch.num_docs, np.bool_)
         return FilterResult(
             keep=~failed,
@@ -64,17 +74,18 @@ class Editor:
             columns=new if texts is None else {**new, "text": texts},
         )
 
-    def edited(self, texts: pa.Array, num_counts: int) -> tuple[pa.Array | None, np.ndarray]:
+    def _edited(self, texts: pa.Array, find: Find) -> tuple[pa.Array | None, np.ndarray]:
         """The edited texts, None where no span was found, and the counts of spans, (num_docs, num_counts) int32."""
-        counts = np.zeros((len(texts), num_counts), np.int32)
+        counts = np.zeros((len(texts), len(self.counts)), np.int32)
+        count_of = np.array([self.counts.index(kind) for kind in self.span_kinds])
         rows, part, edited = np.arange(len(texts)), texts, None
         for _ in range(1 if self.replace == "delete" else _ROUNDS):
             offsets, data = columns.text_buffers(part)
-            spans = self.find(offsets, data, rows) if self.by_row else self.find(offsets, data)
+            spans = find(offsets, data, rows)
             if not len(spans.starts):
                 break
             documents = np.searchsorted(offsets[1:], spans.starts, side="right")
-            np.add.at(counts, (rows[documents], np.array(self.count_columns)[spans.kinds]), 1)
+            np.add.at(counts, (rows[documents], count_of[spans.kinds]), 1)
             part = self._replaced(offsets, data, spans)
             edited = part if edited is None else pc.replace_with_mask(edited, np.isin(np.arange(len(texts)), rows), part)
             changed = np.unique(documents)
@@ -91,7 +102,8 @@ class Editor:
                 lengths[spans.kinds == kind] = len(tag)
         elif self.replace == "fake":
             kinds = np.array(self.stand_ins, np.uint8)[spans.kinds]
-            write_stand_ins(data, spans.starts, spans.stops, kinds, np.uint64(self.seed), rows, lengths)
+            seed = rng.seed_for(self._context.seed, self._context.name, "fake")
+            write_stand_ins(data, spans.starts, spans.stops, kinds, np.uint64(seed), rows, lengths)
         num_bytes = int(offsets[-1] - offsets[0] - (spans.stops - spans.starts).sum() + lengths.sum())
         out_offsets, out = np.empty(len(offsets), np.int64), np.empty(num_bytes, np.uint8)
         replace_spans(offsets, data, spans.starts, spans.stops, rows, lengths, out_offsets, out)

@@ -54,33 +54,25 @@ from typing import ClassVar, Literal
 import numpy as np
 import phonenumbers
 import pyarrow as pa
-from pydantic import Field, PrivateAttr, field_validator
+from pydantic import Field, field_validator
 
-from datapipe import rng
 from datapipe.kernels.redact import identifiers, phones, pii
 from datapipe.kernels.redact.spans import FoundSpans
-from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.stage import FilterResult
 from datapipe.stage.base import PHONE_REGIONS
 from datapipe.stage.documents import DocumentBatch
 from stages.redact import _phones, _regions
-from stages.redact._edit import Editor
+from stages.redact._edit import Redacting
 
 Kind = Literal["email", "ip", "phone", "card", "iban", "ssn", "url_credentials"]
 _KINDS: tuple[Kind, ...] = ("email", "ip", "phone", "card", "iban", "ssn", "url_credentials")
-_SPAN_KINDS: tuple[Kind, ...] = ("email", "ip", "ip", "url_credentials", "card", "iban", "ssn", "phone")
-"""The option's name of each kind of span of `datapipe/kernels/redact/pii.py`."""
 _TAGS = (b"<EMAIL>", b"<IP>", b"<IP>", b"<CREDENTIALS>@", b"<CARD>", b"<IBAN>", b"<SSN>", b"<PHONE>")
 _WANTS = {"card": identifiers.WANTS_CARD, "iban": identifiers.WANTS_IBAN, "ssn": identifiers.WANTS_SSN}
 
 
-class Pii(Filter):
+class Pii(Redacting):
     """Replaces e-mail and IP addresses, phone, card, account and social security numbers, and passwords in URLs."""
 
-    mode: Literal["drop", "tag"] = Field(
-        default="drop",
-        description="drop: replace spans, and drop documents with more than `max_hits`. tag: only count; nothing is replaced "
-        "or dropped, and the report marks the counts with `(tag)`.",
-    )
     kinds: tuple[Kind, ...] = Field(default=_KINDS, min_length=1, description=f"Kinds of data to replace: {', '.join(_KINDS)}.")
     phone_regions: Literal["auto"] | tuple[str, ...] = Field(
         default="auto",
@@ -94,16 +86,12 @@ class Pii(Filter):
         description="The replacement. tag: <EMAIL>, <IP>, <PHONE>, <CARD>, <IBAN>, <SSN> or <CREDENTIALS>. fake: an invalid or "
         "reserved value of the same kind; equal values get equal replacements throughout the run. delete: nothing.",
     )
-    max_hits: int | None = Field(
-        default=None,
-        ge=0,
-        description="Most spans of a document; documents with more are dropped. null: no limit. The recipe of OLMo has 5.",
-    )
 
     libraries: ClassVar[tuple[str, ...]] = ("phonenumbers",)
     counts: ClassVar[tuple[str, ...]] = _KINDS + PHONE_REGIONS
-    writes = ()
-    _seed: int = PrivateAttr(default=0)
+    tags = _TAGS
+    span_kinds: ClassVar[tuple[str, ...]] = ("email", "ip", "ip", "url_credentials", "card", "iban", "ssn", "phone")
+    stand_ins = tuple(range(len(_TAGS)))
 
     @field_validator("phone_regions")
     @classmethod
@@ -115,28 +103,13 @@ class Pii(Filter):
             )
         return regions
 
-    def open(self, context: StageContext) -> None:
-        self._seed = rng.seed_for(context.seed, context.name, "fake")
-
-    def rules(self) -> list[Rule]:
-        return [] if self.max_hits is None else [self.at_most("too_many_hits", "max_hits")]
-
     def process(self, batch: DocumentBatch) -> FilterResult:
         chosen = np.zeros((batch.num_docs, len(PHONE_REGIONS)), np.int32)
 
         def find(offsets: np.ndarray, data: np.ndarray, rows: np.ndarray) -> FoundSpans:
             return self.find(offsets, data, batch.record, rows, chosen)
 
-        editor = Editor(
-            find=find,
-            replace=self.replace,
-            seed=self._seed,
-            tags=_TAGS,
-            stand_ins=tuple(range(len(_TAGS))),
-            count_columns=tuple(_KINDS.index(kind) for kind in _SPAN_KINDS),
-            by_row=True,
-        )
-        result = editor.result(batch, _KINDS, self.rules())
+        result = self.redacted(batch, find)
         choices = {name: pa.array(chosen[:, column]) for column, name in enumerate(PHONE_REGIONS)}
         return replace(result, columns={**result.columns, **choices})
 

@@ -31,19 +31,20 @@ read like a word.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, get_args
+from typing import ClassVar, Literal, get_args
 
-from pydantic import Field, PrivateAttr, model_validator
+import numpy as np
+from pydantic import Field, model_validator
 
-from datapipe import rng
 from datapipe.errors import UserError
 from datapipe.kernels.redact import secrets
 from datapipe.kernels.redact.pii import SECRET
-from datapipe.stage import Filter, FilterResult, Rule, StageContext
+from datapipe.kernels.redact.spans import FoundSpans
+from datapipe.stage import FilterResult
 from datapipe.stage.documents import DocumentBatch
-from stages.redact._edit import Editor
+from stages.redact._edit import Redacting
 from stages.redact._patterns import LIBRARY
 from stages.redact._rules import BUILT_IN, compiled_rules, user_rules
 
@@ -84,17 +85,11 @@ Kind = Literal[
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """The kinds of secrets, in the order of their numbers."""
-_TAGS = tuple(b"<PRIVATE_KEY>" if kind == "private_key" else b"<SECRET>" for kind in KINDS)
 
 
-class Secrets(Filter):
+class Secrets(Redacting):
     """Replaces API keys, tokens, private keys and passwords."""
 
-    mode: Literal["drop", "tag"] = Field(
-        default="drop",
-        description="drop: replace spans, and drop documents with more than `max_hits`. tag: only count; nothing is replaced "
-        "or dropped, and the report marks the counts with `(tag)`.",
-    )
     kinds: tuple[Kind, ...] = Field(
         default=KINDS, min_length=1, description=f"Kinds of secrets to replace: {', '.join(KINDS)}."
     )
@@ -117,15 +112,11 @@ class Secrets(Filter):
         description="The replacement. tag: <SECRET> or <PRIVATE_KEY>. fake: EXAMPLE- and 16 digits; equal secrets get equal "
         "replacements throughout the run. delete: nothing.",
     )
-    max_hits: int | None = Field(
-        default=None, ge=0, description="Most secrets of a document; documents with more are dropped. null: no limit."
-    )
 
     counts: ClassVar[tuple[str, ...]] = KINDS
-    writes = ()
-    not_pickled = ("_compiled",)
-    _seed: int = PrivateAttr(default=0)
-    _compiled: Any = PrivateAttr(default=None)
+    span_kinds = KINDS
+    tags = tuple(b"<PRIVATE_KEY>" if kind == "private_key" else b"<SECRET>" for kind in KINDS)
+    stand_ins = (SECRET,) * len(KINDS)
 
     @model_validator(mode="after")
     def _check_rules(self) -> Secrets:
@@ -144,27 +135,15 @@ class Secrets(Filter):
     def notes(self) -> tuple[str, ...]:
         return user_rules(self.rules_file).notes
 
-    def open(self, context: StageContext) -> None:
-        self._seed = rng.seed_for(context.seed, context.name, "fake")
-        self._compiled = self._tables()
-
+    @cached_property
     def _tables(self) -> secrets.Rules:
         tables = compiled_rules(KINDS, user_rules(self.rules_file))
         return tables if "custom" in self.kinds else replace(tables, patterns=None)
 
-    def rules(self) -> list[Rule]:
-        return [] if self.max_hits is None else [self.at_most("too_many_hits", "max_hits")]
-
     def process(self, batch: DocumentBatch) -> FilterResult:
-        if self._compiled is None:
-            self._compiled = self._tables()
         wanted = sum(1 << KINDS.index(kind) for kind in set(self.kinds))
-        editor = Editor(
-            find=partial(secrets.find, rules=self._compiled, wanted=wanted, min_entropy=self.min_entropy),
-            replace=self.replace,
-            seed=self._seed,
-            tags=_TAGS,
-            stand_ins=(SECRET,) * len(_TAGS),
-            count_columns=tuple(range(len(KINDS))),
-        )
-        return editor.result(batch, self.counts, self.rules())
+
+        def find(offsets: np.ndarray, data: np.ndarray, rows: np.ndarray) -> FoundSpans:
+            return secrets.find(offsets, data, rules=self._tables, wanted=wanted, min_entropy=self.min_entropy)
+
+        return self.redacted(batch, find)

@@ -9,13 +9,16 @@ The record of a stage holds every value that the stage runs with, and so does it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import model_validator
 
 from datapipe.errors import UserError
-from datapipe.stage import Filter
-from stages.filter._thresholds.fineweb2 import Settings, language_settings
+from datapipe.stage import DocumentBatch, Filter
+from stages.filter._thresholds.fineweb2 import language_settings
+
+if TYPE_CHECKING:
+    from datapipe.kernels.text.words import Words
 
 
 class ProfiledFilter(Filter):
@@ -26,13 +29,8 @@ class ProfiledFilter(Filter):
 
     writes = ()
 
-    profile_of_languages: ClassVar[str] = ""
-    """The profile that a language implies: the one that FineWeb-2 found its thresholds with."""
-
-    @classmethod
-    def of_language(cls, settings: Settings) -> dict[str, Any]:
-        """The options that the settings of a language decide."""
-        return {}
+    of_languages: ClassVar[Mapping[str, Any]] = {}
+    """The options that any language implies: the profile of FineWeb-2's thresholds, and the rules that it lacks."""
 
     @model_validator(mode="before")
     @classmethod
@@ -42,15 +40,24 @@ class ProfiledFilter(Filter):
         if not isinstance(given, dict):
             return given
         language = given.get("language") if "language" in cls.model_fields else None
-        implied = cls.model_fields["profile"].default if language is None else cls.profile_of_languages
-        profile = given.get("profile", implied)
+        implied = {} if language is None else cls.of_languages
+        profile = given.get("profile", implied.get("profile", cls.model_fields["profile"].default))
         base = {**cls.profiles.get(profile, {}), "profile": profile} if isinstance(profile, str) else {}
         if isinstance(language, str):
             try:
-                base |= cls.of_language(language_settings(language))
+                settings = language_settings(language)
             except UserError as error:
                 raise ValueError(str(error)) from error
+            own = {name: value for name, value in settings.items() if name in cls.model_fields}
+            base = {**base, **implied, **own, "profile": profile}
         options = {
             name: tuple(value) if isinstance(value, list) else value for name, value in given.items()
         }  # lists of YAML as tuples
         return {**base, **options}
+
+
+def words_by(batch: DocumentBatch, rule: Literal["whitespace", "english", "unicode"]) -> Words:
+    """The words of a batch by the rule of an option."""
+    if rule == "english":
+        return batch.english_words
+    return batch.words if rule == "whitespace" else batch.unicode_words

@@ -20,7 +20,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import inspect
-import json
+import pickle
 import platform
 import sysconfig
 import time
@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import xxhash
 
@@ -213,18 +213,6 @@ class _Module:
                 pending += self.defined[name]
         return called & self.kernels
 
-    def to_json(self) -> str:
-        uses = [[sorted(uses.modules), sorted(uses.names)] for uses in (self.uses, *self.segmentations.values())]
-        defined = {name: sorted(named) for name, named in self.defined.items()}
-        return json.dumps([self.form.hex(), uses, list(self.segmentations), sorted(self.kernels), defined])
-
-    @classmethod
-    def from_json(cls, text: bytes) -> Self:
-        form, uses, segmentations, kernels, defined = json.loads(text)
-        own, *others = (_Uses(frozenset(modules), frozenset(names)) for modules, names in uses)
-        defined = {name: frozenset(named) for name, named in defined.items()}
-        return cls(bytes.fromhex(form), own, dict(zip(segmentations, others)), frozenset(kernels), defined)
-
 
 @lru_cache(maxsize=2048)
 def _parsed(package: str, source: bytes) -> _Module:
@@ -237,10 +225,10 @@ def _parsed(package: str, source: bytes) -> _Module:
     path = cache_home() / "source_code" / f"{key.hexdigest()}.bin"
     kept = read_checked(path)
     if kept is not None:
-        return _Module.from_json(kept)
+        return pickle.loads(kept)
     module = _module_of(_NormalForm().visit(ast.parse(source)), package)
     with suppress(OSError):  # a cache that cannot be written: each process parses for itself
-        write_checked(path, module.to_json().encode())
+        write_checked(path, pickle.dumps(module))
         _remove_unused(path.parent)
     return module
 

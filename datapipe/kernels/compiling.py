@@ -34,6 +34,8 @@ _FEW = 4
 at once.
 """
 
+_MAIN = "from datapipe.kernels.compiling import main; main()"
+
 
 def missing(names: Iterable[str]) -> list[str]:
     """The kernels ("datapipe.kernels.text.words:split_words") that the cache does not hold, longest first."""
@@ -89,12 +91,11 @@ class Compilation:
         if waiting:
             # -P: the working directory may contain another datapipe, for example a checkout
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", "from datapipe.kernels.compiling import main; main()"],
+                [sys.executable, "-P", "-c", _MAIN, str(min(self._max_workers, len(waiting))), *waiting],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
             )
-            self._say({"path": sys.path, "names": waiting, "workers": min(self._max_workers, len(waiting))})
             self._reader.start()
         return self
 
@@ -123,12 +124,6 @@ class Compilation:
         self._process.stdout.close()
         self._process = None
 
-    def _say(self, order: dict[str, object]) -> None:
-        assert self._process is not None
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
-        self._process.stdin.flush()
-
     def _read(self) -> None:
         """Reports each finished kernel, until the last compiler ends."""
         process = self._process
@@ -148,32 +143,21 @@ class Compilation:
 
 
 def main() -> None:
-    """A compiler: reads its order from standard input and reports each kernel on standard output."""
+    """A compiler of the kernels that the command line names. Reports each on standard output."""
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the caller decides
-    order = json.loads(_read_line())
-    sys.path[:] = order["path"]
+    workers, *names = sys.argv[1:]
     remove_unused(time.time())
-    kernels = [kernel for name in order["names"] for kernel in kernels_named(name)]
+    kernels = [kernel for name in names for kernel in kernels_named(name)]
     from datapipe.kernels.compiled import refresh
 
     refresh()
-    children = _fork(order["workers"] - 1)
+    children = _fork(int(workers) - 1)
     threading.Thread(target=_end_with_caller, daemon=True).start()
     _compile(kernels)
     for child in children:
         os.waitpid(child, 0)
-
-
-def _read_line() -> bytes:
-    """One line and not a byte more: the rest of the pipe belongs to the forked processes."""
-    line = bytearray()
-    while not line.endswith(b"\n"):
-        if not (byte := os.read(0, 1)):
-            os._exit(0)
-        line += byte
-    return bytes(line)
 
 
 def _fork(count: int) -> list[int]:
@@ -188,7 +172,7 @@ def _fork(count: int) -> list[int]:
 
 
 def _end_with_caller() -> None:
-    os.read(0, 1)  # the caller writes nothing more, so the read returns when the pipe closes
+    os.read(0, 1)  # the caller writes nothing, so the read returns when the pipe closes
     os._exit(0)
 
 

@@ -6,113 +6,48 @@
 A step gets its tasks once the records of the step before are committed; until then only its name is known. So the driver
 compiles the plan again whenever a step ends, and a resumed run passes the committed steps at once. A task that finds that its
 file cannot be cut at its range commits this alone; the next plan then has one task for the file instead of those of its ranges.
-Since the fact is a record, a run that was killed goes on with it. This module decides which
-step needs which, `expand.py` makes their tasks. An exchange is repeated as long as its last round asks for another one. Files
-are merged before they are reduced where they hold too many sorted runs (`runs.py`).
+Since the fact is a record, a run that was killed goes on with it. This module decides which step needs which, `expand.py` how
+the work of a step is cut into tasks. An exchange is repeated as long as its last round asks for another one. Files are merged
+before they are reduced where they hold too many sorted runs (`runs.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import cast
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 from datapipe.errors import DatapipeError
 from datapipe.plan import expand, ranking, runs
-from datapipe.plan.outputs import ExchangeFile, F, OutputFile, TableFile, TokenizerFile, train_rows
-from datapipe.plan.request import PlannedSource, Request
-from datapipe.plan.steps import GlobalStep, Pipeline, RankingStep, lay_out
-from datapipe.plan.work import BoundStage, Decisions, GatherTask, MergeTask, Record, Task
+from datapipe.plan.outputs import ExchangeFile, TableFile, TokenizerFile, train_rows
+from datapipe.plan.request import Request
+from datapipe.plan.steps import ARROW, GlobalStep, Plan, RankingStep, Step, lay_out
+from datapipe.plan.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
+from datapipe.plan.work import (
+    BoundStage,
+    Decisions,
+    GatherTask,
+    MapTask,
+    MergeTask,
+    PackTask,
+    RangeTask,
+    Record,
+    ReduceTask,
+    SampleTask,
+    Task,
+    TokenizeTask,
+    TrainTask,
+    WriteTask,
+    fingerprinted,
+)
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
 from datapipe.stage.ranking import Cut, Interval
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
 
-EXCHANGES = ("reduce", "merge", "gather")
-"""Kinds of steps that exchange rows and count no documents."""
-
-ARROW = " → "
-"""Between the stages that a step runs one after the other, in its label."""
-
 LookUp = Callable[[str], Record | None]
 """The committed record of a fingerprint, or None."""
-
-MakeTasks = Callable[[], Sequence[Task]]
-"""Makes the tasks of a step, which takes 0.1 ms each."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
-    """Tasks of one kind.
-
-    Attributes:
-        id: unique in the run: "web/read", "dedup.minhash/compare".
-        label: what it does, in full, for people: "read → filter.length → filter.url".
-        source: empty where the step serves several.
-        tasks: None while the steps that it needs are not committed.
-        records: of the committed tasks, in task order.
-    """
-
-    id: str
-    kind: str
-    label: str
-    source: str = ""
-    tasks: tuple[Task, ...] | None = None
-    records: tuple[Record, ...] = ()
-
-    @property
-    def title(self) -> str:
-        """The label in short, with the source: "web: read → filter", "dedup.minhash: compare"."""
-        if not self.source:
-            return self.label
-        parts = (part if " " in part else part.partition(".")[0] for part in self.label.split(ARROW))
-        return f"{self.source}: {ARROW.join(dict.fromkeys(parts))}"
-
-    @property
-    def is_committed(self) -> bool:
-        return self.tasks is not None and len(self.records) == len(self.tasks)
-
-    def outputs(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
-        """All outputs of a kind, which are files of one type, in task order."""
-        return tuple(output for record in self.records for output in record.of(kind, file_type))
-
-    def pending(self) -> list[Task]:
-        done = {record.fingerprint for record in self.records}
-        return [task for task in self.tasks or () if task.fingerprint not in done]
-
-
-@dataclass(slots=True)
-class Plan:
-    """Steps, each after the steps that it needs.
-
-    Attributes:
-        inputs: by source, its inputs as the tasks read them: files that cannot be cut are whole.
-        read_whole: by source, the paths of the files that cannot be cut, each with the fingerprint of the record that says so.
-        widened: by source, the source with the types that reading has found, and the fingerprints of the records that say so.
-    """
-
-    pipeline: Pipeline
-    steps: list[Step] = field(default_factory=list)
-    inputs: dict[str, PlannedSource] = field(default_factory=dict)
-    read_whole: dict[str, dict[str, str]] = field(default_factory=dict)
-    widened: dict[str, tuple[PlannedSource, tuple[str, ...]]] = field(default_factory=dict)
-
-    @property
-    def is_committed(self) -> bool:
-        return all(step.is_committed for step in self.steps)
-
-    def pending(self) -> list[Task]:
-        """Tasks that can run now and have no record, in plan order."""
-        return [task for step in self.steps for task in step.pending()]
-
-    @property
-    def tokenizer(self) -> TokenizerFile | None:
-        """The tokenizer's file, or None while it is not committed."""
-        return next((file for step in self.of_kind("train") for file in step.outputs("tokenizer", TokenizerFile)), None)
-
-    def of_kind(self, kind: str, source: str | None = None) -> list[Step]:
-        return [step for step in self.steps if step.kind == kind and source in (None, step.source)]
 
 
 _Tables = dict[str, tuple[ExchangeFile, ...]]
@@ -149,80 +84,77 @@ class _Compilation:
     """State of one compilation. Each method adds a step after the steps it needs, and returns it."""
 
     def __init__(self, request: Request, look_up: LookUp, plan: Plan, before: Plan | None) -> None:
-        self.request, self.look_up, self.plan = request, look_up, plan
+        self.request, self.mixture, self.look_up, self.plan = request, request.mixture, look_up, plan
         self.before = {step.id: step for step in before.steps} if before is not None else {}
         self.read_whole = before.read_whole if before is not None else {}
         self.widened = before.widened if before is not None else {}
-        self.expander = expand.Expander(request.mixture)
+        self.bucket_bytes = request.mixture.execution.bucket_bytes
         self.known: dict[str, Step] = {}
 
-    def add(self, step_id: str, kind: str, label: str, source: str, make: MakeTasks | None) -> Step:
-        """Adds a step.
+    def add(
+        self,
+        kind: type[Task],
+        step_id: str,
+        label: str,
+        own: Iterable[expand.Fields] | None,
+        uses: Sequence[str] = (),
+        **common: Any,
+    ) -> Step:
+        """Adds a step. To make its tasks takes 0.1 ms each, so those of the plan before are taken from there.
 
         Args:
-            make: makes its tasks; None while they are not known.
+            own: fields of each of its tasks; None while they are not known.
+            uses: names of what the tasks run, by which the mixture gives resources.
+            common: fields of all its tasks.
         """
-        before = self.before.get(step_id)
-        if before is not None and before.tasks is not None and make is not None:
-            step = self.with_records(before)
-        else:
-            step = self.made(step_id, kind, label, source, make and make())
+        step = self.before.get(step_id)
+        if step is None or step.tasks is None or own is None:
+            step = Step(id=step_id, kind=kind.kind, label=label, source=common.get("source", ""))
+            if own is not None:
+                common |= {"seed": self.mixture.seed, "resources": self.mixture.execution.resources_for(uses)}
+                step = replace(step, tasks=tuple(fingerprinted(kind(step=step_id, **common, **each)) for each in own))
+        if step.tasks is not None and not step.is_committed:
+            if len({task.fingerprint for task in step.tasks}) != len(step.tasks):
+                raise DatapipeError(
+                    f"{step_id}: two tasks have the same fingerprint. This is a defect of datapipe, please report it"
+                )
+            records = map(self.look_up, (task.fingerprint for task in step.tasks))
+            step = replace(step, records=tuple(record for record in records if record is not None))
         self.known[step_id] = step
         self.plan.steps.append(step)
         return step
 
-    def with_records(self, step: Step) -> Step:
-        """A step of the plan before, with the records of its tasks that there are now."""
-        if step.is_committed:
-            return step
-        records = (self.look_up(task.fingerprint) for task in step.tasks or ())
-        return replace(step, records=tuple(record for record in records if record is not None))
-
-    def made(self, step_id: str, kind: str, label: str, source: str, tasks: Sequence[Task] | None) -> Step:
-        if tasks is not None and len({task.fingerprint for task in tasks}) != len(tasks):
-            raise DatapipeError(
-                f"{step_id}: two tasks have the same fingerprint. This is a defect of datapipe, please report it"
-            )
-        records = [self.look_up(task.fingerprint) for task in tasks or ()]
-        return Step(
-            id=step_id,
-            kind=kind,
-            label=label,
-            source=source,
-            tasks=None if tasks is None else tuple(tasks),
-            records=tuple(record for record in records if record is not None),
-        )
-
     def segment(self, name: str, number: int) -> Step:
         """Segment `number` of a source, after all the steps that it needs."""
-        step_id = self.plan.pipeline.map_step(name, number)
+        pipeline = self.plan.pipeline
+        step_id = pipeline.map_step(name, number)
         if step_id in self.known:
             return self.known[step_id]
-        stages = self.plan.pipeline.segments[name][number]
-        following = self.plan.pipeline.after[name][number]
+        stages, following = pipeline.segments[name][number], pipeline.after[name][number]
         emit = following.stage if isinstance(following, GlobalStep) else None
         labels = [stage.name for stage in stages]
+        common = {"uses": [*labels, *([emit.name] if emit else [])], "source": name, "stages": stages, "emit": emit}
+        common["source_position"] = expand.source_position(self.mixture, name, emit)
         if number == 0:
-            return self.read(step_id, ARROW.join(["read", *labels]), name, stages, emit)
+            return self.read(step_id, ARROW.join(["read", *labels]), common)
         before = self.segment(name, number - 1)
-        ending = self.plan.pipeline.after[name][number - 1]
+        ending = pipeline.after[name][number - 1]
         assert ending is not None
         known = self.cut(name, ending, before) if isinstance(ending, RankingStep) else self.decisions(ending)
         later = None
         if before.is_committed and known is not None:
-            planned = self.plan.inputs[name]
-            later = partial(self.expander.later_tasks, step_id, name, planned, before.records, known, stages, emit)
-        return self.add(step_id, "map", ARROW.join([f"apply {ending.id}", *labels]), name, later)
+            later = expand.of_later_segment(name, self.plan.inputs[name], before.records, known)
+        return self.add(MapTask, step_id, ARROW.join([f"apply {ending.id}", *labels]), later, **common)
 
-    def read(self, step_id: str, label: str, name: str, stages: tuple[BoundStage, ...], emit: BoundStage | None) -> Step:
+    def read(self, step_id: str, label: str, common: expand.Fields) -> Step:
         """The step that reads a source: whole what a record says cannot be cut, and with types that hold all values."""
-        limit = self.request.limit
+        name, limit = common["source"], self.request.limit
         planned, told = self.widened.get(name, (self.request.sources[name], ()))
         whole = self.read_whole.get(name, {})
         while True:
             now = planned.with_whole(whole) if whole else planned
-            make = partial(self.expander.read_tasks, step_id, name, now, stages, emit, limit)
-            step = self.add(step_id, "map", label, name, make)
+            fields = now.field_names(self.mixture.sources[name])
+            step = self.add(MapTask, step_id, label, expand.of_inputs(now, limit), fields=fields, limit=limit, **common)
             found = {path: record.fingerprint for record in step.records for path in record.metrics.unsplittable_files}
             wider = {record.fingerprint: record.metrics.wider_types for record in step.records if record.metrics.wider_types}
             if not found.keys() - whole.keys() and not wider:
@@ -231,9 +163,7 @@ class _Compilation:
             self.plan.steps.pop()
             self.before.pop(step_id, None)
             whole, told = {**whole, **found}, (*told, *wider)
-            planned = (
-                planned.with_wider(wider.values(), self.request.mixture.where("sources", name, "keep")) if wider else planned
-            )
+            planned = planned.with_wider(wider.values(), self.mixture.where("sources", name, "keep")) if wider else planned
 
     def cut(self, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
         """The filter with the cut of its share, or None while that is not committed."""
@@ -243,13 +173,13 @@ class _Compilation:
         scores = scored.outputs(ranking.scores_of(bound.name), TableFile)
         for number in range(1, ranking.MOST_ROUNDS + 1):
             ranks, narrow = ranking.step_ids(source, bound.name, number)
-            ranking_of = partial(self.expander.rank_tasks, ranks, source, bound.name, scores, interval)
+            common = {"source": source, "stage": bound.name, "interval": interval}
+            groups = ({"scores": files} for files in ranking.file_groups(scores, self.bucket_bytes // 4))
             label = f"{bound.name}: summarise scores, round {number}"
-            ranked = self.add(ranks, "rank", label, source, ranking_of if scored.is_committed else None)
-            summaries = ranked.outputs("summary", TableFile)
-            narrowing = partial(self.expander.narrow_tasks, narrow, source, bound.name, summaries, interval, share)
+            ranked = self.add(ranking.RankTask, ranks, label, groups if scored.is_committed else None, **common)
+            summaries = [{"summaries": ranked.outputs("summary", TableFile), "share": share}]
             label = f"{bound.name}: find the cut, round {number}"
-            narrowed = self.add(narrow, "narrow", label, source, narrowing if ranked.is_committed else None)
+            narrowed = self.add(ranking.NarrowTask, narrow, label, summaries if ranked.is_committed else None, **common)
             if not narrowed.is_committed:
                 return None
             found = ranking.found_of(narrowed.records[0])
@@ -290,31 +220,44 @@ class _Compilation:
         for exchange in stage.exchanges():
             tables = self.exchange(global_step, exchange, tables)
         final = None if tables is None else {name: tables[name] for name in FINAL_SCHEMAS if name in tables}
-        if final is not None and not self.expander.is_reduced_in_one_task(final):
+        if final is not None and not expand.is_reduced_in_one_task(final, 0, self.bucket_bytes):
             final = self.merged(step_id, global_step, final)
-        gathers = None if final is None else partial(self.expander.range_tasks, GatherTask, step_id, global_step.stage, final)
-        return self.add(step_id, "gather", f"{global_step.id}: collect decisions by document", "", gathers)
+        ranges = None if final is None else expand.by_range(final, self.bucket_bytes)
+        label = f"{global_step.id}: collect decisions by document"
+        return self.on_ranges(GatherTask, step_id, label, ranges, global_step, self.bucket_bytes)
+
+    def on_ranges(
+        self,
+        kind: type[RangeTask],
+        step_id: str,
+        label: str,
+        ranges: Iterable[expand.Fields] | None,
+        global_step: GlobalStep,
+        limit_bytes: int,
+        **common: Any,
+    ) -> Step:
+        """A step of tasks on hash ranges of tables of a global stage."""
+        bound = global_step.stage
+        return self.add(kind, step_id, label, ranges, [bound.name], stage=bound, limit_bytes=limit_bytes, **common)
 
     def exchange(self, global_step: GlobalStep, exchange: Exchange, tables: _Tables | None) -> _Tables | None:
         """The tables after an exchange, or None while they are not known."""
         name = f"{global_step.id}/{exchange.name}"
         for number in range(1, exchange.rounds + 1):
             step_id = name if exchange.rounds == 1 else f"{name}-{number}"
-            tasks = None
             own = None if tables is None else {table: tables.get(table, ()) for table in exchange.inputs}
-            if own is not None and not self.expander.is_reduced_in_one_task(own, exchange):
+            if own is not None and not expand.is_reduced_in_one_task(own, exchange.at_once_bytes, self.bucket_bytes):
                 own = self.merged(step_id, global_step, own)
-            if tables is not None and own is not None:
-                tables = {**tables, **own}
-                tasks = partial(self.expander.reduce_tasks, step_id, global_step.stage, exchange, own)
+            at_once = own is not None and expand.fits_one_call(own, exchange.at_once_bytes, self.bucket_bytes)
+            ranges = None if own is None else expand.by_range(own, None if at_once else self.bucket_bytes)
+            common = {"exchange": exchange.name, "at_once": at_once}
             label = f"{global_step.id}: {exchange.label}" + (f", round {number}" if exchange.rounds > 1 else "")
-            step = self.add(step_id, "reduce", label, "", tasks)
-            if tables is None or tasks is None or not step.is_committed:
+            step = self.on_ranges(ReduceTask, step_id, label, ranges, global_step, self.bucket_bytes * 5 // 4, **common)
+            if tables is None or own is None or not step.is_committed:
                 return None
-            written = {table: _files([step], table) for table in exchange.outputs}
             replaced = set(exchange.outputs) & set(exchange.inputs)
-            kept = {table: () if table in replaced else files for table, files in tables.items()}
-            tables = {table: kept.get(table, ()) + written.get(table, ()) for table in {**kept, **written}}
+            tables = {table: () if table in replaced else files for table, files in {**tables, **own}.items()}
+            tables |= {table: tables.get(table, ()) + _files([step], table) for table in exchange.outputs}
             if not tables.pop(OPEN, ()):
                 return tables
         if exchange.rounds == 1:
@@ -328,72 +271,95 @@ class _Compilation:
         """The tables with no hash in more sorted runs than a bucket should read, or None while they are not merged."""
         merged, level = {name: runs.with_group_keys(files) for name, files in tables.items()}, 1
         while wide := [name for name in tables if runs.fan_in([keyed.file for keyed in merged[name]]) > runs.MOST_RUNS]:
-            step_id = f"{before}.merge-{level}"
-            tasks: list[Task] = []
-            group_keys: dict[str, int] = {}
+            ranges: list[expand.Fields] = []
+            group_keys: list[int] = []  # of the group of each task
             for name in wide:
                 groups, merged[name] = runs.merge_groups(merged[name])
                 for group in groups:
-                    merging = self.expander.range_tasks(MergeTask, step_id, global_step.stage, {name: group.files})
-                    group_keys |= {task.fingerprint: group.group_key for task in merging}
-                    tasks += merging
-            label = f"{global_step.id}: merge sorted runs of {', '.join(wide)}"
-            step = self.add(step_id, "merge", label, "", partial(list, tasks))
+                    ranges += expand.by_range({name: group.files}, self.bucket_bytes)
+                    group_keys += [group.group_key] * (len(ranges) - len(group_keys))
+            step_id, label = f"{before}.merge-{level}", f"{global_step.id}: merge sorted runs of {', '.join(wide)}"
+            step = self.on_ranges(MergeTask, step_id, label, ranges, global_step, self.bucket_bytes * 5 // 4)
             if not step.is_committed:
                 return None
-            for record in step.records:
+            for record, group_key in zip(step.records, group_keys, strict=True):
                 for name in record.outputs:
-                    files = record.of(name, ExchangeFile)
-                    merged[name] += [
-                        runs.KeyedFile(group_key=group_keys[record.fingerprint], file=file) for file in files if file.rows
-                    ]
+                    files = (file for file in record.of(name, ExchangeFile) if file.rows)
+                    merged[name] += [runs.KeyedFile(group_key=group_key, file=file) for file in files]
             level += 1
         return {name: tuple(keyed.file for keyed in files) for name, files in merged.items()}
 
     def tokenizer(self, cleaned: Sequence[Step]) -> TokenizerFile | None:
         """The tokenizer's file, or None while it is not committed."""
+        spec, training = self.mixture.tokenizer, self.mixture.tokenizer.train
         if self.request.tokenizer_content:
-            tasks = partial(self.expander.load_tasks, "tokenizer/load", self.request.tokenizer_content)
-            loaded = self.add("tokenizer/load", "train", "load the tokenizer", "", tasks)
-            return next(iter(loaded.outputs("tokenizer", TokenizerFile)), None)
+            content = {"content": self.request.tokenizer_content, "eos": spec.eos, "bos": spec.bos}
+            self.add(TrainTask, "tokenizer/load", "load the tokenizer", [content])
+            return self.plan.tokenizer
+        assert training is not None
         ready = all(step.is_committed for step in cleaned)
         kept = {step.source: sum(record.metrics.document_counts.kept_bytes for record in step.records) for step in cleaned}
-        fractions = self.expander.sample_fractions(kept)
+        shares = shares_of(self.mixture, {name: math.ceil(size / BYTES_PER_TOKEN) for name, size in kept.items()})
+        fractions = sample_fractions(kept, shares, training.sample_bytes, self.mixture.validation)
         samples: list[Step] = []
         for step in cleaned:
-            step_id = f"{step.source}/sample"
-            sampling = partial(self.expander.sample_tasks, step_id, step.source, step.records, fractions[step.source])
+            documents = map(expand.documents_of, step.records) if ready else None
+            common = {"source": step.source, "fraction": fractions[step.source], "pattern": training.pattern}
             label = "sample text for the tokenizer"
-            samples.append(self.add(step_id, "sample", label, step.source, sampling if ready else None))
-        sampled = [output for step in samples for output in step.outputs("sample", TableFile)]
-        known = all(step.is_committed for step in samples)
-        training = partial(self.expander.train_tasks, "tokenizer/train", sampled) if known else None
-        trained = self.add("tokenizer/train", "train", "train the tokenizer", "", training)
-        return next(iter(trained.outputs("tokenizer", TokenizerFile)), None)
+            validation = self.mixture.validation
+            samples.append(self.add(SampleTask, f"{step.source}/sample", label, documents, validation=validation, **common))
+        sampled = tuple(output for step in samples for output in step.outputs("sample", TableFile))
+        files = [{"samples": sampled}] if all(step.is_committed for step in samples) else None
+        common = {"vocab_size": training.vocab_size, "pattern": training.pattern, "eos": training.eos}
+        self.add(TrainTask, "tokenizer/train", "train the tokenizer", files, ["tokenizer/train"], **common)
+        return self.plan.tokenizer
 
     def tokenize(self, cleaned: Step, tokenizer: TokenizerFile | None) -> Step:
-        step_id = f"{cleaned.source}/tokenize"
-        tasks = None
-        if tokenizer is not None and cleaned.is_committed:
-            tasks = partial(self.expander.tokenize_tasks, step_id, cleaned.source, cleaned.records, tokenizer)
-        return self.add(step_id, "tokenize", "tokenize and shuffle", cleaned.source, tasks)
+        source = self.mixture.sources[cleaned.source]
+        return self.add(
+            TokenizeTask,
+            f"{cleaned.source}/tokenize",
+            "tokenize and shuffle",
+            map(expand.documents_of, cleaned.records) if tokenizer is not None and cleaned.is_committed else None,
+            ["tokenize"],
+            source=cleaned.source,
+            tokenizer=tokenizer,
+            validation=self.mixture.validation,
+            strata=source.strata and (source.strata.by, source.strata.bounds),
+            license_column=source.license_field,
+        )
 
     def pack(self, tokenized: Step, tokenizer: TokenizerFile | None, sequence_length: int) -> Step:
         """Packs rows of one length: `web/pack` for the first, which the output itself holds, `web/pack-8192` for another."""
-        is_first = sequence_length == self.request.mixture.pack.sequence_length[0]
+        pack, shards, strata = self.mixture.pack, self.mixture.shards, self.mixture.sources[tokenized.source].strata
+        is_first = sequence_length == pack.sequence_length[0]
         step_id = f"{tokenized.source}/pack" + ("" if is_first else f"-{sequence_length}")
-        tasks = None
-        if tokenizer is not None and tokenized.is_committed:
-            strata = self.request.mixture.sources[tokenized.source].strata
-            numbers = [None] if strata is None else list(range(strata.count))
-            rows: dict[expand.Part, Sequence[ExchangeFile]] = {
-                ("train", stratum): tokenized.outputs(train_rows(stratum), ExchangeFile) for stratum in numbers
-            }
-            rows["validation", None] = tokenized.outputs("validation", ExchangeFile)
-            tasks = partial(self.expander.pack_tasks, step_id, tokenized.source, rows, tokenizer, sequence_length)
-        return self.add(step_id, "pack", f"pack into rows of {sequence_length}", tokenized.source, tasks)
+        label = f"pack into rows of {sequence_length}"
+        if tokenizer is None or not tokenized.is_committed:
+            return self.add(PackTask, step_id, label, None, source=tokenized.source)
+        rows: dict[expand.Part, Sequence[ExchangeFile]] = {
+            ("train", stratum): tokenized.outputs(train_rows(stratum), ExchangeFile)
+            for stratum in ([None] if strata is None else range(strata.count))
+        }
+        rows["validation", None] = tokenized.outputs("validation", ExchangeFile)
+        return self.add(
+            PackTask,
+            step_id,
+            label,
+            expand.of_rows(rows, shards.target_bytes),
+            ["pack"],
+            source=tokenized.source,
+            tokenizer_fingerprint=tokenizer.fingerprint,
+            vocab_size=tokenizer.vocab_size,
+            eos_id=tokenizer.eos_id,
+            sequence_length=sequence_length,
+            **pack.model_dump(exclude={"sequence_length"}),
+            **shards.model_dump(),
+        )
 
     def write(self, cleaned: Step) -> Step:
-        step_id = f"{cleaned.source}/write"
-        tasks = partial(self.expander.write_tasks, step_id, cleaned.source, cleaned.records)
-        return self.add(step_id, "write", "write documents", cleaned.source, tasks if cleaned.is_committed else None)
+        """Writes one task per part of about `WRITTEN_BYTES`, and at least one file."""
+        spec, name = self.mixture.documents, cleaned.source
+        parts = expand.of_documents(cleaned.records, spec.target_bytes) if cleaned.is_committed else None
+        common = {"source": name, "license_column": self.mixture.sources[name].license_field, **spec.model_dump()}
+        return self.add(WriteTask, f"{name}/write", "write documents", parts, ["write"], **common)

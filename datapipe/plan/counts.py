@@ -22,9 +22,8 @@ from datapipe.metrics import (
     total_by_name,
     total_counts,
 )
-from datapipe.plan.compile import Plan, Step
 from datapipe.plan.ranking import filter_of, found_of
-from datapipe.plan.steps import GlobalStep
+from datapipe.plan.steps import GlobalStep, Plan, Step
 from datapipe.plan.work import Record
 from datapipe.stage.base import Filter
 from datapipe.stage.ranking import Cut

@@ -15,10 +15,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.request import Request
 from datapipe.plan.splits import text_bytes
-from datapipe.plan.steps import GlobalStep
+from datapipe.plan.steps import EXCHANGES, GlobalStep, Plan, Step
 from datapipe.plan.weighting import BYTES_PER_TOKEN
 from datapipe.plan.work import BoundStage
 from datapipe.shards.schemas import token_type

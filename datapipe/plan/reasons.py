@@ -16,10 +16,10 @@ from typing import Any
 from datapipe import catalogue
 from datapipe.config.stage_use import StageUse, parse_stage
 from datapipe.errors import UserError
-from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.fingerprint import KINDS, code_digest
 from datapipe.plan.ranking import filter_of
 from datapipe.plan.request import Request
+from datapipe.plan.steps import EXCHANGES, Plan, Step
 from datapipe.plan.work import BoundStage
 
 NEW = "new"

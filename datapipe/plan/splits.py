@@ -26,9 +26,8 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import xxhash
@@ -134,23 +133,16 @@ def weight(text_bytes: Number, num_docs: int) -> Number:
     return text_bytes + LEAST_DOCUMENT_BYTES * num_docs
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DocumentsPart:
-    """A part of a source that one task writes; see `WriteTask`."""
+def documents_by_part(cleaned: Sequence[Record], part_bytes: int) -> list[dict[str, Any]]:
+    """The documents of a source in parts of `part_bytes`, by the weights that the committed counts tell.
 
-    documents: tuple[TableFile, ...]
-    begin: int
-    start: int
-    stop: int
-
-
-def documents_by_part(cleaned: Sequence[Record], part_bytes: int) -> list[DocumentsPart]:
-    """The documents of a source in parts of `part_bytes`, by the weights that the committed counts tell."""
+    A part has the fields `documents`, `begin`, `start` and `stop` of its `WriteTask`.
+    """
     counts = [record.metrics.document_counts for record in cleaned]
     ends = list(accumulate((weight(each.kept_bytes, each.kept) for each in counts), initial=0))  # (num_records + 1,)
-    parts: list[DocumentsPart] = []
+    parts: list[dict[str, Any]] = []
     for start in range(0, ends[-1], part_bytes):
         first, last = bisect_right(ends, start) - 1, bisect_left(ends, start + part_bytes)
         files = tuple(file for record in cleaned[first:last] for file in record.of("documents", TableFile))
-        parts.append(DocumentsPart(documents=files, begin=ends[first], start=start, stop=start + part_bytes))
+        parts.append({"documents": files, "begin": ends[first], "start": start, "stop": start + part_bytes})
     return parts

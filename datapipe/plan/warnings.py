@@ -11,10 +11,10 @@ from typing import Any
 from datapipe.credentials import masked
 from datapipe.errors import suggest
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_by_name
-from datapipe.plan.compile import Plan
 from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
 from datapipe.plan.losses import MOST_LOST, Loss, kept_share, losses
 from datapipe.plan.request import Request
+from datapipe.plan.steps import Plan
 from datapipe.plan.work import PackTask
 from datapipe.stage.base import OF_KIND, OTHER_KIND, PHONE_REGIONS
 from datapipe.token_counts import Fertility

@@ -9,7 +9,6 @@ from typing import Any
 
 from datapipe.ledger.names import REPORT
 from datapipe.metrics import UnreadableFile, Work, counted, rate_mb_per_s, total_by_name, total_counts
-from datapipe.plan.compile import EXCHANGES, Plan, Step
 from datapipe.plan.counts import (
     SourceCounts,
     excess_drops,
@@ -19,6 +18,7 @@ from datapipe.plan.counts import (
     unreadable_text,
 )
 from datapipe.plan.outputs import TokenizerFile
+from datapipe.plan.steps import EXCHANGES, Plan, Step
 from datapipe.plan.warnings import RunWarning
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares, taken_sources
 from datapipe.shards.manifest import Manifest, Snapshot

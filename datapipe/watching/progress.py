@@ -21,7 +21,7 @@ from datapipe.engine.driver import Observer
 from datapipe.engine.protocol import Message
 from datapipe.engine.workers.process import state_of
 from datapipe.metrics import counted, duration, size
-from datapipe.plan.compile import EXCHANGES, Plan
+from datapipe.plan.steps import EXCHANGES, Plan
 from datapipe.plan.work import Record, Task
 from datapipe.report.layout import fitting, print_text
 from datapipe.terminal import harmless

@@ -156,11 +156,11 @@ def test_every_document_begins_in_one_part_that_reads_its_task(seed):
             begins.append((begin, str(number)))
             begin += weight(size, 1)
     for begin, task in begins:
-        (part,) = [part for part in parts if part.start <= begin < part.stop]
-        assert task in [file.path for file in part.documents]
+        (part,) = [part for part in parts if part["start"] <= begin < part["stop"]]
+        assert task in [file.path for file in part["documents"]]
     for part in parts:  # `begin` is the weight before the first of its files
-        before = sum(weight(sum(own), len(own)) for own in tasks[: int(part.documents[0].path)])
-        assert part.begin == before <= part.start
+        before = sum(weight(sum(own), len(own)) for own in tasks[: int(part["documents"][0].path)])
+        assert part["begin"] == before <= part["start"]
 
 
 def test_a_source_without_documents_has_no_part():

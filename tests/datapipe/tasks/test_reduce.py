@@ -12,27 +12,25 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import make_keys
-from datapipe.config import load_mixture
 from datapipe.exchange import chunks, tables
 from datapipe.exchange import files as exchange
 from datapipe.exchange.files import read_index
 from datapipe.exchange.ranges import read_rows
-from datapipe.plan.expand import Expander
+from datapipe.plan.expand import by_range
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.runs import fan_in
-from datapipe.plan.work import HASH_SPACE, BoundStage, GatherTask, MergeTask, ReduceTask, Task
+from datapipe.plan.work import HASH_SPACE, BoundStage, GatherTask, MergeTask, ReduceTask, Task, fingerprinted
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
 from stages.dedup.exact import TEXTS, Exact
-from tests.support import runs
 from tests.support.exchange_rows import write
 
 pytestmark = pytest.mark.medium
 
 _STAGE = BoundStage(name="dedup.exact", stage=Exact(size_column="copies"), digest="digest")
 _NEW = np.uint64(1 << 63)
-_TAIL = "tokenizer: {train: {vocab_size: 300}}\npack: {sequence_length: 64}\nexecution: {bucket_bytes: 16KiB}"
+_BUCKET_BYTES = 16 << 10
 
 Row = dict[str, Any]
 
@@ -146,22 +144,23 @@ def test_gather_gives_each_document_its_first_drop_all_cuts_and_the_sum_of_its_s
 # ------------------------------------------------------------------------------------------------ merging
 
 
-@pytest.fixture
-def expander(tmp_path: Path) -> Expander:
-    return Expander(load_mixture(runs.write_mixture(tmp_path, "  web: {path: none}", "stages: [dedup.exact]", _TAIL)))
+def _merges(files: Sequence[ExchangeFile]) -> list[MergeTask]:
+    ranges = by_range({"texts": tuple(files)}, _BUCKET_BYTES)
+    common = {"step": "merge", "seed": 0, "stage": _STAGE, "limit_bytes": _BUCKET_BYTES * 5 // 4}
+    return [fingerprinted(MergeTask(**common, **own)) for own in ranges]
 
 
-def _merged(root: Root, expander: Expander, files: list[ExchangeFile]) -> list[ExchangeFile]:
-    tasks = expander.range_tasks(MergeTask, "merge", _STAGE, {"texts": tuple(files)})
+def _merged(root: Root, files: list[ExchangeFile]) -> list[ExchangeFile]:
+    tasks = _merges(files)
     assert len(tasks) > 2
     return _run(root, tasks, "texts")
 
 
-def test_merge_keeps_every_row_in_one_sorted_run_a_range_and_clears_the_ranks_of_earlier_rows_alone(root, expander):
+def test_merge_keeps_every_row_in_one_sorted_run_a_range_and_clears_the_ranks_of_earlier_rows_alone(root):
     parts = [_texts(seed, 500) for seed in (1, 2, 3)]
     files = [write(root, f"{number}", rows, 50, as_old=number == 0) for number, rows in enumerate(parts)]
     assert fan_in(files) > 3
-    found = _merged(root, expander, files)
+    found = _merged(root, files)
     assert fan_in(found) == 1
     assert not any(one.is_reference for one in found)
     assert sum(one.row_bytes for one in found) == sum(one.row_bytes for one in files)
@@ -177,14 +176,12 @@ def test_merge_keeps_every_row_in_one_sorted_run_a_range_and_clears_the_ranks_of
     ]
     expected.sort(key=lambda row: [row[name] for name in TEXTS.names])
     assert _rows(root, found) == expected
-    assert _rows(root, _merged(root, expander, found)) == expected  # ranks are not cleared again
-    again = _merged(root, expander, files[::-1])
+    assert _rows(root, _merged(root, found)) == expected  # ranks are not cleared again
+    again = _merged(root, files[::-1])
     assert [one.checksum for one in again] == [one.checksum for one in found]
 
 
-def test_merge_of_earlier_rows_is_another_task_than_that_of_new_ones(root: Root, expander: Expander) -> None:
+def test_merge_of_earlier_rows_is_another_task_than_that_of_new_ones(root: Root) -> None:
     files = [write(root, "rows", _texts(1), as_old=as_old) for as_old in (False, True)]
-    prints = [
-        {task.fingerprint for task in expander.range_tasks(MergeTask, "merge", _STAGE, {"texts": (one,)})} for one in files
-    ]
+    prints = [{task.fingerprint for task in _merges([one])} for one in files]
     assert prints[0].isdisjoint(prints[1])

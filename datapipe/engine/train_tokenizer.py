@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from datapipe import catalogue
 from datapipe.columns import text_lengths
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
 from datapipe.inputs.planned_input import PlannedInput, damages
+from datapipe.lowest_hashes import LowestHashes
 from datapipe.metrics import UnreadableFile, by_file, rate_mb_per_s
 from datapipe.plan.splits import file_hash
 from datapipe.rng import below_fraction, keyed_hash, seed_for
@@ -40,6 +40,7 @@ HELD_OUT = 0.05
 
 _SLICE_BYTES = 4 << 20
 _WHOLE_FILE = 1 << 62
+_SAMPLED = pa.schema({"hash": pa.uint64(), "text": pa.large_string()})
 
 Say = Callable[[str], None]
 
@@ -74,7 +75,7 @@ def train_tokenizer_from_files(
     check_training(vocab_size, eos, pattern)
     reading = _Reading(_sources(inputs), text_field, sample_bytes, say)
     reading.read()
-    texts, held_out = reading.training.texts(), {name: hashes.texts() for name, hashes in reading.held_out.items()}
+    texts, held_out = _texts(reading.training), {name: _texts(hashes) for name, hashes in reading.held_out.items()}
     if len(texts) == 0:  # so few documents that none was left
         texts, held_out = pa.concat_arrays(list(held_out.values())), {}
     if len(texts) == 0:
@@ -112,49 +113,6 @@ def _sources(inputs: Sequence[str]) -> dict[str, list[tuple[InputFile, Reader]]]
     }
 
 
-class LowestHashes:
-    """The documents of lowest hash whose texts together fit into `limit_bytes`; at least one.
-
-    The documents before a dropped one fill the limit, and further documents only add to them. So the result does not depend on
-    the order in which documents come. Memory: twice the limit.
-    """
-
-    def __init__(self, limit_bytes: int) -> None:
-        self.limit_bytes = limit_bytes
-        self._below: int = 1 << 64
-        self._held: list[tuple[NDArray[np.uint64], pa.Array]] = []
-        self._held_bytes = 0
-
-    def add(self, hashes: NDArray[np.uint64], texts: pa.Array) -> None:
-        """
-        Args:
-            hashes: (num_docs,) uint64.
-            texts: (num_docs,) large_string without nulls.
-        """
-        chosen = hashes < np.uint64(self._below) if self._below < 1 << 64 else np.ones(len(hashes), np.bool_)
-        kept = texts.filter(pa.array(chosen))
-        self._held.append((hashes[chosen], kept))
-        self._held_bytes += int(text_lengths(kept).sum())
-        if self._held_bytes > 2 * self.limit_bytes:
-            self._prune()
-
-    def texts(self) -> pa.Array:
-        """(num_docs,) large_string, in the order of the hashes."""
-        self._prune()
-        return self._held[0][1]
-
-    def _prune(self) -> None:
-        hashes = np.concatenate([np.zeros(0, np.uint64), *(hashes for hashes, _ in self._held)])
-        texts = pa.concat_arrays([pa.array([], pa.large_string()), *(texts for _, texts in self._held)])
-        order = np.argsort(hashes, kind="stable")
-        ends = np.cumsum(text_lengths(texts)[order])
-        number = max(int(np.searchsorted(ends, self.limit_bytes, "right")), min(1, len(order)))
-        if number < len(order):
-            self._below = int(hashes[order[number]])
-        self._held = [(hashes[order[:number]], texts.take(pa.array(order[:number])))]
-        self._held_bytes = int(ends[number - 1]) if number else 0
-
-
 class _Reading:
     """Reads all files once; keeps the sample to train on and the held-out documents."""
 
@@ -162,9 +120,9 @@ class _Reading:
         self, sources: dict[str, list[tuple[InputFile, Reader]]], text_field: str, sample_bytes: int, say: Say
     ) -> None:
         self.sources, self.fields, self.say = sources, FieldNames(text=text_field), say
-        self.training = LowestHashes(sample_bytes)
+        self.training = LowestHashes(sample_bytes, _SAMPLED)
         share = max(1, int(sample_bytes * HELD_OUT) // len(sources))
-        self.held_out = {name: LowestHashes(share) for name in sources}
+        self.held_out = {name: LowestHashes(share, _SAMPLED) for name in sources}
         self.read_bytes = self.rejected = 0
         self.unreadable_files: list[UnreadableFile] = []
         self.read_s = 0.0
@@ -193,11 +151,16 @@ class _Reading:
     def _add(self, name: str, hashed: np.uint64, batch: ReadBatch) -> None:
         halves = (np.full(len(batch.positions), hashed), batch.positions.astype(np.uint64))
         is_held_out = below_fraction(keyed_hash(halves, seed_for(0, "tokenizer", "held out")), HELD_OUT)
-        hashes = keyed_hash(halves, seed_for(0, "tokenizer", "sample"))
-        self.training.add(hashes[~is_held_out], batch.content.filter(pa.array(~is_held_out)))
-        self.held_out[name].add(hashes[is_held_out], batch.content.filter(pa.array(is_held_out)))
+        hashes = pa.array(keyed_hash(halves, seed_for(0, "tokenizer", "sample")))
+        documents = pa.table([hashes, batch.content], schema=_SAMPLED)
+        self.training.add(documents.filter(pa.array(~is_held_out)))
+        self.held_out[name].add(documents.filter(pa.array(is_held_out)))
         self.read_bytes += int(text_lengths(batch.content).sum())
         self.rejected += len(batch.rejected)
+
+
+def _texts(sample: LowestHashes) -> pa.Array:
+    return sample.table()["text"].combine_chunks()
 
 
 def _watched(texts: pa.Array, size: int, say: Say) -> Iterator[pa.Array]:

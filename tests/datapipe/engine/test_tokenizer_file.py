@@ -6,15 +6,13 @@ import io
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import pytest
 from rich.console import Console
 
 from datapipe.config import Mixture, load_mixture
 from datapipe.engine.prepare import prepare
 from datapipe.engine.tokenizer_file import UsersTokenizer, users_tokenizer
-from datapipe.engine.train_tokenizer import LowestHashes, Trained, train_tokenizer_from_files
+from datapipe.engine.train_tokenizer import Trained, train_tokenizer_from_files
 from datapipe.errors import UserError
 from datapipe.report.funnel import print_training
 from datapipe.storage import Root
@@ -156,19 +154,6 @@ def test_train_tokenizer_from_files_names_damaged_ones_and_reads_what_there_is(t
 def test_train_tokenizer_from_files_refuses_in_words(folder, name, options, fact):
     with pytest.raises(UserError, match=fact):
         train(f"{folder}/{name}", **options)
-
-
-def test_lowest_hashes_do_not_depend_on_order_and_fit():
-    rng = np.random.default_rng(1)
-    hashes = rng.permutation(400).astype(np.uint64)
-    texts = ["x" * int(length) for length in rng.integers(1, 60, 400)]
-    by_hash = [text for _, text in sorted(zip(hashes.tolist(), texts))]
-    expected = by_hash[: int(np.searchsorted(np.cumsum([len(text) for text in by_hash]), 1000, "right"))]
-    for step in (1, 7, 400):
-        held = LowestHashes(1000)
-        for at in range(0, 400, step):
-            held.add(hashes[at : at + step], pa.array(texts[at : at + step], pa.large_string()))
-        assert held.texts().to_pylist() == expected
 
 
 @pytest.mark.slow

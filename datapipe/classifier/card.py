@@ -14,7 +14,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from datapipe.classifier.evaluation_tables import Table
+from datapipe.report.layout import NumberTable
 
 VERSION = 2
 _LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
@@ -34,12 +34,12 @@ def card_json(card: dict[str, Any]) -> str:
     return json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def card_text(card: dict[str, Any], tables: Sequence[Table]) -> str:
+def card_text(card: dict[str, Any], tables: Sequence[NumberTable]) -> str:
     """The card as Markdown, with the tables of its figures."""
     return "\n".join(_lines(card, tables)) + "\n"
 
 
-def _lines(card: dict[str, Any], tables: Sequence[Table]) -> Iterator[str]:
+def _lines(card: dict[str, Any], tables: Sequence[NumberTable]) -> Iterator[str]:
     yield f"# {card['model']}"
     yield ""
     labels = "the labels " + ", ".join(f"`{label}`" for label in card["labels"])
@@ -52,14 +52,14 @@ def _lines(card: dict[str, Any], tables: Sequence[Table]) -> Iterator[str]:
     yield ""
     yield "## Options"
     yield ""
-    yield from _table(("option", "value"), [(name, str(value)) for name, value in card["options"].items()])
+    yield from NumberTable("", ("option", "value"), [(name, str(value)) for name, value in card["options"].items()]).markdown()
     yield ""
     yield f"## Figures on {card['figures']['documents']:,} held-out documents"
     yield ""
     for table in tables:
         yield table.title
         yield ""
-        yield from _table(table.headings, table.rows)
+        yield from table.markdown()
         yield ""
     if card["heaviest"]:
         yield "## Heaviest features"
@@ -91,9 +91,3 @@ def data_lines(data: dict[str, Any]) -> list[str]:
         if data[name]:
             lines.append(f"{what}, left out: {data[name]:,}")
     return lines
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(headings)} |"
-    yield "|" + "---|" * len(headings)
-    yield from (f"| {' | '.join(row)} |" for row in rows)

@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from datapipe.classifier.evaluation import ALL, Evaluation, Measures, measures_of
-from datapipe.classifier.evaluation_tables import Table, decisions_table, record_of, tables_of
+from datapipe.classifier.evaluation_tables import decisions_table, record_of, tables_of
 from datapipe.classifier.metrics import AtThreshold, at_threshold
 from datapipe.classifier.training import Examples
 from datapipe.columns import text_buffers
+from datapipe.report.layout import NumberTable
 from datapipe.stage.models.classifier import Classifier
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -48,7 +49,7 @@ class Figures:
     def measures(self) -> Measures:
         return self.evaluation.groups[ALL][0]
 
-    def tables(self) -> list[Table]:
+    def tables(self) -> list[NumberTable]:
         if not self.measures.num_docs:
             return []
         cuts = [measures.at_threshold for measures in self.at_least if measures.at_threshold is not None]

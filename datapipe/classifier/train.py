@@ -19,11 +19,10 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
-from datapipe.classifier.card import VERSION, card_json, card_path, card_text, data_lines, versions
+from datapipe.classifier.card import VERSION, Figures, card_json, card_path, card_text, data_lines, figures_of, versions
 from datapipe.classifier.documents import DocumentInput, is_of_runs, texts_of_mixture
 from datapipe.classifier.examples import Labelling, Limits, Prepared, are_numbers, prepare
 from datapipe.classifier.fasttext_training import FastTextTrainer
-from datapipe.classifier.figures import Figures, figures_of
 from datapipe.classifier.labelled_files import LabelledFiles
 from datapipe.classifier.linear_trainer import LinearTrainer, heaviest_features
 from datapipe.classifier.training import Trainer
@@ -31,7 +30,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.libraries import require
 from datapipe.report.layout import print_text
 from datapipe.stage.models.classifier import Classifier, open_classifier
-from datapipe.stage.models.linear_file import read_file
+from datapipe.stage.models.linear import read_file
 
 TRAINERS: dict[str, type[Trainer]] = {"linear": LinearTrainer, "fasttext": FastTextTrainer}
 """The kinds of model that can be trained, by the name that `--kind` takes."""

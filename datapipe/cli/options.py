@@ -38,7 +38,7 @@ Limit = Annotated[
 
 def size_of(option: str, value: str) -> int:
     """Bytes of a size such as "64MB". Raises UserError that names the option."""
-    from datapipe.config.units import parse_size
+    from datapipe.config.fields import parse_size
 
     try:
         return parse_size(value)
@@ -48,7 +48,7 @@ def size_of(option: str, value: str) -> int:
 
 def share_of(option: str, value: str) -> Fraction:
     """A share such as "10%". Raises UserError that names the option."""
-    from datapipe.config.units import parse_share
+    from datapipe.config.fields import parse_share
 
     try:
         return parse_share(value)

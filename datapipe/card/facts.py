@@ -13,7 +13,7 @@ from typing import Any
 
 from datapipe.card.data_files import DataFiles
 from datapipe.card.escaping import Markdown, code, link, plain
-from datapipe.config.resolved import parsed_yaml
+from datapipe.config.interpolation import parsed_yaml
 from datapipe.report.tables import Cell, Share, Table, evaluation_table, kept_table, language_counts, mixture_table
 from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.stage.base import PHONE_REGIONS

@@ -1,23 +1,118 @@
-"""The card of a model: what it was trained on, how, and what it does, as JSON and as a text to read.
+"""What a trained model does on the held-out documents, and the card that tells it: as JSON, and as a text to read.
 
-    MODEL.card.json    for programs
-    MODEL.card.md      the same, for people
+    model, held-out documents  ─▶  Figures  ─▶  tables that are printed
+                                           └▶  MODEL.card.json    for programs
+                                               MODEL.card.md      the same, for people
 
-A card holds no time and no absolute number of the machine: the same training gives the same card.
+The figures are those of `datapipe classifier evaluate --json`. Two classes also have the curve of thresholds, which tells which
+threshold keeps which share of documents like the held-out ones, and what is in it; numbers have what "at least" decides, for
+several numbers. A card holds no time and no absolute number of the machine: the same training gives the same card.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from datapipe.classifier.evaluation_tables import Table
+import numpy as np
+
+from datapipe.classifier.evaluation import ALL, Evaluation, Measures, measures_of
+from datapipe.classifier.evaluation_tables import decisions_table, record_of, tables_of
+from datapipe.classifier.metrics import AtThreshold, at_threshold
+from datapipe.classifier.training import Examples
+from datapipe.columns import text_buffers
+from datapipe.report.layout import NumberTable
+from datapipe.stage.models.classifier import Classifier
 
 VERSION = 2
 _LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
+
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Of the curve."""
+
+_MOST_CUTS = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figures:
+    """The figures of a model on held-out documents.
+
+    Attributes:
+        evaluation: of one model and one group.
+        labels: documents by label; empty for numbers.
+        curve: of two classes.
+        at_least: of numbers, the measures of "at least" some of them.
+    """
+
+    evaluation: Evaluation
+    labels: dict[str, int]
+    curve: list[AtThreshold]
+    at_least: list[Measures]
+
+    @property
+    def measures(self) -> Measures:
+        return self.evaluation.groups[ALL][0]
+
+    def tables(self) -> list[NumberTable]:
+        if not self.measures.num_docs:
+            return []
+        cuts = [measures.at_threshold for measures in self.at_least if measures.at_threshold is not None]
+        curve = [decisions_table("threshold and share kept", self.curve)] if self.curve else []
+        return [*tables_of(self.evaluation), *curve, *([decisions_table("at least", cuts)] if cuts else [])]
+
+    def to_json(self) -> dict[str, Any]:
+        """A record of values that JSON has; None where a figure is not defined."""
+        record = record_of(self.measures)
+        if self.evaluation.kind == "number":
+            of_cuts = map(record_of, self.at_least)
+            record["at_least"] = [{"auc": each["auc"]} | each["at_threshold"] for each in of_cuts]
+        else:
+            record["labels"] = self.labels
+        if self.evaluation.kind == "two classes":
+            record["curve"] = list(map(asdict, self.curve))
+        return json.loads(json.dumps(record), parse_constant=lambda name: None)
+
+
+def figures_of(name: str, model: Classifier, held_out: Examples) -> Figures:
+    """The figures of a model, which has a name."""
+    offsets, data = text_buffers(held_out.texts)
+    scores = model.scores(np.ascontiguousarray(offsets[:-1]), np.ascontiguousarray(offsets[1:]), data)
+    targets, labels, curve, at_least, least = held_out.targets, held_out.labels, [], [], None
+    if held_out.predicts_number:
+        kind, outcome = "number", scores[:, 0].astype(np.float64)
+        at_least = [measures_of(kind, targets, outcome, labels, cut) for cut in _cuts(targets)]
+    else:
+        in_order = scores[:, [model.labels.index(label) for label in labels]]
+        kind, outcome, targets = "several classes", in_order.argmax(axis=1), targets.astype(np.int64)
+        if len(labels) == 2:
+            kind, outcome, least = "two classes", in_order[:, 1].astype(np.float64), 0.5
+            curve = [at_threshold(targets == 1, outcome, threshold) for threshold in _thresholds(outcome)]
+    measures = measures_of(kind, targets, outcome, labels, least)
+    return Figures(
+        evaluation=Evaluation(models=(name,), kind=kind, labels=labels, groups={ALL: (measures,)}),
+        labels={} if kind == "number" else {label: int((targets == number).sum()) for number, label in enumerate(labels)},
+        curve=curve,
+        at_least=at_least,
+    )
+
+
+def _thresholds(scores: np.ndarray) -> Sequence[float]:
+    """For each of `SHARES` the highest threshold that keeps so many documents."""
+    ranked = np.sort(scores)[::-1].tolist()
+    return list(dict.fromkeys(ranked[max(math.ceil(share * len(ranked)), 1) - 1] for share in SHARES if ranked))
+
+
+def _cuts(targets: np.ndarray) -> Sequence[float]:
+    """Numbers at which a filter may cut: each of a few whole numbers, else the quartiles."""
+    distinct = np.unique(targets)
+    if len(distinct) <= _MOST_CUTS + 1 and (distinct == np.rint(distinct)).all():
+        return distinct[1:].tolist()
+    return np.unique(np.quantile(targets, (0.25, 0.5, 0.75), method="nearest")).tolist()
 
 
 def card_path(model: Path, ending: str) -> Path:
@@ -34,12 +129,12 @@ def card_json(card: dict[str, Any]) -> str:
     return json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def card_text(card: dict[str, Any], tables: Sequence[Table]) -> str:
+def card_text(card: dict[str, Any], tables: Sequence[NumberTable]) -> str:
     """The card as Markdown, with the tables of its figures."""
     return "\n".join(_lines(card, tables)) + "\n"
 
 
-def _lines(card: dict[str, Any], tables: Sequence[Table]) -> Iterator[str]:
+def _lines(card: dict[str, Any], tables: Sequence[NumberTable]) -> Iterator[str]:
     yield f"# {card['model']}"
     yield ""
     labels = "the labels " + ", ".join(f"`{label}`" for label in card["labels"])
@@ -52,14 +147,14 @@ def _lines(card: dict[str, Any], tables: Sequence[Table]) -> Iterator[str]:
     yield ""
     yield "## Options"
     yield ""
-    yield from _table(("option", "value"), [(name, str(value)) for name, value in card["options"].items()])
+    yield from NumberTable("", ("option", "value"), [(name, str(value)) for name, value in card["options"].items()]).markdown()
     yield ""
     yield f"## Figures on {card['figures']['documents']:,} held-out documents"
     yield ""
     for table in tables:
         yield table.title
         yield ""
-        yield from _table(table.headings, table.rows)
+        yield from table.markdown()
         yield ""
     if card["heaviest"]:
         yield "## Heaviest features"
@@ -91,9 +186,3 @@ def data_lines(data: dict[str, Any]) -> list[str]:
         if data[name]:
             lines.append(f"{what}, left out: {data[name]:,}")
     return lines
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(headings)} |"
-    yield "|" + "---|" * len(headings)
-    yield from (f"| {' | '.join(row)} |" for row in rows)

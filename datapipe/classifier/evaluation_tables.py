@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,26 +21,10 @@ _MOST_ERRORS = 10
 _INTERVAL = "95%"
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table of text: the first column has names."""
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-def print_tables(tables: Iterable[Table], console: Console) -> None:
-    for table in tables:
-        printed = NumberTable(table.title, table.headings, edges=False)
-        for row in table.rows:
-            printed.add_row(*row)
-        console.print(printed)
-
-
 def print_evaluation(evaluation: Evaluation, console: Console) -> None:
     """Prints the tables of all documents and of each group."""
-    print_tables(tables_of(evaluation), console)
+    for table in tables_of(evaluation):
+        console.print(table)
     if evaluation.num_unknown:
         print_text(f"{evaluation.num_unknown:,} documents with a label that the models do not know were left out.", console)
     if evaluation.num_unlabelled:
@@ -50,12 +34,12 @@ def print_evaluation(evaluation: Evaluation, console: Console) -> None:
     print_text("95%: confidence intervals. –: not defined, such as the AUC of a single class.", console)
 
 
-def tables_of(evaluation: Evaluation) -> Iterator[Table]:
+def tables_of(evaluation: Evaluation) -> Iterator[NumberTable]:
     """The tables of an evaluation, each with a row for every group and model."""
     named = list(_named(evaluation))
 
-    def table(title: str, headings: Sequence[str], cells: Callable[[Measures], Sequence[str]]) -> Table:
-        return Table(title, ["", *headings], [[name, *cells(measures)] for name, measures in named])
+    def table(title: str, headings: Sequence[str], cells: Callable[[Measures], Sequence[str]]) -> NumberTable:
+        return NumberTable(title, ["", *headings], [[name, *cells(measures)] for name, measures in named], edges=False)
 
     if evaluation.kind == "several classes":
         headings = ("docs", "accuracy", _INTERVAL, "macro F1", _INTERVAL, "macro precision", "macro recall")
@@ -116,32 +100,33 @@ def _lead_cells(measures: Measures) -> list[str]:
     return ["", ""] if measures.auc_lead is None else _estimate(measures.auc_lead)
 
 
-def _confusion_tables(name: str, found: Confusion) -> Iterator[Table]:
+def _confusion_tables(name: str, found: Confusion) -> Iterator[NumberTable]:
     """The measures of each label, and the matrix or its largest errors."""
     counts = np.array(found.confusion)  # [label, predicted]
     rows = [
         [label, f"{real:,}", f"{guessed:,}", _number(of.precision.value), _number(of.recall.value), *_estimate(of.f1)]
         for (label, of), real, guessed in zip(found.by_label.items(), counts.sum(axis=1), counts.sum(axis=0))
     ]
-    yield Table(name, ["label", "docs", "predicted", "precision", "recall", "F1", _INTERVAL], rows)
+    yield NumberTable(name, ["label", "docs", "predicted", "precision", "recall", "F1", _INTERVAL], rows, edges=False)
     labels = list(found.by_label)
     if len(labels) <= _MOST_LABELS:
         matrix = [[label, *(f"{count:,}" for count in row)] for label, row in zip(labels, found.confusion)]
-        yield Table(f"{name}: labels, and what was predicted", ["label", *labels], matrix)
+        yield NumberTable(f"{name}: labels, and what was predicted", ["label", *labels], matrix, edges=False)
         return
     np.fill_diagonal(counts, 0)
     errors = [divmod(int(flat), len(labels)) for flat in np.argsort(-counts, axis=None, kind="stable")[:_MOST_ERRORS]]
     most = [[f"{labels[real]}, {labels[guessed]}", f"{counts[real, guessed]:,}"] for real, guessed in errors]
-    yield Table(f"{name}: the most frequent errors", ["label, predicted", "docs"], [row for row in most if row[1] != "0"])
+    most = [row for row in most if row[1] != "0"]
+    yield NumberTable(f"{name}: the most frequent errors", ["label, predicted", "docs"], most, edges=False)
 
 
-def decisions_table(title: str, decided: Iterable[AtThreshold]) -> Table:
+def decisions_table(title: str, decided: Iterable[AtThreshold]) -> NumberTable:
     """What each of several thresholds decides."""
-    rows = []
+    table = NumberTable(title, ("threshold", "kept", "precision", "recall", "F1"), edges=False)
     for each in decided:
         measures = (each.precision, each.recall, each.f1)
-        rows.append([f"{each.threshold:.6g}", f"{each.share_kept:.1%}", *(_number(of.value) for of in measures)])
-    return Table(title, ("threshold", "kept", "precision", "recall", "F1"), rows)
+        table.add_row(f"{each.threshold:.6g}", f"{each.share_kept:.1%}", *(_number(of.value) for of in measures))
+    return table
 
 
 def _estimate(estimate: Estimate) -> list[str]:

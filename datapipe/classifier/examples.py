@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -23,14 +23,17 @@ import xxhash
 from datapipe.classifier.labelled_files import LabelledBatch
 from datapipe.classifier.training import Examples
 from datapipe.columns import compute as pc
-from datapipe.columns import text_buffers, text_lengths
+from datapipe.columns import text_buffers
 from datapipe.errors import UserError
 from datapipe.kernels.dedup.text_hashes import hash_texts
+from datapipe.lowest_hashes import LowestHashes, is_first
 from datapipe.rng import GOLDEN, below_fraction, mix64, seed_for
 
 MOST_LABELS = 100
 
-_COLUMNS = {"hash": pa.uint64(), "digest": pa.uint64(), "group": pa.uint64(), "target": pa.float64(), "text": pa.large_string()}
+_SCHEMA = pa.schema(
+    {"hash": pa.uint64(), "digest": pa.uint64(), "group": pa.uint64(), "target": pa.float64(), "text": pa.large_string()}
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,7 +110,7 @@ class Prepared:
 
 def prepare(batches: Iterable[LabelledBatch], limits: Limits, labelling: Labelling) -> Prepared:
     """Reads all batches. Raises UserError where nothing can be learned from them."""
-    samples, counts = dict[str, _Sample](), Counts()
+    samples, counts = dict[str, LowestHashes](), Counts()
     for batch in batches:
         _add(batch, limits, labelling, samples, counts)
     labels = ("number",) if labelling.is_number else _in_order(list(samples), labelling.positive)
@@ -124,7 +127,7 @@ def prepare(batches: Iterable[LabelledBatch], limits: Limits, labelling: Labelli
     return Prepared(training=sides[0], held_out=sides[1], counts=counts, digest=_digest(table))
 
 
-def _add(batch: LabelledBatch, limits: Limits, labelling: Labelling, samples: dict[str, _Sample], counts: Counts) -> None:
+def _add(batch: LabelledBatch, limits: Limits, labelling: Labelling, samples: dict[str, LowestHashes], counts: Counts) -> None:
     texts = batch.texts if limits.max_chars is None else pc.utf8_slice_codeunits(batch.texts, 0, limits.max_chars)
     table = _hashed(texts, batch, labelling)
     has_text = pc.not_equal(pc.utf8_length(pc.utf8_trim_whitespace(texts)), 0)
@@ -140,7 +143,8 @@ def _add(batch: LabelledBatch, limits: Limits, labelling: Labelling, samples: di
                 f"the labels have more than {MOST_LABELS} different values, such as {', '.join(sorted(samples)[:3])}. Expected "
                 f"a few classes; for numbers on a scale give --number, and for text --text FIELD and --label FIELD"
             )
-        samples.setdefault(label, _Sample(limits.sample_bytes)).add(table.filter(chosen))
+        sample = samples.setdefault(label, LowestHashes(limits.sample_bytes, _SCHEMA, ("hash", "digest", "target")))
+        sample.add(table.filter(chosen))
 
 
 def _hashed(texts: pa.Array, batch: LabelledBatch, labelling: Labelling) -> pa.Table:
@@ -152,49 +156,13 @@ def _hashed(texts: pa.Array, batch: LabelledBatch, labelling: Labelling) -> pa.T
         hash_texts(*text_buffers(pc.fill_null(names, "")), of_groups, np.empty_like(of_groups))
         groups = np.where(pc.is_valid(names).to_numpy(zero_copy_only=False), of_groups, hashes)
     targets = batch.numbers() if labelling.is_number else np.zeros(len(texts))
-    return pa.table([pa.array(hashes), pa.array(digests), pa.array(groups), pa.array(targets), texts], names=[*_COLUMNS])
+    return pa.table([pa.array(hashes), pa.array(digests), pa.array(groups), pa.array(targets), texts], schema=_SCHEMA)
 
 
 def _keyed(column: pa.ChunkedArray, seed: int) -> np.ndarray:
     """Keyed hashes of hashes, (num_docs,) uint64."""
     with np.errstate(over="ignore"):
         return mix64(mix64(column.to_numpy() ^ np.uint64(seed)) + GOLDEN)
-
-
-@dataclass(slots=True)
-class _Sample:
-    """The texts of one label with the lowest hashes, whose bytes together fit into a limit; at least one. Copies count once."""
-
-    limit_bytes: int
-    _parts: list[pa.Table] = field(default_factory=list)
-    _bytes: int = 0
-    _below: int = 1 << 64
-
-    def add(self, table: pa.Table) -> None:
-        if self.is_full:
-            table = table.filter(pc.less(table["hash"], pa.scalar(self._below, pa.uint64())))
-        self._parts.append(table)
-        self._bytes += int(pc.sum(pc.binary_length(table["text"])).as_py() or 0)
-        if self._bytes > 2 * self.limit_bytes:
-            self.table()
-
-    @property
-    def is_full(self) -> bool:
-        return self._below < 1 << 64
-
-    def table(self) -> pa.Table:
-        """The sample, in the order of the hashes."""
-        table = pa.concat_tables(self._parts).sort_by([("hash", "ascending"), ("digest", "ascending"), ("target", "ascending")])
-        rows = np.stack([table[name].to_numpy().view(np.uint64) for name in ("hash", "digest", "target")])
-        is_first = np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))[: len(table)]
-        table = table.filter(pa.array(is_first)).combine_chunks()
-        ends = np.cumsum(text_lengths(table["text"].combine_chunks()))
-        number = max(int(np.searchsorted(ends, self.limit_bytes, "right")), min(1, len(table)))
-        if number < len(table):
-            self._below = int(table["hash"][number].as_py())
-            number = int(np.searchsorted(table["hash"].to_numpy(), np.uint64(self._below)))
-        self._parts, self._bytes = [table[:number]], int(ends[number - 1]) if number else 0
-        return self._parts[0]
 
 
 def _in_order(labels: list[str], positive: str | None) -> tuple[str, ...]:
@@ -223,10 +191,8 @@ def _merged(tables: list[pa.Table], counts: Counts, predicts_number: bool) -> pa
     """All samples in the order of hashes, each text once, with the number of its label as its target."""
     for number, table in enumerate([] if predicts_number else tables):
         tables[number] = table.set_column(3, "target", pa.array(np.full(len(table), float(number))))
-    schema = pa.schema(list(_COLUMNS.items()))
-    table = pa.concat_tables([schema.empty_table(), *tables]).sort_by([("hash", "ascending"), ("digest", "ascending")])
-    rows = np.stack([table["hash"].to_numpy(), table["digest"].to_numpy()])
-    starts = np.flatnonzero(np.append(True, (rows[:, 1:] != rows[:, :-1]).any(axis=0))[: len(table)])
+    table = pa.concat_tables([_SCHEMA.empty_table(), *tables]).sort_by([("hash", "ascending"), ("digest", "ascending")])
+    starts = np.flatnonzero(is_first(table, ("hash", "digest")))
     sizes = np.diff(np.append(starts, len(table)))
     counts.conflicting += int((sizes > 1).sum())
     if not predicts_number:

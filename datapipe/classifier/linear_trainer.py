@@ -27,8 +27,7 @@ from datapipe.errors import UserError
 from datapipe.kernels.learned.linear_scores import IMPORTANCE_MASK, PARTS, WEIGHT_SHIFT
 from datapipe.kernels.learned.text_features import RowsOut, character_kinds, feature_rows, room_for_counting
 from datapipe.rng import seed_for
-from datapipe.stage.models.linear import folded_slices
-from datapipe.stage.models.linear_file import LinearFile, file_bytes, num_columns
+from datapipe.stage.models.linear import LinearFile, file_bytes, folded_slices, num_columns
 
 _MOST_WEIGHT = (1 << 23) - 1
 _MOST_FEATURES = (1 << 31) - 1

@@ -19,12 +19,10 @@ from typing import Any
 from pydantic import ValidationError
 from rich.console import Console
 
-from datapipe.classifier.card import VERSION, card_json, card_path, card_text, data_lines, versions
+from datapipe.classifier.card import VERSION, Figures, card_json, card_path, card_text, data_lines, figures_of, versions
 from datapipe.classifier.documents import DocumentInput, is_of_runs, texts_of_mixture
-from datapipe.classifier.evaluation_tables import print_tables
 from datapipe.classifier.examples import Labelling, Limits, Prepared, are_numbers, prepare
 from datapipe.classifier.fasttext_training import FastTextTrainer
-from datapipe.classifier.figures import Figures, figures_of
 from datapipe.classifier.labelled_files import LabelledFiles
 from datapipe.classifier.linear_trainer import LinearTrainer, heaviest_features
 from datapipe.classifier.training import Trainer
@@ -32,7 +30,7 @@ from datapipe.errors import UserError, suggest
 from datapipe.libraries import require
 from datapipe.report.layout import print_text
 from datapipe.stage.models.classifier import Classifier, open_classifier
-from datapipe.stage.models.linear_file import read_file
+from datapipe.stage.models.linear import read_file
 
 TRAINERS: dict[str, type[Trainer]] = {"linear": LinearTrainer, "fasttext": FastTextTrainer}
 """The kinds of model that can be trained, by the name that `--kind` takes."""
@@ -183,7 +181,8 @@ def _print(card: dict[str, Any], figures: Figures, output: Path, console: Consol
         print_text("no document is held out, so there are no figures. Give --held-out 20%, or evaluate the model", console)
     elif missing:
         print_text(f"no held-out document has the label '{missing[0]}': figures are not defined. Give more documents", console)
-    print_tables(figures.tables(), console)
+    for table in figures.tables():
+        console.print(table)
     for label, features in card["heaviest"].items():
         print_text(f"heaviest for {label}: {', '.join(ngram.strip() for ngram, _ in features)}", console)
     print_text(f"wrote {output}, {card_path(output, 'json').name} and {card_path(output, 'md').name}", console)

@@ -26,9 +26,8 @@ from typing import Annotated, NoReturn
 import typer
 from typer.core import TyperCommand
 
-from datapipe.cli.annotate import annotate
 from datapipe.cli.browse import browse
-from datapipe.cli.evaluate import evaluate
+from datapipe.cli.classifier import annotate, evaluate, train
 from datapipe.cli.index import index, takedown
 from datapipe.cli.inspect import inspect
 from datapipe.cli.loader import loader_bench, serve, trace
@@ -39,7 +38,6 @@ from datapipe.cli.snapshots import clean, snapshots, status
 from datapipe.cli.sql import sql
 from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
-from datapipe.cli.train import train
 from datapipe.credentials import masked
 from datapipe.engine.workers.environment import prepare_process
 from datapipe.errors import DatapipeError, exit_status_of

@@ -35,19 +35,10 @@ Limit = Annotated[
     int | None, typer.Option(min=1, metavar="N", help="Read at most N documents of each source, for a quick trial.")
 ]
 
-Until = Annotated[
-    str, typer.Option(metavar="STAGE", help="Take documents before this stage; by default before filter.classifier.")
-]
-StageWorkers = Annotated[int | None, typer.Option(min=1, help="Processes that run the stages; all cores by default.")]
-TextField = Annotated[str, typer.Option(metavar="FIELD", help="With files: the field with the text.")]
-MaxChars = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="Characters of the start of each text, as filter.classifier has it.")
-]
-
 
 def size_of(option: str, value: str) -> int:
     """Bytes of a size such as "64MB". Raises UserError that names the option."""
-    from datapipe.config.units import parse_size
+    from datapipe.config.fields import parse_size
 
     try:
         return parse_size(value)
@@ -57,7 +48,7 @@ def size_of(option: str, value: str) -> int:
 
 def share_of(option: str, value: str) -> Fraction:
     """A share such as "10%". Raises UserError that names the option."""
-    from datapipe.config.units import parse_share
+    from datapipe.config.fields import parse_share
 
     try:
         return parse_share(value)

@@ -1,4 +1,4 @@
-"""References `${…}` in the text values of a mixture.
+"""References `${…}` in the text values of a mixture, and the mixture as YAML that keeps them.
 
     ${CORPUS}                  the environment variable CORPUS; an error if it is not set
     ${python:stdlib}           the folder of this Python's standard library: a corpus that every machine has
@@ -6,11 +6,15 @@
     $${CORPUS}                 the text ${CORPUS} itself
 
 References in keys, and in the values of references, stay as they are. What is written of a mixture keeps its references to
-environment variables, since their values may be secrets (`references`).
+environment variables, since their values may be secrets (`references`):
+
+    path: s3://${KEY}:${SECRET}@bucket/*.jsonl       as it was written
+    path: s3://***@bucket/*.jsonl                    of credentials that were written out
 """
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import sysconfig
@@ -18,8 +22,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from datapipe.config.yaml import KeyPath, YamlText, dotted
-from datapipe.credentials import remember
+from datapipe.credentials import masked_urls, remember
 from datapipe.errors import UserError, suggest
 
 
@@ -114,3 +121,37 @@ def _replacement(match: re.Match[str], where: str, keep_unset: bool) -> str:
         )
     remember(os.environ[name], match[0], match.string)
     return os.environ[name]
+
+
+def written_yaml(data: Mapping[str, Any], references: Mapping[KeyPath, str]) -> str:
+    """Dumped data as YAML.
+
+    Args:
+        data: of a mixture whose references are replaced.
+        references: the texts to write in place of their values, by path.
+    """
+    writer = YAML(typ="safe", pure=True)
+    writer.default_flow_style, writer.width, writer.allow_unicode = False, 10_000, True
+    writer.sort_base_mapping_type_on_output = False  # pyright: ignore[reportAttributeAccessIssue]
+    stream = io.StringIO()
+    writer.dump(_plain(data, references), stream)
+    return stream.getvalue()
+
+
+def parsed_yaml(text: str) -> Mapping[str, Any]:
+    """The data of `written_yaml`, with references as they are written. Raises ValueError for other text."""
+    try:
+        return dict(YAML(typ="safe", pure=True).load(text) or {})
+    except (YAMLError, TypeError) as error:
+        raise ValueError(str(error)) from error
+
+
+def _plain(data: Any, references: Mapping[KeyPath, str], path: KeyPath = ()) -> Any:
+    """Data for YAML: tuples become lists, text that looks like a reference is escaped, and references come back."""
+    if path in references:
+        return masked_urls(references[path])
+    if isinstance(data, Mapping):
+        return {key: _plain(value, references, (*path, key)) for key, value in data.items()}
+    if isinstance(data, list | tuple):
+        return [_plain(value, references, (*path, index)) for index, value in enumerate(data)]
+    return escaped(masked_urls(data)) if isinstance(data, str) else data

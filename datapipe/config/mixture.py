@@ -23,7 +23,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, model_
 
 from datapipe.config.execution import ExecutionSpec
 from datapipe.config.fields import ByteSize, Count, Duration, Lengths, Record, Share
-from datapipe.config.interpolation import Origins
+from datapipe.config.interpolation import Origins, written_yaml
 from datapipe.config.mixture_schedule import (
     MixtureSpec,
     WeightPhase,
@@ -34,7 +34,6 @@ from datapipe.config.mixture_schedule import (
     weight_phases,
 )
 from datapipe.config.problems import ProblemsError
-from datapipe.config.resolved import written_yaml
 from datapipe.config.sources.licensing import licensed_stages, licensing_problems, synthetic_problems
 from datapipe.config.sources.provenance import AllowedLicenses
 from datapipe.config.sources.source import AnySource, SnapshotSource, Source

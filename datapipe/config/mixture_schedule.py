@@ -22,9 +22,8 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from datapipe.config.fields import Count, ExactShare, Record, Weight, as_tuple
+from datapipe.config.fields import Count, ExactShare, Record, Weight, as_tuple, plain_number
 from datapipe.config.problems import ProblemsError
-from datapipe.config.units import plain_number
 from datapipe.config.yaml import KeyPath
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.weights import changed_shares, integer_weights

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from datapipe import catalogue
 from datapipe.config import Mixture, load_mixture
-from datapipe.config.resolved import parsed_yaml
+from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.stage_use import parse_format
 from datapipe.credentials import is_masked, masked_urls, restored
 from datapipe.errors import UserError

@@ -41,6 +41,7 @@ HELD_OUT = 0.05
 
 _SLICE_BYTES = 4 << 20
 _WHOLE_FILE = 1 << 62
+_SAMPLED = pa.schema({"hash": pa.uint64(), "text": pa.large_string()})
 
 Say = Callable[[str], None]
 

@@ -22,9 +22,9 @@ from datapipe.card.write import whole_report
 from datapipe.composing.additions import Addition, is_base
 from datapipe.composing.manifest import keep_newest, make_snapshot
 from datapipe.composing.takedown import delete_from_indexes, named_in, removed_documents, take_down_from_additions
+from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
 from datapipe.config.mixture_schedule import MixtureSpec
-from datapipe.config.resolved import parsed_yaml
 from datapipe.config.stage_use import StageUse
 from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import DatapipeError, SnapshotError, UserError

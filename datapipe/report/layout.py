@@ -161,14 +161,25 @@ class NumberTable:
 
     Args:
         headings: of all columns. Those that matter most come first.
+        rows: the cells of the first rows.
         caption: a line below the table.
         edges: whether lines separate the columns.
     """
 
-    def __init__(self, title: str, headings: Sequence[str], *, caption: str = "", edges: bool = True) -> None:
+    def __init__(
+        self,
+        title: str,
+        headings: Sequence[str],
+        rows: Iterable[Sequence[str]] = (),
+        *,
+        caption: str = "",
+        edges: bool = True,
+    ) -> None:
         self.title, self.headings, self.caption, self.edges = title, headings, caption, edges
         self._rows: list[tuple[Sequence[str], str]] = []
         self._sections: set[int] = set()
+        for cells in rows:
+            self.add_row(*cells)
 
     def add_row(self, *cells: str, style: str = "") -> None:
         """Adds a row; cells that are not given are empty."""
@@ -177,6 +188,11 @@ class NumberTable:
     def add_section(self) -> None:
         """Draws a line below the last row."""
         self._sections.add(len(self._rows) - 1)
+
+    def markdown(self) -> list[str]:
+        """The lines of the table in Markdown, without its title and caption."""
+        rows = [self.headings, ["---"] * len(self.headings), *(cells for cells, _ in self._rows)]
+        return [f"| {' | '.join(cells)} |" for cells in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         unlimited, width = options.update(width=_UNLIMITED), options.max_width

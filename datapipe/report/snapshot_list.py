@@ -10,7 +10,7 @@ from typing import Any
 from rich.cells import cell_len
 from rich.console import Console
 
-from datapipe.config.resolved import parsed_yaml
+from datapipe.config.interpolation import parsed_yaml
 from datapipe.credentials import masked
 from datapipe.engine.clean import Cleaning
 from datapipe.ledger.names import MIXTURE

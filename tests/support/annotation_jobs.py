@@ -12,9 +12,9 @@ from typing import Any
 from rich.console import Console
 
 from datapipe.classifier.annotation.annotate import Job, annotate_documents
+from datapipe.classifier.annotation.asking import Clock
 from datapipe.classifier.annotation.endpoint import endpoint_of
 from datapipe.classifier.annotation.outcomes import Counts, Questions
-from datapipe.classifier.annotation.pace import Clock
 from datapipe.classifier.annotation.rubric import Rubric
 from datapipe.classifier.documents import DocumentInput
 

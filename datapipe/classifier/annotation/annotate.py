@@ -26,13 +26,22 @@ from pathlib import Path
 import xxhash
 from rich.console import Console
 
-from datapipe.classifier.annotation.asking import Asking
+from datapipe.classifier.annotation.asking import Asking, Clock, Pace
 from datapipe.classifier.annotation.cache import AnswerCache, open_cache
 from datapipe.classifier.annotation.endpoint import Endpoint, connected
-from datapipe.classifier.annotation.outcomes import LABELLED, UNPARSED, Counts, Questions, Request, Settled, write_files
-from datapipe.classifier.annotation.pace import Clock, Pace
+from datapipe.classifier.annotation.outcomes import (
+    LABELLED,
+    UNPARSED,
+    Counts,
+    Prices,
+    Questions,
+    Request,
+    Settled,
+    Spending,
+    Tokens,
+    write_files,
+)
 from datapipe.classifier.annotation.sample import Sample, draw_sample, find_sample
-from datapipe.classifier.annotation.spending import Prices, Spending, Tokens
 from datapipe.classifier.documents import DocumentInput, documents_of
 from datapipe.credentials import masked
 from datapipe.errors import UserError

@@ -6,20 +6,34 @@
 An attempt and the storing of its answer belong together. When something ends the command, no further attempt begins, and those
 under way are waited for and stored, since they are paid for. An interrupt (Ctrl-C) ends them at once. In memory are the
 documents that are being asked about, and a few words of each that was left out.
+
+`Pace` says when requests begin: the earliest moment that the server's Retry-After allows. Pauses between attempts grow from
+`_FIRST_PAUSE_S` to `_MOST_PAUSE_S`. Their jitter is a keyed hash of the request, so that documents that failed together do not
+come back together. Time comes from a `Clock`, which tests replace.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from datapipe.classifier.annotation.cache import AnswerCache
 from datapipe.classifier.annotation.endpoint import AttemptError, Client, EndpointError, RefusedError
-from datapipe.classifier.annotation.outcomes import FAILED, REFUSED, Counts, Questions, Request, Settled
-from datapipe.classifier.annotation.pace import Pace
-from datapipe.classifier.annotation.spending import Spending, Tokens, tokens_of
+from datapipe.classifier.annotation.outcomes import (
+    FAILED,
+    REFUSED,
+    Counts,
+    Questions,
+    Request,
+    Settled,
+    Spending,
+    Tokens,
+    tokens_of,
+)
 from datapipe.errors import CorruptionError
+from datapipe.rng import seed_for
 
 _MOST_FAILED, _MOST_BUSY = 5, 20
 """Attempts for one document that fail, or find the server busy, before the document is given up. Attempts that do not reach the
@@ -27,6 +41,11 @@ server are not counted: `Pace.failed` ends them."""
 
 _FAILING_S = 120.0
 """A document is to blame where others are answered between its attempts; where none are, after so many seconds."""
+
+_FIRST_PAUSE_S = 0.5
+_MOST_PAUSE_S = 30.0
+_MOST_RETRY_AFTER_S = 120.0
+_TELL_AFTER_S, _TELL_EVERY_S = 5.0, 30.0
 
 
 @dataclass(kw_only=True)
@@ -138,3 +157,77 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Clock:
+    """The time of this machine, which never goes back."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+def pause_s(error: AttemptError, number: int, key: str) -> float:
+    """Seconds until the next attempt.
+
+    Args:
+        number: failed attempts so far, from 1.
+        key: of the request.
+    """
+    if error.retry_after_s is not None:
+        return min(error.retry_after_s, _MOST_RETRY_AFTER_S)
+    jitter = seed_for(0, "annotate", "retry", key, number) / 2**64
+    return min(_FIRST_PAUSE_S * 2.0 ** min(number - 1, 16), _MOST_PAUSE_S) * (0.5 + jitter / 2)
+
+
+class Pace:
+    """The moment from which requests may begin, and how long the command waits for a server that gives no answer at all.
+
+    Args:
+        most_s: seconds from the first failure behind the last answer until the command ends.
+        tell: gets a line after `_TELL_AFTER_S` without an answer, then every half minute, and when answers come again.
+    """
+
+    def __init__(self, clock: Clock, most_s: float, shown: str, tell: Callable[[str], None]) -> None:
+        self.clock, self._most_s, self._shown, self._tell = clock, most_s, shown, tell
+        self._held_until = clock.now()
+        self._since: float | None = None
+        self._told_at: float | None = None
+        self.num_answered = 0
+
+    async def turn(self) -> None:
+        """Waits until a request may begin."""
+        while (wait_s := self._held_until - self.clock.now()) > 0:
+            await self.clock.sleep(wait_s)
+
+    async def pause(self, error: AttemptError, number: int, key: str) -> None:
+        """Waits between two attempts; all requests wait where the server asked for it. Arguments as for `pause_s`."""
+        seconds = pause_s(error, number, key)
+        if error.kind == "busy":
+            self._held_until = max(self._held_until, self.clock.now() + seconds)
+        else:
+            await self.clock.sleep(seconds)
+
+    def answered(self) -> None:
+        self.num_answered += 1
+        if self._told_at is not None:
+            self._tell(f"{self._shown} answers again")
+        self._since = self._told_at = None
+
+    def failed(self, error: AttemptError) -> None:
+        """Notes a failed attempt. Raises EndpointError when the server has been silent for too long."""
+        now = self.clock.now()
+        self._since = now if self._since is None else self._since
+        silent_s = now - self._since
+        if silent_s >= self._most_s:
+            raise EndpointError(
+                f"no answer from {self._shown} for {silent_s:.0f} s: {error}. What was answered is kept: run the same command "
+                "again when the server answers. --max-wait sets how long it is waited for"
+            )
+        is_due = silent_s >= _TELL_AFTER_S if self._told_at is None else now - self._told_at >= _TELL_EVERY_S
+        if is_due:
+            left_s = self._most_s - silent_s
+            self._tell(f"no answer from {self._shown}: {error}. Trying again, for {left_s:.0f} s at most")
+            self._told_at = now

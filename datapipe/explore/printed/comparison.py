@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
-from datapipe.config.resolved import parsed_yaml
+from datapipe.config.interpolation import parsed_yaml
 from datapipe.credentials import masked
 from datapipe.explore.comparison import rule_changes
 from datapipe.explore.documents import Inspector

@@ -14,8 +14,7 @@ import numpy as np
 
 from datapipe.errors import UserError
 from datapipe.stage.models import fasttext
-from datapipe.stage.models.linear import LinearModel
-from datapipe.stage.models.linear_file import MAGIC, read_file
+from datapipe.stage.models.linear import MAGIC, LinearModel, read_file
 
 POSITIVE = ("1", "true", "yes", "positive", "good", "high", "hq", "keep")
 """Labels that mean the wanted one of two, as public models name it. DCLM's is `hq`."""

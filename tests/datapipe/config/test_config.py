@@ -1,4 +1,4 @@
-"""From text to plain data: YAML with its lines, references, overrides, and numbers with units."""
+"""From text to plain data: YAML with its lines, references, overrides, and numbers with fields."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datapipe.config import units
+from datapipe.config import fields
 from datapipe.config.interpolation import Origins, escaped, interpolated
 from datapipe.config.load import apply_override
 from datapipe.config.yaml import parse_yaml, read_yaml_mapping
@@ -236,19 +236,19 @@ DURATIONS = {"90": 90, "90s": 90, "30min": 1800, "1m": 60, "6h": 21_600, "2d": 1
 SHARES = {"0.1%": "1/1000", 0.001: "1/1000", "80%": "4/5", "12.5 %": "1/8", 1: "1", 0: "0", "0.3": "3/10"}
 WEIGHTS = {0.7: "7/10", "70%": "7/10", "1/3": "1/3", 2: "2", 0: "0", 1e-7: "1/10000000", "150%": "3/2"}
 RIGHT = [
-    *((units.parse_size, *pair) for pair in SIZES.items()),
-    *((units.parse_count, *pair) for pair in COUNTS.items()),
-    *((units.parse_duration, *pair) for pair in DURATIONS.items()),
-    *((units.parse_share, written, Fraction(share)) for written, share in SHARES.items()),
-    *((units.parse_weight, written, Fraction(weight)) for written, weight in WEIGHTS.items()),
+    *((fields.parse_size, *pair) for pair in SIZES.items()),
+    *((fields.parse_count, *pair) for pair in COUNTS.items()),
+    *((fields.parse_duration, *pair) for pair in DURATIONS.items()),
+    *((fields.parse_share, written, Fraction(share)) for written, share in SHARES.items()),
+    *((fields.parse_weight, written, Fraction(weight)) for written, weight in WEIGHTS.items()),
 ]
 NOTHING: list[object] = ["", True, None, [1], float("nan"), float("inf")]
 WRONG = {
-    units.parse_size: ["MiB", "256M", "256 megabytes", "-1MB", "0", 0, 0.5, "1e999B"],
-    units.parse_count: ["1.5", "0.0001K", 1.5, "100 billion", "1GB", 0, -5, "1e400", "9e999999999"],
-    units.parse_duration: ["0", "1w", "-1h", "0.5s", "1.5"],
-    units.parse_share: [80, "101%", -0.1, "%", "a%"],
-    units.parse_weight: ["abc", -1, "1/0", "1//2", 10**301],
+    fields.parse_size: ["MiB", "256M", "256 megabytes", "-1MB", "0", 0, 0.5, "1e999B"],
+    fields.parse_count: ["1.5", "0.0001K", 1.5, "100 billion", "1GB", 0, -5, "1e400", "9e999999999"],
+    fields.parse_duration: ["0", "1w", "-1h", "0.5s", "1.5"],
+    fields.parse_share: [80, "101%", -0.1, "%", "a%"],
+    fields.parse_weight: ["abc", -1, "1/0", "1//2", 10**301],
 }
 
 
@@ -278,14 +278,14 @@ def test_anything_else_is_refused(parse: Callable[[object], object], written: ob
     ],
 )
 def test_weight_of_any_digits_and_of_numpy_is_the_number_that_is_written(written: object, weight: str):
-    assert units.parse_weight(written) == Fraction(weight)
-    assert units.parse_weight(units.plain_number(Fraction(weight))) == Fraction(weight)
+    assert fields.parse_weight(written) == Fraction(weight)
+    assert fields.parse_weight(fields.plain_number(Fraction(weight))) == Fraction(weight)
 
 
 @given(st.fractions(min_value=0, max_value=10**6, max_denominator=10**9))
 def test_plain_number_reads_back_as_the_same_weight(weight: Fraction):
-    assert units.parse_weight(units.plain_number(weight)) == weight
+    assert fields.parse_weight(fields.plain_number(weight)) == weight
 
 
 def test_plain_number_is_the_shortest_form():
-    assert [units.plain_number(Fraction(text)) for text in ("2", "7/10", "1/3")] == [2, 0.7, "1/3"]
+    assert [fields.plain_number(Fraction(text)) for text in ("2", "7/10", "1/3")] == [2, 0.7, "1/3"]

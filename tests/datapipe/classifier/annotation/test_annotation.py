@@ -16,8 +16,7 @@ import pytest
 from datapipe.classifier.annotation.annotate import Progress
 from datapipe.classifier.annotation.asking import _MOST_BUSY, _MOST_FAILED
 from datapipe.classifier.annotation.endpoint import EndpointError, RefusedError, endpoint_of
-from datapipe.classifier.annotation.outcomes import Counts, Questions, UnparsedError
-from datapipe.classifier.annotation.spending import LimitError, Prices, Spending, Tokens
+from datapipe.classifier.annotation.outcomes import Counts, LimitError, Prices, Questions, Spending, Tokens, UnparsedError
 from datapipe.errors import CorruptionError, UserError
 from tests.support.annotation_jobs import RUBRIC, FakeClock, annotated, by_length, files, job, rows
 from tests.support.chat_server import ChatServer, chat_server

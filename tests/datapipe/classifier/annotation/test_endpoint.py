@@ -8,8 +8,8 @@ from fractions import Fraction
 
 import pytest
 
+from datapipe.classifier.annotation.asking import Pace, pause_s
 from datapipe.classifier.annotation.endpoint import AttemptError, EndpointError, RefusedError, endpoint_of, parse_completion
-from datapipe.classifier.annotation.pace import Pace, pause_s
 from datapipe.errors import UserError
 from tests.support.annotation_jobs import FakeClock, annotated, job
 

@@ -25,7 +25,7 @@ from datapipe.stage.models import linear
 from datapipe.stage.models.classifier import Classifier, open_classifier
 from datapipe.stage.models.fasttext import CompiledModel, open_model
 from datapipe.stage.models.fasttext_file import read_labels, read_model
-from datapipe.stage.models.linear_file import LinearFile, file_bytes
+from datapipe.stage.models.linear import LinearFile, file_bytes
 from stages.filter.language import bundled_model
 from tests.oracles import case_folding
 from tests.oracles import linear as oracle

@@ -89,7 +89,7 @@ def _report(sources: dict[str, Any], total: dict[str, Any], **more: Any) -> dict
     tasks = {"web/read": {"planned": 2, "committed": 2}, "web/apply": {"planned": None, "committed": 0}}
     known = {"status": "done", "problem": None, "mixture": None, "tokenizer": None, "warnings": [], "tasks": tasks}
     known |= {name: {} for name in ("taken", "thresholds", "measured", "lengths", "clusters", "second_attempts")}
-    known |= {name: [] for name in ("contamination", "excesses", "unreadable_files")} | {"shards": None, "run": None}
+    known |= {"contamination": [], "shards": None, "run": None}
     total = {"task_seconds": sum(step["seconds"] for step in total["steps"].values()), **total}
     return {"name": "trial", "sources": sources, "total": total, "slowest_step": "read"} | known | more
 

@@ -127,8 +127,7 @@ def _of_source(report: Mapping[str, Any], name: str) -> dict[str, Any]:
         "clusters": {},
         "contamination": [],
         "measured": {name: report["measured"].get(name, {})},
-        "excesses": [excess for excess in report["excesses"] if excess["source"] == name],
-        "unreadable_files": [files for files in report["unreadable_files"] if files["source"] == name],
+        "warnings": [warning for warning in report["warnings"] if warning["source"] == name],
         "tokenizer": tokenizer,
     }
     origin = report["provenance"]["sources"][name]

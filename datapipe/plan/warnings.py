@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from shlex import quote
 from typing import Any
@@ -111,7 +111,7 @@ _TOLD_BY_READING = ("missing_field", "unreadable_files")
 
 def unreadable_warning(source: str, files: Sequence[UnreadableFile]) -> RunWarning:
     """The warning about damaged files of a source that the mixture allows."""
-    details = {"files": [file.path for file in files[:_LISTED_FILES]], "count": len(files)}
+    details = {"files": [asdict(file) for file in files[:_LISTED_FILES]], "count": len(files)}
     return RunWarning(kind="unreadable_files", source=source, text=f"{unreadable_text(source, files)}.", details=details)
 
 

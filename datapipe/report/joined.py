@@ -24,8 +24,6 @@ Report = Mapping[str, Any]
 _OF_THE_WHOLE = ("ends_early", "many_epochs", "nothing_to_draw")
 """Kinds of warnings that a mixture's shares and epochs give: only those of the whole count."""
 
-_NEAREST = 100
-
 
 def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: Mapping[str, Any]) -> dict[str, Any]:
     """The report of a snapshot, without the entry `provenance`.
@@ -50,8 +48,6 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         "taken": before["taken"],
         "mixture": mixture,
         "tokenizer": _tokenizer(before["tokenizer"], added["tokenizer"]),
-        "excesses": [*before["excesses"], *added["excesses"]],
-        "unreadable_files": _unreadable(before["unreadable_files"], added["unreadable_files"]),
         "warnings": _warnings(before, added, mixture),
         "thresholds": {**added["thresholds"], **before["thresholds"]},
         "contamination": _contamination(before["contamination"], added["contamination"]),
@@ -118,17 +114,6 @@ def _tokenizer(before: Mapping[str, Any] | None, added: Mapping[str, Any] | None
     unused = [entry["unused"] for entry in (before, added) if entry["unused"] is not None]
     least = min(unused, key=lambda entry: entry["count"], default=None)
     return {**before, "total": total, "sources": sources, "unused": least}
-
-
-def _unreadable(before: Sequence[Mapping[str, Any]], added: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """One entry for each source, with the texts of both."""
-    entries: dict[str, dict[str, Any]] = {}
-    for entry in (*before, *added):
-        known = entries.setdefault(entry["source"], {**entry, "count": 0, "files": [], "text": ""})
-        known["count"] += entry["count"]
-        known["files"] = [*known["files"], *entry["files"]][:_NEAREST]
-        known["text"] = f"{known['text']} {entry['text']}".strip()
-    return list(entries.values())
 
 
 def _warnings(before: Report, added: Report, mixture: Mapping[str, Any] | None) -> list[dict[str, Any]]:

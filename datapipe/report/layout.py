@@ -7,6 +7,7 @@ A path, a URL or a `command` is broken only where it is longer than a line, an a
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import IO, Any
@@ -155,7 +156,8 @@ def _units(text: str, width: int) -> Iterator[tuple[str, str]]:
 
 
 class NumberTable:
-    """A table of numbers by name, as wide as it may be: headings are folded, then columns left out, the last one first.
+    """A table of numbers by name, as wide as it may be: headings are folded, then columns left out, the last one first, or put
+    into a table below.
 
     The first column holds the names. Where these are long they take two lines or more. No other cell is cut.
 
@@ -164,6 +166,7 @@ class NumberTable:
         rows: the cells of the first rows.
         caption: a line below the table.
         edges: whether lines separate the columns.
+        continues: whether columns that the width does not hold go into further tables.
     """
 
     def __init__(
@@ -174,8 +177,9 @@ class NumberTable:
         *,
         caption: str = "",
         edges: bool = True,
+        continues: bool = False,
     ) -> None:
-        self.title, self.headings, self.caption, self.edges = title, headings, caption, edges
+        self.title, self.headings, self.caption, self.edges, self.continues = title, headings, caption, edges, continues
         self._rows: list[tuple[Sequence[str], str]] = []
         self._sections: set[int] = set()
         for cells in rows:
@@ -195,30 +199,45 @@ class NumberTable:
         return [f"| {' | '.join(cells)} |" for cells in rows]
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        unlimited, width = options.update(width=_UNLIMITED), options.max_width
-        names = [self.headings[0], *(cells[0] for cells, _ in self._rows)]
-        spare = max(0, max(map(cell_len, names)) - _LEAST_NAME)
+        room, between = (options.max_width - 1, 3) if self.edges else (options.max_width, 2)  # lines, and spaces around cells
+        rows = [(*cells, *[""] * (len(self.headings) - len(cells))) for cells, _ in self._rows]
+        cell_widths = [max(map(cell_len, cells)) for cells in zip([""] * len(self.headings), *rows)]
+        headings = [harmless(heading) for heading in self.headings]
+        folded = [_folded(heading, max(least, room // 3)) for heading, least in zip(headings, cell_widths)]
+        spare = max(0, max(cell_widths[0], cell_len(headings[0])) - _LEAST_NAME)
 
-        def needed(headings: Sequence[str]) -> int:
-            return Measurement.get(console, unlimited, self._table(headings)).maximum
+        def widths(headings: Sequence[str]) -> list[int]:
+            lines = (max(map(cell_len, heading.split("\n"))) for heading in headings)
+            return [between + max(each) for each in zip(cell_widths, lines)]
 
-        folded = [heading.replace(" ", "\n") for heading in self.headings]
-        choices = [(self.headings, 0), (folded, 0), (self.headings, spare)]
-        fitting = (headings for headings, less in choices if needed(headings) - less <= width)
-        headings = list(next(fitting, folded))
-        while len(headings) > 2 and needed(headings) - spare > width:
-            headings.pop()
-        excess = max(0, needed(headings) - width)
-        yield self._table(headings, max(1, max(map(cell_len, names)) - excess) if excess else None)
+        choices = ((headings, 0), (folded, 0), (headings, spare))
+        headings = next((each for each, less in choices if sum(widths(each)) - less <= room), folded)
+        (name_width, *others), start, title = widths(headings), 0, self.title
+        while start < len(others) and (self.continues or not start):
+            stop, needed = start + 1, name_width + others[start]
+            while stop < len(others) and needed + others[stop] - spare <= room:
+                needed += others[stop]
+                stop += 1
+            excess = max(0, needed - room)
+            shown = [0, *range(start + 1, stop + 1)]
+            yield self._table(title, headings, shown, rows, max(1, name_width - between - excess) if excess else None)
+            start, title = stop, f"{self.title}, continued"
 
-    def _table(self, headings: Sequence[str], name_width: int | None = None) -> Table:
+    def _table(
+        self, title: str, headings: Sequence[str], shown: Sequence[int], rows: Sequence[Sequence[str]], name_width: int | None
+    ) -> Table:
         look: dict[str, Any] = {} if self.edges else _WITHOUT_EDGES
-        table = Table(title=self.title, title_justify="left", title_style="bold", **look)
+        table = Table(title=Text(harmless(title)), title_justify="left", title_style="bold", **look)
         table.add_column(headings[0], overflow="fold", width=name_width)
-        for heading in headings[1:]:
-            table.add_column(heading, justify="right", no_wrap=True)
-        for number, (cells, style) in enumerate(self._rows):
-            table.add_row(*map(Text, cells[: len(headings)]), style=style, end_section=number in self._sections)
+        for column in shown[1:]:
+            table.add_column(Text(headings[column]), justify="right", no_wrap=True)
+        for number, (cells, (_, style)) in enumerate(zip(rows, self._rows)):
+            table.add_row(*(Text(cells[column]) for column in shown), style=style, end_section=number in self._sections)
         if self.caption:
             table.caption, table.caption_justify = self.caption, "left"
         return table
+
+
+def _folded(heading: str, most: int) -> str:
+    """A heading of a word a line; longer words take several."""
+    return "\n".join(part for word in heading.split(" ") for part in textwrap.wrap(word, most) or [""])

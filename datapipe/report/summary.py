@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from datapipe.ledger.names import REPORT
-from datapipe.metrics import UnreadableFile, Work, counted, rate_mb_per_s, total_by_name, total_counts
-from datapipe.plan.counts import (
-    SourceCounts,
-    excess_drops,
-    shared_work,
-    source_counts,
-    thresholds,
-    unreadable_text,
-)
+from datapipe.metrics import Work, counted, rate_mb_per_s, total_by_name, total_counts
+from datapipe.plan.counts import SourceCounts, shared_work, source_counts, thresholds
 from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.steps import EXCHANGES, Plan, Step
 from datapipe.plan.warnings import RunWarning
@@ -25,7 +17,6 @@ from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.storage import Root
 from datapipe.token_counts import Fertility
 
-_LISTED_FILES = 100
 _LEAST_STARTING_S = 0.5
 
 _NO_DISTRIBUTIONS: Mapping[str, Any] = {"measured": {}, "lengths": {}, "clusters": {}}
@@ -72,12 +63,6 @@ def summarize(
         "taken": taken_sources(snapshot, counts_by_source) if isinstance(snapshot, Snapshot) else {},
         "mixture": mixture,
         "tokenizer": tokenizer,
-        "excesses": [{**asdict(excess), "text": excess.text} for excess in excess_drops(plan)],
-        "unreadable_files": [
-            _unreadable(source, counts.unreadable_files)
-            for source, counts in counts_by_source.items()
-            if counts.unreadable_files
-        ],
         "warnings": [warning.to_json() for warning in told],
         "thresholds": thresholds(plan),
         "contamination": list(contamination),
@@ -99,15 +84,6 @@ def _total(counts: Sequence[SourceCounts], plan: Plan) -> SourceCounts:
         packing=total_by_name(source.packing for source in counts),
         work=total_by_name([*(source.work for source in counts), shared_work(plan)]),
     )
-
-
-def _unreadable(source: str, files: Sequence[UnreadableFile]) -> dict[str, Any]:
-    return {
-        "source": source,
-        "count": len(files),
-        "files": [asdict(file) for file in files[:_LISTED_FILES]],
-        "text": unreadable_text(source, files),
-    }
 
 
 def shards_entry(snapshot: Manifest, before: str | None) -> dict[str, Any]:

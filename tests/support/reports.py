@@ -96,7 +96,7 @@ def report(
             "sources": {name: _fertility(number, language) for number, name in enumerate(sources)},
             "unused": {"count": 12, "examples": []},
         },
-        **{name: [] for name in ("excesses", "unreadable_files", "warnings", "contamination")},
+        **{name: [] for name in ("warnings", "contamination")},
         "thresholds": {},
         "measured": dict.fromkeys(sources, measured),
         "lengths": {name: {"read": [[1, 2, 3, 4], [2, 4, 9, 30]], "kept": [[2, 4, 5, 15]]} for name in sources},

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any
 
 from datapipe.metrics import counted, size
-from datapipe.report.funnel import dropped_by_stage
 from datapipe.report.html.distributions import length_chart, measured_rules, rule_chart, rules_nobody_fails
 from datapipe.report.html.drawing import Bars, Chart, Flow, FlowStep, Section, Stacked, cut, left_out
 from datapipe.report.summary import second_attempts_text, starting_text
@@ -20,6 +19,8 @@ from datapipe.report.tables import (
     Share,
     Table,
     cell,
+    document_rows,
+    dropped_by_stage,
     fertility_table,
     kept_table,
     language_counts,
@@ -84,16 +85,7 @@ def _flow(name: str, entry: Mapping[str, Any], report: Mapping[str, Any], most: 
     worst = max(steps, key=lambda step: step.left, default=None)
     title = f"{name} keeps {share_of(kept, read)} of its {counted(read, 'document')}"
     title += "" if worst is None else f"; most leave at {worst.label} ({share_of(worst.left, read)})"
-    counts = [("read", read)]
-    for stage, by_rule in stages.items():
-        counts.append((stage, sum(by_rule.values())))
-        largest = sorted(((count, reason) for reason, count in by_rule.items() if count), reverse=True)
-        counts += [(f"· {reason.rpartition(':')[2]}", count) for count, reason in largest[:most]]
-    if quarantined:
-        counts += [("quarantined", quarantined), *((f"· {reason}", count) for reason, count in list(reasons.items())[:most])]
-    if unread > 0:
-        counts.append(("between steps", unread))
-    rows = [[label, count, Share(count / read)] for label, count in [*counts, ("kept", kept)]]
+    rows = [[label, int(count), Share(count / read)] for label, count in document_rows(report, [entry], most)]
     table = Table(headings=["documents", "number", "share of read"], rows=rows)
     return Chart(title=title, table=table, drawing=Flow(read=read, steps=steps))
 

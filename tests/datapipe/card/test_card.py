@@ -172,7 +172,7 @@ def _limits(**more: Any) -> str:
     documents = {"read": 1000, "kept": 990, "dropped": {}, "quarantined": 10}
     documents["quarantine_reasons"] = {"read: <b>`|` at N": 7, "my:Stage: x": 3}
     entry = {"documents": documents, "bytes": 10, "kept_bytes": 9, "tokens": 0, "counts": {}}
-    empty: dict[str, Any] = {key: [] for key in ("excesses", "unreadable_files", "contamination")}
+    empty: dict[str, Any] = {"warnings": [], "contamination": []}
     origin = dict.fromkeys(("license", "license_field", "homepage", "collected", "synthetic"))
     provenance = {"sources": {"web": origin}, "licenses": {}, "synthetic": {}, "cost": {}} | more.pop("provenance", {})
     empty |= {"mixture": None, "tokenizer": None, "provenance": provenance, "run": {"datapipe": "0.1.0"}}
@@ -185,7 +185,9 @@ def _limits(**more: Any) -> str:
 
 def test_known_limits_are_those_that_the_run_counted() -> None:
     told = _limits(
-        unreadable_files=[{"source": "web", "count": 2, "files": [{"path": "/home/me/a"}], "text": "/home/me/a"}],
+        warnings=[
+            {"kind": "unreadable_files", "source": "web", "count": 2, "files": [{"path": "/home/me/a"}], "text": "/home/me/a"}
+        ],
         contamination=[{"stage": "d", "name": "arc", "entries": 100, "contaminated": 1, "clean": 59, "undetectable": 40}],
         provenance={"licenses": {"unknown": {"documents": 990, "bytes": 9, "tokens": None, "drawn_tokens": None}}},
     )
@@ -272,5 +274,5 @@ def test_the_size_on_the_hub_holds_the_rows(rows: int, category: str) -> None:
 
 
 def test_a_stage_that_removed_more_than_expected_is_a_known_limit() -> None:
-    excess = {"stage": "filter.length", "source": "web", "dropped": 40, "read": 100, "allowed": 0.25}
-    assert "`filter.length` removed 40 of 100 documents of `web`, more than the 25.00%" in _limits(excesses=[excess])
+    excess = {"kind": "excess_drops", "stage": "filter.length", "source": "web", "dropped": 40, "read": 100, "allowed": 0.25}
+    assert "`filter.length` removed 40 of 100 documents of `web`, more than the 25.00%" in _limits(warnings=[excess])

@@ -169,7 +169,8 @@ def test_hostile_source_gives_each_document_at_its_position_and_its_report_is_ex
     assert (documents["kept"], documents["quarantined"]) == (len(expected.kept), len(expected.quarantined))
     assert sum(documents["quarantine_reasons"].values()) == len(expected.quarantined)
     assert sum(documents["dropped"].values()) == len(expected.dropped)
-    files = [file for entry in report["unreadable_files"] if entry["source"] == source for file in entry["files"]]
+    warnings = [each for each in report["warnings"] if (each["kind"], each["source"]) == ("unreadable_files", source)]
+    files = [file for warning in warnings for file in warning["files"]]
     assert {(file["path"], file["position"]) for file in files} == expected.unreadable
     assert all(file["error"] for file in files)
 
@@ -196,4 +197,5 @@ def test_run_over_an_unreadable_file_fails_and_names_it_however_few_records_that
     done = runs.run_mixture(mixture, make_engine=runs.InProcess, overrides=["max_unreadable_files=1"])
     assert ("web/read" in done.watcher.steps) is is_found_by_plan  # what the first run read is kept
     assert done.report["sources"]["web"]["documents"]["kept"] == 1500
-    assert [f"{name} from " in entry["text"] for entry in done.report["unreadable_files"]] == [True]
+    texts = [warning["text"] for warning in done.report["warnings"] if warning["kind"] == "unreadable_files"]
+    assert [f"{name} from " in text for text in texts] == [True]

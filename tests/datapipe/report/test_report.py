@@ -89,7 +89,7 @@ def _report(sources: dict[str, Any], total: dict[str, Any], **more: Any) -> dict
     tasks = {"web/read": {"planned": 2, "committed": 2}, "web/apply": {"planned": None, "committed": 0}}
     known = {"status": "done", "problem": None, "mixture": None, "tokenizer": None, "warnings": [], "tasks": tasks}
     known |= {name: {} for name in ("taken", "thresholds", "measured", "lengths", "clusters", "second_attempts")}
-    known |= {name: [] for name in ("contamination", "excesses", "unreadable_files")} | {"shards": None, "run": None}
+    known |= {"contamination": [], "shards": None, "run": None}
     total = {"task_seconds": sum(step["seconds"] for step in total["steps"].values()), **total}
     return {"name": "trial", "sources": sources, "total": total, "slowest_step": "read"} | known | more
 
@@ -226,7 +226,7 @@ def test_funnel_groups_reasons_by_stage_and_hides_rows_of_zeros() -> None:
     report = _of_sources(1)
     reasons = {"filter.length:too_few_words": 3, "filter.length:too_many_words": 2, "dedup.exact@0123abcd:duplicate": 0}
     for entry in (*report["sources"].values(), report["total"]):
-        entry["documents"] = entry["documents"] | {"dropped": reasons}
+        entry["documents"] = entry["documents"] | {"dropped": reasons, "read": 15, "kept": 10}
     lines = [[cell.strip() for cell in line.split("│")[1:-1]] for line in _funnel(report, 200) if line.startswith("│")]
     assert [line[0] for line in lines[:4]] == ["read", "filter.length", "too_few_words", "too_many_words"]
     assert [line[1] for line in lines[1:4]] == ["−5", "−3", "−2"]

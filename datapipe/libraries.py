@@ -38,6 +38,14 @@ def require(library: str, needed_by: str) -> str:
     return version
 
 
+def installed_version(library: str) -> str:
+    """The version of an installed library; "none" where it is absent."""
+    try:
+        return metadata.version(library)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
 def _extra_of(library: str) -> str:
     """The extra of datapipe with a distribution; "" for one that is in none, or where datapipe runs from its source alone."""
     try:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from datapipe.composing.additions import unneeded_files
 from datapipe.errors import SnapshotError
@@ -42,9 +41,8 @@ class Cleaning:
     Attributes:
         kept, dropped: the publications of the first sequence length, the newest last.
         pins: of the snapshots that would be deleted without them, of any sequence length.
-        manifests: paths of the manifests that are deleted first.
+        files: path and bytes of the files of the snapshots that are deleted, manifests first.
         shards: path and bytes of the shards and files of documents that are deleted.
-        files: paths and bytes of other files of the snapshots that are deleted.
         tasks: fingerprints of the tasks whose records are deleted.
         work_files: path and bytes of the files of these tasks, and of those that no record names.
         additions: path and bytes of the files of additions that nothing needs.
@@ -54,9 +52,8 @@ class Cleaning:
     kept: tuple[Publication, ...]
     dropped: tuple[Publication, ...]
     pins: tuple[Pin, ...]
-    manifests: tuple[str, ...]
-    shards: tuple[tuple[str, int], ...]
     files: tuple[tuple[str, int], ...]
+    shards: tuple[tuple[str, int], ...]
     tasks: tuple[str, ...]
     work_files: tuple[tuple[str, int], ...]
     additions: tuple[tuple[str, int], ...] = ()
@@ -65,12 +62,11 @@ class Cleaning:
     @property
     def num_bytes(self) -> int:
         """Bytes of the names that are deleted. A file with another hard link, as a shard has under work/, stays on the disk."""
-        return sum(size for group in (self.shards, self.files, self.work_files, self.additions) for _, size in group)
+        return sum(size for group in (self.files, self.shards, self.work_files, self.additions) for _, size in group)
 
     @property
     def is_empty(self) -> bool:
-        files = (self.manifests, self.shards, self.files, self.tasks, self.work_files, self.additions)
-        return not any(files)
+        return not any((self.files, self.shards, self.tasks, self.work_files, self.additions))
 
 
 def plan_cleaning(root: Root, keep: int) -> Cleaning:
@@ -93,15 +89,17 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
         target = root.within(folder)
         names |= {(folder, name) for name in _wanted(target, folder, newest)}
         wanted[folder] = _wanted(target, folder, kept) | {pin.fingerprint for pin in pinned if pin.folder == folder}
-    parts = [_unneeded(root.within(folder), folder, stay) for folder, stay in wanted.items()]
+    files, shards = [], []
+    for folder, stay in wanted.items():
+        for found, of_folder in zip((files, shards), _unneeded(root.within(folder), stay)):
+            found += [(f"{folder}/{path}".lstrip("/"), size) for path, size in of_folder]
     tasks, work_files = _unneeded_work(root, kept)
     return Cleaning(
         kept=tuple(kept),
         dropped=tuple(publication for publication in every if publication not in kept),
         pins=tuple(pin for pin in pinned if (pin.folder, pin.fingerprint) not in names),
-        manifests=tuple(path for part in parts for path in part.manifests),
-        shards=tuple(path for part in parts for path in part.shards),
-        files=tuple(path for part in parts for path in part.files),
+        files=tuple(sorted(files, key=lambda file: not _is_manifest(file[0]))),
+        shards=tuple(shards),
         tasks=tuple(tasks),
         work_files=tuple(work_files),
         keeps_tasks=root.exists(BEGUN),
@@ -118,8 +116,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         cleaning = plan_cleaning(root, keep)
         _refuse_new_pins(root, cleaning)
         lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
-        files = (*cleaning.files, *cleaning.shards, *cleaning.additions)
-        paths = [*cleaning.manifests, *(path for path, _ in files), *lists]
+        paths = [*(path for path, _ in (*cleaning.files, *cleaning.shards, *cleaning.additions)), *lists]
         with hold.deleting(paths):
             for path in paths:
                 root.delete(path)
@@ -138,9 +135,9 @@ def clean(root: Root, keep: int) -> Cleaning:
 
 def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
     """A pin does not wait for the lock of the output, so that it can be set while a run is at work."""
+    deleted = {path for path, _ in cleaning.files}
     for pin in pins(root):
-        path = f"{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}"
-        if (f"{pin.folder}/{path}" if pin.folder else path) in cleaning.manifests:
+        if f"{pin.folder}/{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}".lstrip("/") in deleted:
             raise SnapshotError(
                 f"{root.url}: snapshot {pin.fingerprint} was pinned while the cleaning was planned. Nothing was deleted. "
                 f"Run `datapipe clean` again."
@@ -157,28 +154,18 @@ def _wanted(target: Root, folder: str, kept: Sequence[Publication]) -> set[str]:
     return names if is_noted or not target.exists(SNAPSHOT) else {*names, read_manifest(target).fingerprint}
 
 
-class _Unneeded(NamedTuple):
-    """Paths below the output, and bytes, of what the wanted snapshots of one folder do not need."""
-
-    manifests: list[str]
-    shards: list[tuple[str, int]]
-    files: list[tuple[str, int]]
+def _is_manifest(path: str) -> bool:
+    return path.rpartition("/")[2] == SNAPSHOT
 
 
-def _unneeded(target: Root, folder: str, wanted: set[str]) -> _Unneeded:
+def _unneeded(target: Root, wanted: set[str]) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Path and bytes of what the wanted snapshots of one folder do not need: files about others, and shards."""
     folders = [snapshot_folder(name) for name in folder_names(target) if name not in wanted]
     files = [(path, size) for own in folders for path, size in target.list_files(own)]
     if not wanted:  # a sequence length that no kept snapshot has
         files += [(path, size) for path, size in target.list_files("", recursive=False) if path in _NEWEST]
-    manifests = [path for path, _ in files if path.rpartition("/")[2] == SNAPSHOT]
     needed = files_needed(_snapshots(target, wanted))
-    shards = [(path, size) for path, size in data_files(target) if path not in needed and DATA_PATH.fullmatch(path)]
-    prefix = f"{folder}/" if folder else ""
-    return _Unneeded(
-        manifests=[f"{prefix}{path}" for path in manifests],
-        shards=[(f"{prefix}{path}", size) for path, size in shards],
-        files=[(f"{prefix}{path}", size) for path, size in files if path not in manifests],
-    )
+    return files, [(path, size) for path, size in data_files(target) if path not in needed and DATA_PATH.fullmatch(path)]
 
 
 def _snapshots(target: Root, wanted: set[str]) -> list[Manifest]:

@@ -22,8 +22,7 @@ from datapipe.composing.manifest import file_entry, keep_newest, make_snapshot, 
 from datapipe.composing.takedown import documents_with_rows, named_in, removed_documents, takedown_warnings
 from datapipe.engine.held_out import held_out_warnings
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.exchange.files import damaged
-from datapipe.exchange.partitions import committed_bytes
+from datapipe.exchange.partitions import check_committed, committed_bytes
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import FILES, MIXTURE, PUBLISH, REMOVED, REPORT, TOKENIZER, published_tasks
 from datapipe.metrics import counted
@@ -35,7 +34,6 @@ from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import PackTask
-from datapipe.shards.checksum import file_checksum
 from datapipe.shards.document_files import files_parquet
 from datapipe.shards.manifest import (
     SNAPSHOT,
@@ -216,8 +214,7 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
         if target.size(entry.path) != entry.bytes or not _same_file(target, entry.path, root, output.path)
     ]
     for _, _, output in missing:
-        if file_checksum(root, output.path, output.checksum)[0] != output.checksum:
-            raise damaged(output, "its checksum is not the committed one")
+        check_committed(root, output)
     keep_newest(target)
     for number, entry, output in missing:
         root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"{PUBLISH}/{number:06d}")

@@ -74,7 +74,7 @@ class RayEngine(Engine):
         self._withdrawn: dict[Any, tuple[Reported, float]] = {}  # and until when it may take them to end
         self._ready: deque[Any] = deque()
         self._remote: Any = ray.remote(max_retries=0, max_calls=0)(_attempt_that_travels())
-        self._modules: dict[str, str] = {}
+        self._modules: dict[str, bytes] = {}
         self._asked: Any = None
         self._ask_at = 0.0
         self._looked_at = self._placed_at = time.monotonic()

@@ -130,9 +130,14 @@ def _checked(root: Root, output: OutputFile) -> pa.NativeFile:
     for both, or twice if it is too large to hold."""
     if root.local is None and output.bytes <= _HELD_BYTES:
         return pa.BufferReader(committed_bytes(root, output))
+    check_committed(root, output)
+    return root.filesystem.open_input_file(root.path(output.path))
+
+
+def check_committed(root: Root, output: OutputFile) -> None:
+    """Raises CorruptionError for a file whose bytes are not those that were committed."""
     if file_checksum(root, output.path, output.checksum)[0] != output.checksum:
         raise damaged(output, "its checksum is not the committed one")
-    return root.filesystem.open_input_file(root.path(output.path))
 
 
 def committed_bytes(root: Root, output: OutputFile) -> bytes:

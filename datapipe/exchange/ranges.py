@@ -117,15 +117,8 @@ def _inside(rows: pa.RecordBatch, start: Bound, stop: Bound) -> pa.RecordBatch |
 def _with_hashes(rows: pa.RecordBatch, wanted: np.ndarray) -> pa.RecordBatch | None:
     """The sorted rows whose hash is among the sorted hashes; None where there are none."""
     (hashes,) = sort_words(rows, 1)
-    if len(wanted) < len(hashes):
-        starts = np.searchsorted(hashes, wanted)
-        found = wanted[hashes[np.minimum(starts, len(hashes) - 1)] == wanted]
-        starts, stops = np.searchsorted(hashes, found), np.searchsorted(hashes, found, "right")
-        before = np.cumsum(stops - starts) - (stops - starts)
-        chosen = np.repeat(starts - before, stops - starts) + np.arange((stops - starts).sum())
-    else:
-        places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-        chosen = np.flatnonzero(wanted[places] == hashes)
+    places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+    chosen = np.flatnonzero(wanted[places] == hashes)
     return take_rows(rows, chosen) if len(chosen) else None
 
 

@@ -23,9 +23,10 @@ from tokenizers import Tokenizer
 
 from datapipe import columns
 from datapipe.errors import EncodingError, UserError, suggest
+from datapipe.libraries import installed_version
 from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.schemas import token_type
-from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, installed_version, is_panic
+from datapipe.tokens.engines import FASTOKENS, Fastokens, Reference, is_panic
 from datapipe.tokens.proof import Choice, Proof, proved
 from datapipe.tokens.special_tokens import added_around, is_in_brackets, unspellable
 from datapipe.tokens.vocabulary import unknown_id, what_it_lacks

@@ -19,7 +19,6 @@ import os
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain, groupby, repeat
 from operator import contains
 from typing import Any
@@ -28,6 +27,7 @@ import numpy as np
 from tokenizers import Tokenizer, pre_tokenizers
 
 from datapipe.errors import EncodingError
+from datapipe.libraries import installed_version
 from datapipe.tokens.patterns import splitter
 
 FASTOKENS, TOKENIZERS = "fastokens", "tokenizers"
@@ -38,14 +38,6 @@ own there, which takes it for the beginning of a word. No other text of 60,000 h
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # read at each call; also silences the warning after a fork
 os.environ.update(RAYON_NUM_THREADS="1", FASTOKENS_BPE_THREADS="1")  # read at the first call of fastokens
-
-
-def installed_version(library: str) -> str:
-    """The version of an installed library; "none" where it is absent."""
-    try:
-        return version(library)
-    except PackageNotFoundError:
-        return "none"
 
 
 def is_panic(error: BaseException) -> bool:

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, version
 
 from datapipe.credentials import masked
+from datapipe.libraries import installed_version
 from datapipe.outages import free_bytes
 from datapipe.source_code import source_digest
 from datapipe.storage import Root, open_input
@@ -55,14 +55,11 @@ class Expectation:
 @lru_cache(maxsize=1)
 def versions_here() -> Mapping[str, str]:
     """The versions on which the bytes of outputs may depend."""
-    return {"Python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}, _SOURCE: source_digest()[:12]}
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "none"
+    return {
+        "Python": platform.python_version(),
+        **{name: installed_version(name) for name in _PACKAGES},
+        _SOURCE: source_digest()[:12],
+    }
 
 
 # ------------------------------------------------------------------------------------------------ on the node

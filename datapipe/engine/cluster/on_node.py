@@ -9,7 +9,6 @@ disks fill up during a run. It reports before it looks, so that a disk that hang
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import importlib
 import os
@@ -55,7 +54,7 @@ class Order:
     task: bytes
     label: str
     attempt: str
-    modules: Mapping[str, str]
+    modules: Mapping[str, bytes]
     limits: ExecutionSpec
 
 
@@ -89,18 +88,18 @@ PACKAGES = ("datapipe", "stages")
 """Installed on every node; everything else that a stage is defined in is shipped."""
 
 
-def user_modules(task: Task) -> dict[str, str]:
+def user_modules(task: Task) -> dict[str, bytes]:
     """The sources of modules that a task's stages are defined in and that no node can be expected to have.
 
     Returns:
-        base64 of each file, by path relative to an import root. Of a package all files travel; of one without `__init__.py`,
-        which may be any folder, the modules that are imported here.
+        Each file by path relative to an import root. Of a package all files travel; of one without `__init__.py`, which may be
+        any folder, the modules that are imported here.
     """
     if isinstance(task, MapTask):
         stages = [bound.stage for bound in (*task.stages, *([task.emit] if task.emit else []))]
     else:
         stages = [task.stage.stage] if isinstance(task, RangeTask) else []
-    sources: dict[str, str] = {}
+    sources: dict[str, bytes] = {}
     for module_name in {type(stage).__module__ for stage in stages}:
         top = module_name.partition(".")[0]
         if top not in PACKAGES:
@@ -108,17 +107,15 @@ def user_modules(task: Task) -> dict[str, str]:
     return sources
 
 
-def module_sources(top: str) -> dict[str, str]:
-    """base64 of the files of a module or package that is imported, by path relative to its import root."""
-    if sys.modules[top].__file__ is None:
-        return {path: base64.b64encode(Path(file).read_bytes()).decode() for path, file in _imported(top)}
-    file = Path(sys.modules[top].__file__ or "")
-    if file.name != "__init__.py":
-        return {file.name: base64.b64encode(file.read_bytes()).decode()}
-    base = file.parent.parent
-    return {
-        str(path.relative_to(base)): base64.b64encode(path.read_bytes()).decode() for path in sorted(file.parent.rglob("*.py"))
-    }
+def module_sources(top: str) -> dict[str, bytes]:
+    """The files of a module or package that is imported, by path relative to its import root."""
+    origin = sys.modules[top].__file__
+    if origin is None:
+        return {path: Path(file).read_bytes() for path, file in _imported(top)}
+    file = Path(origin)
+    is_package = file.name == "__init__.py"
+    base, files = (file.parent.parent, sorted(file.parent.rglob("*.py"))) if is_package else (file.parent, [file])
+    return {str(path.relative_to(base)): path.read_bytes() for path in files}
 
 
 def _imported(top: str) -> Iterable[tuple[str, str]]:
@@ -129,7 +126,7 @@ def _imported(top: str) -> Iterable[tuple[str, str]]:
             yield name.replace(".", "/") + ("/__init__.py" if Path(file).name == "__init__.py" else ".py"), file
 
 
-def install_modules(modules: Mapping[str, str]) -> None:
+def install_modules(modules: Mapping[str, bytes]) -> None:
     """Makes shipped modules importable in this process, from a folder named by their content that this user alone can write."""
     if not modules:
         return
@@ -144,7 +141,7 @@ def install_modules(modules: Mapping[str, str]) -> None:
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         temporary = target.with_name(f"{target.name}.{uuid.uuid4().hex}")
-        temporary.write_bytes(base64.b64decode(content))
+        temporary.write_bytes(content)
         os.replace(temporary, target)
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()

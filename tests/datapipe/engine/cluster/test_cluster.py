@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import importlib
 import os
 import pickle
@@ -87,7 +86,7 @@ def test_node_on_which_nothing_can_be_written_says_so(expected, monkeypatch, own
     assert told in lack
 
 
-def _order(expected: Expectation, modules: dict[str, str], **task) -> Order:
+def _order(expected: Expectation, modules: dict[str, bytes], **task) -> Order:
     content = pickle.dumps(sample(**task))
     return Order(expectation=expected, task=content, label="web/sample", attempt="one", modules=modules, limits=ExecutionSpec())
 
@@ -101,7 +100,7 @@ def test_task_on_a_node_that_lacks_something_comes_back_with_that_and_a_report_b
     assert [(report.number, report.message.attempt, report.process_id) for report in reports] == [(0, "one", os.getpid())]
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    order = _order(expected, {"mine.py": ""})
+    order = _order(expected, {"mine.py": b""})
     [told], record, _ = run_attempt(order, lambda report: True)
     assert record is None and "modules" in told
 
@@ -127,7 +126,7 @@ def test_shipped_modules_come_from_a_folder_that_nobody_else_can_write(tmp_path,
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "shipped_alone", raising=False)
-    shipped = {"shipped_alone.py": base64.b64encode(b"VALUE = 41\n").decode()}
+    shipped = {"shipped_alone.py": b"VALUE = 41\n"}
     install_modules(shipped)
     import shipped_alone  # pyright: ignore[reportMissingImports]
 
@@ -147,7 +146,7 @@ def test_modules_in_a_folder_without_init_are_shipped_as_far_as_they_are_importe
     importlib.import_module("bare_folder.inner.mine")
     shipped = module_sources("bare_folder")
     assert set(shipped) == {"bare_folder/inner/mine.py", "bare_folder/inner/words.py"}
-    assert base64.b64decode(shipped["bare_folder/inner/words.py"]) == b"LEAST = 3\n"
+    assert shipped["bare_folder/inner/words.py"] == b"LEAST = 3\n"
     for name in [name for name in sys.modules if name.partition(".")[0] == "bare_folder"]:
         monkeypatch.delitem(sys.modules, name)
 
@@ -171,7 +170,7 @@ def test_folder_of_shipped_modules_that_others_may_have_made_is_refused(tmp_path
         os.chown(folder, 12345, -1)
     before = list(sys.path)
     with pytest.raises(UserError, match=rf"{folder}: found .* expected a folder that user {os.getuid()} alone can use"):
-        install_modules({"planted.py": base64.b64encode(b"").decode()})
+        install_modules({"planted.py": b""})
     assert sys.path == before
 
 

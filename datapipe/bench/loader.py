@@ -8,31 +8,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import islice
+from typing import Any
+
+import numpy as np
 
 from datapipe.errors import UserError
 from datapipe.loader.loader import Loader
-from datapipe.loader.stats import LoaderStats
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LoaderBench:
-    """The measurements of one run.
-
-    Attributes:
-        step_s: seconds that each step computes.
-        open_s: seconds to open the loader.
-        first_batch_s: seconds from there to the first batch.
-        stats: of the loader, after the run.
-        waits_s: seconds waited at each step but the first.
-    """
-
-    step_s: float
-    open_s: float
-    first_batch_s: float
-    stats: LoaderStats
-    waits_s: tuple[float, ...]
+_PERCENTILES = (50, 95, 99, 100)
 
 
 def bench_loader(
@@ -41,8 +25,10 @@ def bench_loader(
     step_s: float,
     steps: int,
     compute: Callable[[float], None] = time.sleep,
-) -> LoaderBench:
-    """Runs `steps` steps of a trainer that computes for `step_s`, and measures its waits.
+) -> dict[str, Any]:
+    """Runs `steps` steps of a trainer that computes for `step_s`. Returns the figures, as `loader-bench --json` writes them.
+
+    Waits are those of every step but the first.
 
     Args:
         compute: called with the seconds of each step.
@@ -55,13 +41,29 @@ def bench_loader(
         raise UserError("the split holds fewer sequences than a global batch has rows. Give a smaller batch size.")
     stats = loader.stats()
     loader.close()
-    return LoaderBench(
-        step_s=step_s,
-        open_s=open_s,
-        first_batch_s=waits[0],
-        stats=stats,
-        waits_s=tuple(waits[1:]),
-    )
+    later = waits[1:]
+    share_waited_for = stats.num_waits / stats.steps
+    total_s = stats.wait_s + stats.compute_s
+    return {
+        "diagnosis": stats.diagnosis,
+        "reason": stats.reason,
+        "step_s": step_s,
+        "steps": stats.steps,
+        "open_s": open_s,
+        "first_batch_s": waits[0],
+        "wait_per_step_s": stats.wait_per_step_s,
+        "lost_share": stats.lost_share,
+        "wait_percentiles_s": {f"p{each}": float(np.percentile(later, each)) for each in _PERCENTILES} if later else {},
+        "compute_rate": stats.compute_rate,
+        "pipeline_rate": stats.pipeline_rate,
+        "tokens_per_s": stats.tokens * share_waited_for / total_s if total_s else 0.0,
+        "bytes_per_s": stats.bytes * share_waited_for / total_s if total_s else 0.0,
+        "batch_tokens": stats.tokens / stats.steps,
+        "batch_bytes": stats.bytes / stats.steps,
+        "buffer_mean": stats.buffer_mean,
+        "host_memory_bytes": stats.host_memory.bytes,
+        "host_memory": str(stats.host_memory),
+    }
 
 
 def _train(loader: Loader, step_s: float, steps: int, compute: Callable[[float], None]) -> list[float]:

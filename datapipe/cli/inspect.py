@@ -127,14 +127,14 @@ def inspect(
         print_json({"sweep": swept}) if as_json else print_sweep(swept, wide_console())
     elif clusters is not None:
         alike = find_clusters(inspector, clusters, source, count, members or 3, least_alike)
-        print_json({"clusters": [each.to_json() for each in alike]}) if as_json else print_clusters(alike, wide_console(), full)
+        print_json({"clusters": list(alike)}) if as_json else print_clusters(alike, wide_console(), full)
     else:
         outcome = "dropped" if dropped is not None else "quarantined" if quarantined else "kept"
         reason = "" if dropped in (None, "all") else dropped
         documents = inspector.find(outcome, source, reason, count) if named is None else [inspector.find_document(named)]
         listed = as_judged(inspector, documents)
         if as_json:
-            print_json({"documents": [each.to_json() for each in listed]})
+            print_json({"documents": listed})
         else:
             print_documents(listed, wide_console(), full, f"no {outcome} documents")
 

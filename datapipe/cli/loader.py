@@ -168,7 +168,7 @@ def loader_bench(
     """
     from datapipe.bench.loader import bench_loader
     from datapipe.loader import Loader
-    from datapipe.report.bench import loader_bench_json, print_loader_bench
+    from datapipe.report.bench import print_loader_bench
     from datapipe.report.funnel import wide_console
 
     if json_file is not None and not json_file.parent.is_dir():
@@ -181,7 +181,7 @@ def loader_bench(
     bench = bench_loader(lambda: Loader(output, **options), step_s=step_ms / 1e3, steps=steps)
     print_loader_bench(bench, wide_console())
     if json_file is not None:
-        json_file.write_text(json.dumps(loader_bench_json(bench), indent=1) + "\n", encoding="utf-8")
+        json_file.write_text(json.dumps(bench, indent=1) + "\n", encoding="utf-8")
 
 
 def serve(

@@ -10,7 +10,7 @@ number is shown. With `mode: tag`, nothing was dropped, and the sides are those 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from itertools import zip_longest
 from time import monotonic
 from typing import Any
@@ -19,8 +19,8 @@ from datapipe import catalogue
 from datapipe.config.stage_use import StageUse
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
+from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import Inspector
-from datapipe.explore.rows import Rows
 from datapipe.explore.sweep import RuleOf
 from datapipe.explore.sweeps import Accepted, swept_histograms, swept_tags
 from datapipe.stage.base import Filter
@@ -38,77 +38,67 @@ _SHARE_OPTIONS = frozenset({"keep_share", "share_of", "threshold_from"})
 """Options of a filter that keeps a share. A threshold of its score takes their place."""
 
 
-class Borderline:
-    """Both sides of thresholds."""
+def sides(view: DocumentView, rule: RuleOf) -> dict[str, Any]:
+    """The documents nearest the threshold on either side."""
+    tried = _nearest(view.output, rule, is_dropped=False, most=MOST_TRIED)
+    kept = [row for row in tried if row["fate"] == "kept"][:MOST_SHOWN]
+    tried = tried[: tried.index(kept[-1]) + 1] if len(kept) == MOST_SHOWN else tried
+    listed = {"kept": kept, "dropped": _nearest(view.output, rule, is_dropped=True, most=MOST_SHOWN)}
+    facts = view.output.facts_of([row["key"] for nearest in listed.values() for row in nearest])
+    shown = {side: view.rows.shown([{**facts[row["key"]], **row} for row in nearest]) for side, nearest in listed.items()}
+    ends = monotonic() + EXCERPTS_S
+    for row in (row for pair in zip_longest(*shown.values()) for row in pair if row is not None):
+        if monotonic() < ends:
+            row["excerpt"] = view.text(facts[bytes.fromhex(row["key"])])[0][:EXCERPT_CHARS] or None
+    return {**_about(view.output, rule), "dropped_later": len(tried) - len(kept), **shown}
 
-    def __init__(self, output: Inspector, rows: Rows, text: Callable[[Mapping[str, Any]], tuple[str, str]]) -> None:
-        self._output, self._rows, self._text = output, rows, text
 
-    def sides(self, rule: RuleOf) -> dict[str, Any]:
-        """The documents nearest the threshold on either side."""
-        tried = self._nearest(rule, is_dropped=False, most=MOST_TRIED)
-        kept = [row for row in tried if row["fate"] == "kept"][:MOST_SHOWN]
-        tried = tried[: tried.index(kept[-1]) + 1] if len(kept) == MOST_SHOWN else tried
-        shown = {"kept": self._shown(kept), "dropped": self._shown(self._nearest(rule, is_dropped=True, most=MOST_SHOWN))}
-        self._add_excerpts([row for pair in zip_longest(*shown.values()) for row in pair if row is not None])
-        return {**self._about(rule), "dropped_later": len(tried) - len(kept), **shown}
+def _nearest(output: Inspector, rule: RuleOf, is_dropped: bool, most: int) -> list[dict[str, Any]]:
+    """Documents on one side that the run has decided about, nearest first."""
+    return output.database.rows(
+        "select near.key, near.value, near.threshold, facts.fate from near join facts using (key) "
+        "where near.stage = $stage and near.rule = $rule and near.source in $sources and is_dropped = $dropped "
+        "order by abs(near.value - near.threshold), near.key, near.value limit $most",
+        {"stage": rule.stage, "rule": rule.rule, "sources": tuple(rule.of_sources), "dropped": is_dropped, "most": most},
+    )
 
-    def _nearest(self, rule: RuleOf, is_dropped: bool, most: int) -> list[dict[str, Any]]:
-        """Documents on one side that the run has decided about, nearest first."""
-        return self._output.database.rows(
-            "select near.key, near.value, near.threshold, facts.fate from near join facts using (key) "
-            "where near.stage = $stage and near.rule = $rule and near.source in $sources and is_dropped = $dropped "
-            "order by abs(near.value - near.threshold), near.key, near.value limit $most",
-            {"stage": rule.stage, "rule": rule.rule, "sources": tuple(rule.of_sources), "dropped": is_dropped, "most": most},
-        )
 
-    def _shown(self, nearest: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        facts = self._output.facts_of([row["key"] for row in nearest])
-        return self._rows.shown([{**facts[row["key"]], **row} for row in nearest])
+def _about(output: Inspector, rule: RuleOf) -> dict[str, Any]:
+    return {**{name: rule.facts[name] for name in ("option", "side", "threshold", "mode")}, **_yaml(output, rule)}
 
-    def _add_excerpts(self, rows: Sequence[dict[str, Any]]) -> None:
-        ends, facts = monotonic() + EXCERPTS_S, self._output.facts_of([bytes.fromhex(row["key"]) for row in rows])
-        for row in rows:
-            if monotonic() < ends:
-                row["excerpt"] = self._text(facts[bytes.fromhex(row["key"])])[0][:EXCERPT_CHARS] or None
 
-    def _about(self, rule: RuleOf) -> dict[str, Any]:
-        facts, yaml = rule.facts, self._yaml(rule)
-        about = {"option": facts.get("option", ""), "side": facts.get("side", "other"), "threshold": facts.get("threshold")}
-        return {**about, "mode": facts.get("mode", "drop"), **yaml}
-
-    def _yaml(self, rule: RuleOf) -> dict[str, str]:
-        """`yaml`: the line of the mixture, which ends in the rule's option with "{threshold}" as its value; empty where no
-        option holds the threshold. `as_it_is`: the line for the one in force where it is another, as of a kept share."""
-        uses = [self._output.use_of(source, rule.stage) for source in rule.of_sources]
-        use, option = uses[0], rule.facts.get("option")
-        if use is None or not option or any(other != use for other in uses):
+def _yaml(output: Inspector, rule: RuleOf) -> dict[str, str]:
+    """`yaml`: the line of the mixture, which ends in the rule's option with "{threshold}" as its value; empty where no
+    option holds the threshold. `as_it_is`: the line for the one in force where it is another, as of a kept share."""
+    uses = [output.use_of(source, rule.stage) for source in rule.of_sources]
+    use, option = uses[0], rule.facts["option"]
+    if use is None or not option or any(other != use for other in uses):
+        return {"yaml": "", "as_it_is": ""}
+    is_share = rule.rule == BELOW_SHARE
+    others = {name: value for name, value in use.options.items() if name not in (option, "mode")}
+    if is_share:
+        others = {name: value for name, value in others.items() if name not in _SHARE_OPTIONS}
+        if not _is_least_score(use, option, others):
             return {"yaml": "", "as_it_is": ""}
-        is_share = rule.rule == BELOW_SHARE
-        others = {name: value for name, value in use.options.items() if name not in (option, "mode")}
-        if is_share:
-            others = {name: value for name, value in others.items() if name not in _SHARE_OPTIONS}
-            if not _is_least_score(use, option, others):
-                return {"yaml": "", "as_it_is": ""}
-        untagged = {name: value for name, value in use.options.items() if name != "mode"}
-        as_it_is = _line(use, untagged) if is_share and rule.facts.get("mode") != "tag" else ""
-        return {"yaml": _line(use, others, f"{option}: {{threshold}}"), "as_it_is": as_it_is}
+    untagged = {name: value for name, value in use.options.items() if name != "mode"}
+    as_it_is = _line(use, untagged) if is_share and rule.facts["mode"] != "tag" else ""
+    return {"yaml": _line(use, others, f"{option}: {{threshold}}"), "as_it_is": as_it_is}
 
-    def sweep(self, rule: RuleOf) -> dict[str, Any]:
-        """How much every threshold keeps: points ascending by threshold. Raises UserError for a rule without a threshold."""
-        if rule.facts.get("side") not in ("min", "max"):
-            raise UserError(f"{rule.stage}:{rule.rule} compares no value with a threshold, so there is nothing to sweep.")
-        about = {**self._about(rule), "in_force": rule.facts.get("threshold")}
-        use = self._output.use_of(next(iter(rule.of_sources)), rule.stage)
-        accepted = Accepted(use, str(rule.facts.get("option") or ""))
-        tagged = swept_tags(self._output, rule, accepted) if rule.facts.get("mode") == "tag" else None
-        if tagged is None:
-            return {**about, **swept_histograms(rule, accepted)}
-        tokens = sum(self._output.tokens_of(source) or 0 for source in rule.of_sources)
-        kept = sum(self._output.report.get("sources", {}).get(source, {}).get("kept_bytes", 0) for source in rule.of_sources)
-        for each in (tagged["total"], *tagged["points"]):
-            each["tokens"] = round(each["bytes"] * tokens / kept) if tokens and kept else None
-        return {**about, **tagged, "as_it_is": ""}
+
+def swept(output: Inspector, rule: RuleOf) -> dict[str, Any]:
+    """How much every threshold keeps: points ascending by threshold. Raises UserError for a rule without a threshold."""
+    if rule.facts["side"] == "other":
+        raise UserError(f"{rule.stage}:{rule.rule} compares no value with a threshold, so there is nothing to sweep.")
+    about = {**_about(output, rule), "in_force": rule.facts["threshold"]}
+    accepted = Accepted(output.use_of(next(iter(rule.of_sources)), rule.stage), rule.facts["option"])
+    tagged = swept_tags(output, rule, accepted) if rule.facts["mode"] == "tag" else None
+    if tagged is None:
+        return {**about, **swept_histograms(rule, accepted)}
+    tokens = sum(output.tokens_of(source) or 0 for source in rule.of_sources)
+    kept = sum(output.report.get("sources", {}).get(source, {}).get("kept_bytes", 0) for source in rule.of_sources)
+    for each in (tagged["total"], *tagged["points"]):
+        each["tokens"] = round(each["bytes"] * tokens / kept) if tokens and kept else None
+    return {**about, **tagged, "as_it_is": ""}
 
 
 def _line(use: StageUse, options: Mapping[str, Any], last: str = "") -> str:

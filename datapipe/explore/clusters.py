@@ -8,8 +8,8 @@ returns the same clusters each time, and a larger sample contains the smaller on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -19,9 +19,10 @@ from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError, suggest
 from datapipe.explore.database import Database
 from datapipe.explore.differences import Segment, difference
+from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import SAMPLE, Inspector, matching, reason_of, stage_alias
 from datapipe.explore.located import LocatedDocument
-from datapipe.explore.rows import MOST_LISTED, Rows
+from datapipe.explore.rows import MOST_LISTED
 from datapipe.ledger.names import RUN
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import drops_for_others
@@ -60,51 +61,18 @@ def _members(database: Database, stage: str, survivor: bytes, limit: int, sort: 
 # ------------------------------------------------------------------------------------------------ for the terminal
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Member:
-    """A dropped document, and the similarity that the stage measured; None where it measured none."""
-
-    document: LocatedDocument
-    similarity: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cluster:
-    """The documents that a stage dropped in favour of one document.
-
-    Attributes:
-        dropped_later_by: "stage:rule" of a later stage that dropped the survivor; "" when none did.
-        members: the dropped documents to show.
-        dropped: number of dropped documents in all.
-        similarity: least and greatest of all dropped documents; None where none was measured.
-        shingles: size and unit of the n-grams that the stage compares, as `Global.shingles` returns them.
-        no_text: why the survivor has no text; "" when it has one.
-    """
-
-    stage: str
-    survivor: LocatedDocument
-    dropped_later_by: str
-    members: tuple[Member, ...]
-    dropped: int
-    similarity: tuple[float, float] | None
-    shingles: tuple[int, Literal["word", "char"]]
-    no_text: str
-
-    def to_json(self) -> dict[str, Any]:
-        """The cluster as plain data."""
-        return {
-            "stage": self.stage,
-            "survivor": {**self.survivor.to_json(), "dropped_later_by": self.dropped_later_by or None},
-            "dropped": self.dropped,
-            "similarity": None if self.similarity is None else {"min": self.similarity[0], "max": self.similarity[1]},
-            "members": [{**member.document.to_json(), "similarity": member.similarity} for member in self.members],
-        }
-
-
 def find_clusters(
     inspector: Inspector, stage: str, source: str = "", count: int = 5, members: int = 3, least_alike: bool = False
-) -> Iterator[Cluster]:
-    """Clusters, read one after the other. Raises UserError at once when there are none.
+) -> Iterator[dict[str, Any]]:
+    """Clusters as plain data, read one after the other. Raises UserError at once when there are none.
+
+    stage       that dropped the documents
+    survivor    {document, run, text, no_text, dropped_later_by}: why it has no text; the "stage:rule" of a later stage that
+                dropped it; each None where there is none
+    dropped     number of dropped documents in all
+    similarity  {min, max} of all of them, as the stage measured it; None where it measured none
+    shingles    {size, unit} of the n-grams that the stage compares, as `Global.shingles` returns them
+    members     the dropped documents to show: {document, run, text, similarity}
 
     Args:
         stage: a stage, "stage:rule", or "all".
@@ -122,21 +90,22 @@ def find_clusters(
     return (_cluster(inspector, group, members, sort) for group in groups)
 
 
-def _cluster(inspector: Inspector, group: Mapping[str, Any], members: int, sort: str) -> Cluster:
+def _cluster(inspector: Inspector, group: Mapping[str, Any], members: int, sort: str) -> dict[str, Any]:
     """The cluster with its texts."""
     locate, survivor = inspector.locator.locate, inspector.locator.locate(group["survivor"])
+    size, unit = _shingles(inspector.use_of(group["source"], group["stage"]))
     decided = inspector.facts_of([group["survivor"]]).get(group["survivor"])
     listed = _members(inspector.database, f"{group['stage']}:{group['rule']}", group["survivor"], members, sort)
-    return Cluster(
-        stage=group["stage"],
-        survivor=survivor,
-        dropped_later_by=reason_of(decided) if decided is not None and decided["fate"] == "dropped" else "",
-        members=tuple(Member(document=locate(row["key"]), similarity=row["value"]) for row in listed),
-        dropped=group["dropped"],
-        similarity=None if group["least"] is None else (group["least"], group["greatest"]),
-        shingles=_shingles(inspector.use_of(group["source"], group["stage"])),
-        no_text="" if survivor.text is not None else _why_no_text(survivor),
-    )
+    no_text = _why_no_text(survivor) if survivor.text is None else None
+    later = reason_of(decided) if decided is not None and decided["fate"] == "dropped" else None
+    return {
+        "stage": group["stage"],
+        "survivor": {**survivor.to_json(), "no_text": no_text, "dropped_later_by": later},
+        "dropped": group["dropped"],
+        "similarity": None if group["least"] is None else {"min": group["least"], "max": group["greatest"]},
+        "shingles": {"size": size, "unit": unit},
+        "members": [{**locate(row["key"]).to_json(), "similarity": row["value"]} for row in listed],
+    }
 
 
 def _shingles(use: StageUse | None) -> tuple[int, Literal["word", "char"]]:
@@ -183,59 +152,50 @@ class ClusterQuery(BaseModel, frozen=True):
     limit: int = Field(default=20, ge=0, le=MOST_LISTED)
 
 
-class ClusterView:
-    """Clusters of an output, as the page shows them."""
-
-    def __init__(self, output: Inspector, rows: Rows, text: Callable[[Mapping[str, Any]], tuple[str, str]]) -> None:
-        self._output, self._rows, self._text = output, rows, text
-
-    def listed(self, query: ClusterQuery) -> dict[str, Any]:
-        """A page of clusters. Raises UserError for a source that there is not."""
-        self._output.select_sources(query.source)
-        groups = _groups(self._output.database, query.stage, query.source, query.sort, query.limit, query.offset)
-        facts, clusters = self._output.facts_of([group["survivor"] for group in groups]), []
-        for group in groups:
-            similarity = None if group["least"] is None else [group["least"], group["greatest"]]
-            row = self._shown(group["survivor"], facts)
-            clusters.append({"stage": query.stage, "survivor": row, "dropped": group["dropped"], "similarity": similarity})
-        return {"total": groups[0]["total"] if groups else 0, "clusters": clusters}
-
-    def cluster(self, key: bytes, stage: str, members: int) -> dict[str, Any]:
-        """A cluster with its texts, and what differs between the survivor and each dropped document."""
-        found = _members(self._output.database, stage, key, min(members, MOST_MEMBERS))
-        if not found:
-            raise UserError(f"No document was dropped by '{stage}' in favour of this one. Choose a cluster of api/clusters.")
-        facts = self._output.facts_of([key, *(row["key"] for row in found)])
-        text, note = self._text_of(key, facts)
-        own_parts, listed = None, []
-        for member in found:
-            other, other_note = self._text_of(member["key"], facts)
-            parts = _same(other)
-            shingles = _shingles(self._output.use_of(member["source"], stage))
-            for passage in difference(text, other, shingles, context=None).passages if text and other else ():
-                own_parts, parts = own_parts or _shown(passage.first), _shown(passage.second)
-            row = self._shown(member["key"], facts)
-            listed.append({"row": row, "similarity": member["value"], "parts": parts, "note": other_note})
-        survivor = {"row": self._shown(key, facts), "parts": own_parts or _same(text), "note": note}
-        return {"survivor": survivor, "members": listed}
-
-    def _shown(self, key: bytes, facts: Mapping[bytes, Mapping[str, Any]]) -> dict[str, Any]:
-        """The row of a document; of one of an earlier run, what is known of it."""
-        unknown = {"key": key, "source": "", "fate": "kept", **dict.fromkeys(("id", "stage", "rule"), "")}
-        unknown |= dict.fromkeys(("value", "threshold", "bytes"))
-        return self._rows.shown([facts.get(key, unknown)])[0]
-
-    def _text_of(self, key: bytes, facts: Mapping[bytes, Mapping[str, Any]]) -> tuple[str, str]:
-        """The redacted text, as much as is compared, and why there is none."""
-        if key not in facts:
-            return "", "A document of an earlier run, whose text is not read here."
-        text, note = self._text(facts[key])
-        return text, "" if text else note
+def listed_clusters(view: DocumentView, query: ClusterQuery) -> dict[str, Any]:
+    """A page of clusters. Raises UserError for a source that there is not."""
+    view.output.select_sources(query.source)
+    groups = _groups(view.output.database, query.stage, query.source, query.sort, query.limit, query.offset)
+    facts, clusters = view.output.facts_of([group["survivor"] for group in groups]), []
+    for group in groups:
+        similarity = None if group["least"] is None else [group["least"], group["greatest"]]
+        row = _row(view, group["survivor"], facts)
+        clusters.append({"stage": query.stage, "survivor": row, "dropped": group["dropped"], "similarity": similarity})
+    return {"total": groups[0]["total"] if groups else 0, "clusters": clusters}
 
 
-def _same(text: str) -> list[dict[str, Any]]:
-    return [{"text": text, "same": True}] if text else []
+def shown_cluster(view: DocumentView, key: bytes, stage: str, members: int) -> dict[str, Any]:
+    """A cluster with its texts, and what differs between the survivor and each dropped document."""
+    found = _members(view.output.database, stage, key, min(members, MOST_MEMBERS))
+    if not found:
+        raise UserError(f"No document was dropped by '{stage}' in favour of this one. Choose a cluster of api/clusters.")
+    facts = view.output.facts_of([key, *(row["key"] for row in found)])
+    text, note = _text_of(view, key, facts)
+    own_parts: Sequence[Segment] = ()
+    listed = []
+    for member in found:
+        other, other_note = _text_of(view, member["key"], facts)
+        parts: Sequence[Segment] = (Segment(text=other, differs=False),)
+        shingles = _shingles(view.output.use_of(member["source"], stage))
+        for passage in difference(text, other, shingles, context=None).passages if text and other else ():
+            own_parts, parts = own_parts or passage.first, passage.second
+        shown = {"row": _row(view, member["key"], facts), "parts": [asdict(part) for part in parts if part.text]}
+        listed.append({**shown, "similarity": member["value"], "note": other_note})
+    own_parts = own_parts or (Segment(text=text, differs=False),)
+    survivor = {"row": _row(view, key, facts), "parts": [asdict(part) for part in own_parts if part.text], "note": note}
+    return {"survivor": survivor, "members": listed}
 
 
-def _shown(segments: Sequence[Segment]) -> list[dict[str, Any]]:
-    return [{"text": segment.text, "same": not segment.differs} for segment in segments]
+def _row(view: DocumentView, key: bytes, facts: Mapping[bytes, Mapping[str, Any]]) -> dict[str, Any]:
+    """The row of a document; of one of an earlier run, what is known of it."""
+    unknown = {"key": key, "source": "", "fate": "kept", **dict.fromkeys(("id", "stage", "rule"), "")}
+    unknown |= dict.fromkeys(("value", "threshold", "bytes"))
+    return view.rows.shown([facts.get(key, unknown)])[0]
+
+
+def _text_of(view: DocumentView, key: bytes, facts: Mapping[bytes, Mapping[str, Any]]) -> tuple[str, str]:
+    """The redacted text, as much as is compared, and why there is none."""
+    if key not in facts:
+        return "", "A document of an earlier run, whose text is not read here."
+    text, note = view.text(facts[key])
+    return text, "" if text else note

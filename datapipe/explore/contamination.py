@@ -13,11 +13,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from datapipe import catalogue
-from datapipe.columns import numbers
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
@@ -146,15 +144,10 @@ def _scanned(inspector: Inspector, sources: Sequence[str], count: int, against: 
     assert isinstance(stage, Filter)
     stage.open(StageContext(name=SCAN, seed=0))
     searched: Sequence[SearchedList] = stage.searched_lists()
-    tables = [
-        rows.append_column("source", pa.repeat(name, rows.num_rows))
-        for name in sources
-        for rows in _found_in(inspector, stage, name)
-    ]
+    tables = [rows for name in sources for rows in _found_in(inspector, stage, name)]
     numbers_of = {SCAN: {each.name: (each.entries, len(each.undetectable)) for each in searched}}
     lists = _counts(numbers_of, {entry for rows in tables for entry in _entries(rows)})
-    schema = FINDINGS.append(pa.field("source", pa.string()))
-    scanned = pa.Table.from_batches([rows.cast(schema) for rows in tables], schema)
+    scanned = pa.Table.from_batches(tables, FINDINGS.append(pa.field("source", pa.string())))
     return _summary(inspector, sources, count, lists, {each.name: list(each.undetectable) for each in searched}, scanned)
 
 
@@ -168,7 +161,7 @@ def _found_in(inspector: Inspector, stage: Filter, source: str) -> Iterator[pa.R
         batch.make_read_only()
         found = stage.process(batch).findings
         if found is not None and found.num_rows:
-            documents = pa.array(numbers(found.column("row")).astype(np.int64))
-            about = [record.column("key").take(documents), record.column("id").take(documents)]
-            told = [pa.array([SCAN] * found.num_rows), pa.array(["kept"] * found.num_rows)]
-            yield pa.RecordBatch.from_arrays([*about, *told, *found.columns[1:]], schema=FINDINGS)
+            about = record.select(["key", "id"]).take(found.column("row"))
+            told = [pa.repeat(text, found.num_rows) for text in (SCAN, "kept")]
+            arrays = [*about.columns, *told, *found.columns[1:], pa.repeat(source, found.num_rows)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=FINDINGS.append(pa.field("source", pa.string())))

@@ -40,6 +40,9 @@ from datapipe.storage import Root
 URL_COLUMNS = ("url", "uri", "link")
 """Names of the kept column with the URL of a document, the first that there is."""
 
+URL = f"coalesce({', '.join(URL_COLUMNS)})"
+"""In SQL."""
+
 KINDS: Mapping[str, Sequence[str]] = {
     "recorded": ("kept", "drops", "quarantine"),
     "near": ("borderline",),
@@ -49,14 +52,14 @@ KINDS: Mapping[str, Sequence[str]] = {
 """Kinds of files by view."""
 
 _COLUMNS: Mapping[str, str] = {
-    "recorded": "source, fate, key BLOB, id, url, stage, rule, value DOUBLE, threshold DOUBLE, survivor BLOB, bytes BIGINT, "
-    "error, excerpt BLOB",
+    "recorded": "source, fate, key BLOB, id, url, uri, link, stage, rule, value DOUBLE, threshold DOUBLE, survivor BLOB, "
+    "bytes BIGINT, error, excerpt BLOB",
     "near": "source, stage, rule, is_dropped BOOLEAN, key BLOB, value DOUBLE, threshold DOUBLE",
     "found": "source, id, stage, outcome, list, entry, key BLOB, start BIGINT, stop BIGINT, value DOUBLE",
     "parts": "source, split, shard, key BLOB, row BIGINT, start BIGINT, tokens BIGINT",
 }
 """Columns that a view always has, with their types; VARCHAR is not written."""
-_HIDDEN = ("path", "place", "filename", "file_row_number")
+_HIDDEN = ("path", "place")
 _MEMORY = re.compile(r"\d+(\.\d+)?\s*([KMGT]i?B|%)", re.IGNORECASE)
 
 
@@ -142,11 +145,6 @@ class Database:
             names = [column[0] for column in cursor.description or ()]
             return [dict(zip(names, row)) for row in answer.fetchall()]
 
-    def batches(self, query: str, options: Any = None) -> Iterator[pa.RecordBatch]:
-        """The rows of a query of ours as Arrow columns, one batch in memory at a time."""
-        with self._cursor() as cursor:
-            yield from cursor.sql(query, params=options).to_arrow_reader()
-
     def tuples(self, query: str, options: Any = None) -> list[tuple[Any, ...]]:
         """As `rows`, the values alone."""
         with self._cursor() as cursor:
@@ -156,13 +154,9 @@ class Database:
         """The columns and the rows of a user's query. Raises UserError for anything but one SELECT, and for its errors."""
         try:
             statements = list(self._connection.extract_statements(query) or ())
-        except duckdb.Error as error:
-            raise UserError(f"{error}") from None
-        if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:  # EXPLAIN ANALYZE may write
-            raise UserError('Expected one query that reads, such as "select fate, count(*) from documents group by fate".')
-        cursor = self._connection.cursor()
-        try:
-            found = cursor.execute(statements[0])
+            if [statement.type for statement in statements] != [duckdb.StatementType.SELECT]:  # EXPLAIN ANALYZE may write
+                raise UserError('Expected one query that reads, such as "select fate, count(*) from documents group by fate".')
+            found = self._connection.cursor().execute(statements[0])
         except duckdb.Error as error:
             raise UserError(f"{error}") from None
         return [column[0] for column in found.description or ()], _fetched(found)
@@ -202,29 +196,22 @@ class Database:
         [(num_superseded,)] = execute("select count(*) from superseded").fetchall()
         last = "anti join superseded using (filename, file_row_number)" if num_superseded else ""
         execute(f"create view facts as from recorded {last}")
-        for view in (_BORDERLINES_VIEW, _FINDINGS_VIEW, _PACKED_VIEW):
-            execute(view)
-        execute(_DOCUMENTS_VIEW.format(more="".join(f", {quoted(name)}" for name in others if name not in URL_COLUMNS)))
-        execute(_CLUSTERS_VIEW)
+        more = "".join(f", {quoted(name)}" for name in others)
+        for views in (_FINDINGS_VIEWS, _PACKED_VIEW, _CLUSTERS_VIEW, _DOCUMENTS_VIEW.format(more=more)):
+            execute(views)
 
     def _view(self, name: str, facts: FactFiles) -> list[str]:
         """Makes a view over the files of some kinds, with all known columns. Returns the names of its other columns."""
         known = {column: kind or "VARCHAR" for column, _, kind in (each.partition(" ") for each in _COLUMNS[name].split(", "))}
+        known |= {"filename": "VARCHAR", "file_row_number": "BIGINT"}
+        query = f"select {', '.join(f'null::{kind} as {quoted(column)}' for column, kind in known.items())} where false"
         paths = [self._local(facts.root, file) for kind in KINDS[name] for file in facts.files.get(kind, ()) if file.rows]
-        nothing = ", ".join(f"null::{kind} as {quoted(column)}" for column, kind in {**known, **_LOCATED}.items())
-        if not paths:
-            self._connection.execute(f"create view {name} as select {nothing} where false")
-            return []
-        table = f"read_parquet({_listed(paths)}, union_by_name = true, filename = true, file_row_number = true)"
-        found = [row[0] for row in self._connection.execute(f"describe select * from {table}").fetchall()]
-        others = [column for column in found if column not in known and column not in _HIDDEN]
-        urls = [quoted(name) for name in URL_COLUMNS if name in found]
-        made = {"url": f"coalesce({', '.join(urls)}) as url"} if urls else {}
-        missing = {column: f"null::{kind} as {quoted(column)}" for column, kind in known.items() if column not in found}
-        listed = [made.get(column) or missing.get(column) or quoted(column) for column in known]
-        listed += [*(quoted(name) for name in others), *_LOCATED]
-        self._connection.execute(f"create view {name} as select {', '.join(listed)} from {table}")
-        return others
+        if paths:
+            located = "union_by_name = true, filename = true, file_row_number = true"
+            query += f" union all by name select * from read_parquet({_listed(paths)}, {located})"
+        self._connection.execute(f"create view {name} as {query}")
+        columns = [row[0] for row in self._connection.execute(f"describe {name}").fetchall()]
+        return [column for column in columns if column not in known and column not in _HIDDEN]
 
     def _local(self, root: Root, file: TableFile) -> str:
         """The path of a file on this machine, once its checksum is compared."""
@@ -238,8 +225,6 @@ class Database:
         self._paths[path] = file
         return path
 
-
-_LOCATED = {"filename": "VARCHAR", "file_row_number": "BIGINT"}
 
 _SUPERSEDED = """
 create table superseded as select filename, file_row_number from recorded
@@ -257,7 +242,7 @@ _NUMBER = "nullif({0}, 'nan'::double) as {0}"
 _DOCUMENTS_VIEW = f"""
 create view documents as select
     facts.source, files.path, ('0x' || hex(key)[17:])::ubigint as position,
-    facts.source || '/' || files.path || ':' || position as name, lower(hex(key)) as key, id, url, fate, stage, rule,
+    facts.source || '/' || files.path || ':' || position as name, lower(hex(key)) as key, id, {URL} as url, fate, stage, rule,
     {_NUMBER.format("value")}, threshold, lower(hex(survivor)) as survivor, bytes, error{{more}}
 from facts left join files on files.file = key[:8]
 """
@@ -269,13 +254,10 @@ select stage, rule, lower(hex(survivor)) as survivor, count(*) as dropped, min(v
 from members group by all
 """
 
-_BORDERLINES_VIEW = """
+_FINDINGS_VIEWS = """
+create view findings as select * exclude (filename, file_row_number) replace (lower(hex(key)) as key) from found;
 create view borderlines as
 select * exclude (filename, file_row_number) replace (lower(hex(key)) as key), abs(value - threshold) as distance from near
-"""
-
-_FINDINGS_VIEW = """
-create view findings as select * exclude (filename, file_row_number) replace (lower(hex(key)) as key) from found
 """
 
 _PACKED_VIEW = """

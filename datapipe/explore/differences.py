@@ -148,10 +148,8 @@ def _ngrams(words: Sequence[str], size: int, unit: Literal["word", "char"]) -> s
 
 def _opcodes(first: Sequence[str], second: Sequence[str]) -> tuple[list[Opcode], bool]:
     """The opcodes of difflib that turn one list of words into the other, and whether they reach the ends of both."""
-    shorter = min(len(first), len(second))
-    head = next((index for index in range(shorter) if first[index] != second[index]), shorter)
-    rest = shorter - head
-    tail = next((index for index in range(rest) if first[-1 - index] != second[-1 - index]), rest)
+    head = common_start(first, second)
+    tail = common_start(first[head:][::-1], second[head:][::-1])
     stops = len(first) - tail, len(second) - tail
     is_aligned = max(stops) - head <= ALIGNED_WORDS
     middle, second_middle = (words[head : min(stop, head + ALIGNED_WORDS)] for words, stop in zip((first, second), stops))
@@ -165,6 +163,18 @@ def _opcodes(first: Sequence[str], second: Sequence[str]) -> tuple[list[Opcode],
     beginning: list[Opcode] = [("equal", 0, head, 0, head)] if head else []
     end: list[Opcode] = [("equal", stops[0], len(first), stops[1], len(second))] if tail and is_aligned else []
     return _without_islands([*beginning, *opcodes, *end]), is_aligned
+
+
+def common_start(first: Sequence[str], second: Sequence[str]) -> int:
+    """Number of equal words or characters at the beginning of both, by bisection: comparing slices is fast."""
+    low, high = 0, min(len(first), len(second))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if first[low:middle] == second[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _without_islands(opcodes: Sequence[Opcode]) -> list[Opcode]:

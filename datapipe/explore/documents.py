@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
@@ -48,50 +48,6 @@ COLUMNS = "source, fate, key, id, stage, rule, value, threshold, survivor, bytes
 _SHOWN_NAMES = 5
 OWN_VALUES = frozenset({*OWN_COLUMNS, "html"})
 """Columns that no source and no stage names."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class InspectedDocument:
-    """A document and what the run decided about it.
-
-    Attributes:
-        key: 32 hex digits.
-        position: byte offset or row number in the file.
-        reason: "stage:rule" of a dropped document, the stage of a quarantined one.
-        value, threshold: what the rule measured, and its threshold; None where there is none.
-        own_id: empty where the input has no id.
-        survivor: of a duplicate, the name of the document that was kept in its place.
-        text: of a kept document as the stages left it, otherwise as read; None when the source no longer holds it.
-        error: why the document is quarantined.
-        is_taken_down: whether the newest snapshot leaves it out, whatever the run decided.
-        columns: of a kept document, and of a dropped one as the deciding stage got it: kept fields, and what stages wrote.
-        is_as_judged: whether the text is the extracted one of a page, as the stage that dropped it got it.
-    """
-
-    source: str
-    outcome: Fate
-    key: str
-    path: str
-    position: int
-    reason: str = ""
-    value: float | None = None
-    threshold: float | None = None
-    survivor: str = ""
-    text: str | None = None
-    error: str = ""
-    own_id: str = ""
-    is_taken_down: bool = False
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    is_as_judged: bool = False
-
-    @property
-    def name(self) -> str:
-        return document_name("" if self.path in (GONE, NOT_FOUND) else self.source, self.path, self.position)
-
-    def to_json(self) -> dict[str, Any]:
-        """The document as plain data, under the words of the glossary; what it does not have is None."""
-        empty_is_none = {name: getattr(self, name) or None for name in ("own_id", "reason", "survivor", "error")}
-        return {"document": self.name, **asdict(self), **empty_is_none}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,16 +98,10 @@ class Inspector:
 
     @cached_property
     def facts(self) -> FactFiles:
-        """The facts of the run. Raises UserError where an earlier version of datapipe wrote none."""
+        """The facts of the run."""
         steps = [step for step in self.steps if step.kind in ("map", "tokenize", "pack")]
         kinds = [kind for of_view in KINDS.values() for kind in of_view]
         files = {kind: [file for step in steps for file in step.outputs(kind, TableFile)] for kind in kinds}
-        for source in self.sources:
-            if self.kept_files(source) and not any(file.rows for file in self.map_steps(source)[-1].outputs("kept", TableFile)):
-                raise UserError(
-                    f"{self.root.url}: an earlier version of datapipe made this output. Run its mixture again: "
-                    f"`datapipe run MIXTURE.yaml`."
-                )
         snapshot = self.snapshot
         published = {shard.checksum: shard.path for shard in snapshot.shards} if isinstance(snapshot, Snapshot) else {}
         shards = {
@@ -239,8 +189,23 @@ class Inspector:
         """The documents that were taken down from the newest snapshot."""
         return read_removed(self.root, newest_manifest(self.root))
 
-    def find(self, outcome: Fate, source: str = "", reason: str = "", count: int = 5) -> list[InspectedDocument]:
-        """Documents with an outcome. Raises UserError for an unknown source or reason.
+    def find(self, outcome: Fate, source: str = "", reason: str = "", count: int = 5) -> list[dict[str, Any]]:
+        """Documents with an outcome, as plain data. Raises UserError for an unknown source or reason.
+
+        document          its name
+        source, path      path as the source has it
+        position          byte offset or row number in the file
+        key               32 hex digits
+        outcome           a fate
+        own_id            None where the input has no id
+        reason            "stage:rule" of a dropped document, the stage of a quarantined one, None of a kept one
+        value, threshold  what the rule measured, and its threshold; None where there is none
+        survivor          of a duplicate, the name of the document that was kept in its place
+        error             why the document is quarantined
+        text              of a kept document as the stages left it, otherwise as read; None when the source no longer holds it
+        columns           kept fields and what stages wrote, of a kept document; of a dropped one as the deciding stage got them
+        is_taken_down     whether the newest snapshot leaves it out, whatever the run decided
+        is_as_judged      whether the text is the extracted one of a page, as the stage that dropped it got it
 
         Args:
             source: empty for all sources.
@@ -258,8 +223,8 @@ class Inspector:
             raise UserError(f"no document was dropped for '{reason}'.{suggest(reason, known)} {listed}")
         return [self._document(row) for row in rows]
 
-    def find_document(self, text: str) -> InspectedDocument:
-        """What the run decided about one document. Raises UserError where it has no such document.
+    def find_document(self, text: str) -> dict[str, Any]:
+        """One document, as `find` returns it. Raises UserError where the run has no such document.
 
         Args:
             text: a form that `InputFiles.key` takes, or the document's own id.
@@ -301,28 +266,31 @@ class Inspector:
         [row] = read_row(self.root, texts, facts["file_row_number"]).to_pylist()
         return row
 
-    def _document(self, facts: Mapping[str, Any]) -> InspectedDocument:
+    def _document(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         is_kept = facts["fate"] == "kept"
         stored = self.kept_row(facts) if is_kept else {}
         located = self.locator.locate(facts["key"], text=not is_kept)
         excerpt = None if facts["excerpt"] is None else facts["excerpt"].decode(errors="replace")
-        own_id = facts["id"] or ""
-        return InspectedDocument(
-            source=facts["source"],
-            outcome=facts["fate"],
-            key=facts["key"].hex(),
-            path=located.path,
-            position=located.position,
-            reason=reason_of(facts),
-            value=finite(facts["value"]),
-            threshold=facts["threshold"],
-            survivor="" if facts["survivor"] is None else self.locator.label(facts["survivor"]),
-            text=stored["text"] if is_kept else excerpt if located.text is None else located.text,
-            error=facts["error"] or "",
-            is_taken_down=bool(self.removed.holds(np.frombuffer(facts["key"], np.uint8).reshape(1, -1))[0]),
-            columns=columns_of(stored),
-            own_id=own_id if own_id != document_name(facts["source"], located.path, located.position) else "",
-        )
+        own_name = document_name(facts["source"], located.path, located.position)
+        is_known = located.path not in (GONE, NOT_FOUND)
+        return {
+            "document": own_name if is_known else document_name("", located.path, located.position),
+            "source": facts["source"],
+            "outcome": facts["fate"],
+            "key": facts["key"].hex(),
+            "path": located.path,
+            "position": located.position,
+            "reason": reason_of(facts) or None,
+            "value": finite(facts["value"]),
+            "threshold": facts["threshold"],
+            "survivor": facts["survivor"] and self.locator.label(facts["survivor"]),
+            "text": stored["text"] if is_kept else excerpt if located.text is None else located.text,
+            "error": facts["error"] or None,
+            "own_id": facts["id"] if facts["id"] not in ("", own_name) else None,
+            "is_taken_down": bool(self.removed.holds(np.frombuffer(facts["key"], np.uint8).reshape(1, -1))[0]),
+            "columns": columns_of(stored),
+            "is_as_judged": False,
+        }
 
 
 def columns_of(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,14 +20,14 @@ from pydantic import BaseModel, Field, ValidationError
 
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
-from datapipe.explore.borderline import Borderline
-from datapipe.explore.clusters import ClusterQuery, ClusterView
+from datapipe.explore.borderline import sides, swept
+from datapipe.explore.clusters import ClusterQuery, listed_clusters, shown_cluster
 from datapipe.explore.database import Limits
 from datapipe.explore.document.view import DocumentView
 from datapipe.explore.documents import FATES, Inspector
 from datapipe.explore.redaction import Redactor
 from datapipe.explore.rows import Query, Rows
-from datapipe.explore.search import Search, SearchQuery
+from datapipe.explore.search import SearchQuery, search_lines
 from datapipe.explore.server import Answer, PageServer, Request, RequestError
 from datapipe.explore.sweep import RuleOf, rule_of
 from datapipe.loader.trace import open_run
@@ -57,21 +57,12 @@ class Api:
         self.output = output
         self.redactor = Redactor(output)
         self.rows = Rows(output, self.redactor)
-        self.view = DocumentView(output, self.rows, self.redactor)
-        self.borderline = Borderline(output, self.rows, self.view.text)
-        self.clusters = ClusterView(output, self.rows, self.view.text)
-        self.search = Search(output, self.rows, self.redactor)
-        named = (self._output, self._documents, self._lookup, self._document, self._borderline, self._sweep)
-        named += (self._clusters, self._cluster, self._search)
-        self._endpoints: dict[str, Callable[[Request], Answer]] = {each.__name__[1:]: each for each in named}
+        self.view = DocumentView(self.rows)
 
     def __call__(self, request: Request) -> Answer:
         """The answer to a request. Raises RequestError, and nothing else."""
-        endpoint = self._endpoints.get(request.path[0] if request.path else "")
-        if endpoint is None:
-            raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
         try:
-            return endpoint(request)
+            return self._answer(request)
         except UserError as error:
             raise RequestError(HTTPStatus.BAD_REQUEST, masked(str(error))) from None
         except DatapipeError as error:
@@ -79,31 +70,54 @@ class Api:
         except Exception as error:
             raise error if isinstance(error, RequestError) else unexpected(error) from None
 
-    # ---------------------------------------------------------------------------------------------- the output
+    def _answer(self, request: Request) -> Answer:
+        options = request.query
+        match request.path:
+            case ("output",):
+                return self._output()
+            case ("documents",):
+                return self._documents(parsed(Query, options))
+            case ("lookup",):
+                return {"documents": self._named(options.get("q", "").strip())}
+            case ("search",):
+                query = parsed(SearchQuery, options)
+                return _told(search_lines(self.rows, query, self.output.select_sources(query.source)))
+            case ("document", digits):
+                return self.view.view(key_of(digits))
+            case ("document", digits, "steps"):
+                return steps_of(self.output, key_of(digits), request)
+            case ("borderline",):
+                return sides(self.view, self._rule(options))
+            case ("sweep",):
+                return swept(self.output, self._rule(options))
+            case ("clusters",):
+                return listed_clusters(self.view, parsed(ClusterQuery, options))
+            case ("cluster", digits):
+                return shown_cluster(self.view, key_of(digits), options.get("stage", ""), parsed(Numbers, options).members)
+        raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
 
-    def _output(self, request: Request) -> Answer:
+    def _output(self) -> Answer:
         output = self.output
         return {
             "name": output.report.get("name"),
             "sources": [self._source(source) for source in output.sources],
             "rules": self._rules(),
-            "documents": sum(reason.documents for reason in self.rows.reasons),
-            "cluster_stages": list(dict.fromkeys(each.stage for each in self.rows.reasons if each.rule == Global.rule)),
+            "documents": sum(each["documents"] for each in self.rows.reasons),
+            "cluster_stages": list(dict.fromkeys(each["stage"] for each in self.rows.reasons if each["rule"] == Global.rule)),
             "notes": [masked(note) for note in output.notes],
         }
 
     def _source(self, source: str) -> dict[str, Any]:
-        own = [reason for reason in self.rows.reasons if reason.source == source]
-        counts = {fate: sum(reason.documents for reason in own if reason.fate == fate) for fate in FATES}
+        own = [reason for reason in self.rows.reasons if reason["source"] == source]
+        counts = {fate: sum(reason["documents"] for reason in own if reason["fate"] == fate) for fate in FATES}
         read = self.output.report.get("sources", {}).get(source, {}).get("documents", {}).get("read")
         tokens = self.output.tokens_of(source)
         return {"name": source, "read": sum(counts.values()) if read is None else read, **counts, "tokens": tokens}
 
     def _rules(self) -> list[dict[str, Any]]:
         """Every rule that measured or dropped documents, in the order of sources and stages."""
-        dropped = {
-            (reason.source, reason.stage, reason.rule): reason for reason in self.rows.reasons if reason.fate == "dropped"
-        }
+        named = ("source", "stage", "rule")
+        dropped = {tuple(each[name] for name in named): each for each in self.rows.reasons if each["fate"] == "dropped"}
         measured = {
             (source, stage, rule): facts
             for source in self.output.sources
@@ -112,69 +126,36 @@ class Api:
         }
         listed = []
         for name in measured | dropped:
-            facts, reason = measured.get(name, {}), dropped.get(name)
-            about = {"threshold": None if reason is None else reason.threshold, **_UNMEASURED}
+            facts, reason = measured.get(name, {}), dropped.get(name, {"threshold": None, "documents": 0})
+            about = {"threshold": reason["threshold"], **_UNMEASURED}
             about |= {key: facts[key] for key in about if key in facts}
-            sides, num_dropped = facts.get("borderline", {}), 0 if reason is None else reason.documents
-            has = {"has_borderline": bool(sides.get("kept") or sides.get("dropped")), "has_sweep": about["side"] != "other"}
-            listed.append({**dict(zip(("source", "stage", "rule"), name)), **about, "dropped": num_dropped, **has})
+            near = facts.get("borderline", {})
+            has = {"has_borderline": bool(near.get("kept") or near.get("dropped")), "has_sweep": about["side"] != "other"}
+            listed.append({**dict(zip(named, name)), **about, "dropped": reason["documents"], **has})
         return listed
 
-    # ---------------------------------------------------------------------------------------------- lists
-
-    def _documents(self, request: Request) -> Answer:
+    def _documents(self, query: Query) -> Answer:
         started = perf_counter()
-        query = parsed(Query, request.query)
         total, rows = self.rows.listed(query)
-        ms = round((perf_counter() - started) * 1e3, 1)
-        return {"total": total, "offset": query.offset, "ms": ms, "documents": rows}
+        return {"total": total, "offset": query.offset, "ms": round((perf_counter() - started) * 1e3, 1), "documents": rows}
 
-    def _lookup(self, request: Request) -> Answer:
-        text = request.query.get("q", "").strip()
+    def _named(self, text: str) -> list[dict[str, Any]]:
         if not text:
             raise RequestError(HTTPStatus.BAD_REQUEST, "Give q: a key, a name such as SOURCE/PATH:POSITION, an id or a URL.")
-        return {"documents": self.rows.named(text, MOST_FOUND)}
-
-    def _document(self, request: Request) -> Answer:
-        match request.path[1:]:
-            case (digits,):
-                return self.view.view(key_of(digits))
-            case (digits, "steps"):
-                return steps_of(self.output, key_of(digits), request)
-        raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
-
-    # ---------------------------------------------------------------------------------------------- comparisons, search
-
-    def _borderline(self, request: Request) -> Answer:
-        return self.borderline.sides(self._rule(request.query))
-
-    def _sweep(self, request: Request) -> Answer:
-        return self.borderline.sweep(self._rule(request.query))
+        return self.rows.named(text, MOST_FOUND)
 
     def _rule(self, options: Mapping[str, str]) -> RuleOf:
         return rule_of(self.output, *(options.get(name, "") for name in ("stage", "rule", "source")))
 
-    def _clusters(self, request: Request) -> Answer:
-        return self.clusters.listed(parsed(ClusterQuery, request.query))
 
-    def _cluster(self, request: Request) -> Answer:
-        match request.path[1:]:
-            case (digits,):
-                members = parsed(Numbers, request.query).members
-                return self.clusters.cluster(key_of(digits), request.query.get("stage", ""), members)
-        raise RequestError(HTTPStatus.NOT_FOUND, "There is no such endpoint.")
-
-    def _search(self, request: Request) -> Answer:
-        return self._told(self.search.run(parsed(SearchQuery, request.query)))
-
-    def _told(self, lines: Iterator[Mapping[str, Any]]) -> Generator[Mapping[str, Any]]:
-        """The lines of a search. An error ends them with a line that says so."""
-        try:
-            yield from lines
-        except DatapipeError as error:
-            yield {"error": masked(str(error))}
-        except Exception as error:
-            yield {"error": str(unexpected(error))}
+def _told(lines: Iterator[Mapping[str, Any]]) -> Generator[Mapping[str, Any]]:
+    """The lines of a search. An error ends them with a line that says so."""
+    try:
+        yield from lines
+    except DatapipeError as error:
+        yield {"error": masked(str(error))}
+    except Exception as error:
+        yield {"error": str(unexpected(error))}
 
 
 def steps_of(output: Inspector, key: bytes, request: Request) -> Answer:

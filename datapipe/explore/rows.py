@@ -11,14 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, get_args
 
 from pydantic import BaseModel, Field
 
 from datapipe.errors import UserError
-from datapipe.explore.database import quoted
+from datapipe.explore.database import URL, quoted
 from datapipe.explore.documents import FATES, Fate, Inspector, finite
 from datapipe.explore.redaction import RedactionError, Redactor
+from datapipe.explore.sweep import rule_of
 
 MOST_LISTED = 500
 MOST_ID_CHARS = 500
@@ -55,17 +56,6 @@ class Query(BaseModel, frozen=True, allow_inf_nan=False):
         return "key" if kind == "key" else f"{_ORDERS[kind]} {sign} nulls last, key"
 
 
-class Reason(NamedTuple):
-    """What became of some documents, and how many; the threshold where all have one."""
-
-    source: str
-    fate: str
-    stage: str
-    rule: str
-    threshold: float | None
-    documents: int
-
-
 class Rows:
     """Rows of lists, and the look-up of documents by what people call them."""
 
@@ -73,14 +63,15 @@ class Rows:
         self.output, self.redactor, self.database = output, redactor, output.database
 
     @cached_property
-    def reasons(self) -> list[Reason]:
-        """How many documents each rule of each source dropped, and how many were kept or quarantined."""
-        threshold = "case when min(threshold) = max(threshold) then min(threshold) end as threshold"
-        rows = self.database.rows(
+    def reasons(self) -> list[dict[str, Any]]:
+        """How many documents each rule of each source dropped, kept or quarantined, and their threshold where all have one."""
+        threshold = (
+            "case when min(threshold) = max(threshold) and isfinite(min(threshold)) then min(threshold) end as threshold"
+        )
+        return self.database.rows(
             f"select source, fate, coalesce(stage, '') as stage, coalesce(rule, '') as rule, {threshold}, "
             f"count(*) as documents from facts group by all order by all"
         )
-        return [Reason(**{**row, "threshold": finite(row["threshold"])}) for row in rows]
 
     # ---------------------------------------------------------------------------------------------- lists
 
@@ -89,7 +80,7 @@ class Rows:
         sources = self.output.select_sources(query.source)
         options = {"stage": query.stage, "rule": query.rule, "sources": tuple(sources), "low": query.low, "high": query.high}
         value, threshold = "value", "threshold"
-        tagged = self._tag(query, sources)
+        tagged = self._tag(query)
         if tagged is not None:
             value, threshold, options["sources"] = tagged
             options |= {"stage": "", "rule": ""}
@@ -108,22 +99,18 @@ class Rows:
         facts = self.output.facts_of([row["key"] for row in chosen])
         return total, self.shown([{**facts[row["key"]], **row} for row in chosen])
 
-    def _tag(self, query: Query, sources: Sequence[str]) -> tuple[str, str, tuple[str, ...]] | None:
+    def _tag(self, query: Query) -> tuple[str, str, tuple[str, ...]] | None:
         """The value and the threshold in SQL and the sources that tag, where kept documents are wanted by a rule that a filter
         with `mode: tag` has measured."""
         if query.fate != "kept" or not query.rule:
             return None
-        found = [
-            (source, stage, rules[query.rule].get("threshold"))
-            for source in sources
-            for stage, rules in self.output.measured(source).items()
-            if stage.partition("@")[0] == query.stage.partition("@")[0] and rules.get(query.rule, {}).get("mode") == "tag"
-        ]
-        if not found:
+        try:
+            rule = rule_of(self.output, query.stage, query.rule, query.source)
+        except UserError:
             return None
-        _, stage, limit = found[0]
-        tagging = tuple(source for source, name, _ in found if name == stage)
-        return f"{quoted(f'{stage}.{query.rule}')}::double", f"{'null' if limit is None else repr(limit)}::double", tagging
+        tagging, limit = rule.tagging, rule.facts["threshold"]
+        limit = "null" if limit is None else repr(limit)
+        return (f"{quoted(f'{rule.stage}.{rule.rule}')}::double", f"{limit}::double", tagging) if tagging else None
 
     def named(self, text: str, most: int) -> list[dict[str, Any]]:
         """The rows of the documents with this key, name, id or URL."""
@@ -132,7 +119,7 @@ class Rows:
         except UserError:
             key = None
         found = self.database.rows(
-            "select key from facts where key = $key or id = $text or url = $text "
+            f"select key from facts where key = $key or id = $text or {URL} = $text "
             "order by key is distinct from $key, key limit $most",
             {"key": key, "text": text, "most": most},
         )

@@ -21,8 +21,8 @@ from pydantic import BaseModel, Field
 from datapipe.columns import compute, make_keys, numbers
 from datapipe.errors import DatapipeError
 from datapipe.exchange.partitions import read_table
-from datapipe.explore.documents import FATES, Fate, Inspector
-from datapipe.explore.redaction import RedactionError, Redactor
+from datapipe.explore.documents import FATES, Fate
+from datapipe.explore.redaction import RedactionError
 from datapipe.explore.rows import Rows
 from datapipe.inputs.planned_input import PlannedInput
 from datapipe.stage.reader import FieldNames, Split
@@ -57,101 +57,96 @@ class _Batch(NamedTuple):
     fates: Sequence[str]
 
 
-class Search:
-    """Searches of an output."""
+def search_lines(rows: Rows, query: SearchQuery, sources: Sequence[str]) -> Generator[dict[str, Any]]:
+    """The lines of the answer: hits, progress, and at the end what was done."""
+    started = told = monotonic()
+    num_docs = num_bytes = num_hits = 0
+    of_documents, problems = _count(rows, query, sources), list[str]()
 
-    def __init__(self, output: Inspector, rows: Rows, redactor: Redactor) -> None:
-        self._output, self._rows, self._redactor = output, rows, redactor
+    def progress() -> dict[str, Any]:
+        left = (of_documents - num_docs) * (monotonic() - started) / num_docs if num_docs else None
+        shown = {"documents": num_docs, "of_documents": max(of_documents, num_docs), "bytes": num_bytes}
+        return {"progress": {**shown, "seconds_left": None if left is None else round(max(left, 0.0), 1)}}
 
-    def run(self, query: SearchQuery) -> Generator[dict[str, Any]]:
-        """The lines of the answer: hits, progress, and at the end what was done. Raises UserError at once."""
-        return self._lines(query, self._output.select_sources(query.source))
+    yield progress()
+    for batch in _batches(rows, query, sources, problems):
+        for hit in _hits(rows, query, batch):
+            if num_hits < query.limit:
+                num_hits += 1
+                yield {"hit": hit}
+        num_docs, num_bytes = num_docs + len(batch.keys), num_bytes + batch.num_bytes
+        if num_hits >= query.limit:
+            break
+        if monotonic() - told >= _TOLD_EVERY_S:
+            told = monotonic()
+            yield progress()
+    done = {"hits": num_hits, "documents": num_docs, "seconds": round(monotonic() - started, 2)}
+    yield {"done": {**done, "stopped": num_hits >= query.limit, "problems": problems[:10]}}
 
-    def _lines(self, query: SearchQuery, sources: Sequence[str]) -> Generator[dict[str, Any]]:
-        started = told = monotonic()
-        num_docs = num_bytes = num_hits = 0
-        of_documents, problems = self._count(query, sources), list[str]()
 
-        def progress() -> dict[str, Any]:
-            left = (of_documents - num_docs) * (monotonic() - started) / num_docs if num_docs else None
-            shown = {"documents": num_docs, "of_documents": max(of_documents, num_docs), "bytes": num_bytes}
-            return {"progress": {**shown, "seconds_left": None if left is None else round(max(left, 0.0), 1)}}
+def _count(rows: Rows, query: SearchQuery, sources: Sequence[str]) -> int:
+    """Documents that the scan reads: kept ones, and all of a source's to find the others."""
+    counts = [(reason["fate"], reason["documents"]) for reason in rows.reasons if reason["source"] in sources]
+    kept = sum(documents for fate, documents in counts if fate == "kept") if query.fate in ("", "kept") else 0
+    return kept + (sum(documents for _, documents in counts) if query.fate != "kept" else 0)
 
-        yield progress()
-        for batch in self._batches(query, sources, problems):
-            for hit in self._hits(query, batch):
-                if num_hits < query.limit:
-                    num_hits += 1
-                    yield {"hit": hit}
-            num_docs, num_bytes = num_docs + len(batch.keys), num_bytes + batch.num_bytes
-            if num_hits >= query.limit:
-                break
-            if monotonic() - told >= _TOLD_EVERY_S:
-                told = monotonic()
-                yield progress()
-        done = {"hits": num_hits, "documents": num_docs, "seconds": round(monotonic() - started, 2)}
-        yield {"done": {**done, "stopped": num_hits >= query.limit, "problems": problems[:10]}}
 
-    def _count(self, query: SearchQuery, sources: Sequence[str]) -> int:
-        """Documents that the scan reads: kept ones, and all of a source's to find the others."""
-        reasons = [reason for reason in self._rows.reasons if reason.source in sources]
-        kept = sum(reason.documents for reason in reasons if reason.fate == "kept") if query.fate in ("", "kept") else 0
-        return kept + (sum(reason.documents for reason in reasons) if query.fate != "kept" else 0)
-
-    def _batches(self, query: SearchQuery, sources: Sequence[str], problems: list[str]) -> Iterator[_Batch]:
-        """Kept texts, then all texts of the input files. A file that has changed is left out, and told."""
-        if query.fate in ("", "kept"):
-            for source, file in ((name, file) for name in sources for file in self._output.kept_files(name)):
-                for rows in read_table(self._output.root, file, ["key", "text"]):
-                    yield _Batch(source, rows.column("key"), rows.column("text"), rows.column("text").nbytes, ["kept"])
-        if query.fate == "kept":
-            return
-        for file_hash, (source, file, reader) in self._output.locator.files.items():
-            if source not in sources:
+def _batches(rows: Rows, query: SearchQuery, sources: Sequence[str], problems: list[str]) -> Iterator[_Batch]:
+    """Kept texts, then all texts of the input files. A file that has changed is left out, and told."""
+    if query.fate in ("", "kept"):
+        for source, file in ((name, file) for name in sources for file in rows.output.kept_files(name)):
+            for each in read_table(rows.output.root, file, ["key", "text"]):
+                yield _Batch(source, each.column("key"), each.column("text"), each.column("text").nbytes, ["kept"])
+    if query.fate == "kept":
+        return
+    for file_hash, (source, file, reader) in rows.output.locator.files.items():
+        if source not in sources:
+            continue
+        spec = rows.output.mixture.sources[source]
+        fields = FieldNames(text=spec.text, id=spec.id, replaces_surrogates=spec.replaces_surrogates)
+        try:
+            difference = rows.output.locator.difference(file)
+            if difference:
+                problems.append(f"{source}/{file.path} {difference}, and was not searched.")
                 continue
-            spec = self._output.mixture.sources[source]
-            fields = FieldNames(text=spec.text, id=spec.id, replaces_surrogates=spec.replaces_surrogates)
-            try:
-                difference = self._output.locator.difference(file)
-                if difference:
-                    problems.append(f"{source}/{file.path} {difference}, and was not searched.")
-                    continue
-                with PlannedInput(file) as planned:
-                    for part in reader.read(Split(file=file), fields, planned.open):
-                        if part.texts is None and len(part.positions):
-                            problems.append(f"{source}/{file.path} holds pages, of which kept texts alone are searched.")
-                            break
-                        if part.texts is not None:
-                            keys, fates = make_keys(file_hash, part.positions), [query.fate] if query.fate else FATES[1:]
-                            yield _Batch(source, keys, part.texts, part.input_bytes, fates)
-            except (DatapipeError, OSError, pa.ArrowException, ValueError, ImportError) as error:
-                problems.append(f"{source}/{file.path} cannot be read again: {type(error).__name__}.")
+            with PlannedInput(file) as planned:
+                for part in reader.read(Split(file=file), fields, planned.open):
+                    if part.texts is None and len(part.positions):
+                        problems.append(f"{source}/{file.path} holds pages, of which kept texts alone are searched.")
+                        break
+                    if part.texts is not None:
+                        keys, fates = make_keys(file_hash, part.positions), [query.fate] if query.fate else FATES[1:]
+                        yield _Batch(source, keys, part.texts, part.input_bytes, fates)
+        except (DatapipeError, OSError, pa.ArrowException, ValueError, ImportError) as error:
+            problems.append(f"{source}/{file.path} cannot be read again: {type(error).__name__}.")
 
-    def _hits(self, query: SearchQuery, batch: _Batch) -> Iterator[dict[str, Any]]:
-        """The hits among the documents whose text contains the query before it is redacted. A few are redacted at a time."""
-        matches: Callable[..., Any] = compute.match_substring
-        contains: pa.Array = matches(batch.texts, query.text, ignore_case=not query.respects_case)
-        found = pa.array(np.flatnonzero(numbers(contains.fill_null(False))))
-        texts = dict(zip(batch.keys.take(found).to_pylist(), batch.texts.take(found).to_pylist()))
-        facts = self._output.facts_of(list(texts)) if texts else {}
-        listed = [each for each in facts.values() if each["fate"] in batch.fates]
-        for start in range(0, len(listed), _REDACTED_DOCS):
-            part = listed[start : start + _REDACTED_DOCS]
-            try:
-                redacted = self._redactor.redacted(batch.source, [texts[each["key"]] for each in part])
-            except RedactionError:
-                continue
-            yield from (hit for each, text in zip(part, redacted) for hit in self._hit(query, each, text))
 
-    def _hit(self, query: SearchQuery, facts: Mapping[str, Any], text: str) -> Iterator[dict[str, Any]]:
-        """The row of a document with an excerpt around the first place; nothing where a redaction has replaced it.
+def _hits(rows: Rows, query: SearchQuery, batch: _Batch) -> Iterator[dict[str, Any]]:
+    """The hits among the documents whose text contains the query before it is redacted. A few are redacted at a time."""
+    matches: Callable[..., Any] = compute.match_substring
+    contains: pa.Array = matches(batch.texts, query.text, ignore_case=not query.respects_case)
+    found = pa.array(np.flatnonzero(numbers(contains.fill_null(False))))
+    texts = dict(zip(batch.keys.take(found).to_pylist(), batch.texts.take(found).to_pylist()))
+    facts = rows.output.facts_of(list(texts)) if texts else {}
+    listed = [each for each in facts.values() if each["fate"] in batch.fates]
+    for start in range(0, len(listed), _REDACTED_DOCS):
+        part = listed[start : start + _REDACTED_DOCS]
+        try:
+            redacted = rows.redactor.redacted(batch.source, [texts[each["key"]] for each in part])
+        except RedactionError:
+            continue
+        yield from (hit for each, text in zip(part, redacted) for hit in _hit(rows, query, each, text))
 
-        Args:
-            text: redacted.
-        """
-        first = query.pattern.search(text)
-        if first is not None:
-            excerpt = text[max(0, first.start() - _AROUND) : first.end() + _AROUND]
-            ranges = [list(match.span()) for match in query.pattern.finditer(excerpt)]
-            [row] = self._rows.shown([facts])
-            yield {**row, "excerpt": excerpt, "ranges": ranges[:_MOST_RANGES]}
+
+def _hit(rows: Rows, query: SearchQuery, facts: Mapping[str, Any], text: str) -> Iterator[dict[str, Any]]:
+    """The row of a document with an excerpt around the first place; nothing where a redaction has replaced it.
+
+    Args:
+        text: redacted.
+    """
+    first = query.pattern.search(text)
+    if first is not None:
+        excerpt = text[max(0, first.start() - _AROUND) : first.end() + _AROUND]
+        ranges = [list(match.span()) for match in query.pattern.finditer(excerpt)]
+        [row] = rows.shown([facts])
+        yield {**row, "excerpt": excerpt, "ranges": ranges[:_MOST_RANGES]}

@@ -14,12 +14,12 @@ import json
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field
 from functools import cached_property
 from http import HTTPStatus
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from datapipe.http_server import MOST_CONNECTIONS, HttpAnswer, HttpRequest, HttpServer, RequestError
@@ -39,18 +39,11 @@ _HEADERS = {
 _TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """What an endpoint gets.
-
-    Attributes:
-        path: behind `api/`, decoded: ("document", "3ff…").
-        query: each option once.
-        body: of a POST, parsed JSON; None otherwise.
-    """
+class Request(NamedTuple):
+    """What an endpoint gets: the decoded path behind `api/`, each option once, and the parsed JSON of a POST, else None."""
 
     path: tuple[str, ...]
-    query: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = MappingProxyType({})
     body: Any = None
 
 

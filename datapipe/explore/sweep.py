@@ -159,6 +159,11 @@ class RuleOf:
     of_sources: Mapping[str, Mapping[str, Any]]
     facts: Mapping[str, Any]
 
+    @property
+    def tagging(self) -> tuple[str, ...]:
+        """The sources whose filter has `mode: tag`."""
+        return tuple(source for source, facts in self.of_sources.items() if facts["mode"] == "tag")
+
 
 def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleOf:
     """A rule. Raises UserError where no source has measured it.
@@ -176,18 +181,17 @@ def rule_of(output: Inspector, stage: str, rule: str, source: str = "") -> RuleO
     if not found:
         raise UserError(f"No filter has measured {stage}:{rule} in this output. Choose a rule of api/output.")
     run_name, facts = next(iter(found.values()))
-    thresholds = {each.get("threshold") for _, each in found.values()}
-    facts = {**facts, "threshold": facts.get("threshold") if len(thresholds) == 1 else None}
+    thresholds = {each["threshold"] for _, each in found.values()}
+    facts = {**facts, "threshold": facts["threshold"] if len(thresholds) == 1 else None}
     return RuleOf(stage=run_name, rule=rule, of_sources={name: each for name, (_, each) in found.items()}, facts=facts)
 
 
 def tags_of(output: Inspector, rule: RuleOf) -> tuple[Tags, bool]:
     """The tags of a rule's stage, of the sources that have some, and whether they tell which documents pass its other rules:
     where a filter keeps a share, its cut moves with the threshold."""
-    tagging = [source for source, facts in rule.of_sources.items() if facts["mode"] == "tag"]
-    if not tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
+    if not rule.tagging or f"{rule.stage}.{rule.rule}" not in output.database.columns("facts"):
         return {}, False
-    measured = {source: output.measured(source)[rule.stage] for source in tagging}
+    measured = {source: output.measured(source)[rule.stage] for source in rule.tagging}
     is_certain = rule.rule == BELOW_SHARE or not any(BELOW_SHARE in rules for rules in measured.values())
     return {source: _others(rules, rule) if is_certain else ("true", "false") for source, rules in measured.items()}, is_certain
 
@@ -196,9 +200,9 @@ def _others(rules: Mapping[str, Mapping[str, Any]], rule: RuleOf) -> tuple[str, 
     """In SQL, whether a document passes the other rules of the stage, and whether it might fail one without a measured value:
     of a rule without a threshold, only the first rule that failed tells the result."""
     first, passes, unsure = quoted(f"{rule.stage}.rule"), ["true"], ["false"]
-    replaced = rule.facts.get("option") if rule.rule == BELOW_SHARE else None
+    replaced = rule.facts["option"] if rule.rule == BELOW_SHARE else None
     for index, (name, facts) in enumerate(rules.items()):
-        if name in (rule.rule, BELOW_SHARE) or not facts.get("failed") or facts.get("option") == replaced:
+        if name in (rule.rule, BELOW_SHARE) or not facts["failed"] or facts["option"] == replaced:
             continue
         column, limit = _column(rule.stage, name), facts["threshold"]
         if limit is None or facts["side"] == "other":

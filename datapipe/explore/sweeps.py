@@ -89,7 +89,7 @@ def swept_tags(output: Inspector, rule: RuleOf, accepted: Accepted) -> dict[str,
 
 def _grid(output: Inspector, rule: RuleOf, sources: Sequence[str], accepted: Accepted) -> list[float]:
     """Up to `MOST_POINTS` thresholds: all values, or quantiles of them, and the one in force."""
-    in_force, is_min = rule.facts.get("threshold"), rule.facts["side"] == "min"
+    in_force, is_min = rule.facts["threshold"], rule.facts["side"] == "min"
     found, _ = tagged_values(output.database, rule, sources, MOST_POINTS, np.linspace(0, 1, MOST_POINTS - 1).tolist())
     bounds = {accepted.of_value(value, is_min) for value in found}
     bounds |= {in_force} if bounds and in_force is not None else set()
@@ -101,24 +101,24 @@ def _grid(output: Inspector, rule: RuleOf, sources: Sequence[str], accepted: Acc
 
 def swept_histograms(rule: RuleOf, accepted: Accepted) -> dict[str, Any]:
     """Points at the bounds of the bins of report.json, and at the threshold in force."""
-    is_min, in_force = rule.facts["side"] == "min", rule.facts.get("threshold")
+    is_min, in_force = rule.facts["side"] == "min", rule.facts["threshold"]
     entries = list(rule.of_sources.values())
     # per bin: its threshold, and its documents
     bins = [
-        [(accepted.of_bin(low, high, is_min), passed + failed) for low, high, passed, failed in entry.get("bins", ())]
+        [(accepted.of_bin(low, high, is_min), passed + failed) for low, high, passed, failed in entry["bins"]]
         for entry in entries
     ]
     bounds = sorted({bound for each in bins for bound, _ in each if accepted.takes(bound)})
     points = {
         bound: sum(
-            entry.get("not_a_number", 0) + sum(count for edge, count in each if (edge >= bound if is_min else edge <= bound))
+            entry["not_a_number"] + sum(count for edge, count in each if (edge >= bound if is_min else edge <= bound))
             for entry, each in zip(entries, bins)
         )
         for bound in bounds[:: max(1, len(bounds) // MOST_POINTS)]
     }
     if in_force is not None:
-        points[in_force] = sum(entry.get("passed", 0) + entry.get("not_a_number", 0) for entry in entries)
+        points[in_force] = sum(entry["passed"] + entry["not_a_number"] for entry in entries)
     unknown = {"bytes": None, "tokens": None, "together": None}
     listed = [{"threshold": bound, "documents": count, **unknown} for bound, count in sorted(points.items())]
-    total = {"documents": sum(entry.get("documents", 0) for entry in entries), "bytes": None, "tokens": None}
+    total = {"documents": sum(entry["documents"] for entry in entries), "bytes": None, "tokens": None}
     return {"exact": False, "note": _BY_HISTOGRAM, "points": listed, "total": total}

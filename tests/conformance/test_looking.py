@@ -123,25 +123,20 @@ def test_inspect_finds_every_document_with_its_reason_by_every_name(folder: Path
         if reason and (fate != "dropped" or not expected):
             continue
         found = inspector.find(outcome=fate, source=source, reason=reason, count=999)
-        assert {document.key for document in found} == expected
+        assert {document["key"] for document in found} == expected
         few = inspector.find(outcome=fate, source=source, reason=reason, count=3)
-        assert [document.key for document in few] == [document.key for document in found[:3]]
+        assert few == found[:3]
     for fate in KINDS:
         for document in inspector.find(outcome=fate, count=999):
-            row = by_key[document.key]
-            assert (document.name, document.source, document.own_id, document.reason) == (
-                row.name,
-                row.source,
-                row.own_id,
-                row.reason,
-            )
-            assert (document.value, document.threshold) == (row.value, row.threshold)
-            survivor = "" if row.survivor is None else by_key[row.survivor].name
-            assert survivor.endswith(document.survivor) and bool(survivor) == bool(document.survivor)
-            assert row.text is None or document.text == row.text
+            row = by_key[document["key"]]
+            survivor = None if row.survivor is None else by_key[row.survivor].name
+            expected = (row.name, row.source, row.own_id or None, row.reason or None, row.value, row.threshold, survivor)
+            named = ("document", "source", "own_id", "reason", "value", "threshold", "survivor")
+            assert tuple(document[name] for name in named) == expected
+            assert row.text is None or document["text"] == row.text
     for row in rows[:: max(1, len(rows) // 12)]:
         for name in {row.name, row.key, row.own_id} - {""}:
-            assert inspector.find_document(name).key == row.key
+            assert inspector.find_document(name)["key"] == row.key
 
 
 def test_documents_in_sql_are_the_rows(folder: Path, rows: list[Row]) -> None:
@@ -181,21 +176,20 @@ def test_clusters_are_the_dropped_documents_by_their_survivor(folder: Path, rows
                 [named] = [
                     key
                     for key in expected
-                    if by_key[key[1]].name.endswith(cluster.survivor.label) and key[0].startswith(cluster.stage)
+                    if by_key[key[1]].name == cluster["survivor"]["document"] and key[0].startswith(cluster["stage"])
                 ]
                 members = expected[named]
                 values = sorted(row.value for row in members if row.value is not None)
-                assert cluster.dropped == len(members) == len(cluster.members)
-                assert cluster.similarity == ((values[0], values[-1]) if values else None)
-                assert {member.document.text for member in cluster.members} == {row.text for row in members}
-                assert cluster.dropped_later_by == (by_key[named[1]].reason if by_key[named[1]].fate == "dropped" else "")
+                assert cluster["dropped"] == len(members) == len(cluster["members"])
+                assert cluster["similarity"] == ({"min": values[0], "max": values[-1]} if values else None)
+                assert {member["text"] for member in cluster["members"]} == {row.text for row in members}
+                later = by_key[named[1]].reason if by_key[named[1]].fate == "dropped" else None
+                assert cluster["survivor"]["dropped_later_by"] == later
             if least_alike:
-                firsts = [cluster.members[0].similarity or 0 for cluster in found]
+                firsts = [cluster["members"][0]["similarity"] or 0 for cluster in found]
                 assert firsts == sorted(firsts)
             few = list(find_clusters(inspector, count=2, members=1, **options))
-            assert [(one.survivor, one.dropped, one.members[0]) for one in few] == [
-                (one.survivor, one.dropped, one.members[0]) for one in found[:2]
-            ]
+            assert few == [{**cluster, "members": cluster["members"][:1]} for cluster in found[:2]]
     with pytest.raises(UserError):
         find_clusters(inspector, stage="dedup.none")
 

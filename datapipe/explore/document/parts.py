@@ -16,6 +16,8 @@ from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from typing import Literal
 
+from datapipe.explore.differences import common_start
+
 Kind = Literal["kept", "cut", "replacement"]
 Edit = tuple[int, int, str]
 """Characters [start, stop) of a text, and what stands there afterwards."""
@@ -40,9 +42,6 @@ class Part:
     kind: Kind = "kept"
     stage: str = ""
     was: int | None = None
-
-    def to_json(self) -> dict[str, str | int | None]:
-        return {"text": self.text, "kind": self.kind, "stage": self.stage, "was": self.was}
 
 
 def text_of(parts: Sequence[Part]) -> str:
@@ -142,8 +141,8 @@ def edits(before: str, after: str) -> list[Edit]:
     """Edits that turn one text into the other: by lines, and within lines that differ by words."""
     if before == after:
         return []
-    head = _common(before, after)
-    tail = _common(before[head:][::-1], after[head:][::-1])
+    head = common_start(before, after)
+    tail = common_start(before[head:][::-1], after[head:][::-1])
     middle, new = before[head : len(before) - tail], after[head : len(after) - tail]
     if max(len(middle), len(new)) > _MOST_CHARS:
         return [(head, len(before) - tail, new)]
@@ -159,8 +158,8 @@ def _within(old: str, new: str) -> Iterator[Edit]:
     """Edits by words, without the signs that both have at their ends."""
     words = _TOKEN.findall(old), _TOKEN.findall(new)
     for start, gone, written in _differing(*words, _MOST_TOKENS):
-        head = _common(gone, written)
-        tail = _common(gone[head:][::-1], written[head:][::-1])
+        head = common_start(gone, written)
+        tail = common_start(gone[head:][::-1], written[head:][::-1])
         yield start + head, start + len(gone) - tail, written[head : len(written) - tail]
 
 
@@ -175,15 +174,3 @@ def _differing(first: Sequence[str], second: Sequence[str], most: int) -> Iterat
     for tag, start, stop, low, high in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
         if tag != "equal":
             yield offsets[start], "".join(first[start:stop]), "".join(second[low:high])
-
-
-def _common(first: str, second: str) -> int:
-    """Number of equal characters at the beginning of both texts, by bisection: comparing slices is fast."""
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

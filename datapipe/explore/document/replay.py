@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 
@@ -24,7 +24,7 @@ from datapipe.columns import hex_keys
 from datapipe.config.stage_use import StageUse
 from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
-from datapipe.explore.documents import InspectedDocument, Inspector, columns_of, finite, stage_alias
+from datapipe.explore.documents import Inspector, columns_of, finite, stage_alias
 from datapipe.explore.redaction import Redactor
 from datapipe.plan.outputs import ExchangeFile
 from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
@@ -55,6 +55,10 @@ class Replayed:
     path: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def add(self, use: StageUse, outcome: str, detail: str = "", values: Sequence[Mapping[str, Any]] = ()) -> None:
+        """Adds what a stage did to the path."""
+        self.path.append(entry(use.alias, use.name, outcome, detail, values))
+
 
 class Replayer:
     """Runs the stages of sources over single documents. Documents wait for each other: stages are not made for threads."""
@@ -77,9 +81,7 @@ class Replayer:
             for use in self._output.mixture.stages_of(row["source"]):
                 decided = row["fate"] != "kept" and stage_alias(f"{row['stage']}:") == use.alias
                 if decided and row["fate"] == "quarantined":
-                    replayed.path.append(
-                        _entry(use, "quarantined", "the stage failed on this document, so it does not get it again")
-                    )
+                    replayed.add(use, "quarantined", "the stage failed on this document, so it does not get it again")
                     break
                 try:
                     self._step(use, row, replayed, decided)
@@ -141,7 +143,7 @@ class Replayer:
             new = checked_map(stage, replayed.batch)
             replayed.batch = replayed.batch.with_columns({name: new[name] for name in new if name not in stage.counts})
             outcome, detail = self._changed(use, row["source"], replayed)
-            replayed.path.append(_entry(use, outcome, detail))
+            replayed.add(use, outcome, detail)
         elif isinstance(stage, Global):
             self._global(use, stage, row, replayed, decided)
 
@@ -151,20 +153,21 @@ class Replayer:
         new = {name: column for name, column in result.columns.items() if name not in stage.counts}
         if decided:
             replayed.batch = replayed.batch.with_columns({name: new[name] for name in new if name != "text"})
-            replayed.path.append(_entry(use, "dropped", row["rule"], _with_recorded(values, row)))
+            others = [value for value in values if value["rule"] != row["rule"]]
+            replayed.add(use, "dropped", row["rule"], [recorded(row), *others])
             if result.keep[0] and stage.kept_share() is None:
                 replayed.notes.append(f"{use.alias} dropped this document in the run, and would keep it now.")
             return
         if stage.mode == "tag":
             replayed.batch = replayed.batch.with_columns(tags_of(use.alias, stage, result))
             failed = stage.rules()[int(result.rule[0])].name if result.rule[0] >= 0 else ""
-            replayed.path.append(_entry(use, "kept", f"tagged: fails {failed}" if failed else "tagged: passes", values))
+            replayed.add(use, "kept", f"tagged: fails {failed}" if failed else "tagged: passes", values)
             return
         if not result.keep[0]:
             replayed.notes.append(f"{use.alias} kept this document in the run, and would drop it now.")
         replayed.batch = replayed.batch.extracted(new) if stage.extracts else replayed.batch.with_columns(new)
         outcome, detail = self._changed(use, row["source"], replayed)
-        replayed.path.append(_entry(use, outcome, detail, values))
+        replayed.add(use, outcome, detail, values)
 
     def _changed(self, use: StageUse, source: str, replayed: Replayed) -> tuple[str, str]:
         """Outcome and detail of a stage that may have changed the text, which the parts then follow."""
@@ -187,14 +190,14 @@ class Replayer:
         rows = self._rows_of(use)
         if rows is None and not decided:
             replayed.notes.append(f"The decisions of {use.alias} are gone from work/, so what it cut is not shown.")
-            replayed.path.append(_entry(use, "kept", "its decisions are gone"))
+            replayed.add(use, "kept", "its decisions are gone")
             return
         rows = rows or {}
         detail = self._cut(use, rows, replayed) if "cuts" in rows and replayed.parts is not None else ""
         if decided:
-            replayed.path.append(_entry(use, "dropped", row["rule"], _with_recorded([], row)))
+            replayed.add(use, "dropped", row["rule"], [recorded(row)])
             return
-        replayed.path.append(_entry(use, "cut" if detail else "kept", detail))
+        replayed.add(use, "cut" if detail else "kept", detail)
         added: dict[str, pa.Array] = {}
         if stage.size_column is not None and "sizes" in rows:
             added[stage.size_column] = pa.array(cluster_sizes(rows["sizes"], replayed.batch.keys))
@@ -237,35 +240,31 @@ class Replayer:
 # ------------------------------------------------------------------------------------------------ for the terminal
 
 
-def as_judged(output: Inspector, documents: Sequence[InspectedDocument]) -> list[InspectedDocument]:
-    """The documents, those that were dropped with the columns that the deciding stage got and found. The text of a page is the
-    extracted one where the stage judged that; other texts stay as they were read. So does what cannot be run again."""
+def as_judged(output: Inspector, documents: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The documents of `Inspector.find`, those that were dropped with the columns that the deciding stage got and found. The
+    text of a page is the extracted one where the stage judged that; other texts stay as they were read. So does what cannot be
+    run again."""
     replayer = Replayer(output, Redactor(output))
-    return [_judged(output, replayer, each) if each.outcome == "dropped" else each for each in documents]
+    return [_judged(output, replayer, each) if each["outcome"] == "dropped" else each for each in documents]
 
 
-def _judged(output: Inspector, replayer: Replayer, document: InspectedDocument) -> InspectedDocument:
-    original = output.locator.read(bytes.fromhex(document.key)).batch
+def _judged(output: Inspector, replayer: Replayer, document: dict[str, Any]) -> dict[str, Any]:
+    original = output.locator.read(bytes.fromhex(document["key"])).batch
     if original is None:
         return document
-    stage, _, rule = document.reason.rpartition(":")
-    decided = {"source": document.source, "fate": "dropped", "stage": stage, "rule": rule}
-    replayed = replayer.run({**decided, "value": document.value, "threshold": document.threshold}, original)
-    if not replayed.path or replayed.path[-1]["step"] != stage_alias(document.reason):
+    stage, _, rule = document["reason"].rpartition(":")
+    replayed = replayer.run({**document, "fate": "dropped", "stage": stage, "rule": rule}, original)
+    if not replayed.path or replayed.path[-1]["step"] != stage_alias(document["reason"]):
         return document
     [row] = replayed.batch.record.to_pylist()
     if original.has_text or not replayed.batch.has_text:
-        return replace(document, columns=columns_of(row))
-    return replace(document, columns=columns_of(row), text=replayed.batch.texts[0].as_py(), is_as_judged=True)
+        return {**document, "columns": columns_of(row)}
+    return {**document, "columns": columns_of(row), "text": replayed.batch.texts[0].as_py(), "is_as_judged": True}
 
 
 def entry(step: str, label: str, outcome: str, detail: str = "", values: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
     """A step of a path, with what each rule measured."""
     return {"step": step, "label": label, "outcome": outcome, "detail": detail, "values": list(values)}
-
-
-def _entry(use: StageUse, outcome: str, detail: str = "", values: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    return entry(use.alias, use.name, outcome, detail, values)
 
 
 def _values(stage: Filter, result: FilterResult) -> list[dict[str, Any]]:
@@ -281,8 +280,6 @@ def _values(stage: Filter, result: FilterResult) -> list[dict[str, Any]]:
     return values
 
 
-def _with_recorded(values: list[dict[str, Any]], row: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The values with what the run recorded for the rule that dropped the document."""
-    recorded = {"rule": row["rule"], "value": row["value"], "threshold": row["threshold"]}
-    others = [value for value in values if value["rule"] != row["rule"]]
-    return [recorded, *others]
+def recorded(row: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run recorded for the rule that dropped a document."""
+    return {name: row[name] for name in ("rule", "value", "threshold")}

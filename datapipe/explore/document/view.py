@@ -10,15 +10,15 @@ out, and the note says why; what the run stored of a kept document is then shown
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from datapipe.errors import DatapipeError, UserError
 from datapipe.explore.database import URL_COLUMNS
 from datapipe.explore.document.parts import Part, after_redaction, after_stage, display_of, joined, text_of
-from datapipe.explore.document.replay import Replayed, Replayer, entry
-from datapipe.explore.documents import OWN_VALUES, Inspector, plain
-from datapipe.explore.redaction import MARGIN, RedactionError, Redactor, shown
+from datapipe.explore.document.replay import Replayed, Replayer, entry, recorded
+from datapipe.explore.documents import OWN_VALUES, plain
+from datapipe.explore.redaction import MARGIN, RedactionError, shown
 from datapipe.explore.rows import Rows
 from datapipe.shards.manifest import Snapshot
 from datapipe.stage.decoding import EXCERPT_BYTES
@@ -30,20 +30,20 @@ MOST_ERROR_CHARS = 4_000
 
 
 class DocumentView:
-    """Views of single documents."""
+    """Views of single documents, and their texts."""
 
-    def __init__(self, output: Inspector, rows: Rows, redactor: Redactor) -> None:
-        self._output, self._rows, self._redactor = output, rows, redactor
-        self.replayer = Replayer(output, redactor)
+    def __init__(self, rows: Rows) -> None:
+        self.output, self.rows, self.redactor = rows.output, rows, rows.redactor
+        self.replayer = Replayer(self.output, self.redactor)
 
     def view(self, key: bytes) -> dict[str, Any]:
         """Everything about a document. Raises UserError where the run has not decided about it."""
-        facts = self._output.facts_of([key]).get(key)
+        facts = self.output.facts_of([key]).get(key)
         if facts is None:
             raise UserError("The run has read no document with this key, or has not decided about it yet.")
-        [row] = self._rows.shown([facts])
-        stored = self._output.kept_row(facts) if row["fate"] == "kept" else facts
-        original = self._output.locator.read(key)
+        [row] = self.rows.shown([facts])
+        stored = self.output.kept_row(facts) if row["fate"] == "kept" else facts
+        original = self.output.locator.read(key)
         notes = [original.note] if original.note else []
         replayed = None if original.batch is None or _is_unread(row) else self.replayer.run(row, original.batch)
         notes += replayed.notes if replayed is not None else []
@@ -54,7 +54,7 @@ class DocumentView:
             "row": row,
             "columns": columns,
             "url": next((columns[name] for name in URL_COLUMNS if columns.get(name)), None),
-            "parts": [part.to_json() for part in parts],
+            "parts": [asdict(part) for part in parts],
             "truncated": truncated,
             "note": " ".join(said),
             "path": self._path(row, replayed),
@@ -67,16 +67,16 @@ class DocumentView:
         `MOST_COMPARED_CHARS` of it."""
         try:
             if facts["fate"] == "kept":
-                text, note = str(self._output.kept_row(facts)["text"]), ""
+                text, note = str(self.output.kept_row(facts)["text"]), ""
             else:
                 text, note = self.read_text(facts["source"], facts["key"])
-            return self._redactor.beginning(facts["source"], text, MOST_COMPARED_CHARS), note
+            return self.redactor.beginning(facts["source"], text, MOST_COMPARED_CHARS), note
         except DatapipeError as error:
             return "", str(error)
 
     def read_text(self, source: str, key: bytes) -> tuple[str, str]:
         """The text as it was read, not redacted, of a page the text that extraction finds; and why there is none."""
-        original = self._output.locator.read(key)
+        original = self.output.locator.read(key)
         if original.batch is None:
             return "", original.note
         if original.batch.has_text:
@@ -109,7 +109,7 @@ class DocumentView:
         excerpt = stored.get("excerpt")
         if not isinstance(excerpt, bytes) or not excerpt:
             return [], []
-        if len(excerpt) >= EXCERPT_BYTES and self._redactor.redacts(row["source"]):
+        if len(excerpt) >= EXCERPT_BYTES and self.redactor.redacts(row["source"]):
             return [], ["The run kept only the beginning of this input, which cannot be redacted safely, so it is not shown."]
         return [Part(text=excerpt.decode("utf-8", "replace"))], ["The beginning of the input, which is no readable document."]
 
@@ -134,9 +134,9 @@ class DocumentView:
         parts = _beginning(parts, MOST_TEXT_CHARS + MARGIN)
         try:
             # the text by itself, too: a cut in the middle of an address hides it in the display
-            parts = after_stage(parts, self._redactor.one(source, text_of(parts)), "", redacts=True)
-            display = self._redactor.one(source, display_of(parts))
-            values = {name: self._redactor.beginning(source, columns[name], MOST_COLUMN_CHARS) for name in names}
+            parts = after_stage(parts, self.redactor.one(source, text_of(parts)), "", redacts=True)
+            display = self.redactor.one(source, display_of(parts))
+            values = {name: self.redactor.beginning(source, columns[name], MOST_COLUMN_CHARS) for name in names}
         except RedactionError as error:
             return [], {}, [*said, str(error)]
         after = joined(after_redaction(parts, display))
@@ -151,9 +151,9 @@ class DocumentView:
             return [{**read, "outcome": "quarantined", "detail": "the input could not be read"}]
         steps = [] if replayed is None else replayed.path
         if row["fate"] != "kept" and (replayed is None or row["stage"] == "tokenize"):
-            measured = [{name: row[name] for name in ("rule", "value", "threshold")}] if row["rule"] else []
+            measured = [recorded(row)] if row["rule"] else []
             return [read, *steps, entry(row["stage"], row["stage"], row["fate"], row["rule"], measured)]
-        snapshot = self._output.snapshot
+        snapshot = self.output.snapshot
         if row["fate"] != "kept" or snapshot is None:
             return [read, *steps]
         if not isinstance(snapshot, Snapshot):
@@ -163,7 +163,7 @@ class DocumentView:
 
     def shards(self, key: bytes) -> list[dict[str, Any]]:
         """The rows of published shards that hold the document, of both splits."""
-        return self._output.database.rows(
+        return self.output.database.rows(
             'select shards.path, parts."row", start, tokens from parts join shards on shards.written = parts.shard '
             'where key = ? order by split, path, "row", start',
             [key],
@@ -176,7 +176,7 @@ class DocumentView:
         survivor = facts["survivor"] or (facts["key"] if facts["fate"] == "kept" else None)
         if survivor is None:
             return None
-        found = self._output.database.rows(
+        found = self.output.database.rows(
             "select stage, count(*) as dropped from facts where survivor = $survivor and $stage in ('', stage) "
             "group by stage order by dropped desc, stage limit 1",
             {"survivor": survivor, "stage": facts["stage"] or ""},

@@ -7,8 +7,9 @@ text alone in {+marks+}, so that a log can be read and searched.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -16,9 +17,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from datapipe.explore.clusters import Cluster, Member
 from datapipe.explore.differences import COMPARED_CHARS, Difference, Passage, Segment, difference
-from datapipe.explore.located import LocatedDocument
 from datapipe.metrics import counted
 from datapipe.report.layout import harmless_text, print_text, print_verbatim
 from datapipe.terminal import harmless
@@ -34,17 +33,21 @@ measured: the highest similarity to any document of the cluster, as the stage co
 in common: counted here from the two texts as they were read, before any stage changed them."""
 
 
-def print_clusters(clusters: Iterable[Cluster], console: Console, full: bool = False) -> None:
-    """Prints clusters as they come, and a summary at the end."""
+def print_clusters(clusters: Iterable[Mapping[str, Any]], console: Console, full: bool = False) -> None:
+    """Prints clusters as they come, and a summary at the end.
+
+    Args:
+        clusters: as `find_clusters` returns them.
+    """
     num_clusters = num_removals = 0
     in_common: list[float] = []
     for cluster in clusters:
-        num_clusters, num_removals = num_clusters + 1, num_removals + len(cluster.members)
+        num_clusters, num_removals = num_clusters + 1, num_removals + len(cluster["members"])
         _print_head(cluster, console, full)
-        for member in cluster.members:
+        for member in cluster["members"]:
             compared = _print_member(cluster, member, console, full)
             in_common += [] if compared is None else [compared.in_common]
-        if num_hidden := cluster.dropped - len(cluster.members):
+        if num_hidden := cluster["dropped"] - len(cluster["members"]):
             print_text(f"\nand {counted(num_hidden, 'more document')} (--members shows them)", console)
     console.print(Rule(align="left"))
     shares = ""
@@ -54,36 +57,38 @@ def print_clusters(clusters: Iterable[Cluster], console: Console, full: bool = F
     print_text(f"{counted(num_clusters, 'cluster')}, {counted(num_removals, 'removal')} shown{shares}.\n{_LEGEND}", console)
 
 
-def _print_head(cluster: Cluster, console: Console, full: bool) -> None:
-    title = f"{cluster.stage}: {counted(cluster.dropped, 'document')} dropped in favour of one, {_measured(cluster.similarity)}"
+def _print_head(cluster: Mapping[str, Any], console: Console, full: bool) -> None:
+    survivor, similarity = cluster["survivor"], cluster["similarity"]
+    measured = _measured(*(None, None) if similarity is None else similarity.values())
+    title = f"{cluster['stage']}: {counted(cluster['dropped'], 'document')} dropped in favour of one, {measured}"
     if cell_len(title) < console.width or not console.is_terminal:
         console.print(Rule(harmless_text(title), align="left"))
     else:
         console.print(Rule(align="left"))
         print_text(title, console)
-    print_text(f"stays    {_document(cluster.survivor)}", console, "bold", hanging=_INDENT)
-    if cluster.dropped_later_by:
-        print_text(f"{' ' * _INDENT}dropped by a later stage: {cluster.dropped_later_by}", console, "yellow", hanging=0)
-    if cluster.survivor.text is None:
-        print_text(f"{' ' * _INDENT}(no text to compare with: {cluster.no_text})", console, "dim", hanging=0)
+    print_text(f"stays    {_document(survivor)}", console, "bold", hanging=_INDENT)
+    if survivor["dropped_later_by"]:
+        print_text(f"{' ' * _INDENT}dropped by a later stage: {survivor['dropped_later_by']}", console, "yellow", hanging=0)
+    if survivor["text"] is None:
+        print_text(f"{' ' * _INDENT}(no text to compare with: {survivor['no_text']})", console, "dim", hanging=0)
     elif not full:
-        _print_beginning(cluster.survivor.text, console)
+        _print_beginning(survivor["text"], console)
 
 
-def _print_member(cluster: Cluster, member: Member, console: Console, full: bool) -> Difference | None:
+def _print_member(cluster: Mapping[str, Any], member: Mapping[str, Any], console: Console, full: bool) -> Difference | None:
     """Prints a dropped document. Returns what it has in common with the surviving one; None where a text is missing."""
-    similarity = member.similarity
-    measured = _measured(None if similarity is None else (similarity, similarity))
-    print_text(f"\ndropped  {_document(member.document)}  {measured}", console, "bold", hanging=_INDENT)
-    surviving, dropped = cluster.survivor.text, member.document.text
+    measured = _measured(member["similarity"], member["similarity"])
+    print_text(f"\ndropped  {_document(member)}  {measured}", console, "bold", hanging=_INDENT)
+    surviving, dropped = cluster["survivor"]["text"], member["text"]
     if dropped is None:
         print_text(f"{' ' * _INDENT}(no text: its file is missing or has changed)", console, "dim", hanging=0)
         return None
     if surviving is None:
         _print_beginning(dropped, console, full)
         return None
-    compared = difference(surviving, dropped, cluster.shingles, **({"context": None} if full else {}))
-    for line in _figures(compared, cluster):
+    size, unit = cluster["shingles"]["size"], cluster["shingles"]["unit"]
+    compared = difference(surviving, dropped, (size, unit), **({"context": None} if full else {}))
+    for line in _figures(compared, f"{'word' if unit == 'word' else 'character'} {size}-grams"):
         print_text(f"{' ' * _INDENT}{line}", console, hanging=0)
     longest = sorted(range(len(compared.passages)), key=lambda index: -compared.passages[index].differing)
     shown = [compared.passages[index] for index in sorted(longest if full else longest[:_SHOWN_PASSAGES])]
@@ -102,22 +107,21 @@ def _print_beginning(text: str, console: Console, full: bool = False) -> None:
         print_text(" " * _INDENT + _shortened(text), console, "dim", hanging=0)
 
 
-def _measured(similarity: tuple[float, float] | None) -> str:
-    if similarity is None:
+def _measured(least: float | None, greatest: float | None) -> str:
+    if least is None:
         return "not measured"
-    least, greatest = similarity
     return f"measured {least:.4g}" if least == greatest else f"measured {least:.4g} to {greatest:.4g}"
 
 
-def _document(document: LocatedDocument) -> str:
-    size = "" if document.text is None else f"  {len(document.text):,} characters"
-    return f"{document.label}{size}"
+def _document(document: Mapping[str, Any]) -> str:
+    run = f" (of {document['run']})" if document["run"] else ""
+    size = "" if document["text"] is None else f"  {len(document['text']):,} characters"
+    return f"{document['document']}{run}{size}"
 
 
-def _figures(compared: Difference, cluster: Cluster) -> list[str]:
+def _figures(compared: Difference, ngrams: str) -> list[str]:
     """Lines with the counts of a comparison."""
-    size, unit = cluster.shingles
-    grams = f"{'word' if unit == 'word' else 'character'} {size}-grams in common {compared.in_common:.4g}"
+    grams = f"{ngrams} in common {compared.in_common:.4g}"
     if compared.is_equal:
         return ["the same text"]
     if not compared.passages:

@@ -18,6 +18,7 @@ from datapipe.explore.documents import Inspector
 from datapipe.metrics import counted
 from datapipe.report.layout import MOST_COLUMNS, NumberTable, print_lines, wrapped
 from datapipe.report.snapshot_list import option_changes
+from datapipe.report.tables import cell
 
 _SHOWN_REASONS, _SHOWN_RULES = 6, 12
 _COUNTS = ("read", "kept")
@@ -93,7 +94,7 @@ def _sources(comparison: Mapping[str, Any]) -> NumberTable:
         for label, (one, other) in numbers.items():
             if one or other:
                 change = "" if one is None or other is None else f"{other - one:+,}".replace("-", "−")
-                table.add_row(f"{name}: {label}", _shown(one), _shown(other), change)
+                table.add_row(f"{name}: {label}", cell(one), cell(other), change)
         table.add_section()
     return table
 
@@ -120,12 +121,6 @@ def _rules(rules: Sequence[Mapping[str, Any]], full: bool) -> NumberTable:
     table = NumberTable("rules that decide or measure otherwise", headings, caption=caption)
     for change in shown:
         failed = ["·" if share is None else f"{share:.1%}" for share in change["failed"]]
-        numbers = [_shown(number) for number in (*change["thresholds"], *change["medians"])]
+        numbers = [cell(number) for number in (*change["thresholds"], *change["medians"])]
         table.add_row(f"{change['source']}: {change['stage']}:{change['rule']}", *failed, *numbers)
     return table
-
-
-def _shown(number: float | None) -> str:
-    if number is None:
-        return "·"
-    return f"{number:,}" if isinstance(number, int) else f"{number:,.4g}"

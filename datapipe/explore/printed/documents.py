@@ -8,7 +8,6 @@ from typing import Any
 from rich.console import Console
 from rich.rule import Rule
 
-from datapipe.explore.documents import InspectedDocument
 from datapipe.metrics import counted, size
 from datapipe.report.funnel import contamination_table, number_table
 from datapipe.report.layout import NO_BREAK, NumberTable, fitting, harmless_text, print_text, print_verbatim
@@ -21,42 +20,42 @@ _SHOWN_FINDINGS = 5
 _SHOWN_NAMES = 10
 
 
-def print_documents(documents: Sequence[InspectedDocument], console: Console, full: bool, if_none: str) -> None:
-    """Prints documents, or a line where there are none."""
+def print_documents(documents: Sequence[Mapping[str, Any]], console: Console, full: bool, if_none: str) -> None:
+    """Prints documents as `Inspector.find` returns them, or a line where there are none."""
     for document in documents:
         _print_document(document, console, full)
     if not documents:
         print_text(if_none, console)
 
 
-def _print_document(document: InspectedDocument, console: Console, full: bool) -> None:
+def _print_document(document: Mapping[str, Any], console: Console, full: bool) -> None:
     """Prints a document below its name, the decision and the measured value."""
-    title = harmless_text(document.name + (f"  id {document.own_id}" if document.own_id else ""))
+    title = harmless_text(document["document"] + (f"  id {document['own_id']}" if document["own_id"] else ""))
     console.print(Rule(title, align="left") if len(title) < console.width else title, soft_wrap=True)
     print_text(_decision(document), console, "bold")
-    if document.columns:
-        columns = (f"{name}: {fitting(str(value), _COLUMN_CHARS)}" for name, value in document.columns.items())
+    if document["columns"]:
+        columns = (f"{name}: {fitting(str(value), _COLUMN_CHARS)}" for name, value in document["columns"].items())
         print_text(", ".join(columns), console)
-    if document.error:
-        print_text(document.error.strip(), console, "red")
-    if document.text is None:
+    if document["error"]:
+        print_text(document["error"].strip(), console, "red")
+    text = document["text"]
+    if text is None:
         console.print(harmless_text("(no text: its file is missing or has changed)", "dim"))
         return
-    shown = document.text if full or len(document.text) <= _SHOWN_CHARS else document.text[:_SHOWN_CHARS] + " …"
-    print_verbatim(shown, console)
+    print_verbatim(text if full or len(text) <= _SHOWN_CHARS else text[:_SHOWN_CHARS] + " …", console)
 
 
-def _decision(document: InspectedDocument) -> str:
-    decision = f"{document.outcome} {document.reason}".strip()
-    decision += _KEPT_TEXT if document.outcome == "kept" else _JUDGED_TEXT if document.is_as_judged else _READ_TEXT
-    if document.value is not None:
-        decision += f"  measured{NO_BREAK}{document.value:.4g}"
-    if document.threshold is not None:
-        decision += f"  threshold{NO_BREAK}{document.threshold:.4g}"
-    if document.is_taken_down:
+def _decision(document: Mapping[str, Any]) -> str:
+    decision = f"{document['outcome']} {document['reason'] or ''}".strip()
+    decision += _KEPT_TEXT if document["outcome"] == "kept" else _JUDGED_TEXT if document["is_as_judged"] else _READ_TEXT
+    if document["value"] is not None:
+        decision += f"  measured{NO_BREAK}{document['value']:.4g}"
+    if document["threshold"] is not None:
+        decision += f"  threshold{NO_BREAK}{document['threshold']:.4g}"
+    if document["is_taken_down"]:
         decision += "  taken down since"
-    if document.survivor:
-        decision += f"  duplicate of {document.survivor}"
+    if document["survivor"]:
+        decision += f"  duplicate of {document['survivor']}"
     return decision
 
 

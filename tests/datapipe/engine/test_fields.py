@@ -317,7 +317,7 @@ def test_pages_become_texts_and_leave_by_a_rule_of_the_extraction_or_alone_where
     assert documents["dropped"] == {"own_pages:Extract:empty_page": 1}
     assert (counts["read:requests"], counts["own_pages:Extract:tags"]) == (20, 8 * 9 + 1)
     [bad] = Inspector.open(done.mixture.output).find(outcome="quarantined", count=9)
-    assert bad.path == "bad.html"
+    assert bad["path"] == "bad.html"
     [written] = (html_pages / "out/documents/web").glob("*.parquet")
     table = pq.read_table(written)
     assert "html" not in table.column_names

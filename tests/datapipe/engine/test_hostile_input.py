@@ -20,7 +20,7 @@ import pytest
 import zstandard
 
 from datapipe.errors import UserError
-from datapipe.explore.documents import Fate, InspectedDocument, Inspector
+from datapipe.explore.documents import Fate, Inspector
 from tests.support import runs
 
 pytestmark = pytest.mark.medium
@@ -155,15 +155,15 @@ def test_hostile_source_gives_each_document_at_its_position_and_its_report_is_ex
     expected, report = of_all[source], finished.report
     inspector = Inspector.open(finished.mixture.output)
 
-    def seen(outcome: Fate) -> dict[tuple[str, int], InspectedDocument]:
+    def seen(outcome: Fate) -> dict[tuple[str, int], dict[str, Any]]:
         found = inspector.find(outcome=outcome, source=source, count=10_000)
-        return {(document.path, document.position): document for document in found}
+        return {(document["path"], document["position"]): document for document in found}
 
-    assert {where: document.text for where, document in seen("kept").items()} == expected.kept
+    assert {where: document["text"] for where, document in seen("kept").items()} == expected.kept
     assert seen("dropped").keys() == expected.dropped
     quarantined = seen("quarantined")
     assert quarantined.keys() == expected.quarantined
-    assert all(each.reason == "read" and each.error and "\n" not in each.error for each in quarantined.values())
+    assert all(each["reason"] == "read" and each["error"] and "\n" not in each["error"] for each in quarantined.values())
     documents = report["sources"][source]["documents"]
     assert documents["read"] == len(expected.kept) + len(expected.dropped) + len(expected.quarantined)
     assert (documents["kept"], documents["quarantined"]) == (len(expected.kept), len(expected.quarantined))

@@ -46,7 +46,7 @@ def test_crashes_with_quarantine_cost_their_documents_alone_as_if_they_had_raise
     assert crashed[0].checksums == raised.checksums
     assert crashed[0].report["total"]["documents"]["quarantined"] == len(marks)
     found = Inspector.open(str(tmp_path / "one")).find(outcome="quarantined", count=100)
-    assert sorted("SIGSEGV" in document.error for document in found) == [False, True, True]
+    assert sorted("SIGSEGV" in document["error"] for document in found) == [False, True, True]
 
 
 def test_task_that_takes_more_memory_than_it_may_runs_with_less_in_hand_to_the_same_bytes(tmp_path, monkeypatch):

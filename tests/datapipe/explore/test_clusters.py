@@ -8,12 +8,13 @@ from __future__ import annotations
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from datapipe.errors import UserError
 from datapipe.explore import differences
-from datapipe.explore.clusters import Cluster, find_clusters
+from datapipe.explore.clusters import find_clusters
 from datapipe.explore.differences import CONTEXT_WORDS, Difference, difference
 from datapipe.explore.documents import Inspector
 from tests.oracles import case_folding as oracle
@@ -56,12 +57,12 @@ def output(tmp_path_factory) -> Path:
     return folder / "out"
 
 
-def _find(output: Path, stage: str, **options) -> list[Cluster]:
+def _find(output: Path, stage: str, **options) -> list[dict[str, Any]]:
     return list(find_clusters(Inspector.open(str(output)), stage=stage, **options))
 
 
-def _positions(clusters: list[Cluster]) -> list[tuple[str, int]]:
-    return [(cluster.survivor.source, cluster.survivor.position) for cluster in clusters]
+def _source(document: dict[str, Any]) -> str:
+    return document["document"].partition("/")[0]
 
 
 @pytest.mark.parametrize(
@@ -88,11 +89,12 @@ def test_clusters_of_missing_files_have_no_texts(output: Path) -> None:
         after = _find(output, "dedup.exact", count=99, members=99)
     finally:
         hidden.rename(output.parent / "books.jsonl")
-    assert _positions(after) == _positions(before)
+    assert [cluster["survivor"]["document"] for cluster in after] == [cluster["survivor"]["document"] for cluster in before]
     for cluster in after:
-        for document in (cluster.survivor, *(member.document for member in cluster.members)):
-            assert (document.text is None) == (document.source == "books")
-        assert cluster.no_text == ("its file is missing or has changed" if cluster.survivor.source == "books" else "")
+        survivor = cluster["survivor"]
+        for document in (survivor, *cluster["members"]):
+            assert (document["text"] is None) == (_source(document) == "books")
+        assert survivor["no_text"] == ("its file is missing or has changed" if _source(survivor) == "books" else None)
 
 
 def _marked(result: Difference) -> list[tuple[list[str], list[str]]]:
@@ -114,12 +116,12 @@ def test_clusters_of_a_stage_that_sources_give_different_options_are_found_by_it
         listed += f"  {source}: {{path: {tmp_path}/{source}.jsonl, stages: [dedup.exact: {options}]}}\n"
     runs.run_mixture(runs.write_mixture(tmp_path, listed, "", "tokenizer: none"), make_engine=runs.InProcess)
     clusters = _find(tmp_path / "out", "dedup.exact", count=99)
-    assert Counter(cluster.survivor.source for cluster in clusters) == {"web": 5, "books": 5}
-    [of_web] = {cluster.stage for cluster in clusters if cluster.survivor.source == "web"}
-    assert {cluster.survivor.source for cluster in _find(tmp_path / "out", of_web, count=99)} == {"web"}
+    assert Counter(_source(cluster["survivor"]) for cluster in clusters) == {"web": 5, "books": 5}
+    [of_web] = {cluster["stage"] for cluster in clusters if _source(cluster["survivor"]) == "web"}
+    assert {_source(cluster["survivor"]) for cluster in _find(tmp_path / "out", of_web, count=99)} == {"web"}
     for reason, sources in (("dedup.exact", {"web", "books"}), (of_web, {"web"})):
         found = Inspector.open(str(tmp_path / "out")).find("dropped", reason=reason, count=99)
-        assert {document.source for document in found} == sources
+        assert {document["source"] for document in found} == sources
 
 
 def test_difference_marks_the_words_that_differ_with_some_around_them():

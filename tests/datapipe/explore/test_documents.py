@@ -61,7 +61,7 @@ def test_an_id_of_several_documents_names_them_and_one_of_none_says_so(output: I
     with pytest.raises(UserError, match="No document has it as its id"):
         output.find_document("nobody")
     dropped = output.find(outcome="dropped", count=9)
-    assert sorted(document.own_id for document in dropped) == ["copy", "short", "twice", "twice"]
+    assert sorted(document["own_id"] for document in dropped) == ["copy", "short", "twice", "twice"]
 
 
 def test_reasons_of_one_kind_are_counted_together_and_there_are_not_too_many() -> None:

@@ -297,10 +297,10 @@ def test_survivors_of_an_earlier_run_are_located_and_read_until_it_is_gone(folde
         located = looked.locator.locate(key)
         assert (located.source, located.path[2:]) == ("old", "jsonl")
         assert (located.text in _texts()[0]) == has_text
-        clusters = find_clusters(looked, stage="dedup.exact", count=100)
-        assert {bool(cluster.no_text) for cluster in clusters if cluster.survivor.run} == {not has_text}
+        survivors = [cluster["survivor"] for cluster in find_clusters(looked, stage="dedup.exact", count=100)]
+        assert {bool(survivor["no_text"]) for survivor in survivors if survivor["run"]} == {not has_text}
     found = Inspector.open(moved.mixture.output).find("dropped", reason="dedup.exact", count=100)
-    survivors = [document.survivor for document in found]
+    survivors = [document["survivor"] for document in found]
     assert sum(survivor.endswith(f"(of {tmp_path}/crawls/of-old/out)") for survivor in survivors) > 5
     shutil.rmtree(tmp_path / "crawls" / "of-old" / "out" / "work")
     assert Inspector.open(moved.mixture.output).locator.locate(key).path == NOT_FOUND

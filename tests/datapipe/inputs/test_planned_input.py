@@ -123,7 +123,7 @@ def mixture(tmp_path: Path, path: Path) -> Path:
 
 
 def _texts(output: str) -> list[str | None]:
-    return [seen.text for seen in Inspector.open(output).find(outcome="kept", count=10_000)]
+    return [seen["text"] for seen in Inspector.open(output).find(outcome="kept", count=10_000)]
 
 
 @pytest.mark.medium

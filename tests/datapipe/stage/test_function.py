@@ -286,6 +286,6 @@ def test_function_stages_run_and_one_document_that_raises_is_quarantined(own: Pa
     assert total["kept_bytes"] == sum(5 * number + len(" indeed") for number in range(3, 20) if number != 5)
     (seen,) = Inspector.open(str(own / "out")).find(outcome="quarantined", count=9)
     line = (own / "own_functions.py").read_text().splitlines().index('        raise ValueError("I do not like it")') + 1
-    assert seen.error.endswith(f"ValueError: I do not like it ({own}/own_functions.py:{line}, in scored)")
+    assert seen["error"].endswith(f"ValueError: I do not like it ({own}/own_functions.py:{line}, in scored)")
     [(reason, count)] = reasons.items()
     assert reason.startswith("own_functions:scored: ValueError: I do not like it (") and count == 1

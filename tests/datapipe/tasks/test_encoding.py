@@ -83,9 +83,9 @@ def test_run_counts_lists_and_leaves_out_a_document_that_the_tokenizer_fails_on(
     inspector = Inspector.open(str(tmp_path / "out"))
     [found] = inspector.find(outcome="quarantined")
     kept = inspector.find(outcome="kept", count=99)
-    assert len(kept) == 39 and found.key not in [each.key for each in kept]
-    assert inspector.find_document(found.key) == found
-    assert (found.path, found.position) == ("a.jsonl", sum(len(f'{{"text": "text {row}"}}\n') for row in range(7)))
+    assert len(kept) == 39 and found["key"] not in [each["key"] for each in kept]
+    assert inspector.find_document(found["key"]) == found
+    assert (found["path"], found["position"]) == ("a.jsonl", sum(len(f'{{"text": "text {row}"}}\n') for row in range(7)))
 
 
 @pytest.mark.medium

@@ -44,7 +44,7 @@ export async function cluster(main, { options, argument, signal }) {
   const card = (heading, row, parts, name) => el("section", { class: "card" },
     el("h3", {}, heading, ": ", el("a", { href: documentHref(row.key) }, el("bdi", {}, row.name))),
     facts(row),
-    parts && parts.length ? textBox(name, parts.map((part) => ({ text: part.text, name: part.same ? "" : "span", attributes: { class: "differs" } })))
+    parts && parts.length ? textBox(name, parts.map((part) => ({ text: part.text, name: part.differs ? "span" : "", attributes: { class: "differs" } })))
       : el("p", {}, row.note || "Its text cannot be read now."));
   append(main,
     el("h2", {}, "A cluster"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -14,40 +14,25 @@ from datapipe.explore.printed.clusters import print_clusters
 _SHARED = " ".join(f"word{number}" for number in range(40))
 
 
-@dataclass
-class _Document:
-    text: str | None
-    label: str = "a.jsonl:7"
-    source: str = "web"
-
-
-@dataclass
-class _Member:
-    document: _Document
-    similarity: float | None = 0.75
-
-
-@dataclass
-class _Cluster:
-    survivor: _Document
-    members: list[_Member]
-    dropped: int = 1
-    stage: str = "dedup.minhash"
-    dropped_later_by: str = ""
-    similarity: tuple[float, float] | None = (0.75, 0.75)
-    shingles: tuple = (5, "word")
-    no_text: str = "an index holds no texts"
-
-
-def _clusters(*clusters: _Cluster, width: int = 160, terminal: bool = False, full: bool = False) -> str:
+def _clusters(*clusters: dict[str, Any], width: int = 160, terminal: bool = False, full: bool = False) -> str:
     stream = io.StringIO()
     color = "truecolor" if terminal else None
     print_clusters(clusters, Console(file=stream, width=width, force_terminal=terminal, color_system=color), full)
     return stream.getvalue()
 
 
-def _cluster_of(survivor: str | None, *dropped: str | None, **fields) -> _Cluster:
-    return _Cluster(_Document(survivor), [_Member(_Document(text, "b.jsonl")) for text in dropped], **fields)
+def _cluster_of(survivor: str | None, *dropped: str | None, later: str | None = None, **fields: Any) -> dict[str, Any]:
+    """A cluster as `find_clusters` returns it."""
+    document = {"document": "web/a.jsonl:7", "run": None}
+    return {
+        "stage": "dedup.minhash",
+        "survivor": {**document, "text": survivor, "no_text": "an index holds no texts", "dropped_later_by": later},
+        "dropped": 1,
+        "similarity": {"min": 0.75, "max": 0.75},
+        "shingles": {"size": 5, "unit": "word"},
+        "members": [{**document, "text": text, "similarity": 0.75} for text in dropped],
+        **fields,
+    }
 
 
 _CATS = _cluster_of(f"{_SHARED} cats {_SHARED}", f"{_SHARED} dogs {_SHARED}")
@@ -69,7 +54,7 @@ def test_clusters_on_a_terminal_are_coloured():
 
 def test_clusters_report_hidden_documents_and_a_survivor_that_was_dropped_later():
     printed = _clusters(
-        _cluster_of("a b", "a c", dropped=1001, similarity=(0.72, 0.9), dropped_later_by="dedup.lines:too_much_removed")
+        _cluster_of("a b", "a c", dropped=1001, similarity={"min": 0.72, "max": 0.9}, later="dedup.lines:too_much_removed")
     )
     assert "1,001 documents dropped in favour of one, measured 0.72 to 0.9" in printed
     assert "and 1,000 more documents (--members shows them)" in printed
@@ -103,7 +88,7 @@ _MANY = " ".join(f"{number}" for number in range(ALIGNED_WORDS + 1))
         pytest.param(_cluster_of(_SHARED, f"{_SHARED} {'z' * 5000}"), ["characters) … zzz"], id="characters-cut"),
     ],
 )
-def test_clusters_say_what_is_the_same_missing_not_compared_and_cut(cluster: _Cluster, told: list[str]):
+def test_clusters_say_what_is_the_same_missing_not_compared_and_cut(cluster: dict[str, Any], told: list[str]):
     printed = " ".join(_clusters(cluster).split())
     assert all(part in printed for part in told)
     assert len(printed) < 2000

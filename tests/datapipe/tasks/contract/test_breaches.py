@@ -176,7 +176,7 @@ def test_quarantine_of_a_stage_names_the_input_file(breach):
     assert f"web/b.jsonl:{found.position}: ValueError: I do not like it" in found.message
     assert found.names_line("raise ValueError")
     (seen,) = Inspector.open(str(found.output)).find(outcome="quarantined", count=9)
-    assert (seen.path, seen.position) == ("b.jsonl", found.position)
+    assert (seen["path"], seen["position"]) == ("b.jsonl", found.position)
 
 
 @pytest.mark.parametrize("code", ["sys.exit(0)", _METHOD.replace("METHOD", "columns_read")])

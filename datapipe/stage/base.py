@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from datapipe.errors import StageError
+from datapipe.errors import StageError, UserError
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import SearchedList
 from datapipe.stage.ranking import BELOW_SHARE, KeptShare
@@ -72,6 +72,17 @@ class Stage(BaseModel):
         """The state without cached properties: each worker loads models and tables by itself."""
         state, fields = super().__getstate__(), type(self).model_fields
         return {**state, "__dict__": {name: value for name, value in state["__dict__"].items() if name in fields}}
+
+    @model_validator(mode="after")
+    def _check_options(self) -> Self:
+        try:
+            self.check_options()
+        except UserError as error:
+            raise ValueError(str(error)) from error
+        return self
+
+    def check_options(self) -> None:
+        """Raises ValueError or UserError where options contradict each other, or the files that they name cannot be used."""
 
     def open(self, context: StageContext) -> None:
         """Called once per worker. Computes every `functools.cached_property` of the stage: models and tables stand in them."""

@@ -153,13 +153,14 @@ class _Texts:
     runs: word_runs.RunsOut
 
     @classmethod
-    def of(cls, texts: Sequence[str], weight: int, kind: np.uint64) -> _Texts:
+    def of(cls, texts: Sequence[str]) -> _Texts:
         clean = [text.encode("utf-8", "replace").decode() for text in texts]
         offsets, data = columns.text_buffers(pa.array(clean, pa.large_string()))
-        return cls(offsets=offsets, data=data, runs=word_runs.windows_of(offsets, data, words_table(), weight, kind))
+        runs = word_runs.windows_of(offsets, data, words_table(), WHOLE * search.ANCHOR_WORDS, word_runs.ANCHOR)
+        return cls(offsets=offsets, data=data, runs=runs)
 
-    def windows(self, weight: int, kind: np.uint64) -> word_runs.RunsOut:
-        return word_runs.windows_of(self.offsets, self.data, words_table(), weight, kind)
+    def grams(self, rules: Rules) -> word_runs.RunsOut:
+        return word_runs.windows_of(self.offsets, self.data, words_table(), WHOLE * rules.n, word_runs.GRAM)
 
     def keys(self, kind: np.uint64) -> np.ndarray:
         """The key of all words of each text, (num_texts,) uint64; 0 for texts that are too long for one."""
@@ -198,13 +199,12 @@ class _Spelled:
                 for spelling in dict.fromkeys(_spellings(choice)):
                     choices.append(spelling)
                     choice_items.append(number)
-        weight, kind = WHOLE * search.ANCHOR_WORDS, word_runs.ANCHOR
         return cls(
             items=np.array(items, np.int64),
-            questions=_Texts.of(questions, weight, kind),
-            answers=_Texts.of(answers, weight, kind),
-            together=_Texts.of([f"{question}\n{answer}" for question, answer in zip(questions, answers)], weight, kind),
-            choices=_Texts.of(choices, weight, kind),
+            questions=_Texts.of(questions),
+            answers=_Texts.of(answers),
+            together=_Texts.of([f"{question}\n{answer}" for question, answer in zip(questions, answers)]),
+            choices=_Texts.of(choices),
             choice_items=np.array(choice_items, np.int64),
         )
 
@@ -238,13 +238,12 @@ is not the answer, (num_windows,) bool."""
 
 def _grams(spelled: _Spelled, rules: Rules) -> tuple[_Grams, np.ndarray]:
     """The n-grams of all items, and the item of each number that has them."""
-    weight = WHOLE * rules.n
     if rules.min_coverage is not None:
-        of_texts = [texts.windows(weight, word_runs.GRAM) for texts in (spelled.questions, spelled.answers)]
+        of_texts = [texts.grams(rules) for texts in (spelled.questions, spelled.answers)]
         keys, texts = np.concatenate([runs.keys for runs in of_texts]), np.concatenate([runs.texts for runs in of_texts])
         counts = (_covered_weights(spelled, rules) >= WHOLE * rules.least_words)[texts]
         return (keys[counts], texts[counts], np.zeros(int(counts.sum()), np.bool_)), spelled.items
-    whole, choices = (texts.windows(weight, word_runs.GRAM) for texts in (spelled.together, spelled.choices))
+    whole, choices = (texts.grams(rules) for texts in (spelled.together, spelled.choices))
     having = np.concatenate([spelled.items[whole.texts], spelled.choice_items[choices.texts]])
     of_choice = np.repeat([False, True], [len(whole.keys), len(choices.keys)])
     return (np.concatenate([whole.keys, choices.keys]), having, of_choice), np.arange(int(spelled.items.max(initial=-1)) + 1)

@@ -30,11 +30,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe import columns
 from datapipe.errors import UserError
@@ -86,8 +86,7 @@ class Ngram(Filter):
     counts: ClassVar[tuple[str, ...]] = ("cut_documents", "removed_bytes")
     """Documents that were cut and kept, and bytes cut out of them."""
 
-    @model_validator(mode="after")
-    def _check_options(self) -> Self:
+    def check_options(self) -> None:
         given = self.model_dump()
         for profile, options in _OPTIONS_OF.items():
             changed = [option for option in options if given[option] != type(self).model_fields[option].default]
@@ -96,7 +95,6 @@ class Ngram(Filter):
                 raise ValueError(
                     f"{unused[0]}: only `profile: {profile}` reads it, and the profile is {self.profile}. Leave it out"
                 )
-        return self
 
     @property
     def num_words(self) -> int:

@@ -16,11 +16,11 @@ survivor that it names is one that it was compared with.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe import columns
 from datapipe.columns import KEY_TYPE
@@ -64,13 +64,11 @@ class VerifiedPairs(KeepingOne):
     by_key: ClassVar[tuple[str, ...]] = ("signatures",)
     apply_options = ("min_similarity", "components_bytes")
 
-    @model_validator(mode="after")
-    def _check_verify(self) -> Self:
+    def check_options(self) -> None:
         if self.verify == "none" and self.min_similarity is not None:
             raise ValueError(
                 "min_similarity has no effect with `verify: none`, where every match counts: leave out one of them"
             )
-        return self
 
     def banding(self) -> tuple[int, int]:
         """Bands and rows."""

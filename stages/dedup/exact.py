@@ -23,11 +23,11 @@ parameters."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe import columns
 from datapipe.errors import UserError
@@ -62,11 +62,9 @@ class Exact(KeepingOne):
         "?utm_, ?ref or ?feed on, and slashes at the end.",
     )
 
-    @model_validator(mode="after")
-    def _check_field(self) -> Self:
+    def check_options(self) -> None:
         if (self.by == "field") != (self.field is not None):
             raise ValueError("`by: field` and `field: NAME` go together: give both, or neither to compare texts")
-        return self
 
     def columns_read(self) -> Mapping[str, str]:
         return {**super().columns_read()} | ({} if self.field is None else {self.field: "field"})

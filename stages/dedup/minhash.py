@@ -35,10 +35,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe import rng
 from datapipe.kernels.dedup import minhash
@@ -82,11 +82,10 @@ class Minhash(VerifiedPairs):
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
     rows_version: ClassVar[int] = 3
 
-    @model_validator(mode="after")
-    def _check_banding(self) -> Self:
+    def check_options(self) -> None:
+        super().check_options()
         if self.threshold is not None and (self.bands, self.rows) != (_BANDS, _ROWS):
             raise ValueError("give either threshold or bands and rows: the threshold chooses both of them")
-        return self
 
     def banding(self) -> tuple[int, int]:
         """Bands and rows, given or chosen for the threshold."""

@@ -29,9 +29,9 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from datapipe.errors import UserError, suggest
+from datapipe.errors import suggest
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.models.classifier import POSITIVE
@@ -86,8 +86,7 @@ class Classifier(Filter):
 
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
 
-    @model_validator(mode="after")
-    def _check(self) -> Classifier:
+    def check_options(self) -> None:
         if (self.model is None) == (not self.models):
             raise ValueError("expected `model: FILE`, or `models: {NAME: FILE, …}` for several")
         decides = not (self.min_score is self.max_score is self.keep_share is None)
@@ -101,13 +100,8 @@ class Classifier(Filter):
         if isinstance(self.label, dict) and self.label.keys() - self.models.keys():
             unknown = min(self.label.keys() - self.models.keys())
             raise ValueError(f"label: there is no model '{unknown}'.{suggest(unknown, self.models)}")
-        try:
-            kinds = {scorer.model.kind for scorer in self._open()}
-        except UserError as error:
-            raise ValueError(str(error)) from error
-        if len(kinds) > 1:
+        if len({scorer.model.kind for scorer in self._open()}) > 1:
             raise ValueError("models: some score a probability and some predict a number. Use two stages, one for each kind")
-        return self
 
     @property
     def writes(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe.kernels.filters import code
 from datapipe.kernels.filters.prefix import prefix_stops
@@ -95,13 +95,11 @@ class CodeQuality(ProfiledFilter):
         default=False, description="Drop files with `<?xml version=` in their first 100 characters. starcoder: true."
     )
 
-    @model_validator(mode="after")
-    def _check_marks(self) -> CodeQuality:
+    def check_options(self) -> None:
         if "" in self.generated_marks:
             raise ValueError(
                 "generated_marks has an empty text, which every file contains. Expected texts such as auto-generated"
             )
-        return self
 
     def rules(self) -> Sequence[Rule]:
         """The rules that are not switched off."""

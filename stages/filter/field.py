@@ -24,7 +24,7 @@ from typing import ClassVar, Literal
 import numpy as np
 import pyarrow as pa
 from pydantic import Field as Option
-from pydantic import field_validator, model_validator
+from pydantic import field_validator
 
 from datapipe import columns
 from datapipe.columns import compute as pc
@@ -79,8 +79,7 @@ class Field(Filter):
             ) from None
         return expression
 
-    @model_validator(mode="after")
-    def _has_condition(self) -> Field:
+    def check_options(self) -> None:
         if not self._is_keeping and not self.drop and not self.drop_matching and self.missing != "drop":
             raise ValueError(
                 f"no condition is given. Expected at least one of: {', '.join((*_KEEPING, *_DROPPING))}, missing: drop"
@@ -96,7 +95,6 @@ class Field(Filter):
             raise ValueError(
                 f"min_value {_shown(self.min_value)} is above max_value {_shown(self.max_value)}, so no value passes"
             )
-        return self
 
     @property
     def _limits(self) -> tuple[float, float]:

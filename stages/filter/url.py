@@ -35,7 +35,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from datapipe import columns
 from datapipe.errors import UserError
@@ -99,11 +99,9 @@ class Url(Filter):
     writes = ()
     """`_given` looks up options."""
 
-    @model_validator(mode="after")
-    def _check_lists(self) -> Url:
+    def check_options(self) -> None:
         if self.missing == "keep" and not any(any(self._given(name)) for name in _LISTS):
             raise ValueError(f"no list is given. Expected at least one of: {', '.join(_LISTS)}, or their files")
-        return self
 
     def _given(self, name: str) -> tuple[tuple[str, ...], tuple[Path, ...]]:
         """The entries of a list in the mixture, and its files."""

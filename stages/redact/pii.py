@@ -93,6 +93,9 @@ class Pii(Redacting):
     span_kinds: ClassVar[tuple[str, ...]] = ("email", "ip", "ip", "url_credentials", "card", "iban", "ssn", "phone")
     stand_ins = tuple(range(len(_TAGS)))
 
+    def input_files(self) -> tuple[str, ...]:
+        return (str(_regions.TABLES),) if self.phone_regions == "auto" and "phone" in self.kinds else ()
+
     @field_validator("phone_regions")
     @classmethod
     def _check_regions(cls, regions: Literal["auto"] | tuple[str, ...]) -> Literal["auto"] | tuple[str, ...]:

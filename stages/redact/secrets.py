@@ -36,9 +36,8 @@ from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from datapipe.errors import UserError
 from datapipe.kernels.redact import secrets
 from datapipe.kernels.redact.pii import SECRET
 from datapipe.kernels.redact.spans import FoundSpans
@@ -118,13 +117,8 @@ class Secrets(Redacting):
     tags = tuple(b"<PRIVATE_KEY>" if kind == "private_key" else b"<SECRET>" for kind in KINDS)
     stand_ins = (SECRET,) * len(KINDS)
 
-    @model_validator(mode="after")
-    def _check_rules(self) -> Secrets:
-        try:
-            user_rules(self.rules_file)
-        except UserError as error:
-            raise ValueError(str(error)) from error
-        return self
+    def check_options(self) -> None:
+        user_rules(self.rules_file)
 
     def input_files(self) -> tuple[str, ...]:
         return (str(BUILT_IN), *([str(self.rules_file)] if self.rules_file is not None else []))

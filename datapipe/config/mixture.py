@@ -15,7 +15,7 @@ mixture equals its resolved form.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -332,7 +332,7 @@ class Mixture(Record):
             if are_shares and abs(sum(weights.values()) - 1) > _SHARE_NOISE:
                 yield key, weights
 
-    def _given_weights(self) -> list[tuple[str, Weights]]:
+    def _given_weights(self) -> Sequence[tuple[str, Weights]]:
         """The weights of each phase, or those of the sources, with their key."""
         phases = [(f"mixture.phases[{number}].weights", phase.weights) for number, phase in enumerate(self.mixture.phases)]
         return phases or [("the weights of the sources", self._source_weights())]

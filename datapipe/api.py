@@ -167,7 +167,7 @@ def run(
         with _watcher(progress, state) as watcher:
             run = Run(loaded, make_engine, watcher, limit, engine=engine, workers=workers, replaces=replace)
             problem = execute(run, state)
-        report = _kept(run, problem)
+        report = keep_report(run, problem)
         warnings = tuple(warning["text"] for warning in (report or {}).get("warnings", ()))
         for warning in warnings:
             _log.warning("%s", warning)
@@ -179,14 +179,12 @@ def run(
         name=loaded.name,
         output=run.root.url,
         fingerprint=run.snapshot.fingerprint,
-        outputs={} if loaded.tokenizer.is_none else _outputs(run.root, loaded),
+        outputs={}
+        if loaded.tokenizer.is_none
+        else {length: run.root.within(loaded.pack.folder(length)).url for length in loaded.pack.sequence_length},
         report=report,
         warnings=warnings,
     )
-
-
-def _outputs(root: Root, mixture: Mixture) -> dict[int, str]:
-    return {length: root.within(mixture.pack.folder(length)).url for length in mixture.pack.sequence_length}
 
 
 def plan_run(
@@ -259,17 +257,6 @@ def _watcher(progress: bool, state: RunState) -> Any:
     return Progress(wide_console(), state)
 
 
-def _kept(run: Run, problem: BaseException | None) -> dict[str, Any] | None:
-    """The report, which is written. A problem of the run is told before one of writing the report."""
-    try:
-        return keep_report(run, problem)
-    except OSError as error:
-        if problem is None:
-            raise
-        problem.add_note(masked(f"the report cannot be written: {error}"))
-        return None
-
-
 # ------------------------------------------------------------------------------------------------ for the command line, too
 
 
@@ -319,14 +306,20 @@ def execute(run: Run, state: RunState | None = None) -> DatapipeError | Keyboard
 
 def keep_report(run: Run, problem: BaseException | None) -> dict[str, Any] | None:
     """Writes report.json, report.html and the card, of what is committed. Returns the report; None for a run that has no plan
-    yet. Raises OSError."""
+    yet. Raises OSError, but after a problem of the run, which is told in its place."""
     if run.plan is None or isinstance(problem, LeaseLostError):  # the report of the run that took the output stays
         return None
-    report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
-    write_report(run.root, report)
-    write_page(run.root, report)
-    if run.snapshot is not None and (told := write_card(run.root, run.snapshot, report)) is not None:
-        run.observer.say(told)
+    try:
+        report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
+        write_report(run.root, report)
+        write_page(run.root, report)
+        if run.snapshot is not None and (told := write_card(run.root, run.snapshot, report)) is not None:
+            run.observer.say(told)
+    except OSError as error:
+        if problem is None:
+            raise
+        run.observer.say(masked(f"the report cannot be written: {error}"))
+        return None
     return report
 
 

@@ -17,6 +17,7 @@ import json
 import os
 import pkgutil
 import sys
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
@@ -58,21 +59,11 @@ def is_importing() -> bool:
 
 @lru_cache(maxsize=1)
 def _all_names() -> tuple[str, ...]:
-    """Every module below stages/ that is neither a package nor private, without importing it; sorted."""
+    """Every module in a package below stages/ that is neither a package nor private, without importing it; sorted."""
     root = importlib.import_module(_PACKAGE)
-    names: list[str] = []
-    folders = [("", list(root.__path__))]
-    while folders:
-        prefix, paths = folders.pop()
-        for module in pkgutil.iter_modules(paths, prefix):
-            if module.name.rpartition(".")[2].startswith("_"):
-                continue
-            if module.ispkg:
-                folder = module.name.rpartition(".")[2]
-                folders.append((f"{module.name}.", [os.path.join(path, folder) for path in paths]))
-            elif prefix:
-                names.append(module.name)
-    return tuple(sorted(names))
+    modules = pkgutil.walk_packages(root.__path__, f"{_PACKAGE}.")
+    names = (module.name.removeprefix(f"{_PACKAGE}.") for module in modules if not module.ispkg and "._" not in module.name)
+    return tuple(sorted(name for name in names if "." in name))
 
 
 def stage_names() -> list[str]:
@@ -217,19 +208,16 @@ def describe(name: str) -> StageDescription:
         OptionDescription(
             name=field.alias or option,
             type=_type_in_words(field.annotation),
-            default="required" if field.is_required() else _as_yaml(field),
+            default="required" if field.is_required() else _default(field),
             description=field.description or "",
         )
         for option, field in stage.model_fields.items()
     )
     details = inspect.cleandoc(sys.modules[stage.__module__].__doc__ or stage.__doc__ or "")
     summary = " ".join(inspect.cleandoc(stage.__doc__ or details).partition("\n\n")[0].split())
-    kind = f"function, {NOTE}" if issubclass(stage, FunctionStage) else _kind(stage)
+    kind = next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(stage, kind))
+    kind = f"function, {NOTE}" if issubclass(stage, FunctionStage) else kind
     return StageDescription(name=name, kind=kind, summary=summary, details=details, options=options)
-
-
-def _kind(stage: type[Stage]) -> str:
-    return next(kind.__name__.lower() for kind in (*_KINDS, Reader) if issubclass(stage, kind))
 
 
 def _type_in_words(annotation: Any) -> str:
@@ -250,10 +238,9 @@ def _type_in_words(annotation: Any) -> str:
     return getattr(annotation, "__name__", str(annotation))
 
 
-def _as_yaml(field: FieldInfo) -> str:
-    """A default as a mixture spells it."""
-    default = to_jsonable_python(field.get_default(call_default_factory=True))
-    return json.dumps(default, ensure_ascii=False)
+def _default(field: FieldInfo) -> str:
+    """The default as a mixture spells it."""
+    return json.dumps(to_jsonable_python(field.get_default(call_default_factory=True)), ensure_ascii=False)
 
 
 def _reader_class(name: str) -> type[Reader]:
@@ -330,20 +317,12 @@ def _own_class(name: str, method: str, where: str) -> type:
     if not inspect.isclass(member) or not callable(getattr(member, method, None)):
         found = "nothing of this name" if member is None else f"a {type(member).__name__} without a method {method}"
         raise _refusal(where, f"{name}: found {found} in {module_name}, expected a class with a method {method}.")
-    asked = _needed_arguments(member)
-    if asked:
-        raise _refusal(where, f"{name}: the class needs {', '.join(asked)}. It is made without arguments: give each a default.")
+    with suppress(ValueError):  # of a class that is not written in Python
+        try:
+            inspect.signature(member).bind()
+        except TypeError as error:
+            raise _refusal(where, f"{name}: {error}. The class is made without arguments: give each a default.") from error
     return member
-
-
-def _needed_arguments(member: type) -> list[str]:
-    """The arguments without a default of a class; none where Python does not know them."""
-    try:
-        arguments = inspect.signature(member).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [one.name for one in arguments if one.default is inspect.Parameter.empty and one.kind not in variadic]
 
 
 def _is_stage(value: Any) -> bool:

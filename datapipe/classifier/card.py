@@ -15,22 +15,18 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from datapipe.classifier.evaluation import ALL, Evaluation, Measures, measures_of
+from datapipe.classifier.evaluation import ALL, Evaluation, Measures, kind_of, measures_of, outcome_of
 from datapipe.classifier.evaluation_tables import decisions_table, record_of, tables_of
 from datapipe.classifier.metrics import AtThreshold, at_threshold
 from datapipe.classifier.training import Examples
 from datapipe.columns import text_buffers
 from datapipe.report.layout import NumberTable
 from datapipe.stage.models.classifier import Classifier
-
-VERSION = 2
-_LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 """Of the curve."""
@@ -82,22 +78,17 @@ def figures_of(name: str, model: Classifier, held_out: Examples) -> Figures:
     """The figures of a model, which has a name."""
     offsets, data = text_buffers(held_out.texts)
     scores = model.scores(np.ascontiguousarray(offsets[:-1]), np.ascontiguousarray(offsets[1:]), data)
-    targets, labels, curve, at_least, least = held_out.targets, held_out.labels, [], [], None
-    if held_out.predicts_number:
-        kind, outcome = "number", scores[:, 0].astype(np.float64)
-        at_least = [measures_of(kind, targets, outcome, labels, cut) for cut in _cuts(targets)]
-    else:
-        in_order = scores[:, [model.labels.index(label) for label in labels]]
-        kind, outcome, targets = "several classes", in_order.argmax(axis=1), targets.astype(np.int64)
-        if len(labels) == 2:
-            kind, outcome, least = "two classes", in_order[:, 1].astype(np.float64), 0.5
-            curve = [at_threshold(targets == 1, outcome, threshold) for threshold in _thresholds(outcome)]
-    measures = measures_of(kind, targets, outcome, labels, least)
+    kind, labels, targets = kind_of(model), held_out.labels, held_out.targets
+    outcome = outcome_of(model, labels, scores).astype(np.float64)
+    if kind != "number":
+        targets = targets.astype(np.int64)
+    thresholds, cuts = _thresholds(outcome) if kind == "two classes" else (), _cuts(targets) if kind == "number" else ()
+    measures = measures_of(kind, targets, outcome, labels, 0.5 if kind == "two classes" else None)
     return Figures(
         evaluation=Evaluation(models=(name,), kind=kind, labels=labels, groups={ALL: (measures,)}),
         labels={} if kind == "number" else {label: int((targets == number).sum()) for number, label in enumerate(labels)},
-        curve=curve,
-        at_least=at_least,
+        curve=[at_threshold(targets == 1, outcome, threshold) for threshold in thresholds],
+        at_least=[measures_of(kind, targets, outcome, labels, cut) for cut in cuts],
     )
 
 
@@ -118,15 +109,6 @@ def _cuts(targets: np.ndarray) -> Sequence[float]:
 def card_path(model: Path, ending: str) -> Path:
     """The path of the card beside the model; `ending`: "json" or "md"."""
     return model.with_name(f"{model.name}.card.{ending}")
-
-
-def versions() -> dict[str, str]:
-    """The versions of the libraries that decide the bytes of a model."""
-    return {name: version(name) for name in _LIBRARIES}
-
-
-def card_json(card: dict[str, Any]) -> str:
-    return json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def card_text(card: dict[str, Any], tables: Sequence[NumberTable]) -> str:

@@ -140,7 +140,7 @@ class _Models:
                     f"{path} predicts {_told(model)}, and {paths[0]} {_told(first)}. Evaluate them one after the other."
                 )
         self.labels = self._labels(first, paths[0])
-        self.kind = "number" if first.kind == "number" else "two classes" if len(self.labels) == 2 else "several classes"
+        self.kind = kind_of(first)
         if self.question.cut is not None and self.kind != "number":
             raise UserError(f"--cut is used with models that predict a number, and {paths[0]} predicts {_told(first)}.")
 
@@ -163,8 +163,8 @@ class _Models:
         """The labels of a batch and the answers of all models.
 
         Returns:
-            (num_docs,) int64 numbers of labels, or float64 numbers; (num_models, num_docs) float32, of two classes the score of
-            the positive one, of several the number of the label with the highest score, else the number; the groups.
+            (num_docs,) int64 numbers of labels, or float64 numbers; (num_models, num_docs) float32, see `outcome_of`; the
+            groups.
         """
         targets = self._targets(batch)
         is_known = targets >= 0 if self.kind != "number" else np.ones(len(targets), np.bool_)
@@ -176,14 +176,8 @@ class _Models:
         offsets, data = columns.text_buffers(texts)
         stops = np.ascontiguousarray(offsets[1:])
         answers = [model.scores(offsets[:-1], stops, data) for model in self.models]
-        outcomes = np.stack(list(map(self._outcome, self.models, answers)))
+        outcomes = np.stack([outcome_of(model, self.labels, scores) for model, scores in zip(self.models, answers)])
         return targets[is_known], outcomes, {name: batch.groups(name).filter(known) for name in batch.others}
-
-    def _outcome(self, model: Classifier, scores: np.ndarray) -> np.ndarray:
-        if self.kind == "number":
-            return scores[:, 0]
-        in_order = scores[:, [model.labels.index(label) for label in self.labels]]
-        return in_order[:, 1] if self.kind == "two classes" else in_order.argmax(axis=1).astype(np.float32)
 
     def _targets(self, batch: LabelledBatch) -> np.ndarray:
         if self.kind == "number":
@@ -213,6 +207,20 @@ class _Models:
             leads = [metrics.auc_difference(is_positive, outcome, outcomes[0]) for outcome in outcomes[1:]]
             others = [replace(measures, auc_lead=lead) for measures, lead in zip(others, leads)]
         return first, *others
+
+
+def kind_of(model: Classifier) -> str:
+    """The kind of an evaluation of a model."""
+    return "number" if model.kind == "number" else "two classes" if len(model.labels) == 2 else "several classes"
+
+
+def outcome_of(model: Classifier, labels: Sequence[str], scores: np.ndarray) -> np.ndarray:
+    """What the scores of a model say, (num_docs,) float32: of two labels the score of the last one, of several the number of
+    the label with the highest score, else the number that is predicted."""
+    if model.kind == "number":
+        return scores[:, 0]
+    in_order = scores[:, [model.labels.index(label) for label in labels]]
+    return in_order[:, 1] if len(labels) == 2 else in_order.argmax(axis=1).astype(np.float32)
 
 
 def measures_of(kind: str, targets: np.ndarray, outcome: np.ndarray, labels: tuple[str, ...], least: float | None) -> Measures:

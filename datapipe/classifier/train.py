@@ -10,16 +10,18 @@ complete.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
 from rich.console import Console
 
-from datapipe.classifier.card import VERSION, Figures, card_json, card_path, card_text, data_lines, figures_of, versions
+from datapipe.classifier.card import Figures, card_path, card_text, data_lines, figures_of
 from datapipe.classifier.documents import DocumentInput, is_of_runs, texts_of_mixture
 from datapipe.classifier.examples import Labelling, Limits, Prepared, are_numbers, prepare
 from datapipe.classifier.fasttext_training import FastTextTrainer
@@ -36,6 +38,9 @@ TRAINERS: dict[str, type[Trainer]] = {"linear": LinearTrainer, "fasttext": FastT
 """The kinds of model that can be trained, by the name that `--kind` takes."""
 
 _SHOWN_FEATURES = 15
+_VERSION = 2
+_LIBRARIES = ("datapipe", "numpy", "numba", "pyarrow", "scikit-learn", "scipy")
+"""Libraries that decide the bytes of a model."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,7 +94,8 @@ def train(job: TrainingJob, console: Console) -> dict[str, Any]:
         os.replace(partial, job.output)
     finally:
         partial.unlink(missing_ok=True)
-    card_path(job.output, "json").write_text(card_json(card), encoding="utf-8")
+    written = json.dumps(card, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    card_path(job.output, "json").write_text(written, encoding="utf-8")
     card_path(job.output, "md").write_text(card_text(card, figures.tables()), encoding="utf-8")
     _print(card, figures, job.output, console)
     return card
@@ -145,7 +151,7 @@ def _card(
     heaviest = heaviest_features(read_file(model), prepared.training.texts, _SHOWN_FEATURES) if job.kind == "linear" else {}
     split = {"seed": limits.seed, "held_out": limits.held_out, "max_chars": limits.max_chars, "balanced": limits.balanced}
     return {
-        "version": VERSION,
+        "version": _VERSION,
         "model": job.output.name,
         "sha256": hashlib.sha256(model.read_bytes()).hexdigest(),
         "kind": job.kind,
@@ -169,7 +175,7 @@ def _card(
         },
         "figures": figures.to_json(),
         "heaviest": heaviest,
-        "versions": versions(),
+        "versions": {name: version(name) for name in _LIBRARIES},
     }
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 import shlex
 import signal
 import sys
@@ -65,15 +63,9 @@ def say(text: str, style: str = "", *, to_stderr: bool = False) -> None:
 
 def print_json(data: Mapping[str, Any]) -> None:
     """Prints one JSON document. A number that JSON does not have, such as NaN, is null."""
-    print(json.dumps(_finite(data), indent=1, ensure_ascii=False, allow_nan=False))
+    from pydantic_core import to_json
 
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _finite(child) for name, child in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(child) for child in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    print(to_json(data, indent=1, inf_nan_mode="null").decode())
 
 
 def command_line() -> str:

@@ -132,7 +132,7 @@ def verify(
     """
     from datapipe.metrics import counted
     from datapipe.report.snapshot_list import amount
-    from datapipe.shards.manifest import SNAPSHOT, Snapshot, length_folders, read_manifest
+    from datapipe.shards.manifest import SNAPSHOT, Snapshot, fingerprints, length_folders, read_manifest
     from datapipe.shards.verify import verify_snapshot
     from datapipe.storage import Root
 
@@ -140,7 +140,8 @@ def verify(
     others = (root.within(folder) for folder in length_folders(root))
     problems: list[str] = []
     folders = [root] if snapshot is not None else [root, *(other for other in others if other.exists(SNAPSHOT))]
-    for folder, name in ((each, name) for each in folders for name in _names(each, snapshot, all_)):
+    names = ((each, list(fingerprints(each)) or [None] if all_ else [snapshot]) for each in folders)
+    for folder, name in ((folder, name) for folder, listed in names for name in listed):
         try:
             found = read_manifest(folder, name)
         except SnapshotError as error:
@@ -157,13 +158,6 @@ def verify(
         say(masked(problem), "red", to_stderr=True)
     if problems:
         raise typer.Exit(1)
-
-
-def _names(folder: Root, name: str | None, is_all: bool) -> list[str | None]:
-    """The snapshots of a folder that are verified; None for the newest."""
-    from datapipe.shards.manifest import fingerprints
-
-    return list(fingerprints(folder)) or [None] if is_all else [name]
 
 
 def export(

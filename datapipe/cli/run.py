@@ -205,13 +205,7 @@ def _report(run: Run, problem: BaseException | None, console: Console) -> None:
     from datapipe.api import keep_report
     from datapipe.report.screen import print_screen
 
-    try:
-        report = keep_report(run, problem)
-    except OSError as error:
-        if problem is None:
-            raise
-        say(masked(f"the report cannot be written: {error}"), "red", to_stderr=True)
-        return
+    report = keep_report(run, problem)
     if report is not None:
         print_screen(report, masked(run.root.url), console, _news(run), has_next=not run.is_addition)
 

@@ -15,8 +15,9 @@ Each error is a ValueError whose text begins with "expected"; `problems.py` puts
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import (
     AfterValidator,
@@ -27,8 +28,10 @@ from pydantic import (
     PlainSerializer,
     PlainValidator,
     WithJsonSchema,
+    model_validator,
 )
 
+from datapipe.config.problems import Problem, ProblemsError
 from datapipe.weights import exact_number
 
 _DECIMAL = 1000
@@ -135,6 +138,16 @@ class Record(BaseModel):
     """A frozen part of a mixture. It refuses unknown keys and does not convert text to numbers."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, serialize_by_alias=True)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if problems := list(self.problems()):
+            raise ProblemsError(problems)
+        return self
+
+    def problems(self) -> Iterable[Problem]:
+        """What is wrong with values that are right by themselves."""
+        return ()
 
 
 def _number_or_text(pattern: str, number: dict[str, Any], *examples: int | float | str) -> WithJsonSchema:

@@ -15,7 +15,7 @@ mixture equals its resolved form.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -28,12 +28,10 @@ from datapipe.config.mixture_schedule import (
     MixtureSpec,
     WeightPhase,
     Weights,
-    incomplete_shares,
     linear_schedule_problems,
-    rounded_shares,
     weight_phases,
 )
-from datapipe.config.problems import ProblemsError
+from datapipe.config.problems import Problem
 from datapipe.config.sources.licensing import licensed_stages, licensing_problems, synthetic_problems
 from datapipe.config.sources.provenance import AllowedLicenses
 from datapipe.config.sources.source import AnySource, SnapshotSource, Source
@@ -41,6 +39,7 @@ from datapipe.config.stage_use import NAME_PATTERN, StageList, StageUse
 from datapipe.config.tokenizer_spec import TokenizerOrNone, TokenizerSpec, TokenizerTraining
 from datapipe.config.yaml import KeyPath, dotted
 from datapipe.errors import suggest
+from datapipe.weights import changed_shares, integer_weights
 
 
 def _source_name(name: str) -> str:
@@ -57,6 +56,9 @@ def _shard_format(value: Any) -> Any:
         )
     return value
 
+
+_SHARE_NOISE = Fraction(1, 100)
+"""Weights that are meant to add up to 1 may differ by so much, as thirds that are written 0.33 do."""
 
 MAX_PADDING = 0.02
 """Default of `pack.max_padding`. Best fit pads web pages, books and code by less than 0.1 %: such sources keep all documents
@@ -89,23 +91,20 @@ class PackSpec(Record):
     )
     min_piece: int = Field(default=1, ge=1, description="buckets drops and counts pieces shorter than this. 1 keeps all.")
 
-    @model_validator(mode="after")
-    def _suits_method(self) -> PackSpec:
-        problems: list[tuple[KeyPath, str]] = []
+    def problems(self) -> Iterator[Problem]:
         if self.method == "buckets":
             odd = [length for length in self.sequence_length if length & (length - 1)]
             if odd:
-                problems.append((("sequence_length",), f"found {odd[0]}, expected a power of two for method: buckets"))
+                yield ("sequence_length",), f"found {odd[0]}, expected a power of two for method: buckets"
             if self.min_piece > min(self.sequence_length):
-                text = f"found {self.min_piece}, expected at most the sequence length, {min(self.sequence_length)}"
-                problems.append((("min_piece",), text))
+                yield (
+                    ("min_piece",),
+                    f"found {self.min_piece}, expected at most the sequence length, {min(self.sequence_length)}",
+                )
         elif self.min_piece > 1:
-            problems.append((("min_piece",), f"needs method: buckets; {self.method} drops nothing. Leave it out"))
+            yield ("min_piece",), f"needs method: buckets; {self.method} drops nothing. Leave it out"
         if self.max_padding != MAX_PADDING and self.method != "best_fit":
-            problems.append((("max_padding",), f"needs method: best_fit; {self.method} fills its rows anyway. Leave it out"))
-        if problems:
-            raise ProblemsError(problems)
-        return self
+            yield ("max_padding",), f"needs method: best_fit; {self.method} fills its rows anyway. Leave it out"
 
     def folder(self, sequence_length: int) -> str:
         """The subfolder of the output for the snapshot of a length: "" for the first length, else "length-8192"."""
@@ -206,9 +205,8 @@ class Mixture(Record):
             return data
         return {key: value for key, value in data.items() if value is not None or key not in optional}
 
-    @model_validator(mode="after")
-    def _weights_name_sources(self) -> Mixture:
-        problems: list[tuple[KeyPath, str]] = []
+    def problems(self) -> list[Problem]:
+        problems: list[Problem] = []
         for index, phase in enumerate(self.mixture.phases):
             path = ("mixture", "phases", index, "weights")
             for name in sorted(phase.weights.keys() - self.all_sources.keys()):
@@ -219,25 +217,21 @@ class Mixture(Record):
         is_drawn = not self.tokenizer.is_none and not self.mixture.phases
         if is_drawn and not any(source.weight for source in self.all_sources.values()):
             problems.append((("sources",), "every weight is 0. Expected at least one source with a weight above 0"))
-        problems += [
-            (("mixture", *path), text) for path, text in linear_schedule_problems(self.mixture, self._source_weights())
-        ]
+        problems += linear_schedule_problems(self.mixture, self._source_weights())
         problems += [*self._weighting_problems(), *self._strata_problems(), *self._snapshot_problems()]
         problems += licensing_problems(self.licenses, self.sources, {name: self._listed(name) for name in self.sources})
         if not problems:
             is_known = self.mixture.weighting == "given" and not self.tokenizer.is_none
             problems += synthetic_problems(self.mixture, self.sources, self.average_shares() if is_known else {})
-        if problems:
-            raise ProblemsError(problems)
-        return self
+        return problems
 
-    def _strata_problems(self) -> Iterator[tuple[KeyPath, str]]:
+    def _strata_problems(self) -> Iterator[Problem]:
         for name, source in self.sources.items() if self.pack.method == "buckets" else ():
             if source.strata is not None:
                 text = "cannot be combined with pack.method: buckets, which divides the source by length. Leave one out"
                 yield ("sources", name, "strata"), text
 
-    def _snapshot_problems(self) -> Iterator[tuple[KeyPath, str]]:
+    def _snapshot_problems(self) -> Iterator[Problem]:
         """The snapshots that cannot be taken as they are: their rows are packed already, with their tokenizer."""
         paths: list[KeyPath] = [("sources", name) for name in self.snapshot_sources]
         paths += [] if self.mixture.replay is None else [("mixture", "replay")]
@@ -249,7 +243,7 @@ class Mixture(Record):
                 f"cannot be combined with {dotted(path)}, whose rows have a tokenizer. Leave the tokenizer out to use that one",
             )
 
-    def _weighting_problems(self) -> Iterator[tuple[KeyPath, str]]:
+    def _weighting_problems(self) -> Iterator[Problem]:
         weighting = self.mixture.weighting
         for name, source in self.all_sources.items() if weighting != "given" else ():
             if source.weight not in (0, 1):
@@ -327,11 +321,21 @@ class Mixture(Record):
 
     def rounded_shares(self) -> dict[str, tuple[float, float]]:
         """By source whose given share cannot be counted exactly, that share and the one that counts; noise is left out."""
-        return rounded_shares(self.mixture, self._source_weights())
+        drawn = [weights for _, weights in self._given_weights() if any(weights.values())]
+        return {name: shares for given in drawn for name, shares in changed_shares(given, integer_weights(given)).items()}
 
-    def incomplete_shares(self) -> list[tuple[str, dict[str, Fraction]]]:
-        """Weights that look like shares, and do not add up to 1, each with its key."""
-        return incomplete_shares(self.mixture, self._source_weights())
+    def incomplete_shares(self) -> Iterator[tuple[str, dict[str, Fraction]]]:
+        """Weights of which none is above 1 and some are fractions, and that do not add up to about 1, each with its key."""
+        for key, given in self._given_weights() if self.mixture.weighting == "given" else ():
+            weights = {name: weight for name, weight in given.items() if weight}
+            are_shares = max(weights.values(), default=0) <= 1 and any(weight < 1 for weight in weights.values())
+            if are_shares and abs(sum(weights.values()) - 1) > _SHARE_NOISE:
+                yield key, weights
+
+    def _given_weights(self) -> Sequence[tuple[str, Weights]]:
+        """The weights of each phase, or those of the sources, with their key."""
+        phases = [(f"mixture.phases[{number}].weights", phase.weights) for number, phase in enumerate(self.mixture.phases)]
+        return phases or [("the weights of the sources", self._source_weights())]
 
     def average_shares(self) -> dict[str, Fraction]:
         """The share of all tokens that each source contributes over all phases, by the given weights."""

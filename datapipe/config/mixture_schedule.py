@@ -20,19 +20,15 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from datapipe.config.fields import Count, ExactShare, Record, Weight, as_tuple, plain_number
-from datapipe.config.problems import ProblemsError
-from datapipe.config.yaml import KeyPath
+from datapipe.config.problems import Problem
 from datapipe.own_columns import OWN_COLUMNS
-from datapipe.weights import changed_shares, integer_weights
+from datapipe.weights import integer_weights
 
 STAIRS = 64
 """Equal steps that approximate a linear schedule."""
-
-SHARE_NOISE = Fraction(1, 100)
-"""Weights that are meant to add up to 1 may differ by so much, as thirds that are written 0.33 do."""
 
 Weights = Mapping[str, Fraction]
 
@@ -127,16 +123,9 @@ class MixtureSpec(Record):
         "one shard near each other.",
     )
 
-    @model_validator(mode="after")
-    def _consistent(self) -> MixtureSpec:
-        problems = [*self._phase_problems(), *self._weighting_problems()]
+    def problems(self) -> Iterator[Problem]:
         if self.exhausted == "refuse" and self.tokens is None:
-            problems.append((("tokens",), "missing. Expected: the tokens to train on, for exhausted: refuse"))
-        if problems:
-            raise ProblemsError(problems)
-        return self
-
-    def _phase_problems(self) -> Iterator[tuple[KeyPath, str]]:
+            yield ("tokens",), "missing. Expected: the tokens to train on, for exhausted: refuse"
         if self.phases and self.tokens is None:
             yield ("tokens",), "missing. Expected: the tokens to train on, for phases"
         ends = [Fraction(0), *(phase.until for phase in self.phases)]
@@ -145,8 +134,6 @@ class MixtureSpec(Record):
                 yield ("phases", index, "until"), f"found {_percent(end)}, expected more than {_percent(start)}"
         if self.phases and self.phases[-1].until != 1:
             yield ("phases", len(self.phases) - 1, "until"), f"found {_percent(ends[-1])}, expected 100% for the last phase"
-
-    def _weighting_problems(self) -> Iterator[tuple[KeyPath, str]]:
         if self.replay is not None and self.weighting != "given":
             yield ("replay",), f"cannot be combined with weighting: {self.weighting}, which sets all weights. Leave one out"
         if self.phases and self.weighting != "given":
@@ -181,19 +168,14 @@ class StrataSpec(Record):
         description="Order of the strata in an epoch. shuffled: mixed. ascending, descending: one by one, as a curriculum.",
     )
 
-    @model_validator(mode="after")
-    def _fit(self) -> StrataSpec:
-        problems: list[tuple[KeyPath, str]] = []
+    def problems(self) -> Iterator[Problem]:
         if self.by in OWN_COLUMNS:
-            problems.append((("by",), f"found '{self.by}', expected a column of numbers"))
+            yield ("by",), f"found '{self.by}', expected a column of numbers"
         if any(high <= low for low, high in pairwise(self.bounds)):
-            problems.append((("bounds",), f"found {list(self.bounds)}, expected numbers in ascending order"))
+            yield ("bounds",), f"found {list(self.bounds)}, expected numbers in ascending order"
         if self.repeat and len(self.repeat) != self.count:
             text = f"found {len(self.repeat)} numbers, expected {self.count}: one for each stratum of {len(self.bounds)} bounds"
-            problems.append((("repeat",), text))
-        if problems:
-            raise ProblemsError(problems)
-        return self
+            yield ("repeat",), text
 
     @property
     def count(self) -> int:
@@ -230,28 +212,6 @@ def weight_phases(spec: MixtureSpec, source_weights: Weights) -> tuple[WeightPha
     )
 
 
-def rounded_shares(spec: MixtureSpec, source_weights: Weights) -> dict[str, tuple[float, float]]:
-    """By source, the share that was given and the one that counts, where rounding changes it by more than noise."""
-    given = [phase.weights for phase in spec.phases] or [source_weights]
-    drawn = [weights for weights in given if any(weights.values())]
-    return {name: shares for weights in drawn for name, shares in changed_shares(weights, integer_weights(weights)).items()}
-
-
-def incomplete_shares(spec: MixtureSpec, source_weights: Weights) -> list[tuple[str, dict[str, Fraction]]]:
-    """Weights above 0 of which none is above 1 and some are fractions, and that do not add up to about 1, each with its key."""
-    if spec.weighting != "given":
-        return []
-    given = [(f"mixture.phases[{number}].weights", phase.weights) for number, phase in enumerate(spec.phases)]
-    shares = [(where, {name: weight for name, weight in weights.items() if weight}) for where, weights in given]
-    shares = shares or [("the weights of the sources", {name: weight for name, weight in source_weights.items() if weight})]
-    return [
-        (where, weights)
-        for where, weights in shares
-        if weights and all(weight <= 1 for weight in weights.values()) and any(weight < 1 for weight in weights.values())
-        if abs(sum(weights.values()) - 1) > SHARE_NOISE
-    ]
-
-
 def _staircase(start: Weights, end: Weights) -> list[Weights]:
     first, last = _shares(start), _shares(end)
     parts = [Fraction(2 * number + 1, 2 * STAIRS) for number in range(STAIRS)]
@@ -263,12 +223,12 @@ def _shares(weights: Weights) -> dict[str, Fraction]:
     return {name: weight / total for name, weight in weights.items()}
 
 
-def linear_schedule_problems(spec: MixtureSpec, source_weights: Weights) -> Iterator[tuple[KeyPath, str]]:
+def linear_schedule_problems(spec: MixtureSpec, source_weights: Weights) -> Iterator[Problem]:
     """The linear phases that no staircase can represent, with the reasons."""
     before = source_weights
     for index, phase in enumerate(spec.phases):
         weights = {name: phase.weights.get(name, Fraction(0)) for name in source_weights}
-        path = ("phases", index, "schedule")
+        path = ("mixture", "phases", index, "schedule")
         if phase.schedule == "linear" and any(weights.values()) and not any(before.values()):
             yield path, "linear needs weights to start from, but all weights before are 0. Expected one above 0, or step"
         before = weights

@@ -53,10 +53,14 @@ _EXPECTED = {
 """What was expected, by pydantic's type of error; the context fills the braces. Other types keep pydantic's message."""
 
 
+Problem = tuple[KeyPath, str]
+"""The path of a key below the value at hand, and what is wrong there."""
+
+
 class ProblemsError(ValueError):
     """Several problems inside one value, each with its path below that value. Validators raise it."""
 
-    def __init__(self, problems: Sequence[tuple[KeyPath, str]]) -> None:
+    def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__("; ".join(text for _, text in problems))
         self.problems = tuple(problems)
 

@@ -56,40 +56,31 @@ def parse_stage(entry: Any) -> StageUse:
     if isinstance(entry, dict) and len(entry) > 1:
         names = ", ".join(entry)
         raise ProblemsError([((), f"found a mapping of {len(entry)} keys ({names}), {_EXPECTED}, one step further in")])
-    if isinstance(entry, str):
-        name, options = entry, {}
-    elif isinstance(entry, dict) and entry:
-        [(name, options)] = entry.items()
-    else:
-        raise ValueError(_EXPECTED)
+    name, options = _name_and_options(entry, "stage", _EXPECTED)
     if not _STAGE_NAME.fullmatch(name):
         raise ProblemsError([((), f"found {described(name)}, expected a stage such as filter.length or package.module:NAME")])
-    if options is not None and not isinstance(options, dict):
-        raise ProblemsError([((name,), f"found {described(options)}, expected a mapping of the stage's options")])
-    return _named(name, dict(options or {}))
+    alias = options.pop("as", name)
+    if not isinstance(alias, str) or not (alias == name or re.fullmatch(NAME_PATTERN, alias)):
+        expected = "expected a name of letters, digits, '_', '.' and '-' that begins with a letter or digit"
+        raise ProblemsError([((name, "as"), f"found {described(alias)}, {expected}")])
+    return StageUse(name=name, alias=alias, options=options)
 
 
 def parse_format(entry: Any) -> StageUse:
     """The reader that a source names, with its options. Raises ValueError."""
     if isinstance(entry, StageUse):
         return entry
-    if isinstance(entry, dict) and len(entry) == 1:
-        [(name, options)] = entry.items()
-        if options is not None and not isinstance(options, dict):
-            raise ProblemsError([((name,), f"found {described(options)}, expected a mapping of the format's options")])
-    else:
-        name, options = entry, {}
+    name, options = _name_and_options(entry, "format", _EXPECTED_FORMAT)
+    return StageUse(name=name, alias=name, options=options)
+
+
+def _name_and_options(entry: Any, noun: str, expected: str) -> tuple[str, dict[str, Any]]:
+    [(name, options)] = entry.items() if isinstance(entry, dict) and len(entry) == 1 else [(entry, None)]
     if not isinstance(name, str) or not name:
-        raise ProblemsError([((), f"found {described(entry)}, {_EXPECTED_FORMAT}")])
-    return StageUse(name=name, alias=name, options=dict(options or {}))
-
-
-def _named(name: str, options: dict[str, Any]) -> StageUse:
-    alias = options.pop("as", name)
-    if not isinstance(alias, str) or not (alias == name or re.fullmatch(NAME_PATTERN, alias)):
-        expected = "expected a name of letters, digits, '_', '.' and '-' that begins with a letter or digit"
-        raise ProblemsError([((name, "as"), f"found {described(alias)}, {expected}")])
-    return StageUse(name=name, alias=alias, options=options)
+        raise ProblemsError([((), f"found {described(entry)}, {expected}")])
+    if options is not None and not isinstance(options, dict):
+        raise ProblemsError([((name,), f"found {described(options)}, expected a mapping of the {noun}'s options")])
+    return name, dict(options or {})
 
 
 def _distinct(uses: tuple[StageUse, ...]) -> tuple[StageUse, ...]:

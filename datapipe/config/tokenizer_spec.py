@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ModelWrapValidatorHandler, SerializerFunctionWrapHandler, model_serializer, model_validator
@@ -10,7 +11,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from datapipe.config.fields import ByteSize, Record
-from datapipe.config.problems import ProblemsError
+from datapipe.config.problems import Problem
 
 NONE = "none"
 
@@ -71,19 +72,16 @@ class TokenizerSpec(Record):
             raise ValueError("expected a mapping with train or path, or none to write documents instead of tokens")
         if data == NONE or isinstance(data, cls):
             return cls.model_construct() if data == NONE else data
-        spec = validate(data)
-        spec._check_keys()
-        return spec
+        return validate(data)
 
     @model_serializer(mode="wrap")
     def _as_none(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any] | str:
         return NONE if self.is_none else serialize(self)
 
-    def _check_keys(self) -> None:
-        """Raises ProblemsError for keys that exclude each other."""
+    def problems(self) -> Iterator[Problem]:
         if (self.train is None) == (self.path is None):
-            given = "none" if self.train is None else "both"
-            raise ProblemsError([((), f"found {given}, expected exactly one of: train, path")])
+            yield (), f"found {'none' if self.train is None else 'both'}, expected exactly one of: train, path"
+            return
         remedies = {
             "eos": "Write the token of a trained tokenizer as train.eos",
             "bos": "A trained tokenizer has one special token: train.eos",
@@ -92,7 +90,7 @@ class TokenizerSpec(Record):
         }
         for name, remedy in remedies.items() if self.train is not None else ():
             if getattr(self, name) is not None:
-                raise ProblemsError([((name,), f"needs path. {remedy}")])
+                yield (name,), f"needs path. {remedy}"
 
 
 class _OrNone:

@@ -108,11 +108,11 @@ def annotate_documents(job: Job, console: Console) -> Counts | None:
         if counts.num_settled < sample.num_sampled:
             left_out = asyncio.run(_ask(job, sample, cache, counts, spending, console))
         counts.check(is_all=True)
-        written = write_files(job.output, sample.documents(), job.questions, cache, left_out)
-        _write_card(job, sample, fingerprint, written)
-        for line in _told(job, written, spending):
+        write_files(job.output, sample.documents(), job.questions, cache, left_out)
+        _write_card(job, sample, fingerprint, counts)
+        for line in _told(job, counts, spending):
             _say(line, console)
-        return written
+        return counts
 
 
 def _say(line: str, console: Console) -> None:

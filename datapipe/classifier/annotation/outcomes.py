@@ -173,14 +173,14 @@ def write_files(
     questions: Questions,
     cache: AnswerCache,
     left_out: Mapping[str, Settled],
-) -> Counts:
-    """Writes the labelled documents and those without a score. Returns the counts of all of them.
+) -> None:
+    """Writes the labelled documents and those without a score.
 
     Args:
         documents: (id, text).
         left_out: documents that the server refused or failed on, by id.
     """
-    counts, model, has_decimals = Counts(), questions.model, questions.rubric.decimals
+    model, has_decimals = questions.model, questions.rubric.decimals
     with appearing(folder / LABELLED) as labelled, appearing(folder / UNPARSED) as unparsed:
         for document, text in documents:
             state = questions.state_of(text, cache)
@@ -189,13 +189,11 @@ def write_files(
                     gone = f"{cache.path}: the answer to {document} is gone. Run the same command again to ask for it"
                     raise DatapipeError(gone)
                 state = left_out[document]
-            counts.add(state)
             if isinstance(state.outcome, Score):
                 score = state.outcome.value if has_decimals else int(state.outcome.value)
                 write_line(labelled, id=document, text=text, score=score, reason=state.outcome.reason, model=model)
             else:
                 write_line(unparsed, id=document, reason=state.outcome, answer=state.answer, model=model)
-    return counts
 
 
 # ------------------------------------------------------------------------------------------------ tokens and money

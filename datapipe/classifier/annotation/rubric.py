@@ -106,14 +106,10 @@ class Rubric(BaseModel):
             raise ValueError(f"scale: found [{lowest:g}, {highest:g}], expected whole numbers, or `decimals: true`")
         return self
 
-    def extract(self, text: str) -> str:
-        """The part of a text that is sent: whole characters."""
-        return text[: self.max_chars]
-
     def messages(self, text: str) -> list[dict[str, str]]:
         """The messages of a request about one document."""
         before, _, after = self.template.partition(PLACE)
-        message = {"role": "user", "content": f"{before}{self.extract(text)}{after}"}
+        message = {"role": "user", "content": f"{before}{text[: self.max_chars]}{after}"}
         return [{"role": "system", "content": self.system}, message] if self.system else [message]
 
     def request(self, model: str, text: str) -> dict[str, Any]:

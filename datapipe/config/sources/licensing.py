@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from datapipe.config.mixture_schedule import MixtureSpec
+from datapipe.config.problems import Problem
 from datapipe.config.sources.source import Source
 from datapipe.config.stage_use import StageUse
-from datapipe.config.yaml import KeyPath
 from datapipe.licenses import UNKNOWN, is_allowed, named
 
 FILTER = "filter.license"
@@ -22,7 +22,7 @@ FILTER = "filter.license"
 
 def licensing_problems(
     allowed: Sequence[str], sources: Mapping[str, Source], stages: Mapping[str, Sequence[StageUse]]
-) -> Iterator[tuple[KeyPath, str]]:
+) -> Iterator[Problem]:
     """The sources whose licence a mixture does not allow.
 
     Args:
@@ -79,7 +79,7 @@ def licensed_stages(allowed: Sequence[str], source: Source, stages: tuple[StageU
 
 def synthetic_problems(
     mixture: MixtureSpec, sources: Mapping[str, Source], shares: Mapping[str, Fraction]
-) -> Iterator[tuple[KeyPath, str]]:
+) -> Iterator[Problem]:
     """The problem that the weights draw more of synthetic sources than a mixture allows.
 
     Args:

@@ -10,13 +10,14 @@ The snapshot records them, and the report and the card show them. No task depend
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from datetime import date
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from datapipe.config.fields import Record, as_tuple
-from datapipe.config.problems import ProblemsError
+from datapipe.config.problems import Problem
 from datapipe.licenses import allowed_name, spdx
 
 _DATE = re.compile(r"\d{4}(-\d\d(-\d\d)?)?")
@@ -103,8 +104,6 @@ class CostSpec(Record):
         "bytes.",
     )
 
-    @model_validator(mode="after")
-    def _one_price(self) -> CostSpec:
+    def problems(self) -> Iterator[Problem]:
         if (self.usd is None) == (self.usd_per_million_tokens is None):
-            raise ProblemsError([((), "expected one of the keys usd and usd_per_million_tokens")])
-        return self
+            yield (), "expected one of the keys usd and usd_per_million_tokens"

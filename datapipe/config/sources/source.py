@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -13,12 +13,11 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapValidator,
-    model_validator,
 )
 
 from datapipe.config.fields import Globs, Paths, Record, Texts, Weight
 from datapipe.config.mixture_schedule import StrataSpec
-from datapipe.config.problems import ProblemsError, described
+from datapipe.config.problems import Problem, ProblemsError, described
 from datapipe.config.sources.provenance import Collected, CostSpec, Homepage, License, SyntheticSpec
 from datapipe.config.stage_use import FormatEntry, StageList, StageUse
 from datapipe.errors import suggest
@@ -160,20 +159,14 @@ class Source(Record):
         default="stat", description="How the run detects changed files. stat: by size and time. content: by reading them."
     )
 
-    @model_validator(mode="after")
-    def _license_field_is_free(self) -> Source:
+    def problems(self) -> Iterator[Problem]:
         if self.license_field in OWN_COLUMNS:
             text = f"'{self.license_field}' is a column that every document has. Expected the field with the license"
-            raise ProblemsError([(("license_field",), text)])
-        return self
-
-    @model_validator(mode="after")
-    def _types_are_of_kept_columns(self) -> Source:
+            yield ("license_field",), text
         unknown = next((column for column in self.types if column not in self.kept_fields), None)
         if unknown is not None:
             text = f"'{unknown}' is no kept column.{suggest(unknown, self.kept_fields)} Name it under `keep`, too"
-            raise ProblemsError([(("types",), text)])
-        return self
+            yield ("types",), text
 
     @property
     def replaces_surrogates(self) -> bool:

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
-
-import numpy as np
 
 from datapipe.errors import UserError
 from datapipe.stage.models import fasttext
@@ -20,31 +17,9 @@ POSITIVE = ("1", "true", "yes", "positive", "good", "high", "hq", "keep")
 """Labels that mean the wanted one of two, as public models name it. DCLM's is `hq`."""
 
 
-class Classifier(Protocol):
-    """A model that scores texts.
-
-    Attributes:
-        labels: the names of the classes, such as ("0", "1"); one name where the model predicts a number.
-        kind: "classes": scores are probabilities from 0 to 1. "number": a score is the predicted number.
-    """
-
-    @property
-    def labels(self) -> tuple[str, ...]: ...
-
-    @property
-    def kind(self) -> Literal["classes", "number"]: ...
-
-    def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """The scores of texts, one column for each label: (num_docs, num_labels) float32.
-
-        A text without any feature that the model knows has a score as well, the same for all such texts. Scores follow from the
-        text and the model alone: they do not depend on other texts of the call, nor on the number of threads.
-
-        Args:
-            starts, stops: (num_docs,) int64, where each text lies in `data`.
-            data: UTF-8 bytes, uint8.
-        """
-        ...
+Classifier = LinearModel | fasttext.CompiledModel
+"""A model that scores texts: `labels` are the names of the classes, one name where it predicts a number. Of the `kind`
+"classes" scores are probabilities from 0 to 1; of the kind "number" a score is the predicted number."""
 
 
 def open_classifier(path: Path) -> Classifier:

@@ -106,7 +106,7 @@ class CompiledModel:
         return labels, scores
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """See `Classifier.scores`. A text without words has score 0 for every label."""
+        """See `LinearModel.scores`. A text without words has score 0 for every label."""
         embedding, layer, num_labels = self._embedding(starts, stops, data), self._layer, len(self.labels)
         scores = np.empty((len(starts), num_labels), np.float32)
         if isinstance(layer, kernels.TreeLayer):

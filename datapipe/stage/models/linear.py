@@ -195,14 +195,22 @@ class LinearModel:
         self._weights = input_record(kernels.Weights, fields)
 
     def sums(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """What the features of each text sum up to, (num_docs, num_columns) float64; arguments as for `Classifier.scores`."""
+        """What the features of each text sum up to, (num_docs, num_columns) float64; arguments as for `scores`."""
         sums, scratch = np.empty((len(starts), len(self._weights.biases))), room_for_counting(self._bits)
         for part, offsets, folded in folded_slices(starts, stops, data):
             kernels.weigh_texts(offsets, folded, self._weights, scratch, sums[part])
         return sums
 
     def scores(self, starts: np.ndarray, stops: np.ndarray, data: np.ndarray) -> np.ndarray:
-        """See `Classifier.scores`."""
+        """The scores of texts, one column for each label: (num_docs, num_labels) float32.
+
+        A text without any feature that the model knows has a score as well, the same for all such texts. Scores follow from the
+        text and the model alone: they do not depend on other texts of the call, nor on the number of threads.
+
+        Args:
+            starts, stops: (num_docs,) int64, where each text lies in `data`.
+            data: UTF-8 bytes, uint8.
+        """
         sums = self.sums(starts, stops, data)
         if self.kind == "number":
             return sums.astype(np.float32)

@@ -13,6 +13,7 @@ import pyarrow.fs as pafs
 import pytest
 
 from datapipe.config import load_mixture
+from datapipe.engine.cluster.arrival import Expectation
 from datapipe.engine.history import node_hours
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
@@ -294,7 +295,10 @@ def test_ray_address_that_nobody_answers_is_the_users_error(mixture):
 
 
 def test_ray_output_that_a_node_does_not_see_is_the_users_error(tmp_path, cluster, mixture, monkeypatch):
-    monkeypatch.setattr("datapipe.engine.cluster.ray_nodes.first_inputs", lambda request: [str(tmp_path / "not-there")])
+    def expected(**facts) -> Expectation:
+        return Expectation(**facts | {"inputs": (str(tmp_path / "not-there"),)})
+
+    monkeypatch.setattr("datapipe.engine.cluster.ray_nodes.Expectation", expected)
     with pytest.raises(UserError, match=r"does not see .*not-there"):
         runs.run_mixture(mixture, make_engine=_on(cluster))
 

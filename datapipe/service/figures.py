@@ -2,78 +2,46 @@
 
 from __future__ import annotations
 
-import threading
 import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator
 
+from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 _KINDS = ("user", "snapshot", "corruption", "denied", "busy", "draining", "failed")
 
 
-class ServiceFigures(Collector):
+class ServiceFigures(CollectorRegistry):
     """Counts since the server began. Any thread may count.
 
-    Attributes:
+    Args:
         running: by client, the streams that run.
-        connections: how many there are.
-        is_ready: whether requests are answered.
     """
 
-    running: Callable[[], Counter[str]] = Counter
-    connections: Callable[[], int] = int
-    is_ready: Callable[[], bool] = bool
+    def __init__(self, running: Callable[[], Counts[str]]) -> None:
+        super().__init__(auto_describe=False)
+        self._running = running
+        self.streams = self._counter("streams", "Streams that began.")
+        self.steps = self._counter("steps", "Batches built.", "output")
+        self.bytes = self._counter("bytes", "Bytes of the batches built.", "output")
+        self.seconds = self._counter("build_cpu_seconds", "CPU of building batches.", "output")
+        self.refusals = self._counter("refusals", "Requests and streams that were refused.", "kind")
+        self.cuts = self._counter("cut_connections", "Connections that broke a limit.", "reason")
+        for kind in _KINDS:
+            self.refusals.labels(kind)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.steps, self.bytes, self.seconds = Counter[str](), Counter[str](), defaultdict[str, float](float)
-        self.refusals, self.cuts = Counter[str](dict.fromkeys(_KINDS, 0)), Counter[str]()
-        self.streams = 0
-
-    def began(self) -> None:
-        with self._lock:
-            self.streams += 1
-
-    def built(self, output: str, steps: int, num_bytes: int, seconds: float) -> None:
-        with self._lock:
-            self.steps[output] += steps
-            self.bytes[output] += num_bytes
-            self.seconds[output] += seconds
-
-    def refused(self, kind: str) -> None:
-        with self._lock:
-            self.refusals[kind] += 1
-
-    def cut(self, reason: str) -> None:
-        with self._lock:
-            self.cuts[reason] += 1
+    def gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Adds a figure that each scrape asks for."""
+        Gauge(f"datapipe_service_{name}", text, registry=self).set_function(value)
 
     def collect(self) -> Iterator[Metric]:
-        yield _counter("streams", "Streams that began.", (), {(): self.streams})
-        for name, text, values in (
-            ("steps", "Batches built.", self.steps),
-            ("bytes", "Bytes of the batches built.", self.bytes),
-            ("build_cpu_seconds", "CPU of building batches.", self.seconds),
-        ):
-            yield _counter(name, text, ("output",), {(output,): value for output, value in list(values.items())})
-        refusals = {(kind,): count for kind, count in list(self.refusals.items())}
-        yield _counter("refusals", "Requests and streams that were refused.", ("kind",), refusals)
-        cuts = {(reason,): count for reason, count in list(self.cuts.items())}
-        yield _counter("cut_connections", "Connections that broke a limit.", ("reason",), cuts)
-        yield _counter("cpu_seconds", "CPU of the server's process.", (), {(): time.process_time()})
+        yield from super().collect()
+        yield CounterMetricFamily("datapipe_service_cpu_seconds", "CPU of the server's process.", value=time.process_time())
         running = GaugeMetricFamily("datapipe_service_running_streams", "Streams that run.", labels=["client"])
-        for client, count in list(self.running().items()):
+        for client, count in self._running().items():
             running.add_metric([client], count)
         yield running
-        yield GaugeMetricFamily("datapipe_service_connections", "Open connections.", value=self.connections())
-        yield GaugeMetricFamily("datapipe_service_ready", "Whether requests are answered.", value=float(self.is_ready()))
 
-
-def _counter(name: str, text: str, labels: tuple[str, ...], values: Mapping[Any, float]) -> Metric:
-    family = CounterMetricFamily(f"datapipe_service_{name}", text, labels=labels)
-    for key, value in values.items():
-        family.add_metric(key, value)
-    return family
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(f"datapipe_service_{name}", text, labels, registry=self)

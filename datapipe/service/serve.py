@@ -28,9 +28,9 @@ from datapipe.loader.field_table import FIELDS
 from datapipe.loader.loader import Loader
 from datapipe.service.access import stamp_of
 from datapipe.service.outputs import ServedOutput, named_outputs
-from datapipe.service.server import RowStream, Say, ServeOptions, Service, Serving
+from datapipe.service.server import Say, ServeOptions, Service, Serving
 from datapipe.service.sockets import Connection, connections, cut, is_loopback
-from datapipe.service.watcher import Watcher
+from datapipe.service.watcher import CERTIFICATES_S, OUTPUTS_S, Watcher
 
 _LAST_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -47,7 +47,7 @@ class Running:
     def __init__(self, outputs: Sequence[str], options: ServeOptions, say: Say = lambda event, **facts: None) -> None:
         _check(options)
         self.options, self._serving = options, Serving(named_outputs(outputs), options, say)
-        self.outputs, self.figures, self.requests = self._serving.outputs, self._serving.figures, self._serving.requests
+        self.outputs, self.figures = self._serving.outputs, self._serving.figures
         self._say, self._slots = self._serving.say, self._serving.slots
         self._missing: Mapping[str, str] = {}
         self._is_draining = False
@@ -60,12 +60,14 @@ class Running:
             _check_free(options.host, options.port)
         self.service = self._listen(options.port)
         self.port: int = self.service.port
-        self._watcher = Watcher(self, options.idle_s, options.connections, self._tell_cut, self._tell_failed)
+        looks = {self.look_at_certificates: CERTIFICATES_S, self.look_at_outputs: OUTPUTS_S}
+        limits, requests = (options.idle_s, options.connections), self._serving.requests
+        running = lambda: self.service.running  # noqa: E731 - the service is another one after a change of certificates
+        self._watcher = Watcher(self.port, running, requests, looks, *limits, self._tell_cut, self._tell_failed)
         self.status: StatusServer | None = None
         if options.status_port is not None:
-            self.figures.running = self._slots.by_client.copy
-            self.figures.connections = lambda: self._watcher.num_connections
-            self.figures.is_ready = lambda: not self.why_not_ready()
+            self.figures.gauge("connections", "Open connections.", lambda: self._watcher.num_connections)
+            self.figures.gauge("ready", "Whether requests are answered.", lambda: not self.why_not_ready())
             try:
                 self.status = StatusServer(options.host, options.status_port, self.figures, self.why_not_ready).start()
             except UserError:
@@ -79,10 +81,6 @@ class Running:
     def _location(self, port: int) -> str:
         host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
         return f"{'grpc+tls' if self._pems else 'grpc'}://{host}:{port}"
-
-    @property
-    def running(self) -> list[RowStream]:
-        return self.service.running
 
     def why_not_ready(self) -> str:
         if self._is_draining:
@@ -104,7 +102,7 @@ class Running:
                 time.sleep(0.02)
 
     def _tell_cut(self, reason: str, connection: Connection) -> None:
-        self.figures.cut(reason)
+        self.figures.cuts.labels(reason).inc()
         self._say("cut", reason=reason, peer=f"{connection.peer[0]}:{connection.peer[1]}")
 
     def _tell_failed(self, error: Exception) -> None:

@@ -96,7 +96,7 @@ class Serving:
         self.options, self._say, self._lock = options, say, threading.Lock()
         self.access = Access(options.tokens, options.client_streams)
         self.slots = Slots(options.streams, options.memory_bytes)
-        self.figures, self.requests = ServiceFigures(), RequestBytes()
+        self.figures, self.requests = ServiceFigures(self.slots.by_client.copy), RequestBytes()
 
     def say(self, event: str, **facts: Any) -> None:
         with self._lock:
@@ -186,7 +186,9 @@ def _messages(
         batches = builder.build_many(wanted)
         messages = list(record_batches(schema, wanted, batches, MESSAGE_BYTES))
         num_bytes = sum(map(bytes_of, batches))
-        figures.built(ticket.output, len(wanted), num_bytes, time.thread_time() - started)
+        figures.seconds.labels(ticket.output).inc(time.thread_time() - started)
+        figures.steps.labels(ticket.output).inc(len(wanted))
+        figures.bytes.labels(ticket.output).inc(num_bytes)
         time.sleep(client.pause_s(num_bytes))
         yield from messages
         left -= len(wanted)
@@ -287,7 +289,7 @@ class Service(flight.FlightServerBase):
         stream.peer = peer_of(context.peer())
         with self._lock:
             self._streams[id(stream)] = weakref.ref(stream)
-        self.figures.began()
+        self.figures.streams.inc()
         return stream
 
     def end_stream(self, client_name: str, held_bytes: int, number: int, leave: Callable[[], None] | None) -> None:
@@ -333,7 +335,7 @@ class Service(flight.FlightServerBase):
     def refusal_of(self, error: Exception) -> Refusal:
         """What a client is told of an error. Counts it; an error that is not the client's goes to the log."""
         refusal = self._refusal_of(error)
-        self.figures.refused(refusal.kind)
+        self.figures.refusals.labels(refusal.kind).inc()
         if refusal.kind in ("failed", "corruption"):
             text = "".join(traceback.format_exception(error))
             self._serving.say("failed", kind=refusal.kind, message=str(error), traceback=text)

@@ -10,8 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from datapipe.service.access import RequestBytes
 from datapipe.service.server import RowStream
@@ -34,23 +33,14 @@ _PER_BYTE_SENT = 1 / 64
 """Bytes that come back for those that are sent: acknowledgements of HTTP/2 take one in 8,000."""
 
 
-class Watched(Protocol):
-    """What is looked after."""
-
-    @property
-    def port(self) -> int: ...
-    @property
-    def running(self) -> list[RowStream]: ...
-    @property
-    def requests(self) -> RequestBytes: ...
-    def look_at_certificates(self) -> None: ...
-    def look_at_outputs(self) -> None: ...
-
-
 class Watcher:
     """Looks until it is stopped.
 
     Args:
+        port: of the server.
+        running: its streams that run.
+        requests: the bytes of its requests.
+        looks: what else is looked at, and every how many seconds.
         idle_s: for which a stream may be left unread.
         most_connections: those without a stream are cut above it, of the host with most of them.
         say: gets the reason and the connection that is cut.
@@ -59,14 +49,17 @@ class Watcher:
 
     def __init__(
         self,
-        watched: Watched,
+        port: int,
+        running: Callable[[], list[RowStream]],
+        requests: RequestBytes,
+        looks: Mapping[Callable[[], None], float],
         idle_s: float,
         most_connections: int,
         say: Callable[[str, Connection], None],
         fails: Callable[[Exception], None],
     ) -> None:
-        self._fails = fails
-        self._watched, self._idle_s, self._most, self._say = watched, idle_s, most_connections, say
+        self._port, self._running, self._requests, self._looks = port, running, requests, looks
+        self._idle_s, self._most, self._say, self._fails = idle_s, most_connections, say, fails
         self._known = frozenset[str]()
         self._stop = threading.Event()
         self.num_connections = 0
@@ -78,8 +71,7 @@ class Watcher:
         self._thread.join()
 
     def _run(self) -> None:
-        due = {self._watched.look_at_certificates: 0.0, self._watched.look_at_outputs: 0.0}
-        every = {self._watched.look_at_certificates: CERTIFICATES_S, self._watched.look_at_outputs: OUTPUTS_S}
+        due = dict.fromkeys(self._looks, 0.0)
         pause_s = LOOK_S
         while not self._stop.wait(pause_s):
             started = time.thread_time()
@@ -88,7 +80,7 @@ class Watcher:
             for look, at in due.items():
                 if time.monotonic() >= at:
                     self._guarded(look)
-                    due[look] = time.monotonic() + every[look]
+                    due[look] = time.monotonic() + self._looks[look]
 
     def _guarded(self, look: Callable[[], None]) -> None:
         """A look that fails is told, and tried again: nobody else would look."""
@@ -99,8 +91,8 @@ class Watcher:
 
     def look(self) -> None:
         """Looks at all connections once."""
-        found = list(connections(self._watched.port))
-        running = self._watched.running
+        found = list(connections(self._port))
+        running = self._running()
         now = time.monotonic()
         unread = {stream.peer for stream in running if stream.is_sending and now - stream.handed_at >= self._idle_s}
         for one in found:
@@ -114,7 +106,7 @@ class Watcher:
 
     def _cut_floods(self, found: list[Connection]) -> None:
         """Those with a message that is too long, however slowly it comes."""
-        requested = self._watched.requests.of_peers({one.peer for one in found})
+        requested = self._requests.of_peers({one.peer for one in found})
         open_bytes = {one: max(0, one.received - requested.get(one.peer, 0) - int(one.sent * _PER_BYTE_SENT)) for one in found}
         of_all = sum(open_bytes.values())
         for one in sorted(found, key=lambda one: -open_bytes[one]):

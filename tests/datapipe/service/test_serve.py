@@ -206,7 +206,7 @@ def test_on_the_same_machine_the_files_are_read_where_the_server_tells_them(outp
     with running(tmp_path, str(output), tells_files=True) as server, trained(f"{server.location}/runs") as there:
         assert type(there) is Loader
         assert_same(next(Loader(output, global_batch_size=7)), next(there))
-        assert server.figures.streams == 0
+        assert server.figures.get_sample_value("datapipe_service_streams_total") == 0
 
 
 def test_tls_with_tokens_and_certificates_that_change_while_a_trainer_reads(output: Path, tmp_path: Path) -> None:

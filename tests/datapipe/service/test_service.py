@@ -330,30 +330,23 @@ def connection(number: int, host: str = "10.0.0.1", received: int = 0, sent: int
     return Connection((host, number), number, f"socket:[{number}]", received, sent)
 
 
-class _Watched:
-    port = 1
-
-    def __init__(self) -> None:
-        self.running: list[Any] = []
-        self.requests = RequestBytes()
-
-    def look_at_certificates(self) -> None:
-        raise RuntimeError("no certificate")
-
-    def look_at_outputs(self) -> None:
-        pass
-
-
 @pytest.fixture
 def watched(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """A watcher that looks when it is watched to, the connections that it finds, and what it cuts."""
-    found = SimpleNamespace(connections=[], cut=[], kept=[], errors=[], watched=_Watched())
+    found = SimpleNamespace(connections=[], cut=[], kept=[], errors=[], running=[], requests=RequestBytes())
     monkeypatch.setattr(watcher_module, "LOOK_S", 1e9)
     monkeypatch.setattr(watcher_module, "connections", lambda port: iter(found.connections))
     monkeypatch.setattr(watcher_module, "cut", lambda one: None)
     monkeypatch.setattr(watcher_module, "keep_alive", lambda one: found.kept.append(one.inode))
     found.watcher = Watcher(
-        found.watched, 10.0, 3, lambda reason, one: found.cut.append((reason, one.peer[1])), found.errors.append
+        1,
+        lambda: found.running,
+        found.requests,
+        {},
+        10.0,
+        3,
+        lambda reason, one: found.cut.append((reason, one.peer[1])),
+        found.errors.append,
     )
     yield found
     found.watcher.stop()
@@ -368,8 +361,8 @@ def test_connections_that_send_too_long_a_message_are_cut_however_slowly_it_come
 
 
 def test_what_came_in_requests_and_what_acknowledges_answers_is_no_flood(watched: SimpleNamespace) -> None:
-    watched.watched.requests.add(connection(1).peer, 100 * MOST_RECEIVED)
-    watched.watched.requests.add(connection(3).peer, 1)
+    watched.requests.add(connection(1).peer, 100 * MOST_RECEIVED)
+    watched.requests.add(connection(3).peer, 1)
     asks = 101 * MOST_RECEIVED
     watched.connections = [
         connection(1, received=asks),
@@ -396,20 +389,23 @@ def stream(number: int, is_sending: bool, handed_at: float) -> SimpleNamespace:
 def test_streams_that_are_not_read_are_cut_and_those_that_are_built_are_not(watched: SimpleNamespace) -> None:
     now = time.monotonic()
     watched.connections = [connection(1), connection(2), connection(3)]
-    watched.watched.running = [stream(1, True, now - 11), stream(2, False, now - 11), stream(3, True, now)]
+    watched.running = [stream(1, True, now - 11), stream(2, False, now - 11), stream(3, True, now)]
     watched.watcher.look()
     assert watched.cut == [("unread", 1)]
 
 
 def test_above_the_limit_those_without_a_stream_are_cut_of_the_host_with_most(watched: SimpleNamespace) -> None:
     watched.connections = [connection(1, "10.0.0.2"), *(connection(number) for number in (2, 3, 4, 5))]
-    watched.watched.running = [stream(2, False, 0.0)]
+    watched.running = [stream(2, False, 0.0)]
     watched.watcher.look()
     assert watched.cut == [("connections", 3), ("connections", 4)]
     assert watched.watcher.num_connections == 5
 
 
 def test_a_look_that_fails_is_told_and_the_watcher_goes_on(watched: SimpleNamespace) -> None:
+    def look() -> None:
+        raise RuntimeError("no certificate")
+
     for _ in range(2):
-        watched.watcher._guarded(watched.watched.look_at_certificates)
+        watched.watcher._guarded(look)
     assert [str(error) for error in watched.errors] == ["no certificate"] * 2

@@ -40,7 +40,7 @@ Successor = Callable[[int], "int | None"]
 _Work = SimpleQueue["_Chunk | None"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class PrefetchCounts:
     """Counts since the prefetcher was made.
 
@@ -107,18 +107,7 @@ class Prefetcher:
         self._work: _Work = SimpleQueue()
         self._finalizer: weakref.finalize | None = None
         self._process = os.getpid()
-        self._num_batches = self._num_bytes = self._ready_sum = 0
-        self._wait_s = self._build_s = 0.0
-
-    @property
-    def counts(self) -> PrefetchCounts:
-        return PrefetchCounts(
-            batches=self._num_batches,
-            bytes=self._num_bytes,
-            wait_s=self._wait_s,
-            build_s=self._build_s,
-            ready_sum=self._ready_sum,
-        )
+        self.counts = PrefetchCounts()
 
     @property
     def num_ready(self) -> int:
@@ -141,12 +130,12 @@ class Prefetcher:
             )
         if not self._chunks or self._chunks[0].steps[self._next_index] != step:
             self._restart(step)
-        chunk, index = self._chunks[0], self._next_index
+        chunk, index, counts = self._chunks[0], self._next_index, self.counts
         ready = -index
         for each in self._chunks:
             if each.is_built:
                 ready += len(each.batches)
-        self._ready_sum += max(0, ready)
+        counts.ready_sum += max(0, ready)
         if index == 0:
             self._wait_for(chunk)
         if index == len(chunk.batches):
@@ -154,8 +143,8 @@ class Prefetcher:
             assert chunk.error is not None
             raise chunk.error
         batch, chunk.batches[index] = chunk.batches[index], None
-        self._num_batches += 1
-        self._num_bytes += chunk.batch_bytes[index]
+        counts.batches += 1
+        counts.bytes += chunk.batch_bytes[index]
         self._num_ahead -= 1
         self._next_index = index + 1
         if self._next_index == len(chunk.steps):
@@ -172,13 +161,13 @@ class Prefetcher:
             self._finalizer, self._work = None, SimpleQueue()
 
     def _build_here(self, step: int) -> Any:
-        started = perf_counter()
+        started, counts = perf_counter(), self.counts
         batch = self._build_many([step])[0]
         taken_s = perf_counter() - started
-        self._wait_s += taken_s
-        self._build_s += taken_s
-        self._num_batches += 1
-        self._num_bytes += _bytes_of(batch)
+        counts.wait_s += taken_s
+        counts.build_s += taken_s
+        counts.batches += 1
+        counts.bytes += _bytes_of(batch)
         return batch
 
     def _restart(self, step: int) -> None:
@@ -193,8 +182,8 @@ class Prefetcher:
         if not chunk.ready.acquire(blocking=False):
             started = perf_counter()
             chunk.ready.acquire()
-            self._wait_s += perf_counter() - started
-        self._build_s += chunk.build_s
+            self.counts.wait_s += perf_counter() - started
+        self.counts.build_s += chunk.build_s
         if chunk.batch_bytes:
             of_depth = self._depth // (2 * self._num_threads)
             self._most_steps = max(1, min(CHUNK_BYTES // max(1, *chunk.batch_bytes, 1), of_depth))

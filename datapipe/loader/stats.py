@@ -185,8 +185,7 @@ def worker_memory(*, num_workers: int, prefetch_factor: int, depth: int, batch_b
 class Builder(Protocol):
     """What batches come from: a `Prefetcher`, or the workers of a DataLoader."""
 
-    @property
-    def counts(self) -> PrefetchCounts: ...
+    counts: PrefetchCounts
 
     @property
     def num_ready(self) -> int: ...

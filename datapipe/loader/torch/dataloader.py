@@ -25,6 +25,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import replace
+from inspect import signature
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from typing import Any
@@ -47,48 +48,28 @@ from datapipe.storage import Root
 HELD = "prefetch_to_device holds batches of this loader that the trainer has not asked for yet."
 
 
-def dataloader(
-    output: str | Path,
-    *,
-    num_workers: int = 0,
-    collate_fn: Callable[[Any], Any] | None = None,
-    pin_memory: bool = False,
-    persistent_workers: bool = False,
-    prefetch_factor: int | None = None,
-    multiprocessing_context: str | BaseContext | None = None,
-    **options: Any,
-) -> StreamingDataLoader:
+def dataloader(output: str | Path, **options: Any) -> StreamingDataLoader:
     """The batches of this rank as tensors, with `state_dict` and `load_state_dict`.
+
+    Workers start by "spawn" for object stores and services, whose clients do not survive a fork, else as torch starts them,
+    unless `multiprocessing_context` is given.
 
     Args:
         output: the output of a run, a path or URL.
-        num_workers: processes that build batches; 0 builds them in threads of this one. Workers send each batch through shared
-            memory, which takes 25 to 30 times as long: they pay where `collate_fn` computes for long.
-        collate_fn: applied to each batch, in the workers.
-        pin_memory: hand out page-locked memory, from which a GPU copies without waiting.
-        persistent_workers: keep the workers, and the batches that they built, between loops.
-        prefetch_factor: batches that each worker has ready, 2 by default.
-        multiprocessing_context: how workers start. By default "spawn" for object stores and services, whose clients do not
-            survive a fork, else torch's default.
-        options: arguments of `StreamingDataset` and `Loader`: batch_size or global_batch_size, fields, mixture, skip, …
+        options: arguments of `StreamingDataLoader`: num_workers, collate_fn, pin_memory, …; all others are those of
+            `StreamingDataset` and `Loader`: batch_size or global_batch_size, fields, mixture, skip, …
     """
     if not isinstance(output, str | Path):
         raise UserError(
             f"dataloader: expected the output of a run, a path or URL; found {type(output).__name__}. It makes its dataset "
             f"itself. For a StreamingDataset of your own: StreamingDataLoader(dataset, …)."
         )
+    names = signature(StreamingDataLoader).parameters.keys() & options.keys()
+    of_workers = {name: options.pop(name) for name in names}
     is_remote = is_service(str(output)) or Root(str(output)).local is None
-    if multiprocessing_context is None and num_workers and is_remote:
-        multiprocessing_context = "spawn"
-    return StreamingDataLoader(
-        StreamingDataset(output, **options),
-        collate_fn=collate_fn,
-        num_workers=num_workers,
-        pin_memory=pin_memory,
-        persistent_workers=persistent_workers,
-        prefetch_factor=prefetch_factor,
-        multiprocessing_context=multiprocessing_context,
-    )
+    if of_workers.get("multiprocessing_context") is None and of_workers.get("num_workers") and is_remote:
+        of_workers["multiprocessing_context"] = "spawn"
+    return StreamingDataLoader(StreamingDataset(output, **options), **of_workers)
 
 
 class StreamingDataLoader(DataLoader):
@@ -97,8 +78,12 @@ class StreamingDataLoader(DataLoader):
     Args:
         dataset: a dataset of whole batches, which from now on only this loader iterates.
         collate_fn: applied to each batch, in the workers.
-        num_workers, pin_memory, persistent_workers, prefetch_factor, multiprocessing_context, timeout, worker_init_fn: as for
-            `DataLoader`.
+        num_workers: processes that build batches; 0 builds them in threads of this one. Workers send each batch through shared
+            memory, which takes 25 to 30 times as long: they pay where `collate_fn` computes for long.
+        pin_memory: hand out page-locked memory, from which a GPU copies without waiting.
+        persistent_workers: keep the workers, and the batches that they built, between loops.
+        prefetch_factor: batches that each worker has ready, 2 by default.
+        multiprocessing_context, timeout, worker_init_fn: as for `DataLoader`.
 
     Attributes:
         end_of_dataloader, remainder: for Accelerate: whether the last batch of the run was handed out; no row is added to it.
@@ -307,17 +292,13 @@ class _TakenBatches:
     num_ready, chunk_steps = 0, 1
 
     def __init__(self) -> None:
-        self._num_batches = self._num_bytes = 0
-
-    @property
-    def counts(self) -> PrefetchCounts:
-        return PrefetchCounts(batches=self._num_batches, bytes=self._num_bytes)
+        self.counts = PrefetchCounts()
 
     def add(self, batch: Any) -> int:
         """Counts `batch`, and returns its tokens."""
         tensors = {name: value for name, value in batch.items() if torch.is_tensor(value)} if isinstance(batch, Mapping) else {}
-        self._num_batches += 1
-        self._num_bytes += sum(tensor.nbytes for tensor in tensors.values())
+        self.counts.batches += 1
+        self.counts.bytes += sum(tensor.nbytes for tensor in tensors.values())
         return next((tensor.numel() for name, tensor in tensors.items() if name in PER_TOKEN), 0)
 
 

@@ -89,6 +89,9 @@ class StreamingDataset(IterableDataset):
             workers, use `DataLoader(…, pin_memory=True)` instead.
         samples: hand out single rows, in the same order, for a `DataLoader(dataset, batch_size=8)` with the same batch size.
             With workers and another size, the order depends on the number of workers. Each row is collated in Python.
+
+    Attributes:
+        loader: of this process: its order, its position, its state.
     """
 
     def __init__(
@@ -101,8 +104,8 @@ class StreamingDataset(IterableDataset):
         **options: Any,
     ) -> None:
         super().__init__()
-        self._loader = Loader(output, dtype=_numpy_type(dtype), **options)
-        fields, mesh = self._loader.options.fields, self._loader.mesh
+        self.loader = Loader(output, dtype=_numpy_type(dtype), **options)
+        fields, mesh = self.loader.options.fields, self.loader.mesh
         if samples and (not set(fields) <= set(PER_ROW) or set(fields) <= {"step", *GLOBAL}):
             raise UserError(f"samples=True with fields {', '.join(fields)}: expected fields of rows, of {', '.join(PER_ROW)}.")
         self._pins = pin_memory and torch.cuda.is_available()
@@ -122,45 +125,40 @@ class StreamingDataset(IterableDataset):
     @property
     def sources(self) -> tuple[str, ...]:
         """Source names; the field `sources` holds indices into them."""
-        return self._loader.sources
+        return self.loader.sources
 
     @property
     def snapshot(self) -> Snapshot:
         """The manifest: sequence length, tokenizer, sources."""
-        return self._loader.snapshot
+        return self.loader.snapshot
 
     @property
     def step(self) -> int:
         """The next step to hand out, in this process."""
-        return self._loader.step
+        return self.loader.step
 
     @property
     def num_steps(self) -> int | None:
         """As `Loader.num_steps`, over all workers of this rank."""
-        return self._loader.num_steps
+        return self.loader.num_steps
 
     def stats(self) -> LoaderStats:
         """As `Loader.stats`, of the batches handed out in this process; `StreamingDataLoader.stats` counts those of workers."""
-        return self._loader.stats()
-
-    @property
-    def loader(self) -> Loader:
-        """The loader of this process: its order, its position, its state."""
-        return self._loader
+        return self.loader.stats()
 
     def __len__(self) -> int:
         """Batches of the whole run. Raises TypeError where the run has no end, and for rows."""
         refuse_sampler()
         if self._cuts_rows:
             raise TypeError("StreamingDataset(…, samples=True) has no length. Set the number of steps in the trainer.")
-        return len(self._loader)
+        return len(self.loader)
 
     def __bool__(self) -> bool:
         return True
 
     def set_epoch(self, epoch: int) -> None:
         """Does nothing: epochs are part of the order. Trainers call it before they iterate, and wrong ones are refused here."""
-        find_wrappers(self).refuse_trainer(self._loader.mesh.data_size, self._is_fresh)
+        find_wrappers(self).refuse_trainer(self.loader.mesh.data_size, self._is_fresh)
 
     def belong_to_loader(self) -> None:
         """From now on each pass needs `begin_pass`: a StreamingDataLoader counts the batches."""
@@ -171,20 +169,20 @@ class StreamingDataset(IterableDataset):
     def begin_pass(self) -> None:
         """Permits one pass from the position on, by workers or in this process."""
         self._check_world()
-        self._passes.permit(self._loader.step)
+        self._passes.permit(self.loader.step)
 
     def __iter__(self) -> Iterator[Batch]:
         try:
             if self._pins and get_worker_info() is not None:
                 raise UserError("the workers of a DataLoader cannot pin memory for it. Use DataLoader(…, pin_memory=True).")
-            find_wrappers(self).refuse(self._cuts_rows, self._loader.mesh.data_size, self._is_fresh)
+            find_wrappers(self).refuse(self._cuts_rows, self.loader.mesh.data_size, self._is_fresh)
             self._check_world()
             self._begin(_dataloader_worker()[0])
         except DatapipeError as error:
             if get_worker_info() is None:
                 raise
             return _raise_at_first(error)  # raised here, it would kill a persistent worker, and its message would be lost
-        return SharedIterator(self._iterate(_dataloader_worker()[1]), self._loader.turns)
+        return SharedIterator(self._iterate(_dataloader_worker()[1]), self.loader.turns)
 
     def state_dict(self, steps_done: int | None = None) -> dict[str, Any]:
         """The state to resume from; see the head of this file for who counts.
@@ -192,7 +190,7 @@ class StreamingDataset(IterableDataset):
         Args:
             steps_done: the next step of the run. Required unless the batches were handed out in this process.
         """
-        state = self._loader.state_dict()
+        state = self.loader.state_dict()
         if steps_done is not None:
             return sealed({**state, "step": steps_done})
         if get_worker_info() is not None:
@@ -211,10 +209,10 @@ class StreamingDataset(IterableDataset):
         state = verified(checked_mapping(state))
         whole = {name: value for name, value in state.items() if name not in ("worker", "rows_done")}
         worker, rows_done = state.get("worker"), state.get("rows_done", 0)
-        if len(whole) < len(state) and state.get("global_batch_size") != self._loader.global_batch_size:
+        if len(whole) < len(state) and state.get("global_batch_size") != self.loader.global_batch_size:
             raise SnapshotError(
                 f"the state of a DataLoader worker, or of rows, has global batch size {state.get('global_batch_size')}, and "
-                f"this dataset {self._loader.global_batch_size}. Use the same size, or a state of the whole run: "
+                f"this dataset {self.loader.global_batch_size}. Use the same size, or a state of the whole run: "
                 f"state_dict(steps_done)."
             )
         if rows_done and not self._cuts_rows:
@@ -222,7 +220,7 @@ class StreamingDataset(IterableDataset):
                 f"the state was saved after {rows_done} rows of a batch. Open the dataset with samples=True, or give a state "
                 f"of whole steps: state_dict(steps_done)."
             )
-        self._loader.load_state_dict(sealed(whole))
+        self.loader.load_state_dict(sealed(whole))
         self._resumed, self._rows_done, self._iterated_in, self._runs_ahead, self._is_fresh = worker, rows_done, None, "", False
         if get_worker_info() is None:
             self._passes.permit()
@@ -255,24 +253,24 @@ class StreamingDataset(IterableDataset):
 
     def _begin(self, worker: int) -> None:
         """Moves to the first step of a pass in this process. Raises UserError for a pass that would repeat batches."""
-        is_first, starts_over = not self._is_iterated_here(), self._loader.split == "validation" and not self._is_owned
+        is_first, starts_over = not self._is_iterated_here(), self.loader.split == "validation" and not self._is_owned
         is_permitted = self._is_permitted(worker, is_first)
         if not is_permitted and not starts_over:
             reader = self._runs_ahead or "DataLoader workers"
             raise UserError(SECOND_PASS_OF_OWNED if self._is_owned else SECOND_PASS.format(reader=reader))
         if starts_over and not (is_permitted and is_first):
             self._rows_done = 0
-            self._loader.seek(0)
-            step = self._loader.next_step(worker)
+            self.loader.seek(0)
+            step = self.loader.next_step(worker)
         elif self._is_owned:
-            self._loader.seek(self._passes.first_step or 0)
-            step = self._loader.next_step(worker)
+            self.loader.seek(self._passes.first_step or 0)
+            step = self.loader.next_step(worker)
         else:
-            step = self._first_step() if is_first else self._loader.step
+            step = self._first_step() if is_first else self.loader.step
         if get_worker_info() is not None and self._opened_in != os.getpid():
-            self._loader = deepcopy(self._loader)  # a fork copies locks as they are, and the open loader's may be held
+            self.loader = deepcopy(self.loader)  # a fork copies locks as they are, and the open loader's may be held
             self._opened_in = os.getpid()
-        self._loader.seek(step)
+        self.loader.seek(step)
         self._resumed, self._positioned_in, self._iterated_in, self._is_fresh = None, None, (os.getpid(), worker), False
 
     def _is_permitted(self, worker: int, is_first: bool) -> bool:
@@ -291,17 +289,17 @@ class StreamingDataset(IterableDataset):
         """The first step of this worker: the dataset's next step plus the worker's number, or the worker's own resumed step."""
         worker, num_workers = _dataloader_worker()
         if self._resumed is None:
-            return self._loader.next_step(worker)
+            return self.loader.next_step(worker)
         if self._resumed != {"id": worker, "num_workers": num_workers}:
             raise SnapshotError(
                 f"the state was saved by worker {self._resumed['id']} of {self._resumed['num_workers']}, and this is worker "
                 f"{worker} of {num_workers}. Use as many workers, or a state of the whole run: state_dict(steps_done)."
             )
-        return self._loader.step
+        return self.loader.step
 
     def _iterate(self, stride: int) -> Generator[Batch, None, None]:
         self._runs_ahead = find_wrappers(self).runs_ahead
-        loader, stop = self._loader, self.num_steps
+        loader, stop = self.loader, self.num_steps
         warns_of_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader does
         ahead = loader.prefetcher(stride)
         try:
@@ -325,12 +323,12 @@ class StreamingDataset(IterableDataset):
 
     def _rows(self, batch: TensorBatch, after: int) -> Iterator[Batch]:
         """The rows of a batch that were not handed out yet. The position after the last of them is the step `after`."""
-        step, num_rows = self._loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
-        while self._loader.step == step:
+        step, num_rows = self.loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
+        while self.loader.step == step:
             row = self._rows_done
             self._rows_done += 1
             if self._rows_done >= num_rows:
-                self._loader.seek(after)
+                self.loader.seek(after)
                 self._rows_done = 0
             if row < num_rows:  # a rank may have no row in a step
                 yield {name: value[row] if torch.is_tensor(value) else value for name, value in batch.items()}

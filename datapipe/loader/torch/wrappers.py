@@ -1,13 +1,7 @@
 """Which libraries iterate a dataset, from the call stack at its `iter` and first `next`.
 
 Accelerate, Lightning and torch's own DataLoader iterate a dataset through classes that group, split or hold its batches. None
-tells the dataset, and a dataset of whole batches of one rank would then train on wrong batches in silence:
-
-    makes batches    a DataLoader with a batch_size collates several items into one
-    splits           Accelerate hands each process a part of what rank 0, or the rank itself, reads
-    runs ahead       a batch is taken and held before the trainer asks for it, so positions count it too early
-    keeps state      a state of a checkpoint is not loaded, and the run would begin anew
-    resumes          Hugging Face's Trainer goes on after a checkpoint, which holds no state of a loader
+tells the dataset, and a dataset of whole batches of one rank would then train on wrong batches in silence: see `Wrappers`.
 
 The stack has no class of the trainer in a worker process, where only the DataLoader's own part is seen. Accelerate calls
 `set_epoch` of a dataset in the main process before each iteration, and is found there.
@@ -60,8 +54,9 @@ class Wrappers:
 
     Attributes:
         makes_batches: a DataLoader collates several items of the dataset into one.
-        splits: the class that gives each process a part; "" if there is none.
-        runs_ahead: the class that holds batches before the trainer asks for them; "" if there is none.
+        splits: the class, of Accelerate, that gives each process a part of what a rank reads; "" if there is none.
+        runs_ahead: the class that holds batches before the trainer asks, so that positions count them too early; "" if there is
+            none.
         keeps_state: whether Lightning holds a state from a checkpoint that it did not load.
         resumed_at: the step after which Hugging Face's Trainer goes on with this dataset, where it skips no batches by itself;
             0 elsewhere.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, Field, ValidationError, model_validator
 
@@ -60,19 +60,23 @@ def is_name(text: str) -> bool:
 
 
 class _Record(BaseModel, frozen=True, extra="forbid", strict=True):
+    what: ClassVar[str] = "answer of the server"
+    most_bytes: ClassVar[int] = 1 << 30
+
     def to_json(self) -> bytes:
         return self.model_dump_json(exclude_defaults=True).encode()
 
     @classmethod
-    def _read(cls, content: bytes, most_bytes: int, what: str) -> Self:
-        if len(content) > most_bytes:
-            raise UserError(f"{what} of {len(content):,} bytes: at most {most_bytes:,} are taken.")
+    def read(cls, content: bytes) -> Self:
+        """A checked record. Raises UserError."""
+        if len(content) > cls.most_bytes:
+            raise UserError(f"{cls.what} of {len(content):,} bytes: at most {cls.most_bytes:,} are taken.")
         try:
             return cls.model_validate_json(content)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"])[:100]
-            raise UserError(f"{what}: {where or 'content'}: {first['msg']}") from None
+            raise UserError(f"{cls.what}: {where or 'content'}: {first['msg']}") from None
 
 
 class Ticket(LoaderOptions, _Record, frozen=True):
@@ -85,6 +89,8 @@ class Ticket(LoaderOptions, _Record, frozen=True):
         stride: of the steps that are not skipped, every stride-th is sent.
     """
 
+    what, most_bytes = "ticket", MOST_REQUEST_BYTES
+
     v: Literal[3] = VERSION
     output: Name
     snapshot: _Fingerprint  # pyright: ignore[reportGeneralTypeIssues] - without a default
@@ -96,11 +102,6 @@ class Ticket(LoaderOptions, _Record, frozen=True):
     count: Annotated[int, Field(ge=1, le=MOST_STEPS_OF_STREAM)] = 1
     stride: Annotated[int, Field(ge=1, le=1 << 16)] = 1
 
-    @classmethod
-    def read(cls, content: bytes) -> Ticket:
-        """A checked ticket. Raises UserError."""
-        return cls._read(content, MOST_REQUEST_BYTES, "ticket")
-
 
 class OpenRequest(LoaderOptions, _Record, frozen=True):
     """The arguments of a `Loader`, and a state to continue from.
@@ -110,15 +111,12 @@ class OpenRequest(LoaderOptions, _Record, frozen=True):
         is_exact: whether the state's own history holds, whatever the arguments say, as for a copy of a loader.
     """
 
+    what, most_bytes = "request", MOST_REQUEST_BYTES
+
     v: Literal[3] = VERSION
     output: Name
     state: dict[str, Any] | None = None
     is_exact: bool = False
-
-    @classmethod
-    def read(cls, content: bytes) -> OpenRequest:
-        """A checked request. Raises UserError."""
-        return cls._read(content, MOST_REQUEST_BYTES, "request")
 
     @model_validator(mode="after")
     def _are_few(self) -> Self:
@@ -146,10 +144,6 @@ class Opened(_Record, frozen=True):
     num_samples: int | None
     most_steps: int
 
-    @classmethod
-    def read(cls, content: bytes) -> Opened:
-        return cls._read(content, 1 << 30, "answer of the server")
-
 
 class Where(_Record, frozen=True):
     """The answer to the action "where", whose body is the name of an output.
@@ -161,10 +155,6 @@ class Where(_Record, frozen=True):
 
     snapshot: _Fingerprint
     files: str = ""
-
-    @classmethod
-    def read(cls, content: bytes) -> Where:
-        return cls._read(content, 1 << 20, "answer of the server")
 
 
 class Refusal(_Record, frozen=True):
@@ -179,7 +169,7 @@ class Refusal(_Record, frozen=True):
         return cls(kind=kind, message=message[: MOST_MESSAGE_CHARS - 1] + "…" if is_long else message)
 
     @classmethod
-    def read(cls, content: bytes) -> Refusal | None:
+    def found_in(cls, content: bytes) -> Refusal | None:
         """The refusal in the extra information of an error; None if there is none."""
         try:
             return cls.model_validate_json(content)

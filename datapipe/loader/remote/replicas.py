@@ -234,7 +234,7 @@ _UNTRUSTED = ("certificate verify failed", "is not in peer certificate")
 def refusal_of(error: Any) -> Refusal | None:
     """The refusal that an error of Flight carries."""
     content = getattr(error, "extra_info", None)
-    return Refusal.read(content) if isinstance(content, bytes) and content else None
+    return Refusal.found_in(content) if isinstance(content, bytes) and content else None
 
 
 def _check_scheme(location: str) -> None:

@@ -137,7 +137,7 @@ class Assembler:
         notices = message.column(NOTICE)
         if notices.null_count < len(notices):
             [text] = [text for text in notices.to_pylist() if text is not None]
-            refusal = Refusal.read(text.encode())
+            refusal = Refusal.found_in(text.encode())
             yield -1, refusal or Refusal.of("failed", "the server ended the stream")
             return
         if message.num_rows == 1 and (message.column(MORE)[0].as_py() or self._parts):

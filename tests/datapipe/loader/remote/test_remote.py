@@ -130,11 +130,11 @@ def test_a_request_takes_the_options_of_a_loader_and_not_too_many_entries() -> N
 def test_refusals_are_short_and_become_the_errors_of_a_local_loader() -> None:
     long = Refusal.of("user", "x" * 5_000)
     assert len(long.message) == MOST_MESSAGE_CHARS
-    assert Refusal.read(long.to_json()) == long
+    assert Refusal.found_in(long.to_json()) == long
     errors = {"user": UserError, "denied": UserError, "snapshot": SnapshotError, "corruption": CorruptionError}
     for kind, error in {**errors, "failed": DatapipeError}.items():
         assert type(Refusal.of(kind, "why").error()) is error  # type: ignore[arg-type]
-    assert Refusal.read(b"{") is None
+    assert Refusal.found_in(b"{") is None
 
 
 def test_names_are_parts_between_slashes() -> None:

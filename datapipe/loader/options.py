@@ -104,7 +104,7 @@ class LoaderOptions(BaseModel, frozen=True, strict=True, extra="forbid"):
             `order/source_order.py`.
         shuffle: False: the rows of each source in the order of its shards, epoch after epoch; the sources are mixed as always.
         group_rows: rows that come one after another from one source. 1: sources are mixed row by row. The global batch size:
-            every batch is of one source. The rows of a rank: every rank's part of a batch is. See `order/groups.py`.
+            every batch is of one source. The rows of a rank: every rank's part of a batch is. See `order/mixing.py`.
         mixture: weights instead of the snapshot's: {source: weight}, or phases [(token at which the phase ends, weights), …].
             The last phase ends at None.
         skip: ranges (start, stop) of steps that are not handed out, stop not included. All other steps keep their batches.

@@ -3,15 +3,7 @@
     with serve_metrics([loader], port=9400):
         for batch in loader: …
 
-    datapipe_loader_steps_total{rank, split}             batches handed out
-    datapipe_loader_tokens_total, _bytes_total           in them
-    datapipe_loader_wait_seconds_total                   waits of the trainer, without the first of each iteration
-    datapipe_loader_first_wait_seconds_total             waits for the first batch of each iteration
-    datapipe_loader_compute_seconds_total                between taking a batch and asking for the next
-    datapipe_loader_build_seconds_total, _built_total    building batches
-    datapipe_loader_buffer_batches                       batches that are ready
-    datapipe_loader_prefetch_batches                     the most batches built ahead
-    datapipe_loader_host_memory_bytes                    the most bytes of batches at a time
+    datapipe_loader_steps_total{rank, split} and the others of `_COUNTERS`; datapipe_loader_buffer_batches and `_GAUGES`
 
 The share of an accelerator's time spent waiting is rate(wait) / (rate(wait) + rate(compute)), with `rate` over, say, [5m].
 """

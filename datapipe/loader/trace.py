@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -245,8 +245,8 @@ class TracedRun:
         stop = self.steps_done if is_past else None
         seen = [
             appearance
-            for address, piece, start, length in self.find_pieces(key)
-            for appearance in self.appearances(address, num_epochs, _mesh(0, world_size), piece, start, length)
+            for address, appear in self.find_pieces(key)
+            for appearance in self.appearances(address, appear, num_epochs, _mesh(0, world_size).data_size)
             if (stop is None or appearance.step < stop) and not builder.left_out(appearance.step, wanted)[0]
         ]
         return DocumentTrace(
@@ -266,8 +266,8 @@ class TracedRun:
             return f"all {self.batch_order.num_steps} steps of the run"
         return "the first epoch of its source, since the run has no end"
 
-    def find_pieces(self, key: bytes) -> Iterator[tuple[int, int, int, int]]:
-        """(address, number in the row, start in the document, tokens) of every piece of a document."""
+    def find_pieces(self, key: bytes) -> Iterator[tuple[int, partial[Appearance]]]:
+        """The address of each row with a piece of a document, and an appearance of the piece that lacks step, rank and row."""
         layout = self.batch_order.layout
         file_hash, files = int.from_bytes(key[:8], "big"), files_with_hashes(self.root, self.snapshot)
         known = {source for number, source, _ in files if number == file_hash}  # rows of another snapshot may be in several
@@ -278,33 +278,23 @@ class TracedRun:
             for number in range(*layout.source_shards[source : source + 2]):
                 shard = layout.shards[number]
                 if shard.may_have(hashed):
-                    for row, piece, start, length in self._find_in(shard, key):
-                        yield int(layout.shard_starts[number]) + row, piece, start, length
+                    for row, appear in self._find_in(shard, key):
+                        yield int(layout.shard_starts[number]) + row, appear
 
     def appearances(
-        self, address: int, num_epochs: int | None, mesh: Mesh, piece: int, start: int, length: int
+        self, address: int, appear: partial[Appearance], num_epochs: int | None, world_size: int
     ) -> Iterator[Appearance]:
         """Every appearance of the row at `address` in the run."""
-        layout, steps = self.batch_order.layout, self.batch_order.steps
-        shard, shard_row = (int(numbers[0]) for numbers in layout.find(np.array([address])))
+        steps = self.batch_order.steps
         stop = None if self.steps_done is None else steps.samples(self.steps_done)[0]
         for epoch, sample in self.batch_order.samples_of(address, num_epochs, stop):
             step = steps.step_of(sample)
             if step is None or steps.is_skipped(step):
                 continue
-            rank, row = self._rank_and_row(step, sample, mesh.data_size)
-            yield Appearance(
-                step=step,
-                rank=rank,
-                row=row,
-                epoch=epoch,
-                source=layout.shards[shard].source,
-                shard=layout.shards[shard].path,
-                shard_row=shard_row,
-                piece=piece,
-                token_start=start,
-                num_tokens=length,
-            )
+            start, stop_sample = steps.samples(step)
+            index, num_rows = sample - start, stop_sample - start
+            rank = ((index + 1) * world_size - 1) // num_rows  # the last whose share begins at or before it
+            yield appear(step=step, epoch=epoch, rank=rank, row=index - rank * num_rows // world_size)
 
     def drawn_elsewhere(self, key: bytes) -> str:
         """The steps that drew from rows which this output does not hold, and which may have held the document, in words."""
@@ -315,15 +305,8 @@ class TracedRun:
             if known is None or known[0] == source
         )
 
-    def _rank_and_row(self, step: int, sample: int, world_size: int) -> tuple[int, int]:
-        """The rank that reads a sample, and its row in that rank's batch."""
-        start, stop = self.batch_order.steps.samples(step)
-        index, num_rows = sample - start, stop - start
-        rank = ((index + 1) * world_size - 1) // num_rows  # the last whose share begins at or before it
-        return rank, index - rank * num_rows // world_size
-
-    def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, int, int, int]]:
-        """(row, number in the row, start in the document, tokens) of the document's pieces in one shard."""
+    def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, partial[Appearance]]]:
+        """As `find_pieces`, of one shard, with rows in the place of addresses."""
         wanted = np.frombuffer(key, np.uint64)
         shard = open_shard(
             self.root,
@@ -339,9 +322,18 @@ class TracedRun:
                 for piece in np.flatnonzero((keys == wanted).all(axis=1)).tolist():
                     offsets = columns.numbers(batch.column("keys").offsets)
                     row = int(np.searchsorted(offsets, piece, side="right")) - 1
-                    start = int(columns.numbers(batch.column("starts").values)[piece])
-                    length = int(columns.numbers(batch.column("lengths").values)[piece])
-                    yield number * shard.rows_per_batch + row, piece - int(offsets[row]), start, length
+                    yield (
+                        shard_row := number * shard.rows_per_batch + row,
+                        partial(
+                            Appearance,
+                            source=entry.source,
+                            shard=entry.path,
+                            shard_row=shard_row,
+                            piece=piece - int(offsets[row]),
+                            token_start=int(columns.numbers(batch.column("starts").values)[piece]),
+                            num_tokens=int(columns.numbers(batch.column("lengths").values)[piece]),
+                        ),
+                    )
         finally:
             shard.close()
 

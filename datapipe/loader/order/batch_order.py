@@ -174,7 +174,8 @@ def resume_run(saved: Lineage, step: int, here: BatchOrder, *, migrate: bool, re
     lineage = lineage.with_batch_size(here.lineage.global_batch_size, step, sample)
     if not migrate:
         _check_takedowns(saved, inventory)
-    lineage = lineage.with_skips(saved.skips.joined(here.lineage.skips, step)).with_removed(inventory.removed, step)
+    skips = saved.skips.joined(here.lineage.skips, step)
+    lineage = replace(lineage, skips=skips).with_removed(inventory.removed, step)
     resumed = BatchOrder(inventory, lineage, here.drop_last)
     last, end = resumed.steps.before(step), resumed.sample_order.num_samples
     if last >= 0 and end is not None and Steps(lineage.batches, (), None, drop_last=True).samples(last)[1] > end:

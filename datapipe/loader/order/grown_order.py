@@ -148,10 +148,6 @@ class GrownOrder:
     def num_rows(self) -> int:
         return self._first_rows[-1]
 
-    @property
-    def num_shards(self) -> int:
-        return self._first_shards[-1]
-
     def window_at(self, ordinal: int) -> Window:
         """As `SourceOrder.window_at`."""
         leg = self._legs[bisect_right(self._origins, ordinal) - 1]

@@ -119,9 +119,6 @@ class Lineage:
         kept = tuple(earlier for earlier in self.mixtures if earlier.sample < era.sample)
         return replace(self, mixtures=(*kept, era))
 
-    def with_skips(self, skips: Skips) -> Lineage:
-        return replace(self, skips=skips)
-
     def with_removed(self, digest: str, step: int) -> Lineage:
         """This lineage with the documents of a list as padding from `step` on."""
         kept = tuple(removal for removal in self.removals if removal[0] < step)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import floor, gcd
@@ -39,6 +39,7 @@ from datapipe.kernels.tokens import quota
 from datapipe.loader.order.grown_order import Parts
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import Segment, border_counts, plan_segments
+from datapipe.shards.manifest import Phase
 from datapipe.weights import MAX_WEIGHT_SUM
 
 MOST_SAMPLES = (1 << 63) - 1
@@ -241,6 +242,90 @@ class Mixture:
 
     def _segment_at(self, sample: int) -> SegmentQuotas:
         return self._segment_quotas[bisect_right(self._starts, sample) - 1]  # an empty segment shares its start with the next
+
+
+class GroupedMixture:
+    """A mixture whose rows come in groups of one source. Arguments, methods and `end` are those of `Mixture`.
+
+        sample g  ->  group g // R and row g % R in it  ->  Mixture over groups  ->  source, ordinal of the group  ->  ordinal
+
+    A group of R rows is to `Mixture` what a row is to a mixture without groups, so the same proof holds: every source is within
+    three groups of its exact share after every prefix of the run. Groups are counted from the first sample of the era, so the
+    era that follows begins with a new group.
+
+    A cap counts rows. Where the mixture redistributes, a source gives as many whole groups as its cap allows; otherwise the run
+    ends at the row that would pass it, in a group or not.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        sources: tuple[str, ...],
+        sizes: Sequence[int],
+        start: int = 0,
+        num_drawn: Sequence[int] = (),
+        parts: Mapping[int, Parts] = {},
+    ) -> None:
+        self.sources, self.start = sources, start
+        self._rows = recipe.group_rows
+        drawn = list(num_drawn) or [0] * len(sources)
+        self._num_drawn = np.array(drawn, np.int64)
+        caps = caps_of(recipe, sources, sizes, parts)
+        redistributes = recipe.exhausted == "redistribute"
+        # most: by capped source, the whole groups that its cap allows from here on
+        most = {source: max(0, cap - drawn[source]) // self._rows for source, cap in caps.items()} if redistributes else {}
+        of_groups = _recipe_of_groups(recipe, start, [sources[source] for source in most])
+        self._groups = Mixture(of_groups, sources, [most.get(source, 0) for source in range(len(sources))])
+        if redistributes:
+            self.end = None if self._groups.end is None else start + self._groups.end * self._rows
+        else:
+            self.end = first_past(self.sample_of, sources, recipe, caps, drawn)
+
+    def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Source index and ordinal of each sample: (n,) int64 each."""
+        groups, rows = np.divmod(samples - self.start, self._rows)
+        sources, ordinals = self._groups.assign(groups)
+        return sources, ordinals * self._rows + rows + self._num_drawn[sources]
+
+    def counts(self, sample: int) -> list[int]:
+        """Samples of each source before `sample`, which is not before `start`."""
+        group, row = divmod(sample - self.start, self._rows)
+        counts = (np.array(self._groups.counts(group), np.int64) * self._rows + self._num_drawn).tolist()
+        if row:
+            counts[int(self._groups.assign(np.array([group]))[0][0])] += row
+        return counts
+
+    def sample_of(self, source: int, ordinal: int) -> int | None:
+        """Sample `ordinal` of a source; None if it lies before `start`, or if the source never gets that far."""
+        group_ordinal, row = divmod(ordinal - int(self._num_drawn[source]), self._rows)
+        group = None if group_ordinal < 0 else self._groups.sample_of(source, group_ordinal)
+        return None if group is None else self.start + group * self._rows + row
+
+    def is_drawn(self, source: int) -> bool:
+        """Whether a source has weight in any segment that holds at least one group."""
+        return self._groups.is_drawn(source)
+
+
+def _recipe_of_groups(recipe: Recipe, start: int, capped: Sequence[str]) -> Recipe:
+    """The recipe with groups as samples: positions in tokens count from sample `start` on. An epoch of each of the sources
+    `capped` is as many groups as its cap allows."""
+    first_token = start * recipe.sequence_length
+    phases = [
+        Phase(until_tokens=phase.until_tokens and phase.until_tokens - first_token, weights=phase.weights)
+        for phase in recipe.phases
+        if phase.until_tokens is None or phase.until_tokens > first_token
+    ]
+    return replace(
+        recipe,
+        sequence_length=recipe.sequence_length * recipe.group_rows,
+        phases=tuple(phases),
+        max_epochs=dict.fromkeys(capped, 1.0),
+        total_tokens=None if recipe.total_tokens is None else max(0, recipe.total_tokens - first_token),
+        group_rows=1,
+    )
+
+
+AnyMixture = Mixture | GroupedMixture
 
 
 def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> list[SegmentQuotas]:

@@ -31,7 +31,7 @@ class Recipe:
         max_epochs: by source, for the sources with a cap.
         exhausted: what happens when a source reaches its cap: the run stops, is refused, or continues without the source.
         total_tokens: tokens of the run; None for a run without end.
-        group_rows: samples that come one after another from one source, see `groups.py`; 1: sources are mixed row by row.
+        group_rows: samples that come one after another from one source, see `mixing.py`; 1: sources are mixed row by row.
     """
 
     sequence_length: int

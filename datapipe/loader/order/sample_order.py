@@ -19,11 +19,10 @@ import numpy as np
 
 from datapipe.errors import SnapshotError
 from datapipe.loader.order.address_finder import AddressFinder
-from datapipe.loader.order.groups import AnyMixture, GroupedMixture
 from datapipe.loader.order.grown_order import GrownOrder, Parts, legs_of
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
-from datapipe.loader.order.mixing import Mixture
+from datapipe.loader.order.mixing import AnyMixture, GroupedMixture, Mixture
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
 from datapipe.shards.manifest import Snapshot
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -76,17 +76,6 @@ class Epoch:
         window = int(np.searchsorted(self.window_starts, position, side="right")) - 1
         start, stop = int(self.window_starts[window]), int(self.window_starts[window + 1])
         return start + int(invert(self.keys[window], stop - start, np.array([position - start]))[0])
-
-    @cached_property
-    def by_shard(self) -> np.ndarray:
-        """(n,) int64: the entries of `shards`, sorted by shard number."""
-        return np.argsort(self.shards, kind="stable")
-
-    def copies(self, shard: int) -> list[int]:
-        """The entries of `shards` that hold a shard of the source."""
-        numbers = self.shards[self.by_shard]  # ascending
-        first, last = np.searchsorted(numbers, [shard, shard + 1])
-        return self.by_shard[first:last].tolist()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -175,7 +164,7 @@ class SourceOrder:
         laid_out = self._epoch(epoch)
         shard = int(np.searchsorted(self._shard_starts, row, side="right")) - 1
         within = row - int(self._shard_starts[shard])
-        positions = [int(laid_out.starts[copy]) + within for copy in laid_out.copies(shard)]
+        positions = [int(laid_out.starts[copy]) + within for copy in np.flatnonzero(laid_out.shards == shard)]
         return sorted(epoch * self.size + laid_out.index_of(position) for position in positions)
 
     def windows_from(self, ordinal: int) -> Iterator[tuple[int, list[int]]]:

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from datapipe.errors import SnapshotError, UserError
 from datapipe.loader import Loader
-from datapipe.loader.order.groups import GroupedMixture
-from datapipe.loader.order.mixing import Mixture, SegmentQuotas, SplitTree
+from datapipe.loader.order.mixing import GroupedMixture, Mixture, SegmentQuotas, SplitTree
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import plan_segments
 from datapipe.loader.order.steps import BatchEra, Steps, merged

@@ -20,11 +20,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, Field, PrivateAttr, ValidationError
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
@@ -44,22 +43,6 @@ class RefusedError(Exception):
         self.refusal = refusal
 
 
-class _Token(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
-    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    outputs: tuple[Name, ...] | None = None
-    bytes_per_s: Annotated[ByteSize, Field(ge=1)] | None = None
-    streams: Annotated[int, Field(ge=1)] | None = None
-
-
-class _TokenFile(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tokens: tuple[_Token, ...]
-
-
 class _Rate:
     """Bytes a second, with a burst of one second. Times are given, so that a test needs no clock."""
 
@@ -75,28 +58,47 @@ class _Rate:
             return max(0.0, self._free_at - now)
 
 
-@dataclass(eq=False, slots=True)
-class Client:
-    """Whom a request comes from.
+class Client(BaseModel, extra="forbid"):
+    """Whom a request comes from: an entry of the token file; or an address, where there is none.
 
     Attributes:
-        name: of its token, or its address.
+        sha256: of its token; empty without one.
         outputs: that it may read; None for all.
-        digest: of its token; empty without one.
+        streams: at once, at most.
     """
 
-    name: str
-    outputs: frozenset[str] | None = None
-    most_streams: int = 1 << 30
-    rate: _Rate | None = field(default=None, repr=False)
-    digest: str = field(default="", repr=False)
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
+    sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$", repr=False)]
+    outputs: frozenset[Name] | None = None
+    bytes_per_s: Annotated[ByteSize, Field(ge=1)] | None = None
+    streams: Annotated[int, Field(ge=1)] | None = None
+    _rate: _Rate | None = PrivateAttr(default=None)
+
+    @classmethod
+    def at(cls, host: str, streams: int) -> Client:
+        """The client of an address."""
+        return cls.model_construct(name=host, sha256="", streams=streams)
 
     def check_output(self, name: str) -> None:
         if self.outputs is not None and name not in self.outputs:
             raise RefusedError(Refusal.of("denied", f"the token of '{self.name}' may not read '{name}'."))
 
     def pause_s(self, num_bytes: int) -> float:
-        return 0.0 if self.rate is None else self.rate.take(num_bytes, time.monotonic())
+        return 0.0 if self._rate is None else self._rate.take(num_bytes, time.monotonic())
+
+    def limited(self, most_streams: int, before: Mapping[str, Client]) -> Client:
+        """This client with its limits: it goes on with the rate that a client of its name had before."""
+        client = self.model_copy(update={"streams": self.streams or most_streams})
+        rates = [known._rate for known in before.values() if (known.name, known.bytes_per_s) == (self.name, self.bytes_per_s)]
+        if rates:
+            client._rate = rates[0]
+        elif self.bytes_per_s is not None:
+            client._rate = _Rate(self.bytes_per_s)
+        return client
+
+
+class _TokenFile(BaseModel, frozen=True, extra="forbid"):
+    tokens: tuple[Client, ...]
 
 
 class Access:
@@ -125,7 +127,7 @@ class Access:
             host: the address of the peer.
         """
         if self._token_file is None:
-            return Client(name=host, most_streams=self._most_streams)
+            return Client.at(host, self._most_streams)
         self._look_again(self._token_file)
         scheme, _, token = authorization.partition(" ")
         digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
@@ -143,7 +145,7 @@ class Access:
         if self._token_file is None:
             return True
         self._look_again(self._token_file)
-        known = self._clients.get(client.digest)
+        known = self._clients.get(client.sha256)
         return known is not None and (known.outputs is None or output in known.outputs)
 
     def _look_again(self, path: Path) -> None:
@@ -175,16 +177,7 @@ class Access:
             if twice:
                 shown = f" '{twice[0]}'" if what == "name" else ""
                 raise UserError(f"--tokens {path}: two entries have the same {what}{shown}.")
-        return {one.sha256: self._client(one) for one in tokens}
-
-    def _client(self, token: _Token) -> Client:
-        before = next((client for client in self._clients.values() if client.name == token.name), None)
-        rate = None if token.bytes_per_s is None else _Rate(token.bytes_per_s)
-        if rate is not None and before is not None and before.rate is not None:
-            rate = before.rate if before.rate.bytes_per_s == rate.bytes_per_s else rate
-        outputs = None if token.outputs is None else frozenset(token.outputs)
-        most = token.streams or self._most_streams
-        return Client(name=token.name, outputs=outputs, most_streams=most, rate=rate, digest=token.sha256)
+        return {one.sha256: one.limited(self._most_streams, self._clients) for one in tokens}
 
 
 class Slots:
@@ -206,8 +199,8 @@ class Slots:
             num_bytes: that the stream takes at most.
         """
         with self._lock:
-            if self.by_client[client.name] >= client.most_streams:
-                raise RefusedError(Refusal.of("busy", f"'{client.name}' has {client.most_streams} streams, its most."))
+            if client.streams and self.by_client[client.name] >= client.streams:
+                raise RefusedError(Refusal.of("busy", f"'{client.name}' has {client.streams} streams, its most."))
             if self.by_client.total() >= self._most:
                 raise RefusedError(Refusal.of("busy", f"the server has {self._most} streams, its most."))
             if self.num_bytes and self.num_bytes + num_bytes > self._most_bytes:  # one alone may take more

@@ -56,14 +56,14 @@ def token_file(tmp_path: Path) -> Path:
 
 def test_a_client_is_an_address_where_there_are_no_tokens() -> None:
     client = Access(None, 5).client("", "10.0.0.1")
-    assert (client.name, client.outputs, client.most_streams) == ("10.0.0.1", None, 5)
+    assert (client.name, client.outputs, client.streams) == ("10.0.0.1", None, 5)
 
 
 def test_a_token_is_found_with_its_limits(token_file: Path) -> None:
     access = Access(token_file, 64)
     first, second = access.client("Bearer one", "x"), access.client("bearer two", "x")
-    assert (first.name, first.outputs, first.most_streams) == ("a", frozenset({"web"}), 2)
-    assert (second.name, second.outputs, second.most_streams) == ("b", None, 64)
+    assert (first.name, first.outputs, first.streams) == ("a", frozenset({"web"}), 2)
+    assert (second.name, second.outputs, second.streams) == ("b", None, 64)
     first.check_output("web")
     with pytest.raises(RefusedError, match="the token of 'a' may not read 'code'"):
         first.check_output("code")
@@ -118,7 +118,7 @@ def test_a_rate_holds_over_any_time_but_for_a_burst_of_a_second() -> None:
 
 
 def test_slots_are_bounded_by_client_by_memory_and_in_all() -> None:
-    slots, a, b = Slots(3, most_bytes=100), Client(name="a", most_streams=2), Client(name="b")
+    slots, a, b = Slots(3, most_bytes=100), Client.at("a", 2), Client.at("b", 9)
     slots.take(a, 150)  # more than there is, but alone
     with pytest.raises(RefusedError, match="150 bytes"):
         slots.take(b, 1)

@@ -9,7 +9,7 @@ are in the mixture that the output keeps, so that it can be run again when the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -63,7 +63,10 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
     weights: dict[str, dict[str, Fraction]] = {}
     taken: dict[str, TakenSource] = {}
     opened: list[_Opened] = []
-    for name, source in _named_sources(mixture):
+    named = [*mixture.all_sources.items()]
+    if (replay := mixture.mixture.replay) is not None:
+        named.append((REPLAY, SnapshotSource(snapshot=replay.from_, version=replay.version)))
+    for name, source in named:
         if isinstance(source, Source):
             sources[name] = source
             continue
@@ -84,13 +87,6 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
         opened.append(found)
     _check_together(opened)
     return _with_tokenizer(mixture.with_sources(sources, weights), opened), taken
-
-
-def _named_sources(mixture: Mixture) -> Iterator[tuple[str, Source | SnapshotSource]]:
-    """All sources of a mixture, the replay last."""
-    yield from mixture.all_sources.items()
-    if (replay := mixture.mixture.replay) is not None:
-        yield REPLAY, SnapshotSource(snapshot=replay.from_, version=replay.version)
 
 
 def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:

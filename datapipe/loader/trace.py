@@ -325,13 +325,7 @@ class TracedRun:
     def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, int, int, int]]:
         """(row, number in the row, start in the document, tokens) of the document's pieces in one shard."""
         wanted = np.frombuffer(key, np.uint64)
-        shard = open_shard(
-            self.root,
-            entry,
-            self.snapshot.sequence_length,
-            self.snapshot.tokenizer.fingerprint,
-            vocab_size=self.snapshot.tokenizer.vocab_size,
-        )
+        shard = open_shard(self.root, entry, self.snapshot.form)
         try:
             for number in range(shard.num_batches):
                 batch = shard.batch(number)

@@ -10,7 +10,6 @@ export, which writes the shards without them.
 
 from __future__ import annotations
 
-import codecs
 import json
 import time
 from collections import Counter
@@ -41,6 +40,7 @@ from datapipe.shards.removed import Removed, read_removed, removed_entry
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication, published_additions
+from datapipe.stage.decoding import BrokenStreamError, as_utf8
 from datapipe.storage import Root, open_input
 
 NO_ROW = "It was dropped before, or there is no document at this position: nothing was taken down."
@@ -225,25 +225,24 @@ def documents_with_rows(
     return found
 
 
-def named_in(path: str | None, *, may_grow: bool = False, wrong: list[str] | None = None) -> list[str]:
+def named_in(path: str | None, wrong: list[str] | None = None) -> list[str]:
     """The documents that a file names, one a line, each as `document_name.InputFiles.key` takes it. A comment begins with #.
 
     Args:
         path: of the file, or its URL.
-        may_grow: whether it may be in the middle of a line, which counts once it is whole, and lines that name no document are
-            left out: the others must not wait for them.
-        wrong: gets what is wrong with each line that is left out.
+        wrong: of a file that grows, gets what is wrong with each line that names no document: the others do not wait for it. A
+            line counts once it is whole.
 
-    Raises UserError for a file that cannot be read, and for a line that names no document.
+    Raises UserError for a file that cannot be read, and without `wrong` for a line that names no document.
     """
     if path is None:
         return []
     try:
         with open_input(path) as stream:
-            content = _decoded(stream.read())
-    except (OSError, ValueError) as error:
+            content = b"".join(as_utf8(iter([stream.read()]))).decode()
+    except (OSError, ValueError, BrokenStreamError) as error:
         raise UserError(f"{masked(path)}: {error}. Expected a text file with one document a line.") from error
-    if may_grow:
+    if wrong is not None:
         content = content[: content.rfind("\n") + 1]
     named: list[str] = []
     for number, line in enumerate(content.split("\n"), 1):
@@ -253,21 +252,13 @@ def named_in(path: str | None, *, may_grow: bool = False, wrong: list[str] | Non
         try:
             InputFiles(()).key(text)
         except UserError as error:
-            told = f"{masked(path)}, line {number}: {error}"
-            if not may_grow:
-                raise UserError(told) from None
-            if wrong is not None:
-                wrong.append(told)
-            continue
-        named.append(text)
+            message = f"{masked(path)}, line {number}: {error}"
+            if wrong is None:
+                raise UserError(message) from None
+            wrong.append(message)
+        else:
+            named.append(text)
     return named
-
-
-def _decoded(content: bytes) -> str:
-    """The text of a list. A byte order mark before a line is left to the lines. Raises ValueError for anything but UTF-8."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content:
-        raise ValueError("this is UTF-16, or no text, and expected UTF-8: `iconv -f UTF-16 -t UTF-8 LIST > NEW` converts it")
-    return content.decode()
 
 
 def removed_documents(

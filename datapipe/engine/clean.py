@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import chain
 
 from datapipe.composing.additions import unneeded_files
 from datapipe.errors import SnapshotError
@@ -31,6 +31,9 @@ from datapipe.shards.snapshots import (
 )
 from datapipe.storage import Root
 
+_File = tuple[str, int]
+"""Path below the output, and bytes."""
+
 _NEWEST = (SNAPSHOT, TOKENIZER, FILES, REMOVED)
 """Files of the newest snapshot of a sequence length, beside its folder."""
 
@@ -42,7 +45,6 @@ class Cleaning:
     Attributes:
         kept, dropped: the publications of the first sequence length, the newest last.
         pins: of the snapshots that would be deleted without them, of any sequence length.
-        manifests: paths of the manifests that are deleted first.
         shards: path and bytes of the shards and files of documents that are deleted.
         files: paths and bytes of other files of the snapshots that are deleted.
         tasks: fingerprints of the tasks whose records are deleted.
@@ -54,12 +56,11 @@ class Cleaning:
     kept: tuple[Publication, ...]
     dropped: tuple[Publication, ...]
     pins: tuple[Pin, ...]
-    manifests: tuple[str, ...]
-    shards: tuple[tuple[str, int], ...]
-    files: tuple[tuple[str, int], ...]
+    shards: tuple[_File, ...]
+    files: tuple[_File, ...]
     tasks: tuple[str, ...]
-    work_files: tuple[tuple[str, int], ...]
-    additions: tuple[tuple[str, int], ...] = ()
+    work_files: tuple[_File, ...]
+    additions: tuple[_File, ...] = ()
     keeps_tasks: bool = False
 
     @property
@@ -69,8 +70,12 @@ class Cleaning:
 
     @property
     def is_empty(self) -> bool:
-        files = (self.manifests, self.shards, self.files, self.tasks, self.work_files, self.additions)
-        return not any(files)
+        return not any((self.shards, self.files, self.tasks, self.work_files, self.additions))
+
+    @property
+    def manifests(self) -> list[str]:
+        """Those of `files` that are deleted first."""
+        return [path for path, _ in self.files if path.rpartition("/")[2] == SNAPSHOT]
 
 
 def plan_cleaning(root: Root, keep: int) -> Cleaning:
@@ -94,14 +99,14 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
         names |= {(folder, name) for name in _wanted(target, folder, newest)}
         wanted[folder] = _wanted(target, folder, kept) | {pin.fingerprint for pin in pinned if pin.folder == folder}
     parts = [_unneeded(root.within(folder), folder, stay) for folder, stay in wanted.items()]
+    shards, files = (tuple(chain.from_iterable(each)) for each in zip(*parts))
     tasks, work_files = _unneeded_work(root, kept)
     return Cleaning(
         kept=tuple(kept),
         dropped=tuple(publication for publication in every if publication not in kept),
         pins=tuple(pin for pin in pinned if (pin.folder, pin.fingerprint) not in names),
-        manifests=tuple(path for part in parts for path in part.manifests),
-        shards=tuple(path for part in parts for path in part.shards),
-        files=tuple(path for part in parts for path in part.files),
+        shards=shards,
+        files=files,
         tasks=tuple(tasks),
         work_files=tuple(work_files),
         keeps_tasks=root.exists(BEGUN),
@@ -119,7 +124,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         _refuse_new_pins(root, cleaning)
         lists = [path for path, _ in cleaning.work_files if path.startswith(f"{PUBLISHED}/")]
         files = (*cleaning.files, *cleaning.shards, *cleaning.additions)
-        paths = [*cleaning.manifests, *(path for path, _ in files), *lists]
+        paths = list(dict.fromkeys([*cleaning.manifests, *(path for path, _ in files), *lists]))
         with hold.deleting(paths):
             for path in paths:
                 root.delete(path)
@@ -157,28 +162,16 @@ def _wanted(target: Root, folder: str, kept: Sequence[Publication]) -> set[str]:
     return names if is_noted or not target.exists(SNAPSHOT) else {*names, read_manifest(target).fingerprint}
 
 
-class _Unneeded(NamedTuple):
-    """Paths below the output, and bytes, of what the wanted snapshots of one folder do not need."""
-
-    manifests: list[str]
-    shards: list[tuple[str, int]]
-    files: list[tuple[str, int]]
-
-
-def _unneeded(target: Root, folder: str, wanted: set[str]) -> _Unneeded:
+def _unneeded(target: Root, folder: str, wanted: set[str]) -> tuple[list[_File], list[_File]]:
+    """The shards, and the other files, that the wanted snapshots of one folder do not need."""
     folders = [snapshot_folder(name) for name in folder_names(target) if name not in wanted]
     files = [(path, size) for own in folders for path, size in target.list_files(own)]
     if not wanted:  # a sequence length that no kept snapshot has
         files += [(path, size) for path, size in target.list_files("", recursive=False) if path in _NEWEST]
-    manifests = [path for path, _ in files if path.rpartition("/")[2] == SNAPSHOT]
     needed = files_needed(_snapshots(target, wanted))
     shards = [(path, size) for path, size in data_files(target) if path not in needed and DATA_PATH.fullmatch(path)]
     prefix = f"{folder}/" if folder else ""
-    return _Unneeded(
-        manifests=[f"{prefix}{path}" for path in manifests],
-        shards=[(f"{prefix}{path}", size) for path, size in shards],
-        files=[(f"{prefix}{path}", size) for path, size in files if path not in manifests],
-    )
+    return [(f"{prefix}{path}", size) for path, size in shards], [(f"{prefix}{path}", size) for path, size in files]
 
 
 def _snapshots(target: Root, wanted: set[str]) -> list[Manifest]:

@@ -162,7 +162,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
         within = root.within(addition.folder)
         files = files_parquet([*files_with_hashes(root, before), *files_with_hashes(within, added)])
         length = before.sequence_length
-        named = named_in(mixture.takedown, may_grow=True)
+        named = named_in(mixture.takedown, wrong=[])
         removed = removed_documents(root, named, {}, files)
         entry, listed = removed_entry(removed, REMOVED)
         joined = [*before.shards, *shards]

@@ -127,7 +127,7 @@ class Follower:
         if self.mixture.takedown is None:
             return False
         wrong: list[str] = []
-        named = frozenset(named_in(self.mixture.takedown, may_grow=True, wrong=wrong)) - self._taken_down
+        named = frozenset(named_in(self.mixture.takedown, wrong)) - self._taken_down
         for line in wrong:
             self._say_once(line)
         keys = dict(zip(named, find_keys(files_with_hashes(root, snapshot), named))) if named else {}

@@ -119,7 +119,9 @@ def write_export(
     if not exported:
         folder.give_up()
         raise UserError("nothing to export: no document or row of this source and split. Choose another one")
-    sync_all(target)
+    if target.local is not None:  # before the file that marks the export as finished is written
+        for path, _ in target.list_files(""):
+            sync_file(target.local / path)
     for path, content in last_files(exported).items():
         target.write_atomic(path, content)
     folder.end([asdict(split) for split in exported])
@@ -265,13 +267,6 @@ def _write_shards(
             writer.append(batch)
         common = {"part": None, "hashes": hashes}
         return [first.model_copy(update={**asdict(shard), **common}) for shard in writer.finish()]
-
-
-def sync_all(target: Root) -> None:
-    """Syncs all files, before the file that marks the export as finished is written."""
-    if target.local is not None:
-        for path, _ in target.list_files(""):
-            sync_file(target.local / path)
 
 
 def _manifest_files(

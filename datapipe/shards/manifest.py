@@ -210,6 +210,7 @@ class Snapshot(_Manifest):
     @model_validator(mode="after")
     def _shards_once(self) -> Snapshot:
         shards = ShardTable.of(self.shards)
+        shards.check_paths()
         if shards.has_duplicates():
             raise ValueError("a shard is listed twice")
         listed = set(shards.column("source").unique().to_pylist()) if shards else set()

@@ -66,16 +66,7 @@ def open_shard(root: Root, entry: ShardEntry, form: RowForm, local: Path | None 
             f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it{cleaned}"
         )
 
-    def checked() -> Shard:
-        shard = Shard.open(root, entry, form, local)
-        try:
-            shard.check()
-        except BaseException:
-            shard.close()
-            raise
-        return shard
-
-    return intact(checked)
+    return intact(lambda: Shard.open(root, entry, form, local))
 
 
 class Shard:
@@ -99,7 +90,7 @@ class Shard:
 
     @classmethod
     def open(cls, root: Root, entry: ShardEntry, form: RowForm, local: Path | None = None) -> Shard:
-        """Opens a file and reads its footer. Raises CorruptionError for a footer that cannot be read.
+        """Opens a file and checks its footer. Raises SnapshotError for one of other data, CorruptionError for a damaged one.
 
         Args:
             local: a complete copy of the file to open instead.
@@ -109,6 +100,7 @@ class Shard:
         try:
             with shard._damage_named():
                 shard._read_footer()
+            shard._check_footer()
         except BaseException:
             shard.close()
             raise
@@ -136,7 +128,7 @@ class Shard:
     def id_type(self) -> pa.DataType:
         return self.schema.field("tokens").type.value_type
 
-    def check(self) -> None:
+    def _check_footer(self) -> None:
         """Compares the metadata of the file with the manifest."""
         metadata, path, form = self.schema.metadata or {}, self.entry.path, self._form
         expected = identity(form.sequence_length, form.tokenizer, self.entry.piece_length, self.entry.stratum)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
+from operator import attrgetter
 from typing import Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
@@ -64,7 +65,7 @@ class ShardEntry(BaseModel):
     """One shard file.
 
     Attributes:
-        source: of the manifest, which checks it.
+        path, source: `Snapshot` checks them.
         tokens: tokens of documents, without padding.
         documents: documents that start in the shard.
         piece_length: tokens of every piece, where packing put pieces of one length together; absent otherwise.
@@ -76,7 +77,7 @@ class ShardEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    path: InsidePath
+    path: ShortText
     source: ShortText
     split: Literal["train", "validation"]
     sequences: Count
@@ -153,7 +154,8 @@ class ShardTable(Sequence[ShardEntry]):
             return entries
         if not entries:  # as on a client of a service; `pa.table` would import pandas, where it is installed
             return cls(pa.Table.from_batches([], _SCHEMA))
-        return cls(pa.table({name: [getattr(entry, name) for entry in entries] for name in _SCHEMA.names}, _SCHEMA))
+        values = zip(*map(attrgetter(*_SCHEMA.names), entries))
+        return cls(pa.table(dict(zip(_SCHEMA.names, values)), _SCHEMA))
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -191,6 +193,12 @@ class ShardTable(Sequence[ShardEntry]):
         values["hashes"] = [None if bounds is None else tuple(map(int, bounds)) for bounds in values["hashes"]]
         for row in zip(*values.values()):
             yield ShardEntry(**dict(zip(values, row)))
+
+    def check_paths(self) -> None:
+        """Raises ValueError as `inside_path`."""
+        outside = compute.match_substring_regex(self.column("path"), _OUTSIDE)
+        for path in self.column("path").filter(outside).to_pylist():
+            inside_path(path)
 
     def has_duplicates(self) -> bool:
         """Whether two shards have one path."""

@@ -214,12 +214,10 @@ class Snapshot(_Manifest):
         if shards.has_duplicates():
             raise ValueError("a shard is listed twice")
         listed = set(shards.column("source").unique().to_pylist()) if shards else set()
-        strangers = listed - set(self.sources)
-        if strangers:
-            raise ValueError(f"shards of '{min(strangers)}', which is not a source")
-        strangers = {name for phase in self.phases for name in phase.weights} - set(self.sources)
-        if strangers:
-            raise ValueError(f"a weight of '{min(strangers)}', which is not a source")
+        weighted = {name for phase in self.phases for name in phase.weights}
+        for what, names in (("shards", listed), ("a weight", weighted)):
+            if strangers := names - set(self.sources):
+                raise ValueError(f"{what} of '{min(strangers)}', which is not a source")
         return self
 
     @property

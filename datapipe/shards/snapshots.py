@@ -131,13 +131,11 @@ class Publication:
         snapshot: its manifest.
         published_at: seconds since the epoch; None for an export, which notes no time.
         lengths: by folder, fingerprints of the snapshots of further sequence lengths that were published with it.
-        is_newest: whether it is the one that loaders open by default.
     """
 
     snapshot: Manifest
     published_at: float | None
     lengths: Mapping[str, Set[str]]
-    is_newest: bool
 
     @property
     def fingerprint(self) -> str:
@@ -149,11 +147,10 @@ def publications(root: Root) -> list[Publication]:
     newest = read_manifest(root)
     found: list[Publication] = []
     for name in {newest.fingerprint, *fingerprints(root)}:
-        is_newest = name == newest.fingerprint
         published_at, lengths = _read_note(root, name) or (None, {})
-        snapshot = newest if is_newest else read_manifest(root, name)
-        found.append(Publication(snapshot=snapshot, published_at=published_at, lengths=lengths, is_newest=is_newest))
-    return sorted(found, key=lambda each: (each.is_newest, each.published_at or 0.0, each.fingerprint))
+        snapshot = newest if name == newest.fingerprint else read_manifest(root, name)
+        found.append(Publication(snapshot=snapshot, published_at=published_at, lengths=lengths))
+    return sorted(found, key=lambda each: (each.snapshot is newest, each.published_at or 0.0, each.fingerprint))
 
 
 def files_needed(snapshots: Iterable[Manifest]) -> dict[str, int]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from datapipe.errors import UserError
 
@@ -29,6 +29,7 @@ FORMS = "SOURCE/PATH:POSITION, the same as a JSON string, a line of `inspect`, o
 
 _HEX_KEY = re.compile(r"([0-9a-fA-F]{32})(?:\s+#.*)?\Z", re.DOTALL)
 _NAME_END = re.compile(r":\d+(?=(?: \(of .*\))?(?:  .*)?(?:[ \t]+#.*)?\Z)", re.DOTALL | re.ASCII)
+"""The end of a name in a line: what follows is as `inspect` prints it, or a comment."""
 _POSITION_BYTES = 8
 _MOST_DIGITS = 20
 _BYTE_ORDER_MARK = "\ufeff"
@@ -74,7 +75,8 @@ class InputFiles:
             return bytes.fromhex(key[1])
         quoted = _quoted(named, text)
         whole = _numbered([named if quoted is None else quoted])
-        numbered = whole if quoted is not None else _numbered([named, *_names_in(named)])
+        beginnings = (named[: end.end()] for end in _NAME_END.finditer(named))
+        numbered = whole if quoted is not None else _numbered([named, *beginnings])
         if not numbered:
             raise UserError(f"{text!r}: expected {FORMS}.")
         ways = (whole, self._by_name), (numbered, self._by_name), (numbered, self._by_path)
@@ -101,11 +103,6 @@ def _quoted(named: str, text: str) -> str | None:
     if rest and not rest.startswith("#"):
         raise UserError(f"{text!r}: found {rest!r} behind the JSON string. Expected its end, or a comment that begins with #.")
     return name
-
-
-def _names_in(line: str) -> Iterator[str]:
-    """The beginnings of a line that may be a name: what follows is as `inspect` prints it, or a comment."""
-    return (line[: found.end()] for found in _NAME_END.finditer(line))
 
 
 def _numbered(names: Iterable[str]) -> list[tuple[str, int]]:

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from datapipe.errors import DatapipeError
-from datapipe.ledger.names import FOLLOWER, WORK
+from datapipe.ledger.names import WORK
 from datapipe.shards.manifest import Manifest, has_snapshot, read_manifest
 from datapipe.shards.snapshots import ADDITIONS, folder_of, published_additions, read_note
 from datapipe.storage import Root
@@ -78,11 +78,6 @@ def begin_addition(root: Root, base: str, files: Mapping[str, tuple[str, ...]]) 
 def addition_folders(root: Root) -> list[str]:
     """The folders of all additions, in their order: listed by themselves, not with the files in them, which are many."""
     return [f"{ADDITIONS}/{name}" for name in root.within(ADDITIONS).folders() if name.isdigit()]
-
-
-def write_word(root: Root, line: str) -> None:
-    """Leaves what a follower does or waits for, for whoever asks; nothing where it has ended."""
-    root.write_atomic(FOLLOWER, json.dumps({"doing": line}).encode())
 
 
 def _last_number(root: Root) -> int:

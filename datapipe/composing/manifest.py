@@ -1,4 +1,4 @@
-"""The manifest of a snapshot: weights, sources and phases of the mixture, over shards that are packed."""
+"""The manifest of a snapshot: weights, sources and phases of the mixture, over shards that are packed; and its publication."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from datapipe.config.mixture_schedule import WeightPhase
 from datapipe.config.sources.source import Source
 from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, SnapshotError
-from datapipe.ledger.names import FILES, REPORT, TOKENIZER
+from datapipe.ledger.hold import Hold
+from datapipe.ledger.names import FILES, REPORT, TOKENIZER, published_tasks
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.plan import weighting
 from datapipe.plan.outputs import TokenizerFile
@@ -20,16 +21,17 @@ from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.manifest import (
     SNAPSHOT,
     FileEntry,
+    Manifest,
     Phase,
     RemovedEntry,
     Snapshot,
     SourceEntry,
     Strata,
+    SyntheticEntry,
     TokenizerEntry,
     read_manifest,
     snapshot_folder,
 )
-from datapipe.shards.provenance import SyntheticEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 from datapipe.weights import integer_weights, proportions
@@ -168,8 +170,38 @@ def _own_weights(mixture: Mixture, phases: tuple[WeightPhase, ...]) -> dict[str,
     return integer_weights({name: source.weight for name, source in mixture.all_sources.items()})
 
 
-def keep_newest(target: Root) -> None:
-    """Gives the newest snapshot a folder where it has none: those of datapipe 0.1 and of exports lie in the output itself."""
+def publish_files(
+    hold: Hold,
+    folder: str,
+    snapshot: Manifest,
+    needed: Mapping[str, bytes],
+    about: Mapping[str, bytes],
+    shown: Sequence[str] = (),
+) -> None:
+    """Publishes a snapshot whose shards are there: its folder, the manifest last, and then the output itself.
+
+    Args:
+        folder: that of its sequence length below the output, or "".
+        needed: content by path of the files that its manifest names.
+        about: of the other files of its folder.
+        shown: those of `about` that the output itself has, too.
+    """
+    target, content = hold.root.within(folder), {**about, **needed, SNAPSHOT: snapshot.to_json()}
+    _keep_newest(target)
+    for path, text in content.items():
+        target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{path}", text)
+    hold.replace({f"{folder}/{path}".lstrip("/"): content[path] for path in (*shown, *needed, SNAPSHOT)})
+
+
+def keep_tasks(root: Root, before: Manifest, after: Manifest) -> None:
+    """Notes the tasks of a snapshot for a later one. Called before that is published: whoever publishes it may be killed."""
+    tasks = published_tasks(before.fingerprint)
+    if root.exists(tasks):
+        root.write_atomic(published_tasks(after.fingerprint), root.read_bytes(tasks))
+
+
+def _keep_newest(target: Root) -> None:
+    """Gives the newest snapshot a folder where it has none: that of an export lies in the output itself."""
     try:
         newest = read_manifest(target)
     except SnapshotError:

@@ -9,7 +9,7 @@ are in the mixture that the output keeps, so that it can be run again when the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -63,7 +63,10 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
     weights: dict[str, dict[str, Fraction]] = {}
     taken: dict[str, TakenSource] = {}
     opened: list[_Opened] = []
-    for name, source in _named_sources(mixture):
+    named = [*mixture.all_sources.items()]
+    if (replay := mixture.mixture.replay) is not None:
+        named.append((REPLAY, SnapshotSource(snapshot=replay.from_, version=replay.version)))
+    for name, source in named:
         if isinstance(source, Source):
             sources[name] = source
             continue
@@ -84,13 +87,6 @@ def with_snapshot_sources(mixture: Mixture) -> tuple[Mixture, dict[str, TakenSou
         opened.append(found)
     _check_together(opened)
     return _with_tokenizer(mixture.with_sources(sources, weights), opened), taken
-
-
-def _named_sources(mixture: Mixture) -> Iterator[tuple[str, Source | SnapshotSource]]:
-    """All sources of a mixture, the replay last."""
-    yield from mixture.all_sources.items()
-    if (replay := mixture.mixture.replay) is not None:
-        yield REPLAY, SnapshotSource(snapshot=replay.from_, version=replay.version)
 
 
 def _open(mixture: Mixture, source: SnapshotSource, where: str) -> _Opened:
@@ -158,19 +154,12 @@ def _check_together(opened: list[_Opened]) -> None:
     """Raises UserError for outputs whose tokens are not those of one tokenizer, or whose rows are not of one kind."""
     first, *others = opened
     for other in others:
-        entries = other.first[1].tokenizer, first.first[1].tokenizer
-        theirs, ours = (entry.fingerprint for entry in entries)
-        if theirs == ours and entries[0].bos_id != entries[1].bos_id:
+        theirs, ours = other.first[1].tokenizer, first.first[1].tokenizer
+        if (theirs.fingerprint, theirs.bos_id) != (ours.fingerprint, ours.bos_id):
             raise UserError(
-                f"{other.where}: documents of snapshot {other.version[:12]} of {other.url} begin with {_begin(entries[0])}, "
-                f"those of snapshot {first.version[:12]} of {first.url} with {_begin(entries[1])}. Rows are mixed as they are: "
-                f"leave one of them out, or take its text instead, as a source with a path."
-            )
-        if theirs != ours:
-            raise UserError(
-                f"{other.where}: snapshot {other.version[:12]} of {other.url} has another tokenizer "
-                f"({_short_checksum(theirs)}) than snapshot {first.version[:12]} of {first.url} ({_short_checksum(ours)}). "
-                f"Rows are mixed as they are: leave one of them out, or take its text instead, as a source with a path."
+                f"{other.where}: snapshot {other.version[:12]} of {other.url} has another tokenizer ({_in_words(theirs)}) than "
+                f"snapshot {first.version[:12]} of {first.url} ({_in_words(ours)}). Rows are mixed as they are: leave one of "
+                f"them out, or take its text instead, as a source with a path."
             )
     lengths = {one.url: _has_pieces(one.first[1]) for one in opened}
     if len(set(lengths.values())) > 1:
@@ -180,13 +169,9 @@ def _check_together(opened: list[_Opened]) -> None:
         )
 
 
-def _begin(entry: TokenizerEntry) -> str:
-    return "their text" if entry.bos_id is None else f"token {entry.bos_id}"
-
-
-def _short_checksum(checksum: str) -> str:
-    """The first of its digits, without the name of the hash before them."""
-    return checksum.rpartition(":")[2][:12]
+def _in_words(entry: TokenizerEntry) -> str:
+    begin = "their text" if entry.bos_id is None else f"token {entry.bos_id}"
+    return f"{entry.fingerprint.rpartition(':')[2][:12]}, documents begin with {begin}"
 
 
 def _has_pieces(snapshot: Snapshot) -> bool:

@@ -10,7 +10,6 @@ export, which writes the shards without them.
 
 from __future__ import annotations
 
-import codecs
 import json
 import time
 from collections import Counter
@@ -22,7 +21,7 @@ import numpy as np
 
 from datapipe import columns
 from datapipe.composing.additions import addition_folders
-from datapipe.composing.manifest import keep_newest
+from datapipe.composing.manifest import keep_tasks, publish_files
 from datapipe.credentials import masked
 from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
@@ -30,7 +29,7 @@ from datapipe.index.takedown import delete_rows
 from datapipe.index.write import INDEX, open_index
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import CARD, CROISSANT, REMOVED, REPORT, WORK, published_tasks
+from datapipe.ledger.names import CARD, CROISSANT, REMOVED, REPORT, WORK
 from datapipe.metrics import counted
 from datapipe.plan.request import TakenSource
 from datapipe.plan.warnings import RunWarning
@@ -39,8 +38,9 @@ from datapipe.shards.document_files import files_in, files_with_hashes, find_key
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, read_manifest, read_snapshot, snapshot_folder
 from datapipe.shards.removed import Removed, read_removed, removed_entry
 from datapipe.shards.shard_file import open_shard
-from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.shards.snapshots import PIN, PUBLICATION, length_snapshots, newest_manifest, note_publication, published_additions
+from datapipe.stage.decoding import BrokenStreamError, as_utf8
 from datapipe.storage import Root, open_input
 
 NO_ROW = "It was dropped before, or there is no document at this position: nothing was taken down."
@@ -89,8 +89,7 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
             )
         found = dict(zip(documents, find_keys(files_with_hashes(root, before), documents)))
         keys = {key for key in found.values() if key is not None}
-        form = before.seed, before.sequence_length, before.tokenizer.fingerprint
-        there = keys if root.local is None else documents_with_rows(root, before.shards, keys, *form)
+        there = keys if root.local is None else documents_with_rows(root, before.shards, keys, before.seed, before.form)
         removed = read_removed(root, before)
         after = removed.with_takedown(there)
         snapshot = before if after is removed else _publish(hold, before, after)
@@ -116,16 +115,10 @@ def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
         old = read_snapshot(target, fingerprint) if folder else before
         new = old.model_copy(update={"removed": entry}).sealed()
         note_publication(target, new.fingerprint, time.time(), {} if folder else lengths)
-        keep_newest(target)
         about = _files_about(target, old, new)
-        for path, content in {**about, **needed, SNAPSHOT: new.to_json()}.items():
-            target.write_atomic(f"{snapshot_folder(new.fingerprint)}/{path}", content)
-        shown = {REPORT: about[REPORT]} if REPORT in about and not folder else {}
-        tasks = published_tasks(before.fingerprint)
-        if not folder and target.exists(tasks):  # before snapshot.json: a takedown that is killed then is never published again
-            target.write_atomic(published_tasks(new.fingerprint), target.read_bytes(tasks))
-        content = {**shown, **needed, SNAPSHOT: new.to_json()}
-        hold.replace({f"{folder}/{path}".lstrip("/"): text for path, text in content.items()})
+        if not folder:
+            keep_tasks(target, before, new)
+        publish_files(hold, folder, new, needed, about, [REPORT] if REPORT in about and not folder else [])
         lengths[folder] = new.fingerprint
     return read_snapshot(hold.root)
 
@@ -212,12 +205,12 @@ def takedown_warnings(
 
 
 def documents_with_rows(
-    root: Root, shards: Iterable[ShardEntry], keys: Collection[bytes], seed: int, sequence_length: int, tokenizer: str
+    root: Root, shards: Iterable[ShardEntry], keys: Collection[bytes], seed: int, form: RowForm
 ) -> set[bytes]:
     """Those of the documents that rows of shards have. It reads the keys of the shards that may have them.
 
     Args:
-        seed, sequence_length, tokenizer: of the snapshot; the tokenizer by its fingerprint.
+        seed, form: of the snapshot.
     """
     wanted = Removed.none().with_takedown(keys)
     hashes = shuffle_hash(wanted.halves, seed)
@@ -225,32 +218,31 @@ def documents_with_rows(
     for entry in shards:
         if not entry.may_have(hashes):
             continue
-        with closing(open_shard(root, entry, sequence_length, tokenizer)) as shard:
+        with closing(open_shard(root, entry, form)) as shard:
             for number in range(shard.num_batches):
                 matrix = columns.key_matrix(shard.batch(number).column("keys").values)
                 found.update(key.tobytes() for key in matrix[wanted.holds(matrix)])
     return found
 
 
-def named_in(path: str | None, *, may_grow: bool = False, wrong: list[str] | None = None) -> list[str]:
+def named_in(path: str | None, wrong: list[str] | None = None) -> list[str]:
     """The documents that a file names, one a line, each as `document_name.InputFiles.key` takes it. A comment begins with #.
 
     Args:
         path: of the file, or its URL.
-        may_grow: whether it may be in the middle of a line, which counts once it is whole, and lines that name no document are
-            left out: the others must not wait for them.
-        wrong: gets what is wrong with each line that is left out.
+        wrong: of a file that grows, gets what is wrong with each line that names no document: the others do not wait for it. A
+            line counts once it is whole.
 
-    Raises UserError for a file that cannot be read, and for a line that names no document.
+    Raises UserError for a file that cannot be read, and without `wrong` for a line that names no document.
     """
     if path is None:
         return []
     try:
         with open_input(path) as stream:
-            content = _decoded(stream.read())
-    except (OSError, ValueError) as error:
+            content = b"".join(as_utf8(iter([stream.read()]))).decode()
+    except (OSError, ValueError, BrokenStreamError) as error:
         raise UserError(f"{masked(path)}: {error}. Expected a text file with one document a line.") from error
-    if may_grow:
+    if wrong is not None:
         content = content[: content.rfind("\n") + 1]
     named: list[str] = []
     for number, line in enumerate(content.split("\n"), 1):
@@ -260,21 +252,13 @@ def named_in(path: str | None, *, may_grow: bool = False, wrong: list[str] | Non
         try:
             InputFiles(()).key(text)
         except UserError as error:
-            told = f"{masked(path)}, line {number}: {error}"
-            if not may_grow:
-                raise UserError(told) from None
-            if wrong is not None:
-                wrong.append(told)
-            continue
-        named.append(text)
+            message = f"{masked(path)}, line {number}: {error}"
+            if wrong is None:
+                raise UserError(message) from None
+            wrong.append(message)
+        else:
+            named.append(text)
     return named
-
-
-def _decoded(content: bytes) -> str:
-    """The text of a list. A byte order mark before a line is left to the lines. Raises ValueError for anything but UTF-8."""
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or b"\0" in content:
-        raise ValueError("this is UTF-16, or no text, and expected UTF-8: `iconv -f UTF-16 -t UTF-8 LIST > NEW` converts it")
-    return content.decode()
 
 
 def removed_documents(

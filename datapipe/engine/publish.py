@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from datapipe.composing.copies import TakenShard, copy_shards, taken_files, taken_shards
-from datapipe.composing.manifest import file_entry, keep_newest, make_snapshot, provenance_of
+from datapipe.composing.manifest import file_entry, make_snapshot, provenance_of, publish_files
 from datapipe.composing.takedown import documents_with_rows, named_in, removed_documents, takedown_warnings
 from datapipe.engine.held_out import held_out_warnings
 from datapipe.errors import DatapipeError, SnapshotError
@@ -36,16 +36,16 @@ from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import PackTask
 from datapipe.shards.document_files import files_parquet
 from datapipe.shards.manifest import (
-    SNAPSHOT,
     DocumentsEntry,
     DocumentsSnapshot,
-    DocumentsSource,
     Manifest,
+    Provenance,
+    has_snapshot,
     read_manifest,
     snapshot_folder,
 )
 from datapipe.shards.removed import removed_entry
-from datapipe.shards.shard_table import ShardEntry, with_digest
+from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication
 from datapipe.storage import Root
 
@@ -65,7 +65,9 @@ def publish(
         say: gets lines about shards of other outputs, where they take a while.
     """
     _check_something_is_left(request, plan)
-    root, is_text, files = hold.root, request.mixture.tokenizer.is_none, _files(request)
+    root, is_text = hold.root, request.mixture.tokenizer.is_none
+    own = ((file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files)
+    files = files_parquet([*own, *taken_files(request.taken)])
     made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
     first = made[""].snapshot
     for folder in made:
@@ -156,7 +158,8 @@ def _with_rows(root: Root, request: Request, plan: Plan, tokenizer: TokenizerFil
     """Those of the documents that committed shards of the first sequence length have."""
     length = request.mixture.pack.sequence_length[0]
     shards = [entry.model_copy(update={"path": output.path}) for entry, output in _shards(plan, length)]
-    return documents_with_rows(root, shards, keys, request.mixture.seed, length, tokenizer.fingerprint)
+    form = RowForm(length, tokenizer.fingerprint, tokenizer.vocab_size)
+    return documents_with_rows(root, shards, keys, request.mixture.seed, form)
 
 
 def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _Unpublished], list[RunWarning]]:
@@ -165,7 +168,7 @@ def _documents(request: Request, plan: Plan, files: bytes) -> tuple[dict[str, _U
     snapshot = DocumentsSnapshot(
         name=mixture.name,
         document_format=mixture.documents.format,
-        sources={name: DocumentsSource(**provenance_of(source)) for name, source in mixture.sources.items()},
+        sources={name: Provenance(**provenance_of(source)) for name, source in mixture.sources.items()},
         files=file_entry(files),
         documents=tuple(entry for entry, _ in data),
     ).sealed()
@@ -215,18 +218,10 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
     ]
     for _, _, output in missing:
         check_committed(root, output)
-    keep_newest(target)
     for number, entry, output in missing:
         root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"{PUBLISH}/{number:06d}")
     copy_shards(target, unpublished.taken, PUBLISH, say)
-    own = snapshot_folder(snapshot.fingerprint)
-    for path, content in ({} if target.exists(f"{own}/{SNAPSHOT}") else about).items():
-        target.write_atomic(f"{own}/{path}", content)
-    for path, content in (*needed.items(), (SNAPSHOT, snapshot.to_json())):
-        target.write_atomic(f"{own}/{path}", content)
-    hold.replace(
-        {f"{folder}/{path}".lstrip("/"): content for path, content in (*needed.items(), (SNAPSHOT, snapshot.to_json()))}
-    )
+    publish_files(hold, folder, snapshot, needed, {} if has_snapshot(target, snapshot.fingerprint) else about)
 
 
 def _strangers(target: Root, folder: str) -> list[RunWarning]:
@@ -300,9 +295,3 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFil
                 )
                 shards.append((entry, output))
     return sorted(shards, key=lambda shard: shard[0].numbered_path)
-
-
-def _files(request: Request) -> bytes:
-    """files.parquet: the input file behind the first half of a document's key."""
-    own = ((file_hash(name, path), name, path) for name, source in request.sources.items() for path in source.files)
-    return files_parquet([*own, *taken_files(request.taken)])

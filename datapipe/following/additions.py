@@ -20,7 +20,7 @@ from typing import Any
 from datapipe import catalogue
 from datapipe.card.write import whole_report
 from datapipe.composing.additions import Addition, is_base
-from datapipe.composing.manifest import keep_newest, make_snapshot
+from datapipe.composing.manifest import keep_tasks, make_snapshot, publish_files
 from datapipe.composing.takedown import delete_from_indexes, named_in, removed_documents, take_down_from_additions
 from datapipe.config.interpolation import parsed_yaml
 from datapipe.config.mixture import Mixture
@@ -30,7 +30,7 @@ from datapipe.config.tokenizer_spec import TokenizerSpec
 from datapipe.errors import DatapipeError, SnapshotError, UserError
 from datapipe.index.write import INDEX, open_index
 from datapipe.ledger.lock import exclusive
-from datapipe.ledger.names import FILES, MIXTURE, REMOVED, REPORT, TOKENIZER, WORK, published_tasks
+from datapipe.ledger.names import FILES, MIXTURE, REMOVED, REPORT, TOKENIZER, WORK
 from datapipe.plan.warnings import RunWarning
 from datapipe.shards.document_files import files_in, files_of, files_parquet, files_with_hashes
 from datapipe.shards.manifest import SNAPSHOT, Snapshot, has_snapshot, read_manifest, snapshot_file, snapshot_folder
@@ -162,7 +162,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
         within = root.within(addition.folder)
         files = files_parquet([*files_with_hashes(root, before), *files_with_hashes(within, added)])
         length = before.sequence_length
-        named = named_in(mixture.takedown, may_grow=True)
+        named = named_in(mixture.takedown, wrong=[])
         removed = removed_documents(root, named, {}, files)
         entry, listed = removed_entry(removed, REMOVED)
         joined = [*before.shards, *shards]
@@ -175,19 +175,12 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
             report = whole_report(mixture, report_before, added_report, snapshot, about_it, warnings)
         except (FileNotFoundError, ValueError):
             report = added_report
-        own = snapshot_folder(snapshot.fingerprint)
         note_publication(root, snapshot.fingerprint, time.time(), {})
-        keep_newest(root)
+        keep_tasks(root, before, snapshot)
         needed = {TOKENIZER: root.read_bytes(snapshot_file(root, before, TOKENIZER)), FILES: files, **listed}
         folders = json.dumps([*published_additions(root, before), addition.folder]).encode()
-        about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, ADDED: folders, **needed}
-        about[SNAPSHOT] = snapshot.to_json()
-        for path, content in about.items():
-            root.write_atomic(f"{own}/{path}", content)
-        tasks = published_tasks(before.fingerprint)
-        if root.exists(tasks):
-            root.write_atomic(published_tasks(snapshot.fingerprint), root.read_bytes(tasks))
-        hold.replace({**needed, REPORT: report, MIXTURE: about[MIXTURE], SNAPSHOT: about[SNAPSHOT]})
+        about = {MIXTURE: mixture.resolved_yaml().encode(), REPORT: report, ADDED: folders}
+        publish_files(hold, "", snapshot, needed, about, [REPORT, MIXTURE])
         if snapshot.removed != before.removed:
             take_down_from_additions(root, snapshot, removed)
             delete_from_indexes(root, removed)

@@ -10,6 +10,7 @@ alone, not on when it was built or how often it was stopped.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from dataclasses import dataclass, field
 from shlex import quote
 
 from datapipe.card.write import complete_about
-from datapipe.composing.additions import Addition, begin_addition, begun_addition, write_word
+from datapipe.composing.additions import Addition, begin_addition, begun_addition
 from datapipe.composing.takedown import named_in, take_down
 from datapipe.config.mixture import Mixture
 from datapipe.engine.prepare import listed_files
@@ -34,6 +35,7 @@ from datapipe.following.additions import (
 from datapipe.following.watch import News, Watch, facts_of_files
 from datapipe.inputs.entries import Notes
 from datapipe.ledger.lock import exclusive
+from datapipe.ledger.names import FOLLOWER
 from datapipe.metrics import counted, size
 from datapipe.outages import OutageError
 from datapipe.shards.document_files import files_of, files_with_hashes, find_keys
@@ -127,7 +129,7 @@ class Follower:
         if self.mixture.takedown is None:
             return False
         wrong: list[str] = []
-        named = frozenset(named_in(self.mixture.takedown, may_grow=True, wrong=wrong)) - self._taken_down
+        named = frozenset(named_in(self.mixture.takedown, wrong)) - self._taken_down
         for line in wrong:
             self._say_once(line)
         keys = dict(zip(named, find_keys(files_with_hashes(root, snapshot), named))) if named else {}
@@ -150,9 +152,9 @@ class Follower:
             self.say(told)
 
     def _note(self, line: str) -> None:
-        """Leaves the last word for `datapipe status`."""
+        """Leaves what the follower does or waits for, for `datapipe status`; nothing where it has ended."""
         with suppress(OSError):
-            write_word(Root(self.mixture.output), line)
+            Root(self.mixture.output).write_atomic(FOLLOWER, json.dumps({"doing": line}).encode())
 
     def _say_once(self, line: str) -> None:
         if line not in self._told:

@@ -223,7 +223,10 @@ def delete_rows(index: Index, keys: np.ndarray) -> tuple[Counter[str], set[bytes
         if output is not None:
             kept.append(replace(rows, output=output))
     write_index(replace(index, rows=tuple(kept)))  # also without a hit: a killed takedown may have left old files
-    _delete_others(root, {rows.output.path for rows in kept})
+    named = {rows.output.path for rows in kept}
+    for path, _ in root.list_files(ROWS):
+        if path not in named:
+            root.delete(path)
     return num_deleted, known
 
 
@@ -256,10 +259,3 @@ def _hits(block: pa.RecordBatch, keys: np.ndarray) -> np.ndarray:
     """Which rows belong to one of the sorted keys: (num_rows,) bool."""
     row_keys = np.ascontiguousarray(key_matrix(block.column("key"))).view(_KEY).reshape(-1)
     return keys[np.minimum(np.searchsorted(keys, row_keys), len(keys) - 1)] == row_keys
-
-
-def _delete_others(root: Root, named: set[str]) -> None:
-    """Deletes files of rows that the index no longer names."""
-    for path, _ in root.list_files(ROWS):
-        if path not in named:
-            root.delete(path)

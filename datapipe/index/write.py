@@ -113,7 +113,8 @@ def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
                         continue
                     for output in record.of(f"emitted.{table}", ExchangeFile):
                         if output.rows:
-                            rows.append(IndexedRows(stage=number, group=group, table=table, output=_below_work(output)))
+                            below = replace(output, path=output.path.removeprefix(f"{WORK}/"))
+                            rows.append(IndexedRows(stage=number, group=group, table=table, output=below))
     return Index(root=root.within(WORK), stages=tuple(stages), rows=tuple(rows), files=tuple(files)) if stages else None
 
 
@@ -131,11 +132,6 @@ def _groups(request: Request, plan: Plan) -> tuple[dict[str, list[int]], list[In
             files += [IndexedFile(hash=file_hash(name, path), source=name, path=path, group=number) for path in paths]
         count += len(groups)
     return numbers, files
-
-
-def _below_work(output: ExchangeFile) -> ExchangeFile:
-    """An output of a run, with its path relative to work/."""
-    return replace(output, path=output.path.removeprefix(f"{WORK}/"))
 
 
 # ---------------------------------------------------------------------------------------------------- on disk

@@ -220,14 +220,7 @@ class RowReader:
 
     def _open_shard(self, shard: int, copy: Path | None) -> _OpenShard:
         entry = self.layout.shards[shard]
-        reader = ShardReader(
-            self._root,
-            entry,
-            self.snapshot.sequence_length,
-            self.snapshot.tokenizer.fingerprint,
-            local=copy,
-            vocab_size=self.snapshot.tokenizer.vocab_size,
-        )
+        reader = ShardReader(self._root, entry, self.snapshot.form, local=copy)
         is_remote = copy is None and self._root.local is None
         if not reader.is_mapped:
             return _OpenShard(reader=reader, table=None, is_remote=is_remote)

@@ -308,13 +308,7 @@ class TracedRun:
     def _find_in(self, entry: ShardEntry, key: bytes) -> Iterator[tuple[int, partial[Appearance]]]:
         """As `find_pieces`, of one shard, with rows in the place of addresses."""
         wanted = np.frombuffer(key, np.uint64)
-        shard = open_shard(
-            self.root,
-            entry,
-            self.snapshot.sequence_length,
-            self.snapshot.tokenizer.fingerprint,
-            vocab_size=self.snapshot.tokenizer.vocab_size,
-        )
+        shard = open_shard(self.root, entry, self.snapshot.form)
         try:
             for number in range(shard.num_batches):
                 batch = shard.batch(number)

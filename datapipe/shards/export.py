@@ -40,7 +40,7 @@ from datapipe.shards.packed_documents import DocumentJoiner, without_removed
 from datapipe.shards.removed import read_removed
 from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.shards.writer import ShardWriter, WrittenShard, shard_name, shard_schema
+from datapipe.shards.writer import ShardWriter, shard_name, shard_schema
 from datapipe.storage import Root, sync_file
 
 ExportFormat = Literal["megatron", "arrow", "parquet", "jsonl", "mds"]
@@ -119,7 +119,9 @@ def write_export(
     if not exported:
         folder.give_up()
         raise UserError("nothing to export: no document or row of this source and split. Choose another one")
-    sync_all(target)
+    if target.local is not None:  # before the file that marks the export as finished is written
+        for path, _ in target.list_files(""):
+            sync_file(target.local / path)
     for path, content in last_files(exported).items():
         target.write_atomic(path, content)
     folder.end([asdict(split) for split in exported])
@@ -201,11 +203,9 @@ def shard_batches(root: Root, snapshot: Snapshot, entries: tuple[ShardEntry, ...
     """The rows of shards, one after another, each block compared with its checksum; without documents that were taken down."""
     removed = read_removed(root, snapshot)
     for entry in entries:
-        tokenizer = snapshot.tokenizer
-        opened = open_shard(root, entry, snapshot.sequence_length, tokenizer.fingerprint, vocab_size=tokenizer.vocab_size)
-        with closing(opened) as shard:
+        with closing(open_shard(root, entry, snapshot.form)) as shard:
             for number in range(shard.num_batches):
-                yield without_removed(shard.checked_batch(number), removed, tokenizer.eos_id)
+                yield without_removed(shard.checked_batch(number), removed, snapshot.tokenizer.eos_id)
 
 
 def _write_megatron(
@@ -265,31 +265,8 @@ def _write_shards(
         handles.callback(writer.abort)
         for batch in batches:
             writer.append(batch)
-        return [_entry(shard, first, hashes) for shard in writer.finish()]
-
-
-def _entry(shard: WrittenShard, original: ShardEntry, hashes: tuple[int, int] | None) -> ShardEntry:
-    """The manifest entry of a written shard. Source, split, piece length and stratum are those of an original of its group."""
-    return ShardEntry(
-        path=shard.path,
-        source=original.source,
-        split=original.split,
-        sequences=shard.sequences,
-        tokens=shard.tokens,
-        documents=shard.documents,
-        bytes=shard.bytes,
-        checksum=shard.checksum,
-        piece_length=original.piece_length,
-        stratum=original.stratum,
-        hashes=hashes,
-    )
-
-
-def sync_all(target: Root) -> None:
-    """Syncs all files, before the file that marks the export as finished is written."""
-    if target.local is not None:
-        for path, _ in target.list_files(""):
-            sync_file(target.local / path)
+        common = {"part": None, "hashes": hashes}
+        return [first.model_copy(update={**asdict(shard), **common}) for shard in writer.finish()]
 
 
 def _manifest_files(

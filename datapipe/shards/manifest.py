@@ -46,8 +46,7 @@ from pydantic_core import from_json
 from datapipe.errors import SnapshotError
 from datapipe.memory import without_collection
 from datapipe.shards.checksum import intact
-from datapipe.shards.provenance import Provenance, absent
-from datapipe.shards.shard_table import Count, InsidePath, ShardEntry, ShardTable, ShortText, SourceName
+from datapipe.shards.shard_table import Count, InsidePath, RowForm, ShardEntry, ShardTable, ShortText, SourceName, absent
 from datapipe.storage import Root
 
 SNAPSHOT = "snapshot.json"
@@ -59,10 +58,9 @@ _SHOWN_CHARACTERS = 300
 DOCUMENTS_FORMAT = "datapipe-documents"
 
 
-def _as_table(value: Any, entry_by_entry: ValidatorFunctionWrapHandler) -> ShardTable:
-    """The shards as columns. 10^5 of a manifest take 0.3 s of CPU, and 1 s entry by entry (November 2026)."""
-    table = value if isinstance(value, ShardTable) else ShardTable.of_json(value) if isinstance(value, list) else None
-    return ShardTable.of(entry_by_entry(value)) if table is None else table
+def _as_table(value: Any, entries: ValidatorFunctionWrapHandler) -> ShardTable:
+    """The shards as columns: an object for each would stay in the memory of every process that reads the manifest."""
+    return value if isinstance(value, ShardTable) else ShardTable.of(entries(value))
 
 
 class _Record(BaseModel):
@@ -89,6 +87,30 @@ class Strata(_Record):
         if len(self.repeats) != len(self.bounds) + 1 or any(low > high for low, high in pairwise(self.bounds)):
             raise ValueError("expected ascending bounds, and one repeat more than bounds")
         return self
+
+
+class SyntheticEntry(_Record):
+    """The model that wrote a source, and its prompt, or where that is told."""
+
+    model: str
+    prompt: str | None = None
+
+
+class Provenance(_Record):
+    """Where a source comes from. Fields that older manifests do not have are left out where nothing is said.
+
+    Attributes:
+        license: an expression of SPDX; free text in older manifests.
+        synthetic: whether a model wrote the source, or which one.
+        license_field: the column with the licence of each document.
+        collected: the first and the last date, month or year.
+    """
+
+    license: str | None = None
+    synthetic: bool | SyntheticEntry = False
+    license_field: str | None = absent()
+    homepage: str | None = absent()
+    collected: tuple[str, str] | None = absent()
 
 
 class SourceEntry(Provenance):
@@ -152,14 +174,10 @@ class _Manifest(_Record):
 
     def sealed(self) -> Self:
         """This manifest with its fingerprint filled in."""
-        return self.model_copy(update={"fingerprint": self.digest()})
-
-    def digest(self) -> str:
-        """Full-width digest of every field but the fingerprint."""
-        return _digest(self.model_dump(mode="json"))
+        return self.model_copy(update={"fingerprint": _digest(self.model_dump(mode="json"))})
 
     def to_json(self) -> bytes:
-        return (json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n").encode()
+        return (self.model_dump_json(indent=1) + "\n").encode()
 
 
 class Snapshot(_Manifest):
@@ -192,16 +210,20 @@ class Snapshot(_Manifest):
     @model_validator(mode="after")
     def _shards_once(self) -> Snapshot:
         shards = ShardTable.of(self.shards)
+        shards.check_paths()
         if shards.has_duplicates():
             raise ValueError("a shard is listed twice")
         listed = set(shards.column("source").unique().to_pylist()) if shards else set()
-        strangers = listed - set(self.sources)
-        if strangers:
-            raise ValueError(f"shards of '{min(strangers)}', which is not a source")
-        strangers = {name for phase in self.phases for name in phase.weights} - set(self.sources)
-        if strangers:
-            raise ValueError(f"a weight of '{min(strangers)}', which is not a source")
+        weighted = {name for phase in self.phases for name in phase.weights}
+        for what, names in (("shards", listed), ("a weight", weighted)):
+            if strangers := names - set(self.sources):
+                raise ValueError(f"{what} of '{min(strangers)}', which is not a source")
         return self
+
+    @property
+    def form(self) -> RowForm:
+        """What its shards have in common."""
+        return RowForm(self.sequence_length, self.tokenizer.fingerprint, self.tokenizer.vocab_size)
 
     def shards_of(self, source: str, split: str) -> tuple[ShardEntry, ...]:
         """The shards of a source, in the order of their rows."""
@@ -235,9 +257,6 @@ class DocumentsEntry(_Record):
     checksum: ShortText
 
 
-DocumentsSource = Provenance
-
-
 class DocumentsSnapshot(_Manifest):
     """The manifest of a run without a tokenizer. Construct with `fingerprint=""` and call `sealed()`."""
 
@@ -245,7 +264,7 @@ class DocumentsSnapshot(_Manifest):
     version: Literal[1] = 1
     name: ShortText
     document_format: Literal["parquet", "jsonl.zst"]
-    sources: dict[SourceName, DocumentsSource]
+    sources: dict[SourceName, Provenance]
     files: FileEntry | None = None
     documents: tuple[DocumentsEntry, ...]
     fingerprint: str = ""
@@ -270,6 +289,7 @@ Manifest = Snapshot | DocumentsSnapshot
 
 
 def _digest(content: dict[str, Any]) -> str:
+    """Of every field but the fingerprint."""
     named = {name: value for name, value in content.items() if name != "fingerprint"}
     return xxhash.xxh3_128_hexdigest(json.dumps(named, sort_keys=True, ensure_ascii=False).encode())
 
@@ -282,7 +302,7 @@ def snapshot_folder(fingerprint: str) -> str:
 def snapshot_file(root: Root, snapshot: Manifest, path: str) -> str:
     """Where a file that a manifest names is, except shards: in the snapshot's folder, or in the output itself.
 
-    An export, and an output of datapipe 0.1, have no folders of snapshots.
+    An export has no folders of snapshots.
     """
     own = f"{snapshot_folder(snapshot.fingerprint)}/{path}"
     return own if root.exists(own) else path

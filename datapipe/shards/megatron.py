@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import IO
 
 import numpy as np
 import pyarrow as pa
@@ -65,7 +64,7 @@ class MegatronWriter:
         while first < len(lengths):
             if self._pair is None:
                 number = "" if self._target_bytes is None else f"-{len(self._written):05d}"
-                self._pair = _OpenPair.open(self._root, self._prefix + number, self._itemsize)
+                self._pair = _OpenPair(self._root, self._prefix + number, self._itemsize)
             stop = self._stop(stops, first)
             self._pair.write(tokens[stops[first] : stops[stop]], lengths[first:stop])
             first = stop
@@ -102,19 +101,13 @@ class MegatronWriter:
 class _OpenPair:
     """An open .bin, and the lengths of its sequences."""
 
-    def __init__(
-        self, root: Root, prefix: str, itemsize: int, lengths: IO[bytes], ids: pa.NativeFile, handles: ExitStack
-    ) -> None:
+    def __init__(self, root: Root, prefix: str, itemsize: int) -> None:
         self._root, self._prefix, self._itemsize = root, prefix, itemsize
-        self._lengths, self._bin, self._handles = lengths, ids, handles
         self.sequences = self.tokens = 0
-
-    @classmethod
-    def open(cls, root: Root, prefix: str, itemsize: int) -> _OpenPair:
         with ExitStack() as handles:
-            lengths = handles.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
-            ids = handles.enter_context(root.open_output(f"{prefix}.bin"))
-            return cls(root, prefix, itemsize, lengths, ids, handles.pop_all())
+            self._lengths = handles.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
+            self._bin = handles.enter_context(root.open_output(f"{prefix}.bin"))
+            self._handles = handles.pop_all()
 
     def write(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
         # uint32 ids have the bytes of int32: none reaches 2^31

@@ -16,19 +16,17 @@ import itertools
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Set
-from functools import partial
+from collections.abc import Set
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from datapipe.columns import dtype_of
 from datapipe.errors import CorruptionError
 from datapipe.shards.blocks import EVERY_COLUMN, Block, SequenceRows, block_of_batch, block_of_rows, gather
 from datapipe.shards.checksum import intact
 from datapipe.shards.shard_file import Shard, open_shard
-from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.storage import Root
 
 CACHE_BYTES = 256 << 20
@@ -36,29 +34,23 @@ CACHE_BYTES = 256 << 20
 
 
 class ShardReader:
-    """Rows of one shard of a snapshot. The first use opens the file. Several threads may use a reader at once.
+    """Rows of one shard of a snapshot. Several threads may use a reader at once.
+
+    The first use opens the file: it raises SnapshotError for a file of other data, CorruptionError for a damaged one.
 
     Args:
         entry: of the manifest.
-        sequence_length, tokenizer_fingerprint: of the snapshot.
+        form: of the snapshot.
         local: a complete copy of the file to read instead.
     """
 
-    def __init__(
-        self,
-        root: Root,
-        entry: ShardEntry,
-        sequence_length: int,
-        tokenizer_fingerprint: str,
-        *,
-        local: Path | None = None,
-        vocab_size: int | None = None,
-    ) -> None:
-        self.entry, self._vocab_size = entry, vocab_size
-        self.sequence_length = sequence_length
-        self._root, self._tokenizer, self._local = root, tokenizer_fingerprint, local
-        self._lock = threading.Lock()
-        self._source: _Mapped | _Streamed | None = None
+    def __init__(self, root: Root, entry: ShardEntry, form: RowForm, *, local: Path | None = None) -> None:
+        self.entry = entry
+        self._root, self._form, self._local = root, form, local
+        self._lock, self._mapped_lock = threading.Lock(), threading.Lock()
+        self._shard: Shard | None = None
+        self._idle: list[Shard] = []  # handles that no thread uses; there are as many as threads that read at the same time
+        self._owner = next(_OWNERS)
 
     @property
     def num_rows(self) -> int:
@@ -67,23 +59,24 @@ class ShardReader:
     @property
     def is_mapped(self) -> bool:
         """Whether blocks are regions of a mapped file, which are valid while this reader is open."""
-        return isinstance(self._opened(), _Mapped)
+        return self._opened().mapped is not None
 
     @property
     def rows_per_block(self) -> int:
-        return self._opened().rows_per_block
+        return self._opened().rows_per_batch
 
     @property
     def id_dtype(self) -> np.dtype:
-        return self._opened().id_dtype
-
-    def open(self) -> None:
-        """Opens and checks the file. Raises SnapshotError for a file of other data, CorruptionError for a damaged file."""
-        self._opened()
+        return dtype_of(self._opened().id_type)
 
     def block(self, number: int) -> Block:
         """Block `number`, checked. A block of a mapped file is checked at each call, so callers keep it."""
-        return self._opened().block(number)
+        shard = self._opened()
+        if shard.mapped is not None:
+            with self._mapped_lock:
+                return _checked_block(shard, number)
+        cached = _CACHE.get(self._owner, number)
+        return cached if cached is not None else intact(lambda: self._fetch(number))  # by a handle with another footer
 
     def read(self, rows: np.ndarray, wanted: Set[str] = EVERY_COLUMN) -> SequenceRows:
         """Copies `rows` (n,) int64 of the shard, repeats allowed."""
@@ -119,112 +112,65 @@ class ShardReader:
     def close(self) -> None:
         """Closes the file. Rows that were read stay valid, and the next read opens the file again."""
         with self._lock:
-            source, self._source = self._source, None
-        if source is not None:
-            source.close()
+            self._shard, idle, self._idle = None, self._idle, []
+        _CACHE.forget(self._owner)
+        for shard in idle:
+            shard.close()
 
     def _gather(self, blocks: np.ndarray, rows: np.ndarray, wanted: Set[str]) -> SequenceRows:
         return gather(
             blocks,
             rows,
-            sequence_length=self.sequence_length,
+            sequence_length=self._form.sequence_length,
             stored=self.id_dtype,
             wanted=wanted,
             name=lambda _: self.entry.path,
         )
 
-    def _opened(self) -> _Mapped | _Streamed:
-        source = self._source
-        if source is not None:
-            return source
+    def _opened(self) -> Shard:
+        shard = self._shard
+        if shard is not None:
+            return shard
         with self._lock:
-            if self._source is None:
-                shard = open_shard(self._root, self.entry, self.sequence_length, self._tokenizer, self._local, self._vocab_size)
-                again = partial(Shard.open, self._root, self.entry, self._local, self._vocab_size)
-                self._source = _Streamed(shard, again) if shard.mapped is None else _Mapped(shard)
-            return self._source
-
-
-class _Source:
-    """An open shard; the base of the two ways of reading."""
-
-    def __init__(self, shard: Shard) -> None:
-        self._lock = threading.Lock()
-        self.rows_per_block = shard.rows_per_batch
-        self.id_dtype = dtype_of(shard.id_type)
-
-    def _read(self, shard: Shard, number: int, within: pa.Buffer | None) -> Block:
-        block = block_of_batch(shard.checked_batch(number), within)
-        if block is None:
-            raise CorruptionError(
-                f"{shard.entry.path}: {shard.rows_of(number)} do not have the layout of a shard. "
-                f"Delete the file and run the mixture again to restore it"
-            )
-        return block
-
-
-class _Mapped(_Source):
-    """A local Arrow file, mapped as long as this object lives."""
-
-    def __init__(self, shard: Shard) -> None:
-        super().__init__(shard)
-        self._shard = shard
-        if shard.num_batches:
-            shard.batch(shard.num_batches - 1)  # the last batch shows whether the number of rows is that of the manifest
-        shard.close()  # closes the descriptor; the bytes stay mapped
-
-    def block(self, number: int) -> Block:
-        with self._lock:
-            return self._read(self._shard, number, self._shard.mapped)
-
-    def close(self) -> None:
-        """Does nothing: the bytes are unmapped with the last reference to this object."""
-
-
-class _Streamed(_Source):
-    """A file whose blocks are read one by one and cached in `_BlockCache`.
-
-    Args:
-        again: opens another handle, for another thread.
-    """
-
-    def __init__(self, shard: Shard, again: Callable[[], Shard]) -> None:
-        super().__init__(shard)
-        self._again = again
-        self._idle = [shard]  # handles that no thread uses; there are as many as threads that read at the same time
-        self._closed = False
-        self._owner = next(_OWNERS)
-
-    def block(self, number: int) -> Block:
-        cached = _CACHE.get(self._owner, number)
-        return cached if cached is not None else intact(lambda: self._fetch(number))  # by a handle with another footer
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        _CACHE.forget(self._owner)
-        for shard in idle:
-            shard.close()
+            if self._shard is None:
+                shard = open_shard(self._root, self.entry, self._form, self._local)
+                if shard.mapped is None:
+                    self._idle = [shard]
+                else:
+                    if shard.num_batches:
+                        shard.batch(shard.num_batches - 1)  # it shows whether the number of rows is that of the manifest
+                    shard.close()  # closes the descriptor; the bytes stay mapped
+                self._shard = shard
+            return self._shard
 
     def _fetch(self, number: int) -> Block:
         """Reads with a handle that no other thread is using."""
         with self._lock:
             shard = self._idle.pop() if self._idle else None
         if shard is None:
-            shard = self._again()
+            shard = Shard.open(self._root, self.entry, self._form, self._local)
         try:
-            block = self._read(shard, number, None)
+            block = _checked_block(shard, number)
         except BaseException:
             shard.close()
             raise
         with self._lock:
-            if not self._closed:
+            if self._shard is not None:
                 self._idle.append(shard)
                 _CACHE.put(self._owner, number, block)
                 return block
         shard.close()
         return block
+
+
+def _checked_block(shard: Shard, number: int) -> Block:
+    block = block_of_batch(shard.checked_batch(number), shard.mapped)
+    if block is None:
+        raise CorruptionError(
+            f"{shard.entry.path}: {shard.rows_of(number)} do not have the layout of a shard. "
+            f"Delete the file and run the mixture again to restore it"
+        )
+    return block
 
 
 class _BlockCache:

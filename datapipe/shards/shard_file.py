@@ -15,6 +15,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from datapipe.errors import CorruptionError, CutShortError, SnapshotError
 from datapipe.shards import schemas
 from datapipe.shards.blocks import CUT
 from datapipe.shards.checksum import intact, rows_checksum
-from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.storage import Root
 
 FORMAT_VERSION = "2"
@@ -50,18 +51,11 @@ def identity(
     return known | {key: str(number).encode() for key, number in numbers.items() if number is not None}
 
 
-def open_shard(
-    root: Root,
-    entry: ShardEntry,
-    sequence_length: int,
-    tokenizer_fingerprint: str,
-    local: Path | None = None,
-    vocab_size: int | None = None,
-) -> Shard:
+def open_shard(root: Root, entry: ShardEntry, form: RowForm, local: Path | None = None) -> Shard:
     """Opens a shard and checks everything but its rows. Raises SnapshotError for other data, CorruptionError for damage.
 
     Args:
-        vocab_size: that ids stay below; None where any id may stand.
+        form: of the snapshot.
         local: a complete copy of the file to open instead.
     """
     size = root.size(entry.path) if local is None else local.stat().st_size
@@ -72,16 +66,7 @@ def open_shard(
             f"{entry.path}: {found}, expected {entry.bytes} bytes. Run the mixture again to restore it{cleaned}"
         )
 
-    def checked() -> Shard:
-        shard = Shard.open(root, entry, local, vocab_size)
-        try:
-            shard.check(sequence_length, tokenizer_fingerprint)
-        except BaseException:
-            shard.close()
-            raise
-        return shard
-
-    return intact(checked)
+    return intact(lambda: Shard.open(root, entry, form, local))
 
 
 class Shard:
@@ -95,8 +80,8 @@ class Shard:
         num_rows: of a Parquet file, from its footer; None of an Arrow file, whose footer does not have it.
     """
 
-    def __init__(self, entry: ShardEntry, stream: pa.NativeFile, *, is_local: bool, vocab_size: int | None = None) -> None:
-        self.entry, self._stream, self._is_local, self._vocab_size = entry, stream, is_local, vocab_size
+    def __init__(self, entry: ShardEntry, form: RowForm, stream: pa.NativeFile, *, is_local: bool) -> None:
+        self.entry, self._form, self._stream, self._is_local = entry, form, stream, is_local
         self.mapped: pa.Buffer | None = None
         self._mapping: Mapping | None = None
         self.schema, self.num_batches = pa.schema([]), 0
@@ -104,17 +89,18 @@ class Shard:
         self._get: Callable[[int], tuple[Any, bytes]]
 
     @classmethod
-    def open(cls, root: Root, entry: ShardEntry, local: Path | None = None, vocab_size: int | None = None) -> Shard:
-        """Opens a file and reads its footer. Raises CorruptionError for a footer that cannot be read.
+    def open(cls, root: Root, entry: ShardEntry, form: RowForm, local: Path | None = None) -> Shard:
+        """Opens a file and checks its footer. Raises SnapshotError for one of other data, CorruptionError for a damaged one.
 
         Args:
             local: a complete copy of the file to open instead.
         """
         stream = root.open_input(entry.path) if local is None else pa.memory_map(str(local))
-        shard = cls(entry, stream, is_local=root.local is not None or local is not None, vocab_size=vocab_size)
+        shard = cls(entry, form, stream, is_local=root.local is not None or local is not None)
         try:
             with shard._damage_named():
                 shard._read_footer()
+            shard._check_footer()
         except BaseException:
             shard.close()
             raise
@@ -134,18 +120,18 @@ class Shard:
             self.schema, self.num_batches = file.schema, file.num_record_batches
             self._get = lambda number: _record_batch(file, number)
 
-    @property
+    @cached_property
     def rows_per_batch(self) -> int:
         return int(self.schema.metadata[ROWS_KEY])
 
-    @property
+    @cached_property
     def id_type(self) -> pa.DataType:
         return self.schema.field("tokens").type.value_type
 
-    def check(self, sequence_length: int, tokenizer_fingerprint: str) -> None:
+    def _check_footer(self) -> None:
         """Compares the metadata of the file with the manifest."""
-        metadata, path = self.schema.metadata or {}, self.entry.path
-        expected = identity(sequence_length, tokenizer_fingerprint, self.entry.piece_length, self.entry.stratum)
+        metadata, path, form = self.schema.metadata or {}, self.entry.path, self._form
+        expected = identity(form.sequence_length, form.tokenizer, self.entry.piece_length, self.entry.stratum)
         for name, value in expected.items():
             if metadata.get(name) != value:
                 found = metadata.get(name, b"nothing").decode(errors="replace")
@@ -153,12 +139,12 @@ class Shard:
                     f"{path}: {name.decode()} is {found}, expected {value.decode()} as in the snapshot. Delete the file and "
                     f"run the mixture again to restore it"
                 )
-        known = [schemas.sequences(id_type, sequence_length) for id_type in (pa.uint16(), pa.uint32())]
+        known = [schemas.sequences(id_type, form.sequence_length) for id_type in (pa.uint16(), pa.uint32())]
         rows = metadata.get(ROWS_KEY, b"")
         is_number = rows.isdigit() and 1 <= int(rows[:20]) < 1 << 31
         if not any(self.schema.equals(schema) for schema in known) or not is_number:
             raise CorruptionError(f"{path}: its columns are not those of a shard. Run the mixture again to restore it")
-        expected_type = None if self._vocab_size is None else schemas.token_type(self._vocab_size)
+        expected_type = None if form.vocab_size is None else schemas.token_type(form.vocab_size)
         if expected_type not in (None, self.id_type):
             raise CorruptionError(
                 f"{path}: token ids of type {self.id_type}, expected {expected_type} from the vocabulary size in the snapshot. "
@@ -189,10 +175,10 @@ class Shard:
                 f"{self.entry.path}: {self.rows_of(number)} are damaged. "
                 f"Delete the file and run the mixture again to restore it"
             )
-        tokens = columns.numbers(batch.column("tokens").flatten())
-        if self._vocab_size is not None and len(tokens) and (largest := int(tokens.max())) >= self._vocab_size:
+        tokens, vocab_size = columns.numbers(batch.column("tokens").flatten()), self._form.vocab_size
+        if vocab_size is not None and len(tokens) and (largest := int(tokens.max())) >= vocab_size:
             raise CorruptionError(
-                f"{self.entry.path}: {self.rows_of(number)} hold token id {largest}, expected ids below {self._vocab_size}"
+                f"{self.entry.path}: {self.rows_of(number)} hold token id {largest}, expected ids below {vocab_size}"
             )
         return batch
 

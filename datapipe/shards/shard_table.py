@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from typing import Annotated, Any, Literal, overload
+from operator import attrgetter
+from typing import Annotated, Any, Literal, NamedTuple, overload
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from datapipe import columns
 from datapipe.columns import compute
-from datapipe.shards.provenance import absent
 
 _CONTENT_DIGEST = r"-[0-9a-f]{16}((?:\.[a-z]+)+)$"
 _ABSENT = -1
@@ -50,6 +50,11 @@ def _source_name(name: str) -> str:
     return name
 
 
+def absent() -> Any:
+    """A field that a record lacks where nothing is said."""
+    return Field(default=None, exclude_if=lambda value: value is None)
+
+
 InsidePath = Annotated[str, AfterValidator(inside_path)]
 SourceName = Annotated[str, AfterValidator(_source_name)]
 Count = Annotated[int, Field(ge=0, lt=1 << 62)]
@@ -60,6 +65,7 @@ class ShardEntry(BaseModel):
     """One shard file.
 
     Attributes:
+        path, source: `Snapshot` checks them.
         tokens: tokens of documents, without padding.
         documents: documents that start in the shard.
         piece_length: tokens of every piece, where packing put pieces of one length together; absent otherwise.
@@ -71,8 +77,8 @@ class ShardEntry(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    path: InsidePath
-    source: SourceName
+    path: ShortText
+    source: ShortText
     split: Literal["train", "validation"]
     sequences: Count
     tokens: Count
@@ -117,6 +123,19 @@ def with_digest(path: str, checksum: str) -> str:
     return f"{folder}{slash}{stem}-{checksum.rpartition(':')[2][:16]}{dot}{ending}"
 
 
+class RowForm(NamedTuple):
+    """What the shards of a snapshot have in common.
+
+    Attributes:
+        tokenizer: its fingerprint.
+        vocab_size: that ids stay below; None where any id may stand.
+    """
+
+    sequence_length: int
+    tokenizer: str
+    vocab_size: int | None = None
+
+
 class ShardTable(Sequence[ShardEntry]):
     """Shards as columns, and as a sequence of `ShardEntry`, each made when it is asked for.
 
@@ -135,35 +154,8 @@ class ShardTable(Sequence[ShardEntry]):
             return entries
         if not entries:  # as on a client of a service; `pa.table` would import pandas, where it is installed
             return cls(pa.Table.from_batches([], _SCHEMA))
-        return cls(pa.table({name: [getattr(entry, name) for entry in entries] for name in _SCHEMA.names}, _SCHEMA))
-
-    @classmethod
-    def of_json(cls, rows: Sequence[Any]) -> ShardTable | None:
-        """The table of entries as JSON has them, checked by columns; None where one may be wrong, which `ShardEntry` tells."""
-        try:
-            if not set().union(*map(dict.keys, rows)) <= set(_SCHEMA.names):
-                return None
-            shards = cls(pa.table([_column([row.get(field.name) for row in rows], field.type) for field in _SCHEMA], _SCHEMA))
-        except (AttributeError, TypeError, ValueError, OverflowError):  # no object, or a value of another type
-            return None
-        return shards if shards._is_sound() else None
-
-    def _is_sound(self) -> bool:
-        """Whether `ShardEntry` accepts every entry, but for its source, which must be one of the manifest."""
-        texts = {name: self.column(name) for name in ("path", "split", "checksum")}
-        numbers = [self.column(field.name) for field in _SCHEMA if pa.types.is_integer(field.type)]
-        ranges, bounds = self.column("hashes"), self.column("hashes").flatten()
-        required = (name for name, field in ShardEntry.model_fields.items() if field.is_required())
-        return (
-            not any(self.column(name).null_count for name in required)
-            and not compute.any(compute.match_substring_regex(texts["path"], _OUTSIDE)).as_py()
-            and all((compute.max(compute.utf8_length(text)).as_py() or 0) <= MOST_CHARACTERS for text in texts.values())
-            and compute.all(compute.is_in(texts["split"], pa.array(["train", "validation"]))).as_py()
-            and all(_is_within(column, (1 << 62) - 1) for column in numbers)
-            and compute.all(compute.equal(compute.list_value_length(ranges), 2), min_count=0).as_py()
-            and not bounds.null_count
-            and _is_within(bounds, 1 << 64)
-        )
+        values = zip(*map(attrgetter(*_SCHEMA.names), entries))
+        return cls(pa.table(dict(zip(_SCHEMA.names, values)), _SCHEMA))
 
     def __len__(self) -> int:
         return self._table.num_rows
@@ -201,6 +193,12 @@ class ShardTable(Sequence[ShardEntry]):
         values["hashes"] = [None if bounds is None else tuple(map(int, bounds)) for bounds in values["hashes"]]
         for row in zip(*values.values()):
             yield ShardEntry(**dict(zip(values, row)))
+
+    def check_paths(self) -> None:
+        """Raises ValueError as `inside_path`."""
+        outside = compute.match_substring_regex(self.column("path"), _OUTSIDE)
+        for path in self.column("path").filter(outside).to_pylist():
+            inside_path(path)
 
     def has_duplicates(self) -> bool:
         """Whether two shards have one path."""
@@ -258,19 +256,3 @@ class ShardTable(Sequence[ShardEntry]):
             for column in ((self.column("path"), self.numbered_paths) if paths else ())
             for number in np.flatnonzero(columns.numbers(compute.is_in(column, wanted))).tolist()
         ]
-
-
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
-    """Raises TypeError or ArrowInvalid for a value of another type: to an integer type Arrow would cut a fraction off."""
-    if not pa.types.is_integer(kind):
-        return pa.array(values, kind)
-    found = pa.array(values)
-    if not (found.type == kind or pa.types.is_null(found.type)):
-        raise TypeError(found.type)
-    return found.cast(kind)
-
-
-def _is_within(numbers: pa.Array, most: int) -> bool:
-    """Whether all numbers lie between 0 and `most`."""
-    extremes = compute.min_max(numbers).as_py()
-    return extremes["min"] is None or (extremes["min"] >= 0 and extremes["max"] <= most)

@@ -129,15 +129,13 @@ class Publication:
 
     Attributes:
         snapshot: its manifest.
-        published_at: seconds since the epoch; None for the snapshot of datapipe 0.1, which noted no time.
+        published_at: seconds since the epoch; None for an export, which notes no time.
         lengths: by folder, fingerprints of the snapshots of further sequence lengths that were published with it.
-        is_newest: whether it is the one that loaders open by default.
     """
 
     snapshot: Manifest
     published_at: float | None
     lengths: Mapping[str, Set[str]]
-    is_newest: bool
 
     @property
     def fingerprint(self) -> str:
@@ -147,17 +145,12 @@ class Publication:
 def publications(root: Root) -> list[Publication]:
     """The snapshots of an output by time, the newest last. Raises SnapshotError where there is none."""
     newest = read_manifest(root)
-    found = [_publication(root, name, newest) for name in fingerprints(root)]
-    if newest.fingerprint not in {publication.fingerprint for publication in found}:
-        found.append(Publication(snapshot=newest, published_at=None, lengths={}, is_newest=True))
-    return sorted(found, key=lambda each: (each.is_newest, each.published_at or 0.0, each.fingerprint))
-
-
-def _publication(root: Root, fingerprint: str, newest: Manifest) -> Publication:
-    is_newest = fingerprint == newest.fingerprint
-    snapshot = newest if is_newest else read_manifest(root, fingerprint)
-    published_at, lengths = _read_note(root, fingerprint) or (None, {})
-    return Publication(snapshot=snapshot, published_at=published_at, lengths=lengths, is_newest=is_newest)
+    found: list[Publication] = []
+    for name in {newest.fingerprint, *fingerprints(root)}:
+        published_at, lengths = _read_note(root, name) or (None, {})
+        snapshot = newest if name == newest.fingerprint else read_manifest(root, name)
+        found.append(Publication(snapshot=snapshot, published_at=published_at, lengths=lengths))
+    return sorted(found, key=lambda each: (each.snapshot is newest, each.published_at or 0.0, each.fingerprint))
 
 
 def files_needed(snapshots: Iterable[Manifest]) -> dict[str, int]:

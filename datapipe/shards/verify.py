@@ -159,7 +159,7 @@ def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np
 def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
     """The damaged blocks of a damaged shard, in words."""
     try:
-        opened = _open(root, snapshot, entry)
+        opened = open_shard(root, entry, snapshot.form)
     except (DatapipeError, OSError, pa.ArrowException, ValueError) as error:
         return f"its header or footer is damaged, and no row can be read: {error}"
     with closing(opened) as shard:
@@ -167,11 +167,6 @@ def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
     return (
         f"damaged: {' '.join(damaged).removesuffix(',')}" if damaged else "all rows are intact: the damage lies outside of them"
     )
-
-
-def _open(root: Root, snapshot: Snapshot, entry: ShardEntry) -> Shard:
-    tokenizer = snapshot.tokenizer
-    return open_shard(root, entry, snapshot.sequence_length, tokenizer.fingerprint, vocab_size=tokenizer.vocab_size)
 
 
 def _is_intact(shard: Shard, number: int) -> bool:
@@ -184,7 +179,7 @@ def _is_intact(shard: Shard, number: int) -> bool:
 
 def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
     try:
-        with closing(_open(root, snapshot, entry)) as shard:
+        with closing(open_shard(root, entry, snapshot.form)) as shard:
             counts = np.zeros(3, np.int64)
             for number in range(shard.num_batches):
                 batch, tokenizer = shard.checked_batch(number), snapshot.tokenizer

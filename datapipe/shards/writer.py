@@ -23,7 +23,6 @@ from datapipe.shards import schemas
 from datapipe.shards.checksum import rows_checksum
 from datapipe.shards.shard_file import CHECKSUM_KEY, FORMAT_VERSION, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
 from datapipe.storage import Root
-from datapipe.stores.written import OutputStream
 
 ShardFormat = Literal["arrow", "parquet"]
 
@@ -33,7 +32,7 @@ BATCH_BYTES = 4 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WrittenShard:
-    """One finished file, with the fields of `manifest.ShardEntry`; `path` is the path it was written to."""
+    """One finished file, with fields of `ShardEntry`; `path` is the path it was written to."""
 
     path: str
     sequences: int
@@ -137,7 +136,7 @@ class ShardWriter:
         batch = self._take(num_rows)
         try:
             if self._file is None:
-                self._file = _OpenShard.open(self._root, self._path(len(self._written)), self._format, self._schema)
+                self._file = _OpenShard(self._root, self._path(len(self._written)), self._format, self._schema)
             self._file.write(batch)
         except BaseException:
             self.abort()
@@ -168,18 +167,14 @@ class ShardWriter:
 class _OpenShard:
     """An open file, and the counts of its content."""
 
-    def __init__(self, path: str, format: ShardFormat, stream: OutputStream, sink: Any, handles: ExitStack) -> None:
+    def __init__(self, root: Root, path: str, format: ShardFormat, schema: pa.Schema) -> None:
         self._path, self._format = path, format
-        self._stream, self._sink, self._handles = stream, sink, handles
         self._checksums: list[str] = []
         self.sequences = self.tokens = self.documents = 0
-
-    @classmethod
-    def open(cls, root: Root, path: str, format: ShardFormat, schema: pa.Schema) -> _OpenShard:
         with ExitStack() as handles:
-            stream = handles.enter_context(root.open_output(path))
-            sink = handles.enter_context(_sink(stream, format, schema))
-            return cls(path, format, stream, sink, handles.pop_all())
+            self._stream = handles.enter_context(root.open_output(path))
+            self._sink = handles.enter_context(_sink(self._stream, format, schema))
+            self._handles = handles.pop_all()
 
     def write(self, batch: pa.RecordBatch) -> None:
         checksum = rows_checksum(batch)

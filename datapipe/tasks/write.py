@@ -9,6 +9,7 @@ those that it holds.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import numpy as np
 import pyarrow as pa
@@ -103,16 +104,5 @@ class _Files:
 
     def _finish_file(self) -> None:
         writer, self._writer = self._writer, None
-        if writer is None:
-            return
-        written = writer.finish()
-        self._done.append(
-            DocumentsFile(
-                path=written.path,
-                rows=written.documents,
-                bytes=written.bytes,
-                checksum=written.checksum,
-                number=self._number,
-                text_bytes=written.text_bytes,
-            )
-        )
+        if writer is not None:
+            self._done.append(DocumentsFile(**asdict(writer.finish()), number=self._number))

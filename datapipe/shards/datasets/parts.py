@@ -115,21 +115,16 @@ def _check(root: Root, entry: DocumentsEntry) -> None:
 
 def parts_of_rows(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:
     """The packed rows of a snapshot, in the order of its shards."""
-    id_type = schemas.token_type(snapshot.tokenizer.vocab_size)
-    schema = _rows_schema(id_type, snapshot.sequence_length)
+    rows = schemas.sequences(schemas.token_type(snapshot.tokenizer.vocab_size), snapshot.sequence_length)
+    keys = pa.field("keys", pa.list_(pa.string()), nullable=False)
+    named = pa.field("source", pa.string(), nullable=False)
+    schema = pa.schema([named, rows.field("tokens"), rows.field("lengths"), keys, rows.field("starts")])
     return [
         Part(source=name, split=each, schema=schema, batches=partial(_rows, root, snapshot, name, each, schema))
         for name in wanted_sources(snapshot.sources, source)
         for each in (SPLITS if split is None else (split,))
         if snapshot.shards_of(name, each)
     ]
-
-
-def _rows_schema(id_type: pa.DataType, sequence_length: int) -> pa.Schema:
-    rows = schemas.sequences(id_type, sequence_length)
-    keys = pa.field("keys", pa.list_(pa.string()), nullable=False)
-    source = pa.field("source", pa.string(), nullable=False)
-    return pa.schema([source, rows.field("tokens"), rows.field("lengths"), keys, rows.field("starts")])
 
 
 def _rows(root: Root, snapshot: Snapshot, source: str, split: Split, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -41,16 +41,13 @@ def _object(columns: dict[str, pa.Array], end: str) -> pa.Array:
     """(num_rows,) large_string: an object of the columns for each row."""
     parts: list[pa.Array | pa.Scalar] = []
     for number, (name, column) in enumerate(columns.items()):
-        parts += [_text(("{" if number == 0 else ",") + _quoted_name(name) + ":"), json_values(name, column)]
+        quoted_name = _strings(pa.array([name], pa.large_string()))[0].as_py()
+        parts += [_text(("{" if number == 0 else ",") + quoted_name + ":"), json_values(name, column)]
     return pc.binary_join_element_wise(*parts, _text(end), _text(""))
 
 
 def _text(text: str) -> pa.Scalar:
     return pa.scalar(text, pa.large_string())
-
-
-def _quoted_name(name: str) -> str:
-    return _strings(pa.array([name], pa.large_string()))[0].as_py()
 
 
 def json_values(name: str, column: pa.Array) -> pa.Array:

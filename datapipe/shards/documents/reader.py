@@ -48,8 +48,8 @@ def json_schema(root: Root, path: str) -> pa.Schema:
     """
     schema = pa.schema([])
     for lines in _whole_lines(root, path):
-        found = _parsed(lines, None).schema
-        found = pa.schema([field.with_type(_type_of(field)) for field in found])
+        fields = ((field.name, _without_times(field.type)) for field in _parsed(lines, None).schema)
+        found = pa.schema([(name, pa.large_string() if name in ("id", "text") else kind) for name, kind in fields])
         schema = pa.unify_schemas([schema, found], promote_options="permissive")
     return schema
 
@@ -63,10 +63,6 @@ def json_batches(root: Root, path: str, schema: pa.Schema) -> Iterator[pa.Record
 def _parsed(lines: bytes, schema: pa.Schema | None) -> pa.Table:
     options = pj.ReadOptions(use_threads=False, block_size=len(lines) + 1)
     return pj.read_json(pa.BufferReader(lines), options, pj.ParseOptions(explicit_schema=schema))
-
-
-def _type_of(field: pa.Field) -> pa.DataType:
-    return pa.large_string() if field.name in ("id", "text") else _without_times(field.type)
 
 
 def _without_times(kind: pa.DataType) -> pa.DataType:

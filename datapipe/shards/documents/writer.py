@@ -40,12 +40,13 @@ class WrittenDocuments:
     """One finished file.
 
     Attributes:
+        rows: documents.
         text_bytes: UTF-8 bytes of the texts.
         bytes: of the file.
     """
 
     path: str
-    documents: int
+    rows: int
     text_bytes: int
     bytes: int
     checksum: str
@@ -146,7 +147,7 @@ class DocumentWriter:
         self._handles.close()
         return WrittenDocuments(
             path=self._path,
-            documents=self._documents,
+            rows=self._documents,
             text_bytes=self._text_bytes,
             bytes=self._stream.num_bytes,
             checksum=self._stream.checksum,

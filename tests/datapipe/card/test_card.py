@@ -21,7 +21,7 @@ from datapipe.card.data_files import DataFiles
 from datapipe.card.escaping import MOST_CHARS, code, link, plain, prose, shown
 from datapipe.card.front_matter import size_category
 from datapipe.card.write import card_files, is_unedited, signed, write_card
-from datapipe.shards.manifest import DocumentsSnapshot, DocumentsSource, Manifest, read_manifest, snapshot_folder
+from datapipe.shards.manifest import DocumentsSnapshot, Manifest, Provenance, read_manifest, snapshot_folder
 from datapipe.storage import Root
 from tests.support import runs
 from tests.support.command_line import datapipe
@@ -177,7 +177,7 @@ def _limits(**more: Any) -> str:
     provenance = {"sources": {"web": origin}, "licenses": {}, "synthetic": {}, "cost": {}} | more.pop("provenance", {})
     empty |= {"mixture": None, "tokenizer": None, "provenance": provenance, "run": {"datapipe": "0.1.0"}}
     empty |= {name: {} for name in ("taken", "measured", "clusters")}
-    manifest = DocumentsSnapshot(name="m", document_format="parquet", sources={"web": DocumentsSource()}, documents=()).sealed()
+    manifest = DocumentsSnapshot(name="m", document_format="parquet", sources={"web": Provenance()}, documents=()).sealed()
     files = DataFiles(format="parquet", is_packed=False, configurations=())
     written = {"total": entry, "sources": {"web": entry}, **empty, **more}
     return card_files(written, manifest, "", files)["README.md"].decode().partition("## Known limits")[2]

@@ -73,7 +73,7 @@ def test_documents_are_in_the_shards_of_the_range_of_their_hash(published):
     snapshot, root = again(published).snapshot, Root(str(published.parent / "out"))
     assert len({entry.hashes for entry in snapshot.shards}) > 4
     for entry in snapshot.shards:
-        reader = ShardReader(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        reader = ShardReader(root, entry, snapshot.form)
         keys = reader.read(np.arange(reader.num_rows)).keys
         reader.close()
         hashes = shuffle_hash(key_halves(keys_from(keys)), snapshot.seed)

@@ -61,7 +61,7 @@ def test_run_documents_are_in_one_split_and_named_by_files_parquet(finished):
     known = set(pq.read_table(root.path("files.parquet")).column("hash").to_pylist())
     keys: dict[str, set[bytes]] = {"train": set(), "validation": set()}
     for entry in snapshot.shards:
-        reader = ShardReader(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        reader = ShardReader(root, entry, snapshot.form)
         keys[entry.split] |= {bytes(key) for key in reader.read(np.arange(reader.num_rows)).keys}
         reader.close()
     assert keys["train"] and keys["validation"]

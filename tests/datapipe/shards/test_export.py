@@ -61,7 +61,7 @@ def all_rows(root: Root) -> list[np.ndarray]:
     snapshot = read_snapshot(root)
     found = []
     for entry in snapshot.shards_of("web", "train"):
-        reader = ShardReader(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+        reader = ShardReader(root, entry, snapshot.form)
         rows = reader.read(np.arange(entry.sequences))
         found.append((rows.tokens, rows.piece_lengths, rows.keys, rows.starts))
         reader.close()

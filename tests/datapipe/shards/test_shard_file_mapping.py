@@ -80,8 +80,8 @@ def test_open_shard_cut_short_before_its_rows_are_read_is_named(output: Path, le
     root, path = Root(str(output)), shards(output)[1]
     snapshot = read_snapshot(root)
     entry = next(entry for entry in snapshot.shards if entry.path.endswith(path.name))
-    reader = ShardReader(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
-    reader.open()
+    reader = ShardReader(root, entry, snapshot.form)
+    assert reader.rows_per_block > 0  # opens the file
     cut(path, left)
     with pytest.raises(CorruptionError, match=path.name):
         reader.read(np.arange(20))

@@ -24,7 +24,7 @@ from datapipe.shards.manifest import SNAPSHOT, read_snapshot
 from datapipe.shards.packed_documents import DocumentJoiner, without_removed
 from datapipe.shards.reader import ShardReader
 from datapipe.shards.removed import Removed, RemovedAtSteps, read_removed, removed_entry
-from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.shards.verify import batch_problem, verify_snapshot
 from datapipe.shards.writer import ShardWriter
 from datapipe.storage import Root
@@ -130,7 +130,7 @@ def shard(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writers, "BATCH_BYTES", 4 * 7 * LENGTH)
         (entry,) = write_shards(folder, batch, shard_format)
-    reader = ShardReader(kind(str(folder)), entry, LENGTH, FINGERPRINT)
+    reader = ShardReader(kind(str(folder)), entry, RowForm(LENGTH, FINGERPRINT))
     yield batch, reader
     reader.close()
 
@@ -180,9 +180,9 @@ def test_read_from_many_threads_gives_each_its_rows_and_after_close_opens_again(
 
 
 def _open(folder: Path, entry: ShardEntry, length: int = LENGTH, fingerprint: str = FINGERPRINT) -> None:
-    reader = ShardReader(Root(str(folder)), entry, length, fingerprint)
+    reader = ShardReader(Root(str(folder)), entry, RowForm(length, fingerprint))
     try:
-        reader.open()
+        reader.block(0)
     finally:
         reader.close()
 
@@ -221,7 +221,7 @@ def test_read_row_whose_offsets_are_damaged_is_corruption(tmp_path):
     assert content.count(offsets.tobytes()) == 3  # of the lengths, the keys and the starts
     path.write_bytes(content.replace(offsets.tobytes(), damaged.tobytes()))
     with pytest.raises(CorruptionError, match=entry.path):
-        ShardReader(Root(str(tmp_path)), entry, LENGTH, FINGERPRINT).read(np.array([5]))
+        ShardReader(Root(str(tmp_path)), entry, RowForm(LENGTH, FINGERPRINT)).read(np.array([5]))
 
 
 # ------------------------------------------------------------------------------------------------ documents

@@ -21,6 +21,7 @@ from datapipe.shards.checksum import READINGS, bytes_checksum, file_checksum
 from datapipe.shards.document_files import document_files
 from datapipe.shards.manifest import FileEntry, Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
+from datapipe.shards.shard_table import RowForm
 from datapipe.shards.verify import batch_problem, verify_snapshot
 from datapipe.shards.writer import ShardWriter
 from datapipe.storage import Root
@@ -117,7 +118,7 @@ def test_verify_damaged_rows_are_named_and_no_others(tmp_path, shard_format, mon
     assert problem.startswith(f"{shard.path}: ")
     assert "rows 10 to 14" in problem
     for kind in (Root, RemoteRoot):
-        reader = ShardReader(kind(str(tmp_path)), shard, LENGTH, FINGERPRINT)
+        reader = ShardReader(kind(str(tmp_path)), shard, RowForm(LENGTH, FINGERPRINT))
         reader.read(np.array([0, 9, 15, batch.num_rows - 1]))
         # From an object store, zstd's error cannot be told from a network's, so it stays an OSError, which is retried.
         with pytest.raises((CorruptionError, OSError) if kind is RemoteRoot else CorruptionError):

@@ -23,7 +23,7 @@ from datapipe.shards import schemas
 from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
-from datapipe.shards.shard_table import ShardEntry
+from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
@@ -40,11 +40,11 @@ Piece = tuple[bytes, int, tuple[int, ...]]
 """Document, position in it and tokens of a piece."""
 
 
-def rows_of(root: Root, entries: list[ShardEntry], length: int, fingerprint: str) -> list[list[Piece]]:
+def rows_of(root: Root, entries: list[ShardEntry], form: RowForm) -> list[list[Piece]]:
     """The pieces of every row of some shards; the rest of a row is padding."""
     found: list[list[Piece]] = []
     for entry in entries:
-        reader = ShardReader(root, entry, length, fingerprint)
+        reader = ShardReader(root, entry, form)
         rows = reader.read(np.arange(reader.num_rows))
         reader.close()
         for row, (first, last) in enumerate(zip(rows.piece_offsets, rows.piece_offsets[1:])):
@@ -105,7 +105,7 @@ def test_pack_task_holds_every_token_of_its_range_once(
         )
         for shard in shards
     ]  # fmt: skip
-    packed = rows_of(root, entries, length, "t")
+    packed = rows_of(root, entries, RowForm(length, "t"))
     wanted = {
         key: dict(enumerate(tokens)) for key, tokens, value in zip(keys.to_pylist(), texts, hashes) if start <= value < stop
     }
@@ -139,7 +139,7 @@ def test_pack_task_holds_every_token_of_its_range_once(
         assert pools == sorted(pools, key=min)
     for entry in entries:
         assert ("stratum-" in entry.path, "-pieces-" in entry.path) == (stratum is not None, method == "buckets")
-        sizes = {len(tokens) for row in rows_of(root, [entry], length, "t") for _, _, tokens in row}
+        sizes = {len(tokens) for row in rows_of(root, [entry], RowForm(length, "t")) for _, _, tokens in row}
         assert method != "buckets" or sizes == {entry.piece_length}
 
 
@@ -164,9 +164,7 @@ def snapshot_at(folder: str | Path) -> Snapshot:
 
 def documents_of(folder: str | Path) -> dict[bytes, dict[int, int]]:
     snapshot = snapshot_at(folder)
-    return documents_in(
-        rows_of(Root(str(folder)), list(snapshot.shards), snapshot.sequence_length, snapshot.tokenizer.fingerprint)
-    )
+    return documents_in(rows_of(Root(str(folder)), list(snapshot.shards), snapshot.form))
 
 
 @pytest.fixture(scope="module")
@@ -285,7 +283,7 @@ def padding_of(finished: runs.Finished) -> float:
     """The share of padding in all rows of the training split but the emptiest, read from the shards."""
     snapshot = finished.snapshot
     entries = list(snapshot.shards_of("web", "train"))
-    rows = rows_of(Root(finished.mixture.output), entries, 64, snapshot.tokenizer.fingerprint)
+    rows = rows_of(Root(finished.mixture.output), entries, RowForm(64, snapshot.tokenizer.fingerprint))
     rooms = sorted(64 - sum(len(tokens) for _, _, tokens in row) for row in rows)
     return sum(rooms[:-1]) / (64 * (len(rooms) - 1))
 

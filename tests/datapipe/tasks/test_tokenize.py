@@ -32,6 +32,7 @@ from datapipe.rng import shuffle_hash
 from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import read_snapshot, snapshot_folder
 from datapipe.shards.reader import ShardReader
+from datapipe.shards.shard_table import RowForm
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
@@ -282,7 +283,7 @@ def test_rows_begin_documents_with_the_token_and_nothing_else(method, make, tmp_
     assert verify_snapshot(root, snapshot) == []
     assert {entry.split for entry in snapshot.shards} == {"train", "validation"}
     for entry in snapshot.shards:
-        with closing(ShardReader(root, entry, 32, snapshot.tokenizer.fingerprint)) as reader:
+        with closing(ShardReader(root, entry, RowForm(32, snapshot.tokenizer.fingerprint))) as reader:
             rows = reader.read(np.arange(entry.sequences))
         for row, (first, last) in zip(rows.tokens, pairwise(rows.piece_offsets)):
             positions, starts = np.cumsum([0, *rows.piece_lengths[first : last - 1]]), rows.starts[first:last]
@@ -330,7 +331,7 @@ def test_rows_of_other_outputs_have_the_same_token_or_are_refused(tmp_path):
     with pytest.raises(UserError, match="is not the tokenizer of"):
         prepare(load_mixture(data | {"tokenizer": {"path": first["tokenizer"]["path"]}}))
     both = {"old": taken["old"], "other": {"snapshot": str(tmp_path / "two/out")}}
-    with pytest.raises(UserError, match=r"begin with their text, those of .* with token 256"):
+    with pytest.raises(UserError, match=r"begin with their text\) than .* with token 256"):
         prepare(load_mixture(data | {"sources": both}))
     (kept,) = (tmp_path / "one/out/snapshots").glob("*/tokenizer.json")
     kept.unlink()

@@ -63,7 +63,7 @@ def read(root: Root, snapshot: Snapshot, **wanted: object) -> tuple[set[bytes], 
     keys, rows = set[bytes](), []
     for entry in snapshot.shards:
         if all(getattr(entry, name) == value for name, value in wanted.items()):
-            reader = ShardReader(root, entry, snapshot.sequence_length, snapshot.tokenizer.fingerprint)
+            reader = ShardReader(root, entry, snapshot.form)
             found = reader.read(np.arange(reader.num_rows))
             keys |= {bytes(key) for key in found.keys}
             rows += found.tokens.tolist()

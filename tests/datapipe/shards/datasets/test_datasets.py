@@ -23,7 +23,7 @@ from datapipe.shards.datasets.write import loading_line, write_dataset
 from datapipe.shards.documents.writer import DocumentWriter
 from datapipe.shards.export import ExportRequest
 from datapipe.shards.export_folder import MARK, RECORD
-from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, DocumentsSource
+from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Provenance
 from datapipe.storage import Root
 from tests.support.killed_changes import content_of, is_killed
 from tests.support.mds_reader import read_mds
@@ -233,10 +233,10 @@ def documents_snapshot(folder: Path, format) -> tuple[Root, DocumentsSnapshot]:
             writer = DocumentWriter(root, f"documents/{part.source}/part-{number:05d}.{format}", format, part.schema)
             writer.add(rows)
             done = writer.finish()
-            sizes = {"documents": done.documents, "text_bytes": done.text_bytes, "bytes": done.bytes}
+            sizes = {"documents": done.rows, "text_bytes": done.text_bytes, "bytes": done.bytes}
             checksum = file_checksum(root, done.path)[0]
             entries.append(DocumentsEntry(path=done.path, source=part.source, checksum=checksum, **sizes))
-    sources = {"books": DocumentsSource(), "web": DocumentsSource()}
+    sources = {"books": Provenance(), "web": Provenance()}
     snapshot = DocumentsSnapshot(name="texts", document_format=format, sources=sources, documents=tuple(entries)).sealed()
     return root, snapshot
 

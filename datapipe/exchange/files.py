@@ -184,7 +184,7 @@ class TableWriters:
     """A writer for each table of a task; a table without a row has no file.
 
     Args:
-        run_bytes: of rows of all tables, held before they are written; at most `RUN_BYTES`.
+        run_bytes: of rows of all tables, held before those of the largest are written; at most `RUN_BYTES`.
     """
 
     def __init__(self, root: Root, folder: str, schemas: Mapping[str, pa.Schema], run_bytes: int | None = None) -> None:
@@ -200,12 +200,14 @@ class TableWriters:
                 raise DatapipeError(f"{where}: returned rows of {found}, which is not what it declared")
             if rows.num_rows:
                 self._writer(name).add(rows)
+        if sum(writer.held_bytes for writer in self._writers.values()) >= self.run_bytes:
+            max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()
         return sum(rows.nbytes for rows in tables.values())
 
     def _writer(self, name: str) -> ExchangeWriter:
         if name not in self._writers:
             path = f"{self.folder}/{name}.exchange"
-            self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes // len(self.schemas))
+            self._writers[name] = ExchangeWriter(self.root, path, self.schemas[name], self.run_bytes)
         return self._writers[name]
 
     def finish(self, prefix: str = "") -> dict[str, tuple[ExchangeFile, ...]]:

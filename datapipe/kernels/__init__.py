@@ -93,45 +93,28 @@ class KernelByType(Generic[Arguments, Returned]):
 
 
 class Inline:
-    """A function that kernels call. A call from Python runs it as Python."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-        self.__kernel_code__ = (function,)
-        self.__doc__ = function.__doc__
-
-    @cached_property
-    def _dispatcher(self) -> Any:
-        from datapipe.kernels.compiled import inline_dispatcher
-
-        return inline_dispatcher(self.function)
-
-    @property
-    def _numba_type_(self) -> Any:
-        return self._dispatcher._numba_type_
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.function(*arguments)
-
-
-class Intrinsic:
-    """A function that kernels call and whose instructions are written out. A call from Python runs it as Python.
+    """A function that kernels call. A call from Python runs it as Python.
 
     Attributes:
         function: what it does, in Python.
-        build: the same in LLVM's instructions, as numba's `intrinsic` takes it; it imports numba when it is called.
+        build: the same in LLVM's instructions, as numba's `intrinsic` takes it; it imports numba when it is called. None: numba
+            compiles the function.
     """
 
-    def __init__(self, function: Callable[..., Any], build: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], build: Callable[..., Any] | None = None) -> None:
         self.function, self.build = function, build
-        self.__kernel_code__ = (function, build)
+        self.__kernel_code__ = (function,) if build is None else (function, build)
         self.__doc__ = function.__doc__
 
     @cached_property
-    def _numba_type_(self) -> Any:
-        from datapipe.kernels.compiled import intrinsic_type
+    def _compiled(self) -> Any:
+        from datapipe.kernels.compiled import inline_dispatcher, intrinsic_type
 
-        return intrinsic_type(self.build)
+        return inline_dispatcher(self.function) if self.build is None else intrinsic_type(self.build)
+
+    @property
+    def _numba_type_(self) -> Any:
+        return self._compiled if self.build is not None else self._compiled._numba_type_
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
@@ -151,7 +134,7 @@ def inline(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def intrinsic(build: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declares a function that only kernels call, with the instructions that `build` makes for the types of its arguments."""
-    return lambda function: Intrinsic(function, build) if IS_COMPILED else function
+    return lambda function: Inline(function, build) if IS_COMPILED else function
 
 
 def import_runtime() -> None:

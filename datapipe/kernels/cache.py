@@ -1,21 +1,20 @@
 """Compiled kernels on disk: one file each, named by the code that the kernel is compiled from.
 
     $XDG_CACHE_HOME/datapipe/kernels/<versions and processor>/<module>.<kernel>-<key>.bin     checksum, then numba's own pickle
-                                                              <module>.<kernel>-<key>.lock    while a process compiles it
+                                                              <module>.<kernel>-<key>.lock    of the process that compiles it
 
 `machine_cache.py` writes and reads the files. Where several processes need one kernel at the same time, the first compiles it
 and the others wait for its lock and load the result. The system frees the lock of a process that dies. On a file system without
 locks a kernel may be compiled twice.
 
 `remove_unused` deletes files that were not used for `UNUSED_S`: earlier forms of a kernel, and files of other versions of
-Python. A running process keeps the kernels it has loaded.
+Python, and locks. A running process keeps the kernels it has loaded.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,50 +61,19 @@ class Entry:
         Args:
             wait: wait until the holder has finished; otherwise the value is False where another process holds the lock.
         """
-        try:
-            descriptor = self._locked(wait)
-        except OSError:  # a file system without locks, or a cache that cannot be written: each process compiles for itself
-            yield True
-            return
-        if descriptor is None:
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            # while it is locked: a process that waits for this file sees that it is gone
-            self._lock_path.unlink(missing_ok=True)
-            os.close(descriptor)
-
-    @property
-    def _lock_path(self) -> Path:
-        return self.path.with_suffix(".lock")
-
-    def _locked(self, wait: bool) -> int | None:
-        """A descriptor that holds the lock, or None where another process holds it and `wait` is false."""
         import fcntl
 
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            descriptor = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o666)
+        is_ours = True
+        with ExitStack() as stack:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(self.path.with_suffix(".lock").open("w"))
+                fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             except BlockingIOError:
-                os.close(descriptor)
-                return None
-            except OSError:
-                os.close(descriptor)
-                raise
-            if _is_same_file(descriptor, self._lock_path):
-                return descriptor
-            os.close(descriptor)  # its holder has removed the file, and another process may have created a new one
-
-
-def _is_same_file(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
+                is_ours = False
+            except OSError:  # a file system without locks, or a cache that cannot be written: each process compiles for itself
+                pass
+            yield is_ours
 
 
 # ------------------------------------------------------------------------------------------------ unused files
@@ -119,7 +87,6 @@ def remove_unused(now: float) -> None:
     """
     for folder in kernels_folder().glob("*"):
         for path in folder.glob("*"):
-            if path.suffix != ".lock":
-                remove_older(path, now - (UNUSED_S if path.suffix == ".bin" else LEFT_OVER_S))
+            remove_older(path, now - (UNUSED_S if path.suffix == ".bin" else LEFT_OVER_S))
         with suppress(OSError):  # the folder is not empty
             folder.rmdir()

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
+from datapipe.metrics import total_counts
 from datapipe.plan.request import Request
 from datapipe.plan.splits import text_bytes
 from datapipe.plan.steps import EXCHANGES, GlobalStep, Plan, Step
@@ -94,21 +95,17 @@ class Estimate:
 
 def estimate(request: Request, plan: Plan, kept: KeptShares) -> Estimate:
     """The estimate of a plan. `kept` are the shares of the last run of the output."""
-    shares = _shares(plan, kept)
+    shares = kept_shares(plan, kept)
     texts = _texts(request, plan, shares)
     parts = [(_pending_share(step), part) for step in plan.steps for part in _parts(request, plan, texts, step)]
+    num_pending = sum(bool(_pending_share(step)) for step in plan.steps)
     return Estimate(
         bytes=round(sum(share * part.bytes for share, part in parts)),
         core_seconds=sum(share * part.seconds for share, part in parts),
-        unknown=tuple(dict.fromkeys(part.name for share, part in parts if share and part.is_unknown)),
+        unknown=tuple(dict.fromkeys(part.unknown for share, part in parts if share and part.unknown)),
         is_all_kept=len(shares) < len(plan.of_kind("map")),
-        start_seconds=_start_seconds(plan),
+        start_seconds=_START_S + _STEP_S * num_pending if num_pending else 0.0,
     )
-
-
-def _start_seconds(plan: Plan) -> float:
-    pending = sum(bool(_pending_share(step)) for step in plan.steps)
-    return _START_S + _STEP_S * pending if pending else 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,37 +122,32 @@ class StepTime:
 
 def step_times(request: Request, plan: Plan, kept: KeptShares) -> dict[str, StepTime]:
     """The time of every step by the same estimate, by its id, whether it is committed or not."""
-    texts = _texts(request, plan, _shares(plan, kept))
+    texts = _texts(request, plan, kept_shares(plan, kept))
     parts = {step.id: list(_parts(request, plan, texts, step)) for step in plan.steps}
     return {
-        name: StepTime(seconds=sum(part.seconds for part in each), is_least=any(part.is_unknown for part in each))
+        name: StepTime(seconds=sum(part.seconds for part in each), is_least=any(part.unknown for part in each))
         for name, each in parts.items()
     }
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What part of a step takes if all its tasks run."""
+    """What part of a step takes if all its tasks run; `unknown` names a stage whose time is not known."""
 
     bytes: float = 0.0
     seconds: float = 0.0
-    name: str = ""
-    is_unknown: bool = False
+    unknown: str = ""
 
 
-def kept_shares(plan: Plan) -> dict[str, float]:
-    """The shares of the steps of which tasks are committed."""
-    return _shares(plan, {})
-
-
-def _shares(plan: Plan, before: KeptShares) -> dict[str, float]:
-    return {step.id: share for step in plan.of_kind("map") if (share := _kept_share(step, before)) is not None}
-
-
-def _kept_share(step: Step, before: KeptShares) -> float | None:
-    counts = [record.metrics.document_counts for record in step.records]
-    read_bytes = sum(count.read_bytes for count in counts)
-    return sum(count.kept_bytes for count in counts) / read_bytes if read_bytes else before.get(step.id)
+def kept_shares(plan: Plan, before: KeptShares | None = None) -> dict[str, float]:
+    """The shares of the steps of which tasks are committed, and those before of other steps."""
+    steps = plan.of_kind("map")
+    shares = {step.id: before[step.id] for step in steps if before is not None and step.id in before}
+    for step in steps:
+        counts = total_counts(record.metrics.document_counts for record in step.records)
+        if counts.read_bytes:
+            shares[step.id] = counts.kept_bytes / counts.read_bytes
+    return shares
 
 
 def _pending_share(step: Step) -> float:
@@ -192,10 +184,9 @@ def _parts(request: Request, plan: Plan, texts: Mapping[str, tuple[float, float]
         yield _Part(sampled * _DOCUMENTS, _seconds(cleaned, _SAMPLE) + _seconds(sampled, _COUNT))
     elif step.kind == "train":
         yield _Part(0.0, _seconds(sum(_sampled(request, texts, name) for name in request.sources), _TRAIN))
-    elif step.kind == "tokenize":
-        yield _Part(_token_bytes(request, plan, cleaned), _seconds(cleaned, _TOKENIZE))
-    elif step.kind == "pack":
-        yield _Part(_token_bytes(request, plan, cleaned), _seconds(cleaned, _PACK))
+    elif step.kind in ("tokenize", "pack"):
+        speed = _TOKENIZE if step.kind == "tokenize" else _PACK
+        yield _Part(_token_bytes(request, plan, cleaned), _seconds(cleaned, speed))
     elif step.kind == "write":
         yield _Part(cleaned * _DOCUMENTS, _seconds(cleaned, _WRITE))
 
@@ -228,7 +219,7 @@ def _exchange(plan: Plan, texts: Mapping[str, tuple[float, float]], step: Step) 
 def _stage(stage: Stage, text: float) -> _Part:
     name = _name(stage)
     speed = next((speed for pattern, speed in _MB_PER_S.items() if fnmatchcase(name, pattern)), None)
-    return _Part(name=name, is_unknown=True) if speed is None else _Part(0.0, _seconds(text, speed), name)
+    return _Part(unknown=name) if speed is None else _Part(seconds=_seconds(text, speed))
 
 
 def _share(bound: BoundStage) -> float:

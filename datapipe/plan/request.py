@@ -1,22 +1,66 @@
-"""The input of plan compilation: the mixture, its sources with files and bound stages, and rows of earlier runs."""
+"""The input of plan compilation: the mixture, its sources with files and bound stages, rows of earlier runs, and warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import Any
 
 from datapipe.config.mixture import Mixture
 from datapipe.config.sources.source import Source
+from datapipe.credentials import masked
 from datapipe.errors import DatapipeError, UserError
+from datapipe.metrics import counted
 from datapipe.plan.work import BoundStage, Tables
 from datapipe.shards.manifest import Snapshot, SourceEntry
 from datapipe.stage.field_types import FoundType, NoCommonTypeError
 from datapipe.stage.reader import FieldNames, InputFile, Reader, Split
 from datapipe.storage import Root
 
-if TYPE_CHECKING:
-    from datapipe.plan.warnings import RunWarning
+_NAMED_SOURCES = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunWarning:
+    """One warning.
+
+    Attributes:
+        kind: one of those in `report/README.md`.
+        source: empty where it is about no source, or about several.
+        text: sentences that say what was found and what to do.
+        details: the numbers and names behind the text, for programs; data that JSON can hold.
+    """
+
+    kind: str
+    source: str = ""
+    text: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return masked(self.text)
+
+    @classmethod
+    def of(cls, kind: str, source: str, text: str, **details: Any) -> RunWarning:
+        """A warning about a source, which the text names first."""
+        return cls(kind=kind, source=source, text=f"source '{source}': {text}", details=details)
+
+    @classmethod
+    def of_sources(cls, kind: str, sources: Sequence[str], text: str) -> RunWarning:
+        """A warning about one source or several, which the text names."""
+        if len(sources) == 1:
+            return cls(kind=kind, source=sources[0], text=f"source '{sources[0]}': {text}")
+        return cls(kind=kind, text=f"{named(sources)}: {text}", details={"sources": list(sources)})
+
+    def to_json(self) -> dict[str, Any]:
+        """The entry of report.json. Names of its own come before those of the details."""
+        return {**self.details, "kind": self.kind, "source": self.source or None, "text": str(self)}
+
+
+def named(sources: Sequence[str]) -> str:
+    """Sources as the subject of a sentence: at most three by name."""
+    listed = [f"'{source}'" for source in sources[:_NAMED_SOURCES]]
+    more = len(sources) - len(listed)
+    return f"{counted(len(sources), 'source')} ({', '.join(listed)}{f' and {more:,} more' if more else ''})"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from datapipe.config.stage_use import StageUse
-from datapipe.plan.warnings import RunWarning
+from datapipe.plan.request import RunWarning
 
 
 @dataclass(frozen=True, slots=True)

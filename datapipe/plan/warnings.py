@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from fractions import Fraction
 from shlex import quote
-from typing import Any
 
 from datapipe.credentials import masked
 from datapipe.errors import suggest
 from datapipe.metrics import DocumentCounts, Packing, UnreadableFile, Work, counted, rate_mb_per_s, total_by_name
 from datapipe.plan.counts import SourceCounts, excess_drops, fields_without_value, source_counts, unreadable_text
 from datapipe.plan.losses import MOST_LOST, Loss, kept_share, losses
-from datapipe.plan.request import Request
+from datapipe.plan.request import Request, RunWarning, named
 from datapipe.plan.steps import Plan
 from datapipe.plan.work import PackTask
 from datapipe.stage.base import OF_KIND, OTHER_KIND, PHONE_REGIONS
@@ -24,51 +23,7 @@ LEAST_KEPT = 0.05
 trillion of FineWeb's 15 trillion tokens, 9 % (Penedo et al. 2024, arXiv 2406.17557)."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunWarning:
-    """One warning.
-
-    Attributes:
-        kind: one of those in `report/README.md`.
-        source: empty where it is about no source, or about several.
-        text: sentences that say what was found and what to do.
-        details: the numbers and names behind the text, for programs; data that JSON can hold.
-    """
-
-    kind: str
-    source: str = ""
-    text: str
-    details: Mapping[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        return masked(self.text)
-
-    @classmethod
-    def of(cls, kind: str, source: str, text: str, **details: Any) -> RunWarning:
-        """A warning about a source, which the text names first."""
-        return cls(kind=kind, source=source, text=f"source '{source}': {text}", details=details)
-
-    @classmethod
-    def of_sources(cls, kind: str, sources: Sequence[str], text: str) -> RunWarning:
-        """A warning about one source or several, which the text names."""
-        if len(sources) == 1:
-            return cls(kind=kind, source=sources[0], text=f"source '{sources[0]}': {text}")
-        return cls(kind=kind, text=f"{named(sources)}: {text}", details={"sources": list(sources)})
-
-    def to_json(self) -> dict[str, Any]:
-        """The entry of report.json. Names of its own come before those of the details."""
-        return {**self.details, "kind": self.kind, "source": self.source or None, "text": str(self)}
-
-
-_NAMED_SOURCES = 3
 _LISTED_FILES = 100
-
-
-def named(sources: Sequence[str]) -> str:
-    """Sources as the subject of a sentence: at most three by name."""
-    listed = [f"'{source}'" for source in sources[:_NAMED_SOURCES]]
-    more = len(sources) - len(listed)
-    return f"{counted(len(sources), 'source')} ({', '.join(listed)}{f' and {more:,} more' if more else ''})"
 
 
 def run_warnings(request: Request, plan: Plan, of_snapshot: Sequence[RunWarning] = ()) -> list[RunWarning]:

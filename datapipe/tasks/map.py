@@ -30,21 +30,19 @@ from datapipe.metrics import TaskMetrics
 from datapipe.plan.outputs import OutputFile, Outputs
 from datapipe.plan.work import BoundStage, InputSplit, MapTask
 from datapipe.rng import seed_for
-from datapipe.shards import schemas
 from datapipe.stage.base import Filter, FilterResult, Map, Rule, Stage
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.global_stage import Global
 from datapipe.stage.reader import OpenInput, ReadBatch
 from datapipe.storage import Root
-from datapipe.tasks.apply import DecisionApplier
 from datapipe.tasks.contract.guard import Guard
 from datapipe.tasks.contract.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
-from datapipe.tasks.input_paths import InputPaths
+from datapipe.tasks.decisions import DecisionApplier, dropped_rows
 from datapipe.tasks.measuring.clusters import SurvivorWriter
 from datapipe.tasks.measuring.distributions import Distributions
 from datapipe.tasks.measuring.findings import FindingsWriter, searched
-from datapipe.tasks.quarantine import Quarantine
+from datapipe.tasks.quarantine import InputPaths, Quarantine
 from datapipe.tasks.ranking import ScoreWriter, of_scored, tagged, with_cut, without_scores
 from datapipe.tasks.read_batches import coalesced, conformed, limited, with_keys
 
@@ -221,43 +219,51 @@ class _Mapper:
             work.seconds -= measuring_s
 
     def _run_stage(self, bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
-        stage = bound.stage
+        stage, name = bound.stage, bound.name
+        assert isinstance(stage, Filter | Map)
         batch.make_read_only()
-        if isinstance(stage, Filter):
-            return self._run_filter(bound, stage, batch)
-        assert isinstance(stage, Map)
-        return self._run_map(bound.name, stage, batch)
 
-    def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
-        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place, care=self.task.care)
-
-    def _run_filter(self, bound: BoundStage, stage: Filter, batch: DocumentBatch) -> DocumentBatch:
-        name = bound.name
-
-        def checked(part: DocumentBatch) -> FilterResult:
+        def checked(part: DocumentBatch) -> FilterResult | dict[str, pa.Array]:
+            if isinstance(stage, Map):
+                return self.new_columns[name].same(checked_map(stage, part), part)
             result = checked_filter(stage, part)
             result = result if bound.cut is None else with_cut(bound, self.task.seed, part, result)
             return replace(result, columns=self.new_columns[name].same(result.columns, part))
 
         done = self._guard(name, stage, stage.process).run(checked, batch)
-        kept: list[DocumentBatch] = []
-        scores = self.scores if self.scores is not None and self.scores.name == name else None
-        for start, stop, decided in done.parts:
-            part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
-            result = decided if scores is None else scores.with_scores(stage, part, decided)
-            self.findings.add(name, stage, part, result)
-            self.distributions.add(bound, part, result)
-            if stage.mode == "tag":
-                self._add_counts(f"{name} (tag)", stage.counts, result.columns)
-                kept.append(part.with_columns(tags_of(name, stage, result)))
-                continue
-            self._add_counts(name, stage.counts, result.columns)
-            self._drop(name, stage.rules(), part, result)
-            new = {column: array for column, array in result.columns.items() if column not in stage.counts}
-            changed = part.extracted(new) if stage.extracts else part.with_columns(new) if new else part
-            kept.append(changed.filter(result.keep))
+        kept = [self._after_stage(bound, stage, part, result) for part, result in done.parts]
         self.quarantine.isolate(name, batch, done.failed)
         return _joined(kept, batch)
+
+    def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
+        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place, care=self.task.care)
+
+    def _after_stage(
+        self, bound: BoundStage, stage: Filter | Map, part: DocumentBatch, result: FilterResult | dict[str, pa.Array]
+    ) -> DocumentBatch:
+        """The documents with the columns that a stage returned, without those that it drops."""
+        name = bound.name
+        if isinstance(result, dict):
+            return self._with_columns(name, stage, part, result)
+        assert isinstance(stage, Filter)
+        if self.scores is not None and self.scores.name == name:
+            result = self.scores.with_scores(stage, part, result)
+        self.findings.add(name, stage, part, result)
+        self.distributions.add(bound, part, result)
+        if stage.mode == "tag":
+            self._add_counts(f"{name} (tag)", stage.counts, result.columns)
+            return part.with_columns(tags_of(name, stage, result))
+        self._drop(name, stage.rules(), part, result)
+        return self._with_columns(name, stage, part, result.columns).filter(result.keep)
+
+    def _with_columns(
+        self, name: str, stage: Filter | Map, part: DocumentBatch, columns: Mapping[str, pa.Array]
+    ) -> DocumentBatch:
+        self._add_counts(name, stage.counts, columns)
+        new = {column: array for column, array in columns.items() if column not in stage.counts}
+        if isinstance(stage, Filter) and stage.extracts:
+            return part.extracted(new)
+        return part.with_columns(new) if new else part
 
     def _add_counts(self, name: str, counts: tuple[str, ...], columns: Mapping[str, pa.Array]) -> None:
         for counted in counts:
@@ -272,33 +278,7 @@ class _Mapper:
         limits = np.array([rule.limit for rule in rules], np.float64)[numbers] if result.limit is None else result.limit[rows]
         for number, count in zip(*np.unique(numbers, return_counts=True)):
             self.document_counts.dropped[f"{name}:{rules[number].name}"] += int(count)
-        self.drops.add(
-            pa.record_batch(
-                [
-                    part.keys.take(pa.array(rows)),
-                    part.record.column("id").take(pa.array(rows)),
-                    pa.array([name] * len(rows)),
-                    names,
-                    pa.array(result.value[rows]),
-                    pa.array(limits),
-                    pa.nulls(len(rows), schemas.DROPS.field("survivor").type),
-                ],
-                schema=schemas.DROPS,
-            )
-        )
-
-    def _run_map(self, name: str, stage: Map, batch: DocumentBatch) -> DocumentBatch:
-        def checked(part: DocumentBatch) -> dict[str, pa.Array]:
-            return self.new_columns[name].same(checked_map(stage, part), part)
-
-        done = self._guard(name, stage, stage.process).run(checked, batch)
-        parts: list[DocumentBatch] = []
-        for start, stop, columns in done.parts:
-            part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
-            self._add_counts(name, stage.counts, columns)
-            parts.append(part.with_columns({column: array for column, array in columns.items() if column not in stage.counts}))
-        self.quarantine.isolate(name, batch, done.failed)
-        return _joined(parts, batch)
+        self.drops.add(dropped_rows(part, rows, name, names, result.value[rows], pa.array(limits)))
 
     def _emit(self, bound: BoundStage, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
@@ -306,11 +286,11 @@ class _Mapper:
         with self._timed_stage(bound.name, batch):
             batch.make_read_only()
             done = self._guard(bound.name, stage, stage.emit).run(lambda part: checked_emit(stage, part), batch)
-            emitted = [self._salted(stage, tables) for _, _, tables in done.parts]
+            emitted = [self._salted(stage, tables) for _, tables in done.parts]
         with self.metrics.timed(f"{bound.name}: exchange") as work:
             work.bytes = sum(writers.add(tables, bound.name) for tables in emitted)
         self.quarantine.isolate(bound.name, batch, done.failed)
-        return _joined([batch.slice(start, stop) for start, stop, _ in done.parts], batch) if done.failed else batch
+        return _joined([part for part, _ in done.parts], batch) if done.failed else batch
 
     def _salted(self, stage: Global, tables: Mapping[str, pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
         """Rows whose hashes are salted by source, where `scope: source` keeps the sources apart."""

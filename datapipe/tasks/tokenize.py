@@ -16,21 +16,23 @@ another keyed hash holds documents out for validation. Neither depends on how th
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from datapipe.columns import KEY_TYPE, count_empty, key_halves
+from datapipe.columns import KEY_TYPE, count_empty, full_schema, key_halves
 from datapipe.columns import compute as pc
 from datapipe.errors import UserError
-from datapipe.exchange.files import RUN_BYTES, ExchangeWriter
+from datapipe.exchange.files import TableWriters
 from datapipe.exchange.partitions import read_documents
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile, OutputFile, Outputs, train_rows
+from datapipe.plan.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile, OutputFile, Outputs, files_of_type, train_rows
 from datapipe.plan.work import TokenizeTask
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
@@ -38,8 +40,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
 from datapipe.storage import Root
 from datapipe.tasks.encoding import encode, encoder_of
-from datapipe.tasks.input_paths import InputPaths
-from datapipe.tasks.quarantine import Quarantine
+from datapipe.tasks.quarantine import InputPaths, Quarantine
 from datapipe.tasks.train import is_validation
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
@@ -49,19 +50,18 @@ LEAST_DOCUMENT_BYTES = 64
 and where its pieces go. So a bucket of documents of a few tokens takes no more memory than another one."""
 
 
-_HASHES = pa.schema([pa.field("hash", pa.uint64(), nullable=False)])
-_KEYED_HASHES = _HASHES.append(pa.field("key", KEY_TYPE, nullable=False))
-_HASH_RUN_BYTES = 4 << 20
+_KEYED_HASHES = full_schema(hash=pa.uint64(), key=KEY_TYPE)
+_HASHES = {TRAINING_TEXTS: full_schema(hash=pa.uint64()), HELD_OUT_TEXTS: _KEYED_HASHES}
 
 
 def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, TaskMetrics]:
-    """Encodes documents into an exchange file for each part. Memory: one batch, one run of rows for all files, and 8 MiB."""
+    """Encodes documents into an exchange file for each part. Memory: one batch, and one run of rows for all files."""
     metrics = TaskMetrics()
     with metrics.timed("load tokenizer"):
         encoder = encoder_of(task.tokenizer, root.url)
     id_type = schemas.token_type(encoder.vocab_size)
-    parts, meter = _Parts(task, root, folder, id_type), Meter(encoder.vocab_size, encoder.unknown_id)
-    hashes = _TextHashes(task, root, folder) if task.validation else None
+    meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()
+    writers = TableWriters(root, folder, {**dict.fromkeys(_parts(task), schemas.tokens(id_type)), **_HASHES})
     counts = metrics.document_counts
     quarantine = Quarantine(root, folder, task.source, counts, InputPaths(root, task.source))
     for documents in read_documents(root, task.documents, metrics):
@@ -79,86 +79,47 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
             if task.license_column is not None:
                 metrics.licenses.count(*codes_of_documents(batch.record, task.license_column), counted)
         with metrics.timed("write tokens", batch.text_bytes, batch.num_docs):
-            parts.add(batch, rows)
-            if hashes is not None:
-                hashes.add(batch)
+            by_part = _by_part(task, batch, rows)
+            num_tokens.update({name: _count_tokens(own) for name, own in by_part.items()})
+            writers.add({**by_part, **(_text_hashes(task, batch) if task.validation else {})}, task.kind)
     counts.check(task.label)
-    metrics.tokens, metrics.fertility = parts.num_tokens, meter.fertility
+    metrics.tokens, metrics.fertility = num_tokens.total(), meter.fertility
     with metrics.timed("write tokens"):
-        outputs: dict[str, tuple[OutputFile, ...]] = {**parts.finish(), **({} if hashes is None else hashes.finish())}
+        outputs: dict[str, tuple[OutputFile, ...]] = {**writers.finish()}
+        for name in num_tokens.keys() & outputs.keys():
+            (file,) = files_of_type(outputs[name], ExchangeFile)
+            row_bytes = max(num_tokens[name] * id_type.bit_width // 8, file.rows * LEAST_DOCUMENT_BYTES)
+            outputs[name] = (replace(file, row_bytes=row_bytes),)
         outputs["quarantine"] = quarantine.finish()
         outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
     return outputs, metrics
 
 
-class _Parts:
-    """The exchange files of a task: training rows, of every stratum where the source has any, and validation rows."""
-
-    def __init__(self, task: TokenizeTask, root: Root, folder: str, id_type: pa.DataType) -> None:
-        self._task, self._id_bytes = task, id_type.bit_width // 8
-        strata = [None] if task.strata is None else range(len(task.strata[1]) + 1)
-        names = [*(train_rows(stratum) for stratum in strata), "validation"]
-        schema = schemas.tokens(id_type)
-        self._writers = {name: ExchangeWriter(root, f"{folder}/{name}.exchange", schema) for name in names}
-        self._num_tokens, self._num_docs = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(self._num_tokens.values())
-
-    def add(self, batch: DocumentBatch, rows: pa.RecordBatch) -> None:
-        """Takes the token rows of a batch, one for each document."""
-        task = self._task
-        held_out = is_validation(batch.keys, task.seed, task.validation)
-        strata = 0 if task.strata is None else strata_of(batch, task.source, *task.strata)
-        # part: (num_docs,) number of the writer that a document goes to; the last one's are held out
-        part = np.where(held_out, len(self._writers) - 1, strata)
-        for number, (name, writer) in enumerate(self._writers.items()):
-            mask = part == number
-            own = rows if mask.all() else rows.filter(pa.array(mask))
-            self._num_tokens[name] += _count_tokens(own)
-            self._num_docs[name] += own.num_rows
-            writer.add(own)
-        if sum(writer.held_bytes for writer in self._writers.values()) >= RUN_BYTES:
-            max(self._writers.values(), key=lambda writer: writer.held_bytes).flush()
-
-    def finish(self) -> dict[str, tuple[ExchangeFile, ...]]:
-        """The files by name. A part without a row has no file: every row holds at least the end-of-text id."""
-        return {
-            name: (writer.finish(row_bytes=self._row_bytes(name)),) if self._num_docs[name] else ()
-            for name, writer in self._writers.items()
-        }
-
-    def _row_bytes(self, name: str) -> int:
-        return max(self._num_tokens[name] * self._id_bytes, self._num_docs[name] * LEAST_DOCUMENT_BYTES)
+def _by_part(task: TokenizeTask, batch: DocumentBatch, rows: pa.RecordBatch) -> dict[str, pa.RecordBatch]:
+    """The token rows of a batch by file: training rows, of every stratum where the source has any, and validation rows."""
+    names = _parts(task)
+    held_out = is_validation(batch.keys, task.seed, task.validation)
+    strata = 0 if task.strata is None else strata_of(batch, task.source, *task.strata)
+    part = np.where(held_out, len(names) - 1, strata)  # (num_docs,) number of its file; the last one's are held out
+    masks = {name: part == number for number, name in enumerate(names)}
+    return {name: rows if mask.all() else rows.filter(pa.array(mask)) for name, mask in masks.items()}
 
 
-class _TextHashes:
-    """Hashes of the texts of a task, sorted: a file for training, and one with keys for held-out documents. Documents without
-    text are left out: they are no copies of each other."""
+def _parts(task: TokenizeTask) -> list[str]:
+    strata = [None] if task.strata is None else range(len(task.strata[1]) + 1)
+    return [*(train_rows(stratum) for stratum in strata), "validation"]
 
-    def __init__(self, task: TokenizeTask, root: Root, folder: str) -> None:
-        self._task = task
-        schemas_by_name = {TRAINING_TEXTS: _HASHES, HELD_OUT_TEXTS: _KEYED_HASHES}
-        self._writers = {
-            name: ExchangeWriter(root, f"{folder}/{name}.exchange", schema, _HASH_RUN_BYTES)
-            for name, schema in schemas_by_name.items()
-        }
-        self._num_docs = dict.fromkeys(schemas_by_name, 0)
 
-    def add(self, batch: DocumentBatch) -> None:
-        hashes, digests = (np.empty(batch.num_docs, np.uint64) for _ in range(2))
-        hash_texts(*batch.buffers, hashes, digests)
-        held_out = is_validation(batch.keys, self._task.seed, self._task.validation)
-        has_text = np.diff(batch.buffers[0]) > 0
-        rows = pa.record_batch([pa.array(hashes), batch.keys], schema=_KEYED_HASHES)
-        for name, mask in ((TRAINING_TEXTS, ~held_out & has_text), (HELD_OUT_TEXTS, held_out & has_text)):
-            writer = self._writers[name]
-            writer.add(rows.select(writer.schema.names).filter(pa.array(mask)))
-            self._num_docs[name] += int(mask.sum())
-
-    def finish(self) -> dict[str, tuple[ExchangeFile, ...]]:
-        return {name: (writer.finish(),) if self._num_docs[name] else () for name, writer in self._writers.items()}
+def _text_hashes(task: TokenizeTask, batch: DocumentBatch) -> dict[str, pa.RecordBatch]:
+    """Hashes of the texts of a batch: of training documents, and with keys of held-out ones. Documents without text are left
+    out: they are no copies of each other."""
+    hashes, digests = (np.empty(batch.num_docs, np.uint64) for _ in range(2))
+    hash_texts(*batch.buffers, hashes, digests)
+    held_out = is_validation(batch.keys, task.seed, task.validation)
+    has_text = np.diff(batch.buffers[0]) > 0
+    rows = pa.record_batch([pa.array(hashes), batch.keys], schema=_KEYED_HASHES)
+    masks = {TRAINING_TEXTS: ~held_out & has_text, HELD_OUT_TEXTS: held_out & has_text}
+    return {name: rows.select(_HASHES[name].names).filter(pa.array(mask)) for name, mask in masks.items()}
 
 
 def _write_used_ids(root: Root, path: str, meter: Meter) -> OutputFile:

@@ -46,8 +46,7 @@ def run_sample(task: SampleTask, root: Root, folder: str) -> tuple[Outputs, Task
             work.bytes, work.documents = sampled.text_bytes, sampled.num_docs
     with metrics.timed("sample"):
         writer = TableWriter(root, f"{folder}/sample.arrow")
-        total = words.total()
-        for batch in total.to_batches(max_chunksize=_ROWS) or [pa.RecordBatch.from_pylist([], total.schema)]:
+        for batch in words.total().to_batches(max_chunksize=_ROWS):
             writer.add(batch)
         return {"sample": writer.finish()}, metrics
 

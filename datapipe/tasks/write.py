@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -31,24 +33,33 @@ def run_write(task: WriteTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
     metrics = TaskMetrics()
     with metrics.timed("read documents"):
         schema = published_schema(next(read_table(root, task.like)).schema)
-    files = _Files(task, root, folder, schema)
-    try:
-        for number, rows in _by_file(task, root, metrics):
-            with metrics.timed(f"write {task.format}") as work:
-                work.bytes, work.documents = files.add(number, rows), rows.num_rows
-            if task.license_column is not None:
-                metrics.licenses.count(*codes_of_documents(rows, task.license_column), _counted(rows))
-            metrics.document_counts.read += work.documents
-            metrics.empty += count_empty(rows.column("text"))
-            metrics.document_counts.read_bytes += work.bytes
-        with metrics.timed(f"write {task.format}"):
-            outputs = files.finish()
-    except BaseException:
-        files.abort()
-        raise
+    outputs: list[DocumentsFile] = []
+    for number, of_file in groupby(_by_file(task, root, metrics), key=itemgetter(0)):
+        writer = DocumentWriter(root, f"{folder}/part-{number:05d}.{task.format}", task.format, schema)
+        try:
+            for _, rows in of_file:
+                _add(task, rows, schema, writer, metrics)
+            with metrics.timed(f"write {task.format}"):
+                written = writer.finish()
+        except BaseException:
+            writer.abort()
+            raise
+        outputs.append(DocumentsFile(**asdict(written), number=number))
     metrics.document_counts.kept = metrics.document_counts.read
     metrics.document_counts.kept_bytes = metrics.document_counts.read_bytes
-    return {"files": outputs}, metrics
+    return {"files": tuple(outputs)}, metrics
+
+
+def _add(task: WriteTask, rows: pa.RecordBatch, schema: pa.Schema, writer: DocumentWriter, metrics: TaskMetrics) -> None:
+    """Adds documents to a file, and to the counts."""
+    num_bytes, counts = int(text_lengths(rows.column("text")).sum()), metrics.document_counts
+    with metrics.timed(f"write {task.format}", num_bytes, rows.num_rows):
+        writer.add(published_rows(rows, task.source, schema))
+    if task.license_column is not None:
+        metrics.licenses.count(*codes_of_documents(rows, task.license_column), _counted(rows))
+    counts.read += rows.num_rows
+    counts.read_bytes += num_bytes
+    metrics.empty += count_empty(rows.column("text"))
 
 
 def _by_file(task: WriteTask, root: Root, metrics: TaskMetrics) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -72,37 +83,3 @@ def _counted(rows: pa.RecordBatch) -> NDArray[np.int64]:
     """The counts of each document, (num_docs, 4): the fields of `TokenCounts`, of which nothing but the bytes is known."""
     lengths = text_lengths(rows.column("text"))
     return np.stack([np.ones_like(lengths), lengths, *[np.zeros_like(lengths)] * 2], axis=1)
-
-
-class _Files:
-    """The files of a task, one open at a time."""
-
-    def __init__(self, task: WriteTask, root: Root, folder: str, schema: pa.Schema) -> None:
-        self._task, self._root, self._folder, self._schema = task, root, folder, schema
-        self._writer: DocumentWriter | None = None
-        self._number = -1
-        self._done: list[DocumentsFile] = []
-
-    def add(self, number: int, record: pa.RecordBatch) -> int:
-        """Adds documents to file `number`; a new number ends the file before. Returns the bytes of their text."""
-        if self._writer is None or number != self._number:
-            self._finish_file()
-            path = f"{self._folder}/part-{number:05d}.{self._task.format}"
-            self._writer, self._number = DocumentWriter(self._root, path, self._task.format, self._schema), number
-        rows = published_rows(record, self._task.source, self._schema)
-        self._writer.add(rows)
-        return int(text_lengths(rows.column("text")).sum())
-
-    def finish(self) -> tuple[DocumentsFile, ...]:
-        self._finish_file()
-        return tuple(self._done)
-
-    def abort(self) -> None:
-        """Closes the open file and leaves it incomplete."""
-        if self._writer is not None:
-            self._writer.abort()
-
-    def _finish_file(self) -> None:
-        writer, self._writer = self._writer, None
-        if writer is not None:
-            self._done.append(DocumentsFile(**asdict(writer.finish()), number=self._number))

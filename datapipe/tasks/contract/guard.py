@@ -48,9 +48,9 @@ class FailedDocument:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Guarded(Generic[Result]):
-    """(start, stop, result) parts over the rows that did not fail, in order, and the documents that did, in order."""
+    """Parts of the batch without the documents that failed, each with its result, and the documents that did, in order."""
 
-    parts: tuple[tuple[int, int, Result], ...]
+    parts: tuple[tuple[DocumentBatch, Result], ...]
     failed: tuple[FailedDocument, ...]
 
 
@@ -79,14 +79,14 @@ class Guard:
             StageMemoryError: memory does not suffice for one document.
             Exception: errors that are no document's fault, with a note of the stage and the document.
         """
-        parts: list[tuple[int, int, Result]] = []
+        parts: list[tuple[DocumentBatch, Result]] = []
         pending, failed = ([(0, batch.num_docs)], []) if self.care == NO_CARE else _with_care(batch, self.care, self.name)
         while pending:
             start, stop = pending.pop()
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
             _tell(part)
             try:
-                parts.append((start, stop, process(part)))
+                parts.append((part, process(part)))
             except BaseException as error:
                 self._raise_unless_isolated(process, part, error)
                 if stop - start == 1:

@@ -28,7 +28,7 @@ from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.field_types import declared_type
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.storage import Root
-from datapipe.tasks.apply import DecisionApplier
+from datapipe.tasks.decisions import DecisionApplier
 from datapipe.tasks.measuring.clusters import ClusterSample, SurvivorWriter
 from datapipe.tasks.read_batches import in_declared_type, in_found_type
 from tests.support.global_stages import batch_of

@@ -67,7 +67,7 @@ def test_guarded_result_is_that_of_the_good_documents_alone(texts, most_docs, ki
     done = _guard(Care(most_docs=most_docs)).run(lengths, _batch(texts))
     assert [document.row for document in done.failed] == _rows(texts)
     assert all("a bad document" in document.error for document in done.failed)
-    assert [length for _, _, part in done.parts for length in part] == [len(text) for text in texts if text != "bad"]
+    assert [length for _, part in done.parts for length in part] == [len(text) for text in texts if text != "bad"]
     assert max(calls, default=0) <= (most_docs or len(texts))
 
 
@@ -102,7 +102,7 @@ def test_guarded_batch_that_does_not_fit_into_memory_is_halved_down_to_the_docum
         return batch.num_docs
 
     done = _guard().run(process, _batch([str(number) for number in range(7)]))
-    assert (sum(count for _, _, count in done.parts), done.failed) == (7, ())
+    assert (sum(count for _, count in done.parts), done.failed) == (7, ())
     with pytest.raises(StageMemoryError, match=r"mine: .*a.jsonl at bad, of 3 B of text: .*test_contract.py:\d+, in process"):
         _guard().run(process, _batch(["a", "bad", "b"]))
 
@@ -136,8 +136,8 @@ def test_guarded_with_care_gives_the_stage_all_but_the_crashing_documents(texts,
     done = _guard(Care(suspects=suspects, crashing=crashing)).run(_crashing, batch)
     assert [document.row for document in done.failed] == _rows(texts)
     assert all("SIGSEGV" in document.error for document in done.failed)
-    assert [text for _, _, part in done.parts for text in part] == [text for text in texts if text != "bad"]
-    assert all(stop == start + 1 for start, stop, _ in done.parts) or not one_by_one
+    assert [text for _, part in done.parts for text in part] == [text for text in texts if text != "bad"]
+    assert all(part.num_docs == 1 for part, _ in done.parts) or not one_by_one
 
 
 @given(TEXTS.filter(lambda texts: "bad" in texts))

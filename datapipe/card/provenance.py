@@ -22,7 +22,7 @@ from datapipe.config.sources.provenance import CostSpec
 from datapipe.licenses import UNKNOWN
 from datapipe.plan.compile import Plan, Step
 from datapipe.report.mixture_shares import ORIGIN
-from datapipe.shards.manifest import Provenance, SyntheticEntry
+from datapipe.shards.provenance import Provenance, SyntheticEntry
 from datapipe.token_counts import CountsByName
 
 VARIOUS = "various"

@@ -27,11 +27,11 @@ from datapipe.shards.manifest import (
     Snapshot,
     SourceEntry,
     Strata,
-    SyntheticEntry,
     TokenizerEntry,
     read_manifest,
     snapshot_folder,
 )
+from datapipe.shards.provenance import SyntheticEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 from datapipe.weights import integer_weights, proportions

@@ -39,11 +39,11 @@ from datapipe.shards.manifest import (
     DocumentsEntry,
     DocumentsSnapshot,
     Manifest,
-    Provenance,
     has_snapshot,
     read_manifest,
     snapshot_folder,
 )
+from datapipe.shards.provenance import Provenance
 from datapipe.shards.removed import removed_entry
 from datapipe.shards.shard_table import RowForm, ShardEntry, with_digest
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed, note_publication

@@ -46,6 +46,7 @@ from pydantic_core import from_json
 from datapipe.errors import SnapshotError
 from datapipe.memory import without_collection
 from datapipe.shards.checksum import intact
+from datapipe.shards.provenance import Provenance
 from datapipe.shards.shard_table import Count, InsidePath, RowForm, ShardEntry, ShardTable, ShortText, SourceName, absent
 from datapipe.storage import Root
 
@@ -87,30 +88,6 @@ class Strata(_Record):
         if len(self.repeats) != len(self.bounds) + 1 or any(low > high for low, high in pairwise(self.bounds)):
             raise ValueError("expected ascending bounds, and one repeat more than bounds")
         return self
-
-
-class SyntheticEntry(_Record):
-    """The model that wrote a source, and its prompt, or where that is told."""
-
-    model: str
-    prompt: str | None = None
-
-
-class Provenance(_Record):
-    """Where a source comes from. Fields that older manifests do not have are left out where nothing is said.
-
-    Attributes:
-        license: an expression of SPDX; free text in older manifests.
-        synthetic: whether a model wrote the source, or which one.
-        license_field: the column with the licence of each document.
-        collected: the first and the last date, month or year.
-    """
-
-    license: str | None = None
-    synthetic: bool | SyntheticEntry = False
-    license_field: str | None = absent()
-    homepage: str | None = absent()
-    collected: tuple[str, str] | None = absent()
 
 
 class SourceEntry(Provenance):

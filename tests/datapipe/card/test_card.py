@@ -21,7 +21,8 @@ from datapipe.card.data_files import DataFiles
 from datapipe.card.escaping import MOST_CHARS, code, link, plain, prose, shown
 from datapipe.card.front_matter import size_category
 from datapipe.card.write import card_files, is_unedited, signed, write_card
-from datapipe.shards.manifest import DocumentsSnapshot, Manifest, Provenance, read_manifest, snapshot_folder
+from datapipe.shards.manifest import DocumentsSnapshot, Manifest, read_manifest, snapshot_folder
+from datapipe.shards.provenance import Provenance
 from datapipe.storage import Root
 from tests.support import runs
 from tests.support.command_line import datapipe

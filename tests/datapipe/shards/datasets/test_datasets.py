@@ -23,7 +23,8 @@ from datapipe.shards.datasets.write import loading_line, write_dataset
 from datapipe.shards.documents.writer import DocumentWriter
 from datapipe.shards.export import ExportRequest
 from datapipe.shards.export_folder import MARK, RECORD
-from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Provenance
+from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot
+from datapipe.shards.provenance import Provenance
 from datapipe.storage import Root
 from tests.support.killed_changes import content_of, is_killed
 from tests.support.mds_reader import read_mds

@@ -19,12 +19,13 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, WithJsonSchema, model_validator
 
 from datapipe.errors import StageError, UserError
 from datapipe.stage.documents import DocumentBatch
@@ -45,6 +46,25 @@ class StageContext:
     name: str
     seed: int
     source_position: int | None = None
+
+
+def _as_number(value: Any) -> Any:
+    """A percentage as a share; any other value unchanged. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    number = value.strip().removesuffix("%")
+    if number == value.strip() or not number.strip().replace(".", "", 1).isdecimal():
+        raise ValueError("expected a share from 0 to 1 such as 0.5, or a percentage such as 50%")
+    return float(Decimal(number) / 100)  # in floats 0.07 / 100 != 0.0007
+
+
+Share = Annotated[
+    float,
+    Field(ge=0.0, le=1.0),
+    BeforeValidator(_as_number),
+    WithJsonSchema({"anyOf": [{"type": "number", "minimum": 0, "maximum": 1}, {"type": "string", "pattern": "%$"}]}),
+]
+"""A number from 0 to 1, or a percentage."""
 
 
 class Stage(BaseModel):

@@ -14,9 +14,8 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, WithJsonSchema, field_validator
 
 from datapipe.own_columns import OWN_COLUMNS
-from datapipe.stage.base import Stage
+from datapipe.stage.base import Share, Stage
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.percent import Share
 from datapipe.stage.tables import Bucket, Exchange
 
 _STRING_OR_STRINGS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}

@@ -14,10 +14,10 @@ from datapipe import columns
 from datapipe.columns import make_keys, text_buffers
 from datapipe.errors import StageError, UserError
 from datapipe.stage import FieldNames, FilterResult, InputFile, ReadBatch, Reader, Rejected, Rule, Split, dates
+from datapipe.stage.base import Share
 from datapipe.stage.cut_points import CUT_POINTS, CUT_POINTS_TYPE, cut_points_after, no_cut_points, parts_of
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import license_codes
-from datapipe.stage.percent import Share
 from datapipe.stage.tables import source_rank
 from tests.support.global_stages import batch_of
 

@@ -85,7 +85,7 @@ def _entity(name: str, report: Mapping[str, Any]) -> dict[str, Any]:
     if origin["homepage"]:
         entity["url"] = plain(origin["homepage"])
     if collected:
-        first, last = collected
+        first, last = collected["from"], collected["to"]
         entity["temporalCoverage"] = first if first == last else f"{first}/{last}"
     if synthetic:
         agent = {"@type": "prov:SoftwareAgent", "name": "a model" if synthetic is True else plain(synthetic["model"])}

@@ -40,7 +40,6 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         for name in ("dropped", "quarantine_reasons"):
             entry["documents"][name] = dict(sorted(entry["documents"][name].items(), key=lambda item: -item[1]))
         with_rates(entry)
-    steps = sums["total"]["steps"]
     return {
         **added,
         **sums,
@@ -51,7 +50,6 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         "warnings": _warnings(before, added, mixture),
         "thresholds": {**added["thresholds"], **before["thresholds"]},
         "contamination": _contamination(before["contamination"], added["contamination"]),
-        "slowest_step": max(steps, key=lambda name: steps[name]["seconds"], default=None),
         "peak_worker_bytes": max(before["peak_worker_bytes"], added["peak_worker_bytes"]),
         "shards": shards_entry(snapshot, addition["added_to"]),
         "addition": dict(addition),

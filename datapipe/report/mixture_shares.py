@@ -45,7 +45,8 @@ def _sums(shards: Iterable[ShardEntry]) -> dict[str, int]:
 
 def origin(source: Provenance) -> dict[str, Any]:
     """Where a source comes from. Fields without a value are None."""
-    return {**dict.fromkeys(ORIGIN), **source.model_dump(mode="json", include=set(ORIGIN))}
+    collected = source.collected and dict(zip(("from", "to"), source.collected))
+    return {**dict.fromkeys(ORIGIN), **source.model_dump(mode="json", include=set(ORIGIN)), "collected": collected}
 
 
 def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:

@@ -14,6 +14,7 @@ numbers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
 from datapipe.composing.manifest import provenance_of
@@ -21,8 +22,9 @@ from datapipe.config.mixture import Mixture
 from datapipe.config.sources.provenance import CostSpec
 from datapipe.licenses import UNKNOWN
 from datapipe.plan.compile import Plan, Step
-from datapipe.report.mixture_shares import ORIGIN
-from datapipe.shards.provenance import Provenance, SyntheticEntry
+from datapipe.report.joined import joined
+from datapipe.report.mixture_shares import ORIGIN, origin
+from datapipe.shards.provenance import Provenance
 from datapipe.token_counts import CountsByName
 
 VARIOUS = "various"
@@ -47,8 +49,8 @@ def provenance(mixture: Mixture, plan: Plan, report: Mapping[str, Any], node_hou
     written += [name for name, entry in taken.items() if entry["synthetic"]]
     return {
         "sources": {
-            **{name: _origin(Provenance(**provenance_of(source)), costs[name]) for name, source in mixture.sources.items()},
-            **{name: _origin(Provenance(**{key: entry[key] for key in ORIGIN})) for name, entry in taken.items()},
+            **_origins(mixture, costs),
+            **{name: {key: entry[key] for key in ORIGIN} | {"cost_usd": None} for name, entry in taken.items()},
         },
         "licenses": _by_name(by_source.values()),
         "synthetic": {
@@ -59,6 +61,12 @@ def provenance(mixture: Mixture, plan: Plan, report: Mapping[str, Any], node_hou
     }
 
 
+def _origins(mixture: Mixture, costs: Mapping[str, float | None]) -> dict[str, dict[str, Any]]:
+    """Where the sources of a mixture come from, and what their text cost."""
+    own = {name: origin(Provenance(**provenance_of(source))) for name, source in mixture.sources.items()}
+    return {name: entry | {"cost_usd": costs.get(name)} for name, entry in own.items()}
+
+
 def _taken(report: Mapping[str, Any], name: str) -> Numbers:
     """What rows of another snapshot add; its manifest does not tell the bytes of their text."""
     entry = report["taken"][name]
@@ -67,19 +75,6 @@ def _taken(report: Mapping[str, Any], name: str) -> Numbers:
 
 def _drawn_of(report: Mapping[str, Any], name: str) -> int | None:
     return report["mixture"]["sources"][name]["tokens"] if report["mixture"] else None
-
-
-def _origin(source: Provenance, usd: float | None = None) -> dict[str, Any]:
-    """Where a source comes from."""
-    written_by = source.synthetic.model_dump() if isinstance(source.synthetic, SyntheticEntry) else source.synthetic or None
-    return {
-        "license": source.license,
-        "license_field": source.license_field,
-        "homepage": source.homepage,
-        "collected": source.collected and dict(zip(("from", "to"), source.collected)),
-        "synthetic": written_by,
-        "cost_usd": usd,
-    }
 
 
 # ------------------------------------------------------------------------------------------------ licences
@@ -142,15 +137,10 @@ def _divided(counted: CountsByName, whole: Numbers, default: str, around: int) -
 
 
 def shared_out(total: int, weights: Sequence[int]) -> list[int]:
-    """`total` in proportion to the weights, in whole numbers: each share is rounded down, and the first ones with the largest
-    remainders get one more."""
+    """`total` in proportion to the weights, in whole numbers: the bounds between the shares are rounded down."""
     whole = sum(weights) or 1
-    shares = [total * weight // whole for weight in weights]
-    remainders = [total * weight % whole for weight in weights]
-    by_remainder = sorted(range(len(weights)), key=lambda index: (-remainders[index], index))
-    for index in by_remainder[: total - sum(shares)]:
-        shares[index] += 1
-    return shares
+    bounds = [total * reached // whole for reached in accumulate(weights, initial=0)]
+    return [stop - start for start, stop in pairwise(bounds)]
 
 
 def _by_name(sources: Iterable[Mapping[str, Numbers]]) -> dict[str, Numbers]:
@@ -242,8 +232,8 @@ def joined_provenance(
     names = report["sources"].keys() & mixture.sources.keys()
     costs = {name: _usd(mixture.sources[name].cost, report["sources"][name]) for name in names}
     drawn = {name: entry["tokens"] for name, entry in (report["mixture"] or {"sources": {}})["sources"].items()}
-    own = {name: Provenance(**provenance_of(source)) for name, source in mixture.sources.items()}
-    sources = first["sources"] | {name: _origin(source, costs.get(name)) for name, source in own.items()}
+    sources = first["sources"] | _origins(mixture, costs)
+    cost = joined(first["cost"], second["cost"])
     synthetic = _by_name((first["synthetic"], second["synthetic"]))
     for kind, part in synthetic.items():
         of_kind = (tokens for name, tokens in drawn.items() if bool(sources[name]["synthetic"]) == (kind == "synthetic"))
@@ -252,7 +242,7 @@ def joined_provenance(
         "sources": sources,
         "licenses": _licenses(mixture, _by_name((first["licenses"], second["licenses"])), drawn),
         "synthetic": synthetic,
-        "cost": _added_cost(first["cost"], second["cost"], costs),
+        "cost": cost | _money(costs, cost["compute_usd"], cost["cluster_usd"]),  # a source that has one price is paid once
     }
 
 
@@ -264,21 +254,3 @@ def _licenses(mixture: Mixture, kept: dict[str, Numbers], drawn: Mapping[str, in
         of_license = (tokens for name, tokens in drawn.items() if license_of.get(name) == license)
         part["drawn_tokens"] = None if has_several else _sum(of_license)
     return kept
-
-
-def _added_cost(before: Mapping[str, Any], added: Mapping[str, Any], sources: Mapping[str, float | None]) -> dict[str, Any]:
-    """Hours and money of all runs. A source that has one price is paid once."""
-
-    def total(name: str) -> float | None:
-        known = [cost[name] for cost in (before, added) if cost[name] is not None]
-        return _rounded(sum(known)) if known else None
-
-    def by_name(name: str) -> dict[str, float | None]:
-        each = before[name], added[name]
-        return {key: _rounded(sum(one.get(key, 0.0) for one in each)) for key in dict.fromkeys([*each[0], *each[1]])}
-
-    return {
-        **{name: total(name) for name in ("core_hours", "core_hours_shared", "node_hours")},
-        **{name: by_name(name) for name in ("core_hours_by_step", "core_hours_by_source")},
-        **_money(sources, total("compute_usd"), total("cluster_usd")),
-    }

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from datapipe.following.follow import RunOne
     from datapipe.shards.manifest import Manifest
     from datapipe.watching.events import EventLog
-    from datapipe.watching.totals import CommandFigures
+    from datapipe.watching.state import CommandFigures
 
 
 _SHOWN_SOURCES = 10
@@ -97,7 +97,7 @@ def run(
     from datapipe.config import load_mixture
     from datapipe.engine.run import Run
     from datapipe.watching.events import EventLog
-    from datapipe.watching.totals import CommandFigures
+    from datapipe.watching.state import CommandFigures
 
     end_by_signals()
     try:

@@ -8,7 +8,9 @@ from typing import Any
 from rich.console import Console
 
 from datapipe.metrics import counted, size
+from datapipe.report.funnel import number_table
 from datapipe.report.layout import NumberTable, print_text
+from datapipe.report.tables import Cell, Share, Table
 
 _SMALL_BYTES = 4 << 20
 """Samples with less text spend a larger share than a run on opening files and loading the tokenizer."""
@@ -35,24 +37,22 @@ def print_bench(bench: Mapping[str, Any], console: Console) -> None:
 def _table(name: str, source: Mapping[str, Any]) -> NumberTable:
     sample = "the whole source" if source["is_whole"] else "a sample"
     title = f"{name}: {size(source['text_bytes'])} of text in {counted(source['documents'], 'document')}, {sample}"
-    table = NumberTable(title, ["", "seconds", "share", "MB/s", "docs in", "out", "MB in"], edges=False)
-    for row in source["rows"]:
-        slowest = row["name"] == source["bottleneck"]
-        table.add_row(
-            f"▶ {row['name']}" if slowest else row["name"],
-            f"{row['seconds']:,.3f}",
-            "once" if row["share"] is None else f"{row['share']:.0%}",
-            "" if row["mb_per_s"] is None else f"{row['mb_per_s']:,.1f}",
-            _count(row["documents_in"]),
-            _count(row["documents_out"]),
-            f"{row['bytes'] / 1e6:,.1f}" if row["bytes"] else "",
-            style="bold yellow" if slowest else "",
-        )
-    table.add_section()
-    rate = "" if source["mb_per_s"] is None else f"{source['mb_per_s']:,.2f}"
-    chain = ["whole chain", f"{source['seconds']:,.3f}", "100%", rate, "", "", f"{source['text_bytes'] / 1e6:,.1f}"]
-    table.add_row(*chain, style="bold")
-    return table
+    text_mb = source["text_bytes"] / 1e6
+    rows: list[list[Cell]] = [
+        [
+            f"▶ {row['name']}" if row["name"] == source["bottleneck"] else row["name"],
+            row["seconds"],
+            "once" if row["share"] is None else Share(row["share"]),
+            row["mb_per_s"],
+            row["documents_in"],
+            row["documents_out"],
+            row["bytes"] / 1e6 if row["bytes"] else None,
+        ]
+        for row in source["rows"]
+    ]
+    rows.append(["whole chain", source["seconds"], Share(1), source["mb_per_s"], None, None, text_mb])
+    table = Table(headings=["", "seconds", "share", "MB/s", "docs in", "out", "MB in"], rows=rows)
+    return number_table(title, table, {f"▶ {source['bottleneck']}": "bold yellow", "whole chain": "bold"})
 
 
 def _findings(source: Mapping[str, Any], cores: int) -> list[tuple[str, str]]:
@@ -89,10 +89,6 @@ def _duration(hours: float) -> str:
     if hours >= 1:
         return f"{hours:,.1f} hours"
     return f"{hours * 60:,.1f} minutes" if hours * 60 >= 1 else f"{hours * 3600:,.1f} seconds"
-
-
-def _count(number: int | None) -> str:
-    return "" if number is None else f"{number:,}"
 
 
 def print_loader_bench(bench: Mapping[str, Any], console: Console) -> None:

@@ -12,6 +12,7 @@ import heapq
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -119,8 +120,9 @@ def _add_measured(
     facts = rules_of(batch.schema)
     stages, names, parts = (batch.column(name).to_pylist() for name in ("stage", "rule", "part"))
     bins, documents, sizes = (numbers(batch.column(name)) for name in ("bin", "documents", "bytes"))
-    for start, stop in _runs(list(zip(stages, names, parts))):
-        stage, name, part = stages[start], names[start], parts[start]
+    stop = 0
+    for (stage, name, part), group in groupby(zip(stages, names, parts)):
+        start, stop = stop, stop + sum(1 for _ in group)
         rows = bins[start:stop].astype(np.int64) + LAST_BIN
         if not stage and name == LENGTH:
             if part == "read" or is_last:
@@ -136,12 +138,6 @@ def _add_measured(
         column = _PARTS[part]
         rule.counts[rows, column] += documents[start:stop]
         rule.counts[rows, column + 2] += sizes[start:stop]
-
-
-def _runs(labels: list[Any]) -> Iterable[tuple[int, int]]:
-    """Start and stop of each run of equal labels."""
-    borders = [number for number in range(1, len(labels)) if labels[number] != labels[number - 1]]
-    return zip([0, *borders], [*borders, len(labels)]) if labels else []
 
 
 def _add_borderline(batch: pa.RecordBatch, rules: Mapping[tuple[str, str], _Rule]) -> None:

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 def funnel(report: Mapping[str, Any]) -> list[RenderableType]:
     """The tables of a report: documents, mixture, steps and tokenizer."""
-    work = number_table("time by step, summed over workers", work_table(report), {report["slowest_step"]: "bold yellow"})
+    steps = report["total"]["steps"]
+    slowest = max(steps, key=lambda name: steps[name]["seconds"], default="")
+    work = number_table("time by step, summed over workers", work_table(report), {slowest: "bold yellow"})
     shown = [
         _documents(report),
         taken_down_text(report),

@@ -35,12 +35,11 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         addition: the entry `addition`.
     """
     mixture = mixture_shares(snapshot) if snapshot.shards else None
-    sums = {name: _joined(before[name], added[name]) for name in _SUMS}
+    sums = {name: joined(before[name], added[name]) for name in _SUMS}
     for entry in (sums["total"], *sums["sources"].values()):
         for name in ("dropped", "quarantine_reasons"):
             entry["documents"][name] = dict(sorted(entry["documents"][name].items(), key=lambda item: -item[1]))
         with_rates(entry)
-    steps = sums["total"]["steps"]
     return {
         **added,
         **sums,
@@ -51,21 +50,20 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         "warnings": _warnings(before, added, mixture),
         "thresholds": {**added["thresholds"], **before["thresholds"]},
         "contamination": _contamination(before["contamination"], added["contamination"]),
-        "slowest_step": max(steps, key=lambda name: steps[name]["seconds"], default=None),
         "peak_worker_bytes": max(before["peak_worker_bytes"], added["peak_worker_bytes"]),
         "shards": shards_entry(snapshot, addition["added_to"]),
         "addition": dict(addition),
     }
 
 
-def _joined(one: Any, other: Any, name: str = "") -> Any:
+def joined(one: Any, other: Any, name: str = "") -> Any:
     """Two values of one form: numbers are added, records and bins joined, all else is that of the first which has it."""
     if name in _BOUNDS:
         return _BOUNDS[name](one, other)
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, Mapping):
-        return {key: _joined(one.get(key), other.get(key), key) for key in dict.fromkeys([*one, *other])}
+        return {key: joined(one.get(key), other.get(key), key) for key in dict.fromkeys([*one, *other])}
     if isinstance(one, list):
         return _bins(one, other)
     return one if isinstance(one, str) else round(one + other, 9)
@@ -98,7 +96,7 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], Any]] = {
     "sampled": min,
     "threshold": lambda before, added: before,
     "borderline": _borderline,
-    "languages": lambda before, added: None if before is None or added is None else _joined(before, added),
+    "languages": lambda before, added: None if before is None or added is None else joined(before, added),
 }
 """What does not add up. `languages` is None where one part has more than are counted."""
 
@@ -106,7 +104,7 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], Any]] = {
 def _tokenizer(before: Mapping[str, Any] | None, added: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if before is None or added is None:
         return None
-    total, sources = (_joined(before[name], added[name]) for name in ("total", "sources"))
+    total, sources = (joined(before[name], added[name]) for name in ("total", "sources"))
     for entry in (total, *sources.values()):
         for counts in (entry, *(entry["languages"] or {}).values()):
             counts["bytes_per_token"] = round(counts["bytes"] / counts["tokens"], 4) if counts["tokens"] else None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.loader.order.sample_order import SampleOrder
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.weighting import drawn_shares, epoch_tokens
-from datapipe.shards.manifest import Snapshot
+from datapipe.shards.manifest import ShardEntry, Snapshot
 from datapipe.shards.provenance import Provenance
 
 MOST_EPOCHS = 4
@@ -30,16 +30,23 @@ def taken_sources(snapshot: Snapshot, own: Collection[str]) -> dict[str, dict[st
     """
     return {
         name: {
-            "documents": sum(shard.documents for shard in shards),
-            "tokens": sum(shard.tokens for shard in shards),
-            "sequences": sum(shard.sequences for shard in shards),
-            **dict.fromkeys(ORIGIN),
-            **source.model_dump(mode="json", include=set(ORIGIN)),
+            **_sums(shard for shard in snapshot.shards if shard.source == name),
+            **origin(source),
         }
         for name, source in snapshot.sources.items()
         if name not in own
-        for shards in [[shard for shard in snapshot.shards if shard.source == name]]
     }
+
+
+def _sums(shards: Iterable[ShardEntry]) -> dict[str, int]:
+    listed, names = list(shards), ("documents", "tokens", "sequences")
+    return {name: sum(getattr(shard, name) for shard in listed) for name in names}
+
+
+def origin(source: Provenance) -> dict[str, Any]:
+    """Where a source comes from. Fields without a value are None."""
+    collected = source.collected and dict(zip(("from", "to"), source.collected))
+    return {**dict.fromkeys(ORIGIN), **source.model_dump(mode="json", include=set(ORIGIN)), "collected": collected}
 
 
 def mixture_shares(snapshot: Snapshot) -> dict[str, Any]:
@@ -96,12 +103,7 @@ def _strata(snapshot: Snapshot, source: str) -> list[dict[str, int]] | None:
         return None
     shards = snapshot.shards_of(source, "train")
     return [
-        {
-            "documents": sum(shard.documents for shard in shards if shard.stratum == number),
-            "tokens": sum(shard.tokens for shard in shards if shard.stratum == number),
-            "sequences": sum(shard.sequences for shard in shards if shard.stratum == number),
-            "repeat": repeat,
-        }
+        {**_sums(shard for shard in shards if shard.stratum == number), "repeat": repeat}
         for number, repeat in enumerate(strata.repeats)
     ]
 

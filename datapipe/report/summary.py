@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from datapipe.ledger.names import REPORT
-from datapipe.metrics import Work, counted, rate_mb_per_s, total_by_name, total_counts
+from datapipe.metrics import counted, rate_mb_per_s, total_by_name, total_counts
 from datapipe.plan.counts import SourceCounts, shared_work, source_counts, thresholds
 from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.steps import EXCHANGES, Plan, Step
@@ -69,7 +69,6 @@ def summarize(
         **distributions,
         "tasks": {step.id: _tasks(step) for step in plan.steps},
         "second_attempts": _second_attempts(plan),
-        "slowest_step": slowest(total.work),
         "peak_worker_bytes": max((record.metrics.peak_bytes for record in records), default=0),
         "run": run,
         "shards": None if snapshot is None else shards_entry(snapshot, before),
@@ -183,12 +182,7 @@ def with_rates(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def slowest(work: Mapping[str, Work]) -> str | None:
-    """The name of the work that took most of the workers' time."""
-    return max(work, key=lambda name: work[name].seconds, default=None)
-
-
-_KEYS = {"name", "status", "problem", "total", "sources", "mixture", "tokenizer", "warnings", "tasks", "slowest_step"}
+_KEYS = {"name", "status", "problem", "total", "sources", "mixture", "tokenizer", "warnings", "tasks"}
 _KEYS |= {"taken", "contamination", "measured", "second_attempts", "run", "shards", "provenance"}
 
 

@@ -215,13 +215,8 @@ def _settings(name: str, content: bytes) -> dict[str, Any]:
     """The parsed file without truncation, padding and dropout, which would lose or vary tokens."""
     if len(content) > LARGEST_FILE:
         raise UserError(f"{name}: found {len(content):,} bytes, expected a tokenizer.json of at most {LARGEST_FILE:,}")
-    try:
+    with _refusing(name):
         settings = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        why = "values nested too deeply" if isinstance(error, RecursionError) else error
-        raise UserError(
-            f"{name}: invalid JSON: {why}. Expected a tokenizer.json as Hugging Face tokenizers writes it"
-        ) from error
     if not isinstance(settings, dict) or not isinstance(settings.get("model"), dict):
         raise UserError(f"{name}: found no `model`. Expected a tokenizer.json as Hugging Face tokenizers writes it")
     settings["truncation"] = settings["padding"] = None
@@ -231,10 +226,8 @@ def _settings(name: str, content: bytes) -> dict[str, Any]:
 
 
 def _canonical(name: str, settings: dict[str, Any]) -> bytes:
-    try:
+    with _refusing(name):
         return json.dumps(settings, ensure_ascii=True, sort_keys=True, separators=(",", ":")).encode()
-    except RecursionError as error:
-        raise UserError(f"{name}: values nested too deeply. Expected a tokenizer.json as Hugging Face writes it") from error
 
 
 def load_tokenizer(name: str, content: bytes) -> Tokenizer:
@@ -247,11 +240,12 @@ def load_tokenizer(name: str, content: bytes) -> Tokenizer:
 
 @contextmanager
 def _refusing(name: str) -> Iterator[None]:
-    """Turns what `tokenizers` raises because of a file into UserError."""
+    """Turns what `tokenizers` and `json` raise because of a file into UserError."""
     try:
         yield
     except BaseException as error:
-        if type(error) not in (Exception, ValueError, TypeError) and not is_panic(error):
+        is_of_file = isinstance(error, ValueError | TypeError | RecursionError) or type(error) is Exception or is_panic(error)
+        if not is_of_file:
             raise
         raise UserError(f"{name}: {error}. Expected a tokenizer.json as Hugging Face tokenizers writes it") from error
 

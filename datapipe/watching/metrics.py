@@ -14,8 +14,7 @@ from prometheus_client.registry import Collector
 
 from datapipe.figures import BOUNDS, Figures
 from datapipe.http_server import MetricsServer
-from datapipe.watching.state import RunState
-from datapipe.watching.totals import CommandFigures
+from datapipe.watching.state import CommandFigures, RunState
 
 _COUNTERS = (
     ("documents", "Documents of committed tasks.", ["source", "fate"]),

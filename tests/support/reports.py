@@ -103,7 +103,6 @@ def report(
         "clusters": {"dedup.exact": {"clusters": 7, "dropped": 12, "sampled": 1.0, "sizes": [[2, 2, 5, 10], [4, 7, 2, 9]]}},
         "tasks": {f"{name}/read": {"planned": 3, "committed": 3, "seconds": 4.5, "peak_bytes": 1 << 28} for name in sources},
         "second_attempts": {},
-        "slowest_step": "filter.some",
         "peak_worker_bytes": 1 << 28,
         "run": {"datapipe": "0.1.0", "engine": "local", "workers": 2, "wall_s": 6.5, "finished": "2026-11-23T04:00:00+00:00"},
         "shards": {"files": 4, "bytes": 123_456, "fingerprint": "ab" * 16, "before": None, "taken_down": 0, "held_out": 0},

@@ -75,7 +75,7 @@ def test_totals_agree_with_the_report_and_an_edit_of_a_licence_runs_nothing(fold
     assert entry["synthetic"]["synthetic"] == {**own, "drawn_tokens": report["mixture"]["sources"]["made"]["tokens"]}
     assert entry["licenses"]["unknown"] == entry["synthetic"]["synthetic"]
     known = {"license": "CC-BY-4.0", "license_field": "terms", "homepage": "https://example.org"}
-    known |= {"collected": {"from": "2024-05", "to": "2024-05"}, "synthetic": None, "cost_usd": None}
+    known |= {"collected": {"from": "2024-05", "to": "2024-05"}, "synthetic": False, "cost_usd": None}
     assert entry["sources"]["web"] == known
     assert entry["sources"]["made"]["synthetic"] == {"model": "m", "prompt": "p"}
     assert entry["cost"]["core_hours"] == pytest.approx(total["task_seconds"] / 3600, abs=1e-5)

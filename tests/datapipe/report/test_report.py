@@ -91,7 +91,7 @@ def _report(sources: dict[str, Any], total: dict[str, Any], **more: Any) -> dict
     known |= {name: {} for name in ("taken", "thresholds", "measured", "lengths", "clusters", "second_attempts")}
     known |= {"contamination": [], "shards": None, "run": None}
     total = {"task_seconds": sum(step["seconds"] for step in total["steps"].values()), **total}
-    return {"name": "trial", "sources": sources, "total": total, "slowest_step": "read"} | known | more
+    return {"name": "trial", "sources": sources, "total": total} | known | more
 
 
 def _two() -> dict[str, Any]:

@@ -27,10 +27,9 @@ from datapipe.storage import Root
 from datapipe.watching.events import EventLog
 from datapipe.watching.metrics import serve_runs
 from datapipe.watching.screen import left_text, status_lines
-from datapipe.watching.state import Observers, RunState
+from datapipe.watching.state import CommandFigures, Observers, RunState
 from datapipe.watching.status import StatusFile, read_status
 from datapipe.watching.time_left import TimeLeft
-from datapipe.watching.totals import CommandFigures
 from tests.support import cli_processes, corpora, runs
 
 _STAGES = "stages: [filter.length: {min_chars: 200}, dedup.exact]"

@@ -26,9 +26,8 @@ from datapipe.watching.events import EventLog
 from datapipe.watching.metrics import RunMetrics
 from datapipe.watching.progress import Progress, at_work
 from datapipe.watching.screen import watch
-from datapipe.watching.state import Observers, RunState
+from datapipe.watching.state import CommandFigures, Observers, RunState
 from datapipe.watching.time_left import StepState, TimeLeft, time_left
-from datapipe.watching.totals import CommandFigures
 
 TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
 OTHER = replace(TASK, fingerprint="fedcba9876543210")

@@ -153,7 +153,8 @@ def test_decisions_are_the_same_against_rows_that_are_merged_first_or_there_twic
     monkeypatch.setattr("datapipe.plan.runs.MOST_RUNS", 2)
     merged = _run(folder, "merged", "new", old.mixture.output, overrides=["execution.bucket_bytes=2KiB"])
     tasks = [cast(MergeTask, task) for step in merged.plan.of_kind("merge") for task in step.tasks or ()]
-    assert {file.is_reference for task in tasks for file in task.files} == {True, False}
+    files = [file for task in tasks for table in task.tables.values() for file in table]
+    assert {file.is_reference for file in files} == {True, False}
     assert _decisions(twice, "new") == _decisions(merged, "new") == _decisions(new, "new")
 
 

@@ -196,8 +196,8 @@ class ShardTable(Sequence[ShardEntry]):
 
     def check_paths(self) -> None:
         """Raises ValueError as `inside_path`."""
-        outside = compute.match_substring_regex(self.column("path"), _OUTSIDE)
-        for path in self.column("path").filter(outside).to_pylist():
+        paths = self._table.column("path")
+        for path in paths.filter(compute.match_substring_regex(paths, _OUTSIDE)).to_pylist():
             inside_path(path)
 
     def has_duplicates(self) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from datapipe.columns import make_keys
-from datapipe.exchange import chunks, tables
+from datapipe.exchange import chunks
 from datapipe.exchange import files as exchange
 from datapipe.exchange.files import read_index
 from datapipe.exchange.ranges import read_rows
@@ -40,7 +40,7 @@ def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several runs in a file, several blocks in a run, and chunks of hot keys."""
     monkeypatch.setattr(exchange, "BLOCK_BYTES", 1_000)
     monkeypatch.setattr(exchange, "RUN_BYTES", 8_000)
-    monkeypatch.setattr(tables, "RUN_BYTES", 5_000)
+    monkeypatch.setattr(exchange, "RUN_BYTES", 5_000)
     monkeypatch.setattr(chunks, "LEAST_BYTES", 0)
 
 

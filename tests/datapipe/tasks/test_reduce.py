@@ -39,7 +39,6 @@ Row = dict[str, Any]
 def _small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several runs in a file, several blocks in a run, and chunks of hot keys."""
     monkeypatch.setattr(exchange, "BLOCK_BYTES", 1_000)
-    monkeypatch.setattr(exchange, "RUN_BYTES", 8_000)
     monkeypatch.setattr(exchange, "RUN_BYTES", 5_000)
     monkeypatch.setattr(chunks, "LEAST_BYTES", 0)
 

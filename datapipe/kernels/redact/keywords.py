@@ -23,8 +23,6 @@ _1, _2, _3_ = np.uint64(1), np.uint64(2), np.uint64(3)
 _14, _FACTOR, _WORD = np.uint64(14), np.uint64(0x9E3779B1), np.uint64((1 << 32) - 1)
 _3, _6, _7 = np.uint32(3), np.uint32(6), np.uint32(7)
 _CAPACITY = 1 << 16
-MOST_AT_A_BYTE = 64
-"""Keywords that may begin at one byte: each is the start of the next."""
 _SIGNS = "-_.:/=~|\"'+@?&;<>$%#!{(, "
 """Signs of keywords, a class each; all other bytes but letters and digits are one class. Class 0 is none."""
 
@@ -39,6 +37,7 @@ class Keywords(NamedTuple):
         hashed: like bits, a bit for the hash of the first four classes of each longer keyword.
         children: (num_nodes * 64,) int32, the node behind a node and a class; 0 where there is none. Node 0 is the root.
         ends: (num_nodes,) int32, the number of the keyword that ends at a node; -1 where none does.
+        most_at_a_byte: keywords that may begin at one byte: each is the start of the next.
     """
 
     classes: UInt8s
@@ -47,6 +46,7 @@ class Keywords(NamedTuple):
     hashed: UInt8s
     children: Int32s
     ends: Int32s
+    most_at_a_byte: int
 
 
 class Hits(NamedTuple):
@@ -72,7 +72,7 @@ class HitsOut(NamedTuple):
 
 def find_hits(offsets: np.ndarray, data: np.ndarray, table: Keywords) -> Iterator[Hits]:
     """The hits in documents from `columns.text_buffers`, 65,536 at a time."""
-    start, capacity = int(offsets[0]), _CAPACITY + MOST_AT_A_BYTE
+    start, capacity = int(offsets[0]), _CAPACITY + table.most_at_a_byte
     while start < offsets[-1]:
         out = HitsOut(np.empty(capacity, np.int64), np.empty(capacity, np.int32), np.empty(1, np.int64))
         num_hits = find_keywords(offsets, data, start, table, out)
@@ -97,16 +97,12 @@ def _classes() -> np.ndarray:
 def keyword_table(numbers: dict[str, int]) -> Keywords:
     """The tree of keywords. Bytes beyond letters, digits and the signs above are one class: a hit with them may be none."""
     classes = _classes()
-    children, ends = [[0] * _CLASSES], [-1]
+    steps, ends = dict[tuple[int, int], int](), dict[int, int]()
     bits, short, hashed = (np.zeros(1 << 18, np.bool_) for _ in range(3))
     for word, number in numbers.items():
         node, path = 0, classes[np.frombuffer(word.encode(), np.uint8)].tolist()
         for place in path:
-            if not children[node][place]:
-                children[node][place] = len(ends)
-                children.append([0] * _CLASSES)
-                ends.append(-1)
-            node = children[node][place]
+            node = steps.setdefault((node, place), len(steps) + 1)
         ends[node] = number
         window = sum(place << shift for place, shift in zip(path, (12, 6, 0)))
         windows = slice(window, window + (1 << max(0, 18 - 6 * len(path))))
@@ -114,8 +110,14 @@ def keyword_table(numbers: dict[str, int]) -> Keywords:
         short[windows] |= len(path) < 4
         if len(path) > 3:
             hashed[_hash(np.uint32(window), np.uint32(path[3]))] = True
+    children, numbered = np.zeros((len(steps) + 1, _CLASSES), np.int32), np.full(len(steps) + 1, -1, np.int32)
+    numbered[list(ends)] = list(ends.values())
+    depths = [0]  # by node, keywords on its path
+    for (parent, place), node in steps.items():
+        children[parent, place] = node
+        depths.append(depths[parent] + (node in ends))
     packed = [np.packbits(table, bitorder="little") for table in (bits, short, hashed)]
-    return input_record(Keywords, (classes, *packed, np.array(children, np.int32).ravel(), np.array(ends, np.int32)))
+    return input_record(Keywords, (classes, *packed, children.ravel(), numbered, max(depths)))
 
 
 @inline
@@ -161,11 +163,11 @@ def find_keywords(offsets: Int64s, data: UInt8s, start: int, table: Keywords, ou
     positions, numbers = out.positions, out.numbers
     classes, bits, short, hashed = table.classes, table.bits, table.short, table.hashed
     children, ends = table.children, table.ends
-    most, num_hits, document, end = len(positions) - MOST_AT_A_BYTE, 0, 0, np.uint64(offsets[-1])
+    most, num_hits, document, end = len(positions) - table.most_at_a_byte, 0, 0, np.uint64(offsets[-1])
     window, last = np.uint32(0), max(end, _2) - _2
     j = np.uint64(start)
-    for ahead in range(start, min(start + 2, offsets[-1])):
-        window = window << _6 | np.uint32(classes[data[ahead]])
+    for ahead in range(start, start + 2):
+        window = window << _6 | (np.uint32(classes[data[ahead]]) if ahead < offsets[-1] else np.uint32(0))
     while j < end:  # the window reads over the ends of documents, a walk does not
         following = classes[data[j + _2]] if j < last else np.uint8(0)
         window = (window << _6 | np.uint32(following)) & _WINDOW

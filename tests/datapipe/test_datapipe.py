@@ -28,7 +28,6 @@ from datapipe.config import StageUse
 from datapipe.errors import UserError
 from datapipe.figures import DriverFigures, Figures
 from datapipe.libraries import require
-from datapipe.lowest_hashes import LowestHashes
 from datapipe.machine_cache import cache_home, read_checked, write_checked
 from datapipe.metrics import TaskMetrics, counted
 from datapipe.outages import Outage, OutageError, free_bytes, outage_of, refusal_of
@@ -398,18 +397,3 @@ def test_outage_error_travels_between_processes():
     copy = pickle.loads(pickle.dumps(error))
     assert copy.outage == error.outage
     assert str(copy) == "/data/out: the disk is full, 12 B free"
-
-
-def test_lowest_hashes_do_not_depend_on_order_and_fit():
-    rng = np.random.default_rng(1)
-    hashes = rng.permutation(400).astype(np.uint64)
-    texts = ["x" * int(length) for length in rng.integers(1, 60, 400)]
-    by_hash = [text for _, text in sorted(zip(hashes.tolist(), texts))]
-    expected = by_hash[: int(np.searchsorted(np.cumsum([len(text) for text in by_hash]), 1000, "right"))]
-    for step in (1, 7, 400):
-        held = LowestHashes(1000, pa.schema({"hash": pa.uint64(), "text": pa.large_string()}))
-        for at in range(0, 400, step):
-            part = (pa.array(hashes[at : at + step]), pa.array(texts[at : at + step], pa.large_string()))
-            held.add(pa.table(part, names=["hash", "text"]))
-        assert held.is_full
-        assert held.table()["text"].to_pylist() == expected

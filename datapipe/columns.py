@@ -110,6 +110,13 @@ def numbers(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return column.to_numpy() if isinstance(column, pa.ChunkedArray) else column.to_numpy(zero_copy_only=False)
 
 
+def numbers_in(texts: pa.Array) -> np.ndarray:
+    """Texts as numbers: (num_texts,) float64, NaN for a null and for text that is no number."""
+    trimmed = compute.utf8_trim_whitespace(texts)
+    is_number = compute.match_substring_regex(trimmed, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
+    return numbers(compute.if_else(is_number, trimmed, "nan").cast(pa.float64()).fill_null(np.nan))
+
+
 def dtype_of(kind: pa.DataType) -> np.dtype:
     """The NumPy type of numbers. `DataType.to_pandas_dtype` needs pandas before pyarrow 26."""
     return pa.nulls(0, kind).to_numpy(zero_copy_only=False).dtype

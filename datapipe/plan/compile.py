@@ -43,7 +43,7 @@ from datapipe.plan.work import (
 )
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
-from datapipe.stage.ranking import Cut, Interval
+from datapipe.stage.ranking import Cut
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, Exchange
 
 LookUp = Callable[[str], Record | None]
@@ -167,7 +167,7 @@ class _Compilation:
 
     def cut(self, source: str, ending: RankingStep, scored: Step) -> BoundStage | None:
         """The filter with the cut of its share, or None while that is not committed."""
-        bound, interval = ending.stage, Interval()
+        bound, interval = ending.stage, Cut()
         share = cast(Filter, bound.stage).kept_share()
         assert share is not None
         scores = scored.outputs(ranking.scores_of(bound.name), TableFile)
@@ -182,10 +182,9 @@ class _Compilation:
             narrowed = self.add(ranking.NarrowTask, narrow, label, summaries if ranked.is_committed else None, **common)
             if not narrowed.is_committed:
                 return None
-            found = ranking.found_of(narrowed.records[0])
-            if isinstance(found, Cut):
-                return replace(bound, cut=found)
-            interval = found
+            interval = ranking.found_of(narrowed.records[0])
+            if interval.is_found:
+                return replace(bound, cut=interval)
         raise DatapipeError(
             f"{source}: {bound.name}: the cut was not found in {ranking.MOST_ROUNDS} rounds. This is a defect of datapipe, "
             "please report it"

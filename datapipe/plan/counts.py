@@ -187,7 +187,7 @@ def _found_cut(plan: Plan, source: str, stage: str) -> Cut | None:
     """The cut that this run found, or None."""
     records = [record for step in plan.of_kind("narrow", source) if filter_of(step.id) == stage for record in step.records]
     found = found_of(records[-1]) if records else None
-    return found if isinstance(found, Cut) else None
+    return found if found is not None and found.is_found else None
 
 
 _NAMED_REASONS = 3

@@ -12,10 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import ClassVar
 
+from pydantic import TypeAdapter
+
 from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record, Task, entering
-from datapipe.stage.ranking import Cut, Interval, KeptShare, found_from_json
+from datapipe.stage.ranking import Cut, KeptShare
 
+_CUT = TypeAdapter(Cut)
 MOST_ROUNDS = 16
 """Rounds after which a run fails. Four are enough for 4e10 documents of any scores."""
 
@@ -37,7 +40,7 @@ class RankTask(Task):
 
     stage: str
     scores: tuple[TableFile, ...] = field(metadata=entering(_checksums))
-    interval: Interval = field(metadata=entering(asdict))
+    interval: Cut = field(metadata=entering(asdict))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +56,7 @@ class NarrowTask(Task):
 
     stage: str
     summaries: tuple[TableFile, ...] = field(metadata=entering(_checksums))
-    interval: Interval = field(metadata=entering(asdict))
+    interval: Cut = field(metadata=entering(asdict))
     share: KeptShare = field(metadata=entering(lambda share: str(share.share)))
 
 
@@ -85,6 +88,6 @@ def filter_of(step_id: str) -> str:
     return step_id.partition("/")[2].partition("-")[2].rpartition("-")[0]
 
 
-def found_of(record: Record) -> Interval | Cut:
+def found_of(record: Record) -> Cut:
     """What a task of kind "narrow" found."""
-    return found_from_json(record.metrics.cut)
+    return _CUT.validate_python(record.metrics.cut)

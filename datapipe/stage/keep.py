@@ -44,7 +44,6 @@ import pyarrow as pa
 from pydantic import Field, PlainSerializer, PlainValidator, WithJsonSchema
 
 from datapipe import columns, rng
-from datapipe.columns import compute as pc
 from datapipe.errors import UserError, suggest
 from datapipe.stage import dates
 from datapipe.stage.base import StageContext
@@ -59,7 +58,6 @@ _EXPECTED = (
     f"expected one of {', '.join(_PLAIN)}, one of {{highest: COLUMN}}, {{lowest: COLUMN}}, {{earliest: COLUMN}}, "
     "{latest: COLUMN}, {source_order: [SOURCE, …]}, or a list of these"
 )
-_NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?$"
 _BITS = 63
 _SOURCE_BITS = 10
 _MAX_SHARING = 2
@@ -253,8 +251,9 @@ def _date_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
 def _number_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
     """Numbers, ascending, and which rows have one. The bits of a float are flipped so that they sort as integers."""
     if _is_text(column.type):  # numbers kept from JSON are text
-        column = pc.if_else(pc.match_substring_regex(column, _NUMBER), column, pa.scalar(None, column.type))
-    floats = column.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
+        floats = columns.numbers_in(column)
+    else:
+        floats = columns.numbers(column.cast(pa.float64(), safe=False).fill_null(np.nan))
     bits_of = (floats + 0.0).view(np.uint64)  # adding 0 turns -0.0 into 0.0
     sign = np.uint64(1 << 63)
     code = np.where(bits_of & sign, ~bits_of, bits_of | sign)

@@ -16,7 +16,7 @@ distributed, and one of `SUMMARY_PAIRS` documents is exact. So four rounds are e
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -72,30 +72,36 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cut:
-    """What a source keeps: the documents whose pair is at least `lowest`.
+    """What a source keeps, or as much as is known of it: the lowest kept pair is at most `kept` and above `dropped`.
 
     Attributes:
-        lowest: the least pair that is kept; None: nothing is.
-        documents, weight: of the source, as they reach the filter.
-        kept_documents, kept_weight: of these.
+        kept: this pair and all above it are kept; None: not known of any, or nothing is. The lowest one where the cut is found.
+        dropped: this pair and all below it are dropped; None: not known of any, or the cut is found.
+        documents, weight: of the source, as they reach the filter; None before the first round.
+        kept_documents, kept_weight: of these; None before the cut is found.
     """
 
-    lowest: Pair | None
-    documents: int
-    weight: int
-    kept_documents: int
-    kept_weight: int
+    kept: Pair | None = None
+    dropped: Pair | None = None
+    documents: int | None = None
+    weight: int | None = None
+    kept_documents: int | None = None
+    kept_weight: int | None = None
+
+    @property
+    def is_found(self) -> bool:
+        return self.kept_documents is not None
 
     @property
     def threshold(self) -> float:
         """The least score that is kept; infinite where nothing is."""
-        return float("inf") if self.lowest is None else score_of(self.lowest.score)
+        return float("inf") if self.kept is None else score_of(self.kept.score)
 
     def to_json(self) -> dict[str, Any]:
         """The cut for the report: the threshold as a number, and the tie as 16 hex digits."""
         return {
-            "threshold": None if self.lowest is None else self.threshold,
-            "tie": None if self.lowest is None else f"{self.lowest.tie:016x}",
+            "threshold": None if self.kept is None else self.threshold,
+            "tie": None if self.kept is None else f"{self.kept.tie:016x}",
             "documents": self.documents,
             "kept_documents": self.kept_documents,
             "weight": self.weight,
@@ -106,39 +112,14 @@ class Cut:
     def from_json(cls, data: dict[str, Any]) -> Cut:
         """Raises KeyError, TypeError or ValueError for anything else than `to_json` returns."""
         threshold, tie = data["threshold"], data["tie"]
-        lowest = None if threshold is None else Pair(score=int(ordered(np.array([threshold]))[0]), tie=int(tie, 16))
-        counts = {name: int(data[name]) for name in ("documents", "weight", "kept_documents", "kept_weight")}
-        return cls(lowest=lowest, **counts)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Interval:
-    """The pairs among which the lowest kept one is: below `kept` and above `dropped`.
-
-    Attributes:
-        kept: this pair and all above it are kept; None: not known of any.
-        dropped: this pair and all below it are dropped; None: not known of any.
-        documents, weight: of the source; None before the first round.
-    """
-
-    kept: Pair | None = None
-    dropped: Pair | None = None
-    documents: int | None = None
-    weight: int | None = None
-
-
-def found_to_json(found: Interval | Cut) -> dict[str, Any]:
-    """What a round found, for its record."""
-    return {"cut": found.to_json()} if isinstance(found, Cut) else {"interval": asdict(found)}
-
-
-def found_from_json(data: dict[str, Any]) -> Interval | Cut:
-    """What `found_to_json` wrote."""
-    if "cut" in data:
-        return Cut.from_json(data["cut"])
-    interval = data["interval"]
-    kept, dropped = (None if interval[name] is None else Pair(**interval[name]) for name in ("kept", "dropped"))
-    return Interval(kept=kept, dropped=dropped, documents=interval["documents"], weight=interval["weight"])
+        kept = None if threshold is None else Pair(score=int(ordered(np.array([threshold]))[0]), tie=int(tie, 16))
+        return cls(
+            kept=kept,
+            documents=int(data["documents"]),
+            weight=int(data["weight"]),
+            kept_documents=int(data["kept_documents"]),
+            kept_weight=int(data["kept_weight"]),
+        )
 
 
 # ------------------------------------------------------------------------------------------------ scores as integers
@@ -167,7 +148,7 @@ def is_kept(cut: Cut, scores: np.ndarray, ties: np.ndarray) -> np.ndarray:
         scores: (num_docs,) uint64, `ordered`.
         ties: (num_docs,) uint64.
     """
-    return np.zeros(len(scores), np.bool_) if cut.lowest is None else _is_at_least(scores, ties, cut.lowest)
+    return np.zeros(len(scores), np.bool_) if cut.kept is None else _is_at_least(scores, ties, cut.kept)
 
 
 def _is_at_least(scores: np.ndarray, ties: np.ndarray, pair: Pair) -> np.ndarray:
@@ -194,7 +175,7 @@ class Ranked:
         interval: pairs outside of it are counted, not held.
     """
 
-    def __init__(self, interval: Interval) -> None:
+    def __init__(self, interval: Cut) -> None:
         self.interval = interval
         self._parts: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
         self._weight_above = self._documents_above = 0
@@ -241,7 +222,7 @@ def _even_steps(measure: np.ndarray) -> np.ndarray:
     return np.concatenate([places, np.maximum(places - 1, 0)])
 
 
-def narrowed(summaries: Sequence[pa.RecordBatch], interval: Interval, share: Fraction) -> Interval | Cut:
+def narrowed(summaries: Sequence[pa.RecordBatch], interval: Cut, share: Fraction) -> Cut:
     """The cut, or the narrower interval that contains it.
 
     Args:
@@ -276,7 +257,7 @@ def narrowed(summaries: Sequence[pa.RecordBatch], interval: Interval, share: Fra
     if len(order) == int((documents_above[ends] - documents_above[starts]).sum()):  # every document is a pair
         kept_documents = int(documents_above[starts].sum() + more_documents[order[:certain]].sum())
         kept_weight = int(most[certain - 1]) if certain else int(weight_above[starts].sum())
-        return Cut(lowest=kept, documents=documents, weight=weight, kept_documents=kept_documents, kept_weight=kept_weight)
+        return Cut(kept=kept, documents=documents, weight=weight, kept_documents=kept_documents, kept_weight=kept_weight)
     dropped = _pair(scores, ties, order[too_many]) if too_many < len(order) else interval.dropped
     return replace(interval, kept=kept, dropped=dropped)
 

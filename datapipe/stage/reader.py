@@ -116,8 +116,7 @@ class ReadBatch:
     Attributes:
         positions: (num_docs,) uint64, ascending: byte offset of the line in the decompressed file, row number, or the offset of
             a member in the stored file, shifted by 24 bits, plus the byte or the number in it.
-        texts: (num_docs,) large_string without nulls; None from a reader of pages.
-        html: (num_docs,) large_binary without nulls, the pages of a reader of pages; else None.
+        content: (num_docs,) without nulls: the texts, large_string, or the pages of a reader of pages, large_binary.
         ids: (num_docs,) large_string; null for a document without an id.
         extra: kept fields by name, (num_docs,) each.
         wider: by field, the type of values that do not fit into `FieldNames.types`, for which its column holds nothing. The
@@ -129,8 +128,7 @@ class ReadBatch:
     """
 
     positions: np.ndarray
-    texts: pa.Array | None = None
-    html: pa.Array | None = None
+    content: pa.Array
     ids: pa.Array
     extra: Mapping[str, pa.Array] = field(default_factory=dict)
     wider: Mapping[str, pa.DataType] = field(default_factory=dict)
@@ -142,14 +140,7 @@ class ReadBatch:
     def of_rejected(cls, *rejected: Rejected) -> ReadBatch:
         """No document, and rejected input."""
         nothing = pa.array([], pa.large_string())
-        return cls(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=rejected)
-
-    @property
-    def content(self) -> pa.Array:
-        """The texts, or the pages."""
-        content = self.texts if self.html is None else self.html
-        assert content is not None, "a reader gives texts or pages"
-        return content
+        return cls(positions=np.zeros(0, np.uint64), content=nothing, ids=nothing, rejected=rejected)
 
     def rows(self, start: int, stop: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
         """Some documents of the batch, with these rejected records instead of its own."""
@@ -168,8 +159,7 @@ class ReadBatch:
         return replace(
             self,
             positions=self.positions[rows],
-            texts=None if self.texts is None else choose(self.texts),
-            html=None if self.html is None else choose(self.html),
+            content=choose(self.content),
             ids=choose(self.ids),
             extra={name: choose(column) for name, column in self.extra.items()},
             rejected=rejected,
@@ -210,7 +200,7 @@ class Reader(Stage):
     """Whether values of one field may be of several types, as in JSON: then more records are looked at before a run."""
 
     gives: ClassVar[Literal["text", "html"]] = "text"
-    """What a document is made of: its text, or a page, whose text a stage extracts (`ReadBatch.texts`, `ReadBatch.html`)."""
+    """What a document is made of: its text, or a page, whose text a stage extracts (`ReadBatch.content`)."""
 
     def probe(self, file: InputFile, open_input: OpenInput) -> InputFile:
         """The file with what is known only after it is opened: `row_groups` where it can be cut, and its `schema`.

@@ -5,7 +5,7 @@ map ─▶ documents with the column STAGE.below_share, and a file of scores ─
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +23,9 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.ranking import (
     BELOW_SHARE,
     SCORES_SCHEMA,
-    Interval,
+    Cut,
     KeptShare,
     Ranked,
-    found_to_json,
     is_kept,
     narrowed,
     ordered,
@@ -53,11 +52,11 @@ def run_narrow(task: NarrowTask, root: Root, folder: str) -> tuple[Outputs, Task
     with metrics.timed(f"{task.stage}: find the cut") as work:
         summaries = [rows for file in task.summaries for rows in read_table(root, file)] or [_EMPTY]
         work.bytes = sum(summary.nbytes for summary in summaries)
-        metrics.cut = found_to_json(narrowed(summaries, task.interval, task.share.share))
+        metrics.cut = asdict(narrowed(summaries, task.interval, task.share.share))
     return {}, metrics
 
 
-_EMPTY = Ranked(Interval()).summary()
+_EMPTY = Ranked(Cut()).summary()
 
 
 class ScoreWriter:

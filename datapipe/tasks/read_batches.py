@@ -88,7 +88,7 @@ def with_keys(part: ReadBatch, split: Split, source: str) -> pa.RecordBatch:
         file = pa.scalar(document_name(source, split.file.path, 0).removesuffix("0"), pa.large_string())
         ids = pc.coalesce(ids, pc.binary_join_element_wise(file, positions, pa.scalar("", pa.large_string())))
     extra = [pa.field(name, column.type) for name, column in part.extra.items()]
-    own = BASE_FIELDS if part.html is None else PAGE_FIELDS
+    own = PAGE_FIELDS if pa.types.is_large_binary(part.content.type) else BASE_FIELDS
     return pa.record_batch([keys, ids, part.content, *part.extra.values()], schema=pa.schema([*own, *extra]))
 
 

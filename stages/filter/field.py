@@ -198,7 +198,7 @@ class Field(Filter):
         kind = column.type
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             return columns.numbers(column.cast(pa.float64(), safe=False).fill_null(math.nan))
-        return _numbers_of(values)
+        return columns.numbers_in(values)
 
     def _values(self, column: pa.Array) -> pa.Array:
         """The values as text, (num_docs,) large_string; a null becomes an empty text. Raises UserError."""
@@ -255,14 +255,6 @@ def _are_listed(values: pa.Array, listed: Sequence[Value], are_floats: bool) -> 
     """Which texts are in a list: (num_docs,) bool."""
     texts = [str(value).lower() if isinstance(value, bool) else str(value) for value in listed]
     if are_floats:  # Arrow writes 1.0 as 1
-        numbers = _numbers_of(pa.array(texts, pa.large_string()))
+        numbers = columns.numbers_in(pa.array(texts, pa.large_string()))
         texts = pa.array(numbers[~np.isnan(numbers)]).cast(pa.large_string()).to_pylist()
     return _flags(pc.is_in(values, value_set=pa.array(texts, pa.large_string())))
-
-
-def _numbers_of(values: pa.Array) -> np.ndarray:
-    """Texts as numbers: (num_docs,) float64, NaN for text that is no number."""
-    trimmed = pc.utf8_trim_whitespace(values)
-    is_number = pc.match_substring_regex(trimmed, r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$")
-    digits = pc.if_else(is_number, pc.replace_substring_regex(trimmed, r"^\+", ""), "nan")
-    return columns.numbers(digits.cast(pa.float64()))

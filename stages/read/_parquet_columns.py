@@ -83,7 +83,7 @@ def documents(batch: pa.RecordBatch, row: int, fields: FieldNames) -> ReadBatch:
         rejected = tuple(Rejected(position=int(position), error=problem) for position in positions[~mask])
         positions, texts, ids = positions[mask], texts.filter(valid), ids.filter(valid)
         extra = {name: column.filter(valid) for name, column in extra.items()}
-    return ReadBatch(positions=positions, texts=texts, ids=ids, extra=extra, rejected=rejected, input_bytes=texts.nbytes)
+    return ReadBatch(positions=positions, content=texts, ids=ids, extra=extra, rejected=rejected, input_bytes=texts.nbytes)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> Any:

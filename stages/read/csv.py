@@ -230,7 +230,7 @@ class _Table:
         )
         return ReadBatch(
             positions=(starts + rows.byte_offset).astype(np.uint64),
-            texts=columns[self.fields.text],
+            content=columns[self.fields.text],
             ids=_without_empty(columns[self.fields.id]) if self.fields.id in columns else nulls,
             extra={name: columns.get(name, nulls) for name in self.fields.keep},
             rejected=tuple(rejected),

@@ -33,7 +33,7 @@ class Text(ContentReader):
         texts = pa.array([content], pa.large_string())
         yield ReadBatch(
             positions=np.zeros(1, np.uint64),
-            texts=texts,
+            content=texts,
             ids=pa.nulls(1, pa.large_string()),
             extra={name: pa.nulls(1, pa.large_string()) for name in fields.keep},
             input_bytes=int(text_lengths(texts)[0]),

@@ -235,7 +235,7 @@ class _Batch:
         extra, wider = kept_columns(kept, self._fields)
         batch = ReadBatch(
             positions=np.array(self._positions, np.uint64),
-            texts=pa.array(self._texts, pa.large_string()),
+            content=pa.array(self._texts, pa.large_string()),
             ids=pa.array(self._ids, pa.large_string()),
             extra=extra,
             wider=wider,

@@ -21,7 +21,7 @@ class Pages(Text):
         for batch in super().read(split, fields, open_input):
             html = batch.content.cast(pa.large_binary())
             extra = {name: pa.array(["text/html"] * len(html)) for name in fields.keep}
-            yield replace(batch, texts=None, html=html, extra=extra, passed_over={"requests": 2})
+            yield replace(batch, content=html, extra=extra, passed_over={"requests": 2})
 
     def fields_seen(self, split: Split, fields: FieldNames, open_input: OpenInput) -> FieldsSeen:
         return Reader.fields_seen(self, split, fields, open_input)

@@ -157,8 +157,7 @@ class _Batch:
         documents = self._documents
         batch = ReadBatch(
             positions=np.array([document.record.position for document in documents], np.uint64),
-            texts=None if self._is_html else contents,
-            html=contents if self._is_html else None,
+            content=contents,
             ids=_column(documents, self._fields.id),
             extra={name: _column(documents, name) for name in self._fields.keep},
             rejected=tuple(sorted(self._rejected, key=lambda rejected: rejected.position)),

@@ -115,7 +115,7 @@ class LineParser:
         bad_positions = block.positions(starts[bad]).tolist() if bad else []
         return ReadBatch(
             positions=block.positions(starts[rows]),
-            texts=texts,
+            content=texts,
             ids=self.id.values(data, starts[rows], stops[rows])[0],
             extra=extra,
             wider=wider,

@@ -33,7 +33,7 @@ from datapipe.plan.work import (
     fingerprinted,
 )
 from datapipe.stage import InputFile, Reader, Split
-from datapipe.stage.ranking import Interval, KeptShare, Pair
+from datapipe.stage.ranking import Cut, KeptShare, Pair
 from datapipe.stage.reader import FieldNames
 from stages.dedup.exact import Exact
 from stages.filter.length import Length
@@ -234,15 +234,15 @@ TASKS: list[tuple[Task, dict[str, Any]]] = [
         {"tables": {"sizes": (_rows(),)}, "start": 1, "stop": 11},
     ),
     (
-        RankTask(**COMMON, stage="best", scores=(_table(),), interval=Interval()),
-        {"stage": "other", "scores": (_table("y"),), "interval": Interval(kept=Pair(score=1, tie=2))},
+        RankTask(**COMMON, stage="best", scores=(_table(),), interval=Cut()),
+        {"stage": "other", "scores": (_table("y"),), "interval": Cut(kept=Pair(score=1, tie=2))},
     ),
     (
-        NarrowTask(**COMMON, stage="best", summaries=(_table(),), interval=Interval(), share=KeptShare(share=Fraction(1, 3))),
+        NarrowTask(**COMMON, stage="best", summaries=(_table(),), interval=Cut(), share=KeptShare(share=Fraction(1, 3))),
         {
             "stage": "other",
             "summaries": (_table("y"),),
-            "interval": Interval(dropped=Pair(score=1, tie=2)),
+            "interval": Cut(dropped=Pair(score=1, tie=2)),
             "share": KeptShare(share=Fraction(1, 4)),
         },
     ),

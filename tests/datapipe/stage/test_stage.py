@@ -53,11 +53,11 @@ class Own(Reader):
     def read(self, split, fields, open_input):
         nothing = pa.array([], pa.large_string())
         reject = Rejected(position=0, error="bad")
-        yield ReadBatch(positions=np.zeros(0, np.uint64), texts=nothing, ids=nothing, rejected=(reject,))
+        yield ReadBatch(positions=np.zeros(0, np.uint64), content=nothing, ids=nothing, rejected=(reject,))
         if self.num_docs:
             texts = pa.array(["a", "b"], pa.large_string())
             extra = {name: pa.array(["x", None] if name == "url" else [None, None], pa.large_string()) for name in fields.keep}
-            yield ReadBatch(positions=np.arange(2, dtype=np.uint64), texts=texts, ids=texts, extra=extra)
+            yield ReadBatch(positions=np.arange(2, dtype=np.uint64), content=texts, ids=texts, extra=extra)
             raise AssertionError("a look ends with the first documents")
 
 

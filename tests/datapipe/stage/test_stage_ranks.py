@@ -28,11 +28,8 @@ from datapipe.stage.clusters import (
 )
 from datapipe.stage.ranking import (
     Cut,
-    Interval,
     Ranked,
     check_scores,
-    found_from_json,
-    found_to_json,
     is_kept,
     narrowed,
     ordered,
@@ -171,9 +168,8 @@ def test_ordered_integers_have_the_order_of_the_scores(values: list[float]) -> N
 
 def _cut(scores: np.ndarray, ties: np.ndarray, weights: np.ndarray, share: Fraction, tasks: int) -> tuple[Cut, int]:
     """The cut by rounds over the documents in some tasks, and the number of rounds."""
-    found: Interval | Cut = Interval()
+    found = Cut()
     for number in range(1, 30):
-        assert isinstance(found, Interval)
         summaries = []
         for rows in np.array_split(np.arange(len(scores)), tasks):
             ranked = Ranked(found)
@@ -181,8 +177,8 @@ def _cut(scores: np.ndarray, ties: np.ndarray, weights: np.ndarray, share: Fract
             ranked.add(pa.record_batch(arrays, schema=ranking.SCORES_SCHEMA))
             summaries.append(ranked.summary())
             assert summaries[-1].num_rows <= 4 * ranking.SUMMARY_PAIRS + 5
-        found = found_from_json(found_to_json(narrowed(summaries, found, share)))
-        if isinstance(found, Cut):
+        found = narrowed(summaries, found, share)
+        if found.is_found:
             return found, number
     raise AssertionError("no cut in 30 rounds")
 

@@ -181,7 +181,7 @@ class Field(Filter):
 
     def _numbers(self, column: pa.Array, values: pa.Array) -> np.ndarray:
         """The values as numbers, or as seconds since 1970: (num_docs,) float64, NaN for what is none. Raises UserError."""
-        if self._by_date and not _is_dated(column.type) and not dates.is_dated(column.type):
+        if self._by_date and not dates.is_dated(column.type):
             raise UserError(
                 f"filter.field: the column '{self.field}' holds {column.type}, and a limit is a date. Expected dates, times or "
                 f"ISO 8601 text: declare types: {{{self.field}: timestamp}} in the source, or write numbers as limits."
@@ -192,10 +192,10 @@ class Field(Filter):
                 f"in min_value: 2024-05-17."
             )
         if self._by_date:
-            return _seconds_of(column) if _is_dated(column.type) else _seconds_of_text(values)
-        if pa.types.is_boolean(column.type):
-            return np.full(len(column), np.nan)
+            return _seconds_of(column)
         kind = column.type
+        if pa.types.is_boolean(kind):
+            return np.full(len(column), np.nan)
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
             return columns.numbers(column.cast(pa.float64(), safe=False).fill_null(math.nan))
         return columns.numbers_in(values)
@@ -223,7 +223,7 @@ def _limit_of(option: str, value: float | str) -> float:
     """A number, or a date in seconds since 1970. Raises ValueError."""
     if not isinstance(value, str):
         return value
-    seconds = _seconds_of_text(pa.array([value], pa.large_string()))[0]
+    seconds = _seconds_of(pa.array([value], pa.large_string()))[0]
     if math.isnan(seconds):
         raise ValueError(
             f"{option}: '{value}' is no date. Expected one in ISO 8601, such as 2024-05-17 or 2024-05-17T12:00:00Z"
@@ -236,19 +236,14 @@ def _is_dated(kind: pa.DataType) -> bool:
 
 
 def _seconds_of(column: pa.Array) -> np.ndarray:
-    """Dates and times in seconds since 1970, to the microsecond: (num_docs,) float64, NaN for null."""
+    """Dates, times to the microsecond, and texts of either to the second in seconds since 1970: (num_docs,) float64, NaN for a
+    null and for other text."""
     seconds, is_date = dates.seconds(column)
     whole = (seconds - dates.EPOCH_S).astype(np.float64)
     if pa.types.is_timestamp(column.type) and column.type.unit != "s":
         fractions = pc.subsecond(column).fill_null(0)
         whole += fractions.to_numpy(zero_copy_only=False)
     return np.where(is_date, whole, np.nan)
-
-
-def _seconds_of_text(texts: pa.Array) -> np.ndarray:
-    """Dates in ISO 8601 in whole seconds since 1970: (num_docs,) float64, NaN for other text."""
-    seconds, is_date = dates.seconds(texts)
-    return np.where(is_date, (seconds - dates.EPOCH_S).astype(np.float64), np.nan)
 
 
 def _are_listed(values: pa.Array, listed: Sequence[Value], are_floats: bool) -> np.ndarray:

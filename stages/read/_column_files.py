@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -23,7 +23,7 @@ BROKEN = (pa.ArrowException, ValueError, OSError)
 """What Arrow raises for damaged content, each seen with random bytes flipped: thrift and IPC errors are OSErrors."""
 
 
-class OpenedFile(Protocol):
+class OpenedFile:
     """A file whose row groups are known.
 
     Attributes:
@@ -31,16 +31,13 @@ class OpenedFile(Protocol):
         damage: why there may be more row groups than these; empty where there are none.
     """
 
-    @property
-    def row_groups(self) -> tuple[tuple[int, int], ...]: ...
-    @property
-    def schema(self) -> pa.Schema: ...
-    @property
-    def damage(self) -> str: ...
+    row_groups: tuple[tuple[int, int], ...]
+    schema: pa.Schema
+    damage: str = ""
 
     def read(self, number: int, row: int, fields: FieldNames) -> Iterator[ReadBatch]:
         """The documents of a row group, whose first row is `row` of the file, in batches. Raises ValueError for damage."""
-        ...
+        raise NotImplementedError
 
 
 class ColumnReader(Reader):

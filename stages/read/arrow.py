@@ -22,7 +22,7 @@ from pydantic import Field
 from datapipe.stage import FieldNames, ReadBatch
 from datapipe.stage.documents import TARGET_BATCH_BYTES
 from stages.read._arrow.messages import Message, layout_of
-from stages.read._column_files import BATCH_ROWS, BROKEN, ColumnReader, on_one_line
+from stages.read._column_files import BATCH_ROWS, BROKEN, ColumnReader, OpenedFile, on_one_line
 from stages.read._parquet_columns import columns_to_read, documents, field_names, parts
 
 
@@ -72,7 +72,7 @@ class _Fed:
         """Does nothing: it holds no file."""
 
 
-class _Opened:
+class _Opened(OpenedFile):
     """A file whose messages are known. Record batches are read in ascending order; behind a damaged one reading begins again,
     with all dictionaries."""
 

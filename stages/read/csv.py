@@ -127,12 +127,10 @@ class Csv(ContentReader):
         header = None if first is None else self._header(split, first, open_input)
         if first is None or header is None or isinstance(header, Rejected):
             return FieldsSeen()
-        num_rows = len(self._without_header(split, first).starts)
-        if any(header.count(name) > 1 for name in (fields.text, *fields.keep)):
-            return FieldsSeen()  # `read` tells it
-        found = frozenset(name for name in (fields.text, *fields.keep) if header.count(name) == 1)
-        if not num_rows:
+        num_rows, wanted = len(self._without_header(split, first).starts), (fields.text, *fields.keep)
+        if not num_rows or any(header.count(name) > 1 for name in wanted):  # `read` tells it
             return FieldsSeen()
+        found = frozenset(wanted) & frozenset(header)
         types = {name: pa.large_string() for name in fields.keep if name in found}
         return FieldsSeen(num_records=num_rows, found=found, names=header, types=types)
 

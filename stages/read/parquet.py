@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from datapipe.stage import FieldNames, ReadBatch
 from datapipe.stage.documents import TARGET_BATCH_BYTES
-from stages.read._column_files import BATCH_ROWS, BROKEN, ColumnReader, WatchedStream
+from stages.read._column_files import BATCH_ROWS, BROKEN, ColumnReader, OpenedFile, WatchedStream
 from stages.read._parquet_columns import columns_to_read, documents, parts
 
 _LOCAL_READ_BYTES = 1 << 20
@@ -47,10 +47,8 @@ class Parquet(ColumnReader):
         return _Opened(stream)
 
 
-class _Opened:
+class _Opened(OpenedFile):
     """A file whose footer is read."""
-
-    damage = ""
 
     def __init__(self, stream: pa.NativeFile) -> None:
         """Raises ValueError for a damaged footer, also where row groups have lost rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -22,6 +22,7 @@ from datapipe.errors import DatapipeError
 from datapipe.token_counts import CountsByName, Fertility, Sums
 
 MAX_QUARANTINE_REASONS = 20
+Item = TypeVar("Item")
 Name = TypeVar("Name", str, int)
 Numbers = TypeVar("Numbers", bound=Sums)
 _REASON_CHARS = 120
@@ -187,6 +188,17 @@ class TaskMetrics:
             yield work
         work.seconds = max(0.0, work.seconds + work_clock() - started)
         self.work.setdefault(name, Work()).add(work)
+
+    def timed_each(self, name: str, items: Iterator[Item], sizes: Callable[[Item], tuple[int, int]]) -> Iterator[Item]:
+        """The items, none of which is None. Making each one is timed; its `sizes` are its bytes and its documents."""
+        while True:
+            with self.timed(name) as work:
+                item = next(items, None)
+                if item is None:
+                    return
+                work.bytes, work.documents = sizes(item)
+            yield item
+            del item  # whoever has it may release it before the next one is made
 
     def to_json(self) -> dict[str, Any]:
         """The numbers that are not the defaults."""

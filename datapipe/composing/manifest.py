@@ -15,8 +15,8 @@ from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import FILES, REPORT, TOKENIZER, published_tasks
 from datapipe.loader.order.batch_order import drawn_tokens, run_order
 from datapipe.plan import weighting
-from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.warnings import RunWarning
+from datapipe.records.outputs import TokenizerFile
 from datapipe.shards.checksum import bytes_checksum
 from datapipe.shards.manifest import (
     SNAPSHOT,

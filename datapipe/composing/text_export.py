@@ -23,8 +23,8 @@ from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.names import published_tasks
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record
+from datapipe.records.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.shards.datasets.parts import Part
 from datapipe.shards.documents.writer import published_rows, published_schema

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from datapipe.engine.protocol import Attempt, Engine, Message
-from datapipe.plan.outputs import OutputFile
 from datapipe.plan.splits import text_bytes
 from datapipe.plan.work import (
     HASH_SPACE,
@@ -31,6 +30,7 @@ from datapipe.plan.work import (
     TrainTask,
     WriteTask,
 )
+from datapipe.records.outputs import OutputFile
 from datapipe.stage.reader import Split
 
 SILENCE_S = 45.0

@@ -44,10 +44,10 @@ from datapipe.plan.counts import (
     steps_of_documents,
     unreadable_text,
 )
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import name_of_key
 from datapipe.plan.work import Record, Task
+from datapipe.records.outputs import TableFile
 
 _TICK_S = 0.25
 _LOOK_EVERY_S = 0.1

@@ -18,11 +18,11 @@ from datapipe.columns import key_matrix, numbers
 from datapipe.exchange.ranges import read_blocks
 from datapipe.metrics import counted
 from datapipe.plan.compile import Plan
-from datapipe.plan.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import name_of_key
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import HASH_SPACE
+from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
 

@@ -29,11 +29,11 @@ from datapipe.metrics import counted
 from datapipe.plan.compile import Plan
 from datapipe.plan.counts import source_counts
 from datapipe.plan.losses import why_nothing_is_left
-from datapipe.plan.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.plan.warnings import RunWarning
 from datapipe.plan.work import PackTask
+from datapipe.records.outputs import DocumentsFile, OutputFile, ShardFile, TokenizerFile
 from datapipe.shards.document_files import files_parquet
 from datapipe.shards.manifest import (
     DocumentsEntry,
@@ -280,16 +280,11 @@ def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFil
             if task.sequence_length != sequence_length:
                 continue
             for output in record.of("shards", ShardFile):
-                entry = ShardEntry(
+                entry = ShardEntry.of(
+                    output,
                     path=with_digest(f"shards/{step.source}/{output.path.rpartition('/')[2]}", output.checksum),
                     source=step.source,
                     split=task.split,
-                    sequences=output.rows,
-                    tokens=output.tokens,
-                    documents=output.documents,
-                    bytes=output.bytes,
-                    checksum=output.checksum,
-                    piece_length=output.piece_length,
                     stratum=task.stratum,
                     hashes=(task.start, task.stop),
                 )

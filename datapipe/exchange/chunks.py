@@ -20,8 +20,8 @@ import pyarrow as pa
 
 from datapipe.exchange.files import Bound, num_words, sort_words, sorted_rows
 from datapipe.exchange.ranges import Parts, before, in_slices, position, read_portion, read_rows, read_slices, words_at
-from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import Tables
+from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.tables import Bucket, Exchange
 from datapipe.storage import Root
 

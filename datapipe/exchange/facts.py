@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from datapipe.columns import compute, numbers, text_lengths
 from datapipe.exchange.partitions import TableWriter
 from datapipe.own_columns import OWN_COLUMNS
-from datapipe.plan.outputs import TableFile
+from datapipe.records.outputs import TableFile
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
 

@@ -30,7 +30,7 @@ import xxhash
 from datapipe.activity import progress
 from datapipe.columns import KEY_TYPE, dtype_of, key_halves, numbers, take_rows
 from datapipe.errors import CorruptionError, DatapipeError, UserError
-from datapipe.plan.outputs import ExchangeFile, OutputFile
+from datapipe.records.outputs import ExchangeFile, OutputFile
 from datapipe.shards.checksum import intact
 from datapipe.stage.tables import RANK, as_reference, new_bit
 from datapipe.storage import Root, open_input

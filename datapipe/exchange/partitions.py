@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from datapipe.errors import UserError
 from datapipe.exchange.files import damaged
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import OutputFile, TableFile
+from datapipe.records.outputs import OutputFile, TableFile
 from datapipe.shards.checksum import bytes_checksum, file_checksum, intact
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
@@ -155,11 +155,4 @@ def committed_bytes(root: Root, output: OutputFile) -> bytes:
 def read_documents(root: Root, outputs: Sequence[TableFile], metrics: TaskMetrics) -> Iterator[DocumentBatch]:
     """The documents of the step before, in order; `metrics` gets the time of reading them."""
     records = (record for output in outputs for record in read_table(root, output))
-    while True:
-        with metrics.timed("read documents") as work:
-            record = next(records, None)
-            if record is None:
-                return
-            batch = DocumentBatch(record)
-            work.bytes, work.documents = batch.text_bytes, batch.num_docs
-        yield batch
+    return metrics.timed_each("read documents", map(DocumentBatch, records), lambda batch: (batch.text_bytes, batch.num_docs))

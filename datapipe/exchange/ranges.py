@@ -29,7 +29,7 @@ from datapipe.exchange.files import (
     sorted_columns,
     sorted_rows,
 )
-from datapipe.plan.outputs import ExchangeFile
+from datapipe.records.outputs import ExchangeFile
 from datapipe.storage import Root
 
 SLICE_BYTES = 8 << 20

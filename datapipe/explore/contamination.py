@@ -21,7 +21,7 @@ from datapipe.errors import UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.explore.documents import SAMPLE, Inspector
 from datapipe.plan.compile import Step
-from datapipe.plan.outputs import TableFile
+from datapipe.records.outputs import TableFile
 from datapipe.stage.base import Filter, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, SearchedList

@@ -33,7 +33,7 @@ import pyarrow as pa
 
 from datapipe.errors import CorruptionError, UserError
 from datapipe.exchange.partitions import committed_bytes
-from datapipe.plan.outputs import TableFile
+from datapipe.records.outputs import TableFile
 from datapipe.shards.checksum import file_checksum
 from datapipe.storage import Root
 

@@ -31,7 +31,7 @@ from datapipe.explore.located import GONE, NOT_FOUND, DocumentLocator
 from datapipe.ledger.names import REPORT
 from datapipe.own_columns import OWN_COLUMNS
 from datapipe.plan.compile import Step
-from datapipe.plan.outputs import ShardFile, TableFile
+from datapipe.records.outputs import ShardFile, TableFile
 from datapipe.shards.manifest import Manifest, Snapshot, read_manifest
 from datapipe.shards.removed import Removed, read_removed
 from datapipe.shards.snapshots import newest_manifest

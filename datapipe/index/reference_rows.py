@@ -17,9 +17,9 @@ from datapipe.config.mixture import Mixture
 from datapipe.errors import UserError
 from datapipe.index.write import Index, check_files, open_index
 from datapipe.ledger.names import WORK
-from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.splits import file_hash
 from datapipe.plan.work import BoundStage, Tables
+from datapipe.records.outputs import ExchangeFile
 from datapipe.shards.snapshots import with_additions
 from datapipe.stage.global_stage import Global
 from datapipe.storage import Root, is_remote

@@ -37,8 +37,8 @@ from datapipe.index.write import (
     write_index,
 )
 from datapipe.ledger.lock import exclusive
-from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import HASH_SPACE
+from datapipe.records.outputs import ExchangeFile
 from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.shards.export_folder import MARK, ExportFolder
 from datapipe.shards.snapshots import with_additions

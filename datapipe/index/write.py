@@ -25,9 +25,9 @@ from pydantic_core import from_json, to_json
 from datapipe.errors import CorruptionError, UserError
 from datapipe.ledger.names import WORK
 from datapipe.plan.compile import Plan
-from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
+from datapipe.records.outputs import ExchangeFile
 from datapipe.shards.checksum import bytes_checksum, intact
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS

@@ -24,8 +24,8 @@ from pydantic_core import from_json
 
 from datapipe.ledger.names import ATTEMPTS, LEDGER
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import Outputs, output_from_json, output_to_json
 from datapipe.plan.work import Record
+from datapipe.records.outputs import Outputs, output_from_json, output_to_json
 from datapipe.shards.checksum import READINGS
 from datapipe.storage import Root
 

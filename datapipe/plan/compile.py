@@ -20,7 +20,6 @@ from typing import Any, cast
 
 from datapipe.errors import DatapipeError
 from datapipe.plan import expand, ranking, runs
-from datapipe.plan.outputs import ExchangeFile, TableFile, TokenizerFile, train_rows
 from datapipe.plan.request import Request
 from datapipe.plan.steps import ARROW, GlobalStep, Plan, RankingStep, Step, lay_out
 from datapipe.plan.weighting import BYTES_PER_TOKEN, sample_fractions, shares_of
@@ -41,6 +40,7 @@ from datapipe.plan.work import (
     WriteTask,
     fingerprinted,
 )
+from datapipe.records.outputs import ExchangeFile, TableFile, TokenizerFile, train_rows
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
 from datapipe.stage.ranking import Cut

@@ -15,10 +15,10 @@ from operator import attrgetter
 from typing import Any, Literal, cast
 
 from datapipe.config.mixture import Mixture
-from datapipe.plan.outputs import ExchangeFile, TableFile
 from datapipe.plan.request import PlannedSource
 from datapipe.plan.splits import WRITTEN_BYTES, documents_by_part, file_hash
 from datapipe.plan.work import HASH_SPACE, BoundStage, Decisions, InputSplit, Record, Tables
+from datapipe.records.outputs import ExchangeFile, TableFile
 from datapipe.stage.global_stage import Global
 
 Fields = dict[str, Any]

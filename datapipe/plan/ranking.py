@@ -14,8 +14,8 @@ from typing import ClassVar
 
 from pydantic import TypeAdapter
 
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record, Task, entering
+from datapipe.records.outputs import TableFile
 from datapipe.stage.ranking import Cut, KeptShare
 
 _CUT = TypeAdapter(Cut)

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import xxhash
 
-from datapipe.plan.outputs import ExchangeFile
+from datapipe.records.outputs import ExchangeFile
 
 MOST_RUNS = 256
 """Sorted runs that a bucket reads at most. A block of each is 256 MiB, the default size of a bucket itself.

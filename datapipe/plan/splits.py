@@ -35,8 +35,8 @@ from numpy.typing import NDArray
 
 from datapipe.document_name import document_name
 from datapipe.errors import UserError
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record
+from datapipe.records.outputs import TableFile
 from datapipe.stage.reader import InputFile, Reader, Split
 
 MAX_GROUP_FILES = 4096

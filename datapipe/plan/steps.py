@@ -22,9 +22,9 @@ from graphlib import CycleError, TopologicalSorter
 from typing import cast
 
 from datapipe.errors import UserError
-from datapipe.plan.outputs import F, OutputFile, TokenizerFile
 from datapipe.plan.request import PlannedSource
 from datapipe.plan.work import BoundStage, Record, Task
+from datapipe.records.outputs import F, OutputFile, TokenizerFile
 from datapipe.stage.base import Filter
 from datapipe.stage.global_stage import Global
 

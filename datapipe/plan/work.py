@@ -27,7 +27,7 @@ import xxhash
 
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.fingerprint import fingerprint
-from datapipe.plan.outputs import ExchangeFile, F, OutputFile, Outputs, TableFile, TokenizerFile, files_of_type
+from datapipe.records.outputs import ExchangeFile, F, OutputFile, Outputs, TableFile, TokenizerFile
 from datapipe.stage.base import Filter, Map
 from datapipe.stage.global_stage import Global
 from datapipe.stage.ranking import Cut
@@ -375,4 +375,7 @@ class Record:
 
     def of(self, kind: str, file_type: type[F] = OutputFile) -> tuple[F, ...]:
         """The outputs of a kind, which are files of one type."""
-        return files_of_type(self.outputs.get(kind, ()), file_type)
+        files = self.outputs.get(kind, ())
+        typed = tuple(file for file in files if isinstance(file, file_type))
+        assert len(typed) == len(files), f"expected {file_type.__name__} only, found {files}"
+        return typed

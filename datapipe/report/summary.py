@@ -9,9 +9,9 @@ from typing import Any
 from datapipe.ledger.names import REPORT
 from datapipe.metrics import counted, rate_mb_per_s, total_by_name, total_counts
 from datapipe.plan.counts import SourceCounts, shared_work, source_counts, thresholds
-from datapipe.plan.outputs import TokenizerFile
 from datapipe.plan.steps import EXCHANGES, Plan, Step
 from datapipe.plan.warnings import RunWarning
+from datapipe.records.outputs import TokenizerFile
 from datapipe.report.mixture_shares import epoch_warnings, mixture_shares, taken_sources
 from datapipe.shards.manifest import Manifest, Snapshot
 from datapipe.storage import Root

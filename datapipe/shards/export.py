@@ -265,8 +265,8 @@ def _write_shards(
         handles.callback(writer.abort)
         for batch in batches:
             writer.append(batch)
-        common = {"part": None, "hashes": hashes}
-        return [first.model_copy(update={**asdict(shard), **common}) for shard in writer.finish()]
+        common = {"source": first.source, "split": first.split, "stratum": first.stratum, "hashes": hashes}
+        return [ShardEntry.of(shard, **common) for shard in writer.finish()]
 
 
 def _manifest_files(

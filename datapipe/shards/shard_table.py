@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from datapipe import columns
 from datapipe.columns import compute
+from datapipe.records.outputs import ShardFile
 
 _CONTENT_DIGEST = r"-[0-9a-f]{16}((?:\.[a-z]+)+)$"
 _ABSENT = -1
@@ -89,6 +90,12 @@ class ShardEntry(BaseModel):
     stratum: Count | None = absent()
     part: Count | None = absent()
     hashes: tuple[Annotated[int, Field(ge=0, le=1 << 64)], Annotated[int, Field(ge=0, le=1 << 64)]] | None = absent()
+
+    @classmethod
+    def of(cls, file: ShardFile, **others: Any) -> ShardEntry:
+        """The entry of a written file. `others` are the fields that a file does not have, and may be another path."""
+        names = ("path", "tokens", "documents", "bytes", "checksum", "piece_length")
+        return cls(**{"sequences": file.rows, **{name: getattr(file, name) for name in names}, **others})
 
     @property
     def numbered_path(self) -> str:

@@ -11,7 +11,6 @@ one record batch of about 4 MiB of tokens beside the appended one.
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,27 +18,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datapipe import columns
+from datapipe.records.outputs import ShardFile
 from datapipe.shards import schemas
 from datapipe.shards.checksum import rows_checksum
-from datapipe.shards.shard_file import CHECKSUM_KEY, FORMAT_VERSION, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
+from datapipe.shards.shard_file import CHECKSUM_KEY, FORMAT_VERSION, PIECE_KEY, ROWS_KEY, SOURCE_KEY, VERSION_KEY, identity
 from datapipe.storage import Root
 
 ShardFormat = Literal["arrow", "parquet"]
 
 BATCH_BYTES = 4 << 20
 """Token bytes of one record batch: large enough to read at disk speed, small enough to keep a few in memory."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenShard:
-    """One finished file, with fields of `ShardEntry`; `path` is the path it was written to."""
-
-    path: str
-    sequences: int
-    tokens: int
-    documents: int
-    bytes: int
-    checksum: str
 
 
 def shard_schema(
@@ -94,7 +82,7 @@ class ShardWriter:
         self._pending: list[pa.RecordBatch] = []
         self._pending_rows = 0
         self._file: _OpenShard | None = None
-        self._written: list[WrittenShard] = []
+        self._written: list[ShardFile] = []
         self._appended = 0
 
     def next_rows(self, num_rows: int) -> tuple[list[str], np.ndarray]:
@@ -111,7 +99,7 @@ class ShardWriter:
         while self._pending_rows >= self._rows_wanted():
             self._write(self._rows_wanted())
 
-    def finish(self) -> tuple[WrittenShard, ...]:
+    def finish(self) -> tuple[ShardFile, ...]:
         """Writes the remaining rows. Returns all files in order; none without a row."""
         if self._pending_rows:
             self._write(self._pending_rows)
@@ -169,6 +157,8 @@ class _OpenShard:
 
     def __init__(self, root: Root, path: str, format: ShardFormat, schema: pa.Schema) -> None:
         self._path, self._format = path, format
+        piece_length = schema.metadata.get(PIECE_KEY)
+        self._piece_length = None if piece_length is None else int(piece_length)
         self._checksums: list[str] = []
         self.sequences = self.tokens = self.documents = 0
         with ExitStack() as handles:
@@ -192,15 +182,16 @@ class _OpenShard:
             if self._format == "parquet":
                 self._sink.add_key_value_metadata({CHECKSUM_KEY: " ".join(self._checksums)})
 
-    def written(self) -> WrittenShard:
+    def written(self) -> ShardFile:
         """The record of the closed file."""
-        return WrittenShard(
+        return ShardFile(
             path=self._path,
-            sequences=self.sequences,
-            tokens=self.tokens,
-            documents=self.documents,
+            rows=self.sequences,
             bytes=self._stream.num_bytes,
             checksum=self._stream.checksum,
+            documents=self.documents,
+            tokens=self.tokens,
+            piece_length=self._piece_length,
         )
 
 

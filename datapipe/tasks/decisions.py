@@ -27,8 +27,8 @@ from datapipe.exchange.files import Block, open_rows, read_block, read_index
 from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.text import replace
 from datapipe.metrics import DocumentCounts
-from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import Decisions
+from datapipe.records.outputs import ExchangeFile
 from datapipe.shards import schemas
 from datapipe.stage.cut_points import CUT_POINTS, cut_points_after, no_cut_points
 from datapipe.stage.documents import DocumentBatch

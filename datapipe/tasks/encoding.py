@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from datapipe.errors import EncodingError
 from datapipe.exchange.partitions import committed_bytes
-from datapipe.plan.outputs import TokenizerFile
+from datapipe.records.outputs import TokenizerFile
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
 from datapipe.tasks.contract.guard import FailedDocument

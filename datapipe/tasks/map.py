@@ -27,8 +27,8 @@ from datapipe.exchange.files import TableWriters
 from datapipe.exchange.partitions import TableWriter, read_documents
 from datapipe.inputs.planned_input import PlannedInput, damages
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import OutputFile, Outputs
 from datapipe.plan.work import BoundStage, InputSplit, MapTask
+from datapipe.records.outputs import OutputFile, Outputs
 from datapipe.rng import seed_for
 from datapipe.stage.base import Filter, FilterResult, Map, Rule, Stage
 from datapipe.stage.documents import DocumentBatch

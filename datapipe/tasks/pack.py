@@ -24,11 +24,11 @@ from datapipe.columns import dtype_of, key_matrix
 from datapipe.exchange.facts import FactWriter, packed_facts, shard_of_task
 from datapipe.exchange.ranges import read_slices
 from datapipe.metrics import Packing, TaskMetrics
-from datapipe.plan.outputs import Outputs, ShardFile
 from datapipe.plan.work import PackTask
+from datapipe.records.outputs import Outputs, ShardFile
 from datapipe.rng import mix64, seed_for
 from datapipe.shards import schemas
-from datapipe.shards.writer import BATCH_BYTES, ShardWriter, WrittenShard, shard_name, shard_schema
+from datapipe.shards.writer import BATCH_BYTES, ShardWriter, shard_name, shard_schema
 from datapipe.storage import Root
 from datapipe.tokens.packing import PackedRows, assemble, count, pack
 
@@ -39,7 +39,8 @@ def run_pack(task: PackTask, root: Root, folder: str) -> tuple[Outputs, TaskMetr
     writers = _Writers(task, root, folder)
     num_docs = 0
     try:
-        slices = _timed(read_slices(root, task.files, (task.start,), (task.stop,)), metrics)
+        read = read_slices(root, task.files, (task.start,), (task.stop,))
+        slices = metrics.timed_each("read tokens", read, lambda rows: (rows.nbytes, rows.num_rows))
         for number, pool in enumerate(_pools(task, slices)):
             num_docs += pool.num_docs
             _write_pool(task, pool, number, writers, metrics)
@@ -53,17 +54,6 @@ def run_pack(task: PackTask, root: Root, folder: str) -> tuple[Outputs, TaskMetr
     metrics.tokens = sum(packing.tokens for packing in metrics.packing.values())
     metrics.sequences = sum(packing.rows for packing in metrics.packing.values())
     return {"shards": shards, "packed": packed}, metrics
-
-
-def _timed(slices: Iterator[pa.RecordBatch], metrics: TaskMetrics) -> Iterator[pa.RecordBatch]:
-    while True:
-        with metrics.timed("read tokens") as work:
-            rows = next(slices, None)
-            if rows is None:
-                return
-            work.bytes, work.documents = rows.nbytes, rows.num_rows
-        yield rows
-        del rows  # a pool may hold it, and release it
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -192,20 +182,8 @@ class _Writers:
 
     def finish(self) -> tuple[ShardFile, ...]:
         """Every shard, in the order in which the writers were opened."""
-        return tuple(_output(shard, length) for length, writer in self._open.items() for shard in writer.finish())
+        return tuple(shard for writer in self._open.values() for shard in writer.finish())
 
     def abort(self) -> None:
         for writer in self._open.values():
             writer.abort()
-
-
-def _output(shard: WrittenShard, piece_length: int | None) -> ShardFile:
-    return ShardFile(
-        path=shard.path,
-        rows=shard.sequences,
-        bytes=shard.bytes,
-        checksum=shard.checksum,
-        documents=shard.documents,
-        tokens=shard.tokens,
-        piece_length=piece_length,
-    )

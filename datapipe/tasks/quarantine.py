@@ -20,8 +20,8 @@ from datapipe.document_name import document_name, with_own_id
 from datapipe.exchange.facts import FactWriter
 from datapipe.ledger.names import INPUTS
 from datapipe.metrics import DocumentCounts
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import file_hash
+from datapipe.records.outputs import TableFile
 from datapipe.shards import schemas
 from datapipe.stage.decoding import EXCERPT_BYTES
 from datapipe.stage.documents import DocumentBatch

@@ -14,9 +14,9 @@ from datapipe.columns import compute as pc
 from datapipe.columns import key_halves, numbers, text_lengths
 from datapipe.exchange.partitions import TableWriter, read_table
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import OutputFile, Outputs
 from datapipe.plan.ranking import NarrowTask, RankTask, scores_of
 from datapipe.plan.work import BoundStage
+from datapipe.records.outputs import OutputFile, Outputs
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.stage.base import Filter, FilterResult
 from datapipe.stage.documents import DocumentBatch

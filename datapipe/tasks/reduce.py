@@ -19,8 +19,8 @@ from datapipe.exchange.chunks import read_bucket, read_chunks
 from datapipe.exchange.files import TableWriters, sort_words
 from datapipe.exchange.ranges import read_slices
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import Outputs
 from datapipe.plan.work import GatherTask, MergeTask, ReduceTask
+from datapipe.records.outputs import Outputs
 from datapipe.stage.global_stage import Global
 from datapipe.stage.tables import FINAL_SCHEMAS, OPEN, OPEN_SCHEMA, Bucket
 from datapipe.storage import Root
@@ -43,19 +43,18 @@ def run_reduce(task: ReduceTask, root: Root, folder: str) -> tuple[Outputs, Task
     else:
         buckets = read_chunks(root, task.tables, schemas, exchange, task.start, task.stop, task.limit_bytes)
         reduce = stage.reduce
-    while True:
-        with metrics.timed(moving) as work:
-            bucket = next(buckets, None)
-            if bucket is None:
-                break
-            work.bytes = row_bytes = sum(rows.nbytes for rows in bucket.values())
-        with metrics.timed(name, row_bytes):
+    for bucket in metrics.timed_each(moving, buckets, lambda bucket: (_row_bytes(bucket), 0)):
+        with metrics.timed(name, _row_bytes(bucket)):
             reduced = _reduced(task, reduce, bucket, writers.schemas)
         with metrics.timed(moving) as work:
             work.bytes = writers.add(reduced, name)
     with metrics.timed(moving):
         outputs = writers.finish()
     return outputs, metrics
+
+
+def _row_bytes(bucket: Bucket) -> int:
+    return sum(rows.nbytes for rows in bucket.values())
 
 
 def _reduced(

@@ -18,8 +18,8 @@ from datapipe.memory import peak_bytes
 from datapipe.metrics import TaskMetrics
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.fingerprint import MODULES
-from datapipe.plan.outputs import Outputs
 from datapipe.plan.work import BoundStage, MapTask, Record, ReduceTask, Task, TokenizeTask
+from datapipe.records.outputs import Outputs
 from datapipe.shards.checksum import READINGS, Rereads
 from datapipe.stage.base import Stage, StageContext
 from datapipe.storage import Root, is_remote, sync_file, sync_folder

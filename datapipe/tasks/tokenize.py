@@ -32,8 +32,8 @@ from datapipe.exchange.files import TableWriters
 from datapipe.exchange.partitions import read_documents
 from datapipe.kernels.dedup.text_hashes import hash_texts
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, ExchangeFile, OutputFile, Outputs, files_of_type, train_rows
 from datapipe.plan.work import TokenizeTask
+from datapipe.records.outputs import HELD_OUT_TEXTS, TRAINING_TEXTS, OutputFile, Outputs, train_rows
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.documents import DocumentBatch
@@ -85,14 +85,13 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     counts.check(task.label)
     metrics.tokens, metrics.fertility = num_tokens.total(), meter.fertility
     with metrics.timed("write tokens"):
-        outputs: dict[str, tuple[OutputFile, ...]] = {**writers.finish()}
-        for name in num_tokens.keys() & outputs.keys():
-            (file,) = files_of_type(outputs[name], ExchangeFile)
+        written = writers.finish()
+        for name in num_tokens.keys() & written.keys():
+            (file,) = written[name]
             row_bytes = max(num_tokens[name] * id_type.bit_width // 8, file.rows * LEAST_DOCUMENT_BYTES)
-            outputs[name] = (replace(file, row_bytes=row_bytes),)
-        outputs["quarantine"] = quarantine.finish()
-        outputs["used_ids"] = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
-    return outputs, metrics
+            written[name] = (replace(file, row_bytes=row_bytes),)
+        used = (_write_used_ids(root, f"{folder}/used-ids.bin", meter),) if meter.used.any() else ()
+        return {**written, "quarantine": quarantine.finish(), "used_ids": used}, metrics
 
 
 def _by_part(task: TokenizeTask, batch: DocumentBatch, rows: pa.RecordBatch) -> dict[str, pa.RecordBatch]:

@@ -15,8 +15,8 @@ from datapipe.columns import key_halves
 from datapipe.exchange.partitions import TableWriter, read_documents, read_table
 from datapipe.ledger.names import TOKENIZER
 from datapipe.metrics import TaskMetrics, counted
-from datapipe.plan.outputs import Outputs, TokenizerFile
 from datapipe.plan.work import SampleTask, TrainTask
+from datapipe.records.outputs import Outputs, TokenizerFile
 from datapipe.rng import below_fraction, keyed_hash, seed_for
 from datapipe.storage import Root
 from datapipe.tokens.encoder import Encoder

@@ -9,7 +9,6 @@ those that it holds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from itertools import groupby
 from operator import itemgetter
 
@@ -20,9 +19,9 @@ from numpy.typing import NDArray
 from datapipe.columns import count_empty, text_lengths
 from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import DocumentsFile, Outputs
 from datapipe.plan.splits import weight
 from datapipe.plan.work import WriteTask
+from datapipe.records.outputs import DocumentsFile, Outputs
 from datapipe.shards.documents.writer import DocumentWriter, published_rows, published_schema
 from datapipe.stage.licenses import codes_of_documents
 from datapipe.storage import Root
@@ -35,16 +34,15 @@ def run_write(task: WriteTask, root: Root, folder: str) -> tuple[Outputs, TaskMe
         schema = published_schema(next(read_table(root, task.like)).schema)
     outputs: list[DocumentsFile] = []
     for number, of_file in groupby(_by_file(task, root, metrics), key=itemgetter(0)):
-        writer = DocumentWriter(root, f"{folder}/part-{number:05d}.{task.format}", task.format, schema)
+        writer = DocumentWriter(root, f"{folder}/part-{number:05d}.{task.format}", task.format, schema, number)
         try:
             for _, rows in of_file:
                 _add(task, rows, schema, writer, metrics)
             with metrics.timed(f"write {task.format}"):
-                written = writer.finish()
+                outputs.append(writer.finish())
         except BaseException:
             writer.abort()
             raise
-        outputs.append(DocumentsFile(**asdict(written), number=number))
     metrics.document_counts.kept = metrics.document_counts.read
     metrics.document_counts.kept_bytes = metrics.document_counts.read_bytes
     return {"files": tuple(outputs)}, metrics

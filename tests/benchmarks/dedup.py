@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from datapipe.plan.outputs import ExchangeFile, TableFile
+from datapipe.records.outputs import ExchangeFile, TableFile
 from datapipe.stage.documents import DocumentBatch
 from stages.dedup.minhash import Minhash
 from tests.benchmarks.tables import Bound, Settings, Table, best_s

@@ -33,9 +33,9 @@ from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import ATTEMPTS
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import weight
 from datapipe.plan.work import MapTask, Record, Task, WriteTask
+from datapipe.records.outputs import TableFile
 from datapipe.shards.manifest import Snapshot, read_snapshot
 from datapipe.storage import Root
 from tests.benchmarks.tables import Bound, Settings, Table

@@ -28,6 +28,7 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.loader import Loader
 from datapipe.loader.field_table import FIELDS
+from datapipe.records.outputs import ShardFile
 from datapipe.shards.manifest import SNAPSHOT, Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.writer import ShardWriter, shard_schema
@@ -106,7 +107,7 @@ def write_rows(folder: Path, num_rows: int, length: int, num_sources: int = 1) -
     ids.tofile(folder / "ids.bin")
     root, names = Root(str(folder / "snapshot")), [f"source-{number}" for number in range(num_sources)]
     shards = [
-        ShardEntry(**{field: getattr(shard, field) for field in shard.__slots__}, source=name, split="train")
+        ShardEntry.of(shard, source=name, split="train")
         for name, part in zip(names, np.split(ids, num_sources))
         for shard in _written(root, name, part)
     ]
@@ -128,7 +129,7 @@ def _write_snapshot(root: Root, names: Sequence[str], shards: Sequence[ShardEntr
     root.write_atomic(SNAPSHOT, snapshot.sealed().to_json())
 
 
-def _written(root: Root, source: str, ids: np.ndarray) -> list[Any]:
+def _written(root: Root, source: str, ids: np.ndarray) -> tuple[ShardFile, ...]:
     """The shard of one source."""
     num_rows, length = ids.shape
     generator = np.random.default_rng(2)
@@ -147,7 +148,7 @@ def _written(root: Root, source: str, ids: np.ndarray) -> list[Any]:
         lists = [pa.ListArray.from_arrays(offsets, value, type=schema.field(name).type) for name, value in values.items()]
         flat = pa.FixedSizeListArray.from_arrays(pa.array(rows.reshape(-1)), type=schema.field("tokens").type)
         writer.append(pa.record_batch([flat, *lists], schema=schema))
-    return list(writer.finish())
+    return writer.finish()
 
 
 # ------------------------------------------------------------------------------------------------ rounds

@@ -20,8 +20,8 @@ from datapipe.errors import DatapipeError
 from datapipe.ledger.names import ATTEMPTS
 from datapipe.outages import OutageError
 from datapipe.plan.fingerprint import KINDS
-from datapipe.plan.outputs import OutputFile
 from datapipe.plan.work import Record, Task
+from datapipe.records.outputs import OutputFile
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task
 from tests.support import corpora, runs, scale_corpus

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE, make_keys
 from datapipe.exchange.files import ExchangeWriter
-from datapipe.plan.outputs import ExchangeFile
+from datapipe.records.outputs import ExchangeFile
 from datapipe.storage import Root
 
 SCHEMA = pa.schema(

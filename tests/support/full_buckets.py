@@ -15,8 +15,8 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.columns import KEY_TYPE, make_keys
 from datapipe.exchange.files import ExchangeWriter
-from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import HASH_SPACE, BoundStage, GatherTask, MergeTask, PackTask, ReduceTask, Task
+from datapipe.records.outputs import ExchangeFile
 from datapipe.rng import shuffle_hash
 from datapipe.shards import schemas
 from datapipe.stage.clusters import EDGE_SCHEMA, NARROW, WIDE

@@ -16,7 +16,7 @@ from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.shards.manifest import FileEntry, Phase, Snapshot, SourceEntry, TokenizerEntry
 from datapipe.shards.schemas import token_type
 from datapipe.shards.shard_table import ShardEntry
-from datapipe.shards.writer import ShardFormat, ShardWriter, WrittenShard, shard_schema
+from datapipe.shards.writer import ShardFormat, ShardWriter, shard_schema
 from datapipe.storage import Root
 from datapipe.tokens.packing import Method, assemble, pack
 
@@ -58,12 +58,7 @@ def write_shards(
     """Writes a batch below `folder`/shards/web and returns its manifest entries."""
     writer = ShardWriter(Root(str(folder)), "shards/web/part-00000", shard_format, schema_of(batch), target_bytes)
     writer.append(batch)
-    return [entry_of(shard) for shard in writer.finish()]
-
-
-def entry_of(shard: WrittenShard) -> ShardEntry:
-    names = ("path", "sequences", "tokens", "documents", "bytes", "checksum")
-    return ShardEntry(source="web", split="train", **{name: getattr(shard, name) for name in names})
+    return [ShardEntry.of(shard, source="web", split="train") for shard in writer.finish()]
 
 
 def make_snapshot(

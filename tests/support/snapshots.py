@@ -122,8 +122,7 @@ def _write_shards(
     target_bytes = rows_per_shard * tokens.list_size * tokens.value_type.bit_width // 8
     writer = ShardWriter(root, prefix, shard_format, batch.schema, target_bytes)
     writer.append(batch)
-    names = ("path", "sequences", "tokens", "documents", "bytes", "checksum")
-    return [ShardEntry(**{name: getattr(shard, name) for name in names}, **entry) for shard in writer.finish()]
+    return [ShardEntry.of(shard, **entry) for shard in writer.finish()]
 
 
 def upload(folder: Path, url: str) -> str:

@@ -26,7 +26,7 @@ from datapipe.errors import UserError
 from datapipe.explore.document.parts import Part, after_stage, text_of, with_cuts
 from datapipe.explore.documents import Inspector, columns_of, finite, stage_alias
 from datapipe.explore.redaction import Redactor
-from datapipe.plan.outputs import ExchangeFile
+from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.base import Filter, FilterResult, Map, Stage, StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global

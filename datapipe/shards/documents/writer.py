@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +21,7 @@ from datapipe.columns import compute as pc
 from datapipe.columns import numbers, text_lengths
 from datapipe.errors import UserError
 from datapipe.own_columns import OWN_COLUMNS
+from datapipe.records.outputs import DocumentsFile
 from datapipe.shards.documents.json_lines import check_columns, json_lines
 from datapipe.storage import Root
 
@@ -33,23 +33,6 @@ GROUP_BYTES = 16 << 20
 SOURCE = "source"
 _FIRST = ("id", "url", SOURCE, "text")
 _INCOMPRESSIBLE_BY_DICTIONARY = ("id", "url", "text")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenDocuments:
-    """One finished file.
-
-    Attributes:
-        rows: documents.
-        text_bytes: UTF-8 bytes of the texts.
-        bytes: of the file.
-    """
-
-    path: str
-    rows: int
-    text_bytes: int
-    bytes: int
-    checksum: str
 
 
 def published_schema(schema: pa.Schema) -> pa.Schema:
@@ -111,10 +94,11 @@ class DocumentWriter:
     Args:
         path: an attempt path that no reader uses.
         schema: from `published_schema`.
+        number: of the file among those of its source.
     """
 
-    def __init__(self, root: Root, path: str, format: DocumentFormat, schema: pa.Schema) -> None:
-        self._path = path
+    def __init__(self, root: Root, path: str, format: DocumentFormat, schema: pa.Schema, number: int = 0) -> None:
+        self._path, self._number = path, number
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = self._documents = self._text_bytes = 0
         with ExitStack() as handles:
@@ -140,17 +124,18 @@ class DocumentWriter:
         if "text" in rows.schema.names:  # packed rows have none
             self._text_bytes += int(text_lengths(rows.column("text")).sum())
 
-    def finish(self) -> WrittenDocuments:
+    def finish(self) -> DocumentsFile:
         """The closed file."""
         if self._held:
             self._flush()
         self._handles.close()
-        return WrittenDocuments(
+        return DocumentsFile(
             path=self._path,
             rows=self._documents,
             text_bytes=self._text_bytes,
             bytes=self._stream.num_bytes,
             checksum=self._stream.checksum,
+            number=self._number,
         )
 
     def abort(self) -> None:

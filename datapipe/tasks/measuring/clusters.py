@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from datapipe.columns import KEY_TYPE, full_schema, key_halves, make_keys, numbers
 from datapipe.exchange.partitions import TableWriter
-from datapipe.plan.outputs import TableFile
+from datapipe.records.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
 from datapipe.storage import Root
 

@@ -24,8 +24,8 @@ from datapipe.columns import KEY_TYPE, full_schema, key_halves, make_keys, text_
 from datapipe.exchange.facts import FactWriter
 from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.distributions import LAST_BIN, NUM_BINS, Decided, bins_of, decided, measure, nothing_near
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import BoundStage
+from datapipe.records.outputs import TableFile
 from datapipe.stage.base import Filter, FilterResult, Rule
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.ranking import BELOW_SHARE

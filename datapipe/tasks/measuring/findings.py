@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from datapipe.columns import numbers
 from datapipe.exchange.facts import FactWriter
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import BoundStage
+from datapipe.records.outputs import TableFile
 from datapipe.stage.base import Filter, FilterResult
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, MOST_OF_DOCUMENT

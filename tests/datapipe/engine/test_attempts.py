@@ -19,8 +19,8 @@ from datapipe.engine.attempts import LEAST_S, SILENCE_S, Attempts, input_bytes, 
 from datapipe.engine.local import LocalEngine
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record, SampleTask, TrainTask
+from datapipe.records.outputs import TableFile
 from datapipe.storage import Root
 from tests.support import hostile_stages, runs
 from tests.support.cli_processes import is_running, wait_until

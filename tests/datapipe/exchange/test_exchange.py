@@ -20,8 +20,8 @@ from datapipe.exchange import files, ranges
 from datapipe.exchange.files import ExchangeWriter, TableWriters, sort_words
 from datapipe.exchange.partitions import TableWriter, committed_bytes, read_table
 from datapipe.exchange.ranges import read_blocks, read_portion, read_rows, read_slices
-from datapipe.plan.outputs import ExchangeFile, OutputFile
 from datapipe.plan.work import HASH_SPACE
+from datapipe.records.outputs import ExchangeFile, OutputFile
 from datapipe.shards import schemas
 from datapipe.shards.checksum import READINGS, file_checksum
 from datapipe.stage.documents import BASE_FIELDS

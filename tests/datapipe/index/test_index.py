@@ -15,7 +15,7 @@ from datapipe.errors import CorruptionError, UserError
 from datapipe.index.takedown import make_index, take_down
 from datapipe.index.write import Index, IndexedFile, IndexedRows, IndexedStage, open_index, write_index
 from datapipe.ledger.lock import exclusive
-from datapipe.plan.outputs import ExchangeFile
+from datapipe.records.outputs import ExchangeFile
 from datapipe.storage import Root
 from tests.support import corpora, runs
 from tests.support.command_line import datapipe

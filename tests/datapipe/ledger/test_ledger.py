@@ -12,8 +12,8 @@ from datapipe.ledger.hold import Hold
 from datapipe.ledger.ledger import LONGEST_WAIT_S, Ledger, Pending
 from datapipe.ledger.names import ATTEMPTS, LEDGER
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.plan.outputs import ExchangeFile, OutputFile, ShardFile, TableFile, TokenizerFile
 from datapipe.plan.work import Record
+from datapipe.records.outputs import ExchangeFile, OutputFile, ShardFile, TableFile, TokenizerFile
 from datapipe.storage import Root
 
 FINGERPRINT, OTHER = "ab" * 32, "cd" * 32

@@ -22,8 +22,8 @@ from datapipe.ledger.ledger import Ledger
 from datapipe.ledger.lock import Lease
 from datapipe.ledger.names import ATTEMPTS, LEASE
 from datapipe.metrics import TaskMetrics
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.work import Record
+from datapipe.records.outputs import TableFile
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root
 from tests.support import cli_processes, corpora, runs

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datapipe.plan import runs
-from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import HASH_SPACE
+from datapipe.records.outputs import ExchangeFile
 
 
 def _file(name: str, first: int = 0, last: int = HASH_SPACE - 1, num_runs: int = 1) -> ExchangeFile:

@@ -13,7 +13,6 @@ import pytest
 
 from datapipe.errors import UserError
 from datapipe.metrics import DocumentCounts, TaskMetrics
-from datapipe.plan.outputs import ExchangeFile, TableFile, TokenizerFile
 from datapipe.plan.ranking import NarrowTask, RankTask
 from datapipe.plan.splits import MAX_GROUP_FILES, check_hashes, documents_by_part, file_hash, group_splits, text_bytes, weight
 from datapipe.plan.work import (
@@ -32,6 +31,7 @@ from datapipe.plan.work import (
     TrainTask,
     fingerprinted,
 )
+from datapipe.records.outputs import ExchangeFile, TableFile, TokenizerFile
 from datapipe.stage import InputFile, Reader, Split
 from datapipe.stage.ranking import Cut, KeptShare, Pair
 from datapipe.stage.reader import FieldNames

@@ -73,11 +73,11 @@ def test_write_any_batches_make_files_of_the_rows_in_order_with_their_counts(
         assert write(folder / "over/there", pieces, shard_format, rows_per_shard * row_bytes) == shards
     assert [shard.path for shard in shards] == [f"try/part-{number:05d}.{shard_format}" for number in range(len(shards))]
     rows = [min(rows_per_shard, batch.num_rows - start) for start in range(0, batch.num_rows, rows_per_shard)]
-    assert [shard.sequences for shard in shards] == rows
+    assert [shard.rows for shard in shards] == rows
     tables, most_rows = [], min(rows_per_batch, rows_per_shard)
     for shard in shards:
         table, per_batch = read_back(folder / "whole", shard.path)
-        whole, rest = divmod(shard.sequences, most_rows)
+        whole, rest = divmod(shard.rows, most_rows)
         assert per_batch == [most_rows] * whole + [rest] * (rest > 0)
         assert table.schema.metadata[b"datapipe.rows_per_batch"] == str(most_rows).encode()
         assert shard.tokens == sum(map(sum, table["lengths"].to_pylist()))

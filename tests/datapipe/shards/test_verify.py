@@ -21,12 +21,12 @@ from datapipe.shards.checksum import READINGS, bytes_checksum, file_checksum
 from datapipe.shards.document_files import document_files
 from datapipe.shards.manifest import FileEntry, Snapshot, read_snapshot
 from datapipe.shards.reader import ShardReader
-from datapipe.shards.shard_table import RowForm
+from datapipe.shards.shard_table import RowForm, ShardEntry
 from datapipe.shards.verify import batch_problem, verify_snapshot
 from datapipe.shards.writer import ShardWriter
 from datapipe.storage import Root
 from tests.support import packed_shards
-from tests.support.packed_shards import EOS, FINGERPRINT, RemoteRoot, entry_of, make_snapshot, packed_batch, schema_of
+from tests.support.packed_shards import EOS, FINGERPRINT, RemoteRoot, make_snapshot, packed_batch, schema_of
 from tests.support.unreliable_store import UnreliableStore
 
 LENGTH = 16
@@ -153,7 +153,7 @@ def test_verify_shards_that_are_not_as_the_manifest_says_are_found(output):
     schema = sound.with_metadata({**sound.metadata, b"datapipe.tokenizer": b"another"})
     writer = ShardWriter(root, "shards/web/part-00001", snapshot.shard_format, schema, 1 << 20)
     writer.append(packed_batch(9, LENGTH))
-    more = [entry_of(shard) for shard in writer.finish()]
+    more = [ShardEntry.of(shard, source="web", split="train") for shard in writer.finish()]
     assert problems(root, snapshot.model_copy(update={"shards": (*snapshot.shards, *more)})) == [more[0].path]
 
 

@@ -17,8 +17,8 @@ from datapipe.columns import make_keys
 from datapipe.engine.clean import clean
 from datapipe.errors import UserError
 from datapipe.loader import Loader
-from datapipe.plan.outputs import ShardFile
 from datapipe.plan.work import PackTask
+from datapipe.records.outputs import ShardFile
 from datapipe.shards import schemas
 from datapipe.shards.export import ExportRequest, export_snapshot
 from datapipe.shards.manifest import Snapshot, read_snapshot
@@ -98,13 +98,7 @@ def test_pack_task_holds_every_token_of_its_range_once(
     )  # fmt: skip
     record = run_task(task, root, "1")
     shards = record.of("shards", ShardFile)
-    entries = [
-        ShardEntry(
-            path=shard.path, source="web", split="train", sequences=shard.rows, tokens=shard.tokens, documents=shard.documents,
-            bytes=shard.bytes, checksum=shard.checksum, stratum=stratum, piece_length=shard.piece_length,
-        )
-        for shard in shards
-    ]  # fmt: skip
+    entries = [ShardEntry.of(shard, source="web", split="train", stratum=stratum) for shard in shards]
     packed = rows_of(root, entries, RowForm(length, "t"))
     wanted = {
         key: dict(enumerate(tokens)) for key, tokens, value in zip(keys.to_pylist(), texts, hashes) if start <= value < stop

@@ -17,9 +17,9 @@ from datapipe.exchange import files as exchange
 from datapipe.exchange.files import read_index
 from datapipe.exchange.ranges import read_rows
 from datapipe.plan.expand import by_range
-from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.runs import fan_in
 from datapipe.plan.work import HASH_SPACE, BoundStage, GatherTask, MergeTask, ReduceTask, Task, fingerprinted
+from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.tables import FINAL_SCHEMAS, RANK
 from datapipe.storage import Root
 from datapipe.tasks.run_task import run_task

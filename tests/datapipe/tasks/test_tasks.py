@@ -21,8 +21,8 @@ from datapipe.exchange import files as exchange
 from datapipe.exchange.files import ExchangeWriter
 from datapipe.exchange.partitions import TableWriter, read_table
 from datapipe.metrics import DocumentCounts
-from datapipe.plan.outputs import ExchangeFile
 from datapipe.plan.work import Decisions
+from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.cut_points import CUT_POINTS
 from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.field_types import declared_type

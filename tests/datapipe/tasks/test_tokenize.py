@@ -25,8 +25,8 @@ from datapipe.exchange.ranges import read_rows
 from datapipe.following.additions import check_is_as_before, mixture_of
 from datapipe.ledger.names import MIXTURE
 from datapipe.loader import Loader
-from datapipe.plan.outputs import TableFile, TokenizerFile
 from datapipe.plan.work import HASH_SPACE, SampleTask, TokenizeTask, TrainTask
+from datapipe.records.outputs import TableFile, TokenizerFile
 from datapipe.report.summary import tokenizer_report
 from datapipe.rng import shuffle_hash
 from datapipe.shards.export import ExportRequest, export_snapshot

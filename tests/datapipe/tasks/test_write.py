@@ -16,8 +16,8 @@ from datapipe.errors import DatapipeError, UserError
 from datapipe.exchange.partitions import read_table
 from datapipe.explore.documents import Inspector
 from datapipe.loader import Loader
-from datapipe.plan.outputs import TableFile
 from datapipe.plan.splits import LEAST_DOCUMENT_BYTES
+from datapipe.records.outputs import TableFile
 from datapipe.shards.manifest import DocumentsSnapshot, read_manifest
 from datapipe.shards.verify import verify_snapshot
 from datapipe.storage import Root

@@ -19,7 +19,7 @@ from datapipe.engine.cluster.on_node import Order, install_modules, module_sourc
 from datapipe.engine.ray import lack_of
 from datapipe.engine.workers import supervisor
 from datapipe.errors import UserError
-from datapipe.plan.outputs import TableFile
+from datapipe.records.outputs import TableFile
 from datapipe.storage import Root
 from tests.support.empty_tasks import sample
 

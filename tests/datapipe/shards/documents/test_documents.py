@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from datapipe.errors import UserError
+from datapipe.records.outputs import DocumentsFile
 from datapipe.shards.documents import writer
 from datapipe.shards.documents.json_lines import check_columns, json_lines
 from datapipe.shards.documents.reader import count_documents
@@ -32,7 +33,7 @@ def _rows(count: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, names=["id", "text", "links"])
 
 
-def _write(folder, rows: pa.RecordBatch, borders: list[int], format: writer.DocumentFormat) -> writer.WrittenDocuments:
+def _write(folder, rows: pa.RecordBatch, borders: list[int], format: writer.DocumentFormat) -> DocumentsFile:
     schema = writer.published_schema(rows.schema)
     file = writer.DocumentWriter(Root(str(folder)), f"a.{format}", format, schema)
     for start, stop in zip([0, *borders], [*borders, rows.num_rows]):

@@ -145,13 +145,6 @@ _NAMES = {kind: name for name, kind in _TYPES.items()}
 _FIELDS = {kind: [field.name for field in fields(kind) if field.name != "url"] for kind in _NAMES}
 
 
-def files_of_type(files: tuple[OutputFile, ...], kind: type[F]) -> tuple[F, ...]:
-    """The same files, typed."""
-    typed = tuple(file for file in files if isinstance(file, kind))
-    assert len(typed) == len(files), f"expected {kind.__name__} only, found {files}"
-    return typed
-
-
 def output_to_json(output: OutputFile) -> dict[str, Any]:
     """The fields of a file of this run, with its type. A `url` is never committed."""
     return {"type": _NAMES[type(output)], **{name: getattr(output, name) for name in _FIELDS[type(output)]}}

@@ -1,0 +1,1 @@
+"""What tasks hand to each other and to other rooms."""

@@ -55,33 +55,28 @@ class FactWriter(TableWriter):
         super().__init__(root, path)
         self._constants = constants
         self._held: list[pa.RecordBatch] = []
-        self._parquet: pq.ParquetWriter | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        if batch.num_rows == 0:
-            return
         for number, (name, value) in enumerate(self._constants.items()):
             batch = batch.add_column(number, name, pa.repeat(value, batch.num_rows))
-        batch = self._counted(batch)
-        self._held.append(batch)
-        if sum(held.num_rows for held in self._held) >= GROUP_ROWS or sum(held.nbytes for held in self._held) >= GROUP_BYTES:
-            self._write()
+        super().add(batch)
 
     def finish(self) -> tuple[TableFile, ...]:
-        """The finished file; none where no row was added."""
         if self._held:
-            self._write()
-        if self._parquet is None:
-            return ()
-        self._parquet.close()
-        return self._finished()
+            self._flush()
+        return super().finish()
 
-    def _write(self) -> None:
-        if self._parquet is None:
+    def _write(self, batch: pa.RecordBatch) -> None:
+        self._held.append(batch)
+        if sum(held.num_rows for held in self._held) >= GROUP_ROWS or sum(held.nbytes for held in self._held) >= GROUP_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._writer is None:
             schema = self._held[0].schema
             few: Any = [name for name in schema.names if name in _FEW_VALUES]
-            self._parquet = pq.ParquetWriter(self._opened(), schema, compression="zstd", use_dictionary=few)
-        self._parquet.write_table(pa.Table.from_batches(self._held), row_group_size=GROUP_ROWS)
+            self._writer = pq.ParquetWriter(self._opened(), schema, compression="zstd", use_dictionary=few)
+        self._writer.write_table(pa.Table.from_batches(self._held), row_group_size=GROUP_ROWS)
         self._held.clear()
 
 

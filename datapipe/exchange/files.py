@@ -125,12 +125,8 @@ class ExchangeWriter:
         if self.held_bytes >= self.run_bytes:
             self.flush()
 
-    def finish(self, row_bytes: int | None = None) -> ExchangeFile:
-        """Writes the rows that are still held, and the index.
-
-        Args:
-            row_bytes: what `ExchangeFile.row_bytes` says; bytes of the rows in memory by default.
-        """
+    def finish(self) -> ExchangeFile:
+        """Writes the rows that are still held, and the index."""
         self.flush()
         stream = self._opened()
         schema = self.schema.serialize().to_pybytes()
@@ -145,7 +141,7 @@ class ExchangeWriter:
             rows=self._rows,
             bytes=stream.num_bytes,
             checksum=stream.checksum,
-            row_bytes=self._row_bytes if row_bytes is None else row_bytes,
+            row_bytes=self._row_bytes,
             first=first,
             last=last,
             runs=num_runs,

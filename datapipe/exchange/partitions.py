@@ -4,6 +4,7 @@ Parquet files (`facts.py`), which are read in the same way."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,7 +29,7 @@ class TableWriter:
     def __init__(self, root: Root, path: str) -> None:
         self.root, self.path = root, path
         self._stream: OutputStream | None = None
-        self._writer: pa.ipc.RecordBatchStreamWriter | None = None
+        self._writer: Any = None
         self._schema: pa.Schema | None = None
         self._rows = 0
         self._row_bytes = 0
@@ -36,37 +37,31 @@ class TableWriter:
     def add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
-        batch = self._counted(batch)
-        if self._writer is None:
-            options = pa.ipc.IpcWriteOptions(compression=_CODEC)
-            self._writer = pa.ipc.new_stream(self._opened(), batch.schema, options=options)
-        self._writer.write_batch(batch)
-
-    def finish(self) -> tuple[TableFile, ...]:
-        """The finished file; none where no row was added."""
-        if self._writer is None:
-            return ()
-        self._writer.close()
-        return self._finished()
-
-    def _counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch in the schema of the first one, counted."""
         self._schema = self._schema or batch.schema
         if batch.schema != self._schema:
             batch = _conform(batch, self._schema)
         self._rows += batch.num_rows
         self._row_bytes += batch.nbytes
-        return batch
+        self._write(batch)
+
+    def finish(self) -> tuple[TableFile, ...]:
+        """The finished file; none where no row was added."""
+        if self._stream is None:
+            return ()
+        self._writer.close()
+        self._stream.close()
+        size, checksum = self._stream.num_bytes, self._stream.checksum
+        return (TableFile(path=self.path, rows=self._rows, bytes=size, checksum=checksum, row_bytes=self._row_bytes),)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        if self._writer is None:
+            options = pa.ipc.IpcWriteOptions(compression=_CODEC)
+            self._writer = pa.ipc.new_stream(self._opened(), batch.schema, options=options)
+        self._writer.write_batch(batch)
 
     def _opened(self) -> OutputStream:
         self._stream = self.root.open_output(self.path)
         return self._stream
-
-    def _finished(self) -> tuple[TableFile, ...]:
-        assert self._stream is not None
-        self._stream.close()
-        size, checksum = self._stream.num_bytes, self._stream.checksum
-        return (TableFile(path=self.path, rows=self._rows, bytes=size, checksum=checksum, row_bytes=self._row_bytes),)
 
 
 def _conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

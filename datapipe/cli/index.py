@@ -97,12 +97,17 @@ def takedown(
 
 def _take_down_from_output(root: Root, named: list[str]) -> None:
     from datapipe.card.write import complete_about
-    from datapipe.composing.takedown import NO_ROW, news_of, take_down
+    from datapipe.composing.takedown import NO_ROW, take_down
+    from datapipe.metrics import counted
 
     done = take_down(root, named)
     told = complete_about(root, done.snapshot)
-    for line in (*news_of(done), *([told] if told else [])):
-        say(line)
+    for stage, num_rows in done.rows.items():
+        say(f"{stage}: {num_rows:,} rows of the index deleted")
+    before = f"; {done.num_before:,} were taken down before" if done.num_before else ""
+    say(f"{done.num_new:,} of {counted(done.num_documents, 'document')} taken down{before}")
+    if told:
+        say(told)
     if done.num_new:
         say(f"published snapshot {done.snapshot.fingerprint[:12]}. Trainers move with loader.advance()")
     for name in done.unknown:

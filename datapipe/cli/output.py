@@ -137,9 +137,9 @@ def verify(
     from datapipe.storage import Root
 
     root = Root(output)
-    others = (root.within(folder) for folder in length_folders(root))
     problems: list[str] = []
-    folders = [root] if snapshot is not None else [root, *(other for other in others if other.exists(SNAPSHOT))]
+    others = map(root.within, length_folders(root)[1:]) if snapshot is None else ()
+    folders = [root, *(other for other in others if other.exists(SNAPSHOT))]
     names = ((each, list(fingerprints(each)) or [None] if all_ else [snapshot]) for each in folders)
     for folder, name in ((folder, name) for folder, listed in names for name in listed):
         try:

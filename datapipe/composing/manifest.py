@@ -28,6 +28,7 @@ from datapipe.shards.manifest import (
     SourceEntry,
     Strata,
     TokenizerEntry,
+    below,
     read_manifest,
     snapshot_folder,
 )
@@ -190,7 +191,7 @@ def publish_files(
     _keep_newest(target)
     for path, text in content.items():
         target.write_atomic(f"{snapshot_folder(snapshot.fingerprint)}/{path}", text)
-    hold.replace({f"{folder}/{path}".lstrip("/"): content[path] for path in (*shown, *needed, SNAPSHOT)})
+    hold.replace({below(folder, path): content[path] for path in (*shown, *needed, SNAPSHOT)})
 
 
 def keep_tasks(root: Root, before: Manifest, after: Manifest) -> None:

@@ -11,9 +11,8 @@ export, which writes the shards without them.
 from __future__ import annotations
 
 import json
-import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -114,7 +113,7 @@ def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
         target = hold.root.within(folder)
         old = read_snapshot(target, fingerprint) if folder else before
         new = old.model_copy(update={"removed": entry}).sealed()
-        note_publication(target, new.fingerprint, time.time(), {} if folder else lengths)
+        note_publication(target, new.fingerprint, {} if folder else lengths)
         about = _files_about(target, old, new)
         if not folder:
             keep_tasks(target, before, new)
@@ -141,10 +140,9 @@ def take_down_from_additions(root: Root, snapshot: Snapshot, removed: Removed) -
 
 def _files_about(target: Root, old: Snapshot, new: Snapshot) -> dict[str, bytes]:
     """The other files of a snapshot's folder, for one with the same shards. The card is written anew by whoever tells of it."""
-    paths = [path for path, _ in target.list_files(snapshot_folder(old.fingerprint), recursive=False)]
-    about = {path.rpartition("/")[2]: target.read_bytes(path) for path in paths}
-    for name in (SNAPSHOT, PUBLICATION, PIN, CARD, CROISSANT):
-        about.pop(name, None)
+    within = target.within(snapshot_folder(old.fingerprint))
+    names = {path for path, _ in within.list_files("", recursive=False)} - {SNAPSHOT, PUBLICATION, PIN, CARD, CROISSANT}
+    about = {name: within.read_bytes(name) for name in names}
     if REPORT in about:
         report = json.loads(about[REPORT])
         if report.get("shards"):
@@ -159,7 +157,7 @@ def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
     rows: Counter[str] = Counter()
     hashes = set(removed.halves[0].tolist())
     for folder in ("", *addition_folders(root)) if hashes else ():
-        target = root.within(f"{folder}/{WORK}".lstrip("/"))
+        target = root.within(folder).within(WORK)
         if target.exists(INDEX):
             index = open_index(target.url)
             if hashes & {file.hash for file in index.files}:
@@ -285,11 +283,3 @@ def removed_documents(
     looked_for = {key for key in found if int.from_bytes(key[:8], "big") not in of_taken}
     absent = looked_for - with_rows(looked_for) if with_rows is not None and looked_for else set()
     return removed.with_takedown([*of_others, *(found - absent)])
-
-
-def news_of(taken_down: TakenDown) -> Iterator[str]:
-    """What a takedown did, in lines."""
-    for stage, num_rows in taken_down.rows.items():
-        yield f"{stage}: {num_rows:,} rows of the index deleted"
-    before = f"; {taken_down.num_before:,} were taken down before" if taken_down.num_before else ""
-    yield f"{taken_down.num_new:,} of {counted(taken_down.num_documents, 'document')} taken down{before}"

@@ -7,16 +7,17 @@ one deletes.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from datapipe.composing.additions import unneeded_files
 from datapipe.errors import SnapshotError
 from datapipe.ledger.ledger import Ledger, attempt_folder
 from datapipe.ledger.lock import exclusive
 from datapipe.ledger.names import ATTEMPTS, BEGUN, FILES, INPUTS, PUBLISHED, REMOVED, RUN, TOKENIZER, WORK, published_tasks
-from datapipe.shards.manifest import SNAPSHOT, Manifest, folder_names, length_folders, read_manifest, snapshot_folder
+from datapipe.shards.manifest import SNAPSHOT, below, folder_names, length_folders, read_manifest, snapshot_folder
 from datapipe.shards.snapshots import (
     ADDITIONS,
     DATA_FOLDERS,
@@ -27,6 +28,8 @@ from datapipe.shards.snapshots import (
     files_needed,
     pins,
     publications,
+    published_names,
+    read_note,
 )
 from datapipe.storage import Root
 
@@ -81,24 +84,24 @@ def plan_cleaning(root: Root, keep: int) -> Cleaning:
             f"goes on with what is committed. To give it up, delete {root.child_url(WORK)} while no run is at work."
         )
     every, pinned = publications(root), pins(root)
-    newest, names = every[-keep:], {("", publication.fingerprint) for publication in every[-keep:]}
-    own = {pin.fingerprint for pin in pinned if not pin.folder}
-    kept = [publication for publication in every if publication in newest or publication.fingerprint in own]
-    wanted = {"": {publication.fingerprint for publication in kept}}
-    for folder in length_folders(root):
-        target = root.within(folder)
-        names |= {(folder, name) for name in _wanted(target, folder, newest)}
-        wanted[folder] = _wanted(target, folder, kept) | {pin.fingerprint for pin in pinned if pin.folder == folder}
+    newest = published_names(every[-keep:])
+    wanted = newest | {(pin.folder, pin.fingerprint) for pin in pinned}
+    kept = [publication for publication in every if ("", publication.fingerprint) in wanted]
+    wanted |= published_names(kept)
+    is_noted = all(publication.published_at is not None for publication in kept)
     files, shards = [], []
-    for folder, stay in wanted.items():
-        for found, of_folder in zip((files, shards), _unneeded(root.within(folder), stay)):
-            found += [(f"{folder}/{path}".lstrip("/"), size) for path, size in of_folder]
+    for folder in length_folders(root):
+        target, names = root.within(folder), {name for place, name in wanted if place == folder}
+        if not is_noted and target.exists(SNAPSHOT):  # of a copy without notes: what was published together is written nowhere
+            names.add(read_manifest(target).fingerprint)
+        for found, of_folder in zip((files, shards), _unneeded(target, names)):
+            found += [(below(folder, path), size) for path, size in of_folder]
     tasks, work_files = _unneeded_work(root, kept)
     return Cleaning(
         kept=tuple(kept),
         dropped=tuple(publication for publication in every if publication not in kept),
-        pins=tuple(pin for pin in pinned if (pin.folder, pin.fingerprint) not in names),
-        files=tuple(sorted(files, key=lambda file: not _is_manifest(file[0]))),
+        pins=tuple(pin for pin in pinned if (pin.folder, pin.fingerprint) not in newest),
+        files=tuple(sorted(files, key=lambda file: not file[0].endswith(f"/{SNAPSHOT}"))),
         shards=tuple(shards),
         tasks=tuple(tasks),
         work_files=tuple(work_files),
@@ -125,7 +128,7 @@ def clean(root: Root, keep: int) -> Cleaning:
         if cleaning.tasks:
             ledger.keep(set(ledger.fingerprints()) - set(cleaning.tasks))
         ledger.sweep(hold)
-        for folder in ("", *length_folders(root)):
+        for folder in length_folders(root):
             target = root.within(folder)
             for parent in ("snapshots", *DATA_FOLDERS):
                 target.delete_empty_folders(parent)
@@ -137,25 +140,11 @@ def _refuse_new_pins(root: Root, cleaning: Cleaning) -> None:
     """A pin does not wait for the lock of the output, so that it can be set while a run is at work."""
     deleted = {path for path, _ in cleaning.files}
     for pin in pins(root):
-        if f"{pin.folder}/{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}".lstrip("/") in deleted:
+        if below(pin.folder, f"{snapshot_folder(pin.fingerprint)}/{SNAPSHOT}") in deleted:
             raise SnapshotError(
                 f"{root.url}: snapshot {pin.fingerprint} was pinned while the cleaning was planned. Nothing was deleted. "
                 f"Run `datapipe clean` again."
             )
-
-
-def _wanted(target: Root, folder: str, kept: Sequence[Publication]) -> set[str]:
-    """The snapshots of a further sequence length that stay: those that were published with the kept ones.
-
-    The snapshot of datapipe 0.1 did not note the others; then the newest stays.
-    """
-    names = {name for publication in kept for name in publication.lengths.get(folder, ())}
-    is_noted = all(publication.published_at is not None for publication in kept)
-    return names if is_noted or not target.exists(SNAPSHOT) else {*names, read_manifest(target).fingerprint}
-
-
-def _is_manifest(path: str) -> bool:
-    return path.rpartition("/")[2] == SNAPSHOT
 
 
 def _unneeded(target: Root, wanted: set[str]) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
@@ -164,15 +153,10 @@ def _unneeded(target: Root, wanted: set[str]) -> tuple[list[tuple[str, int]], li
     files = [(path, size) for own in folders for path, size in target.list_files(own)]
     if not wanted:  # a sequence length that no kept snapshot has
         files += [(path, size) for path, size in target.list_files("", recursive=False) if path in _NEWEST]
-    needed = files_needed(_snapshots(target, wanted))
+    snapshots = [read_manifest(target)] if wanted and target.exists(SNAPSHOT) else []  # its manifest names shards, too
+    snapshots += [read_manifest(target, name) for name in wanted - {snapshot.fingerprint for snapshot in snapshots}]
+    needed = files_needed(snapshots)
     return files, [(path, size) for path, size in data_files(target) if path not in needed and DATA_PATH.fullmatch(path)]
-
-
-def _snapshots(target: Root, wanted: set[str]) -> list[Manifest]:
-    """The wanted snapshots, and the newest one where there are any: its manifest in the folder itself names shards, too."""
-    found = [read_manifest(target)] if wanted and target.exists(SNAPSHOT) else []
-    names = wanted - {snapshot.fingerprint for snapshot in found}
-    return [*found, *(read_manifest(target, name) for name in sorted(names))]
 
 
 def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], list[tuple[str, int]]]:
@@ -182,10 +166,8 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
     """
     needed = _last_run(root)
     for publication in kept:
-        try:
+        with suppress(FileNotFoundError):  # a copy without work/
             needed |= set(root.read_bytes(published_tasks(publication.fingerprint)).decode().split())
-        except FileNotFoundError:  # published by datapipe 0.1
-            continue
     ledger = Ledger(root)
     ledger.load()
     names = ledger.fingerprints()
@@ -201,13 +183,11 @@ def _unneeded_work(root: Root, kept: Sequence[Publication]) -> tuple[list[str], 
 
 def _last_run(root: Root) -> set[str]:
     """The tasks of the last run, whether it succeeded or not."""
-    try:
-        steps = json.loads(root.read_bytes(RUN))["steps"]
-        return {fingerprint for step in steps for fingerprint in step["tasks"]}
-    except FileNotFoundError:
-        return set()
-    except (ValueError, LookupError, TypeError) as error:
-        raise SnapshotError(f"{root.child_url(RUN)}: the file was edited or damaged. Run the mixture again.") from error
+
+    def tasks(run: Any) -> set[str]:
+        return {fingerprint for step in run["steps"] for fingerprint in step["tasks"]}
+
+    return read_note(root, RUN, tasks, "Run the mixture again.") or set()
 
 
 def work_bytes(root: Root) -> int:

@@ -12,7 +12,6 @@ holds the snapshots of the first sequence length, and length-N/ below it those o
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,6 +38,7 @@ from datapipe.shards.manifest import (
     DocumentsEntry,
     DocumentsSnapshot,
     Manifest,
+    below,
     has_snapshot,
     read_manifest,
     snapshot_folder,
@@ -71,13 +71,13 @@ def publish(
     made, warnings = _documents(request, plan, files) if is_text else _tokens(root, request, plan, files)
     first = made[""].snapshot
     for folder in made:
-        warnings += [*_strangers(root.within(folder), folder), *_older_documents(root.within(folder), made[folder].snapshot)]
+        warnings += _other_files(root, folder, made[folder].snapshot)
     told = {MIXTURE: request.mixture.resolved_yaml().encode()}
     if report is not None:
         told[REPORT] = report(plan, first, warnings)
     lengths = {folder: unpublished.snapshot.fingerprint for folder, unpublished in made.items() if folder}
     for folder, unpublished in reversed(made.items()):  # the output itself last: it stands for all
-        note_publication(root.within(folder), unpublished.snapshot.fingerprint, time.time(), {} if folder else lengths)
+        note_publication(root.within(folder), unpublished.snapshot.fingerprint, {} if folder else lengths)
         _publish_snapshot(hold, folder, unpublished, told, say)
     tasks = [record.fingerprint for step in plan.steps for record in step.records]
     tasks += [name for whole in plan.read_whole.values() for name in whole.values()]  # they found that a file cannot be cut,
@@ -210,7 +210,7 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
     root, target = hold.root, hold.root.within(folder)
     if _is_published(target, snapshot, needed):
         return
-    hold.check_condemned(f"{folder}/{entry.path}".lstrip("/") for entry in snapshot.data_files)
+    hold.check_condemned(below(folder, entry.path) for entry in snapshot.data_files)
     missing = [
         (number, entry, output)
         for number, (entry, output) in enumerate(unpublished.data)
@@ -219,30 +219,26 @@ def _publish_snapshot(hold: Hold, folder: str, unpublished: _Unpublished, about:
     for _, _, output in missing:
         check_committed(root, output)
     for number, entry, output in missing:
-        root.publish(output.path, f"{folder}/{entry.path}".lstrip("/"), f"{PUBLISH}/{number:06d}")
+        root.publish(output.path, below(folder, entry.path), f"{PUBLISH}/{number:06d}")
     copy_shards(target, unpublished.taken, PUBLISH, say)
     publish_files(hold, folder, snapshot, needed, {} if has_snapshot(target, snapshot.fingerprint) else about)
 
 
-def _strangers(target: Root, folder: str) -> list[RunWarning]:
-    """Warnings about files among the shards and documents that no run writes."""
-    paths = (path for path, _ in data_files(target) if not DATA_PATH.fullmatch(path))
-    names = (f"{folder}/{path}".lstrip("/") for path in paths)
+def _other_files(root: Root, folder: str, snapshot: Manifest) -> list[RunWarning]:
+    """Warnings about files among the shards and documents that no run writes, and about documents of earlier snapshots beside
+    those of the newest: a pattern reads them all."""
+    paths, own = [path for path, _ in data_files(root.within(folder))], files_needed([snapshot])
+    strange = [below(folder, path) for path in paths if not DATA_PATH.fullmatch(path)]
     reason = "is no file of a run. It stays, but nothing else belongs there."
-    return [RunWarning(kind="stray_file", text=f"{name} {reason}", details={"path": name}) for name in names]
-
-
-def _older_documents(target: Root, snapshot: Manifest) -> list[RunWarning]:
-    """A warning about documents of earlier snapshots beside those of the newest: a pattern reads them all."""
-    own = files_needed([snapshot])
-    older = [path for path, _ in target.list_files("documents") if path not in own and DATA_PATH.fullmatch(path)]
-    if not older or not isinstance(snapshot, DocumentsSnapshot):
-        return []
-    text = (
-        f"documents/ also has {counted(len(older), 'file')} of earlier snapshots, such as {older[0]}. A pattern such as "
-        f"documents/*/* reads them too. `datapipe clean` deletes them; snapshot.json lists the files of the newest."
-    )
-    return [RunWarning(kind="older_documents", text=text, details={"count": len(older)})]
+    warnings = [RunWarning(kind="stray_file", text=f"{name} {reason}", details={"path": name}) for name in strange]
+    older = [path for path in paths if path.startswith("documents/") and path not in own and DATA_PATH.fullmatch(path)]
+    if older and isinstance(snapshot, DocumentsSnapshot):
+        text = (
+            f"documents/ also has {counted(len(older), 'file')} of earlier snapshots, such as {older[0]}. A pattern such as "
+            f"documents/*/* reads them too. `datapipe clean` deletes them; snapshot.json lists the files of the newest."
+        )
+        warnings.append(RunWarning(kind="older_documents", text=text, details={"count": len(older)}))
+    return warnings
 
 
 def _same_file(target: Root, published: str, root: Root, committed: str) -> bool:
@@ -267,8 +263,8 @@ def _is_published(root: Root, snapshot: Manifest, needed: Mapping[str, bytes]) -
     sizes = dict(data_files(root))
     if any(sizes.get(entry.path) != entry.bytes for entry in snapshot.data_files):
         return False
-    written = {f"{place}/{path}".lstrip("/"): content for place in (own, "") for path, content in needed.items()}
-    return all(root.exists(path) and root.read_bytes(path) == content for path, content in written.items())
+    written = ((place, content) for path, content in needed.items() for place in (f"{own}/{path}", path))
+    return all(root.exists(path) and root.read_bytes(path) == content for path, content in written)
 
 
 def _shards(plan: Plan, sequence_length: int) -> list[tuple[ShardEntry, ShardFile]]:

@@ -12,7 +12,6 @@ Nothing that was read, tokenized or packed before is touched. The validation spl
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
@@ -175,7 +174,7 @@ def publish_addition(root: Root, mixture: Mixture, addition: Addition) -> tuple[
             report = whole_report(mixture, report_before, added_report, snapshot, about_it, warnings)
         except (FileNotFoundError, ValueError):
             report = added_report
-        note_publication(root, snapshot.fingerprint, time.time(), {})
+        note_publication(root, snapshot.fingerprint, {})
         keep_tasks(root, before, snapshot)
         needed = {TOKENIZER: root.read_bytes(snapshot_file(root, before, TOKENIZER)), FILES: files, **listed}
         folders = json.dumps([*published_additions(root, before), addition.folder]).encode()

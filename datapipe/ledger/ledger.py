@@ -27,7 +27,7 @@ from datapipe.ledger.hold import Hold
 from datapipe.ledger.names import ATTEMPTS, INDEX, LEDGER, PROBE, PUBLISH, PUBLISHED, WORK
 from datapipe.memory import without_collection
 from datapipe.plan.work import Record
-from datapipe.shards.manifest import SNAPSHOTS, length_folders
+from datapipe.shards.manifest import SNAPSHOTS, below, length_folders
 from datapipe.storage import UNFINISHED, Root
 
 __all__ = ["RECORD_VERSION", "Ledger", "attempt_folder"]
@@ -148,8 +148,8 @@ class Ledger:
     def _unfinished(self) -> list[str]:
         left = [path for path, _ in self.root.list_files(PUBLISH)]
         lengths = length_folders(self.root)
-        snapshots = [SNAPSHOTS, *(f"{folder}/{SNAPSHOTS}" for folder in lengths)]
-        for folder in ("", *lengths, *snapshots, WORK, LEDGER, INDEX, PUBLISHED):
+        snapshots = [below(folder, SNAPSHOTS) for folder in lengths]
+        for folder in (*lengths, *snapshots, WORK, LEDGER, INDEX, PUBLISHED):
             paths = (path for path, _ in self.root.list_files(folder, recursive=folder in snapshots))
             left += [path for path in paths if UNFINISHED.fullmatch(path) or path.startswith(PROBE)]
         return left

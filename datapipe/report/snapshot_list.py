@@ -18,7 +18,7 @@ from datapipe.metrics import counted, size
 from datapipe.plan.reasons import flat, stage_changes, value_changes
 from datapipe.report.layout import MOST_COLUMNS, print_lines, wrapped
 from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file, snapshot_folder
-from datapipe.shards.snapshots import Pin, Publication, files_needed, pins
+from datapipe.shards.snapshots import Pin, Publication, files_needed, pins, published_names
 from datapipe.storage import Root, parquet_table
 
 NAME_DIGITS = 12
@@ -41,13 +41,11 @@ def print_snapshots(root: Root, every: Sequence[Publication], console: Console) 
         told = ["the first there is"] if before is None else changes(root, before, each.snapshot)
         before = each.snapshot
         print_lines([head] if cell_len(head) <= width else head.split("  "), console, "bold")
-        reasons = [pin_line(pin) for pin in pinned if pin.fingerprint == each.fingerprint]
-        reasons += [pin_line(pin) for pin in pinned if pin.fingerprint in each.lengths.get(pin.folder, ())]
-        reasons = [] if is_again else reasons
-        lines = (f"  {masked(line)}" for line in [*reasons, shared, *told] if line)
+        own_pins = [] if is_again else [pin for pin in pinned if pin.fingerprint in each.lengths.get(pin.folder, ())]
+        lines = (f"  {masked(line)}" for line in [*map(pin_line, own_pins), shared, *told] if line)
         print_lines([part for line in lines for part in wrapped(line, width)], console)
-    named = {each.fingerprint for each in every}.union(*(names for each in every for names in each.lengths.values()))
-    others = [masked(pin_line(pin)) for pin in pinned if pin.fingerprint not in named]
+    named = published_names(every)
+    others = [masked(pin_line(pin)) for pin in pinned if (pin.folder, pin.fingerprint) not in named]
     print_lines([part for line in others for part in wrapped(line, width)], console)
 
 
@@ -110,7 +108,7 @@ def changes(root: Root, before: Manifest, after: Manifest) -> list[str]:
 
 
 def _taken_down(before: Manifest, after: Manifest) -> Iterator[str]:
-    earlier, now = (each.removed.documents if isinstance(each, Snapshot) and each.removed else 0 for each in (before, after))
+    earlier, now = before.num_taken_down, after.num_taken_down
     if earlier != now:
         yield f"{counted(abs(now - earlier), 'document')} {'taken down' if now > earlier else 'no longer taken down'}"
 

@@ -384,5 +384,10 @@ def _parsed(content: bytes, url: str) -> Manifest:
 
 
 def length_folders(root: Root) -> list[str]:
-    """Folders of an output that hold snapshots of further sequence lengths: "length-8192" and so on."""
-    return [folder for folder in root.folders() if _LENGTH_FOLDER.fullmatch(folder)]
+    """Folders of an output that hold snapshots: "", itself, for the first sequence length, "length-8192" for a further one."""
+    return ["", *(folder for folder in root.folders() if _LENGTH_FOLDER.fullmatch(folder))]
+
+
+def below(folder: str, path: str) -> str:
+    """The path from the output of one in a folder of `length_folders`."""
+    return f"{folder}/{path}" if folder else path

@@ -196,10 +196,8 @@ class ShardTable(Sequence[ShardEntry]):
 
     def _made(self, start: int, stop: int) -> Iterator[ShardEntry]:
         rows = self._table.slice(start, stop - start)
-        values = {name: rows.column(name).to_pylist() for name in _SCHEMA.names}
-        values["hashes"] = [None if bounds is None else tuple(map(int, bounds)) for bounds in values["hashes"]]
-        for row in zip(*values.values()):
-            yield ShardEntry(**dict(zip(values, row)))
+        for row in zip(*(rows.column(name).to_pylist() for name in _SCHEMA.names)):
+            yield ShardEntry(**dict(zip(_SCHEMA.names, row)))
 
     def check_paths(self) -> None:
         """Raises ValueError as `inside_path`."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from datapipe.errors import DatapipeError, SnapshotError
 from datapipe.shards.manifest import (
     SNAPSHOT,
     Manifest,
-    Snapshot,
     find_snapshot,
     fingerprints,
     has_snapshot,
@@ -51,36 +51,28 @@ DATA_FOLDERS = ("shards", "documents")
 """The folders that hold them."""
 
 
-def note_publication(root: Root, fingerprint: str, published_at: float, lengths: Mapping[str, str]) -> None:
+def note_publication(root: Root, fingerprint: str, lengths: Mapping[str, str]) -> None:
     """Notes when a snapshot was first published, and the snapshots of further lengths that are published with it now.
 
     Args:
-        published_at: seconds since the epoch.
         lengths: fingerprint by folder of the output.
     """
-    known = _read_note(root, fingerprint)
-    first_at, noted = (published_at, {}) if known is None else known
-    wanted = {
-        folder: {*noted.get(folder, ()), *([lengths[folder]] if folder in lengths else ())} for folder in {*noted, *lengths}
-    }
-    if known is None or wanted != noted:
-        content = {"published_at": first_at, "lengths": {folder: sorted(names) for folder, names in sorted(wanted.items())}}
-        root.write_atomic(_note(fingerprint), (json.dumps(content) + "\n").encode())
+    published_at, noted = _read_note(root, fingerprint)
+    wanted = noted | {folder: {*noted.get(folder, ()), name} for folder, name in lengths.items()}
+    if published_at is None or wanted != noted:
+        at = time.time() if published_at is None else published_at
+        content = {"published_at": at, "lengths": {folder: sorted(names) for folder, names in sorted(wanted.items())}}
+        root.write_atomic(f"{snapshot_folder(fingerprint)}/{PUBLICATION}", (json.dumps(content) + "\n").encode())
 
 
-def _note(fingerprint: str) -> str:
-    return f"{snapshot_folder(fingerprint)}/{PUBLICATION}"
-
-
-def _read_note(root: Root, fingerprint: str) -> tuple[float, dict[str, set[str]]] | None:
+def _read_note(root: Root, fingerprint: str) -> tuple[float | None, dict[str, set[str]]]:
     """The time of the first publication and the noted lengths; None without a note."""
 
     def made(noted: Any) -> tuple[float, dict[str, set[str]]]:
         return float(noted["published_at"]), {str(folder): set(names) for folder, names in noted["lengths"].items()}
 
-    return read_note(
-        root, _note(fingerprint), made, "Delete it, and run the mixture again: only the time of the snapshot is lost."
-    )
+    remedy = "Delete it, and run the mixture again: only the time of the snapshot is lost."
+    return read_note(root, f"{snapshot_folder(fingerprint)}/{PUBLICATION}", made, remedy) or (None, {})
 
 
 def read_note(
@@ -99,7 +91,7 @@ def read_note(
 def length_snapshots(root: Root, fingerprint: str) -> dict[str, str]:
     """By folder, the fingerprint of the snapshot of a further sequence length that was published with a snapshot; of several,
     the newest one of its folder if that is among them."""
-    noted = (_read_note(root, fingerprint) or (0.0, {}))[1]
+    _, noted = _read_note(root, fingerprint)
     newest = {folder: read_manifest(root.within(folder)).fingerprint for folder, names in noted.items() if len(names) > 1}
     return {folder: newest[folder] if newest.get(folder) in names else min(names) for folder, names in noted.items() if names}
 
@@ -108,7 +100,7 @@ def newest_manifest(root: Root) -> Manifest | None:
     """The newest snapshot of an output; None where there is none that can be read.
 
     Where snapshot.json of the output is damaged, it is the last one among the folders of snapshots: that with the most
-    takedowns, since their list only grows, and then the one published last.
+    documents taken down, since their list only grows, and then the one published last.
     """
     if not root.exists(SNAPSHOT):
         return None
@@ -118,8 +110,7 @@ def newest_manifest(root: Root) -> Manifest | None:
     for name in fingerprints(root):
         with suppress(SnapshotError):
             snapshot = read_manifest(root, name)
-            taken_down = len(snapshot.removed.takedowns) if isinstance(snapshot, Snapshot) and snapshot.removed else 0
-            intact.append((taken_down, (_read_note(root, name) or (0.0, {}))[0], snapshot))
+            intact.append((snapshot.num_taken_down, _read_note(root, name)[0] or 0.0, snapshot))
     return max(intact, key=lambda one: one[:2])[2] if intact else None
 
 
@@ -130,7 +121,7 @@ class Publication:
     Attributes:
         snapshot: its manifest.
         published_at: seconds since the epoch; None for an export, which notes no time.
-        lengths: by folder, fingerprints of the snapshots of further sequence lengths that were published with it.
+        lengths: by folder, fingerprints of the snapshots that were published with it; its own in the folder "".
     """
 
     snapshot: Manifest
@@ -147,10 +138,15 @@ def publications(root: Root) -> list[Publication]:
     newest = read_manifest(root)
     found: list[Publication] = []
     for name in {newest.fingerprint, *fingerprints(root)}:
-        published_at, lengths = _read_note(root, name) or (None, {})
+        published_at, lengths = _read_note(root, name)
         snapshot = newest if name == newest.fingerprint else read_manifest(root, name)
-        found.append(Publication(snapshot=snapshot, published_at=published_at, lengths=lengths))
+        found.append(Publication(snapshot=snapshot, published_at=published_at, lengths={"": {name}, **lengths}))
     return sorted(found, key=lambda each: (each.snapshot is newest, each.published_at or 0.0, each.fingerprint))
+
+
+def published_names(published: Iterable[Publication]) -> set[tuple[str, str]]:
+    """Folder and fingerprint of the snapshots of all sequence lengths."""
+    return {(folder, name) for each in published for folder, names in each.lengths.items() for name in names}
 
 
 def files_needed(snapshots: Iterable[Manifest]) -> dict[str, int]:
@@ -184,9 +180,13 @@ class Pin:
 
 def pins(root: Root) -> list[Pin]:
     """The pinned snapshots of an output, of all sequence lengths. Raises SnapshotError for a damaged pin."""
-    folders = ("", *length_folders(root))
-    found = (_read_pin(root, folder, name) for folder in folders for name in fingerprints(root.within(folder)))
+    found = (_read_pin(root, folder, name) for folder, name in _all_names(root))
     return [pin for pin in found if pin is not None]
+
+
+def _all_names(root: Root) -> list[tuple[str, str]]:
+    """Folder and fingerprint of every snapshot of an output."""
+    return [(folder, name) for folder in length_folders(root) for name in fingerprints(root.within(folder))]
 
 
 def pin_snapshot(root: Root, name: str, why: str, pinned_at: float) -> Pin:
@@ -220,11 +220,9 @@ def unpin_snapshot(root: Root, name: str) -> str:
 
 def _find(root: Root, name: str) -> tuple[str, str]:
     """The folder and the fingerprint of the one snapshot that `name` begins, of any sequence length."""
-    further = [(folder, each) for folder in length_folders(root) for each in fingerprints(root.within(folder))]
-    fitting = [(folder, each) for folder, each in further if name and each.startswith(name)]
-    is_first = name and any(each.startswith(name) for each in fingerprints(root))
-    if is_first or not fitting:
-        fitting += [("", find_snapshot(root, name))]
+    fitting = [(folder, each) for folder, each in _all_names(root) if name and each.startswith(name)]
+    if not any(folder for folder, _ in fitting):
+        return "", find_snapshot(root, name)
     if len(fitting) > 1:
         there = ", ".join(f"{each[:12]} in {folder or 'the output itself'}" for folder, each in fitting)
         raise SnapshotError(f"{root.url}: several snapshots begin with '{name}': {there}. Give more digits.")

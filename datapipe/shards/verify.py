@@ -120,13 +120,10 @@ def _unlisted(root: Root, snapshot: Manifest) -> list[str]:
     """Problems of the files among the shards and documents that no snapshot of the output lists."""
     listed = {entry.path for entry in snapshot.data_files}
     paths = [path for path, _ in data_files(root) if path not in listed]
-    others: list[Manifest] = []
-    for name in fingerprints(root) if paths else ():
-        try:
-            others.append(read_manifest(root, name))
-        except SnapshotError as error:
-            return [str(error)]
-    needed = files_needed(others)
+    try:
+        needed = files_needed(read_manifest(root, name) for name in (fingerprints(root) if paths else ()))
+    except SnapshotError as error:
+        return [str(error)]
     return [
         f"{path}: in no snapshot of this output; "
         + ("`datapipe clean` deletes it" if DATA_PATH.fullmatch(path) else "expected only files of snapshots here")

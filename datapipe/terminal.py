@@ -10,12 +10,19 @@ and lone surrogates become escapes of JSON, such as \\u001b. In JSON they can on
 
 from __future__ import annotations
 
+import os
 import re
+import resource
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from io import TextIOWrapper
 from typing import Any, TextIO
 
 HARMFUL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff]")
+
+_MOST_OPEN_FILES = 1 << 16
+"""More is never of use, and some libraries go through all descriptors that there may be."""
 
 
 def harmless(text: str) -> str:
@@ -50,9 +57,26 @@ def unfiltered(stream: Any) -> Any:
     return getattr(stream, "unfiltered", stream)
 
 
-def guard_standard_streams() -> None:
-    """From now on stdout and stderr of this process take harmless text alone."""
+def prepare_process() -> None:
+    """Makes the surroundings of a process what datapipe needs; to be called first in it.
+
+    A descriptor 0, 1 or 2 that is closed would be given to the next file that is opened, and what a library prints would go
+    into that file. A locale without Unicode makes the arrows of a message an error: characters that it lacks become question
+    marks. The usual soft limit of open files, 1,024, is for programs that use select(2); none of ours does.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest that is free
     for name in ("stdout", "stderr"):
         stream: Any = getattr(sys, name)
+        if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="replace")
         if stream is not None and not isinstance(stream, HarmlessStream):
             setattr(sys, name, HarmlessStream(stream))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MOST_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # macOS has a limit below the hard one
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -39,9 +39,9 @@ from datapipe.cli.sql import sql
 from datapipe.cli.stages import schema, stages
 from datapipe.cli.tokenizer import tokenizer_train
 from datapipe.credentials import masked
-from datapipe.engine.workers.environment import prepare_process
 from datapipe.errors import DatapipeError, exit_status_of
 from datapipe.outages import Outage, OutageError, outage_of, refusal_of
+from datapipe.terminal import prepare_process
 
 app = typer.Typer(
     name="datapipe",

@@ -23,7 +23,7 @@ import threading
 from multiprocessing.connection import Connection
 from typing import Any
 
-from datapipe.engine.workers.environment import prepare_process
+from datapipe.terminal import prepare_process
 
 
 def main(descriptor: int, page: int, trace: int) -> None:

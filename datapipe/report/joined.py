@@ -35,7 +35,7 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
         addition: the entry `addition`.
     """
     mixture = mixture_shares(snapshot) if snapshot.shards else None
-    sums = {name: joined(before[name], added[name]) for name in _SUMS}
+    sums = {name: joined(before[name], added[name], _SUMS[name]) for name in _SUMS}
     for entry in (sums["total"], *sums["sources"].values()):
         for name in ("dropped", "quarantine_reasons"):
             entry["documents"][name] = dict(sorted(entry["documents"][name].items(), key=lambda item: -item[1]))
@@ -56,14 +56,21 @@ def joined_report(before: Report, added: Report, snapshot: Snapshot, addition: M
     }
 
 
-def joined(one: Any, other: Any, name: str = "") -> Any:
-    """Two values of one form: numbers are added, records and bins joined, all else is that of the first which has it."""
-    if name in _BOUNDS:
-        return _BOUNDS[name](one, other)
+def joined(one: Any, other: Any, names: int = -1) -> Any:
+    """Two values of one form: numbers are added, records and bins joined, all else is that of the first which has it.
+
+    Args:
+        names: levels of names, of sources, steps and rules, above the records in which the keys of `_BOUNDS` do not add up;
+            below zero where there are none.
+    """
     if one is None or other is None:
         return other if one is None else one
     if isinstance(one, Mapping):
-        return {key: joined(one.get(key), other.get(key), key) for key in dict.fromkeys([*one, *other])}
+        bounds = {} if names else _BOUNDS
+        return {
+            key: bounds[key](one.get(key), other.get(key)) if key in bounds else joined(one.get(key), other.get(key), names - 1)
+            for key in dict.fromkeys([*one, *other])
+        }
     if isinstance(one, list):
         return _bins(one, other)
     return one if isinstance(one, str) else round(one + other, 9)
@@ -90,7 +97,9 @@ def _borderline(before: Mapping[str, Any], added: Mapping[str, Any]) -> dict[str
     return {side: sorted([*before[side], *added[side]], key=distance)[:SHOWN_BORDERLINE] for side in ("kept", "dropped")}
 
 
-_SUMS = ("total", "sources", "measured", "lengths", "clusters", "tasks", "second_attempts")
+_SUMS = {"total": -1, "sources": -1, "measured": 3, "lengths": -1, "clusters": 1, "tasks": 1, "second_attempts": -1}
+"""Entries that are joined, with the levels of names in each."""
+
 _BOUNDS: Mapping[str, Callable[[Any, Any], Any]] = {
     "peak_bytes": max,
     "sampled": min,
@@ -98,13 +107,13 @@ _BOUNDS: Mapping[str, Callable[[Any, Any], Any]] = {
     "borderline": _borderline,
     "languages": lambda before, added: None if before is None or added is None else joined(before, added),
 }
-"""What does not add up. `languages` is None where one part has more than are counted."""
+"""What does not add up in a record. `languages` is None where one part has more than are counted."""
 
 
 def _tokenizer(before: Mapping[str, Any] | None, added: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if before is None or added is None:
         return None
-    total, sources = (joined(before[name], added[name]) for name in ("total", "sources"))
+    total, sources = (joined(before[name], added[name], level) for name, level in (("total", 0), ("sources", 1)))
     for entry in (total, *sources.values()):
         for counts in (entry, *(entry["languages"] or {}).values()):
             counts["bytes_per_token"] = round(counts["bytes"] / counts["tokens"], 4) if counts["tokens"] else None

@@ -290,7 +290,12 @@ def engine_factory(engine: str, workers: int | None, address: str | None) -> Eng
 def execute(run: Run, state: RunState | None = None) -> DatapipeError | KeyboardInterrupt | None:
     """Runs to the end, with work/status.json, and a report that is kept with the snapshot. Returns what ended it early: the
     caller raises it when the report is kept. `state` sums up what is committed, for others too."""
-    run.report = lambda plan, snapshot, warnings: report_bytes(_report(run, plan, snapshot, None, warnings))
+
+    def published(plan: Plan, snapshot: Manifest, warnings: Sequence[RunWarning]) -> bytes:
+        run.told = _report(run, plan, snapshot, None, warnings)
+        return report_bytes(run.told)
+
+    run.report = published
     status = StatusFile(run.root, state := state or RunState())
     state.driver, state.estimate = run.figures, run.step_times
     run.observer = Observers([state, run.observer, status])
@@ -310,7 +315,10 @@ def keep_report(run: Run, problem: BaseException | None) -> dict[str, Any] | Non
     if run.plan is None or isinstance(problem, LeaseLostError):  # the report of the run that took the output stays
         return None
     try:
-        report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
+        if problem is None and run.told is not None:
+            report = {**run.told, "run": _about(run)}
+        else:
+            report = _report(run, run.plan, run.snapshot, problem, run.of_snapshot)
         write_report(run.root, report)
         write_page(run.root, report)
         if run.snapshot is not None and (told := write_card(run.root, run.snapshot, report)) is not None:
@@ -329,6 +337,7 @@ def _report(
     status = "done" if problem is None else "stopped" if isinstance(problem, KeyboardInterrupt) else "failed"
     tokenizer = tokenizer_report(run.root, plan)
     message = None if problem is None else str(problem)
+    of_snapshot = [*of_snapshot, *run.new_tokenizer(snapshot)]
     warnings = [] if run.request is None else run_warnings(run.request, plan, of_snapshot)
     searched = list_counts(run.root, plan.steps)
     report = summarize(

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from shlex import quote
 from time import perf_counter
+from typing import Any
 
 from datapipe.composing.takedown import delete_from_indexes
 from datapipe.config import Mixture
@@ -56,6 +57,7 @@ class Run:
         report: makes the content of the report that is kept with the snapshot; None for none.
         replaces: whether the mixture may publish into the output of another one.
         of_snapshot: the warnings of its publication.
+        told: the content of the report that is kept with the snapshot, once it is made.
         before: the snapshot that was the newest one before this run; None before the first.
         engine: "local" or "ray". Kernels are compiled on this machine for tasks that run on it; Ray compiles its own.
         workers: processes; None for one on each core.
@@ -82,6 +84,7 @@ class Run:
     plan: Plan | None = None
     snapshot: Manifest | None = None
     of_snapshot: Sequence[RunWarning] = ()
+    told: Mapping[str, Any] | None = None
     figures: DriverFigures = field(default_factory=DriverFigures)
     kept_before: KeptShares | None = None
 
@@ -138,15 +141,14 @@ class Run:
             if index is not None:
                 write_index(index)
             self.snapshot, self.of_snapshot = publish(hold, request, plan, self.report, self.observer.say)
-            self.of_snapshot = [*self.of_snapshot, *self._new_tokenizer()]
             if self.snapshot.num_taken_down:
                 delete_from_indexes(self.root, read_removed(self.root, self.snapshot))
             ledger.sweep(hold)
         return self.snapshot
 
-    def _new_tokenizer(self) -> list[RunWarning]:
-        """A warning where a corpus that grew is packed anew with another tokenizer: trainers of the old one cannot move."""
-        before, after = self.before, self.snapshot
+    def new_tokenizer(self, after: Manifest | None) -> list[RunWarning]:
+        """A warning of a snapshot that packs a grown corpus anew with another tokenizer: trainers of the old one cannot move."""
+        before = self.before
         if not (self.repacks and isinstance(before, Snapshot) and isinstance(after, Snapshot)) or (
             before.tokenizer.fingerprint == after.tokenizer.fingerprint
         ):

@@ -147,7 +147,7 @@ class Run:
         return self.snapshot
 
     def new_tokenizer(self, after: Manifest | None) -> list[RunWarning]:
-        """A warning of a snapshot that packs a grown corpus anew with another tokenizer: trainers of the old one cannot move."""
+        """A warning where a corpus that grew is packed anew with another tokenizer: trainers of the old one cannot move."""
         before = self.before
         if not (self.repacks and isinstance(before, Snapshot) and isinstance(after, Snapshot)) or (
             before.tokenizer.fingerprint == after.tokenizer.fingerprint

@@ -20,13 +20,13 @@ from datapipe.credentials import masked
 from datapipe.engine.driver import Observer
 from datapipe.engine.protocol import Message
 from datapipe.engine.workers.process import state_of
-from datapipe.metrics import counted, duration, size
-from datapipe.plan.steps import EXCHANGES, Plan
+from datapipe.metrics import counted, duration
+from datapipe.plan.steps import Plan
 from datapipe.plan.work import Record, Task
 from datapipe.report.layout import fitting, print_text
 from datapipe.terminal import harmless
-from datapipe.watching.state import RunState
-from datapipe.watching.time_left import StepState
+from datapipe.watching.screen import step_lines, step_text
+from datapipe.watching.state import RunState, step_json
 
 _PLAIN_EVERY_S = 10.0
 
@@ -69,7 +69,7 @@ class Progress(Observer):
     def committed(self, record: Record) -> None:
         step = self._state.steps[record.step]
         if self._live is None and step.state == "committed":
-            self._plain(step)
+            self.say(step_text(step_json(step)))
 
     def retried(self, task: Task, failure: Any) -> None:
         self.say(f"retrying: {task.label}: {failure.message}")
@@ -78,7 +78,7 @@ class Progress(Observer):
         if self._live is None and time.monotonic() - self._last_plain > _PLAIN_EVERY_S and self._state.steps:
             for step in self._state.steps.values():
                 if step.state == "running" and step.committed:
-                    self._plain(step)
+                    self.say(step_text(step_json(step)))
             for line in self._training():
                 self.say(line)
             if left := self._state.text_of_time_left():
@@ -90,9 +90,6 @@ class Progress(Observer):
 
     # ---------------------------------------------------------------------------------------------- display
 
-    def _plain(self, step: StepState) -> None:
-        self.say("  ".join(filter(None, (step.step.title, *_row(step)))))
-
     def _training(self) -> Iterator[str]:
         """A line about the training of the tokenizer, which is one task of maybe minutes: for how long, and what it is at."""
         for message in self._state.messages:
@@ -103,32 +100,10 @@ class Progress(Observer):
 
     def _display(self) -> Group:
         width = self.console.width
-        heading, *steps = (fitting(harmless(line), width) for line in self._steps())
+        told = step_lines([step_json(step) for step in self._state.steps.values()], self._state.text_of_time_left())
+        heading, *steps = (fitting(harmless(line), width) for line in told)
         lines = [fitting(harmless(masked(line)), width) for line in (*at_work(self._state.messages), *self._training())]
         return Group(Text(heading, style="italic"), *map(Text, steps), *(Text(line, style="dim") for line in lines))
-
-    def _steps(self) -> Iterator[str]:
-        """The number of completed steps, and a line for each with running tasks, its numbers before its title."""
-        steps = list(self._state.steps.values())
-        done = f"{sum(step.state == 'committed' for step in steps)} of {counted(len(steps), 'step')} done"
-        yield ", ".join(filter(None, (done, self._state.text_of_time_left())))
-        for step in steps:
-            if step.state == "running":
-                tasks, rate, kept, left = _row(step)
-                yield "  " + "  ".join(filter(None, (f"{tasks:>7}", left, kept, rate, step.step.title)))
-
-
-def _row(step: StepState) -> tuple[str, str, str, str]:
-    """Tasks, MB/s, what is done, and the time left of a step. What is not known is empty."""
-    tasks = f"{step.committed}/{'?' if step.planned is None else step.planned}"
-    done = f"{step.kept:,} kept" if step.kept else ""
-    if step.step.kind in EXCHANGES:
-        done = f"{counted(step.rows, 'row')}, {size(step.stored_bytes)}, {step.seconds:,.1f} s"
-    elapsed_s = 0.0 if step.began is None else time.monotonic() - step.began
-    rate = f"{step.bytes_here / 1e6 / elapsed_s:,.1f} MB/s" if step.bytes_here and elapsed_s else ""
-    remaining = (step.planned or 0) - step.committed
-    left = f"{duration(elapsed_s / step.done_here * remaining)} left" if step.done_here and remaining > 0 else ""
-    return tasks, rate, done, left
 
 
 def at_work(messages: Sequence[Message]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -30,12 +30,7 @@ def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
     if "following" in status:
         follower = status["following"]
         yield f"followed by process {follower['process']}: {follower['doing']}" if follower else "followed by no process now"
-    steps = status["steps"]
-    done = sum(step["state"] == "committed" for step in steps)
-    yield f"{done} of {counted(len(steps), 'step')} done"
-    for step in steps:
-        if step["state"] == "running":
-            yield f"  {step['title']}  {step['committed']:,}/{step['tasks']:,}{_speed(step)}"
+    yield from step_lines(status["steps"])
     for source, documents in status["documents"].items():
         parts = ", ".join(f"{number:,} {fate}" for fate, number in documents.items() if number)
         yield f"{source}: {parts}" if parts else f"{source}: nothing read yet"
@@ -48,12 +43,27 @@ def status_lines(status: Mapping[str, Any], output: str) -> Iterator[str]:
         yield f"said: {line.strip()}"
 
 
-def _speed(step: Mapping[str, Any]) -> str:
-    """How long the committed tasks of a step took; empty where there are none."""
-    if not step["committed"]:
-        return ""
-    slowest = step["slowest"]
-    return f"  {step['seconds'] / step['committed']:,.1f} s a task, the slowest {slowest['seconds']:,.1f} s ({slowest['task']})"
+def step_lines(steps: Sequence[Mapping[str, Any]], left: str = "") -> Iterator[str]:
+    """The number of completed steps, with the time left of all, and a line for each with running tasks."""
+    states = [step["state"] for step in steps]
+    yield ", ".join(filter(None, (f"{states.count('committed')} of {counted(len(states), 'step')} done", left)))
+    yield from (f"  {step_text(step)}" for step in steps if step["state"] == "running")
+
+
+def step_text(step: Mapping[str, Any]) -> str:
+    """The numbers of a step as far as they are known, and its title."""
+    slowest, written = step["slowest"], step["written"]
+    done = f"{step['kept']:,} kept" if step["kept"] else ""
+    took_s = step["seconds"] / max(1, step["committed"])
+    parts = [
+        f"{step['committed']:,}/{step['tasks']:,}",
+        "" if step["seconds_left"] is None else f"{duration(step['seconds_left'])} left",
+        f"{counted(written['rows'], 'row')}, {size(written['bytes'])}" if written else done,
+        f"{step['mb_per_s']:,.1f} MB/s" if step["mb_per_s"] else "",
+        step["title"],
+        f"{took_s:,.1f} s a task, the slowest {slowest['seconds']:,.1f} s ({slowest['task']})" if step["committed"] else "",
+    ]
+    return "  ".join(filter(None, parts))
 
 
 def _heading(status: Mapping[str, Any], output: str) -> str:
@@ -158,14 +168,7 @@ def _line(status: Status, output: str) -> str:
     """How far a run is, in one line."""
     if status["state"] != "running":
         return next(status_lines(status, output))
-    steps = status["steps"]
-    done = sum(step["state"] == "committed" for step in steps)
-    running = [f"{step['title']} {step['committed']:,}/{step['tasks']:,}" for step in steps if step["state"] == "running"]
-    failed = sum(status["failures"].values())
-    parts = [
-        f"{output}: {done} of {counted(len(steps), 'step')} done",
-        *running,
-        *([counted(failed, "failed attempt")] if failed else []),
-        left_text(status),
-    ]
-    return "; ".join(filter(None, parts))
+    num_failed = sum(status["failures"].values())
+    failed = counted(num_failed, "failed attempt") if num_failed else ""
+    parts = [*map(str.strip, step_lines(status["steps"])), failed, left_text(status)]
+    return f"{output}: {'; '.join(filter(None, parts))}"

@@ -18,6 +18,7 @@ from datapipe.figures import DriverFigures, Figures
 from datapipe.metrics import DocumentCounts
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.estimate import StepTime
+from datapipe.plan.steps import EXCHANGES
 from datapipe.plan.work import Record, Task
 from datapipe.watching.time_left import StepState, TimeLeft, time_left
 
@@ -227,4 +228,23 @@ def message_json(message: Message, since: float) -> dict[str, Any]:
         "at": str(message.activity) if message.activity else "starting",
         "silent_s": round(message.silent_s, 1),
         "memory_bytes": message.memory_bytes,
+    }
+
+
+def step_json(step: StepState) -> dict[str, Any]:
+    """How far a step is, for people and programs. The rate and the time left are of this process alone."""
+    here_s = 0.0 if step.began is None else time.monotonic() - step.began
+    remaining = (step.planned or 0) - step.committed
+    return {
+        "step": step.step.id,
+        "title": step.step.title,
+        "state": step.state,
+        "tasks": step.planned,
+        "committed": step.committed,
+        "seconds": step.seconds,
+        "slowest": {"task": step.slowest, "seconds": step.slowest_s},
+        "kept": step.kept,
+        "written": {"rows": step.rows, "bytes": step.stored_bytes} if step.step.kind in EXCHANGES else None,
+        "mb_per_s": step.bytes_here / 1e6 / here_s if here_s else 0.0,
+        "seconds_left": here_s / step.done_here * remaining if step.done_here and remaining > 0 else None,
     }

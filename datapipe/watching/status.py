@@ -25,7 +25,7 @@ from datapipe.plan.compile import Plan
 from datapipe.report.summary import parse_report
 from datapipe.shards.snapshots import ADDITIONS
 from datapipe.storage import Root
-from datapipe.watching.state import RunState, message_json
+from datapipe.watching.state import RunState, message_json, step_json
 
 _EVERY_S, _EVERY_ON_STORE_S = 2.0, 15.0
 _MOST_ATTEMPTS = 200
@@ -76,18 +76,7 @@ class StatusFile(Observer):
             "written": time.time(),
             "seconds_left": None if left is None else left.seconds,
             "is_least": left is not None and left.is_least,
-            "steps": [
-                {
-                    "step": name,
-                    "title": each.step.title,
-                    "state": each.state,
-                    "tasks": each.planned,
-                    "committed": each.committed,
-                    "seconds": each.seconds,
-                    "slowest": {"task": each.slowest, "seconds": each.slowest_s},
-                }
-                for name, each in state.steps.items()
-            ],
+            "steps": list(map(step_json, state.steps.values())),
             "documents": {source: {fate: sums["documents", source, fate] for fate in fates} for source in sources},
             "running": [message_json(message, state.since.get(message.attempt, 0.0)) for message in attempts],
             "num_running": len(state.messages),

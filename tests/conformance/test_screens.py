@@ -181,4 +181,4 @@ def test_display_of_progress_has_a_line_for_each_step_and_worker(columns: int) -
     check("\n".join(lines), columns)
     assert lines[0].startswith("0 of 2 steps done"[: columns - 1])
     assert len(lines) == 4
-    assert "1/2000" in lines[1]
+    assert "1/2,000" in lines[1]

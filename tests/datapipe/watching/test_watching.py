@@ -26,7 +26,7 @@ from datapipe.watching.events import EventLog
 from datapipe.watching.metrics import RunMetrics
 from datapipe.watching.progress import Progress, at_work
 from datapipe.watching.screen import watch
-from datapipe.watching.state import CommandFigures, Observers, RunState
+from datapipe.watching.state import CommandFigures, Observers, RunState, step_json
 from datapipe.watching.time_left import StepState, TimeLeft, time_left
 
 TASK = MapTask(step="web/read", fingerprint="0123456789abcdef", seed=0)
@@ -216,7 +216,7 @@ def test_every_expression_of_the_dashboard_and_the_alerts_and_the_readme_name_th
 
 
 def _status(state: str = "running", committed: int = 0, **facts: Any) -> dict[str, Any]:
-    step = {"step": "web/read", "title": "web: read", "state": "running", "tasks": 4, "committed": committed}
+    step = step_json(_step(planned=4, committed=committed))
     who = {"state": state, "outcome": state, "process": "7 on here", "holder": "7 on here", "started": 0.0}
     counts = {"steps": [step], "documents": {}, "num_running": 0, "slots": 2, "queued": 0, "seconds_left": 65.0}
     rest = {"running": [], "waiting": [], "failures": {}, "last_failure": "", "said": [], "is_least": False}
@@ -243,7 +243,7 @@ def test_on_a_pipe_a_line_is_printed_when_something_changed_and_the_exit_status_
     looks = (_status(), _status(seconds_left=60.0), _status(committed=1), failing, _status("stopped", exit_status=130))
     status, printed = _watched(*looks)
     assert status == 130
-    facts = ["0/4; about 1:05 left", "1/4; about 1:05 left", "2 failed attempts", "stopped"]
+    facts = ["; 0/4  web: map; about 1:05 left", "; 1/4  web: map", "2 failed attempts", "stopped"]
     assert [fact in line for fact, line in zip(facts, printed, strict=True)] == [True] * 4
 
 
@@ -297,7 +297,7 @@ def test_progress_is_drawn_on_a_terminal_and_is_a_line_in_a_log_when_a_step_ends
         assert part in shown
     assert "no word for 11 s: filter.length on 80 documents, from a.jsonl:7" in shown
     [line] = _displayed(terminal=False).splitlines()
-    assert line.startswith("web: read  2/2") and line.endswith("14 kept")
+    assert line.startswith("2/2  14 kept  ") and "  web: read  " in line
 
 
 def test_workers_that_start_are_counted_and_those_between_two_pieces_of_work_are_not() -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
@@ -146,7 +146,7 @@ class Loader:
             if self.split == "validation" and not self._is_positioned:
                 self.seek(0)
             self._is_positioned = False
-            return SharedIterator(self._iterate(), self.turns)
+            return SharedIterator(self.iterate(), self.turns)
 
     def __next__(self) -> Batch:
         """The batch of the next step, built ahead as in a `for`. Raises StopIteration at the end, and whenever asked there."""
@@ -157,9 +157,9 @@ class Loader:
                 self.warn_of_dropped(stacklevel=3)
                 raise StopIteration
             if self._ahead is None:
-                self._ahead = self.prefetcher(stride=1)
+                self._ahead = self._prefetcher(stride=1)
             try:
-                return self._take(self._ahead, stacklevel=4)
+                return self._take(self._ahead, 1, None, stacklevel=4)
             except KeyboardInterrupt as stop:
                 with suppress(KeyboardInterrupt):  # a second one, while threads end
                     self._end_next()
@@ -168,22 +168,31 @@ class Loader:
                 self._end_next()
                 raise
 
-    def _iterate(self) -> Generator[Batch, None, None]:
+    def iterate(
+        self, stride: int = 1, convert: Callable[[Batch], Batch] | None = None, stacklevel: int = 4
+    ) -> Generator[Batch, None, None]:
+        """The batches of every `stride`-th step from the position on, which it moves. The caller holds the lock of `turns`.
+
+        Args:
+            convert: applied to each batch, within the time that the trainer waits.
+            stacklevel: of the warning of dropped rows; 0 for none.
+        """
         while self._has_more():
-            run, ahead = self._source.run, self.prefetcher(stride=1)
+            run, ahead = self._source.run, self._prefetcher(stride)
             try:
                 while run is self._source.run and self._has_more():
-                    yield self._take(ahead, stacklevel=5)
+                    yield self._take(ahead, stride, convert, stacklevel and stacklevel + 1)
             finally:
                 ahead.close()
-        self.warn_of_dropped()
+        self.warn_of_dropped(stacklevel)
 
-    def _take(self, ahead: Prefetcher, stacklevel: int) -> Batch:
+    def _take(self, ahead: Prefetcher, stride: int, convert: Callable[[Batch], Batch] | None, stacklevel: int) -> Batch:
         asked_at = self.clock.asks()
-        batch = ahead.take(self._step)
-        self.clock.takes(asked_at, self.clock.count_tokens(batch))
+        arrays = ahead.take(self._step)
+        batch = arrays if convert is None else convert(arrays)
+        self.clock.takes(asked_at, self.clock.count_tokens(arrays))
         steps = self._source.run.steps
-        step, end = steps.advance(self._step, 1), steps.num_steps
+        step, end = steps.advance(self._step, stride), steps.num_steps
         if end is not None and step >= end:
             step = end
             self.warn_of_dropped(stacklevel)  # before the position moves: as an error, it must cost no batch
@@ -196,10 +205,10 @@ class Loader:
             self._ahead.close()
             self._ahead = None
 
-    def warn_of_dropped(self, stacklevel: int = 4) -> None:
+    def warn_of_dropped(self, stacklevel: int) -> None:
         """Warns, once, of rows at the end that are left out; with the last batch, since not all trainers ask for another."""
         num_dropped = self._source.run.steps.num_dropped
-        if self._warns_of_dropped and num_dropped:
+        if stacklevel and self._warns_of_dropped and num_dropped:
             self._warns_of_dropped = False
             warnings.warn(
                 f"the run ends with {num_dropped} rows that make no whole batch of {self.global_batch_size}, and they are left "
@@ -208,7 +217,7 @@ class Loader:
                 stacklevel=stacklevel,
             )
 
-    def prefetcher(self, stride: int) -> Prefetcher:
+    def _prefetcher(self, stride: int) -> Prefetcher:
         """Begins an iteration over every `stride`-th step, which the clock counts. Threads start at the first batch."""
         steps = self._source.run.steps
 
@@ -217,7 +226,7 @@ class Loader:
             return after if steps.num_steps is None or after < steps.num_steps else None
 
         ahead = self._source.prefetcher(self._prefetch, stride, successor)
-        self.clock.start(ahead)
+        self.clock.start(ahead.counts, ahead)
         return ahead
 
     def stats(self) -> LoaderStats:

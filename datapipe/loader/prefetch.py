@@ -47,14 +47,12 @@ class PrefetchCounts:
     Attributes:
         batches: batches handed out.
         bytes: of the arrays in them.
-        wait_s: seconds that `take` waited for batches that were not ready.
         build_s: seconds of building, over the chunks from which batches were taken.
         ready_sum: batches that were ready when a batch was asked for, summed over all batches.
     """
 
     batches: int = 0
     bytes: int = 0
-    wait_s: float = 0.0
     build_s: float = 0.0
     ready_sum: int = 0
 
@@ -163,9 +161,7 @@ class Prefetcher:
     def _build_here(self, step: int) -> Any:
         started, counts = perf_counter(), self.counts
         batch = self._build_many([step])[0]
-        taken_s = perf_counter() - started
-        counts.wait_s += taken_s
-        counts.build_s += taken_s
+        counts.build_s += perf_counter() - started
         counts.batches += 1
         counts.bytes += _bytes_of(batch)
         return batch
@@ -179,10 +175,7 @@ class Prefetcher:
 
     def _wait_for(self, chunk: _Chunk) -> None:
         """Waits until `chunk` is built, and sets the size of later chunks from the size of its batches."""
-        if not chunk.ready.acquire(blocking=False):
-            started = perf_counter()
-            chunk.ready.acquire()
-            self.counts.wait_s += perf_counter() - started
+        chunk.ready.acquire()
         self.counts.build_s += chunk.build_s
         if chunk.batch_bytes:
             of_depth = self._depth // (2 * self._num_threads)

@@ -20,9 +20,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from time import perf_counter
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
-from datapipe.loader.prefetch import PrefetchCounts
+from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
 
 Diagnosis = Literal["data-bound", "compute-bound", "unknown"]
 
@@ -182,18 +182,6 @@ def worker_memory(*, num_workers: int, prefetch_factor: int, depth: int, batch_b
     return HostMemory(prefetch=num_workers * (prefetch_factor + depth), in_work=in_work, in_transfer=1, batch_bytes=batch_bytes)
 
 
-class Builder(Protocol):
-    """What batches come from: a `Prefetcher`, or the workers of a DataLoader."""
-
-    counts: PrefetchCounts
-
-    @property
-    def num_ready(self) -> int: ...
-
-    @property
-    def chunk_steps(self) -> int: ...
-
-
 class StepClock:
     """Reads the time around every take. One thread takes batches; others may read the figures.
 
@@ -205,16 +193,20 @@ class StepClock:
     def __init__(self, token_field: str | None, now: Callable[[], float] = perf_counter) -> None:
         self._token_field = token_field
         self._now = now
-        self._builder: Builder | None = None
         self._before = PrefetchCounts()  # of the iterations before this one
+        self._here, self._builder = PrefetchCounts(), None
         self._start_s, self._started = 0.0, 0  # building the first batches, in which shards are opened
         self._taken_at: float | None = None
         self._tokens = self._num_waits = 0
         self._first_wait_s = self._wait_s = self._longest_wait_s = self._compute_s = 0.0
 
-    def start(self, builder: Builder) -> None:
-        """Begins an iteration whose batches come from `builder`. The time since the last iteration is not counted."""
-        self._before, self._builder, self._taken_at = self._counts(), builder, None
+    def start(self, counts: PrefetchCounts, builder: Prefetcher | None = None) -> None:
+        """Begins an iteration with these counts. The time since the last iteration is not counted.
+
+        Args:
+            builder: what batches come from; None for the workers of a DataLoader.
+        """
+        self._before, self._here, self._builder, self._taken_at = self._counts(), counts, builder, None
 
     def asks(self) -> float:
         """Called when the trainer asks for a batch. Returns the time, for `takes`."""
@@ -230,7 +222,9 @@ class StepClock:
         wait = now - asked_at
         if self._taken_at is None:
             self._first_wait_s += wait
-            self._leave_out_start()
+            # the first batch opens shards, so it is slower than those that follow
+            self._start_s += self._here.build_s
+            self._started += self._here.batches
         else:
             self._compute_s += asked_at - self._taken_at
             self._wait_s += wait
@@ -271,14 +265,5 @@ class StepClock:
 
     def _counts(self) -> PrefetchCounts:
         """The counts of all iterations."""
-        if self._builder is None:
-            return self._before
-        before, here = self._before, self._builder.counts
+        before, here = self._before, self._here
         return PrefetchCounts(**{field.name: getattr(before, field.name) + getattr(here, field.name) for field in fields(here)})
-
-    def _leave_out_start(self) -> None:
-        """Leaves the first batch out of the build rate: it opens shards, so it is slower than those that follow."""
-        if self._builder is not None:
-            here = self._builder.counts
-            self._start_s += here.build_s
-            self._started += here.batches

@@ -31,7 +31,6 @@ from pathlib import Path
 from threading import Lock
 
 from datapipe.errors import UserError
-from datapipe.loader.cache.download import CacheCounts
 from datapipe.loader.cache.folder import default_folder
 from datapipe.loader.cache.scheduler import DownloadScheduler
 from datapipe.loader.order.batch_order import BatchOrder
@@ -95,9 +94,6 @@ class ShardCache:
         with scheduler.starting:
             if self._finalizer is None and shards:
                 self._finalizer = weakref.finalize(self, _stop, scheduler, self._start_threads(scheduler))
-
-    def counts(self) -> CacheCounts:
-        return self._scheduler_here().counts()
 
     def close(self) -> None:
         """Stops the threads and cancels downloads. Copies stay, and `expect` starts new threads."""

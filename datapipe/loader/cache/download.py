@@ -16,7 +16,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -53,43 +52,19 @@ class DownloadCancelled(Exception):  # noqa: N818 (not an error)
     """The download is not needed any more."""
 
 
-@dataclass(kw_only=True, slots=True)
-class CacheCounts:
-    """Counts of a cache in this process.
-
-    Attributes:
-        fetched_bytes: bytes from the store, refetched ones included.
-        files: shards that were fetched and had the right checksum.
-        reused: copies of earlier runs or other processes that had the right checksum.
-        refetches: shards fetched again because their checksum was wrong.
-        evicted: files deleted to make room.
-        failures: requests that failed, retried ones included.
-        given_up: downloads that failed, as often as they were tried.
-    """
-
-    fetched_bytes: int = 0
-    files: int = 0
-    reused: int = 0
-    refetches: int = 0
-    evicted: int = 0
-    failures: int = 0
-    given_up: int = 0
-
-
 class ShardDownload:
     """The download of a shard, by one thread.
 
     Args:
         patience_s: seconds that the store may fail without a break.
-        counts: of the cache.
 
     Attributes:
         ended: set to cancel the download.
     """
 
-    def __init__(self, root: Root, entry: ShardEntry, patience_s: float, counts: CacheCounts) -> None:
+    def __init__(self, root: Root, entry: ShardEntry, patience_s: float) -> None:
         self.ended = threading.Event()
-        self._root, self._entry, self._patience_s, self._counts = root, entry, patience_s, counts
+        self._root, self._entry, self._patience_s = root, entry, patience_s
         self._failing_since: float | None = None
 
     def run(self, folder: CacheFolder, reservation: Reservation, between: Callable[[], None]) -> Path:
@@ -108,12 +83,10 @@ class ShardDownload:
                 for offset in range(0, entry.bytes, RANGE_BYTES):
                     content = self._patiently(lambda offset=offset: self._read(stream, offset))
                     write_at(reservation.descriptor, content, offset)
-                    self._counts.fetched_bytes += len(content)
                     between()
                 checksum = descriptor_checksum(reservation.descriptor)
                 if checksum == entry.checksum:
                     return folder.commit(reservation)
-                self._counts.refetches += 1
         raise CorruptionError(f"{entry.path}: checksum {checksum}, expected {entry.checksum}")
 
     def _read(self, stream: pa.NativeFile, offset: int) -> bytes:
@@ -130,7 +103,6 @@ class ShardDownload:
             try:
                 answer = request()
             except OSError as error:
-                self._counts.failures += 1
                 self._failing_since = self._failing_since or time.monotonic()
                 failing_s = time.monotonic() - self._failing_since
                 if isinstance(error, FileNotFoundError) or any(mark in str(error) for mark in _LASTING):

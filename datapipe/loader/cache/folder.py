@@ -68,7 +68,6 @@ class CacheFolder:
     def __init__(self, path: Path, budget_bytes: int) -> None:
         self.path = path
         self.budget_bytes = budget_bytes
-        self.num_evicted = 0
         self._stamps: dict[str, int] = {}  # name -> modification time that this process set, ns
         self._stamping = threading.Lock()
 
@@ -175,7 +174,6 @@ class CacheFolder:
                 break
             (self.path / name).unlink(missing_ok=True)
             self._stamps.pop(name, None)
-            self.num_evicted += 1
             free += sizes[name]
         return True
 

@@ -12,12 +12,11 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from datapipe.loader.cache.download import CacheCounts, DownloadCancelled, ShardDownload, StoreFailsError, is_sound
+from datapipe.loader.cache.download import DownloadCancelled, ShardDownload, StoreFailsError, is_sound
 from datapipe.loader.cache.folder import CLAIM_S, CacheFolder, FolderError, Reservation
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.storage import Root
@@ -30,7 +29,7 @@ _NO_ROOM_S = 1.0
 class DownloadScheduler:
     """Decides what the threads of a `ShardCache` do next. Threads refer to the scheduler, never to the cache.
 
-    `_changed` guards everything but the counts.
+    `_changed` guards everything.
     """
 
     def __init__(self, root: Root, shards: Sequence[ShardEntry], folder: Path, budget_bytes: int, patience_s: float) -> None:
@@ -53,7 +52,6 @@ class DownloadScheduler:
         self._no_room_until = 0.0
         self._present: set[str] = set()  # names in the folder at the last look
         self._stamp_at = 0.0
-        self._counts = CacheCounts()
 
     def expect(self, shards: Sequence[int]) -> None:
         if tuple(shards) == self._asked:
@@ -116,7 +114,7 @@ class DownloadScheduler:
             elif self._no_room_until > now and self._folder.file(self._shards[shard]).name not in self._present:
                 wake = min(wake, self._no_room_until)  # no later shard may take the room; a shard in the folder needs none
             else:
-                download = ShardDownload(self._root, self._shards[shard], self._patience_s, self._counts)
+                download = ShardDownload(self._root, self._shards[shard], self._patience_s)
                 self._downloads[shard], self._is_reserving = download, True
                 return partial(self._fetch, shard, download), None
         return None, wake - now
@@ -153,7 +151,6 @@ class DownloadScheduler:
                 reservation = None
                 with self._changed:
                     self.ready[shard] = path
-                    self._counts.files += 1
             elif answer == "present":
                 self._reuse_copy(shard, entry)
             elif answer == "busy":
@@ -173,7 +170,6 @@ class DownloadScheduler:
             with self._changed:
                 self._turn_off(error)
         except Exception as error:  # the reader's own read raises it, or succeeds
-            self._counts.given_up += 1
             may_pass = isinstance(error, StoreFailsError)
             self._not_before[shard] = time.monotonic() + self._patience_s if may_pass else float("inf")
         finally:
@@ -210,7 +206,6 @@ class DownloadScheduler:
         elif self._folder.stamp(path.name):
             with self._changed:
                 self.ready[shard] = path
-                self._counts.reused += 1
 
     def _turn_off(self, error: FolderError) -> None:
         self._is_off = True
@@ -227,6 +222,3 @@ class DownloadScheduler:
             f"{entry.path} has {entry.bytes} bytes, more than the shard cache may hold, {self._folder.budget_bytes}. It "
             f"is read from the store block by block, which is slower. Raise cache_bytes to the size of several shards."
         )
-
-    def counts(self) -> CacheCounts:
-        return replace(self._counts, evicted=self._folder.num_evicted)

@@ -144,10 +144,6 @@ class GrownOrder:
         """Samples of an epoch, of the last leg."""
         return self._legs[-1].size
 
-    @property
-    def num_rows(self) -> int:
-        return self._first_rows[-1]
-
     def window_at(self, ordinal: int) -> Window:
         """As `SourceOrder.window_at`."""
         leg = self._legs[bisect_right(self._origins, ordinal) - 1]

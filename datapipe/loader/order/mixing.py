@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -193,17 +193,20 @@ class Mixture:
         num_drawn: Sequence[int] = (),
         parts: Mapping[int, Parts] = {},
     ) -> None:
-        self.sources = sources
-        self.start = start
-        _check_weights(recipe, sources)
+        self.sources, self.start = sources, start
         num_drawn = list(num_drawn) or [0] * len(sources)
         caps = caps_of(recipe, sources, sizes, parts)
         redistributes = recipe.exhausted == "redistribute"
-        segments, all_exhausted = plan_segments(recipe, sources, start, num_drawn, caps if redistributes else {})
-        self._segments = segments
-        self._segment_quotas = _plan_quotas(segments, border_counts(segments, num_drawn))
+        all_exhausted = self._plan(recipe, num_drawn, caps if redistributes else {})
+        self.end = all_exhausted if redistributes else self._first_past(recipe, caps, num_drawn)
+
+    def _plan(self, recipe: Recipe, num_drawn: Sequence[int], caps: Mapping[int, int]) -> int | None:
+        """Plans all samples; past its cap, a source of `caps` gives none. Returns the sample at which all are exhausted."""
+        _check_weights(recipe, self.sources)
+        self._segments, all_exhausted = plan_segments(recipe, self.sources, self.start, num_drawn, caps)
+        self._segment_quotas = _plan_quotas(self._segments, border_counts(self._segments, num_drawn))
         self._starts = [quotas.start for quotas in self._segment_quotas]
-        self.end = all_exhausted if redistributes else first_past(self.sample_of, sources, recipe, caps, num_drawn)
+        return all_exhausted
 
     def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Source index and ordinal of each sample.
@@ -243,9 +246,25 @@ class Mixture:
     def _segment_at(self, sample: int) -> SegmentQuotas:
         return self._segment_quotas[bisect_right(self._starts, sample) - 1]  # an empty segment shares its start with the next
 
+    def _first_past(self, recipe: Recipe, caps: Mapping[int, int], num_drawn: Sequence[int]) -> int | None:
+        """The first sample past the cap of its source. Raises SnapshotError if the recipe refuses such a run."""
+        passing = {source: self.sample_of(source, max(cap, num_drawn[source])) for source, cap in caps.items()}
+        past = [(sample, source) for source, sample in passing.items() if sample is not None]
+        if not past:
+            return None
+        first, source = min(past)
+        if recipe.exhausted == "refuse" and (recipe.num_samples is None or first < recipe.num_samples):
+            name, token = self.sources[source], first * recipe.sequence_length
+            raise SnapshotError(
+                f"source '{name}' would pass its max_epochs, {recipe.max_epochs[name]}, at token {token}, and the "
+                f"mixture says `exhausted: refuse`. Lower its weight or `mixture.tokens`, raise its max_epochs, or set "
+                f"`exhausted: redistribute` to give its share to the other sources."
+            )
+        return first
 
-class GroupedMixture:
-    """A mixture whose rows come in groups of one source. Arguments, methods and `end` are those of `Mixture`.
+
+class GroupedMixture(Mixture):
+    """A mixture whose rows come in groups of one source.
 
         sample g  ->  group g // R and row g % R in it  ->  Mixture over groups  ->  source, ordinal of the group  ->  ordinal
 
@@ -257,38 +276,20 @@ class GroupedMixture:
     ends at the row that would pass it, in a group or not.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        sources: tuple[str, ...],
-        sizes: Sequence[int],
-        start: int = 0,
-        num_drawn: Sequence[int] = (),
-        parts: Mapping[int, Parts] = {},
-    ) -> None:
-        self.sources, self.start = sources, start
-        self._rows = recipe.group_rows
-        drawn = list(num_drawn) or [0] * len(sources)
-        self._num_drawn = np.array(drawn, np.int64)
-        caps = caps_of(recipe, sources, sizes, parts)
-        redistributes = recipe.exhausted == "redistribute"
+    def _plan(self, recipe: Recipe, num_drawn: Sequence[int], caps: Mapping[int, int]) -> int | None:
+        self._rows, self._num_drawn = recipe.group_rows, np.array(num_drawn, np.int64)
         # most: by capped source, the whole groups that its cap allows from here on
-        most = {source: max(0, cap - drawn[source]) // self._rows for source, cap in caps.items()} if redistributes else {}
-        of_groups = _recipe_of_groups(recipe, start, [sources[source] for source in most])
-        self._groups = Mixture(of_groups, sources, [most.get(source, 0) for source in range(len(sources))])
-        if redistributes:
-            self.end = None if self._groups.end is None else start + self._groups.end * self._rows
-        else:
-            self.end = first_past(self.sample_of, sources, recipe, caps, drawn)
+        most = {source: max(0, cap - num_drawn[source]) // self._rows for source, cap in caps.items()}
+        of_groups = _recipe_of_groups(recipe, self.start, [self.sources[source] for source in most])
+        self._groups = Mixture(of_groups, self.sources, [most.get(source, 0) for source in range(len(self.sources))])
+        return None if self._groups.end is None else self.start + self._groups.end * self._rows
 
     def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Source index and ordinal of each sample: (n,) int64 each."""
         groups, rows = np.divmod(samples - self.start, self._rows)
         sources, ordinals = self._groups.assign(groups)
         return sources, ordinals * self._rows + rows + self._num_drawn[sources]
 
     def counts(self, sample: int) -> list[int]:
-        """Samples of each source before `sample`, which is not before `start`."""
         group, row = divmod(sample - self.start, self._rows)
         counts = (np.array(self._groups.counts(group), np.int64) * self._rows + self._num_drawn).tolist()
         if row:
@@ -296,13 +297,11 @@ class GroupedMixture:
         return counts
 
     def sample_of(self, source: int, ordinal: int) -> int | None:
-        """Sample `ordinal` of a source; None if it lies before `start`, or if the source never gets that far."""
         group_ordinal, row = divmod(ordinal - int(self._num_drawn[source]), self._rows)
         group = None if group_ordinal < 0 else self._groups.sample_of(source, group_ordinal)
         return None if group is None else self.start + group * self._rows + row
 
     def is_drawn(self, source: int) -> bool:
-        """Whether a source has weight in any segment that holds at least one group."""
         return self._groups.is_drawn(source)
 
 
@@ -323,9 +322,6 @@ def _recipe_of_groups(recipe: Recipe, start: int, capped: Sequence[str]) -> Reci
         total_tokens=None if recipe.total_tokens is None else max(0, recipe.total_tokens - first_token),
         group_rows=1,
     )
-
-
-AnyMixture = Mixture | GroupedMixture
 
 
 def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> list[SegmentQuotas]:
@@ -351,34 +347,6 @@ def caps_of(recipe: Recipe, sources: tuple[str, ...], sizes: Sequence[int], part
             # str: 0.7 epochs of 10 sequences are 7 samples, although the float 0.7 is a little less
             caps[source] = of_source.origin + floor((Fraction(str(limit)) - of_source.epochs) * sizes[source])
     return caps
-
-
-def first_past(
-    sample_of: Callable[[int, int], int | None],
-    sources: tuple[str, ...],
-    recipe: Recipe,
-    caps: Mapping[int, int],
-    num_drawn: Sequence[int],
-) -> int | None:
-    """The first sample past the cap of its source. Raises SnapshotError if the recipe refuses such a run.
-
-    Args:
-        sample_of: of a mixture.
-        num_drawn: (num_sources,) samples of each source before the mixture.
-    """
-    passing = {source: sample_of(source, max(cap, int(num_drawn[source]))) for source, cap in caps.items()}
-    past = [(sample, source) for source, sample in passing.items() if sample is not None]
-    if not past:
-        return None
-    first, source = min(past)
-    if recipe.exhausted == "refuse" and (recipe.num_samples is None or first < recipe.num_samples):
-        name, token = sources[source], first * recipe.sequence_length
-        raise SnapshotError(
-            f"source '{name}' would pass its max_epochs, {recipe.max_epochs[name]}, at token {token}, and the "
-            f"mixture says `exhausted: refuse`. Lower its weight or `mixture.tokens`, raise its max_epochs, or set "
-            f"`exhausted: redistribute` to give its share to the other sources."
-        )
-    return first
 
 
 def _check_weights(recipe: Recipe, sources: tuple[str, ...]) -> None:

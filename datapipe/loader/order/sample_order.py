@@ -22,7 +22,7 @@ from datapipe.loader.order.address_finder import AddressFinder
 from datapipe.loader.order.grown_order import GrownOrder, Parts, legs_of
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
-from datapipe.loader.order.mixing import AnyMixture, GroupedMixture, Mixture
+from datapipe.loader.order.mixing import GroupedMixture, Mixture
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
 from datapipe.shards.manifest import Snapshot
 
@@ -134,7 +134,7 @@ class SampleOrder:
         self.inventory, self.layout, self.split = inventory, inventory.layout, inventory.split
         self._eras = tuple(eras)
         self._starts = [era.sample for era in eras]
-        self._mixtures: dict[int, AnyMixture] = {}
+        self._mixtures: dict[int, Mixture] = {}
         self._orders = inventory.orders if self.split == "validation" else inventory.orders_of(self._eras)
         is_new = all(mine is new for mine, new in zip(self._orders, inventory.orders))
         self._addresses = inventory.addresses if is_new else AddressFinder(self._orders, self.layout.source_starts)
@@ -235,7 +235,7 @@ class SampleOrder:
         return list(dict.fromkeys(shard for _, _, shard in sorted(uses)))
 
     @property
-    def mixture(self) -> AnyMixture:
+    def mixture(self) -> Mixture:
         """The mixture of the last era."""
         return self._mixture(len(self._eras) - 1)
 
@@ -260,7 +260,7 @@ class SampleOrder:
             if sample is not None and sample >= start and (stop is None or sample < stop) and self._fits(number, source):
                 yield sample
 
-    def _mixture(self, number: int) -> AnyMixture:
+    def _mixture(self, number: int) -> Mixture:
         if number not in self._mixtures:
             self._mixtures[number] = mixture_of(self._eras[number], self.layout.sources)
         return self._mixtures[number]
@@ -295,7 +295,7 @@ class SampleOrder:
                 )
 
 
-def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> AnyMixture:
+def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
     """The mixture of an era over the sources `first`, followed by the era's other sources."""
     drawn = {name for phase in era.recipe.phases for name in phase.weights}
     sources = (*first, *sorted(drawn - set(first)))
@@ -312,7 +312,7 @@ def num_samples_of(era: MixtureEra) -> int | None:
     return None if is_endless else _first_end(era, mixture_of(era))
 
 
-def _first_end(era: MixtureEra, mixture: AnyMixture) -> int | None:
+def _first_end(era: MixtureEra, mixture: Mixture) -> int | None:
     return min((end for end in (era.recipe.num_samples, mixture.end) if end is not None), default=None)
 
 

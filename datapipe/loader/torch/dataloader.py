@@ -128,7 +128,7 @@ class StreamingDataLoader(DataLoader):
         self._is_resumed = False
         self._is_fresh = True  # nothing was handed out or loaded
         self._holder = ""  # what holds batches that it took before the trainer asked
-        self._taken = _TakenBatches()  # from workers, in this loop
+        self._taken = PrefetchCounts()  # from workers, in this loop
 
     @property
     def step(self) -> int:
@@ -207,7 +207,7 @@ class StreamingDataLoader(DataLoader):
         accelerate = _gradient_state()
         self.end_of_dataloader = False
         if self.num_workers:
-            self._taken = _TakenBatches()
+            self._taken = PrefetchCounts()
             self.dataset.loader.clock.start(self._taken)
         if accelerate is not None:
             accelerate._add_dataloader(self)
@@ -216,7 +216,7 @@ class StreamingDataLoader(DataLoader):
                 batch = self._take()
                 self.end_of_dataloader = not self._has_more()
                 yield batch
-            self.dataset.loader.warn_of_dropped()
+            self.dataset.loader.warn_of_dropped(stacklevel=4)
         finally:
             if accelerate is not None:
                 accelerate._remove_dataloader(self)
@@ -251,7 +251,7 @@ class StreamingDataLoader(DataLoader):
         try:
             batch = next(self._pass)
             if self.num_workers:  # else the dataset moves on and measures
-                loader.clock.takes(asked_at, self._taken.add(batch))
+                loader.clock.takes(asked_at, _count(batch, self._taken))
                 loader.seek(loader.next_step(1))
             if not self._has_more():
                 loader.warn_of_dropped(stacklevel=5)
@@ -286,20 +286,12 @@ def _end_workers(batches: Any) -> None:
             raise
 
 
-class _TakenBatches:
-    """Counts the batches of workers as they reach the trainer, for a `StepClock`. What a `collate_fn` makes may count as 0."""
-
-    num_ready, chunk_steps = 0, 1
-
-    def __init__(self) -> None:
-        self.counts = PrefetchCounts()
-
-    def add(self, batch: Any) -> int:
-        """Counts `batch`, and returns its tokens."""
-        tensors = {name: value for name, value in batch.items() if torch.is_tensor(value)} if isinstance(batch, Mapping) else {}
-        self.counts.batches += 1
-        self.counts.bytes += sum(tensor.nbytes for tensor in tensors.values())
-        return next((tensor.numel() for name, tensor in tensors.items() if name in PER_TOKEN), 0)
+def _count(batch: Any, counts: PrefetchCounts) -> int:
+    """Adds a batch of workers to `counts`, and returns its tokens. What a `collate_fn` makes may count as 0."""
+    tensors = {name: value for name, value in batch.items() if torch.is_tensor(value)} if isinstance(batch, Mapping) else {}
+    counts.batches += 1
+    counts.bytes += sum(tensor.nbytes for tensor in tensors.values())
+    return next((tensor.numel() for name, tensor in tensors.items() if name in PER_TOKEN), 0)
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -299,31 +300,20 @@ class StreamingDataset(IterableDataset):
 
     def _iterate(self, stride: int) -> Generator[Batch, None, None]:
         self._runs_ahead = find_wrappers(self).runs_ahead
-        loader, stop = self.loader, self.num_steps
         warns_of_dropped = _dataloader_worker()[0] == 0 and not self._is_owned  # else the StreamingDataLoader does
-        ahead = loader.prefetcher(stride)
-        try:
-            while stop is None or loader.step < stop:
-                asked_at = loader.clock.asks()
-                arrays = ahead.take(loader.step)
-                batch = TensorBatch((name, self._as_tensor(value)) for name, value in arrays.items())
-                loader.clock.takes(asked_at, loader.clock.count_tokens(arrays))
-                after = loader.next_step(stride)
-                if after == stop and warns_of_dropped:
-                    loader.warn_of_dropped()
-                if self._cuts_rows:
-                    yield from self._rows(batch, after)
-                else:
-                    loader.seek(after)
-                    yield batch
-        finally:
-            ahead.close()
-        if warns_of_dropped:
-            loader.warn_of_dropped()
+        with closing(self.loader.iterate(stride, self._as_tensors, 5 if warns_of_dropped else 0)) as batches:
+            if not self._cuts_rows:
+                yield from batches
+                return
+            step = self.loader.step
+            for batch in batches:
+                yield from self._rows(batch, step)
+                step = self.loader.step
 
-    def _rows(self, batch: TensorBatch, after: int) -> Iterator[Batch]:
-        """The rows of a batch that were not handed out yet. The position after the last of them is the step `after`."""
-        step, num_rows = self.loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
+    def _rows(self, batch: Batch, step: int) -> Iterator[Batch]:
+        """The rows of the batch of `step` that were not handed out yet. The position stays there until the last of them."""
+        after, num_rows = self.loader.step, max(len(value) for value in batch.values() if torch.is_tensor(value))
+        self.loader.seek(step)
         while self.loader.step == step:
             row = self._rows_done
             self._rows_done += 1
@@ -332,6 +322,9 @@ class StreamingDataset(IterableDataset):
                 self._rows_done = 0
             if row < num_rows:  # a rank may have no row in a step
                 yield {name: value[row] if torch.is_tensor(value) else value for name, value in batch.items()}
+
+    def _as_tensors(self, arrays: Batch) -> TensorBatch:
+        return TensorBatch((name, self._as_tensor(value)) for name, value in arrays.items())
 
     def _as_tensor(self, value: Any) -> Any:
         if not isinstance(value, np.ndarray):

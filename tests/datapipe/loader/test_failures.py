@@ -112,7 +112,7 @@ def test_failure_that_passes_gives_the_right_batches_and_shards(stored: StoredSn
         cache.expect(range(3))
         wait_for(cache, 0, 1, 2)
         assert_whole(stored, cache)
-        assert (failing.hits, cache.counts().failures, cache.counts().refetches) == (2, 2, 0)
+        assert failing.hits == 2
 
 
 @pytest.mark.parametrize("fault", PASSING)
@@ -154,7 +154,6 @@ def test_shard_that_is_damaged_at_rest_is_an_error_that_names_it(stored: StoredS
         assert kept != "flipped" or isinstance(error, CorruptionError)
         with cache_of(stored, tmp_path) as cache:
             cache.expect(range(3))
-            wait_until(lambda: cache.counts().given_up == 1, "the error")
             wait_for(cache, 1, 2)
             assert cache.path_of(0) is None
             wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "the damaged one's room")
@@ -191,7 +190,7 @@ def test_cache_failure_that_lasts_is_told_and_tried_again(stored: StoredSnapshot
     with cache_of(stored, tmp_path, patience_s=0.5) as cache:
         cache.expect(range(3))
         wait_for(cache, 0, 2)
-        wait_until(lambda: cache.counts().given_up > 0, "the error")
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "the end of the attempt")
         assert cache.path_of(1) is None
         stored.store.heal()
         wait_for(cache, 1)
@@ -204,7 +203,7 @@ def test_cache_bit_flipped_in_transit_is_fetched_again(stored: StoredSnapshot, t
         cache.expect(range(3))
         wait_for(cache, 0, 1, 2)
         assert_whole(stored, cache)
-        assert (failing.hits, cache.counts().refetches, cache.counts().given_up) == (1, 1, 0)
+        assert failing.hits == 1
 
 
 @pytest.mark.parametrize("status", [403, 404])
@@ -213,8 +212,8 @@ def test_cache_object_without_access_is_an_error_at_once(stored: StoredSnapshot,
     stored.store.fail("status", path=shard.path, status=status, times=None)
     with cache_of(stored, tmp_path) as cache:
         cache.expect(range(3))
-        wait_until(lambda: cache.counts().given_up == 1, "the error")
         wait_for(cache, 1, 2)
+        wait_until(lambda: len(list(tmp_path.iterdir())) == 2, "the error", deadline_s=30)
         assert cache.path_of(0) is None
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Any
 
 import typer
+from pydantic_core import to_json
 
 from datapipe.cli.options import OutputFolder
 
@@ -43,19 +42,10 @@ def sql(
     names, found = Inspector.open(output, Limits(memory=memory, threads=threads, spill=spill)).database.ask(query)
     if as_json:
         for row in found:
-            print(json.dumps({name: _finite(value) for name, value in zip(names, row)}, default=_plain))
+            line = dict(zip(names, row))
+            print(to_json(line, ensure_ascii=True, bytes_mode="hex", inf_nan_mode="null", fallback=str).decode())
     else:
         _print_table(names, found, rows)
-
-
-def _plain(value: Any) -> Any:
-    """A value that JSON lacks, as text."""
-    return value.hex() if isinstance(value, bytes) else str(value)
-
-
-def _finite(value: Any) -> Any:
-    """A value without numbers that JSON lacks."""
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _print_table(names: list[str], found: Iterator[tuple[Any, ...]], most: int) -> None:
@@ -69,7 +59,8 @@ def _print_table(names: list[str], found: Iterator[tuple[Any, ...]], most: int) 
     for name in names:
         table.add_column(harmless_text(name), overflow="fold")
     for row in islice(found, most):
-        table.add_row(*(harmless_text("·" if value is None else _plain(value)) for value in row))
+        plain = ("·" if value is None else value.hex() if isinstance(value, bytes) else str(value) for value in row)
+        table.add_row(*map(harmless_text, plain))
     console = wide_console()
     console.print(table)
     if next(found, None) is not None:

@@ -9,7 +9,7 @@ batch.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -18,10 +18,8 @@ from datapipe import catalogue, columns
 from datapipe.columns import compute as pc
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
-from datapipe.inputs.planned_input import PlannedInput, damages
+from datapipe.inputs.planned_input import PlannedInput
 from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader
-
-_WHOLE_FILE = 1 << 62
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,13 +119,11 @@ class LabelledFiles:
 
     def _read_file(self, file: InputFile, reader: Reader) -> Iterator[ReadBatch]:
         fields = FieldNames(text=self.text_field, keep=(self.label_field, *self.other_fields))
-        with PlannedInput(file) as planned:
-            for split in reader.cut(file, _WHOLE_FILE):
-                for batch in reader.read(split, fields, planned.open):
-                    for damage in damages(replace(file, path=file.url), batch.rejected):
-                        raise UserError(f"{damage.path}: damaged at {damage.position:,}: {damage.error}. Get the file anew.")
-                    self.num_rejected += len(batch.rejected)
-                    yield batch
+        for batch, damages in PlannedInput(file).read(reader, fields):
+            for damage in damages:
+                raise UserError(f"{damage.path}: damaged at {damage.position:,}: {damage.error}. Get the file anew.")
+            self.num_rejected += len(batch.rejected)
+            yield batch
 
     def _labelled(self, file: InputFile, batch: ReadBatch) -> LabelledBatch:
         values = batch.extra[self.label_field]

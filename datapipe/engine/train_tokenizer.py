@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -25,7 +25,7 @@ from datapipe import catalogue
 from datapipe.columns import text_lengths
 from datapipe.errors import UserError
 from datapipe.inputs.discovery import discover
-from datapipe.inputs.planned_input import PlannedInput, damages
+from datapipe.inputs.planned_input import PlannedInput
 from datapipe.metrics import UnreadableFile, by_file, rate_mb_per_s
 from datapipe.plan.splits import file_hash, text_bytes
 from datapipe.rng import below_fraction, keyed_hash, seed_for
@@ -40,7 +40,6 @@ from datapipe.tokens.word_counts import WordCounts, counted_words
 HELD_OUT = 0.05
 
 _SLICE_BYTES = 4 << 20
-_WHOLE_FILE = 1 << 62
 _SAMPLED = pa.schema({"hash": pa.uint64(), "text": pa.large_string()})
 
 Say = Callable[[str], None]
@@ -151,11 +150,9 @@ class _Reading:
                 f"`tokenizer: none` first, and train on its documents; or let the mixture train the tokenizer itself."
             )
         hashed = np.uint64(file_hash(Path(name).name, file.path))
-        with PlannedInput(file) as planned:
-            for split in reader.cut(file, _WHOLE_FILE):
-                for batch in reader.read(split, self.fields, planned.open):
-                    self._add(name, hashed, batch)
-                    self.unreadable_files += damages(replace(file, path=file.url), batch.rejected)
+        for batch, damages in PlannedInput(file).read(reader, self.fields):
+            self._add(name, hashed, batch)
+            self.unreadable_files += damages
 
     def _add(self, name: str, hashed: np.uint64, batch: ReadBatch) -> None:
         halves = (np.full(len(batch.positions), hashed), batch.positions.astype(np.uint64))

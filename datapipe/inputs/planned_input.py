@@ -22,6 +22,7 @@ import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
@@ -33,12 +34,14 @@ from datapipe.inputs.entries import ETAG
 from datapipe.metrics import UnreadableFile
 from datapipe.outages import OutageError, outage_of, refusal_of
 from datapipe.plan.work import MapTask, Task
-from datapipe.stage.reader import InputFile, Rejected
+from datapipe.stage.reader import FieldNames, InputFile, ReadBatch, Reader, Rejected
 from datapipe.storage import current_state, file_state, is_remote, open_input, whole_seconds
 from datapipe.stores.file_state import FileState
 
 _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.ELOOP, errno.EACCES, errno.EPERM})
 """Errors of opening a file that no further attempt corrects."""
+
+_WHOLE_FILE = 1 << 62
 
 _REMEDY = (
     "Nothing that this task read of it is kept. See that nothing writes to input files while a run reads them, then run the "
@@ -79,6 +82,13 @@ class PlannedInput:
             stream = open_input(url)
             self._compare(file_state(url, stream))
         return stream
+
+    def read(self, reader: Reader, fields: FieldNames) -> Iterator[tuple[ReadBatch, list[UnreadableFile]]]:
+        """The batches of the whole file, each with the damages of the file that it tells, under the file's URL."""
+        with self:
+            for split in reader.cut(self.file, _WHOLE_FILE):
+                for batch in reader.read(split, fields, self.open):
+                    yield batch, damages(replace(self.file, path=self.file.url), batch.rejected)
 
     def compare(self) -> None:
         """Raises ChangedInputError unless the file is still the planned one, and the one that was opened first."""

@@ -20,7 +20,7 @@ from typing import ClassVar
 
 import numpy as np
 import pyarrow as pa
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from datapipe.columns import compute as pc
 from datapipe.columns import texts_from
@@ -76,8 +76,7 @@ class Csv(ContentReader):
             return value
         raise ValueError("expected one ASCII character that ends no line")
 
-    @model_validator(mode="after")
-    def _check_options(self) -> Csv:
+    def check_options(self) -> None:
         if self.delimiter == _NO_QUOTE:
             raise ValueError("delimiter: expected one ASCII character that ends no line")
         if self.delimiter == self.quote:
@@ -86,7 +85,6 @@ class Csv(ContentReader):
             raise ValueError("escape is the quote or the delimiter. Expected another character; quotes may always be doubled")
         if self.column_names is not None and len(set(self.column_names)) < len(self.column_names):
             raise ValueError("column_names: expected each name once")
-        return self
 
     def probe_large(self, file: InputFile, open_input: OpenInput) -> InputFile:
         """Looks whether the file has lines, where it would be cut at them."""

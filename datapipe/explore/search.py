@@ -111,12 +111,12 @@ def _batches(rows: Rows, query: SearchQuery, sources: Sequence[str], problems: l
                 continue
             with PlannedInput(file) as planned:
                 for part in reader.read(Split(file=file), fields, planned.open):
-                    if part.texts is None and len(part.positions):
+                    if pa.types.is_large_binary(part.content.type) and len(part.positions):
                         problems.append(f"{source}/{file.path} holds pages, of which kept texts alone are searched.")
                         break
-                    if part.texts is not None:
+                    if pa.types.is_large_string(part.content.type):
                         keys, fates = make_keys(file_hash, part.positions), [query.fate] if query.fate else FATES[1:]
-                        yield _Batch(source, keys, part.texts, part.input_bytes, fates)
+                        yield _Batch(source, keys, part.content, part.input_bytes, fates)
         except (DatapipeError, OSError, pa.ArrowException, ValueError, ImportError) as error:
             problems.append(f"{source}/{file.path} cannot be read again: {type(error).__name__}.")
 

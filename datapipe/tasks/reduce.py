@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from datapipe.columns import numbers
 from datapipe.exchange.chunks import read_bucket, read_chunks
-from datapipe.exchange.files import TableWriters, sort_words
+from datapipe.exchange.files import RUN_BYTES, TableWriters, sort_words
 from datapipe.exchange.ranges import read_slices
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.work import GatherTask, MergeTask, ReduceTask
@@ -35,7 +35,7 @@ def run_reduce(task: ReduceTask, root: Root, folder: str) -> tuple[Outputs, Task
     stage, metrics = cast(Global, task.stage.stage), TaskMetrics()
     exchange = next(exchange for exchange in stage.exchanges() if exchange.name == task.exchange)
     schemas = table_schemas(stage)
-    writers = TableWriters(root, folder, {name: schemas[name] for name in exchange.outputs})
+    writers = TableWriters(root, folder, {name: schemas[name] for name in exchange.outputs}, RUN_BYTES // 2)  # beside a bucket
     name, moving = f"{task.stage.name}: {exchange.label}", f"{task.stage.name}: exchange"
     if task.at_once:
         buckets = iter([read_bucket(root, task.tables, schemas, task.start, task.stop)])

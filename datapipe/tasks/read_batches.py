@@ -29,8 +29,7 @@ def limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
     positions = np.sort(np.concatenate([part.positions, rejected]))
     if len(positions) <= left:
         return part, left - len(positions)
-    num_docs = int(np.searchsorted(part.positions, positions[left]))
-    return part.rows(0, num_docs, tuple(record for record in part.rejected if record.position < int(positions[left]))), 0
+    return part.between(0, int(positions[left])), 0
 
 
 def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:

@@ -178,10 +178,6 @@ class KeepingOne(Global):
     def source_order(self) -> tuple[str, ...] | None:
         return next((criterion.sources for criterion in self.keep if criterion.by == "source_order"), None)
 
-    def ranks(self, batch: DocumentBatch) -> np.ndarray:
-        """See `survivor_ranks`."""
-        return survivor_ranks(self.keep, batch, self._context)
-
 
 def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> np.ndarray:
     """The rank of each document of this run, (num_docs,) uint64: the lowest survives.

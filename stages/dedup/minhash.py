@@ -45,7 +45,7 @@ from datapipe import rng
 from datapipe.kernels.dedup import minhash
 from datapipe.stage import clusters
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.keep import KeepingOne
+from datapipe.stage.keep import KeepingOne, survivor_ranks
 from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
 from stages.dedup import _verified
 from stages.dedup._banding import best_banding, curve_lines
@@ -155,7 +155,8 @@ class Minhash(KeepingOne):
         matched = [pa.array(hashes), batch.keys.take(pa.array(documents))]
         with_rows = np.unique(documents)
         own = batch.keys.take(pa.array(with_rows))
-        known = [pa.array(key_hash(own)), own, pa.array(self.ranks(batch)[with_rows])]
+        ranks = survivor_ranks(self.keep, batch, self._context)[with_rows]
+        known = [pa.array(key_hash(own)), own, pa.array(ranks)]
         if self._num_perm:
             signature, data = pa.binary(4 * self._num_perm), np.ascontiguousarray(signed[with_rows])
             known.append(pa.Array.from_buffers(signature, len(own), [None, pa.py_buffer(data)]))

@@ -86,7 +86,7 @@ def stage_class(name: str, where: str = "") -> type[Stage]:
     if ":" in name:
         return _user_stage(name, where)
     if name in stage_names():
-        return _only_stage(importlib.import_module(f"{_PACKAGE}.{name}"))
+        return _only_class(name, Stage)
     if name in _all_names():
         short = name.removeprefix(f"{_READERS}.")
         raise _refusal(where, f"{name} is a reader, expected a stage. Choose a reader in a source: `format: {short}`.")
@@ -244,28 +244,23 @@ def _default(field: FieldInfo) -> str:
 
 
 def _reader_class(name: str) -> type[Reader]:
-    reader = _only_stage(importlib.import_module(f"{_PACKAGE}.{_READERS}.{name}"))
-    if not issubclass(reader, Reader):
-        raise DatapipeError(
-            f"{reader.__module__}: found the class {reader.__name__}, expected a class derived from Reader in "
-            f"{_PACKAGE}/{_READERS}."
-        )
-    return reader
+    return _only_class(f"{_READERS}.{name}", Reader)
 
 
-def _only_stage(module: ModuleType) -> type[Stage]:
-    """The only public stage class that a module of stages/ defines."""
+def _only_class(name: str, kind: type[AnyStage]) -> type[AnyStage]:
+    """The only public class of a kind that a module of stages/ defines."""
+    module = importlib.import_module(f"{_PACKAGE}.{name}")
     classes = [
         member
         for name, member in vars(module).items()
         if inspect.isclass(member)
-        and issubclass(member, Stage)
+        and issubclass(member, kind)
         and member.__module__ == module.__name__
         and not name.startswith("_")
     ]
     if len(classes) != 1:
         names = ", ".join(member.__name__ for member in classes) or "none"
-        raise DatapipeError(f"{module.__name__}: found the public stage classes: {names}. Expected exactly one.")
+        raise DatapipeError(f"{module.__name__}: found the public classes of {kind.__name__}: {names}. Expected exactly one.")
     return classes[0]
 
 

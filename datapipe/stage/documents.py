@@ -235,8 +235,7 @@ class DocumentBatch:
         """The batch with texts in place of its pages, and with other new columns."""
         record, place = self.record, self.record.schema.get_field_index("html")
         with_texts = DocumentBatch(record.set_column(place, BASE_FIELDS[2], new["text"]))
-        others = {name: column for name, column in new.items() if name != "text"}
-        return with_texts.with_columns(others) if others else with_texts
+        return with_texts.with_columns({name: column for name, column in new.items() if name != "text"})
 
     def slice(self, start: int, stop: int) -> DocumentBatch:
         return DocumentBatch(self.record.slice(start, stop - start))

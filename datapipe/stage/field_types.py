@@ -30,7 +30,7 @@ from datapipe.errors import UserError
 MIXED = pa.string()
 """Text of JSON values of several types. Strings alone are large strings, as every text of a batch."""
 
-_DECLARED: Mapping[str, pa.DataType] = {
+DECLARED: Mapping[str, pa.DataType] = {
     "string": pa.large_string(),
     "bool": pa.bool_(),
     "int64": pa.int64(),
@@ -49,11 +49,6 @@ _UTC = ("UTC", "Etc/UTC", "+00:00", "Z", "GMT")
 _SIGNED = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
 _UNSIGNED = (pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64())
 _DIGITS = dict(zip((*_SIGNED, *_UNSIGNED), (3, 5, 10, 19, 3, 5, 10, 20)))
-
-
-def declared_type(name: str) -> pa.DataType:
-    """The type that a mixture declares by this name."""
-    return _DECLARED[name]
 
 
 def type_in(schema: pa.Schema, name: str) -> pa.DataType | None:

@@ -49,6 +49,7 @@ from datapipe.stage import dates
 from datapipe.stage.base import StageContext
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.global_stage import Global
+from datapipe.stage.ranking import ordered
 from datapipe.stage.tables import new_bit
 
 _PLAIN = ("first", "longest", "shortest", "random", "source_order")
@@ -177,10 +178,6 @@ class KeepingOne(Global):
     def source_order(self) -> tuple[str, ...] | None:
         return next((criterion.sources for criterion in self.keep if criterion.by == "source_order"), None)
 
-    def ranks(self, batch: DocumentBatch) -> np.ndarray:
-        """See `survivor_ranks`."""
-        return survivor_ranks(self.keep, batch, self._context)
-
 
 def survivor_ranks(keep: Keep, batch: DocumentBatch, context: StageContext) -> np.ndarray:
     """The rank of each document of this run, (num_docs,) uint64: the lowest survives.
@@ -249,15 +246,12 @@ def _date_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _number_code(column: pa.Array, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers, ascending, and which rows have one. The bits of a float are flipped so that they sort as integers."""
+    """Numbers, ascending, and which rows have one."""
     if _is_text(column.type):  # numbers kept from JSON are text
         floats = columns.numbers_in(column)
     else:
         floats = columns.numbers(column.cast(pa.float64(), safe=False).fill_null(np.nan))
-    bits_of = (floats + 0.0).view(np.uint64)  # adding 0 turns -0.0 into 0.0
-    sign = np.uint64(1 << 63)
-    code = np.where(bits_of & sign, ~bits_of, bits_of | sign)
-    return code >> np.uint64(64 - bits), ~np.isnan(floats)
+    return ordered(floats) >> np.uint64(64 - bits), ~np.isnan(floats)
 
 
 def _is_text(column_type: pa.DataType) -> bool:

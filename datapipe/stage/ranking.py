@@ -126,11 +126,7 @@ class Cut:
 
 
 def ordered(scores: np.ndarray) -> np.ndarray:
-    """Scores as integers of the same order: (num_docs,) uint64. Both zeros are one number.
-
-    Args:
-        scores: (num_docs,) float64, finite.
-    """
+    """Floats as integers of the same order: (num_docs,) uint64. Both zeros are one number; NaN has no place in the order."""
     bits = (np.ascontiguousarray(scores, np.float64) + 0.0).view(np.uint64)
     return np.where(bits & _SIGN, ~bits, bits | _SIGN)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
@@ -142,9 +144,11 @@ class ReadBatch:
         nothing = pa.array([], pa.large_string())
         return cls(positions=np.zeros(0, np.uint64), content=nothing, ids=nothing, rejected=rejected)
 
-    def rows(self, start: int, stop: int, rejected: tuple[Rejected, ...]) -> ReadBatch:
-        """Some documents of the batch, with these rejected records instead of its own."""
-        return self._chosen(slice(start, stop), lambda column: column[start:stop], rejected)
+    def between(self, start: int, stop: int) -> ReadBatch:
+        """The documents and rejected records whose positions are in [start, stop)."""
+        first, last = np.searchsorted(self.positions, np.array([start, stop], np.uint64)).tolist()
+        begin, end = (bisect_left(self.rejected, border, key=attrgetter("position")) for border in (start, stop))
+        return self._chosen(slice(first, last), lambda column: column[first:last], self.rejected[begin:end])
 
     def without(self, bad: Mapping[int, str]) -> ReadBatch:
         """The batch without some documents: (row, why it is rejected)."""

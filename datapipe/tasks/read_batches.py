@@ -15,7 +15,7 @@ from datapipe.errors import UserError
 from datapipe.plan.splits import file_hash
 from datapipe.shards.documents.json_lines import float_texts, json_values
 from datapipe.stage.documents import BASE_FIELDS, PAGE_FIELDS, TARGET_BATCH_BYTES
-from datapipe.stage.field_types import declared_type, holds, in_words, joined, plain, written
+from datapipe.stage.field_types import DECLARED, holds, in_words, joined, plain, written
 from datapipe.stage.reader import FieldNames, ReadBatch, Split
 
 MAX_BATCH_DOCS = 8192
@@ -29,8 +29,7 @@ def limited(part: ReadBatch, left: int) -> tuple[ReadBatch, int]:
     positions = np.sort(np.concatenate([part.positions, rejected]))
     if len(positions) <= left:
         return part, left - len(positions)
-    num_docs = int(np.searchsorted(part.positions, positions[left]))
-    return part.rows(0, num_docs, tuple(record for record in part.rejected if record.position < int(positions[left]))), 0
+    return part.between(0, int(positions[left])), 0
 
 
 def conformed(part: ReadBatch, split: Split, fields: FieldNames) -> ReadBatch:
@@ -133,7 +132,7 @@ def in_found_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def in_declared_type(column: pa.Array, name: str) -> tuple[pa.Array, np.ndarray]:
     """The values in the type that a mixture declares, and which rows hold a value that it cannot be: (num_rows,) bool."""
-    kind, bad = declared_type(name), np.zeros(len(column), np.bool_)
+    kind, bad = DECLARED[name], np.zeros(len(column), np.bool_)
     if name == "json" and isinstance(column.type, pa.JsonType):
         return plain_values(column), bad
     column = plain_values(column)
@@ -150,7 +149,7 @@ def in_declared_type(column: pa.Array, name: str) -> tuple[pa.Array, np.ndarray]
 def _one_by_one(column: pa.Array, name: str) -> tuple[pa.Array, np.ndarray]:
     """As `in_declared_type`, by halves down to the rows at fault."""
     if len(column) == 1:
-        return pa.nulls(1, declared_type(name)), np.ones(1, np.bool_)
+        return pa.nulls(1, DECLARED[name]), np.ones(1, np.bool_)
     middle = len(column) // 2
     first, bad_first = in_declared_type(column[:middle], name)
     second, bad_second = in_declared_type(column[middle:], name)
@@ -159,7 +158,7 @@ def _one_by_one(column: pa.Array, name: str) -> tuple[pa.Array, np.ndarray]:
 
 def _declared(column: pa.Array, name: str) -> pa.Array:
     """The column in a declared type. Raises one of `_NO_VALUE`."""
-    kind, is_text = declared_type(name), pa.types.is_large_string(column.type)
+    kind, is_text = DECLARED[name], pa.types.is_large_string(column.type)
     if name == "json" or (name == "string" and pa.types.is_nested(column.type)):
         return pc.if_else(column.is_valid(), json_values(name, column), pa.scalar(None, kind))
     if name == "string" and pa.types.is_floating(column.type):

@@ -32,8 +32,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, Field
 
-from datapipe.errors import DatapipeError, UserError
-from datapipe.stage.decoding import BOM, COMPRESSION_OF_ENDING, decoded
+from datapipe.errors import UserError
+from datapipe.stage.decoding import BOM, COMPRESSION_OF_ENDING, BrokenStreamError, decoded
 
 _JSON_ENDINGS, _PARQUET_ENDINGS = (".jsonl", ".json", ".ndjson"), (".parquet", ".pq")
 _LOOKED_AT = 100
@@ -80,16 +80,13 @@ class Benchmark(BaseModel):
     gold: str = Field(default="", description="Field that tells which choice is right: a number from 0, a letter or its text.")
     id: str = Field(default="", description="Field of the name of an item. Default: recognised, else the row.")
 
-    def patterns(self) -> tuple[str, ...]:
-        return (self.path,) if isinstance(self.path, str) else self.path
-
     def files(self) -> tuple[str, ...]:
         """The files, sorted, each once. Raises UserError for a pattern without a file."""
         found: set[str] = set()
-        for pattern in self.patterns():
+        for pattern in (self.path,) if isinstance(self.path, str) else self.path:
             matching = glob.glob(pattern, recursive=True) if glob.has_magic(pattern) else [pattern]
             if not matching:
-                raise UserError(f"decontaminate.ngram: against: no file matches {pattern}. Expected .jsonl or .parquet files.")
+                raise _refusal(f"no file matches {pattern}. Expected .jsonl or .parquet files.")
             found.update(matching)
         return tuple(sorted(found))
 
@@ -98,6 +95,10 @@ class Benchmark(BaseModel):
         if self.name:
             return (self,)
         return tuple(self.model_copy(update={"path": path, "name": _stem(path)}) for path in self.files())
+
+
+def _refusal(text: str) -> UserError:
+    return UserError(f"decontaminate.ngram: against: {text}")
 
 
 def _stem(path: str) -> str:
@@ -143,7 +144,7 @@ def read_set(benchmark: Benchmark) -> EvaluationSet:
     for path in benchmark.files():
         records += _records(path)
     if not records:
-        raise UserError(f"decontaminate.ngram: against: {benchmark.name}: {', '.join(benchmark.files())}: no record.")
+        raise _refusal(f"{benchmark.name}: {', '.join(benchmark.files())}: no record.")
     fields = _fields(benchmark, records)
     items = [_item(record, fields, row) for row, record in enumerate(records)]
     if len({item.name for item in items}) < len(items):
@@ -158,14 +159,12 @@ def _records(path: str) -> Iterator[Mapping[str, Any]]:
     compression = next((name for ending, name in COMPRESSION_OF_ENDING.items() if path.lower().endswith(ending)), None)
     plain = path.lower() if compression is None else path.lower().rpartition(".")[0]
     if not plain.endswith(_JSON_ENDINGS + _PARQUET_ENDINGS):
-        raise UserError(f"decontaminate.ngram: against: {path}: expected a .jsonl or .parquet file, perhaps compressed.")
+        raise _refusal(f"{path}: expected a .jsonl or .parquet file, perhaps compressed.")
     try:
         content = b"".join(decoded(pa.OSFile, path, compression))
         yield from _of_parquet(content) if plain.endswith(_PARQUET_ENDINGS) else _of_json(content, path)
-    except (OSError, DatapipeError, pa.ArrowException) as error:
-        if isinstance(error, UserError):
-            raise
-        raise UserError(f"decontaminate.ngram: against: cannot read {path}: {error}") from error
+    except (OSError, BrokenStreamError, pa.ArrowException) as error:
+        raise _refusal(f"cannot read {path}: {error}") from error
 
 
 def _of_parquet(content: bytes) -> Iterator[Mapping[str, Any]]:
@@ -183,13 +182,10 @@ def _of_json(content: bytes, path: str) -> Iterator[Mapping[str, Any]]:
         try:
             value = json.loads(line)
         except ValueError as error:
-            raise UserError(
-                f"decontaminate.ngram: against: {path}, line {row + 1}: {error}. Expected a JSON object."
-            ) from error
+            raise _refusal(f"{path}, line {row + 1}: {error}. Expected a JSON object.") from error
         for record in value if is_array else [value]:
             if not isinstance(record, dict):
-                found = type(record).__name__
-                raise UserError(f"decontaminate.ngram: against: {path}, line {row + 1}: found {found}, expected an object.")
+                raise _refusal(f"{path}, line {row + 1}: found {type(record).__name__}, expected an object.")
             yield record
 
 
@@ -204,15 +200,14 @@ def _fields(benchmark: Benchmark, records: Sequence[Mapping[str, Any]]) -> dict[
     named = {role: options[role] for role in (*roles, "id") if options[role]}
     for role, field in named.items():
         if not any(field in record for record in records):
-            raise UserError(
-                f"decontaminate.ngram: against: {benchmark.name}: no record has the field '{field}' that is named under "
-                f"`{role}`. Found: {', '.join(known)}"
+            raise _refusal(
+                f"{benchmark.name}: no record has the field '{field}' that is named under `{role}`. Found: {', '.join(known)}"
             )
     found = dict(named) if named.keys() & set(roles) else {**_recognised(known, records), **named}
     if not found.keys() & {"question", "answer", "context", "choices"}:
-        raise UserError(
-            f"decontaminate.ngram: against: {benchmark.name}: no field is recognised as the question. Found: "
-            f"{', '.join(known)}. Name it: {{path: …, question: FIELD, answer: FIELD}}"
+        raise _refusal(
+            f"{benchmark.name}: no field is recognised as the question. Found: {', '.join(known)}. Name it: "
+            "{path: …, question: FIELD, answer: FIELD}"
         )
     return found
 

@@ -364,24 +364,21 @@ def _last_windows(runs: word_runs.RunsOut) -> np.ndarray:
 def _anchors(ends: np.ndarray, lengths: np.ndarray, first_entry: int) -> tuple[np.ndarray, search.Anchors]:
     """The distinct anchors, and the lengths of the questions that end with each."""
     keys, numbers = np.unique(ends, return_inverse=True)
-    distinct = np.unique(np.stack([numbers.reshape(-1), lengths], axis=1), axis=0) if len(ends) else np.zeros((0, 2), np.int64)
-    offsets = np.searchsorted(distinct[:, 0], np.arange(len(keys) + 1)).astype(np.int64)
+    offsets, distinct_lengths = _lists(numbers, lengths, len(keys))
     first = first_entry if len(keys) else -1
-    return keys, input_record(search.Anchors, (first, offsets, distinct[:, 1].astype(np.int32)))
+    return keys, input_record(search.Anchors, (first, offsets, distinct_lengths.astype(np.int32)))
 
 
 def _lists(numbers: np.ndarray, values: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
     """The distinct values of each number below `count`: offsets (count + 1,) int64, and int64."""
-    distinct = (
-        np.unique(np.stack([numbers.reshape(-1), values], axis=1), axis=0) if len(numbers) else np.zeros((0, 2), np.int64)
-    )
+    distinct = np.unique(np.stack([numbers.reshape(-1), values], axis=1), axis=0)
     return np.searchsorted(distinct[:, 0], np.arange(count + 1)).astype(np.int64), distinct[:, 1].astype(np.int64)
 
 
 def _pairs(numbers: np.ndarray, keys: np.ndarray, lengths: np.ndarray, items: np.ndarray, num_questions: int) -> dict:
     """The pairs of questions and answers, as fields of `Wholes`."""
     named = np.stack([numbers.reshape(-1).astype(np.uint64), keys], axis=1)
-    distinct, pair = np.unique(named, axis=0, return_inverse=True) if len(named) else (named, np.zeros(0, np.int64))
+    distinct, pair = np.unique(named, axis=0, return_inverse=True)
     slots = num_slots_for(len(distinct))
     table, entries = np.zeros(slots, np.uint64), np.zeros(slots, np.int32)
     questions = np.ascontiguousarray(distinct[:, 0]).astype(np.int64)

@@ -35,7 +35,7 @@ from datapipe.kernels.dedup import case_folding, text_hashes
 from datapipe.kernels.filters import url
 from datapipe.stage.clusters import first_of_group, size_rows, star_drops
 from datapipe.stage.documents import DocumentBatch
-from datapipe.stage.keep import KeepingOne
+from datapipe.stage.keep import KeepingOne, survivor_ranks
 from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, is_new
 
 TEXTS = columns.full_schema(hash=pa.uint64(), digest=pa.uint64(), rank=pa.uint64(), key=columns.KEY_TYPE)
@@ -81,7 +81,8 @@ class Exact(KeepingOne):
         offsets, data, compared = self._compared(batch)
         hashes, digests = np.empty(batch.num_docs, np.uint64), np.empty(batch.num_docs, np.uint64)
         text_hashes.hash_texts(offsets, data, hashes, digests)
-        arrays = [pa.array(hashes), pa.array(digests), pa.array(self.ranks(batch)), batch.keys]
+        ranks = survivor_ranks(self.keep, batch, self._context)
+        arrays = [pa.array(hashes), pa.array(digests), pa.array(ranks), batch.keys]
         rows = pa.RecordBatch.from_arrays(arrays, schema=TEXTS)
         return {"texts": rows if compared.all() else rows.filter(pa.array(compared))}
 

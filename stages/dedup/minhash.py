@@ -33,26 +33,48 @@ alike than word n-grams (SlimPajama uses 13).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import pyarrow as pa
 from pydantic import Field
 
 from datapipe import rng
 from datapipe.kernels.dedup import minhash
+from datapipe.stage import clusters
 from datapipe.stage.documents import DocumentBatch
+from datapipe.stage.keep import KeepingOne, survivor_ranks
+from datapipe.stage.tables import DROP_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
+from stages.dedup import _verified
 from stages.dedup._banding import best_banding, curve_lines
-from stages.dedup._verified import VerifiedPairs
 
 _BANDS, _ROWS = 14, 8  # as FineWeb (Penedo et al. 2024)
 _NEWS_WIRES = "of updated stories of news wires this finds 6 in 10; `threshold: 0.5` finds more, also pages that share a frame"
 
 
-class Minhash(VerifiedPairs):
+class Minhash(KeepingOne):
     """Drops documents that share most of their n-grams with another document (MinHash, Broder 1997)."""
 
+    verify: Literal["signature", "none"] = Field(
+        default="signature",
+        description="signature: a pair that matches in a band counts if its signatures are similar enough. none: every match "
+        "counts, and no similarity is measured.",
+    )
+    min_similarity: float | None = Field(
+        default=None,
+        gt=0.0,
+        le=1.0,
+        description="Estimated Jaccard similarity from which a pair counts. Default: the threshold, or without one "
+        "(1 / bands)^(1 / rows), which is 0.719 for 14 bands of 8 rows.",
+    )
+    components_bytes: int | None = Field(
+        default=None,
+        ge=0,
+        description="Most bytes of edges that one task joins in memory, which takes about four times as much; more edges are "
+        "joined by an exchange in rounds, with the same result. Default: half of execution.bucket_bytes. 0: always in rounds.",
+    )
     bands: int = Field(
         default=_BANDS,
         ge=1,
@@ -81,9 +103,14 @@ class Minhash(VerifiedPairs):
 
     libraries: ClassVar[tuple[str, ...]] = ("datasketch",)
     rows_version: ClassVar[int] = 3
+    by_key: ClassVar[tuple[str, ...]] = ("signatures",)
+    apply_options = ("min_similarity", "components_bytes")
 
     def check_options(self) -> None:
-        super().check_options()
+        if self.verify == "none" and self.min_similarity is not None:
+            raise ValueError(
+                "min_similarity has no effect with `verify: none`, where every match counts: leave out one of them"
+            )
         if self.threshold is not None and (self.bands, self.rows) != (_BANDS, _ROWS):
             raise ValueError("give either threshold or bands and rows: the threshold chooses both of them")
 
@@ -100,6 +127,12 @@ class Minhash(VerifiedPairs):
         bands, rows = self.banding()
         return {**super().row_identity(seed), "bands": bands, "rows": rows, "threshold": None, "seed": seed}
 
+    @property
+    def _num_perm(self) -> int:
+        """Permutations of a signature; 0 where pairs are not verified."""
+        bands, rows = self.banding()
+        return bands * rows if self.verify == "signature" else 0
+
     @cached_property
     def _permutations(self) -> minhash.Permutations:
         bands, rows = self.banding()
@@ -112,8 +145,53 @@ class Minhash(VerifiedPairs):
     def shingles(self) -> tuple[int, Literal["word", "char"]]:
         return self.ngram, self.shingle
 
+    def emits(self) -> Mapping[str, pa.Schema]:
+        return {"bands": _verified.BANDS, "signatures": _verified.signatures_schema(self._num_perm)}
+
     def emit(self, batch: DocumentBatch) -> Mapping[str, pa.RecordBatch]:
         bands, _ = self.banding()
         by_character = self.shingle == "char"
         hashes, documents, signed = minhash.band_rows(*batch.buffers, self._permutations, self.ngram, bands, by_character)
-        return self.rows_of(batch.keys, hashes, documents, signed, self.ranks(batch))
+        matched = [pa.array(hashes), batch.keys.take(pa.array(documents))]
+        with_rows = np.unique(documents)
+        own = batch.keys.take(pa.array(with_rows))
+        ranks = survivor_ranks(self.keep, batch, self._context)[with_rows]
+        known = [pa.array(key_hash(own)), own, pa.array(ranks)]
+        if self._num_perm:
+            signature, data = pa.binary(4 * self._num_perm), np.ascontiguousarray(signed[with_rows])
+            known.append(pa.Array.from_buffers(signature, len(own), [None, pa.py_buffer(data)]))
+        return {
+            "bands": pa.RecordBatch.from_arrays(matched, schema=_verified.BANDS),
+            "signatures": pa.RecordBatch.from_arrays(known, schema=_verified.signatures_schema(self._num_perm)),
+        }
+
+    def exchanges(self) -> Sequence[Exchange]:
+        pairs, halves = {"pairs": _verified.PAIRS}, {"halves": _verified.halves_schema(self._num_perm)}
+        edges = {clusters.WIDE: clusters.EDGE_SCHEMA, "likeness": _verified.LIKENESS}
+        exchanges = [
+            Exchange(name="match-bands", inputs=("bands",), outputs=pairs, old_beside=("bands",), neighbours=True),
+            Exchange(name="fetch-signatures", inputs=("pairs", "signatures"), outputs=halves, old_beside=("pairs",)),
+            Exchange(name="compare", inputs=("halves", "signatures"), outputs=edges, old_beside=("halves",)),
+            clusters.components_exchange(self.components_bytes),
+            Exchange(name="decide", inputs=(clusters.NARROW, "likeness"), outputs={"drops": DROP_SCHEMA}),
+        ]
+        sizes = Exchange(name="count-sizes", inputs=(clusters.NARROW,), outputs={"sizes": SIZE_SCHEMA})
+        return exchanges if self.size_column is None else [*exchanges, sizes]
+
+    def reduce(self, exchange: str, bucket: Bucket) -> Mapping[str, pa.RecordBatch]:
+        match exchange:
+            case "match-bands":
+                return {"pairs": _verified.matched_pairs(bucket["bands"])}
+            case "fetch-signatures":
+                return {"halves": _verified.with_first(bucket["pairs"], bucket["signatures"], self._num_perm)}
+            case "compare":
+                return _verified.edges_of_pairs(bucket["halves"], bucket["signatures"], self._num_perm, self.least_similarity())
+            case "cluster":
+                return clusters.reduce_components(bucket)
+            case "decide":
+                return {"drops": _verified.drops_of(bucket[clusters.NARROW], bucket["likeness"], self._num_perm)}
+            case _:
+                return {"sizes": _verified.sizes_of(bucket[clusters.NARROW])}
+
+    def reduce_at_once(self, exchange: str, tables: Bucket) -> Mapping[str, pa.RecordBatch]:
+        return clusters.join_at_once(tables)

@@ -211,15 +211,12 @@ class Trafilatura:
     def find(self, page: Page) -> Found:
         return Found(self.text_of(page), (BY_TRAFILATURA,))
 
-    def is_full(self, page: Page) -> bool:
-        """Whether the page is read in the full mode."""
-        return self._full and page.cost <= FULL_COST
-
     def text_of(self, page: Page) -> str | None:
         parsed = self._load(_NUMERIC.sub(_unless_refused, page.html))
         if parsed is None or any("LIMIT" in error.type_name for error in self._parser.error_log.filter_from_fatals()):
             return None
-        return self._extract(parsed, fast=not self.is_full(page), **self._options) or ""
+        is_full = self._full and page.cost <= FULL_COST
+        return self._extract(parsed, fast=not is_full, **self._options) or ""
 
 
 def _unless_refused(reference: re.Match[str]) -> str:

@@ -111,11 +111,7 @@ class Html(PageOptions, EngineOptions, Filter):
             name: pa.array([page.marks[index] for page in read], pa.large_string()) for index, name in enumerate(Marks._fields)
         }
         texts = pa.array([page.text for page in read], pa.large_string())
-        counts = {name: np.zeros(num_docs, np.int32) for name in self.counts}
-        for row, page in enumerate(read):
-            for name in page.counted:
-                counts[name][row] = 1
-        counted = {name: pa.array(count) for name, count in counts.items()}
+        counted = {name: pa.array([int(name in page.counted) for page in read], pa.int32()) for name in self.counts}
         return FilterResult.first_failing(num_docs, tried, {"text": texts, **marks, **counted})
 
 

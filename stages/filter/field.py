@@ -85,11 +85,8 @@ class Field(Filter):
                 f"no condition is given. Expected at least one of: {', '.join((*_KEEPING, *_DROPPING))}, missing: drop"
             )
         least, most = self._limits
-        if (
-            isinstance(self.min_value, str) != isinstance(self.max_value, str)
-            and not least == -math.inf
-            and not most == math.inf
-        ):
+        given = [limit for limit in (self.min_value, self.max_value) if limit is not None]
+        if len({isinstance(limit, str) for limit in given}) > 1:
             raise ValueError("min_value and max_value are a number and a date. Expected two numbers, or two dates")
         if least > most:
             raise ValueError(

@@ -143,9 +143,7 @@ class _OpenRow:
         return replace(self._skipped or self._rejected(error), error=error, is_file_damage=True)
 
     def _rejected(self, error: str) -> Rejected:
-        excerpt = b""
-        for chunk in self._chunks:
-            excerpt += chunk[: EXCERPT_BYTES - len(excerpt)]
+        excerpt = b"".join(chunk[:EXCERPT_BYTES] for chunk in self._chunks)[:EXCERPT_BYTES]
         return Rejected(position=self._byte_offset, error=error, excerpt=excerpt)
 
     def end(self) -> Iterator[Rows | Rejected]:

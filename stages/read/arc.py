@@ -24,8 +24,6 @@ _HEADER = re.compile(
     rb"(?P<url>[A-Za-z][A-Za-z0-9+.-]*:[^\n]*) (?P<ip>[0-9A-Za-z.:-]+) (?P<date>\d{8,18}) (?P<type>[^\n]*?)"
     rb"(?: (?:\d{3}|-) [^\n ]+ [^\n ]+ [^\n ]+ [^\n ]+)? (?P<length>-?\w+)\r?\n"
 )
-_DESCRIPTION = b"filedesc://"
-_PLACES = (4, 6, 8, 10, 12)
 _HEADERS_OF_WARC = {"url": b"warc-target-uri", "ip": b"warc-ip-address", "type": b"content-type", "length": b"content-length"}
 _ARC = Beginning(lambda content: _HEADER.match(content) is not None, _MOST_LINE_BYTES)
 

@@ -11,10 +11,9 @@ Memory is a few blocks, or a few times the longest line (a line of 100 MB: 600 M
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from operator import attrgetter
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from datapipe.stage.field_types import json_joined, json_type, json_value, parse
 from stages.read._content_reader import ContentReader
 from stages.read._json.lines import LineParser, told_cut_off
 
-_BATCH_DOCS = 8192
+_BATCH_DOCS, _BEHIND_ALL = 8192, (1 << 64) - 1
 _TEXT_PER_STORED_BYTE = 4
 """Bytes of content in a stored byte: gzip and zstd compress text to about a quarter."""
 
@@ -105,13 +104,8 @@ class Jsonl(ContentReader):
 
 def _sliced(batch: ReadBatch) -> Iterator[ReadBatch]:
     """The batch in slices of at most `_BATCH_DOCS`; a rejected line is in the first slice that reaches its position."""
-    num_docs, rejected = len(batch.positions), 0
-    for start in range(0, max(1, num_docs), _BATCH_DOCS):
-        stop = start + _BATCH_DOCS
-        seen, rejected = rejected, len(batch.rejected)
-        if stop < num_docs:
-            rejected = bisect_left(batch.rejected, int(batch.positions[stop]), key=attrgetter("position"))
-        part = batch.rows(start, stop, batch.rejected[seen:rejected])
+    for start, stop in pairwise([0, *batch.positions[_BATCH_DOCS::_BATCH_DOCS].tolist(), _BEHIND_ALL]):
+        part = batch.between(start, stop)
         yield part if start == 0 else replace(part, input_bytes=0)
 
 

@@ -41,7 +41,6 @@ _NUMBERS = {
     **{f"float{bits}": f"<f{bits // 8}" for bits in (16, 32, 64)},
 }
 _STRINGS = frozenset({"str", "str_int", "str_float", "str_decimal", "json", "bytes"})
-_XXHASHES = ("xxh32", "xxh64", "xxh128", "xxh3_64", "xxh3_128")
 
 
 class _DamagedShardError(ValueError):
@@ -81,7 +80,6 @@ class _Listed:
 
     num_bytes: int
     stored_bytes: int
-    num_samples: int
     hashes: Mapping[str, str]
 
 
@@ -123,7 +121,6 @@ def _shards_of(content: bytes) -> dict[str, _Listed]:
             listed[stored["basename"]] = _Listed(
                 num_bytes=int(raw["bytes"]),
                 stored_bytes=int(stored["bytes"]),
-                num_samples=int(shard["samples"]),
                 hashes={str(name): str(digest) for name, digest in raw.get("hashes", {}).items()},
             )
     return listed
@@ -160,7 +157,7 @@ class _Checked:
 
 
 def _hash_of(name: str) -> Any:
-    if name in _XXHASHES:
+    if name in xxhash.algorithms_available:
         return getattr(xxhash, name)()
     is_known = name in hashlib.algorithms_available and not name.startswith("shake")
     return hashlib.new(name, usedforsecurity=False) if is_known else None

@@ -10,6 +10,7 @@ next number look like a column of a table. Reading changed texts again makes the
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
@@ -64,15 +65,9 @@ class Redacting(Filter):
         texts, num_found = self._edited(batch.texts, find)
         hits = num_found.sum(axis=1).astype(np.float64)
         new = {name: pa.array(num_found[:, column]) for column, name in enumerate(self.counts)}
-        rules = self.rules()
-        failed = rules[0].failed(hits) if rules else np.zeros(batch.num_docs, np.bool_)
-        return FilterResult(
-            keep=~failed,
-            rule=np.where(failed, 0, -1).astype(np.int16),
-            value=hits,
-            measured=(hits,) if rules else (),
-            columns=new if texts is None else {**new, "text": texts},
-        )
+        tried = [(hits, rule.failed(hits)) for rule in self.rules()]
+        result = FilterResult.first_failing(batch.num_docs, tried, new if texts is None else {**new, "text": texts})
+        return dataclasses.replace(result, value=hits)
 
     def _edited(self, texts: pa.Array, find: Find) -> tuple[pa.Array | None, np.ndarray]:
         """The edited texts, None where no span was found, and the counts of spans, (num_docs, num_counts) int32."""

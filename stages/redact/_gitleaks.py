@@ -65,10 +65,10 @@ class UserRules:
         notes: what has no effect.
     """
 
-    patterns: tuple[Pattern, ...]
-    uses_built_in: bool
-    disabled: tuple[str, ...]
-    notes: tuple[str, ...]
+    patterns: tuple[Pattern, ...] = ()
+    uses_built_in: bool = True
+    disabled: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def read_rules(path: Path, built_in_ids: list[str]) -> UserRules:

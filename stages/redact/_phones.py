@@ -83,14 +83,14 @@ def _number_length(written: str, regions: Regions | None, must_be_valid: bool) -
         must_be_valid: whether its shape alone makes it a candidate.
     """
     if regions is None:
-        return _length(written, (), _is_valid) or _length(written, (), _is_possible)
+        return _length(written, (), phonenumbers.is_valid_number) or _length(written, (), _is_possible)
     if _DATE.match(written):
         return 0
     tried = regions.main + regions.others
     shape = TRUNK_SHAPES if _WITH_TRUNK.match(written) else AMERICAN_SHAPES
     if not tried or (must_be_valid and not shapes_of(tried) & shape):
         return 0
-    length = _length(written, tried, _is_valid)
+    length = _length(written, tried, phonenumbers.is_valid_number)
     return length or (_length(written, regions.main, _is_possible) if regions.main and not must_be_valid else 0)
 
 
@@ -115,11 +115,6 @@ def _length(written: str, regions: tuple[str, ...], is_number: Callable[[phonenu
             break
         text = shorter
     return 0
-
-
-def _is_valid(number: phonenumbers.PhoneNumber) -> bool:
-    """Whether the area and range of a number are assigned."""
-    return phonenumbers.is_valid_number(number)
 
 
 def _is_possible(number: phonenumbers.PhoneNumber) -> bool:

@@ -53,9 +53,7 @@ def built_in_ids() -> list[str]:
 
 def user_rules(path: Path | None) -> UserRules:
     """The rules of a user's file; none without one. Raises UserError."""
-    if path is None:
-        return UserRules(patterns=(), uses_built_in=True, disabled=(), notes=())
-    return read_rules(path, built_in_ids())
+    return UserRules() if path is None else read_rules(path, built_in_ids())
 
 
 def compiled_rules(kinds: Sequence[str], user: UserRules) -> Rules:

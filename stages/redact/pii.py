@@ -110,27 +110,22 @@ class Pii(Redacting):
         chosen = np.zeros((batch.num_docs, len(PHONE_REGIONS)), np.int32)
 
         def find(offsets: np.ndarray, data: np.ndarray, rows: np.ndarray) -> FoundSpans:
-            return self.find(offsets, data, batch.record, rows, chosen)
+            return self.find(offsets, data, rows, batch.record, chosen)
 
         result = self.redacted(batch, find)
         choices = {name: pa.array(chosen[:, column]) for column, name in enumerate(PHONE_REGIONS)}
         return replace(result, columns={**result.columns, **choices})
 
     def find(
-        self,
-        offsets: np.ndarray,
-        data: np.ndarray,
-        record: pa.RecordBatch | None = None,
-        rows: np.ndarray | None = None,
-        chosen: np.ndarray | None = None,
+        self, offsets: np.ndarray, data: np.ndarray, rows: np.ndarray, record: pa.RecordBatch, chosen: np.ndarray
     ) -> FoundSpans:
         """The spans of all kinds in `kinds`, in the order of the text.
 
         Args:
             offsets: (num_docs + 1,) int64.
             data: (num_bytes,) uint8.
-            record: the documents of the batch, for `phone_regions: auto`; None: nothing is known about the documents.
             rows: (num_docs,) int64, the rows of the texts in `record`.
+            record: the documents of the batch, for `phone_regions: auto`.
             chosen: (record.num_rows, 3) int32, set to 1 for documents with a candidate, by what their regions are chosen by.
         """
         wanted = sum(bit for kind, bit in _WANTS.items() if kind in self.kinds)
@@ -144,20 +139,15 @@ class Pii(Redacting):
         numbers = identifiers.find(offsets, data, wanted).outside(addresses)
         national = numbers.starts[_phones.is_national(numbers)]
         texts = np.searchsorted(offsets[1:], national, side="right")
-        return addresses.merged(_phones.validated(data, numbers, self._regions(texts, record, rows, chosen)))
+        return addresses.merged(_phones.validated(data, numbers, self._regions(rows[texts], record, chosen)))
 
-    def _regions(
-        self, texts: np.ndarray, record: pa.RecordBatch | None, rows: np.ndarray | None, chosen: np.ndarray | None
-    ) -> list[_regions.Regions]:
-        """The regions of national candidates, each in one of `texts`; see `find`."""
+    def _regions(self, rows: np.ndarray, record: pa.RecordBatch, chosen: np.ndarray) -> list[_regions.Regions]:
+        """The regions of national candidates, each in one of `rows`; see `find`."""
         if self.phone_regions != "auto":
-            return [_regions.Regions(self.phone_regions)] * len(texts)
-        if record is None or rows is None:
-            return [_regions.DEFAULT] * len(texts)
-        if not len(texts):
+            return [_regions.Regions(self.phone_regions)] * len(rows)
+        if not len(rows):
             return []
-        documents, places = np.unique(rows[texts], return_inverse=True)
+        documents, places = np.unique(rows, return_inverse=True)
         found = _regions.regions_of(record, documents)
-        if chosen is not None:
-            chosen[documents, [source for _, source in found]] = 1
+        chosen[documents, [source for _, source in found]] = 1
         return [found[place][0] for place in places.tolist()]

@@ -15,33 +15,3 @@ from datapipe.stage.decoding.lines import BOM, EXCERPT_BYTES, Block, byte_ranges
 from datapipe.stage.decoding.members import HAVE_MEMBERS, Beginning, Member, Members, has_members, opened_members
 from datapipe.stage.decoding.stored import BLOCK_BYTES, StoredBytes
 from datapipe.stage.reader import OFFSET_BITS
-
-__all__ = [
-    "BLOCK_BYTES",
-    "BOM",
-    "COMPRESSION_OF_ENDING",
-    "EXCERPT_BYTES",
-    "HAVE_MEMBERS",
-    "HEAD_BYTES",
-    "MAGIC",
-    "MOST_WINDOW_BYTES",
-    "OFFSET_BITS",
-    "Beginning",
-    "Block",
-    "BrokenStreamError",
-    "ByteStream",
-    "Member",
-    "Members",
-    "StoredBytes",
-    "as_utf8",
-    "byte_ranges",
-    "chunks",
-    "decoded",
-    "decompressors",
-    "has_members",
-    "is_one_text",
-    "lfs_pointer",
-    "line_blocks",
-    "opened_members",
-    "too_long",
-]

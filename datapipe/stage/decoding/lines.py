@@ -233,11 +233,7 @@ class _Lines:
 
     def give_up(self, error: str) -> Rejected:
         """Rejects the line that begins with `tail`, and skips its rest."""
-        excerpt = b""
-        for chunk in self.tail:
-            if len(excerpt) >= EXCERPT_BYTES:
-                break
-            excerpt += chunk[: EXCERPT_BYTES - len(excerpt)]
+        excerpt = b"".join(chunk[:EXCERPT_BYTES] for chunk in self.tail)[:EXCERPT_BYTES]
         rejected = Rejected(position=self.byte_offset, error=error, excerpt=excerpt)
         self.skip(self.next_position if self.tail else None)
         return rejected

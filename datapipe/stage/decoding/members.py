@@ -27,6 +27,7 @@ A member is decompressed as it is read. Memory is a block of stored bytes, a chu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -248,21 +249,9 @@ class Members:
         """The offset of the first member in [start, stop) that a search finds."""
         if self.compression not in HAVE_MEMBERS:
             return None
-        magic, offset, tail = MAGIC[self.compression], start, b""
-        stop = self.stored.num_bytes if stop is None else stop
-        while offset - len(tail) < stop and (block := self.stored.some(offset, _SCAN_BYTES)):
-            window = tail + bytes(block)
-            found = window.find(magic)
-            while found >= 0:
-                candidate = offset - len(tail) + found
-                if candidate >= stop:
-                    return None
-                if self._begins_at(candidate):
-                    return candidate
-                found = window.find(magic, found + 1)
-            offset += len(block)
-            tail = window[1 - len(magic) :]
-        return None
+        magic = MAGIC[self.compression]
+        candidates = self.stored.matches(re.compile(re.escape(magic)), len(magic), start, stop)
+        return next(filter(self._begins_at, candidates), None)
 
     def damage_at(self, offset: int) -> str:
         """Why the member at an offset cannot be read at all; empty where it may be read."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import errno
+import re
+from collections.abc import Iterator
 
 import pyarrow as pa
 
@@ -46,6 +48,18 @@ class StoredBytes:
         if start >= 0 and start + num_bytes <= len(self._block):
             return bytes(self._block[start : start + num_bytes])
         return self._stream.read_at(min(num_bytes, self.num_bytes - offset), offset) if offset < self.num_bytes else b""
+
+    def matches(self, pattern: re.Pattern[bytes], num_bytes: int, start: int, stop: int | None = None) -> Iterator[int]:
+        """The offsets in [start, stop) at which a pattern of `num_bytes` bytes matches, ascending."""
+        stop, offset, tail = self.num_bytes if stop is None else stop, start, b""
+        while offset - len(tail) < stop and (block := self.some(offset, BLOCK_BYTES)):
+            window, begin = tail + bytes(block), offset - len(tail)
+            for found in pattern.finditer(window):
+                if begin + found.start() >= stop:
+                    return
+                yield begin + found.start()
+            offset += len(block)
+            tail = window[1 - num_bytes :]
 
     def _fetch(self, offset: int) -> None:
         num_bytes = self._stop - offset

@@ -24,7 +24,7 @@ from itertools import takewhile
 
 from datapipe.errors import UnsplittableInputError
 from datapipe.stage import Rejected
-from datapipe.stage.decoding import BLOCK_BYTES, OFFSET_BITS, Beginning, ByteStream, Member, Members, StoredBytes
+from datapipe.stage.decoding import OFFSET_BITS, Beginning, ByteStream, Member, Members, StoredBytes
 from stages.read._archives.record import Fields, Record
 
 WARC = Beginning(lambda content: content.startswith(b"WARC/"), 5)
@@ -257,13 +257,5 @@ def _of_plain(members: Members, max_bytes: int, start: int, stop: int | None) ->
 
 def _next_record(stored: StoredBytes, start: int, stop: int | None = None) -> int | None:
     """The offset of the first line from `start` + 1 on, and before `stop`, that begins as a record does."""
-    offset, tail = start, b""
-    while (stop is None or offset - len(tail) < stop) and (block := stored.some(offset, BLOCK_BYTES)):
-        window = tail + bytes(block)
-        found = _BEGINNING.search(window)
-        if found is not None:
-            position = offset - len(tail) + found.start() + 1
-            return position if stop is None or position < stop else None
-        offset += len(block)
-        tail = window[1 - _BEGINNING_BYTES :]
-    return None
+    line_end = next(stored.matches(_BEGINNING, _BEGINNING_BYTES, start, None if stop is None else stop - 1), None)
+    return None if line_end is None else line_end + 1

@@ -49,7 +49,7 @@ class Message:
     is_compressed: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(kw_only=True, slots=True)
 class Layout:
     """The messages of a file.
 
@@ -60,8 +60,8 @@ class Layout:
     """
 
     schema: Message
-    batches: tuple[Message | None, ...]
-    dictionaries: tuple[tuple[int, Message], ...] = ()
+    batches: list[Message | None] = field(default_factory=list)
+    dictionaries: list[tuple[int, Message]] = field(default_factory=list)
     damage: str = ""
 
     @property
@@ -83,7 +83,8 @@ def layout_of(stream: pa.NativeFile) -> Layout:
     except ValueError as error:
         found = _of_stream(stream, _FIRST_MESSAGE, num_bytes)
         lost = f"the footer is damaged or cut off: {error}"
-        return replace(found, damage=f"{lost}; {found.damage}" if found.damage else lost)
+        found.damage = f"{lost}; {found.damage}" if found.damage else lost
+        return found
 
 
 def _of_footer(stream: pa.NativeFile, num_bytes: int) -> Layout:
@@ -95,17 +96,15 @@ def _of_footer(stream: pa.NativeFile, num_bytes: int) -> Layout:
     if not 0 < footer_bytes <= stop - _FIRST_MESSAGE:
         raise ValueError(f"a footer of {footer_bytes} bytes in a file of {num_bytes}")
     footer = FlatTable.root(stream.read_at(footer_bytes, stop - footer_bytes))
-    schema = _message_at(stream, _FIRST_MESSAGE, stop)
-    if schema is None or schema.kind != _SCHEMA:
-        raise ValueError("the first message is no schema")
+    schema = _schema_at(stream, _FIRST_MESSAGE, stop)
     blocks = {field: footer.structs(field, "qi4xq") for field in (2, 3)}
     dictionaries = [_message_of(stream, block, stop, _DICTIONARY) for block in blocks[2]]
     if None in dictionaries:
         raise ValueError("it names a dictionary that is none")
     return Layout(
         schema=schema,
-        batches=tuple(_message_of(stream, block, stop, _RECORD_BATCH) for block in blocks[3]),
-        dictionaries=tuple((0, message) for message in dictionaries if message is not None),
+        batches=[_message_of(stream, block, stop, _RECORD_BATCH) for block in blocks[3]],
+        dictionaries=[(0, message) for message in dictionaries if message is not None],
     )
 
 
@@ -123,51 +122,38 @@ def _message_of(stream: pa.NativeFile, block: tuple[int, ...], stop: int, kind: 
 
 def _of_stream(stream: pa.NativeFile, start: int, stop: int) -> Layout:
     """The messages from a byte on, one after the other. Behind the end marker of a file its footer may follow."""
-    found = _Found()
-    offset = start
-    while not found.damage and offset < stop:
+    layout = Layout(schema=_schema_at(stream, start, stop))
+    offset = start + layout.schema.num_bytes
+    while not layout.damage and offset < stop:
         try:
             message = _message_at(stream, offset, stop)
         except ValueError as error:
-            found.damage = f"byte {offset}: {error}"
+            layout.damage = f"byte {offset}: {error}"
             break
         if message is None:
             end = offset + (8 if stream.read_at(4, offset) == _CONTINUED else 4)
             if start == 0 and end < stop:
-                found.damage = f"{stop - end} bytes follow the end of the stream; expected the end of the file"
+                layout.damage = f"{stop - end} bytes follow the end of the stream; expected the end of the file"
             break
-        found.add(message)
+        if message.kind == _RECORD_BATCH:
+            layout.batches.append(message)
+        elif message.kind == _DICTIONARY:
+            layout.dictionaries.append((len(layout.batches), message))
+        else:
+            layout.damage = f"byte {offset}: a message of kind {message.kind}; expected a record batch or dictionary"
         offset += message.num_bytes
     else:
-        found.damage = found.damage or "the stream has no end marker, so it may be cut off"
-    if found.schema is None:
-        raise ValueError(found.damage or "the stream has no schema")
-    return Layout(
-        schema=found.schema, batches=tuple(found.batches), dictionaries=tuple(found.dictionaries), damage=found.damage
-    )
+        layout.damage = layout.damage or "the stream has no end marker, so it may be cut off"
+    return layout
 
 
-@dataclass(kw_only=True, slots=True)
-class _Found:
-    """Messages in the order of a stream, and why no more of them are read."""
-
-    schema: Message | None = None
-    batches: list[Message] = field(default_factory=list)
-    dictionaries: list[tuple[int, Message]] = field(default_factory=list)
-    damage: str = ""
-
-    def add(self, message: Message) -> None:
-        if (message.kind == _SCHEMA) != (self.schema is None):
-            expected = "a schema" if self.schema is None else "a record batch or dictionary"
-            self.damage = f"byte {message.offset}: a message of kind {message.kind}; expected {expected}"
-        elif message.kind == _SCHEMA:
-            self.schema = message
-        elif message.kind == _RECORD_BATCH:
-            self.batches.append(message)
-        elif message.kind == _DICTIONARY:
-            self.dictionaries.append((len(self.batches), message))
-        else:
-            self.damage = f"byte {message.offset}: a message of kind {message.kind}; expected a record batch"
+def _schema_at(stream: pa.NativeFile, offset: int, stop: int) -> Message:
+    """The schema, which is the first message. Raises ValueError for anything else."""
+    message = _message_at(stream, offset, stop)
+    if message is None or message.kind != _SCHEMA:
+        found = "an end marker" if message is None else f"a message of kind {message.kind}"
+        raise ValueError(f"byte {offset}: {found}; expected a schema")
+    return message
 
 
 def _message_at(stream: pa.NativeFile, offset: int, stop: int) -> Message | None:

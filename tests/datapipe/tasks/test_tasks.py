@@ -25,7 +25,7 @@ from datapipe.plan.work import Decisions
 from datapipe.records.outputs import ExchangeFile
 from datapipe.stage.cut_points import CUT_POINTS
 from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
-from datapipe.stage.field_types import declared_type
+from datapipe.stage.field_types import DECLARED
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.storage import Root
 from datapipe.tasks.decisions import DecisionApplier
@@ -94,7 +94,7 @@ BAD = object()
 )
 def test_values_in_a_declared_type(column: pa.Array, name: str, expected: list[Any]) -> None:
     values, bad = in_declared_type(column, name)
-    assert values.type == declared_type(name)
+    assert values.type == DECLARED[name]
     assert [BAD if is_bad else value for value, is_bad in zip(values.to_pylist(), bad.tolist(), strict=True)] == expected
 
 

@@ -266,8 +266,9 @@ Spans = set[tuple[int, int, int]]
 
 def _found(texts: list[str], kind: str, regions: tuple[str, ...]) -> Spans:
     """(document, start, stop) of every span of a kind, in bytes of the document."""
-    offsets, data = batch_of(texts).buffers
-    spans = _opened(kinds=[kind], phone_regions=regions).find(offsets, data)
+    batch, chosen = batch_of(texts), np.zeros((len(texts), 3), np.int32)
+    offsets, data = batch.buffers
+    spans = _opened(kinds=[kind], phone_regions=regions).find(offsets, data, np.arange(len(texts)), batch.record, chosen)
     documents = np.searchsorted(offsets[1:], spans.starts, side="right")
     begins = offsets[documents]
     return set(zip(documents.tolist(), (spans.starts - begins).tolist(), (spans.stops - begins).tolist(), strict=True))

@@ -30,7 +30,6 @@ from datapipe.plan.work import (
     MapTask,
     MergeTask,
     PackTask,
-    RangeTask,
     Record,
     ReduceTask,
     SampleTask,
@@ -223,21 +222,8 @@ class _Compilation:
             final = self.merged(step_id, global_step, final)
         ranges = None if final is None else expand.by_range(final, self.bucket_bytes)
         label = f"{global_step.id}: collect decisions by document"
-        return self.on_ranges(GatherTask, step_id, label, ranges, global_step, self.bucket_bytes)
-
-    def on_ranges(
-        self,
-        kind: type[RangeTask],
-        step_id: str,
-        label: str,
-        ranges: Iterable[expand.Fields] | None,
-        global_step: GlobalStep,
-        limit_bytes: int,
-        **common: Any,
-    ) -> Step:
-        """A step of tasks on hash ranges of tables of a global stage."""
-        bound = global_step.stage
-        return self.add(kind, step_id, label, ranges, [bound.name], stage=bound, limit_bytes=limit_bytes, **common)
+        common = {"stage": global_step.stage, "limit_bytes": self.bucket_bytes}
+        return self.add(GatherTask, step_id, label, ranges, [global_step.stage.name], **common)
 
     def exchange(self, global_step: GlobalStep, exchange: Exchange, tables: _Tables | None) -> _Tables | None:
         """The tables after an exchange, or None while they are not known."""
@@ -249,9 +235,9 @@ class _Compilation:
                 own = self.merged(step_id, global_step, own)
             at_once = own is not None and expand.fits_one_call(own, exchange.at_once_bytes, self.bucket_bytes)
             ranges = None if own is None else expand.by_range(own, None if at_once else self.bucket_bytes)
-            common = {"exchange": exchange.name, "at_once": at_once}
+            common = {"stage": global_step.stage, "limit_bytes": self.bucket_bytes * 5 // 4, "exchange": exchange.name}
             label = f"{global_step.id}: {exchange.label}" + (f", round {number}" if exchange.rounds > 1 else "")
-            step = self.on_ranges(ReduceTask, step_id, label, ranges, global_step, self.bucket_bytes * 5 // 4, **common)
+            step = self.add(ReduceTask, step_id, label, ranges, [global_step.stage.name], at_once=at_once, **common)
             if tables is None or own is None or not step.is_committed:
                 return None
             replaced = set(exchange.outputs) & set(exchange.inputs)
@@ -278,7 +264,8 @@ class _Compilation:
                     ranges += expand.by_range({name: group.files}, self.bucket_bytes)
                     group_keys += [group.group_key] * (len(ranges) - len(group_keys))
             step_id, label = f"{before}.merge-{level}", f"{global_step.id}: merge sorted runs of {', '.join(wide)}"
-            step = self.on_ranges(MergeTask, step_id, label, ranges, global_step, self.bucket_bytes * 5 // 4)
+            common = {"stage": global_step.stage, "limit_bytes": self.bucket_bytes * 5 // 4}
+            step = self.add(MergeTask, step_id, label, ranges, [global_step.stage.name], **common)
             if not step.is_committed:
                 return None
             for record, group_key in zip(step.records, group_keys, strict=True):

@@ -65,7 +65,7 @@ def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None) 
             what it has of tasks is taken from it.
     """
     pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
-    compilation = _Compilation(request, look_up, Plan(pipeline=pipeline), before)
+    compilation = _Compilation(request, look_up, Plan(pipeline=pipeline), before or Plan(pipeline=pipeline))
     cleaned = [compilation.segment(name, len(pipeline.segments[name]) - 1) for name in request.sources]
     if request.mixture.tokenizer.is_none:
         for step in cleaned:
@@ -82,11 +82,9 @@ def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None) 
 class _Compilation:
     """State of one compilation. Each method adds a step after the steps it needs, and returns it."""
 
-    def __init__(self, request: Request, look_up: LookUp, plan: Plan, before: Plan | None) -> None:
+    def __init__(self, request: Request, look_up: LookUp, plan: Plan, earlier: Plan) -> None:
         self.request, self.mixture, self.look_up, self.plan = request, request.mixture, look_up, plan
-        self.before = {step.id: step for step in before.steps} if before is not None else {}
-        self.read_whole = before.read_whole if before is not None else {}
-        self.widened = before.widened if before is not None else {}
+        self.earlier, self.before = earlier, {step.id: step for step in earlier.steps}
         self.bucket_bytes = request.mixture.execution.bucket_bytes
         self.known: dict[str, Step] = {}
 
@@ -148,8 +146,8 @@ class _Compilation:
     def read(self, step_id: str, label: str, common: expand.Fields) -> Step:
         """The step that reads a source: whole what a record says cannot be cut, and with types that hold all values."""
         name, limit = common["source"], self.request.limit
-        planned, told = self.widened.get(name, (self.request.sources[name], ()))
-        whole = self.read_whole.get(name, {})
+        planned, told = self.earlier.widened.get(name, (self.request.sources[name], ()))
+        whole = self.earlier.read_whole.get(name, {})
         while True:
             now = planned.with_whole(whole) if whole else planned
             fields = now.field_names(self.mixture.sources[name])

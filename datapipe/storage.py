@@ -125,11 +125,6 @@ def _check_waits_for_nobody(path: str) -> None:
         raise UserError(f"{path}: a pipe, a socket or a device. Expected a file; delete it, and restore the file.")
 
 
-def _mapped(path: str) -> pa.NativeFile:
-    _check_waits_for_nobody(path)
-    return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
-
-
 def file_state(url: str, stream: pa.NativeFile) -> FileState:
     """The state of the file at `url`, which `stream` has just opened. Takes no request of an S3 store or a web server.
     Raises OSError."""
@@ -223,9 +218,11 @@ class Root:
 
     def open_input(self, relative: str) -> pa.NativeFile:
         """Random access; memory-mapped where local."""
-        if self.local is not None:
-            return _mapped(self.path(relative))
-        return self.filesystem.open_input_file(self.path(relative))
+        path = self.path(relative)
+        if self.local is None:
+            return self.filesystem.open_input_file(path)
+        _check_waits_for_nobody(path)
+        return pa.memory_map(path) if os.path.getsize(path) else pa.BufferReader(b"")
 
     def open_output(self, relative: str) -> OutputStream:
         """A stream to a new file. Only for paths that no reader uses: attempt paths under work/, or files of an export."""
@@ -332,10 +329,8 @@ class Root:
 
     def delete(self, relative: str) -> None:
         """Deletes a file, if it exists."""
-        try:
+        with suppress(FileNotFoundError):
             self.filesystem.delete_file(self.path(relative))
-        except FileNotFoundError:
-            return
 
     def delete_folder(self, relative: str) -> None:
         """Deletes a folder with all its files, if it exists."""

@@ -97,11 +97,11 @@ def takedown(
 
 def _take_down_from_output(root: Root, named: list[str]) -> None:
     from datapipe.card.write import complete_about
-    from datapipe.composing.takedown import NO_ROW, take_down
+    from datapipe.composing.takedown import take_down
     from datapipe.metrics import counted
 
-    done = take_down(root, named)
-    told = complete_about(root, done.snapshot)
+    snapshot, done = take_down(root, named)
+    told = complete_about(root, snapshot)
     for stage, num_rows in done.rows.items():
         say(f"{stage}: {num_rows:,} rows of the index deleted")
     before = f"; {done.num_before:,} were taken down before" if done.num_before else ""
@@ -109,14 +109,11 @@ def _take_down_from_output(root: Root, named: list[str]) -> None:
     if told:
         say(told)
     if done.num_new:
-        say(f"published snapshot {done.snapshot.fingerprint[:12]}. Trainers move with loader.advance()")
-    for name in done.unknown:
-        say(f"  {name}: no such input file")
-    for name in done.rowless:
-        say(f"  {name}: no row has it. {NO_ROW}")
-    if done.rowless:
+        say(f"published snapshot {snapshot.fingerprint[:12]}. Trainers move with loader.advance()")
+    for name, reason in done.unknown.items():
+        say(f"  {name}: {reason}")
+    if done.unknown:
         say("What a later run must leave out, too, belongs into the list that the mixture names: takedown: FILE")
-    if done.unknown or done.rowless:
         raise typer.Exit(1)
 
 
@@ -127,7 +124,7 @@ def _take_down_from_index(index: str, named: list[str]) -> None:
     taken_down = take_down(index, named)
     for stage, num_rows in taken_down.rows.items():
         say(f"{stage}: {counted(num_rows, 'row')} deleted")
-    deleted = f"{taken_down.num_deleted:,} of {counted(taken_down.num_documents, 'document')} deleted"
+    deleted = f"{taken_down.num_new:,} of {counted(taken_down.num_documents, 'document')} deleted"
     say(f"{deleted}; not in the index:" if taken_down.unknown else deleted)
     for name, reason in taken_down.unknown.items():
         say(f"  {name}: {reason}")

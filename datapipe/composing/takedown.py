@@ -14,7 +14,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from datapipe.composing.manifest import keep_tasks, publish_files
 from datapipe.credentials import masked
 from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
-from datapipe.index.takedown import delete_rows
+from datapipe.index.takedown import TakenDown, delete_rows
 from datapipe.index.write import INDEX, open_index
 from datapipe.ledger.hold import Hold
 from datapipe.ledger.lock import exclusive
@@ -49,36 +48,18 @@ _LISTED = 10
 """Documents, or pairs of files, that warnings tell of."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TakenDown:
-    """The result of a takedown from an output.
-
-    Attributes:
-        snapshot: the newest of the output.
-        num_documents: how many the user named, each counted once.
-        num_new, num_before: of these, documents that this takedown took down, and that one before it did.
-        unknown: documents of files that the snapshot does not have, as the user named them.
-        rowless: documents of its files that no row has: they were dropped, or their position is none of a document. They are
-            not taken down. Not looked for on object stores, where it would be reading all shards.
-        rows: rows of indexes that were deleted, by stage.
-    """
-
-    snapshot: Snapshot
-    num_documents: int
-    num_new: int
-    num_before: int
-    unknown: tuple[str, ...]
-    rowless: tuple[str, ...]
-    rows: Mapping[str, int]
-
-
-def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
+def take_down(root: Root, documents: Sequence[str]) -> tuple[Snapshot, TakenDown]:
     """Publishes a snapshot that leaves documents out, and deletes their rows from the indexes of an output.
 
-    It does nothing twice: what a killed takedown has not done is done by the next.
+    It does nothing twice: what a killed takedown has not done is done by the next. Documents that no row has are not taken
+    down: they were dropped, or their position is none of a document. That is not looked for on object stores, where it would
+    be reading all shards.
 
     Args:
         documents: as `InputFiles.key` takes them. Raises UserError for text of another form.
+
+    Returns:
+        The newest snapshot of the output, and what was done.
     """
     with exclusive(root) as hold:
         before = read_manifest(root)
@@ -94,15 +75,15 @@ def take_down(root: Root, documents: Sequence[str]) -> TakenDown:
         snapshot = before if after is removed else _publish(hold, before, after)
         take_down_from_additions(root, snapshot, after)
         rows = delete_from_indexes(root, after)
-    return TakenDown(
-        snapshot=snapshot,
-        num_documents=len({key or document for document, key in found.items()}),
-        num_new=len(after) - len(removed),
-        num_before=len(there) - (len(after) - len(removed)),
-        unknown=tuple(document for document, key in found.items() if key is None),
-        rowless=tuple(document for document, key in found.items() if key is not None and key not in there),
-        rows=rows,
-    )
+    unknown = {
+        document: "no such input file" if key is None else f"no row has it. {NO_ROW}"
+        for document, key in found.items()
+        if key is None or key not in there
+    }
+    num_documents, num_new = len({key or document for document, key in found.items()}), len(after) - len(removed)
+    num_before = len(there) - num_new
+    done = TakenDown(num_documents=num_documents, num_new=num_new, num_before=num_before, rows=rows, unknown=unknown)
+    return snapshot, done
 
 
 def _publish(hold: Hold, before: Snapshot, removed: Removed) -> Snapshot:
@@ -161,7 +142,7 @@ def delete_from_indexes(root: Root, removed: Removed) -> dict[str, int]:
         if target.exists(INDEX):
             index = open_index(target.url)
             if hashes & {file.hash for file in index.files}:
-                rows += delete_rows(index, removed.keys)[0]
+                rows += delete_rows(index, removed)[0]
     return dict(rows)
 
 

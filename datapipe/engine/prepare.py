@@ -25,9 +25,8 @@ from datapipe.engine.fields import check_fields, deciding_columns, kept_columns
 from datapipe.engine.tokenizer_file import users_tokenizer
 from datapipe.errors import UserError, suggest
 from datapipe.index.reference_rows import find_reference_rows
-from datapipe.inputs.discovery import discover, would_take
+from datapipe.inputs.discovery import discover, look_into, would_take
 from datapipe.inputs.entries import Notes
-from datapipe.inputs.large_files import look_into
 from datapipe.inputs.same_files import same_files
 from datapipe.ledger.names import OWN_FILES, REPORT
 from datapipe.metrics import UnreadableFile

@@ -37,7 +37,7 @@ from datapipe.memory import without_collection
 from datapipe.metrics import counted, size
 from datapipe.outages import free_bytes
 from datapipe.plan.compile import Plan, compile_plan
-from datapipe.plan.estimate import KeptShares, StepTime, step_times
+from datapipe.plan.estimate import KeptShares, StepCost, step_costs
 from datapipe.plan.request import Request
 from datapipe.plan.warnings import RunWarning
 from datapipe.shards.manifest import Manifest, Snapshot, snapshot_file
@@ -97,12 +97,12 @@ class Run:
         """Whether its snapshot is a part of that of another output, which is published later."""
         return self.only is not None
 
-    def step_times(self, plan: Plan) -> Mapping[str, StepTime]:
+    def step_times(self, plan: Plan) -> Mapping[str, StepCost]:
         """About how long each step of a plan of this run takes on one core."""
         assert self.request is not None
         if self.kept_before is None:
             self.kept_before = kept_by_last_run(self.root)
-        return step_times(self.request, plan, self.kept_before)
+        return step_costs(self.request, plan, self.kept_before)
 
     @no_exit()
     def execute(self) -> Manifest:

@@ -139,10 +139,10 @@ class Follower:
             self._say_once(f"{document}: no file of a snapshot has it so far. It is taken down once one has")
         if not found:
             return False
-        done = take_down(root, sorted(found))
-        self._describe(root, done.snapshot)  # also where a takedown before was killed
+        newest, done = take_down(root, sorted(found))
+        self._describe(root, newest)  # also where a takedown before was killed
         if done.num_new:
-            published = done.snapshot.fingerprint
+            published = newest.fingerprint
             self.say(f"published snapshot {published[:12]} without {counted(done.num_new, 'document')} taken down")
             self.notice("published", snapshot=published, tokens=0, taken_down=done.num_new)
         return done.num_new > 0

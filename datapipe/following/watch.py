@@ -59,7 +59,8 @@ class Watch:
 
     def look(self, snapshot: Snapshot) -> News:
         known, facts = files_of(self.root, snapshot), facts_of_files(self.root, snapshot)
-        notes, lists = Notes(may_grow=True), self._named_by_lists
+        notes, sources = Notes(may_grow=True), self.mixture.sources
+        lists = {name for name in sources if all(path.startswith(SIGN) for path in sources[name].path)}
         now = {(name, file.path): file for name, files in listed_files(self.mixture, notes).items() for file in files}
         new = {key: file for key, file in now.items() if key not in known}
         ready = {key: file for key, file in new.items() if key[0] in lists or self._seen.get(key) == _fact(file)}
@@ -78,12 +79,6 @@ class Watch:
             ),
             gone=tuple(f"{name}/{path}" for name, path in sorted(known - now.keys()) if name in self.mixture.sources),
         )
-
-    @property
-    def _named_by_lists(self) -> frozenset[str]:
-        """The sources all of whose files are named by lists."""
-        sources = self.mixture.sources
-        return frozenset(name for name in sources if all(path.startswith(SIGN) for path in sources[name].path))
 
 
 def facts_of_files(root: Root, snapshot: Snapshot) -> dict[_Name, tuple[int, str]]:

@@ -16,10 +16,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import KEY_BYTES, key_matrix, matrix_halves
+from datapipe.columns import key_matrix
 from datapipe.credentials import masked
 from datapipe.document_name import InputFiles
 from datapipe.errors import UserError
@@ -41,11 +40,9 @@ from datapipe.plan.work import HASH_SPACE
 from datapipe.records.outputs import ExchangeFile
 from datapipe.shards.checksum import bytes_checksum, file_checksum
 from datapipe.shards.export_folder import MARK, ExportFolder
+from datapipe.shards.removed import Removed
 from datapipe.shards.snapshots import with_additions
 from datapipe.storage import Root
-
-_KEY = f"S{KEY_BYTES}"
-
 
 # ---------------------------------------------------------------------------------------------------- indexes of outputs
 
@@ -151,17 +148,19 @@ def _copied(index: Index, output: ExchangeFile, root: Root, path: str) -> Exchan
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TakenDown:
-    """The result of a takedown.
+    """The result of a takedown from an index, or from an output.
 
     Attributes:
         num_documents: how many the user named, each counted once.
-        num_deleted: of these, documents that had rows.
-        rows: deleted rows by stage.
-        unknown: documents without rows, as the user named them, each with the reason.
+        num_new, num_before: of these, documents that this takedown took down, and that one before it did, as far as that is
+            known: an index has no list of them.
+        rows: rows of indexes that were deleted, by stage.
+        unknown: documents that are not taken down, as the user named them, each with the reason.
     """
 
     num_documents: int
-    num_deleted: int
+    num_new: int
+    num_before: int = 0
     rows: Mapping[str, int]
     unknown: Mapping[str, str]
 
@@ -191,33 +190,30 @@ def _take_down(index: Index, documents: Sequence[str]) -> TakenDown:
         raise UserError(
             f"{error} An index holds no ids of your own: `datapipe inspect OUTPUT --document ID` prints the name of a document."
         ) from None
-    num_deleted, known = delete_rows(index, np.array(sorted({key for key in named.values() if key is not None}), _KEY))
+    rows, known = delete_rows(index, Removed.none().with_takedown({key for key in named.values() if key is not None}))
     unknown = {
         document: "it has no rows" if key is not None and int.from_bytes(key[:8], "big") in hashes else "no such input file"
         for document, key in named.items()
         if key not in known
     }
     num_documents = len({key or document for document, key in named.items()})
-    return TakenDown(num_documents=num_documents, num_deleted=len(known), rows=dict(num_deleted), unknown=unknown)
+    return TakenDown(num_documents=num_documents, num_new=len(known), rows=dict(rows), unknown=unknown)
 
 
-def delete_rows(index: Index, keys: np.ndarray) -> tuple[Counter[str], set[bytes]]:
+def delete_rows(index: Index, removed: Removed) -> tuple[Counter[str], set[bytes]]:
     """Writes an index without the rows of some documents. Files of rows that a run made stay, and are named no longer.
-
-    Args:
-        keys: (num_documents,) of 16 bytes, sorted.
 
     Returns:
         The number of deleted rows by stage, and the keys that had rows.
     """
     root = index.root
-    hashes = set(matrix_halves(keys.view(np.uint8).reshape(-1, KEY_BYTES))[0].tolist())
+    hashes = set(removed.halves[0].tolist())
     groups = {file.group for file in index.files if file.hash in hashes}
     num_deleted: Counter[str] = Counter()
     known: set[bytes] = set()
     kept: list[IndexedRows] = []
     for rows in index.rows:
-        output = rows.output if rows.group not in groups else _without(root, rows, keys, known)
+        output = rows.output if rows.group not in groups else _without(root, rows, removed, known)
         if output is not rows.output:
             num_deleted[index.stages[rows.stage].name] += rows.output.rows - (output.rows if output else 0)
         if output is not None:
@@ -230,11 +226,10 @@ def delete_rows(index: Index, keys: np.ndarray) -> tuple[Counter[str], set[bytes
     return num_deleted, known
 
 
-def _without(root: Root, rows: IndexedRows, keys: np.ndarray, known: set[bytes]) -> ExchangeFile | None:
+def _without(root: Root, rows: IndexedRows, removed: Removed, known: set[bytes]) -> ExchangeFile | None:
     """A file of rows without the rows of some documents.
 
     Args:
-        keys: (num_documents,) of the documents, sorted.
         known: this call adds the keys that the file has rows of.
 
     Returns:
@@ -243,7 +238,7 @@ def _without(root: Root, rows: IndexedRows, keys: np.ndarray, known: set[bytes])
     num_hits = 0
     schema = pa.schema([])
     for block in read_blocks(root, rows.output, (0,), (HASH_SPACE,)):
-        hits = _hits(block, keys)
+        hits = removed.holds(key_matrix(block.column("key")))
         known.update(block.column("key").filter(pa.array(hits)).to_pylist())
         num_hits += int(hits.sum())
         schema = block.schema
@@ -251,11 +246,5 @@ def _without(root: Root, rows: IndexedRows, keys: np.ndarray, known: set[bytes])
         return None if num_hits else rows.output
     writer = ExchangeWriter(root, f"{ROWS}/{uuid.uuid4().hex}-{rows.table}.exchange", schema)
     for block in read_blocks(root, rows.output, (0,), (HASH_SPACE,)):
-        writer.add(block.filter(pa.array(~_hits(block, keys))))
+        writer.add(block.filter(pa.array(~removed.holds(key_matrix(block.column("key"))))))
     return writer.finish()
-
-
-def _hits(block: pa.RecordBatch, keys: np.ndarray) -> np.ndarray:
-    """Which rows belong to one of the sorted keys: (num_rows,) bool."""
-    row_keys = np.ascontiguousarray(key_matrix(block.column("key"))).view(_KEY).reshape(-1)
-    return keys[np.minimum(np.searchsorted(keys, row_keys), len(keys) - 1)] == row_keys

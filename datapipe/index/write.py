@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from datapipe.errors import CorruptionError, UserError
@@ -97,6 +98,9 @@ class Index:
         return {table: tuple(outputs) for table, outputs in tables.items()}
 
 
+_INDEX = TypeAdapter(Index)
+
+
 def index_of_run(root: Root, request: Request, plan: Plan) -> Index | None:
     """The index of the rows that the committed tasks of a run emitted; None for a run without global stages."""
     groups, files = _groups(request, plan)
@@ -157,13 +161,7 @@ def open_index(url: str, where: str = "") -> Index:
     Raises UserError when there is no index, CorruptionError when it is damaged.
     """
     root = _root_of(url.rstrip("/"), where)
-    content = intact(lambda: _parsed(root, url, where))
-    return Index(
-        root=root,
-        stages=tuple(IndexedStage(**stage) for stage in content["stages"]),
-        rows=tuple(IndexedRows(**{**rows, "output": ExchangeFile(**rows["output"])}) for rows in content["rows"]),
-        files=tuple(IndexedFile(**file) for file in content["files"]),
-    )
+    return _INDEX.validate_python({**intact(lambda: _parsed(root, url, where)), "root": root})
 
 
 def _root_of(url: str, where: str) -> Root:

@@ -16,8 +16,8 @@ import errno
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ from datapipe.inputs.local_folders import LocalFolders
 from datapipe.inputs.path_lists import SIGN, listed_files, listed_paths
 from datapipe.metrics import counted
 from datapipe.outages import input_error, right_url
+from datapipe.plan.splits import text_bytes
 from datapipe.shards.checksum import intact
 from datapipe.stage.decoding import COMPRESSION_OF_ENDING
 from datapipe.stage.reader import InputFile, Reader
@@ -43,6 +44,7 @@ _NOTHING_LIKE_IT = (
     "A `[` opens a character class, as in part-[0-9].txt, and nothing has this very name. In a name that has the sign itself, "
     "write `[[]` for it."
 )
+_THREADS = 16
 _LITERAL_ENDING = re.compile(r"\.[^*?\[\]/.]+$")
 
 
@@ -80,16 +82,15 @@ def discover(
         return any(glob.fullmatch(without_revision(_bare(url))) for glob in left_out)
 
     for pattern in patterns:
-        if pattern.startswith(SIGN):
+        is_list = pattern.startswith(SIGN)
+        if is_list:
             every = _listed(pattern, prefix, is_left_out, where, notes)
         else:
             every = _matches(pattern, where, is_left_out, notes)
         matched = [file for file in every if not is_left_out(file.url)]
-        if notes.may_grow and pattern.startswith(SIGN) and not matched:
-            continue
-        if every and not matched:
+        if not matched and every and not is_list:
             raise UserError(f"{where}: '{pattern}' matches {counted(len(every), 'file')}, and `exclude` leaves out all.")
-        if not matched:
+        if not matched and not is_list:  # one that is being written may name no file so far
             raise UserError(f"{where}: '{pattern}' matches no file.{_what_is_there(pattern)}")
         for file in matched:
             if file.url in urls:
@@ -100,7 +101,7 @@ def discover(
                     f"{where}: {file.url} and {files[file.path][0].url} are both '{file.path}' below the fixed part of their "
                     f"patterns, so their documents would have the same keys. Make two sources of them, or one pattern."
                 )
-            if not pattern.startswith(SIGN):
+            if not is_list:
                 notes.on_file()
             reader = reader_for(_bare(file.url))
             examined = _examined(file, reader, fingerprint, where)
@@ -108,6 +109,32 @@ def discover(
                 examined = replace(examined, schema=schemas.setdefault(examined.schema, examined.schema))
             files[file.path] = (examined, reader)
     return [files[path] for path in sorted(files)]
+
+
+def look_into(
+    files: Sequence[tuple[InputFile, Reader]], split_bytes: int, where: str, on_file: Callable[[int, int], None]
+) -> list[tuple[InputFile, Reader]]:
+    """The files, with what cutting those of more than `split_bytes` of text needs (`Reader.probe_large`). Several are opened at
+    once, as an object store takes a while to answer. Raises UserError for a file that cannot be read.
+
+    Args:
+        where: file, line and key of the patterns, for errors.
+        on_file: gets how many files are looked into, and of how many, after each one.
+    """
+    large = [(file, reader) for file, reader in files if not file.damage and text_bytes(file) > split_bytes]
+    known: dict[str, InputFile] = {}
+    with ThreadPoolExecutor(_THREADS) as threads:
+        for file in threads.map(lambda each: _looked_into(each[0], each[1], where), large):
+            known[file.path] = file
+            on_file(len(known), len(large))
+    return [(known.get(file.path, file), reader) for file, reader in files]
+
+
+def _looked_into(file: InputFile, reader: Reader, where: str) -> InputFile:
+    try:
+        return reader.probe_large(file, open_input)
+    except OSError as error:
+        raise input_error(error, where, "cannot read", file.url) from error
 
 
 def would_take(patterns: Sequence[str], exclude: Sequence[str], paths: Sequence[str]) -> str | None:
@@ -177,11 +204,12 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes
         fixed = _fixed_prefix(base)
         filesystem, root = resolve(fixed + query)
         root = root.rstrip("/")
-        glob = _glob_of(base, where, partial(_exists, filesystem, root, fixed))
-        prefix = glob.prefix
-        root = root + prefix.removeprefix(fixed[:-1]).rstrip("/")
-        is_local = isinstance(filesystem, pafs.LocalFileSystem)
-        info = filesystem.get_file_info(root + base[len(prefix.rstrip("/")) :])
+
+        def info_of(path: str) -> pafs.FileInfo:
+            return filesystem.get_file_info(root + path[len(fixed) - 1 :])
+
+        glob = _glob_of(base, where, lambda path: info_of(path).type != pafs.FileType.NotFound)
+        prefix, is_local, info = glob.prefix, isinstance(filesystem, pafs.LocalFileSystem), info_of(base)
         if info.type == pafs.FileType.File:  # also a file whose name holds a wildcard character
             entry = Entry.local(base, os.stat(base)) if is_local else Entry.remote(base, info)
             return [entry.file(base[: base.rindex("/") + 1], query)]
@@ -190,7 +218,8 @@ def _matches(pattern: str, where: str, is_left_out: Callable[[str], bool], notes
             raise UserError(f"{where}: '{pattern}' is a folder. Expected files: '{inside}' takes all below it")
         if not glob.is_pattern:
             return []
-        listed = list(glob.folders(notes).entries() if is_local else _listed_remotely(glob, filesystem, root))
+        folder = root + prefix[len(fixed) - 1 :].rstrip("/")
+        listed = list(glob.folders(notes).entries() if is_local else _listed_remotely(glob, filesystem, folder))
     except UnicodeEncodeError:
         raise _not_utf8(where, base) from None
     except OSError as error:
@@ -292,11 +321,6 @@ def _glob_of(base: str, where: str, exists: Callable[[str], bool] = os.path.lexi
     prefix = base[: base.rfind("/", 0, wild.start() if wild else len(base)) + 1]
     expression = _expression(base, len(prefix) if wild else len(base), where)
     return _Glob(prefix=prefix, below=base[len(prefix) :], is_pattern=wild is not None, expression=expression)
-
-
-def _exists(filesystem: pafs.FileSystem, root: str, prefix: str, path: str) -> bool:
-    """Whether something is at a path below the prefix, whose path in the file system is `root`."""
-    return filesystem.get_file_info(root + path[len(prefix) - 1 :]).type != pafs.FileType.NotFound
 
 
 def _listed_remotely(glob: _Glob, filesystem: pafs.FileSystem, root: str) -> Iterator[Entry]:

@@ -30,7 +30,6 @@ from datapipe.plan.work import (
     MapTask,
     MergeTask,
     PackTask,
-    RangeTask,
     Record,
     ReduceTask,
     SampleTask,
@@ -66,7 +65,7 @@ def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None) 
             what it has of tasks is taken from it.
     """
     pipeline = lay_out({name: source.stages for name, source in request.sources.items()})
-    compilation = _Compilation(request, look_up, Plan(pipeline=pipeline), before)
+    compilation = _Compilation(request, look_up, Plan(pipeline=pipeline), before or Plan(pipeline=pipeline))
     cleaned = [compilation.segment(name, len(pipeline.segments[name]) - 1) for name in request.sources]
     if request.mixture.tokenizer.is_none:
         for step in cleaned:
@@ -83,11 +82,9 @@ def compile_plan(request: Request, look_up: LookUp, before: Plan | None = None) 
 class _Compilation:
     """State of one compilation. Each method adds a step after the steps it needs, and returns it."""
 
-    def __init__(self, request: Request, look_up: LookUp, plan: Plan, before: Plan | None) -> None:
+    def __init__(self, request: Request, look_up: LookUp, plan: Plan, earlier: Plan) -> None:
         self.request, self.mixture, self.look_up, self.plan = request, request.mixture, look_up, plan
-        self.before = {step.id: step for step in before.steps} if before is not None else {}
-        self.read_whole = before.read_whole if before is not None else {}
-        self.widened = before.widened if before is not None else {}
+        self.earlier, self.before = earlier, {step.id: step for step in earlier.steps}
         self.bucket_bytes = request.mixture.execution.bucket_bytes
         self.known: dict[str, Step] = {}
 
@@ -149,8 +146,8 @@ class _Compilation:
     def read(self, step_id: str, label: str, common: expand.Fields) -> Step:
         """The step that reads a source: whole what a record says cannot be cut, and with types that hold all values."""
         name, limit = common["source"], self.request.limit
-        planned, told = self.widened.get(name, (self.request.sources[name], ()))
-        whole = self.read_whole.get(name, {})
+        planned, told = self.earlier.widened.get(name, (self.request.sources[name], ()))
+        whole = self.earlier.read_whole.get(name, {})
         while True:
             now = planned.with_whole(whole) if whole else planned
             fields = now.field_names(self.mixture.sources[name])
@@ -223,21 +220,8 @@ class _Compilation:
             final = self.merged(step_id, global_step, final)
         ranges = None if final is None else expand.by_range(final, self.bucket_bytes)
         label = f"{global_step.id}: collect decisions by document"
-        return self.on_ranges(GatherTask, step_id, label, ranges, global_step, self.bucket_bytes)
-
-    def on_ranges(
-        self,
-        kind: type[RangeTask],
-        step_id: str,
-        label: str,
-        ranges: Iterable[expand.Fields] | None,
-        global_step: GlobalStep,
-        limit_bytes: int,
-        **common: Any,
-    ) -> Step:
-        """A step of tasks on hash ranges of tables of a global stage."""
-        bound = global_step.stage
-        return self.add(kind, step_id, label, ranges, [bound.name], stage=bound, limit_bytes=limit_bytes, **common)
+        common = {"stage": global_step.stage, "limit_bytes": self.bucket_bytes}
+        return self.add(GatherTask, step_id, label, ranges, [global_step.stage.name], **common)
 
     def exchange(self, global_step: GlobalStep, exchange: Exchange, tables: _Tables | None) -> _Tables | None:
         """The tables after an exchange, or None while they are not known."""
@@ -249,9 +233,9 @@ class _Compilation:
                 own = self.merged(step_id, global_step, own)
             at_once = own is not None and expand.fits_one_call(own, exchange.at_once_bytes, self.bucket_bytes)
             ranges = None if own is None else expand.by_range(own, None if at_once else self.bucket_bytes)
-            common = {"exchange": exchange.name, "at_once": at_once}
+            common = {"stage": global_step.stage, "limit_bytes": self.bucket_bytes * 5 // 4, "exchange": exchange.name}
             label = f"{global_step.id}: {exchange.label}" + (f", round {number}" if exchange.rounds > 1 else "")
-            step = self.on_ranges(ReduceTask, step_id, label, ranges, global_step, self.bucket_bytes * 5 // 4, **common)
+            step = self.add(ReduceTask, step_id, label, ranges, [global_step.stage.name], at_once=at_once, **common)
             if tables is None or own is None or not step.is_committed:
                 return None
             replaced = set(exchange.outputs) & set(exchange.inputs)
@@ -278,7 +262,8 @@ class _Compilation:
                     ranges += expand.by_range({name: group.files}, self.bucket_bytes)
                     group_keys += [group.group_key] * (len(ranges) - len(group_keys))
             step_id, label = f"{before}.merge-{level}", f"{global_step.id}: merge sorted runs of {', '.join(wide)}"
-            step = self.on_ranges(MergeTask, step_id, label, ranges, global_step, self.bucket_bytes * 5 // 4)
+            common = {"stage": global_step.stage, "limit_bytes": self.bucket_bytes * 5 // 4}
+            step = self.add(MergeTask, step_id, label, ranges, [global_step.stage.name], **common)
             if not step.is_committed:
                 return None
             for record, group_key in zip(step.records, group_keys, strict=True):

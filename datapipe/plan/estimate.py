@@ -93,50 +93,43 @@ class Estimate:
     start_seconds: float = 0.0
 
 
-def estimate(request: Request, plan: Plan, kept: KeptShares) -> Estimate:
-    """The estimate of a plan. `kept` are the shares of the last run of the output."""
-    shares = kept_shares(plan, kept)
-    texts = _texts(request, plan, shares)
-    parts = [(_pending_share(step), part) for step in plan.steps for part in _parts(request, plan, texts, step)]
-    num_pending = sum(bool(_pending_share(step)) for step in plan.steps)
-    return Estimate(
-        bytes=round(sum(share * part.bytes for share, part in parts)),
-        core_seconds=sum(share * part.seconds for share, part in parts),
-        unknown=tuple(dict.fromkeys(part.unknown for share, part in parts if share and part.unknown)),
-        is_all_kept=len(shares) < len(plan.of_kind("map")),
-        start_seconds=_START_S + _STEP_S * num_pending if num_pending else 0.0,
-    )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StepTime:
-    """Seconds of one core that all tasks of a step take.
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """What all tasks of a step take, or what a part of the step takes.
 
     Attributes:
-        is_least: whether it leaves out stages whose time is not known.
+        bytes: that they write.
+        seconds: of one core.
+        unknown: stages whose time is not known, so that `seconds` leaves them out.
     """
-
-    seconds: float
-    is_least: bool
-
-
-def step_times(request: Request, plan: Plan, kept: KeptShares) -> dict[str, StepTime]:
-    """The time of every step by the same estimate, by its id, whether it is committed or not."""
-    texts = _texts(request, plan, kept_shares(plan, kept))
-    parts = {step.id: list(_parts(request, plan, texts, step)) for step in plan.steps}
-    return {
-        name: StepTime(seconds=sum(part.seconds for part in each), is_least=any(part.unknown for part in each))
-        for name, each in parts.items()
-    }
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """What part of a step takes if all its tasks run; `unknown` names a stage whose time is not known."""
 
     bytes: float = 0.0
     seconds: float = 0.0
-    unknown: str = ""
+    unknown: tuple[str, ...] = ()
+
+
+def estimate(request: Request, plan: Plan, kept: KeptShares) -> Estimate:
+    """The estimate of a plan. `kept` are the shares of the last run of the output."""
+    costs = step_costs(request, plan, kept)
+    pending = [(share, costs[step.id]) for step in plan.steps if (share := _pending_share(step))]
+    return Estimate(
+        bytes=round(sum(share * cost.bytes for share, cost in pending)),
+        core_seconds=sum(share * cost.seconds for share, cost in pending),
+        unknown=tuple(dict.fromkeys(name for _, cost in pending for name in cost.unknown)),
+        is_all_kept=len(kept_shares(plan, kept)) < len(plan.of_kind("map")),
+        start_seconds=_START_S + _STEP_S * len(pending) if pending else 0.0,
+    )
+
+
+def step_costs(request: Request, plan: Plan, kept: KeptShares) -> dict[str, StepCost]:
+    """The cost of every step by the same estimate, by its id, whether it is committed or not."""
+    texts = _texts(request, plan, kept_shares(plan, kept))
+    costs: dict[str, StepCost] = {}
+    for step in plan.steps:
+        parts = list(_parts(request, plan, texts, step))
+        unknown = tuple(name for part in parts for name in part.unknown)
+        costs[step.id] = StepCost(sum(part.bytes for part in parts), sum(part.seconds for part in parts), unknown)
+    return costs
 
 
 def kept_shares(plan: Plan, before: KeptShares | None = None) -> dict[str, float]:
@@ -172,7 +165,7 @@ def _texts(request: Request, plan: Plan, kept: KeptShares) -> dict[str, tuple[fl
     return texts
 
 
-def _parts(request: Request, plan: Plan, texts: Mapping[str, tuple[float, float]], step: Step) -> Iterator[_Part]:
+def _parts(request: Request, plan: Plan, texts: Mapping[str, tuple[float, float]], step: Step) -> Iterator[StepCost]:
     """The parts of a step. The step of documents before an exchange has its bytes, and the time to emit its rows."""
     _, cleaned = texts.get(step.source, (0.0, 0.0))
     if step.kind == "map":
@@ -181,32 +174,32 @@ def _parts(request: Request, plan: Plan, texts: Mapping[str, tuple[float, float]
         yield from _exchange(plan, texts, step)
     elif step.kind == "sample":
         sampled = _sampled(request, texts, step.source)
-        yield _Part(sampled * _DOCUMENTS, _seconds(cleaned, _SAMPLE) + _seconds(sampled, _COUNT))
+        yield StepCost(sampled * _DOCUMENTS, _seconds(cleaned, _SAMPLE) + _seconds(sampled, _COUNT))
     elif step.kind == "train":
-        yield _Part(0.0, _seconds(sum(_sampled(request, texts, name) for name in request.sources), _TRAIN))
+        yield StepCost(0.0, _seconds(sum(_sampled(request, texts, name) for name in request.sources), _TRAIN))
     elif step.kind in ("tokenize", "pack"):
         speed = _TOKENIZE if step.kind == "tokenize" else _PACK
-        yield _Part(_token_bytes(request, plan, cleaned), _seconds(cleaned, speed))
+        yield StepCost(_token_bytes(request, plan, cleaned), _seconds(cleaned, speed))
     elif step.kind == "write":
-        yield _Part(cleaned * _DOCUMENTS, _seconds(cleaned, _WRITE))
+        yield StepCost(cleaned * _DOCUMENTS, _seconds(cleaned, _WRITE))
 
 
-def _map(plan: Plan, step: Step, entering: float, leaving: float) -> Iterator[_Part]:
+def _map(plan: Plan, step: Step, entering: float, leaving: float) -> Iterator[StepCost]:
     pipeline, source = plan.pipeline, step.source
     number = plan.of_kind("map", source).index(step)
     following = pipeline.after[source][number]
     following = following if isinstance(following, GlobalStep) else None
-    yield _Part(leaving * _DOCUMENTS, _seconds(leaving, _PASS_ON) + (_seconds(entering, _READ) if number == 0 else 0.0))
+    yield StepCost(leaving * _DOCUMENTS, _seconds(leaving, _PASS_ON) + (_seconds(entering, _READ) if number == 0 else 0.0))
     for bound in pipeline.segments[source][number]:
         yield _stage(bound.stage, entering)
         entering *= _share(bound)
     if following is not None:
         name = _name(following.stage.stage)
-        yield _Part(leaving * _ROWS.get(name, _OTHER_ROWS))
+        yield StepCost(leaving * _ROWS.get(name, _OTHER_ROWS))
         yield _stage(following.stage.stage, (1 - _EXCHANGED) * leaving)
 
 
-def _exchange(plan: Plan, texts: Mapping[str, tuple[float, float]], step: Step) -> Iterator[_Part]:
+def _exchange(plan: Plan, texts: Mapping[str, tuple[float, float]], step: Step) -> Iterator[StepCost]:
     """An equal part of the time that all exchanges of a global stage take."""
     name = step.id.partition("/")[0]
     number = sum(other.kind in EXCHANGES and other.id.partition("/")[0] == name for other in plan.steps)
@@ -216,10 +209,10 @@ def _exchange(plan: Plan, texts: Mapping[str, tuple[float, float]], step: Step) 
             yield _stage(following.stage.stage, _EXCHANGED * emitted / number)
 
 
-def _stage(stage: Stage, text: float) -> _Part:
+def _stage(stage: Stage, text: float) -> StepCost:
     name = _name(stage)
     speed = next((speed for pattern, speed in _MB_PER_S.items() if fnmatchcase(name, pattern)), None)
-    return _Part(unknown=name) if speed is None else _Part(seconds=_seconds(text, speed))
+    return StepCost(unknown=(name,)) if speed is None else StepCost(seconds=_seconds(text, speed))
 
 
 def _share(bound: BoundStage) -> float:

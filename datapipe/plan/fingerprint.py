@@ -60,8 +60,3 @@ def code_digest(kind: str) -> str:
 def code_of(kind: str) -> Code:
     """The engine's code that tasks of a kind run."""
     return code_of_modules(frozenset({f"datapipe.tasks.{MODULES[kind]}"}))
-
-
-def short(full: str) -> str:
-    """Twelve digits, for people to look at. Never used as an identity."""
-    return full[:12]

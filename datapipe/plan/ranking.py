@@ -14,17 +14,13 @@ from typing import ClassVar
 
 from pydantic import TypeAdapter
 
-from datapipe.plan.work import Record, Task, entering
+from datapipe.plan.work import Record, Task, entering, file_checksums
 from datapipe.records.outputs import TableFile
 from datapipe.stage.ranking import Cut, KeptShare
 
 _CUT = TypeAdapter(Cut)
 MOST_ROUNDS = 16
 """Rounds after which a run fails. Four are enough for 4e10 documents of any scores."""
-
-
-def _checksums(files: Sequence[TableFile]) -> list[str]:
-    return [file.checksum for file in files]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,7 +35,7 @@ class RankTask(Task):
     kind: ClassVar[str] = "rank"
 
     stage: str
-    scores: tuple[TableFile, ...] = field(metadata=entering(_checksums))
+    scores: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
     interval: Cut = field(metadata=entering(asdict))
 
 
@@ -55,7 +51,7 @@ class NarrowTask(Task):
     kind: ClassVar[str] = "narrow"
 
     stage: str
-    summaries: tuple[TableFile, ...] = field(metadata=entering(_checksums))
+    summaries: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
     interval: Cut = field(metadata=entering(asdict))
     share: KeptShare = field(metadata=entering(lambda share: str(share.share)))
 

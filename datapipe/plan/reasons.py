@@ -195,11 +195,8 @@ class _Comparison:
     def _options(self, step: Step) -> list[str]:
         keys = _OPTIONS_BY_KIND.get(step.kind, ()) + (_OPTIONS_OF_READING if step.id.endswith("/read") else ())
         named = (key.replace("SOURCE", step.source) for key in keys)
-        prefixes = [each for key in named for each in ([key] if "*" not in key else self._of_every_source(key))]
+        prefixes = [key.replace("*", name) for key in named for name in (self.request.sources if "*" in key else ("",))]
         return _options_changed(value_changes(flat(self.last.options), flat(self.options), prefixes))
-
-    def _of_every_source(self, key: str) -> list[str]:
-        return [key.replace("*", name) for name in self.request.sources]
 
 
 def _options_changed(changes: Sequence[str]) -> list[str]:

@@ -51,6 +51,11 @@ def _checksums(files: Iterable[ExchangeFile]) -> list[str]:
     return sorted(file.checksum + (" reference" if file.is_reference else "") for file in files)
 
 
+def file_checksums(files: Iterable[OutputFile]) -> list[str]:
+    """What identifies files whose order counts."""
+    return [file.checksum for file in files]
+
+
 def _encoding(file: TokenizerFile) -> list[str | None]:
     """What decides the ids that a tokenizer gives to documents."""
     return [file.checksum, file.library, file.library_version, file.battery, file.eos_token, file.bos_token]
@@ -283,7 +288,7 @@ class TrainTask(Task):
 
     kind: ClassVar[str] = "train"
 
-    samples: tuple[TableFile, ...] = field(default=(), metadata=entering(lambda files: [file.checksum for file in files]))
+    samples: tuple[TableFile, ...] = field(default=(), metadata=entering(file_checksums))
     vocab_size: int = 0
     pattern: str = ""
     eos: str | None
@@ -354,7 +359,7 @@ class WriteTask(Task):
 
     kind: ClassVar[str] = "write"
 
-    documents: tuple[TableFile, ...] = field(metadata=entering(lambda files: [file.checksum for file in files]))
+    documents: tuple[TableFile, ...] = field(metadata=entering(file_checksums))
     begin: int
     start: int
     stop: int

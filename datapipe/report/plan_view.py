@@ -19,7 +19,6 @@ from datapipe.metrics import counted, size
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.counts import SourceCounts, source_counts
 from datapipe.plan.estimate import Estimate
-from datapipe.plan.fingerprint import short
 from datapipe.plan.request import Request, TakenSource
 from datapipe.plan.steps import GlobalStep
 from datapipe.plan.weighting import BYTES_PER_TOKEN, shares_of
@@ -208,7 +207,7 @@ def _group_label(request: Request, step: Step, group: str) -> Text:
 def _state(step: Step) -> list[str | tuple[str, str]]:
     if step.tasks is None:
         return [("after the steps before", "yellow")]
-    fingerprints = f" {short(step.tasks[0].fingerprint)}…" if step.tasks else ""
+    fingerprints = f" {step.tasks[0].fingerprint[:12]}…" if step.tasks else ""
     if step.is_committed:
         stored = sum(output.bytes for record in step.records for group in record.outputs.values() for output in group)
         return [("committed", "green"), f" {counted(len(step.tasks), 'task')}, {size(stored)}{fingerprints}"]

@@ -14,13 +14,13 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from datapipe.errors import UserError
 from datapipe.shards.manifest import SNAPSHOT
+from datapipe.shards.snapshots import read_note
 from datapipe.storage import UNFINISHED, Root
 
 MARK, RECORD = "_UNFINISHED", "_EXPORTED"
@@ -71,7 +71,7 @@ class ExportFolder:
 
     def check(self) -> Any:
         """As `begin`, without a change."""
-        unfinished, whole = _read(self.target, MARK), _read(self.target, RECORD)
+        unfinished, whole = (read_note(self.target, path, dict, "Delete the folder.", UserError) for path in (MARK, RECORD))
         if unfinished is not None:
             self._check_same(unfinished, "an unfinished export")
         if whole is not None:
@@ -132,15 +132,6 @@ class ExportFolder:
 def is_whole(target: Root) -> bool:
     """Whether a folder holds a whole export."""
     return target.exists(RECORD) and not target.exists(MARK)
-
-
-def _read(target: Root, path: str) -> Any:
-    with suppress(FileNotFoundError, NotADirectoryError):
-        try:
-            return json.loads(target.read_bytes(path))
-        except ValueError as error:
-            raise UserError(f"--to {target.url}: its file {path} is damaged: {error}. Delete the folder") from error
-    return None
 
 
 def _short(value: Any) -> str:

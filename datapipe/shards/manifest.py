@@ -188,8 +188,6 @@ class Snapshot(_Manifest):
     def _shards_once(self) -> Snapshot:
         shards = ShardTable.of(self.shards)
         shards.check_paths()
-        if shards.has_duplicates():
-            raise ValueError("a shard is listed twice")
         listed = set(shards.column("source").unique().to_pylist()) if shards else set()
         weighted = {name for phase in self.phases for name in phase.weights}
         for what, names in (("shards", listed), ("a weight", weighted)):

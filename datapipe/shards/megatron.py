@@ -15,7 +15,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -27,15 +26,6 @@ MAGIC = b"MMIDIDX\0\0"
 _CODES = {2: 8, 4: 4}  # bytes of an id -> uint16, int32
 _CHUNK_SEQUENCES = 1 << 20
 _SPOOL_BYTES = 16 << 20
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WrittenPair:
-    """A finished pair: `prefix`.bin and `prefix`.idx."""
-
-    prefix: str
-    sequences: int
-    tokens: int
 
 
 class MegatronWriter:
@@ -50,8 +40,8 @@ class MegatronWriter:
     def __init__(self, root: Root, prefix: str, id_type: pa.DataType, target_bytes: int | None = None) -> None:
         self._root, self._prefix, self._target_bytes = root, prefix, target_bytes
         self._itemsize = id_type.bit_width // 8
-        self._pair: _OpenPair | None = None
-        self._written: list[WrittenPair] = []
+        self._pair: Pair | None = None
+        self._written: list[Pair] = []
 
     def append(self, tokens: np.ndarray, lengths: np.ndarray) -> None:
         """Adds sequences of `lengths` (n,), which lie end to end in `tokens` (num_tokens,)."""
@@ -64,14 +54,14 @@ class MegatronWriter:
         while first < len(lengths):
             if self._pair is None:
                 number = "" if self._target_bytes is None else f"-{len(self._written):05d}"
-                self._pair = _OpenPair(self._root, self._prefix + number, self._itemsize)
+                self._pair = Pair(self._root, self._prefix + number, self._itemsize)
             stop = self._stop(stops, first)
             self._pair.write(tokens[stops[first] : stops[stop]], lengths[first:stop])
             first = stop
             if first < len(lengths):
                 self._close()
 
-    def finish(self) -> tuple[WrittenPair, ...]:
+    def finish(self) -> tuple[Pair, ...]:
         """Closes the last pair. Returns all pairs in order; none without a sequence."""
         if self._pair is not None:
             self._close()
@@ -95,14 +85,19 @@ class MegatronWriter:
     def _close(self) -> None:
         pair, self._pair = self._pair, None
         assert pair is not None
-        self._written.append(pair.finish())
+        pair.finish()
+        self._written.append(pair)
 
 
-class _OpenPair:
-    """An open .bin, and the lengths of its sequences."""
+class Pair:
+    """`prefix`.bin, and once it is finished `prefix`.idx.
+
+    Attributes:
+        sequences, tokens: that were written.
+    """
 
     def __init__(self, root: Root, prefix: str, itemsize: int) -> None:
-        self._root, self._prefix, self._itemsize = root, prefix, itemsize
+        self.prefix, self._root, self._itemsize = prefix, root, itemsize
         self.sequences = self.tokens = 0
         with ExitStack() as handles:
             self._lengths = handles.enter_context(tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
@@ -116,13 +111,12 @@ class _OpenPair:
         self.sequences += len(lengths)
         self.tokens += len(tokens)
 
-    def finish(self) -> WrittenPair:
+    def finish(self) -> None:
         with self._handles:
             self._bin.close()
-            with self._root.open_output(f"{self._prefix}.idx") as index:
+            with self._root.open_output(f"{self.prefix}.idx") as index:
                 for part in self._index():
                     index.write(part)
-        return WrittenPair(prefix=self._prefix, sequences=self.sequences, tokens=self.tokens)
 
     def abort(self) -> None:
         self._handles.close()

@@ -104,17 +104,13 @@ def without_removed(rows: pa.RecordBatch, removed: Removed, eos_id: int) -> pa.R
     if kept.all():
         return rows
     width = rows.column("tokens").type.list_size
-    tokens = columns.numbers(rows.column("tokens").values).reshape(-1, width).copy()
-    offsets = columns.numbers(rows.column("lengths").offsets).astype(np.int64)
-    stops = piece_stops(rows)
-    starts = stops - columns.numbers(rows.column("lengths").values)
+    flat = columns.numbers(rows.column("tokens").values)
+    lengths = columns.numbers(rows.column("lengths").values).astype(np.int64)  # (num_pieces,)
+    offsets = columns.numbers(rows.column("lengths").offsets)
     row_of = np.repeat(np.arange(rows.num_rows), np.diff(offsets))  # (num_pieces,)
-    flat = tokens.reshape(-1).copy()
-    for row in np.unique(row_of[~kept]).tolist():
-        pieces = np.flatnonzero(kept[offsets[row] : offsets[row + 1]]) + offsets[row]
-        content = np.concatenate([flat[:0], *(flat[starts[piece] : stops[piece]] for piece in pieces)])
-        tokens[row] = eos_id
-        tokens[row, : len(content)] = content
+    filled = np.bincount(row_of[kept], lengths[kept], rows.num_rows)
+    tokens = np.full((rows.num_rows, width), eos_id, flat.dtype)
+    tokens[np.arange(width) < filled[:, None]] = _without_padding(rows, flat)[np.repeat(kept, lengths)]
     counts = np.bincount(row_of[kept], minlength=rows.num_rows)
     chosen = np.flatnonzero(counts)
     new_offsets = pa.array(np.concatenate([[0], np.cumsum(counts[chosen])]).astype(np.int32))

@@ -200,14 +200,12 @@ class ShardTable(Sequence[ShardEntry]):
             yield ShardEntry(**dict(zip(_SCHEMA.names, row)))
 
     def check_paths(self) -> None:
-        """Raises ValueError as `inside_path`."""
+        """Raises ValueError as `inside_path`, and where two shards have one path."""
         paths = self._table.column("path")
         for path in paths.filter(compute.match_substring_regex(paths, _OUTSIDE)).to_pylist():
             inside_path(path)
-
-    def has_duplicates(self) -> bool:
-        """Whether two shards have one path."""
-        return compute.count_distinct(self._table.column("path")).as_py() < len(self)
+        if compute.count_distinct(paths).as_py() < len(self):
+            raise ValueError("a shard is listed twice")
 
     def column(self, name: str) -> pa.Array:
         """One field of all shards."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,7 @@ from datapipe.shards.manifest import (
     snapshot_file,
 )
 from datapipe.shards.packed_documents import piece_stops
-from datapipe.shards.shard_file import Shard, open_shard
+from datapipe.shards.shard_file import open_shard
 from datapipe.shards.shard_table import ShardEntry
 from datapipe.shards.snapshots import DATA_PATH, data_files, files_needed
 from datapipe.storage import Root
@@ -49,18 +49,18 @@ from datapipe.storage import Root
 
 @dataclass(slots=True)
 class _Cuts:
-    """Sums over the cuts of a split's documents: `difference` is 0 if every cut has exactly one piece that continues it."""
+    """Sums over the cuts of a split's documents: `difference` is 0 modulo 2^64 if each cut has one piece that continues it."""
 
     ends: int = 0
     continuations: int = 0
-    difference: np.uint64 = field(default_factory=lambda: np.uint64(0))
+    difference: int = 0
 
 
 def verify_snapshot(root: Root, snapshot: Manifest) -> list[str]:
     """One line for each problem: the file, the value, the expected value. An empty list if there is none."""
     problems: list[str] = []
     for path, (checksum, num_bytes) in snapshot.own_files.items():
-        problems += _file_problems(root, snapshot_file(root, snapshot, path), checksum, num_bytes)
+        problems += file_problems(root, snapshot_file(root, snapshot, path), checksum, num_bytes)
     if isinstance(snapshot, Snapshot):
         problems += _token_problems(root, snapshot, has_files=not problems)
     else:
@@ -83,13 +83,13 @@ def _copy_problems(root: Root, snapshot: Manifest) -> list[str]:
         return []
     for path, (checksum, num_bytes) in snapshot.own_files.items() if is_newest else ():
         if snapshot_file(root, snapshot, path) != path:
-            problems += _file_problems(root, path, checksum, num_bytes)
+            problems += file_problems(root, path, checksum, num_bytes)
     return problems
 
 
 def _documents_problems(root: Root, snapshot: DocumentsSnapshot, entry: DocumentsEntry) -> list[str]:
     """The problems of a file of documents."""
-    problems = _file_problems(root, entry.path, entry.checksum, entry.bytes)
+    problems = file_problems(root, entry.path, entry.checksum, entry.bytes)
     if problems:
         return problems
     try:
@@ -132,7 +132,8 @@ def _unlisted(root: Root, snapshot: Manifest) -> list[str]:
     ]
 
 
-def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> list[str]:
+def file_problems(root: Root, path: str, checksum: str, size: int | None) -> list[str]:
+    """One line if a file is not the committed one, none if it is."""
     try:
         actual, num_bytes = file_checksum(root, path, checksum)
     except FileNotFoundError:
@@ -145,7 +146,7 @@ def _file_problems(root: Root, path: str, checksum: str, size: int | None) -> li
 
 
 def _shard_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
-    problems = _file_problems(root, entry.path, entry.checksum, entry.bytes)
+    problems = file_problems(root, entry.path, entry.checksum, entry.bytes)
     if not problems:
         return _content_problems(root, snapshot, entry, files, cuts)
     if root.size(entry.path) == entry.bytes:
@@ -159,19 +160,16 @@ def _damage(root: Root, snapshot: Snapshot, entry: ShardEntry) -> str:
         opened = open_shard(root, entry, snapshot.form)
     except (DatapipeError, OSError, pa.ArrowException, ValueError) as error:
         return f"its header or footer is damaged, and no row can be read: {error}"
+    damaged: list[str] = []
     with closing(opened) as shard:
-        damaged = [shard.rows_of(number) for number in range(shard.num_batches) if not _is_intact(shard, number)]
+        for number in range(shard.num_batches):
+            try:
+                shard.checked_batch(number)
+            except (CorruptionError, OSError, pa.ArrowException, ValueError):  # expected: the file is known to be damaged
+                damaged.append(shard.rows_of(number))
     return (
         f"damaged: {' '.join(damaged).removesuffix(',')}" if damaged else "all rows are intact: the damage lies outside of them"
     )
-
-
-def _is_intact(shard: Shard, number: int) -> bool:
-    try:
-        shard.checked_batch(number)
-    except (CorruptionError, OSError, pa.ArrowException, ValueError):  # expected: the file is known to be damaged
-        return False
-    return True
 
 
 def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: np.ndarray | None, cuts: _Cuts) -> list[str]:
@@ -183,7 +181,7 @@ def _content_problems(root: Root, snapshot: Snapshot, entry: ShardEntry, files: 
                 was_cut = snapshot.removed is not None
                 ids = tokenizer.vocab_size, tokenizer.eos_id, tokenizer.bos_id
                 problem = batch_problem(batch, *ids, entry.piece_length, was_cut=was_cut)
-                problem = problem or _unknown_file(batch, files) or _outside_hash_range(batch, entry, snapshot.seed)
+                problem = problem or _document_problem(batch, entry, files, snapshot.seed)
                 if problem:
                     return [f"{entry.path}: {shard.rows_of(number)} hold {problem}"]
                 starts = columns.numbers(batch.column("starts").values)
@@ -272,27 +270,17 @@ def batch_problem(
     return f"{within} tokens of id {bos_id} inside documents; expected them at their beginnings only" if within else None
 
 
-def _unknown_file(batch: pa.RecordBatch, files: np.ndarray | None) -> str | None:
-    if files is None:
-        return None
-    hashes, positions = columns.key_halves(batch.column("keys").values)
-    unknown = np.flatnonzero(~np.isin(hashes, files))
-    if len(unknown) == 0:
-        return None
-    key = f"{hashes[unknown[0]]:016x}{positions[unknown[0]]:016x}"
-    return f"document {key}, whose file is not listed for this source in files.parquet"
-
-
-def _outside_hash_range(batch: pa.RecordBatch, entry: ShardEntry, seed: int) -> str | None:
-    if entry.hashes is None:
-        return None
+def _document_problem(batch: pa.RecordBatch, entry: ShardEntry, files: np.ndarray | None, seed: int) -> str | None:
+    """The first document whose file is not known, or else whose shuffle hash is outside the range of the shard, or None."""
     halves = columns.key_halves(batch.column("keys").values)
-    hashes, (start, stop) = shuffle_hash(halves, seed), entry.hashes
-    outside = np.flatnonzero((hashes < np.uint64(start)) | (hashes > np.uint64(stop - 1)))
-    if len(outside) == 0:
-        return None
-    document = f"{halves[0][outside[0]]:016x}{halves[1][outside[0]]:016x}"
-    return f"document {document}, whose shuffle hash is not in the range of this shard, {start:#x} to {stop:#x}"
+    wrong, what = np.zeros(0, np.int64), ""
+    if files is not None:
+        wrong, what = np.flatnonzero(~np.isin(halves[0], files)), "file is not listed for this source in files.parquet"
+    if not len(wrong) and entry.hashes is not None:
+        hashes, (start, stop) = shuffle_hash(halves, seed), entry.hashes
+        wrong = np.flatnonzero((hashes < np.uint64(start)) | (hashes > np.uint64(stop - 1)))
+        what = f"shuffle hash is not in the range of this shard, {start:#x} to {stop:#x}"
+    return f"document {halves[0][wrong[0]]:016x}{halves[1][wrong[0]]:016x}, whose {what}" if len(wrong) else None
 
 
 def _add_cuts(cuts: _Cuts, batch: pa.RecordBatch, eos_id: int) -> None:
@@ -302,17 +290,16 @@ def _add_cuts(cuts: _Cuts, batch: pa.RecordBatch, eos_id: int) -> None:
     stops = starts + columns.numbers(batch.column("lengths").values)
     is_cut, is_continued = tokens[piece_stops(batch) - 1] != eos_id, starts > 0
     keys = columns.key_halves(batch.column("keys").values)
-    with np.errstate(over="ignore"):
-        for chosen, positions, sign in ((is_cut, stops, 1), (is_continued, starts, -1)):
-            documents = keyed_hash((keys[0][chosen], keys[1][chosen]), 0)
-            hashes = keyed_hash((documents, positions[chosen].astype(np.uint64)), 0)
-            cuts.difference += hashes.sum(dtype=np.uint64) * np.array(sign).astype(np.uint64)
+    for chosen, positions, sign in ((is_cut, stops, 1), (is_continued, starts, -1)):
+        documents = keyed_hash((keys[0][chosen], keys[1][chosen]), 0)
+        hashes = keyed_hash((documents, positions[chosen].astype(np.uint64)), 0)
+        cuts.difference += sign * int(hashes.sum(dtype=np.uint64))
     cuts.ends += int(is_cut.sum())
     cuts.continuations += int(is_continued.sum())
 
 
 def _cut_problems(source: str, split: str, cuts: _Cuts) -> list[str]:
-    if cuts.difference == 0 and cuts.ends == cuts.continuations:
+    if cuts.difference % (1 << 64) == 0 and cuts.ends == cuts.continuations:
         return []
     return [
         f"shards/{source}: {split} documents have {cuts.ends} cuts and {cuts.continuations} continuing pieces; "

@@ -127,9 +127,6 @@ class _Reading:
     def tell(self) -> int:
         return self._position
 
-    def close(self) -> None:
-        self._end_response()
-
     def _read(self, num_bytes: int) -> bytes:
         pieces: list[bytes] = []
         num_read, retries = 0, _Retries(self._url)
@@ -141,26 +138,27 @@ class _Reading:
                     self._begin_response(start, None if is_in_order else num_bytes - num_read)
                 piece = _content(self._url, self._response, min(_PIECE_BYTES, num_bytes - num_read))
             except OSError as error:
-                self._end_response()
+                self.close()
                 retries.wait_after(error)
             else:
                 pieces.append(piece)
                 num_read += len(piece)
                 self._response_position += len(piece)
         if self._response is not None and self._response.length_remaining == 0:
-            self._end_response()
+            self.close()
         return b"".join(pieces)
 
     def _begin_response(self, start: int, num_bytes: int | None) -> None:
-        self._end_response()
+        self.close()
         self._response, state = _ranged(self._url, start, num_bytes)
         self._response_position = start
         if state != self.state:
-            self._end_response()
+            self.close()
             message = "the server sent another version of the file than the one that was opened"
             raise OSError(errno.EBADMSG, message, masked(self._url))
 
-    def _end_response(self) -> None:
+    def close(self) -> None:
+        """Ends the open answer, if there is one: a later read asks again."""
         if self._response is not None:
             _close(self._response)
             self._response = None
@@ -238,13 +236,12 @@ def _facts(url: str, response: Any, start: int) -> FileState:
         raise FileNotFoundError(errno.ENOENT, message, shown)
     if status in _REFUSED:
         raise PermissionError(errno.EACCES, f"{message}: the server refuses this file, or asks for credentials", shown)
-    has_length = headers.get("Content-Length", "").isdigit()
     is_empty = status == HTTPStatus.OK and headers.get("Content-Length") == "0"
     sent = _CONTENT_RANGE.fullmatch(headers.get("Content-Range", "").strip())
     if status == HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE and start == 0 and sent is not None and sent[3] == "0":
         is_empty = True
     if not is_empty and status == HTTPStatus.OK:
-        why = "" if has_length else ", and tells no size"
+        why = "" if headers.get("Content-Length", "").isdigit() else ", and tells no size"
         remedy = "Expected a server that takes the header Range. Download the file, and name the copy"
         raise OSError(errno.EOPNOTSUPP, f"the server gives no byte ranges{why}. {remedy}", shown)
     if not is_empty and status != HTTPStatus.PARTIAL_CONTENT:

@@ -17,7 +17,7 @@ from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.figures import DriverFigures, Figures
 from datapipe.metrics import DocumentCounts
 from datapipe.plan.compile import Plan, Step
-from datapipe.plan.estimate import StepTime
+from datapipe.plan.estimate import StepCost
 from datapipe.plan.steps import EXCHANGES
 from datapipe.plan.work import Record, Task
 from datapipe.watching.time_left import StepState, TimeLeft, time_left
@@ -78,7 +78,7 @@ class RunState(Observer):
         self.sums = Sums()
         self.failures: Counter[str] = Counter()
         self.driver = DriverFigures()
-        self.estimate: Callable[[Plan], Mapping[str, StepTime]] = lambda plan: {}
+        self.estimate: Callable[[Plan], Mapping[str, StepCost]] = lambda plan: {}
         self.messages: Sequence[Message] = ()
         self.since: dict[str, float] = {}
         self.lines: list[str] = []

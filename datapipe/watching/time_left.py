@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from datapipe.metrics import duration
 from datapipe.plan.compile import Step
-from datapipe.plan.estimate import StepTime
+from datapipe.plan.estimate import StepCost
 from datapipe.plan.work import Record
 
 _SLOWEST, _FASTEST = 3.0, 1 / 3
@@ -43,7 +43,7 @@ class StepState:
     committed: int = 0
     seconds: float = 0.0
     running_s: Sequence[float] = ()
-    estimate: StepTime | None = None
+    estimate: StepCost | None = None
     kept: int = 0
     bytes: int = 0
     rows: int = 0
@@ -117,7 +117,7 @@ def _pace(steps: Iterable[StepState]) -> float:
     """Seconds that tasks took here for each second of their estimate."""
     took = expected = 0.0
     for step in steps:
-        if step.planned and step.committed and step.estimate and not step.estimate.is_least:
+        if step.planned and step.committed and step.estimate and not step.estimate.unknown:
             took += step.seconds
             expected += step.estimate.seconds * step.committed / step.planned
     return min(_SLOWEST, max(_FASTEST, took / expected)) if expected else 1.0
@@ -150,4 +150,4 @@ def _is_late(step: StepState, task_s: float) -> bool:
 
 
 def _is_least(step: StepState) -> bool:
-    return not step.committed and (step.estimate is None or step.estimate.is_least)
+    return not step.committed and (step.estimate is None or bool(step.estimate.unknown))

@@ -17,10 +17,10 @@ import pyarrow as pa
 from datapipe import columns
 from datapipe.errors import CorruptionError, UserError
 from datapipe.shards import schemas
-from datapipe.shards.checksum import file_checksum
 from datapipe.shards.documents.reader import json_batches, json_schema, parquet_batches, parquet_schema
 from datapipe.shards.export import SPLITS, Split, shard_batches, wanted_sources
 from datapipe.shards.manifest import DocumentsEntry, DocumentsSnapshot, Snapshot
+from datapipe.shards.verify import file_problems
 from datapipe.stage.field_types import joined
 from datapipe.storage import Root
 
@@ -70,7 +70,8 @@ def parts_of_documents(root: Root, snapshot: DocumentsSnapshot, source: str | No
 
 def _schema_of(root: Root, snapshot: DocumentsSnapshot, entries: Sequence[DocumentsEntry]) -> pa.Schema:
     for entry in entries:
-        _check(root, entry)
+        for problem in file_problems(root, entry.path, entry.checksum, entry.bytes):
+            raise CorruptionError(f"{problem}. Delete the file and run the mixture again to restore it")
     schema_of = parquet_schema if snapshot.document_format == "parquet" else json_schema
     return joined_schema({entry.path: schema_of(root, entry.path) for entry in entries})
 
@@ -99,18 +100,6 @@ def _batches(
     for entry in entries:
         is_parquet = snapshot.document_format == "parquet"
         yield from parquet_batches(root, entry.path) if is_parquet else json_batches(root, entry.path, schema)
-
-
-def _check(root: Root, entry: DocumentsEntry) -> None:
-    """Raises CorruptionError for a file that is not the one of the manifest."""
-    try:
-        checksum, _ = file_checksum(root, entry.path, entry.checksum)
-    except FileNotFoundError as error:
-        raise CorruptionError(f"{entry.path}: no such file. Run the mixture again to restore it") from error
-    if checksum != entry.checksum:
-        raise CorruptionError(
-            f"{entry.path}: checksum {checksum}, expected {entry.checksum}. Delete the file and run the mixture again"
-        )
 
 
 def parts_of_rows(root: Root, snapshot: Snapshot, source: str | None, split: Split | None) -> list[Part]:

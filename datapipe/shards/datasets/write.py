@@ -39,8 +39,6 @@ def write_dataset(
         root: of the snapshot, below which nothing is written.
         about: of a data set for the hub; None: a README.md with the files of each split.
     """
-    if not parts:
-        raise UserError("nothing to export: no document or row of this source and split. Choose another one")
     if wanted.format == "mds" and wanted.target_bytes is not None and wanted.target_bytes > MOST_BYTES:
         raise UserError(f"--target-bytes {wanted.target_bytes}: an MDS shard has less than 4 GiB. Give less")
     schema = common_schema(parts)

@@ -9,7 +9,7 @@ it, and what the encoder makes of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, Literal
 
@@ -99,12 +99,18 @@ class DocumentWriter:
 
     def __init__(self, root: Root, path: str, format: DocumentFormat, schema: pa.Schema, number: int = 0) -> None:
         self._path, self._number = path, number
+        self._write: Callable[[pa.RecordBatch], object]
         self._held: list[pa.RecordBatch] = []
         self._held_bytes = self._documents = self._text_bytes = 0
         with ExitStack() as handles:
             self._stream = handles.enter_context(root.open_output(path))
-            self._sink = _ParquetSink(self._stream, schema) if format == "parquet" else _JsonSink(self._stream, schema)
-            handles.callback(self._sink.close)
+            if format == "parquet":
+                groups = handles.enter_context(_parquet_writer(self._stream, schema))
+                self._write = lambda rows: groups.write_batch(rows, row_group_size=rows.num_rows)
+            else:  # in one zstd frame: some readers stop at the end of the first
+                check_columns(schema)
+                lines = handles.enter_context(pa.CompressedOutputStream(self._stream, "zstd"))
+                self._write = lambda rows: lines.write(pa.py_buffer(json_lines(rows)))
             self._handles = handles.pop_all()
 
     def add(self, rows: pa.RecordBatch) -> None:
@@ -145,47 +151,25 @@ class DocumentWriter:
     def _flush(self) -> None:
         rows = pa.concat_batches(self._held) if len(self._held) > 1 else self._held[0]
         self._held, self._held_bytes = [], 0
-        self._sink.write(rows)
+        self._write(rows)
 
 
-class _ParquetSink:
+def _parquet_writer(stream: pa.NativeFile, schema: pa.Schema) -> Any:
     """Row groups of zstd Parquet. Statistics of texts would copy whole texts into the footer."""
-
-    def __init__(self, stream: pa.NativeFile, schema: pa.Schema) -> None:
-        small = [name for name in schema.names if name not in _INCOMPRESSIBLE_BY_DICTIONARY]
-        options: dict[str, Any] = {
-            "compression": "zstd",
-            "compression_level": 3,
-            "use_dictionary": small,
-            "write_statistics": [name for name in schema.names if name != "text"],
-            "write_page_checksum": True,
-        }
-        try:
-            self._writer = pq.ParquetWriter(stream, schema, **options)
-        except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
-            raise UserError(
-                f"the documents have a column of a type that Parquet cannot hold: {error}. Leave it out of `keep`."
-            ) from error
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._writer.write_batch(rows, row_group_size=rows.num_rows)
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-class _JsonSink:
-    """JSON lines in one zstd frame: some readers stop at the end of the first."""
-
-    def __init__(self, stream: pa.NativeFile, schema: pa.Schema) -> None:
-        check_columns(schema)
-        self._stream = pa.CompressedOutputStream(stream, "zstd")
-
-    def write(self, rows: pa.RecordBatch) -> None:
-        self._stream.write(pa.py_buffer(json_lines(rows)))
-
-    def close(self) -> None:
-        self._stream.close()
+    small = [name for name in schema.names if name not in _INCOMPRESSIBLE_BY_DICTIONARY]
+    options: dict[str, Any] = {
+        "compression": "zstd",
+        "compression_level": 3,
+        "use_dictionary": small,
+        "write_statistics": [name for name in schema.names if name != "text"],
+        "write_page_checksum": True,
+    }
+    try:
+        return pq.ParquetWriter(stream, schema, **options)
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+        raise UserError(
+            f"the documents have a column of a type that Parquet cannot hold: {error}. Leave it out of `keep`."
+        ) from error
 
 
 def row_bytes(rows: pa.RecordBatch) -> np.ndarray:

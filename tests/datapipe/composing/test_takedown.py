@@ -129,24 +129,24 @@ def test_batches_after_a_takedown_are_those_with_the_documents_skipped(root):
     gone = every[::7]
     with closing(_loader(root, skip_documents=gone)) as loader:
         expected = list(_batches(loader, range(12)))
-    done = take_down(root, gone)
-    assert (done.num_new, done.num_documents, done.unknown) == (len(gone), len(gone), ())
+    published, done = take_down(root, gone)
+    assert (done.num_new, done.num_documents, done.unknown) == (len(gone), len(gone), {})
     for prefetch in (0, 2):
         with closing(_loader(root, prefetch=prefetch)) as loader:
-            assert loader.snapshot.fingerprint == done.snapshot.fingerprint
+            assert loader.snapshot.fingerprint == published.fingerprint
             assert _is_equal(expected, _trained(loader, 12))
     with closing(_loader(root, split="validation")) as loader:
         assert not {key for batch in loader for key in _keys(batch)} & set(gone)
     assert _documents(root) == sorted({*every} - {*gone})
-    assert not verify_snapshot(root, done.snapshot)
+    assert not verify_snapshot(root, published)
 
 
 def test_nothing_of_the_snapshots_before_changes(folder, root):
     first, every = read_snapshot(root), _documents(root)
     before = {path: (folder / "out" / path).stat().st_mtime_ns for path, _ in root.list_files("shards")}
     own = root.list_files(f"snapshots/{first.fingerprint}")
-    second = take_down(root, every[:2]).snapshot
-    third = take_down(root, every[1:4]).snapshot
+    second, _ = take_down(root, every[:2])
+    third, _ = take_down(root, every[1:4])
     assert second.shards == third.shards == first.shards
     assert {path: (folder / "out" / path).stat().st_mtime_ns for path, _ in root.list_files("shards")} == before
     assert root.list_files(f"snapshots/{first.fingerprint}") == own
@@ -210,12 +210,12 @@ def test_a_state_is_refused_by_a_snapshot_before_the_takedown(root):
 def test_rows_are_deleted_from_the_index_and_stay_deleted(folder, root):
     gone = _documents(root)[::9]
     assert set(gone) <= _keys_of_index(root)
-    done = take_down(root, gone)
+    published, done = take_down(root, gone)
     assert set(done.rows) == {"dedup.exact", "dedup.minhash"}
     left = _keys_of_index(root)
     assert left
     assert left.isdisjoint(gone)
-    assert _run(_mixture(folder)).fingerprint == done.snapshot.fingerprint  # the list goes on into every later snapshot
+    assert _run(_mixture(folder)).fingerprint == published.fingerprint  # the list goes on into every later snapshot
     clean(root, 1)
     assert _keys_of_index(root) == left
     assert not verify_snapshot(root, read_snapshot(root))
@@ -264,7 +264,7 @@ def test_several_lengths_and_outputs_that_take_the_rows_leave_the_same_documents
 @pytest.mark.parametrize("kind", ["arrow", "parquet", "megatron"])
 def test_an_export_is_without_the_tokens_of_what_was_taken_down(folder, root, kind):
     every, first = _documents(root), read_snapshot(root)
-    snapshot = take_down(root, every[::3]).snapshot
+    snapshot, _ = take_down(root, every[::3])
     done, whole = (
         export_snapshot(root, each, Root(str(folder / name)), ExportRequest(format=kind))
         for name, each in (("export", snapshot), ("whole", first))
@@ -341,13 +341,13 @@ def test_files_of_two_outputs_with_one_name_are_told_where_one_was_taken_down(fo
 
 def test_documents_that_no_row_has_are_told_and_not_taken_down(folder, root):
     first, there = read_snapshot(root), _documents(root)[:2]
-    done = take_down(root, ["web/0.jsonl:1", "web/0.jsonl:99999999"])
-    assert done.rowless == ("web/0.jsonl:1", "web/0.jsonl:99999999")
-    assert (done.num_documents, done.num_new, done.unknown, done.snapshot) == (2, 0, (), first)
+    same, done = take_down(root, ["web/0.jsonl:1", "web/0.jsonl:99999999"])
+    assert list(done.unknown) == ["web/0.jsonl:1", "web/0.jsonl:99999999"]
+    assert (done.num_documents, done.num_new, same) == (2, 0, first)
     take_down(root, there[:1])
-    done = take_down(root, [*there, there[1].upper(), "web/0.jsonl:1"])
-    assert (done.num_documents, done.num_new, done.num_before, done.rowless) == (3, 1, 1, ("web/0.jsonl:1",))
-    assert done.snapshot.num_taken_down == 2
+    published, done = take_down(root, [*there, there[1].upper(), "web/0.jsonl:1"])
+    assert (done.num_documents, done.num_new, done.num_before, list(done.unknown)) == (3, 1, 1, ["web/0.jsonl:1"])
+    assert published.num_taken_down == 2
     _finished(_mixture(folder, "tokenizer: none\nexecution: {check_disk: false}\n"), replaces=True)
     with pytest.raises(UserError, match="documents, not tokens"):
         take_down(root, ["0" * 32])

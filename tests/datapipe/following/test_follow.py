@@ -380,7 +380,7 @@ def test_a_run_over_all_files_that_was_stopped_while_it_published_is_finished_fi
 
 @pytest.mark.slow
 def test_a_damaged_manifest_is_restored_and_takedowns_stay(followed):
-    taken_down = take_down(followed.root, [f"web/02.jsonl:{followed.position(2)}"]).snapshot
+    taken_down, _ = take_down(followed.root, [f"web/02.jsonl:{followed.position(2)}"])
     path = followed.folder / "out/snapshot.json"
     path.write_bytes(path.read_bytes()[:-40])
     assert isinstance(followed.whole_run(), UserError)
@@ -541,9 +541,9 @@ def test_a_line_of_takedowns_that_names_nothing_stops_no_other(tmp_path):
 @pytest.mark.slow
 def test_an_addition_by_itself_leaves_out_what_was_taken_down(followed):
     document, addition = f"web/02.jsonl:{followed.position(2)}", followed.root.within("additions/00001")
-    assert take_down(followed.root, [document, "web/02.jsonl:3"]).rowless == ("web/02.jsonl:3",)
+    assert list(take_down(followed.root, [document, "web/02.jsonl:3"])[1].unknown) == ["web/02.jsonl:3"]
     assert not verify_snapshot(addition, read_snapshot(addition))
-    assert take_down(followed.root, [document]).num_new == 0
+    assert take_down(followed.root, [document])[1].num_new == 0
     assert len(read_removed(addition, read_snapshot(addition))) == 1
 
 

@@ -14,7 +14,7 @@ from datapipe.engine.history import estimated, why
 from datapipe.engine.run import planned
 from datapipe.errors import DatapipeError, UserError
 from datapipe.ledger.names import RUN
-from datapipe.plan.estimate import Estimate, step_times
+from datapipe.plan.estimate import Estimate, step_costs
 from datapipe.plan.reasons import flat, stage_changes
 from datapipe.storage import Root
 from tests.support import corpora, runs
@@ -221,9 +221,9 @@ def test_a_limited_run_is_estimated_by_its_documents(tmp_path: Path) -> None:
 def test_times_of_steps_are_those_of_the_estimate_and_the_exchanges_have_some(tmp_path: Path) -> None:
     mixture = written(tmp_path, COMPARED, TOKENS, 200)
     request, plan = planned(mixture)
-    times = step_times(request, plan, {})
+    times = step_costs(request, plan, {})
     assert sum(time.seconds for time in times.values()) == pytest.approx(estimate_of(mixture).core_seconds)
-    assert all(time.seconds > 0 and not time.is_least for time in times.values())
+    assert all(time.seconds > 0 and not time.unknown for time in times.values())
     assert list(times) == [step.id for step in plan.steps]
 
 
@@ -232,8 +232,8 @@ def test_stages_of_unknown_speed_are_named(tmp_path: Path) -> None:
         tmp_path, "stages: ['tests.support.function_stages:keeps_words', filter.length: {min_chars: 1}]\n", TOKENS, 20
     )
     assert estimate_of(mixture).unknown == ("tests.support.function_stages:keeps_words",)
-    times = step_times(*planned(mixture), {})
-    assert [name for name, time in times.items() if time.is_least] == ["web/read"]
+    times = step_costs(*planned(mixture), {})
+    assert [name for name, time in times.items() if time.unknown] == ["web/read"]
 
 
 def test_a_disk_that_is_too_small_refuses_the_run_and_says_how_to_go_on(tmp_path: Path) -> None:

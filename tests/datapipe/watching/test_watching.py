@@ -19,7 +19,7 @@ from datapipe.activity import Activity
 from datapipe.engine.protocol import Attempt, Failure, Message
 from datapipe.metrics import DocumentCounts, TaskMetrics
 from datapipe.plan.compile import Plan, Step
-from datapipe.plan.estimate import StepTime
+from datapipe.plan.estimate import StepCost
 from datapipe.plan.steps import lay_out
 from datapipe.plan.work import MapTask, Record, TrainTask
 from datapipe.watching.events import EventLog
@@ -137,8 +137,8 @@ def test_no_sum_falls_while_a_new_plan_is_read() -> None:
     assert (step.slowest_s, step.slowest, step.seconds) == (3.0, RECORDS[2].fingerprint[:12], 6.0)
 
 
-def _estimate(seconds: float, *, is_least: bool = False) -> StepTime:
-    return StepTime(seconds=seconds, is_least=is_least)
+def _estimate(seconds: float, *, is_least: bool = False) -> StepCost:
+    return StepCost(seconds=seconds, unknown=("a stage",) if is_least else ())
 
 
 _STEP, _TRAIN = (Step(id=kind, kind=kind, label=kind, source="web") for kind in ("map", "train"))
@@ -179,7 +179,7 @@ def test_time_left_of_steps_follows_from_their_tasks_and_estimates(steps: list[S
 
 
 @pytest.mark.parametrize("estimate", [None, _estimate(0.0, is_least=True)], ids=["none", "in part"])
-def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are_committed(estimate: StepTime | None) -> None:
+def test_a_step_without_an_estimate_makes_the_time_a_lower_bound_until_tasks_are_committed(estimate: StepCost | None) -> None:
     assert time_left([READING, _step(planned=None, estimate=estimate)], 2) == TimeLeft(seconds=30.0, is_least=True)
     begun = _step(planned=5, committed=1, seconds=2.0, estimate=estimate)
     assert time_left([READING, begun], 2) == TimeLeft(seconds=34.0)

@@ -55,7 +55,7 @@ class InputFile:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
     """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored bytes of a web archive or of
-    JSONL in many members, row groups of Parquet; or the whole file (stop None)."""
+    JSONL in many members, row groups of Parquet; without a stop, to the end of the file."""
 
     file: InputFile
     start: int = 0

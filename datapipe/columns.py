@@ -117,6 +117,15 @@ def numbers_in(texts: pa.Array) -> np.ndarray:
     return numbers(compute.if_else(is_number, trimmed, "nan").cast(pa.float64()).fill_null(np.nan))
 
 
+def is_first(*words: np.ndarray) -> np.ndarray:
+    """Which of some sorted rows differ from the row before in any of their words, as the first row does: (num_rows,) bool."""
+    differs = np.ones(len(words[0]), np.bool_)
+    differs[1:] = False
+    for word in words:
+        differs[1:] |= word[1:] != word[:-1]
+    return differs
+
+
 def dtype_of(kind: pa.DataType) -> np.dtype:
     """The NumPy type of numbers. `DataType.to_pandas_dtype` needs pandas before pyarrow 26."""
     return pa.nulls(0, kind).to_numpy(zero_copy_only=False).dtype

@@ -25,7 +25,7 @@ import platform
 import sysconfig
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -72,13 +72,13 @@ def code_of_class(kind: type) -> Code:
     modules = frozenset(base.__module__ for base in kind.__mro__)
     if kind.__module__.partition(".")[0] in _PACKAGES:
         return code_of_modules(modules)
-    return _code(modules, _user_folder(kind.__module__, Path(inspect.getfile(kind))))
+    return _code(modules, _reader_of(kind.__module__, Path(inspect.getfile(kind))))
 
 
 @lru_cache(maxsize=256)
 def code_of_modules(modules: frozenset[str]) -> Code:
     """The code of modules of this installation, and of all that they import."""
-    return _code(modules, None)
+    return _code(modules, lambda name: None)
 
 
 @lru_cache(maxsize=1)
@@ -94,27 +94,20 @@ def source_digest() -> str:
 # ------------------------------------------------------------------------------------------------ which modules
 
 
-@dataclass(frozen=True, slots=True)
-class _Folder:
-    """Where modules of the user are imported from.
-
-    Attributes:
-        packages: top-level names; None for all in the folder.
-    """
-
-    root: Path
-    packages: tuple[str, ...] | None
-
-
-def _user_folder(module: str, file: Path) -> _Folder:
-    """The folder of a user's module and of those beside it. Of an installed module, only its own package is the user's."""
+def _reader_of(module: str, file: Path) -> Callable[[str], _Module | None]:
+    """Reads a user's module and those beside it. Of an installed module, only its own package is the user's."""
     depth = len(module.split(".")) - (0 if file.name == "__init__.py" else 1)
     root = file.resolve().parents[depth]
     libraries = {Path(sysconfig.get_path(name)).resolve() for name in ("purelib", "platlib", "stdlib")}
-    return _Folder(root, (module.partition(".")[0],) if root in libraries else None)
+    own = module.partition(".")[0] if root in libraries else None
+    return lambda name: _read_in(root, name) if own in (None, name.partition(".")[0]) else None
 
 
-def _code(modules: Iterable[str], user: _Folder | None) -> Code:
+def _code(modules: Iterable[str], read_of_user: Callable[[str], _Module | None]) -> Code:
+    """
+    Args:
+        read_of_user: a module of the user by its name; None for other names.
+    """
     reached: dict[str, _Module] = {}
     names: Counter[str] = Counter()
     unused: dict[str, _Uses] = {}  # segmentations
@@ -122,12 +115,14 @@ def _code(modules: Iterable[str], user: _Folder | None) -> Code:
     pending = list(modules)
     while pending:
         name = pending.pop()
-        module = None if name in reached or _is_machinery(name) else _read(name, user)
+        is_own = name.partition(".")[0] in _PACKAGES
+        read = _installed if is_own else read_of_user
+        module = None if name in reached or _is_machinery(name) else read(name)
         uses = [] if module is None else [module.uses]
         if module is not None:
             reached[name] = module
             unused |= module.segmentations
-            uses_any |= name.partition(".")[0] not in _PACKAGES and "getattr" in module.uses.names
+            uses_any |= not is_own and "getattr" in module.uses.names
         while uses:
             pending += uses[-1].modules
             names.update(uses.pop().names)
@@ -143,16 +138,9 @@ def _is_machinery(name: str) -> bool:
     return any(name == each or name.startswith(f"{each}.") for each in MACHINERY)
 
 
-def _read(name: str, user: _Folder | None) -> _Module | None:
-    """A module of this installation or of the user; None for other names, and for a folder without `__init__.py`."""
-    first = name.partition(".")[0]
-    if first in _PACKAGES:
-        return _installed(name)
-    return _read_in(user.root, name) if user is not None and (user.packages is None or first in user.packages) else None
-
-
 @lru_cache(maxsize=8192)
 def _installed(name: str) -> _Module | None:
+    """A module of this installation; None for a name that is no module, and for a folder without `__init__.py`."""
     return _read_in(_ROOT, name)
 
 

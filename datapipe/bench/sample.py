@@ -82,7 +82,7 @@ def choose_sample(planned: PlannedSource, fields: FieldNames, budget_bytes: int,
         documents=sum(reading.documents for reading in taken),
         text_bytes=sum(reading.text_bytes for reading in taken),
         read_bytes=sum(reading.read_bytes for reading in taken),
-        stored_bytes=int(sum(reading.stored_bytes for reading in taken)),
+        stored_bytes=round(sum(reading.stored_bytes for reading in taken)),
         source_bytes=sum(file.num_bytes for file in planned.files.values()),
         is_whole=not active and not waiting and budget_left > 0,
     )
@@ -115,7 +115,7 @@ class _Reading:
 
     def _read(self) -> Generator[ReadBatch, None, None]:
         for split in self.group:
-            before, stored = self.stored_bytes, _stored_bytes(split)
+            before, stored = self.stored_bytes, split.file.num_bytes * split.share
             documents = input_bytes = 0
             for batch in self.planned.readers[split.file.path].read(split, self.fields, open_input):
                 documents += len(batch.positions)
@@ -126,18 +126,9 @@ class _Reading:
         self.is_done = True
 
 
-def _stored_bytes(split: Split) -> float:
-    """The bytes of a split in its file."""
-    file = split.file
-    if file.row_groups:
-        sizes = [num_bytes for _, num_bytes in file.row_groups]
-        return file.num_bytes * sum(sizes[split.start : split.stop]) / max(1, sum(sizes))
-    return (file.num_bytes if split.stop is None else split.stop) - split.start
-
-
 def _stored_so_far(split: Split, documents: int, input_bytes: int) -> float:
     """The bytes in its file of the part that was read: by rows, or by the input bytes, which an archive holds in a quarter."""
     if split.file.row_groups:
         rows = sum(num_rows for num_rows, _ in split.file.row_groups[split.start : split.stop])
-        return _stored_bytes(split) * documents / max(1, rows)
+        return split.file.num_bytes * split.share * documents / max(1, rows)
     return input_bytes / TEXT_PER_ARCHIVE_BYTE if split.file.compression else input_bytes

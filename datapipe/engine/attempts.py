@@ -31,7 +31,6 @@ from datapipe.plan.work import (
     WriteTask,
 )
 from datapipe.records.outputs import OutputFile
-from datapipe.stage.reader import Split
 
 SILENCE_S = 45.0
 """Silence of an attempt that the user is told of, and after which a second one may start."""
@@ -175,7 +174,7 @@ def input_bytes(task: Task) -> float:
 def _input_bytes(task: Task) -> float:
     match task:
         case MapTask():
-            return sum(map(_split_bytes, task.splits)) + _file_bytes(task.documents)
+            return sum(text_bytes(split.file) * split.share for split in task.splits) + _file_bytes(task.documents)
         case RangeTask():
             files = (file for table in task.tables.values() for file in table)
             return _file_bytes(files) * (task.stop - task.start) / HASH_SPACE
@@ -191,12 +190,3 @@ def _input_bytes(task: Task) -> float:
 
 def _file_bytes(files: Iterable[OutputFile]) -> int:
     return sum(file.bytes for file in files)
-
-
-def _split_bytes(split: Split) -> float:
-    file = split.file
-    if split.stop is None:
-        return text_bytes(file)
-    if file.row_groups:
-        return sum(num_bytes for _, num_bytes in file.row_groups[split.start : split.stop])
-    return text_bytes(file) * (split.stop - split.start) / file.num_bytes

@@ -12,7 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from shlex import quote
 from typing import TypeVar
 
@@ -67,24 +67,6 @@ class Observer:
     def say(self, line: str) -> None: ...
 
 
-@dataclass(slots=True)
-class _Silences:
-    """Tells the user of attempts that tell nothing for `SILENCE_S`, and again each time that this has doubled."""
-
-    told_s: dict[str, float] = field(default_factory=dict)
-
-    def tell(self, messages: Sequence[Message], say: Callable[[str], None]) -> None:
-        self.told_s = {message.attempt: self._tell(message, say) for message in messages if message.silent_s >= SILENCE_S}
-
-    def _tell(self, message: Message, say: Callable[[str], None]) -> float:
-        told_s = self.told_s.get(message.attempt, 0.0)
-        if message.silent_s < max(SILENCE_S, 2 * told_s):
-            return told_s
-        computes = "" if message.idle_s >= SILENCE_S else "; it computes"
-        say(f"no word for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}")
-        return message.silent_s
-
-
 class Driver:
     """Runs one request to its end. `plan` is the latest one, also after a failure, so that a failed run can be reported.
 
@@ -100,6 +82,7 @@ class Driver:
         self.figures = figures or DriverFigures()
         self._pending = Pending()
         self._next_look = 0.0
+        self._told_s: dict[str, float] = {}  # of attempts that tell nothing: the silence that the user knows of
         self.plan: Plan | None = None
         self._reading: dict[str, FirstTasks] = {}
         self._patience = Patience(1 + request.mixture.execution.max_infrastructure_retries)
@@ -139,7 +122,6 @@ class Driver:
         missing = _missing(plan)
         attempts = Attempts(engine)
         retries = Retries(self.request.mixture.execution, self._locate)
-        silences = _Silences()
         while not plan.is_committed:
             self.hold.check()
             ready.extendleft(reversed(retries.due()))  # before fresh tasks, which may all fail in the same way
@@ -147,7 +129,7 @@ class Driver:
                 attempts.submit(ready.popleft())
             wait_s = min(_TICK_S, self._pending.due_in_s)
             attempt = engine.next_attempt(wait_s) if attempts else time.sleep(wait_s)
-            self._look(engine, silences, attempts, len(ready))
+            self._look(engine, attempts, len(ready))
             if attempt is not None:
                 self.observer.ended(attempt)
             if attempt is not None and not attempts.is_settled(attempt):
@@ -169,7 +151,7 @@ class Driver:
                 missing = _missing(plan)
         return plan
 
-    def _look(self, engine: Engine, silences: _Silences, attempts: Attempts, num_ready: int) -> None:
+    def _look(self, engine: Engine, attempts: Attempts, num_ready: int) -> None:
         """Tells the observer what the engine says, and starts second attempts where slots are free. A few times a second: small
         tasks end a thousand times as often.
 
@@ -184,10 +166,19 @@ class Driver:
         for line in engine.take_news():
             self.observer.say(line)
         self.observer.tick(messages)
-        silences.tell(messages, self.observer.say)
+        self._told_s = {each.attempt: self._tell_silent(each) for each in messages if each.silent_s >= SILENCE_S}
         attempts.look(messages)
         if len(attempts) < engine.slots and not self._patience.is_waiting and (line := attempts.start_second()):
             self.observer.say(line)
+
+    def _tell_silent(self, message: Message) -> float:
+        """Tells of an attempt that is silent, and again each time that its silence has doubled; the seconds it has told of."""
+        told_s = self._told_s.get(message.attempt, 0.0)
+        if message.silent_s < 2 * told_s:
+            return told_s
+        computes = "" if message.idle_s >= SILENCE_S else "; it computes"
+        self.observer.say(f"no word for {message.silent_s:.0f} s from {message.task}: {state_of(message)}{computes}")
+        return message.silent_s
 
     def _tell_other(self, attempt: Attempt) -> None:
         """Tells of an attempt that failed while another one at its task goes on."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -252,13 +253,11 @@ def _not_numbers(mixture: Mixture, name: str, files: Files) -> list[str]:
 def _first_values(files: Files, fields: FieldNames, column: str) -> list[Any]:
     """The values of a field in the first records that have some, at most `_LISTED_VALUES`."""
     for split, reader in first_splits(files):
-        try:
+        with suppress(OSError):  # the run opens the file again, and tells what is wrong
             for batch in reader.read(split, fields, open_input):
                 values = batch.extra[column].drop_null()[:_LISTED_VALUES].to_pylist()
                 if values:
                     return values
-        except OSError:  # the run opens the file again, and tells what is wrong
-            continue
     return []
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import io
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,7 +34,7 @@ from datapipe.ledger.names import BEGUN, CLUSTER, INPUTS, MIXTURE, RUN
 from datapipe.plan.compile import Plan, Step
 from datapipe.plan.estimate import Estimate, KeptShares, estimate, kept_shares
 from datapipe.plan.reasons import LastRun, RunFacts, facts_of, reasons
-from datapipe.plan.request import PlannedSource, Request
+from datapipe.plan.request import Request
 from datapipe.plan.splits import file_hash
 from datapipe.stage.field_types import FoundType
 from datapipe.stage.reader import InputFile, Reader
@@ -83,14 +83,13 @@ def write_run(root: Root, plan: Plan, request: Request, earlier: Sequence[str] =
         "steps": steps,
         "facts": asdict(facts_of(request)),
         "kept": kept_shares(plan),
-        "types": {name: _types(source) for name, (source, _) in plan.widened.items()},
+        "types": {
+            name: {field: found.to_json() for field, found in source.types.items()}
+            for name, (source, _) in plan.widened.items()
+        },
     }
     root.write_atomic(RUN, json.dumps(run).encode())
     root.delete(BEGUN)
-
-
-def _types(source: PlannedSource) -> dict[str, dict[str, str]]:
-    return {field: found.to_json() for field, found in source.types.items()}
 
 
 def _last(root: Root) -> dict[str, Any]:
@@ -176,7 +175,12 @@ def read_history(root: Root) -> RunHistory:
         raise UserError(
             f"{root.url}: {begun or 'no run has left anything here'}. Expected the output of `datapipe run`."
         ) from error
-    _check_version(root, run)
+    if run.get("version") != RECORD_VERSION:
+        raise UserError(
+            f"{root.child_url(RUN)}: the records of this run have version {run.get('version')}; this datapipe reads version "
+            f"{RECORD_VERSION}. Its snapshot can be loaded, verified and exported as before. To look into its documents, run "
+            f"its mixture again, or use the datapipe that wrote it."
+        )
     run["against"], inputs = _with_credentials(root, run["against"], inputs)
     ledger = Ledger(root)
     ledger.load()
@@ -210,16 +214,6 @@ def _texts(value: Any) -> Iterator[str]:
         yield value
     for child in value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ():
         yield from _texts(child)
-
-
-def _check_version(root: Root, run: Mapping[str, Any]) -> None:
-    version = run.get("version")
-    if version != RECORD_VERSION:
-        raise UserError(
-            f"{root.child_url(RUN)}: the records of this run have version {version}; this datapipe reads version "
-            f"{RECORD_VERSION}. Its snapshot can be loaded, verified and exported as before. To look into its documents, run "
-            f"its mixture again, or use the datapipe that wrote it."
-        )
 
 
 def _format(reader: Reader) -> str:

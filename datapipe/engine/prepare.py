@@ -125,15 +125,13 @@ def _bound(mixture: Mixture, name: str) -> tuple[BoundStage, ...]:
             f"{mixture.where('sources', name, 'keep')}: 'source' cannot be kept: written documents have a column of this name, "
             f"with the source of the mixture. Keep it under another name, {{origin: source}}, or add a tokenizer."
         )
-    _check_columns(mixture, name, [stage for stage in bound if isinstance(stage.stage, Global)])
-    for stage in bound:
-        if isinstance(stage.stage, Global):
-            _check_source_order(mixture, name, stage.name, stage.stage.source_order() or ())
+    _check_global_stages(mixture, name, [stage for stage in bound if isinstance(stage.stage, Global)])
     return bound
 
 
-def _check_columns(mixture: Mixture, source: str, bound: Sequence[BoundStage]) -> None:
-    """Raises UserError where a global stage would overwrite a column that the source keeps or another stage writes."""
+def _check_global_stages(mixture: Mixture, source: str, bound: Sequence[BoundStage]) -> None:
+    """Raises UserError where a global stage would overwrite a column that the source keeps or another stage writes, and where
+    `source_order` names a source that the mixture does not have."""
     taken = dict.fromkeys(mixture.sources[source].kept_fields, "the source keeps")
     for bound_stage in bound:
         stage = cast(Global, bound_stage.stage)
@@ -150,16 +148,12 @@ def _check_columns(mixture: Mixture, source: str, bound: Sequence[BoundStage]) -
                 )
             if column is not None:
                 taken[column] = f"{bound_stage.name} writes"
-
-
-def _check_source_order(mixture: Mixture, source: str, stage: str, named: Iterable[str]) -> None:
-    """Raises UserError where `source_order` names a source that the mixture does not have."""
-    unknown = next((name for name in named if name not in mixture.sources), None)
-    if unknown is not None:
-        raise UserError(
-            f"sources.{source}: {stage}: source_order names '{unknown}', which is not a source of the mixture."
-            f"{suggest(unknown, mixture.sources)} Expected some of: {', '.join(mixture.sources)}."
-        )
+        unknown = next((name for name in stage.source_order() or () if name not in mixture.sources), None)
+        if unknown is not None:
+            raise UserError(
+                f"sources.{source}: {bound_stage.name}: source_order names '{unknown}', which is not a source of the mixture."
+                f"{suggest(unknown, mixture.sources)} Expected some of: {', '.join(mixture.sources)}."
+            )
 
 
 def bind(use: StageUse) -> BoundStage:

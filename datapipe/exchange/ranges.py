@@ -96,30 +96,18 @@ def _between(
     if block.last < start or block.first >= stop:
         return None
     if wanted is not None:
-        low, high = (
-            np.searchsorted(wanted, np.uint64(block.first[0])),
-            np.searchsorted(wanted, np.uint64(block.last[0]), "right"),
-        )
-        if low == high:
+        low = np.searchsorted(wanted, np.uint64(block.first[0]))
+        wanted = wanted[low : np.searchsorted(wanted, np.uint64(block.last[0]), "right")]
+        if not len(wanted):
             return None
-        rows = _with_hashes(read_block(stream, output, block, schema), wanted[low:high])
-        return rows and _inside(rows, start, stop)
     rows = read_block(stream, output, block, schema)
-    return rows if start <= block.first and block.last < stop else _inside(rows, start, stop)
-
-
-def _inside(rows: pa.RecordBatch, start: Bound, stop: Bound) -> pa.RecordBatch | None:
-    """The sorted rows in [start, stop), copied; None where there are none."""
-    low, high = position(rows, start), position(rows, stop)
-    return _copied(rows, low, high) if low < high else None
-
-
-def _with_hashes(rows: pa.RecordBatch, wanted: np.ndarray) -> pa.RecordBatch | None:
-    """The sorted rows whose hash is among the sorted hashes; None where there are none."""
-    (hashes,) = sort_words(rows, 1)
-    places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
-    chosen = np.flatnonzero(wanted[places] == hashes)
-    return take_rows(rows, chosen) if len(chosen) else None
+    if wanted is not None:
+        (hashes,) = sort_words(rows, 1)
+        places = np.minimum(np.searchsorted(wanted, hashes), len(wanted) - 1)
+        rows = take_rows(rows, np.flatnonzero(wanted[places] == hashes))
+    if not (start <= block.first and block.last < stop):
+        rows = _copied(rows, position(rows, start), position(rows, stop))
+    return rows if rows.num_rows else None
 
 
 def _copied(rows: pa.RecordBatch, start: int, stop: int) -> pa.RecordBatch:

@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import xxhash
 from pydantic_core import from_json
@@ -37,8 +37,10 @@ MOST_RECORDS = 1000
 
 FORGET = "forget"
 
+T = TypeVar("T")
+
 _READERS = 16
-"""Files that are read from an object store at once."""
+"""Files that are read from an object store, or deleted there, at once."""
 
 _NAME = re.compile(rf"{LEDGER}/(\d{{8}})-[0-9a-f]{{32}}\.jsonl")
 _ATTEMPT = re.compile(rf"{ATTEMPTS}/[^/]+/[0-9a-f]{{16}}-[^/]+(?=/)")
@@ -134,17 +136,21 @@ class CommitFiles:
     _next: int = 0
 
     def read(self) -> Iterator[Line]:
-        """All lines, file after file. Several files are read from an object store at once."""
+        """All lines, file after file."""
         listed = [path for path, _ in self.root.list_files(LEDGER, recursive=False)]
         self.sizes, self.num_refused = {}, sum(path.endswith(".json") for path in listed)
         found = sorted((match[0], int(match[1])) for path in listed if (match := _NAME.fullmatch(path)))
         paths = [path for path, _ in found]
         self._next = max((number for _, number in found), default=-1) + 1
+        for path, (lines, num_refused) in zip(paths, self._each(self._lines, paths)):
+            self.sizes[path] = len(lines)
+            self.num_refused += num_refused
+            yield from lines
+
+    def _each(self, action: Callable[[str], T], paths: Iterable[str]) -> Iterator[T]:
+        """What an action returns for each file, of an object store for several at once."""
         with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
-            for path, (lines, num_refused) in zip(paths, pool.map(self._lines, paths)):
-                self.sizes[path] = len(lines)
-                self.num_refused += num_refused
-                yield from lines
+            yield from pool.map(action, paths)
 
     def _lines(self, path: str) -> tuple[list[Line], int]:
         """As `lines_of`. A file with lines that are torn or damaged is read again; the reading with most lines counts."""
@@ -173,9 +179,7 @@ class CommitFiles:
 
     def delete(self, paths: Iterable[str]) -> None:
         paths = list(paths)
-        with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
-            list(pool.map(self.root.delete, paths))
-        for path in paths:
+        for path, _ in zip(paths, self._each(self.root.delete, paths)):
             self.sizes.pop(path, None)
 
     def merge_small(self, least_files: int) -> None:
@@ -183,7 +187,6 @@ class CommitFiles:
         small = [path for path, num_lines in self.sizes.items() if num_lines < MOST_RECORDS // 4]
         if len(small) < least_files:
             return
-        with ThreadPoolExecutor(_READERS if self.root.local is None else 1) as pool:
-            lines = list(pool.map(self._lines, small))
+        lines = list(self._each(self._lines, small))
         self.write(line for of_file, _ in lines for line in of_file)
         self.delete(small)

@@ -57,22 +57,18 @@ class ConditionalStore:
 
     def read(self, path: str) -> tuple[bytes, Version] | None:
         """The content of an object and its version; None where there is none."""
-        import obstore
-
         with _told(self.root, path):
             try:
-                found = obstore.get(self._store, path)
+                found = self._store.get(path)
             except FileNotFoundError:
                 return None
             return bytes(found.bytes()), _version(found.meta)
 
     def version(self, path: str) -> Version | None:
         """The version of an object; None where there is none."""
-        import obstore
-
         with _told(self.root, path):
             try:
-                return _version(obstore.head(self._store, path))
+                return _version(self._store.head(path))
             except FileNotFoundError:
                 return None
 
@@ -82,14 +78,12 @@ class ConditionalStore:
         Args:
             probe: path of an object that is written, looked at and deleted to read that clock.
         """
-        import obstore
-
         with _told(self.root, path):
-            obstore.put(self._store, probe, b"")
-            now = obstore.head(self._store, probe)["last_modified"]
-            obstore.delete(self._store, probe)
+            self._store.put(probe, b"")
+            now = self._store.head(probe)["last_modified"]
+            self._store.delete(probe)
             try:
-                return (now - obstore.head(self._store, path)["last_modified"]).total_seconds()
+                return (now - self._store.head(path)["last_modified"]).total_seconds()
             except FileNotFoundError:
                 return None
 
@@ -119,16 +113,14 @@ class ConditionalStore:
         raise AssertionError
 
     def _put(self, path: str, content: bytes, expected: Version | None) -> Version:
-        import obstore
-
         mode: Any = "create" if expected is None else expected
         try:
-            return _version(obstore.put(self._store, path, content, mode=mode))
+            return _version(self._store.put(path, content, mode=mode))
         except FileNotFoundError:
             if expected is not None:
                 raise
             _create_bucket(self.root)
-            return _version(obstore.put(self._store, path, content, mode=mode))
+            return _version(self._store.put(path, content, mode=mode))
 
 
 def _create_bucket(root: Root) -> None:

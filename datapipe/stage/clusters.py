@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
-from datapipe.columns import KEY_TYPE, full_schema
+from datapipe.columns import KEY_TYPE, full_schema, is_first
 from datapipe.kernels.dedup import components
 from datapipe.stage.tables import DROP_SCHEMA, OPEN, OPEN_SCHEMA, SIZE_SCHEMA, Bucket, Exchange, key_hash
 
@@ -48,11 +48,7 @@ _SLICE_ROWS = 1 << 17
 
 def first_of_group(*values: np.ndarray) -> np.ndarray:
     """The first row of each row's group, (num_rows,) int64. A group is a run of consecutive rows that agree in all values."""
-    begins = np.zeros(len(values[0]), np.int64)
-    for value in values:
-        changes = np.flatnonzero(value[1:] != value[:-1]) + 1
-        begins[changes] = changes
-    return np.maximum.accumulate(begins)
+    return np.maximum.accumulate(np.where(is_first(*values), np.arange(len(values[0])), 0))
 
 
 def star_drops(keys: pa.Array, new: np.ndarray, centers: np.ndarray, value: float) -> pa.RecordBatch:
@@ -170,14 +166,10 @@ def _ends_of_edges(tables: Sequence[pa.RecordBatch]) -> Nodes:
 def _numbered(nodes: Nodes) -> tuple[np.ndarray, Nodes]:
     """The number of each node among the distinct nodes, (num_nodes,) int64, and the distinct nodes in order."""
     order = np.lexsort(nodes[::-1])
-    is_first = np.ones(len(order), np.bool_)
-    is_first[1:] = False
-    for word in nodes:
-        ordered = word[order]
-        is_first[1:] |= ordered[1:] != ordered[:-1]
+    is_new = is_first(*_take(nodes, order))
     numbers = np.empty(len(order), np.int64)
-    numbers[order] = np.cumsum(is_first) - 1
-    return numbers, _take(nodes, order[is_first])
+    numbers[order] = np.cumsum(is_new) - 1
+    return numbers, _take(nodes, order[is_new])
 
 
 Nodes = tuple[np.ndarray, ...]

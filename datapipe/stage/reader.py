@@ -57,11 +57,20 @@ class InputFile:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Split:
     """The part of an input file that a task reads, [start, stop): bytes of plain JSONL, stored bytes of a web archive or of
-    JSONL in many members, row groups of Parquet; or the whole file (stop None)."""
+    JSONL in many members, row groups of Parquet; without a stop, to the end of the file."""
 
     file: InputFile
     start: int = 0
     stop: int | None = None
+
+    @property
+    def share(self) -> float:
+        """Its share of the file, by bytes of text in row groups, or by stored bytes."""
+        sizes = [num_bytes for _, num_bytes in self.file.row_groups]
+        if sizes:
+            return sum(sizes[self.start : self.stop]) / max(1, sum(sizes))
+        stop = self.file.num_bytes if self.stop is None else self.stop
+        return (stop - self.start) / max(1, self.file.num_bytes)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

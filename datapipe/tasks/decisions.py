@@ -23,8 +23,8 @@ import pyarrow as pa
 from datapipe.columns import KEY_BYTES, hex_keys, key_matrix, keys_from, numbers, text_buffers, text_lengths, texts_from
 from datapipe.columns import compute as pc
 from datapipe.errors import StageError, UserError
+from datapipe.exchange.facts import FactWriter
 from datapipe.exchange.files import Block, open_rows, read_block, read_index
-from datapipe.exchange.partitions import TableWriter
 from datapipe.kernels.text import replace
 from datapipe.metrics import DocumentCounts
 from datapipe.plan.work import Decisions
@@ -43,29 +43,46 @@ HELD_BLOCKS = 8
 """Blocks of about a MiB that are kept for the next batch."""
 
 
+class DropWriter(FactWriter):
+    """Writes the documents that a task drops, rows of `schemas.DROPS`, and counts them by stage and rule in `counts`."""
+
+    def __init__(self, root: Root, path: str, source: str, counts: DocumentCounts) -> None:
+        super().__init__(root, path, source=source, fate="dropped")
+        self.counts = counts
+
+    def drop(
+        self,
+        batch: DocumentBatch,
+        rows: np.ndarray,
+        stage: str,
+        rules: pa.Array,
+        values: np.ndarray,
+        limits: pa.Array,
+        survivors: pa.Array | None = None,
+    ) -> None:
+        """Adds the documents in `rows` of a batch, at least one. What follows is about each of them, (num_rows,)."""
+        for rule in rules.value_counts().to_pylist():
+            self.counts.dropped[f"{stage}:{rule['values']}"] += rule["counts"]
+        keys, ids = (column.take(pa.array(rows)) for column in (batch.keys, batch.record.column("id")))
+        survivors = pa.nulls(len(rows), schemas.DROPS.field("survivor").type) if survivors is None else survivors
+        arrays = [keys, ids, pa.repeat(stage, len(rows)), rules, pa.array(values), limits, survivors]
+        self.add(pa.record_batch(arrays, schema=schemas.DROPS))
+
+
 @dataclass(frozen=True, slots=True)
 class DecisionApplier:
     """The decisions on one task's documents.
 
     Attributes:
         rows: by table, of those that the stage writes.
-        drops: where dropped documents are written.
+        drops: where dropped documents are written and counted.
         survivors: what counts the documents that were dropped for each survivor.
     """
 
     decisions: Decisions
     rows: Mapping[str, KeyedRows]
-    document_counts: DocumentCounts
-    drops: TableWriter
+    drops: DropWriter
     survivors: SurvivorWriter
-
-    @classmethod
-    def open(
-        cls, root: Root, decisions: Decisions, document_counts: DocumentCounts, drops: TableWriter, survivors: SurvivorWriter
-    ) -> Self:
-        """Opens the files of the decisions."""
-        rows = {name: KeyedRows.open(root, files) for name, files in decisions.tables.items()}
-        return cls(decisions, rows, document_counts, drops, survivors)
 
     def apply(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents of a batch that stay, without the spans that are cut."""
@@ -76,14 +93,14 @@ class DecisionApplier:
         return self._with_cluster(batch)
 
     def _without_drops(self, batch: DocumentBatch) -> DocumentBatch:
-        drops = drops_of(self.rows["drops"], batch.keys)
-        if not drops.dropped.any():
+        dropped, survivors, values = drops_of(self.rows["drops"], batch.keys)
+        if not dropped.any():
             return batch
-        rows = np.flatnonzero(drops.dropped)
-        survivors = keys_from(drops.survivor[rows])
-        self.survivors.add(self.decisions.name, survivors)
-        self._drop(batch, rows, self.decisions.rule, drops.value[rows], pa.nulls(len(rows), pa.float64()), survivors)
-        return batch.filter(~drops.dropped)
+        name, rows = self.decisions.name, np.flatnonzero(dropped)
+        self.survivors.add(name, survivors)
+        rules = pa.repeat(self.decisions.rule, len(rows))
+        self.drops.drop(batch, rows, name, rules, values, pa.nulls(len(rows), pa.float64()), survivors)
+        return batch.filter(~dropped)
 
     def _with_cluster(self, batch: DocumentBatch) -> DocumentBatch:
         """The documents that stay, with the columns about their clusters."""
@@ -100,19 +117,6 @@ class DecisionApplier:
             )
         return batch.with_columns(added) if added else batch
 
-    def _drop(
-        self,
-        batch: DocumentBatch,
-        rows: np.ndarray,
-        rule: str,
-        values: np.ndarray,
-        limits: pa.Array,
-        survivors: pa.Array | None = None,
-    ) -> None:
-        name = self.decisions.name
-        self.document_counts.dropped[f"{name}:{rule}"] += len(rows)
-        self.drops.add(dropped_rows(batch, rows, name, pa.repeat(rule, len(rows)), values, limits, survivors))
-
     def _cut(self, batch: DocumentBatch, cuts: Cuts) -> DocumentBatch:
         if not len(cuts.documents):
             return batch if batch.cut_points is not None else batch.with_columns({CUT_POINTS: no_cut_points(batch.num_docs)})
@@ -125,30 +129,15 @@ class DecisionApplier:
         texts = _without(offsets, data, starts, stops)
         too_much = (share > self.decisions.removed_share) | ((removed > 0) & _is_blank(texts))
         if too_much.any():
-            rows, limit = np.flatnonzero(too_much), self.decisions.removed_share
-            self._drop(batch, rows, TOO_MUCH_REMOVED, share[rows], pa.array(np.full(len(rows), limit)))
+            rows = np.flatnonzero(too_much)
+            reasons, limits = (pa.repeat(value, len(rows)) for value in (TOO_MUCH_REMOVED, self.decisions.removed_share))
+            self.drops.drop(batch, rows, self.decisions.name, reasons, share[rows], limits)
         stay = ~too_much[documents]
         counts = np.bincount(rules[stay], (stops - starts)[stay], len(cuts.names))
         for rule, count in zip(cuts.names, counts):
-            self.document_counts.counts[f"{self.decisions.name}:{rule}_bytes"] += int(count)
+            self.drops.counts.counts[f"{self.decisions.name}:{rule}_bytes"] += int(count)
         cut_points = cut_points_after(offsets, batch.cut_points, starts, stops, text_buffers(texts)[0])
         return batch.with_columns({"text": texts, CUT_POINTS: cut_points}).filter(~too_much)
-
-
-def dropped_rows(
-    batch: DocumentBatch,
-    rows: np.ndarray,
-    stage: str,
-    rules: pa.Array,
-    values: np.ndarray,
-    limits: pa.Array,
-    survivors: pa.Array | None = None,
-) -> pa.RecordBatch:
-    """Rows of `schemas.DROPS` about the documents in `rows` of a batch."""
-    keys, ids = (column.take(pa.array(rows)) for column in (batch.keys, batch.record.column("id")))
-    survivors = pa.nulls(len(rows), schemas.DROPS.field("survivor").type) if survivors is None else survivors
-    arrays = [keys, ids, pa.repeat(stage, len(rows)), rules, pa.array(values), limits, survivors]
-    return pa.record_batch(arrays, schema=schemas.DROPS)
 
 
 def _is_blank(texts: pa.Array) -> np.ndarray:
@@ -182,15 +171,6 @@ def _without(offsets: np.ndarray, data: np.ndarray, starts: np.ndarray, stops: n
 
 
 # ------------------------------------------------------------------------------------------------ looking decisions up
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Drops:
-    """Per document: dropped (num_docs,) bool; survivor (num_docs, 16) uint8 and value (num_docs,) float64 where dropped."""
-
-    dropped: np.ndarray
-    survivor: np.ndarray
-    value: np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -260,18 +240,15 @@ class KeyedRows:
         return rows
 
 
-def drops_of(drops: KeyedRows, keys: pa.Array) -> Drops:
-    """The drops among the documents of a batch."""
-    result = Drops(
-        dropped=np.zeros(len(keys), np.bool_),
-        survivor=np.zeros((len(keys), KEY_BYTES), np.uint8),
-        value=np.full(len(keys), np.nan),
-    )
+def drops_of(drops: KeyedRows, keys: pa.Array) -> tuple[np.ndarray, pa.Array, np.ndarray]:
+    """Which documents of a batch are dropped, (num_docs,) bool; survivor and value, float64, of each one that is."""
+    dropped, values = np.zeros(len(keys), np.bool_), np.zeros(len(keys))
+    survivors = np.zeros((len(keys), KEY_BYTES), np.uint8)
     for documents, starts, _, rows in drops.matches(keys):
-        result.dropped[documents] = True
-        result.survivor[documents] = key_matrix(rows.column("survivor"))[starts]
-        result.value[documents] = numbers(rows.column("value"))[starts]
-    return result
+        dropped[documents] = True
+        survivors[documents] = key_matrix(rows.column("survivor"))[starts]
+        values[documents] = numbers(rows.column("value"))[starts]
+    return dropped, keys_from(survivors[dropped]), values[dropped]
 
 
 def cluster_sizes(sizes: KeyedRows, keys: pa.Array) -> np.ndarray:

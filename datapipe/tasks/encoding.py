@@ -19,7 +19,7 @@ from datapipe.exchange.partitions import committed_bytes
 from datapipe.records.outputs import TokenizerFile
 from datapipe.stage.documents import DocumentBatch
 from datapipe.storage import Root
-from datapipe.tasks.contract.guard import FailedDocument
+from datapipe.tasks.contract.guard import Failed
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.proof import Choice
 
@@ -38,28 +38,26 @@ def encoder_of(file: TokenizerFile, url: str) -> Encoder:
     return encoder
 
 
-def encode(
-    encoder: Encoder, batch: DocumentBatch
-) -> tuple[DocumentBatch, NDArray[Any], NDArray[np.int64], list[FailedDocument]]:
+def encode(encoder: Encoder, batch: DocumentBatch) -> tuple[DocumentBatch, NDArray[Any], NDArray[np.int64], Failed]:
     """The documents that can be encoded, their ids and offsets as `Encoder.encode` returns them, and the others."""
-    failed: list[FailedDocument] = []
+    failed = Failed()
     try:
         return batch, *encoder.encode(batch.texts), failed
     except EncodingError:
         _find(encoder, batch, 0, failed)
     is_encoded = np.ones(batch.num_docs, np.bool_)
-    is_encoded[[document.row for document in failed]] = False
+    is_encoded[list(failed)] = False
     rest = batch.filter(is_encoded)
     return rest, *encoder.encode(rest.texts), failed
 
 
-def _find(encoder: Encoder, part: DocumentBatch, first_row: int, failed: list[FailedDocument]) -> None:
+def _find(encoder: Encoder, part: DocumentBatch, first_row: int, failed: Failed) -> None:
     """Adds the documents of a part on which the encoder fails, by halving it."""
     try:
         encoder.encode(part.texts)
     except EncodingError as error:
         if part.num_docs == 1:
-            failed.append(FailedDocument(row=first_row, error=str(error)))
+            failed[first_row] = str(error)
             return
         middle = part.num_docs // 2
         _find(encoder, part.slice(0, middle), first_row, failed)

@@ -38,12 +38,12 @@ from datapipe.stage.reader import OpenInput, ReadBatch
 from datapipe.storage import Root
 from datapipe.tasks.contract.guard import Guard
 from datapipe.tasks.contract.results import NewColumns, checked_emit, checked_filter, checked_map, tags_of
-from datapipe.tasks.decisions import DecisionApplier, dropped_rows
+from datapipe.tasks.decisions import DecisionApplier, DropWriter, KeyedRows
 from datapipe.tasks.measuring.clusters import SurvivorWriter
 from datapipe.tasks.measuring.distributions import Distributions
 from datapipe.tasks.measuring.findings import FindingsWriter, searched
-from datapipe.tasks.quarantine import InputPaths, Quarantine
-from datapipe.tasks.ranking import ScoreWriter, of_scored, tagged, with_cut, without_scores
+from datapipe.tasks.quarantine import Quarantine
+from datapipe.tasks.ranking import ScoreWriter, of_scored, score_column, tagged, with_cut
 from datapipe.tasks.read_batches import coalesced, conformed, limited, with_keys
 
 
@@ -74,12 +74,12 @@ class _Mapper:
         self.metrics = TaskMetrics()
         self.document_counts = self.metrics.document_counts
         self.documents = TableWriter(root, f"{folder}/documents.arrow")
-        self.drops = FactWriter(root, f"{folder}/drops.parquet", source=task.source, fate="dropped")
+        self.drops = DropWriter(root, f"{folder}/drops.parquet", task.source, self.document_counts)
         self.findings = FindingsWriter(root, f"{folder}/findings.parquet", task.source)
         self.distributions = Distributions(root, folder, task.source)
         self.survivors = SurvivorWriter(root, f"{folder}/survivors.arrow")
-        self.input_paths = InputPaths(root, task.source, [split.file.path for split in task.splits] if task.inputs else None)
-        self.quarantine = Quarantine(root, folder, task.source, self.document_counts, self.input_paths)
+        paths = [split.file.path for split in task.splits] if task.inputs else None
+        self.quarantine = Quarantine(root, folder, task.source, self.document_counts, paths)
         self.new_columns = {bound.name: NewColumns() for bound in task.stages}
         self.applier: DecisionApplier | None = None
         self.scores = self._score_writer(folder)
@@ -102,9 +102,8 @@ class _Mapper:
     def open(self) -> None:
         """Opens the decisions on the task's documents."""
         if self.task.decisions is not None:
-            self.applier = DecisionApplier.open(
-                self.root, self.task.decisions, self.document_counts, self.drops, self.survivors
-            )
+            rows = {name: KeyedRows.open(self.root, files) for name, files in self.task.decisions.tables.items()}
+            self.applier = DecisionApplier(self.task.decisions, rows, self.drops, self.survivors)
 
     # ---------------------------------------------------------------------------------------------- input
 
@@ -151,7 +150,7 @@ class _Mapper:
                 record = with_keys(part, split, self.task.source)
                 work.bytes, work.documents = part.input_bytes, len(part.positions)
             num_records += len(part.positions) + len(part.rejected) + sum(part.passed_over.values())
-            self.quarantine.reject(self.task.source, split.file.path, part.rejected)
+            self.quarantine.reject(split.file.path, part.rejected)
             self.metrics.unreadable_files += damages(split.file, part.rejected)
             for kind, count in part.passed_over.items():
                 self.document_counts.counts[f"read:{kind}"] += count
@@ -199,11 +198,11 @@ class _Mapper:
         """The documents that a cut keeps, or all with its tags."""
         assert isinstance(bound.stage, Filter)
         result = of_scored(bound, self.task.seed, batch)
-        self.distributions.add_cut(bound, batch, result)
+        self.distributions.add(bound, batch, result, of_cut=True)
         if bound.stage.mode == "tag":
             return tagged(bound, batch, result)
         self._drop(bound.name, bound.stage.rules(), batch, result)
-        return without_scores(bound, batch.filter(result.keep))
+        return DocumentBatch(batch.filter(result.keep).record.drop_columns([score_column(bound.name)]))
 
     @contextmanager
     def _timed_stage(self, name: str, batch: DocumentBatch) -> Iterator[None]:
@@ -230,13 +229,13 @@ class _Mapper:
             result = result if bound.cut is None else with_cut(bound, self.task.seed, part, result)
             return replace(result, columns=self.new_columns[name].same(result.columns, part))
 
-        done = self._guard(name, stage, stage.process).run(checked, batch)
-        kept = [self._after_stage(bound, stage, part, result) for part, result in done.parts]
-        self.quarantine.isolate(name, batch, done.failed)
+        parts, failed = self._guard(name, stage, stage.process).run(checked, batch)
+        kept = [self._after_stage(bound, stage, part, result) for part, result in parts]
+        self.quarantine.isolate(name, batch, failed)
         return _joined(kept, batch)
 
     def _guard(self, name: str, stage: Stage, method: Callable[..., Any]) -> Guard:
-        return Guard(name=name, stage=stage, method=method, place_of=self.input_paths.place, care=self.task.care)
+        return Guard(name=name, stage=stage, method=method, place_of=self.quarantine.place, care=self.task.care)
 
     def _after_stage(
         self, bound: BoundStage, stage: Filter | Map, part: DocumentBatch, result: FilterResult | dict[str, pa.Array]
@@ -276,21 +275,19 @@ class _Mapper:
         numbers = result.rule[rows].astype(np.int64)
         names = pa.array([rule.name for rule in rules], pa.string()).take(pa.array(numbers))
         limits = np.array([rule.limit for rule in rules], np.float64)[numbers] if result.limit is None else result.limit[rows]
-        for number, count in zip(*np.unique(numbers, return_counts=True)):
-            self.document_counts.dropped[f"{name}:{rules[number].name}"] += int(count)
-        self.drops.add(dropped_rows(part, rows, name, names, result.value[rows], pa.array(limits)))
+        self.drops.drop(part, rows, name, names, result.value[rows], pa.array(limits))
 
     def _emit(self, bound: BoundStage, writers: TableWriters, batch: DocumentBatch) -> DocumentBatch:
         stage = bound.stage
         assert isinstance(stage, Global)
         with self._timed_stage(bound.name, batch):
             batch.make_read_only()
-            done = self._guard(bound.name, stage, stage.emit).run(lambda part: checked_emit(stage, part), batch)
-            emitted = [self._salted(stage, tables) for _, tables in done.parts]
+            parts, failed = self._guard(bound.name, stage, stage.emit).run(lambda part: checked_emit(stage, part), batch)
+            emitted = [self._salted(stage, tables) for _, tables in parts]
         with self.metrics.timed(f"{bound.name}: exchange") as work:
             work.bytes = sum(writers.add(tables, bound.name) for tables in emitted)
-        self.quarantine.isolate(bound.name, batch, done.failed)
-        return _joined([part for part, _ in done.parts], batch) if done.failed else batch
+        self.quarantine.isolate(bound.name, batch, failed)
+        return _joined([part for part, _ in parts], batch) if failed else batch
 
     def _salted(self, stage: Global, tables: Mapping[str, pa.RecordBatch]) -> dict[str, pa.RecordBatch]:
         """Rows whose hashes are salted by source, where `scope: source` keeps the sources apart."""

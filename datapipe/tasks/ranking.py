@@ -136,8 +136,3 @@ def tagged(bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> Doc
             tags["value"]: pc.if_else(below, scores, values),
         }
     )
-
-
-def without_scores(bound: BoundStage, batch: DocumentBatch) -> DocumentBatch:
-    """The documents without the column of scores."""
-    return DocumentBatch(batch.record.drop_columns([score_column(bound.name)]))

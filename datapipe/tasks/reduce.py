@@ -14,7 +14,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import numbers
+from datapipe.columns import is_first, numbers
 from datapipe.exchange.chunks import read_bucket, read_chunks
 from datapipe.exchange.files import RUN_BYTES, TableWriters, sort_words
 from datapipe.exchange.ranges import read_slices
@@ -112,10 +112,7 @@ def _of_each_document(table: str, rows: pa.RecordBatch) -> pa.RecordBatch:
     """The first drop of each document, or one row with the sum of its sizes; all rows of `cuts`."""
     if table == "cuts":
         return rows
-    words = sort_words(rows)[:_KEY_WORDS]
-    is_first = np.ones(rows.num_rows, np.bool_)
-    is_first[1:] = np.any([word[1:] != word[:-1] for word in words], axis=0)
-    firsts = np.flatnonzero(is_first)
+    firsts = np.flatnonzero(is_first(*sort_words(rows, _KEY_WORDS)))
     kept = rows.take(pa.array(firsts))
     if table == "drops":
         return kept

@@ -40,7 +40,7 @@ from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.licenses import codes_of_documents
 from datapipe.storage import Root
 from datapipe.tasks.encoding import encode, encoder_of
-from datapipe.tasks.quarantine import InputPaths, Quarantine
+from datapipe.tasks.quarantine import Quarantine
 from datapipe.tasks.train import is_validation
 from datapipe.tokens.encoder import Encoder
 from datapipe.tokens.fertility import Meter
@@ -63,7 +63,7 @@ def run_tokenize(task: TokenizeTask, root: Root, folder: str) -> tuple[Outputs, 
     meter, num_tokens = Meter(encoder.vocab_size, encoder.unknown_id), Counter[str]()
     writers = TableWriters(root, folder, {**dict.fromkeys(_parts(task), schemas.tokens(id_type)), **_HASHES})
     counts = metrics.document_counts
-    quarantine = Quarantine(root, folder, task.source, counts, InputPaths(root, task.source))
+    quarantine = Quarantine(root, folder, task.source, counts)
     for documents in read_documents(root, task.documents, metrics):
         counts.read += documents.num_docs
         counts.read_bytes += documents.text_bytes

@@ -9,14 +9,14 @@ those that it holds.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from datapipe.columns import count_empty, text_lengths
+from datapipe.columns import count_empty, is_first, text_lengths
 from datapipe.exchange.partitions import read_documents, read_table
 from datapipe.metrics import TaskMetrics
 from datapipe.plan.splits import weight
@@ -71,10 +71,8 @@ def _by_file(task: WriteTask, root: Root, metrics: TaskMetrics) -> Iterator[tupl
         begin = int(ends[-1])
         first, last = np.searchsorted(begins, [task.start, task.stop])
         numbers = begins[first:last] // task.target_bytes
-        borders = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-        for start, stop in zip(borders[:-1], borders[1:]):
-            if start < stop:
-                yield int(numbers[start]), batch.record.slice(int(first) + start, stop - start)
+        for start, stop in pairwise([*np.flatnonzero(is_first(numbers)).tolist(), len(numbers)]):
+            yield int(numbers[start]), batch.record.slice(int(first) + start, stop - start)
 
 
 def _counted(rows: pa.RecordBatch) -> NDArray[np.int64]:

@@ -31,6 +31,7 @@ import numpy as np
 import pyarrow as pa
 
 from datapipe import columns
+from datapipe.columns import is_first
 from datapipe.kernels.decontaminate import search, word_runs
 from datapipe.kernels.decontaminate.coverage import Postings
 from datapipe.kernels.decontaminate.folded_words import WHOLE, words_table
@@ -262,10 +263,9 @@ def _entries(grams: _Grams) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndar
     keys, members, of_choice = grams
     order = np.lexsort((of_choice, members, keys))
     keys, members, of_choice = keys[order], members[order], of_choice[order]
-    is_new = np.ones(len(keys), np.bool_)
-    is_new[1:] = (keys[1:] != keys[:-1]) | (members[1:] != members[:-1])
+    is_new = is_first(keys, members)
     keys, members, of_choice = keys[is_new], members[is_new], of_choice[is_new]
-    firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]])) if len(keys) else np.zeros(0, np.int64)
+    firsts = np.flatnonzero(is_first(keys))
     counts = np.diff(np.append(firsts, len(keys)))
     is_kept = counts <= MOST_MEMBERS
     kept = np.repeat(is_kept, counts)
@@ -283,8 +283,8 @@ def _owned(offsets: np.ndarray, members: np.ndarray, item_of: np.ndarray, set_of
     group, benchmark = groups[items], set_of[items]
     order = np.lexsort((group, entries))
     entries, group, benchmark = entries[order], group[order], benchmark[order]
-    new_set = np.concatenate([[True], (entries[1:] != entries[:-1]) | (benchmark[1:] != benchmark[:-1])])
-    new_group = new_set | np.concatenate([[True], group[1:] != group[:-1]])
+    new_set = is_first(entries, benchmark)
+    new_group = new_set | is_first(group)
     num_groups = np.add.reduceat(new_group, np.flatnonzero(new_set), dtype=np.int64)
     own[several[order]] = num_groups[np.cumsum(new_set) - 1] == 1
     return own
@@ -301,9 +301,7 @@ def _weighed(
         return _postings(offsets, members, own, ones, np.ones(len(item_of), np.int64)), totals
     entries = np.repeat(np.arange(num_grams), np.diff(offsets))
     item = item_of[members]
-    is_new = np.ones(len(members), np.bool_)  # the spellings of an item are next to each other
-    is_new[1:] = (entries[1:] != entries[:-1]) | (item[1:] != item[:-1])
-    num_items = np.bincount(entries, is_new, num_grams)
+    num_items = np.bincount(entries, is_first(entries, item), num_grams)  # spellings of an item are next to each other
     idf = np.log((item_of.max(initial=0) + 2) / np.maximum(num_items, 1))
     weights = np.maximum(np.rint(_IDF_SCALE * idf), 1).astype(np.int64)
     np.add.at(totals, members, weights[entries])

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from datapipe.columns import is_first
 from datapipe.kernels.decontaminate import coverage, search
 from datapipe.kernels.decontaminate.folded_words import WHOLE, words_table
 from stages.decontaminate._index import Index
@@ -132,7 +133,7 @@ def _in_contaminated(matches: search.Matches, wholes: Findings, index: Index) ->
 def _joined(found: Findings) -> Findings:
     """The findings by document and item, each pair once."""
     found = _taken(found, np.lexsort((found.starts, found.items, found.documents)))
-    firsts = np.flatnonzero(_is_first(found))
+    firsts = np.flatnonzero(is_first(found.documents, found.items))
     if not len(firsts):
         return found
     stops, hits = np.maximum.reduceat(found.stops, firsts), np.add.reduceat(found.values, firsts)
@@ -148,12 +149,5 @@ def _covered(matches: search.Matches, wholes: Findings, index: Index) -> tuple[H
     covered = Findings(passages.documents, index.item_of[passages.items], passages.starts, passages.stops, np.round(shares, 6))
     found = Findings(*map(np.concatenate, zip(covered, wholes)))
     found = _taken(found, np.lexsort((found.stops, found.starts, -found.values, found.items, found.documents)))
-    best = _taken(found, _is_first(found))
+    best = _taken(found, is_first(found.documents, found.items))
     return Hits(best.documents, best.starts, best.stops), best
-
-
-def _is_first(found: Findings) -> np.ndarray:
-    """Which findings have another document or item than the one before: (num_findings,) bool."""
-    is_first = np.ones(len(found.items), np.bool_)
-    is_first[1:] = (found.documents[1:] != found.documents[:-1]) | (found.items[1:] != found.items[:-1])
-    return is_first

@@ -27,10 +27,7 @@ WINDOWS = full_schema(hash=pa.uint64(), check=pa.uint64(), rank=pa.uint16(), key
 
 def _runs(rows: pa.RecordBatch, *names: str) -> np.ndarray:
     """Where a row differs from the row before it in any of the columns: (num_rows + 1,) bool, true at both ends."""
-    new = np.ones(rows.num_rows + 1, np.bool_)
-    values = [columns.numbers(rows.column(name)) for name in names]
-    new[1:-1] = np.logical_or.reduce([value[1:] != value[:-1] for value in values]) if rows.num_rows else False
-    return new
+    return np.append(columns.is_first(*(columns.numbers(rows.column(name)) for name in names)), True)
 
 
 def cut_repeated(rows: pa.RecordBatch, second: str, keep: str) -> pa.RecordBatch:

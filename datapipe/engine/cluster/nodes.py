@@ -70,7 +70,9 @@ class Nodes:
         gone = sorted(before.keys() - self._nodes.keys())
         self._news += [f"{before[node_id]} is gone: what ran there runs again elsewhere" for node_id in gone]
         for node in self._nodes.values():
-            self._tell_slow(node, now)
+            if node.lacks is None and not node.is_slow and node.asked_at is not None and now - node.asked_at >= SLOW_S:
+                node.is_slow = True
+                self._news.append(f"{node} gets no tasks: it has not answered for {now - node.asked_at:.0f} s")
         for node_id in leaving:
             self.give_notice(node_id, float("inf"))
         due = [
@@ -92,11 +94,6 @@ class Nodes:
         if not lacks and (node.lacks or node.is_slow):
             self._news.append(f"{node} gets tasks now")
         node.lacks, node.asked_at, node.is_slow = list(lacks), self.clock(), False
-
-    def _tell_slow(self, node: Node, now: float) -> None:
-        if node.lacks is None and not node.is_slow and node.asked_at is not None and now - node.asked_at >= SLOW_S:
-            node.is_slow = True
-            self._news.append(f"{node} gets no tasks: it has not answered for {now - node.asked_at:.0f} s")
 
     def name(self, node_id: str) -> str:
         """A node, for display; without an address where it is not alive."""

@@ -20,7 +20,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -38,20 +38,8 @@ Result = TypeVar("Result")
 _MOST_ERROR_CHARS = 4000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FailedDocument:
-    """A document that made a stage raise or crash: its row in the batch, and the end of the traceback, or the cause."""
-
-    row: int
-    error: str
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Guarded(Generic[Result]):
-    """Parts of the batch without the documents that failed, each with its result, and the documents that did, in order."""
-
-    parts: tuple[tuple[DocumentBatch, Result], ...]
-    failed: tuple[FailedDocument, ...]
+Failed = dict[int, str]
+"""Documents that made a stage raise or crash: by row in the batch, the end of the traceback, or the cause."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,8 +59,11 @@ class Guard:
     place_of: Callable[[DocumentBatch], str]
     care: Care = NO_CARE
 
-    def run(self, process: Callable[[DocumentBatch], Result], batch: DocumentBatch) -> Guarded[Result]:
-        """Runs `process`, halving the batch where it raises.
+    def run(
+        self, process: Callable[[DocumentBatch], Result], batch: DocumentBatch
+    ) -> tuple[list[tuple[DocumentBatch, Result]], Failed]:
+        """Runs `process`, halving the batch where it raises. Returns parts of the batch without the documents that failed, each
+        with its result, and the documents that did, in order.
 
         Raises:
             StageError: the stage broke its contract.
@@ -80,7 +71,7 @@ class Guard:
             Exception: errors that are no document's fault, with a note of the stage and the document.
         """
         parts: list[tuple[DocumentBatch, Result]] = []
-        pending, failed = ([(0, batch.num_docs)], []) if self.care == NO_CARE else _with_care(batch, self.care, self.name)
+        pending, failed = ([(0, batch.num_docs)], Failed()) if self.care == NO_CARE else _with_care(batch, self.care, self.name)
         while pending:
             start, stop = pending.pop()
             part = batch if (start, stop) == (0, batch.num_docs) else batch.slice(start, stop)
@@ -90,12 +81,11 @@ class Guard:
             except BaseException as error:
                 self._raise_unless_isolated(process, part, error)
                 if stop - start == 1:
-                    where = code_line(self.stage, self.method, error)
-                    failed.append(FailedDocument(row=start, error=_end_of_traceback(error, where)))
+                    failed[start] = _end_of_traceback(error, code_line(self.stage, self.method, error))
                     continue
                 middle = (start + stop) // 2
                 pending += [(middle, stop), (start, middle)]
-        return Guarded(parts=tuple(parts), failed=tuple(sorted(failed, key=lambda document: document.row)))
+        return parts, dict(sorted(failed.items()))
 
     def _raise_unless_isolated(
         self, process: Callable[[DocumentBatch], Any], part: DocumentBatch, error: BaseException
@@ -146,22 +136,20 @@ class Guard:
         return False
 
 
-def _with_care(batch: DocumentBatch, care: Care, stage: str) -> tuple[list[tuple[int, int]], list[FailedDocument]]:
+def _with_care(batch: DocumentBatch, care: Care, stage: str) -> tuple[list[tuple[int, int]], Failed]:
     """The spans of rows to process, the last one first, and the documents that are known to crash the stage."""
     keys, crashing = batch.keys.to_pylist(), {key: cause for name, key, cause in care.crashing if name == stage}
-    failed = [
-        FailedDocument(row=row, error=f"the stage crashed on this document: its process was ended by {crashing[key]}")
+    failed = {
+        row: f"the stage crashed on this document: its process was ended by {crashing[key]}"
         for row, key in enumerate(keys)
         if key in crashing
-    ]
+    }
     if not {key for name, key in care.suspects if name == stage}.isdisjoint(keys):
         cuts = np.arange(batch.num_docs + 1)
     else:
-        crashed = [document.row for document in failed]
         step = care.most_docs or max(1, batch.num_docs)
-        cuts = np.unique([*range(0, batch.num_docs, step), *crashed, *(row + 1 for row in crashed), batch.num_docs])
-    left_out = {document.row for document in failed}
-    spans = [(start, stop) for start, stop in pairwise(cuts.tolist()) if start not in left_out]
+        cuts = np.unique([*range(0, batch.num_docs, step), *failed, *(row + 1 for row in failed), batch.num_docs])
+    spans = [(start, stop) for start, stop in pairwise(cuts.tolist()) if start not in failed]
     return spans[::-1], failed
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from datapipe.columns import KEY_TYPE, full_schema, key_halves, make_keys, numbers
+from datapipe.columns import KEY_TYPE, full_schema, is_first, key_halves, make_keys, numbers
 from datapipe.exchange.partitions import TableWriter
 from datapipe.records.outputs import TableFile
 from datapipe.rng import keyed_hash, seed_for
@@ -80,9 +80,7 @@ class ClusterSample:
 def _summed(rows: np.ndarray) -> np.ndarray:
     """Rows of one key as one row, in the order of keys: (m, 3) uint64 of (n, 3)."""
     rows = rows[np.lexsort((rows[:, 1], rows[:, 0]))]
-    is_first = np.ones(len(rows), np.bool_)
-    is_first[1:] = (rows[1:, :2] != rows[:-1, :2]).any(axis=1)
-    starts = np.flatnonzero(is_first)
+    starts = np.flatnonzero(is_first(rows[:, 0], rows[:, 1]))
     sums = np.add.reduceat(rows[:, 2], starts) if len(starts) else rows[:, 2]
     return np.column_stack([rows[starts, :2], sums])
 

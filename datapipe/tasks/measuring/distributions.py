@@ -73,26 +73,18 @@ class Distributions:
         self._lengths: dict[str, np.ndarray] = {}  # by part (LAST_BIN + 1, 2) int64: documents and bytes
         self._seconds = 0.0
 
-    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
-        """Adds the decisions of a filter. A filter that returns no measured values has no distributions."""
+    def add(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult, *, of_cut: bool = False) -> None:
+        """Adds the decisions of a filter, or of its cut alone, which is its last rule. A filter that returns no measured values
+        has no distributions."""
         stage, started = bound.stage, work_clock()
         assert isinstance(stage, Filter)
         rules = stage.rules()
         if len(result.measured) == len(rules) and batch.num_docs:
             last = len(rules) - 1
             is_cut_later = bound.cut is None and stage.kept_share() is not None
-            documents = _decided(batch, result)
-            for index, rule in enumerate(rules):
-                if not (is_cut_later and index == last):
-                    self._add_rule(bound, stage, index, rule, documents, result)
-        self._seconds += work_clock() - started
-
-    def add_cut(self, bound: BoundStage, batch: DocumentBatch, result: FilterResult) -> None:
-        """Adds the decisions of a cut, which is the last rule of a filter whose other rules are added already."""
-        stage, started = bound.stage, work_clock()
-        assert isinstance(stage, Filter)
-        rules = stage.rules()
-        self._add_rule(bound, stage, len(rules) - 1, rules[-1], _decided(batch, result), result)
+            documents = decided(result.rule, _lengths(batch), key_halves(batch.keys))
+            for index in range(last if of_cut else 0, last if is_cut_later else len(rules)):
+                self._add_rule(bound, stage, index, rules[index], documents, result)
         self._seconds += work_clock() - started
 
     def _add_rule(
@@ -149,10 +141,6 @@ class Distributions:
             found = np.flatnonzero(counts[:, 0])
             rows.append(("", LENGTH, part, found, counts[found, 0], counts[found, 1]))
         return [_rows_of(*each) for each in rows if len(each[3])]
-
-
-def _decided(batch: DocumentBatch, result: FilterResult) -> Decided:
-    return decided(result.rule, _lengths(batch), key_halves(batch.keys))
 
 
 def _limits(bound: BoundStage, index: int, rule: Rule, result: FilterResult) -> np.ndarray:

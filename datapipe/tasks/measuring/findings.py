@@ -12,6 +12,7 @@ from datapipe.exchange.facts import FactWriter
 from datapipe.plan.work import BoundStage
 from datapipe.records.outputs import TableFile
 from datapipe.stage.base import Filter, FilterResult
+from datapipe.stage.clusters import first_of_group
 from datapipe.stage.documents import DocumentBatch
 from datapipe.stage.findings import FINDINGS, MOST_OF_DOCUMENT
 from datapipe.storage import Root
@@ -40,8 +41,7 @@ class FindingsWriter:
         if found is None or not found.num_rows:
             return
         rows = numbers(found.column("row"))
-        is_first = np.concatenate([[True], rows[1:] != rows[:-1]])
-        ranks = np.arange(len(rows)) - np.maximum.accumulate(np.where(is_first, np.arange(len(rows)), 0))
+        ranks = np.arange(len(rows)) - first_of_group(rows)
         entries = zip(found.column("list").to_pylist(), found.column("entry").to_pylist())
         is_new = np.array([self._is_new(name, *entry) for entry in entries])
         chosen = np.flatnonzero((ranks < MOST_OF_DOCUMENT) | is_new)

@@ -187,8 +187,7 @@ def decisions(root: Root) -> Written:
     output = _exchange(root, FINAL_SCHEMAS["drops"], _HASHES, _KEYS, _OTHERS, pa.array([0.5, 1.0, 0.25]))
 
     def read(root: Root) -> object:
-        drops = drops_of(KeyedRows.open(root, [output]), _KEYS)
-        return drops.dropped.tolist(), drops.survivor.tolist(), drops.value.tolist()
+        return [found.tolist() for found in drops_of(KeyedRows.open(root, [output]), _KEYS)]
 
     return output, read
 

@@ -58,7 +58,7 @@ def test_encode_leaves_out_the_documents_that_fail_and_no_others(bad):
     encoder = Encoder(tokenizer_files.byte_level())
     batch, ids, offsets, failed = encode(encoder, batch_of(texts))
     message = f"fastokens {VERSION} cannot encode a text: panic: index out of bounds"
-    assert [(document.row, document.error) for document in failed] == [(row, message) for row in bad]
+    assert failed == dict.fromkeys(bad, message)
     good = [text for text in texts if "panic" not in text]
     assert batch.texts.to_pylist() == good
     expected, expected_offsets = encoder.encode(pa.array(good, pa.large_string()))

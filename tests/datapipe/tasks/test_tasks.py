@@ -19,7 +19,7 @@ from datapipe.columns import make_keys
 from datapipe.errors import DatapipeError
 from datapipe.exchange import files as exchange
 from datapipe.exchange.files import ExchangeWriter
-from datapipe.exchange.partitions import TableWriter, read_table
+from datapipe.exchange.partitions import read_table
 from datapipe.metrics import DocumentCounts
 from datapipe.plan.work import Decisions
 from datapipe.records.outputs import ExchangeFile
@@ -28,7 +28,7 @@ from datapipe.stage.documents import BASE_FIELDS, DocumentBatch
 from datapipe.stage.field_types import DECLARED
 from datapipe.stage.tables import CUT_SCHEMA, FINAL_SCHEMAS
 from datapipe.storage import Root
-from datapipe.tasks.decisions import DecisionApplier
+from datapipe.tasks.decisions import DecisionApplier, DropWriter, KeyedRows
 from datapipe.tasks.measuring.clusters import ClusterSample, SurvivorWriter
 from datapipe.tasks.read_batches import in_declared_type, in_found_type
 from tests.support.global_stages import batch_of
@@ -149,10 +149,11 @@ def _file(root: Root, name: str, rows: Sequence[tuple[object, ...]], path: str =
 class _Applying:
     def __init__(self, folder, tables: dict[str, tuple[ExchangeFile, ...]], **options: object) -> None:
         self.root, self.document_counts = Root(str(folder)), DocumentCounts()
-        self.drops = TableWriter(self.root, "dropped")
+        self.drops = DropWriter(self.root, "dropped.parquet", "web", self.document_counts)
         self.survivors = SurvivorWriter(self.root, "survivors")
         decisions = Decisions(name="dedup", rule="duplicate", tables=tables, **options)  # type: ignore[arg-type]
-        self.applier = DecisionApplier.open(self.root, decisions, self.document_counts, self.drops, self.survivors)
+        rows = {name: KeyedRows.open(self.root, files) for name, files in tables.items()}
+        self.applier = DecisionApplier(decisions, rows, self.drops, self.survivors)
 
     def dropped(self) -> list[dict]:
         return [row for file in self.drops.finish() for batch in read_table(self.root, file) for row in batch.to_pylist()]

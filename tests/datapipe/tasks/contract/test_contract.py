@@ -64,10 +64,10 @@ def test_guarded_result_is_that_of_the_good_documents_alone(texts, most_docs, ki
             raise kind("a bad document")
         return [len(text) for text in batch.texts.to_pylist()]
 
-    done = _guard(Care(most_docs=most_docs)).run(lengths, _batch(texts))
-    assert [document.row for document in done.failed] == _rows(texts)
-    assert all("a bad document" in document.error for document in done.failed)
-    assert [length for _, part in done.parts for length in part] == [len(text) for text in texts if text != "bad"]
+    parts, failed = _guard(Care(most_docs=most_docs)).run(lengths, _batch(texts))
+    assert list(failed) == _rows(texts)
+    assert all("a bad document" in error for error in failed.values())
+    assert [length for _, part in parts for length in part] == [len(text) for text in texts if text != "bad"]
     assert max(calls, default=0) <= (most_docs or len(texts))
 
 
@@ -75,8 +75,8 @@ def test_error_of_a_document_is_kept_without_credentials():
     def process(part: DocumentBatch):
         raise ValueError("no answer of https://user:Zq81Secret@host/a?sig=Zq81Secret " + "x" * 3960)
 
-    (failed,) = _guard().run(process, _batch(["text"])).failed
-    assert "Zq81Secret" not in failed.error
+    _, failed = _guard().run(process, _batch(["text"]))
+    assert "Zq81Secret" not in failed[0]
 
 
 @pytest.mark.parametrize(
@@ -101,8 +101,8 @@ def test_guarded_batch_that_does_not_fit_into_memory_is_halved_down_to_the_docum
             raise MemoryError
         return batch.num_docs
 
-    done = _guard().run(process, _batch([str(number) for number in range(7)]))
-    assert (sum(count for _, count in done.parts), done.failed) == (7, ())
+    parts, failed = _guard().run(process, _batch([str(number) for number in range(7)]))
+    assert (sum(count for _, count in parts), failed) == (7, {})
     with pytest.raises(StageMemoryError, match=r"mine: .*a.jsonl at bad, of 3 B of text: .*test_contract.py:\d+, in process"):
         _guard().run(process, _batch(["a", "bad", "b"]))
 
@@ -133,11 +133,11 @@ def test_guarded_with_care_gives_the_stage_all_but_the_crashing_documents(texts,
     keys = batch.keys.to_pylist()
     crashing = tuple(("mine", keys[row], "SIGSEGV") for row in _rows(texts))
     suspects = (("mine", keys[-1]),) if one_by_one else (("another", keys[-1]),)
-    done = _guard(Care(suspects=suspects, crashing=crashing)).run(_crashing, batch)
-    assert [document.row for document in done.failed] == _rows(texts)
-    assert all("SIGSEGV" in document.error for document in done.failed)
-    assert [text for _, part in done.parts for text in part] == [text for text in texts if text != "bad"]
-    assert all(part.num_docs == 1 for part, _ in done.parts) or not one_by_one
+    parts, failed = _guard(Care(suspects=suspects, crashing=crashing)).run(_crashing, batch)
+    assert list(failed) == _rows(texts)
+    assert all("SIGSEGV" in error for error in failed.values())
+    assert [text for _, part in parts for text in part] == [text for text in texts if text != "bad"]
+    assert all(part.num_docs == 1 for part, _ in parts) or not one_by_one
 
 
 @given(TEXTS.filter(lambda texts: "bad" in texts))

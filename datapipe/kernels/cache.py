@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from datapipe.kernels.keys import version_key
-from datapipe.machine_cache import LEFT_OVER_S, UNUSED_S, cache_home, read_checked, remove_older, write_checked
+from datapipe.machine_cache import LEFT_OVER_S, UNUSED_S, cache_home, remove_older
 
 
 def kernels_folder() -> Path:
@@ -42,17 +42,6 @@ class Entry:
     @property
     def path(self) -> Path:
         return kernels_folder() / version_key() / f"{self.name}-{self.key}.bin"
-
-    def exists(self) -> bool:
-        return self.path.exists()
-
-    def read(self) -> bytes | None:
-        """The stored code, or None where the file is absent or damaged."""
-        return read_checked(self.path)
-
-    def write(self, data: bytes) -> None:
-        """Stores compiled code, whole or not at all."""
-        write_checked(self.path, data)
 
     @contextmanager
     def lock(self, *, wait: bool = True) -> Iterator[bool]:

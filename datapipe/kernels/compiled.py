@@ -22,6 +22,7 @@ from datapipe.errors import DatapipeError
 from datapipe.kernels.cache import Entry
 from datapipe.kernels.flags import INLINE_FLAGS, KERNEL_FLAGS
 from datapipe.kernels.types import annotations_of, fields_of, form_of, is_array, is_record
+from datapipe.machine_cache import read_checked, write_checked
 
 
 class _KernelCache(caching._Cache):
@@ -35,7 +36,7 @@ class _KernelCache(caching._Cache):
         return str(self._entry.path.parent)
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        data = self._entry.read()
+        data = read_checked(self._entry.path)
         if data is None:
             return None
         target_context.refresh()
@@ -47,7 +48,7 @@ class _KernelCache(caching._Cache):
                 f"{self._entry.name}: numba cannot store its code, because a global table is too large. Pass it as an argument."
             )
         try:
-            self._entry.write(serialize.dumps(data._reduce()))
+            write_checked(self._entry.path, serialize.dumps(data._reduce()))
         except OSError as error:
             warnings.warn(
                 f"compiled kernels cannot be stored in {self.cache_path}: {error.strerror}. Each process compiles its own. "
@@ -67,7 +68,7 @@ def load_or_compile(function: Callable[..., Any], signature: Any, entry: Entry) 
     """The machine code of a kernel. Waits where another process is compiling the same kernel."""
     with ExitStack() as stack:
         stack.enter_context(starting())
-        if entry.exists():
+        if entry.path.exists():
             return compile_into(function, signature, entry)
         with doing(f"waiting for kernel {entry.name}, which another process compiles", is_waiting=True):
             stack.enter_context(entry.lock())

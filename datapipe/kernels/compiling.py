@@ -41,7 +41,7 @@ def missing(names: Iterable[str]) -> list[str]:
     """The kernels ("datapipe.kernels.text.words:split_words") that the cache does not hold, longest first."""
     if not IS_COMPILED:
         return []
-    waiting = [kernel for name in dict.fromkeys(names) for kernel in kernels_named(name) if not kernel.entry.exists()]
+    waiting = [kernel for name in dict.fromkeys(names) for kernel in kernels_named(name) if not kernel.entry.path.exists()]
     waiting.sort(key=lambda kernel: (-kernel.code.bytecode_bytes, kernel.qualified_name))
     return [kernel.qualified_name for kernel in waiting]
 
@@ -99,9 +99,6 @@ class Compilation:
             self._reader.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def wait(self) -> None:
         """Waits for all kernels. Raises DatapipeError where a kernel does not compile or the compiler dies."""
         if self._process is None:
@@ -112,7 +109,7 @@ class Compilation:
             reason = "; ".join(self._failures) or f"the compiler exited with status {status}"
             raise DatapipeError(f"kernels do not compile: {reason}")
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Ends the compilers. The first caller of an unfinished kernel compiles it."""
         if self._process is None:
             return
@@ -178,10 +175,10 @@ def _end_with_caller() -> None:
 
 def _compile(kernels: Sequence[Kernel]) -> None:
     for kernel in kernels:
-        if kernel.entry.exists():
+        if kernel.entry.path.exists():
             continue
         with kernel.entry.lock(wait=False) as is_ours:
-            error = _error_of(kernel) if is_ours and not kernel.entry.exists() else None
+            error = _error_of(kernel) if is_ours and not kernel.entry.path.exists() else None
         if error is not None:
             os.write(1, json.dumps([kernel.name, error]).encode() + b"\n")  # one write, so that lines stay whole
 

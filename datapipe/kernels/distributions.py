@@ -24,6 +24,7 @@ from datapipe.kernels.types import (
     UInt64MatrixOut,
     UInt64s,
     input_record,
+    room_for,
 )
 
 LOWEST_EXPONENT, HIGHEST_EXPONENT = -32, 47
@@ -85,16 +86,8 @@ def decided(reasons: np.ndarray, text_bytes: np.ndarray, halves: tuple[np.ndarra
 
 def nothing_near() -> NearestOut:
     """An empty output of `measure`."""
-    shape = (2, NEAREST)
-    return NearestOut(
-        sizes=np.zeros(2, np.int64),
-        distances=np.zeros(shape),
-        values=np.zeros(shape),
-        limits=np.zeros(shape),
-        ties=np.zeros(shape, np.uint64),
-        file_hashes=np.zeros(shape, np.uint64),
-        positions=np.zeros(shape, np.uint64),
-    )
+    out = NearestOut._make(map(np.zeros_like, room_for(NearestOut, (2, NEAREST))))
+    return out._replace(sizes=np.zeros(2, np.int64))
 
 
 def bins_of(values: np.ndarray) -> np.ndarray:

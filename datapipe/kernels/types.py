@@ -24,6 +24,7 @@ from __future__ import annotations
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from types import FunctionType, UnionType
 from typing import Annotated, Any, TypeAlias, TypeVar, Union
 
@@ -106,6 +107,27 @@ def input_record(kind: type[Record], fields: Iterable[Any]) -> Record:
     return kind(*(read_only(field) if isinstance(field, np.ndarray) else field for field in fields))
 
 
+def room_for(kind: type[Record], shape: int | tuple[int, ...]) -> Record:
+    """An output NamedTuple of arrays of one shape, for kernels to fill. Pages that are never written cost no memory."""
+    return kind(*(np.empty(shape, form_of(field).item) for field in fields_of(kind)))
+
+
+def first_rows(out: Record, count: int) -> Record:
+    """The rows that a kernel wrote to an output."""
+    return type(out)(*(column[:count] for column in out))
+
+
+def filled(kind: type[Record], room: int, fill: Callable[[Record], int]) -> Record:
+    """The rows that `fill` writes to an output, as far as there is room; it returns their number, and is called again where
+    `room` is less."""
+    while True:
+        out = room_for(kind, room)
+        count = fill(out)
+        if count <= room:
+            return first_rows(out, count)
+        room = count
+
+
 def annotations_of(function: Callable[..., Any]) -> tuple[dict[str, Any], Any]:
     """The annotation of every parameter of a kernel by name, and that of its result.
 
@@ -141,6 +163,7 @@ def function_by_type(function: Callable[..., Any]) -> dict[Any, Any]:
     return made
 
 
+@cache
 def fields_of(record: Any) -> list[Any]:
     """Annotations of the fields of a NamedTuple, in order."""
     hints = typing.get_type_hints(record, include_extras=True)

@@ -43,6 +43,7 @@ import numpy as np
 
 from datapipe.kernels.tokens import split_to_fill as kernels
 from datapipe.kernels.tokens.split_to_fill import ChunksOut, RowsOut
+from datapipe.kernels.types import room_for
 
 _MIN_PIECES = 16
 """Rows are emptied at first only where the first split makes no piece shorter than S / 16."""
@@ -81,15 +82,10 @@ def _of_each(chunks: ChunksOut, change: Callable[[np.ndarray], np.ndarray]) -> C
 
 
 def _rows(num_rows: int, num_chunks: int, sequence_length: int) -> RowsOut:
-    return RowsOut(
-        rooms=np.empty(num_rows, np.int64),
-        first_chunk=np.empty(num_rows, np.int64),
+    return room_for(RowsOut, num_rows)._replace(
         next_chunk=np.empty(num_chunks, np.int64),
         newest=np.full(sequence_length + 1, -1, np.int64),
-        newer=np.full(num_rows, -1, np.int64),
-        older=np.full(num_rows, -1, np.int64),
         tree=np.zeros(2 << sequence_length.bit_length(), np.uint8),
-        is_receiver=np.zeros(num_rows, np.uint8),
     )
 
 

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from datapipe.kernels.learned.exponential import logistic
+from datapipe.kernels.text.unicode_classes import codes_of
 from datapipe.kernels.text.unicode_words import UNSPACED
 from tests.oracles.texts import MASK, characters, fnv, polynomial
 
 _GOLDEN, _FACTOR = 0x9E3779B97F4A7C15, 0xD6E8FEB86659FD93
+_UNSPACED = frozenset(codes_of(UNSPACED).tolist())
 _BLANKS = " \xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 
 
@@ -23,7 +25,7 @@ def _kind(character: str) -> str:
     if category[0] == "M":
         return "m"
     is_letter = category[0] in "LN" or category == "Cn"
-    if is_letter and any(start <= ord(character) < stop for start, stop in UNSPACED):
+    if is_letter and ord(character) in _UNSPACED:
         return "a"
     return "w" if is_letter else "s"
 

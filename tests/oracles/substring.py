@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import unicodedata
 
+from datapipe.kernels.text.unicode_classes import codes_of
 from datapipe.kernels.text.unicode_words import UNSPACED
 
 Window = tuple[bytes, ...]
+
+_UNSPACED = frozenset(codes_of(UNSPACED).tolist())
 
 
 def tokens(text: bytes, by_bytes: bool) -> list[tuple[int, bytes]]:
@@ -39,7 +42,7 @@ def _kind(character: str) -> str:
         return "more"
     if category[0] not in "LN" and character != "_":
         return "sign"
-    return "alone" if any(start <= ord(character) < stop for start, stop in UNSPACED) else "word"
+    return "alone" if ord(character) in _UNSPACED else "word"
 
 
 def territories(text: bytes, by_bytes: bool) -> tuple[list[bytes], list[int]]:

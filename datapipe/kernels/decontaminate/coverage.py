@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from datapipe.kernels import kernel
-from datapipe.kernels.types import Bools, Int32s, Int64s, Int64sOut, input_record
+from datapipe.kernels.types import Bools, Int32s, Int64s, Int64sOut, filled, input_record
 
 
 class Postings(NamedTuple):
@@ -77,15 +77,13 @@ def covered_of(
     documents: np.ndarray, entries: np.ndarray, words: np.ndarray, starts: np.ndarray, stops: np.ndarray, postings: Postings
 ) -> Covered:
     """The passages of documents; parameters as for `find_covered`. Pages of the scratch that no match needs cost nothing."""
-    num_items, room = len(postings.needs), max(64, len(documents))
-    postings = input_record(Postings, postings)
-    while True:
+    num_items, postings = len(postings.needs), input_record(Postings, postings)
+
+    def find(out: Covered) -> int:
         passages = Passages._make(np.zeros(size, np.int64) for size in (*[num_items] * 6, len(postings.items)))
-        out = Covered(*(np.empty(room, np.int64) for _ in Covered._fields))
-        count = find_covered(documents, entries, words, starts, stops, postings, passages, out)
-        if count <= room:
-            return Covered(*(column[:count] for column in out))
-        room = count
+        return find_covered(documents, entries, words, starts, stops, postings, passages, out)
+
+    return filled(Covered, max(64, len(documents)), find)
 
 
 @kernel

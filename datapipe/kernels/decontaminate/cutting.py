@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
-from datapipe.kernels.text.unicode_classes import is_continuation
+from datapipe.kernels.text.unicode_classes import ahead, is_continuation
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 SEPARATOR = b"\n\n"
@@ -53,17 +53,6 @@ def _back(data, position, begin, num_chars) -> Any:
     return position
 
 
-@inline
-def _ahead(data, position, end, num_chars) -> Any:
-    """The byte `num_chars` characters behind `position`, not behind `end`."""
-    while num_chars > 0 and position < end:
-        position += 1
-        while position < end and is_continuation(data[position]):
-            position += 1
-        num_chars -= 1
-    return position
-
-
 @kernel
 def cut_around(
     offsets: Int64s, data: UInt8s, documents: Int64s, starts: Int64s, stops: Int64s, margin: int, least: int, out: Removed
@@ -86,7 +75,7 @@ def cut_around(
         while True:
             more = match < len(documents) and documents[match] == document
             piece_stop = _back(data, starts[match], begin, margin) if more else end
-            if piece_stop > kept_from and _ahead(data, kept_from, piece_stop, least - 1) < piece_stop:
+            if piece_stop > kept_from and ahead(data, kept_from, piece_stop, least - 1) < piece_stop:
                 if removed < kept_from:
                     removed_starts[count], removed_stops[count] = removed, kept_from
                     lengths[count] = 2 if num_pieces else 0
@@ -94,7 +83,7 @@ def cut_around(
                 removed, num_pieces = piece_stop, num_pieces + 1
             if not more:
                 break
-            kept_from = max(kept_from, _ahead(data, stops[match], end, margin))
+            kept_from = max(kept_from, ahead(data, stops[match], end, margin))
             match += 1
         if removed < end:
             removed_starts[count], removed_stops[count], lengths[count] = removed, end, 0

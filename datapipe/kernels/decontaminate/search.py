@@ -30,7 +30,7 @@ from datapipe.kernels.decontaminate.word_runs import (
     run_key,
 )
 from datapipe.kernels.hashing import find_slot, mix64, slot_of_key
-from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut
+from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, filled
 
 ANCHOR_WORDS = 4
 """Words of an anchor, and the least of a question that is found as a whole."""
@@ -76,21 +76,12 @@ class Matches(NamedTuple):
     words: Int64sOut
 
 
-def room_for_matches(limit: int) -> Matches:
-    return Matches(*(np.empty(limit, np.int64) for _ in Matches._fields))
-
-
 def matches_of(
     offsets: np.ndarray, data: np.ndarray, words: WordTable, table: GramTable, anchors: Anchors, weight: int
 ) -> Matches:
     """The matches of documents; parameters as for `find_grams`."""
     room = max(1024, int(offsets[-1] - offsets[0]) // 64)
-    while True:
-        out = room_for_matches(room)
-        count = find_grams(offsets, data, words, table, anchors, weight, out)
-        if count <= room:
-            return Matches(*(column[:count] for column in out))
-        room = count
+    return filled(Matches, room, lambda out: find_grams(offsets, data, words, table, anchors, weight, out))
 
 
 @kernel
@@ -229,12 +220,7 @@ def pairs_of(
 ) -> Pairs:
     """The pairs of questions and answers; parameters as for `find_answers`, and the matches of the questions."""
     room, ends = max(64, 2 * len(questions)), offsets[1:][matches.documents]
-    while True:
-        out = Pairs(*(np.empty(room, np.int64) for _ in Pairs._fields))
-        count = find_answers(questions, matches.stops, ends, data, words, answers, out)
-        if count <= room:
-            return Pairs(*(column[:count] for column in out))
-        room = count
+    return filled(Pairs, room, lambda out: find_answers(questions, matches.stops, ends, data, words, answers, out))
 
 
 REACH = 64

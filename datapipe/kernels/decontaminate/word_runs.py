@@ -22,7 +22,7 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.decontaminate.folded_words import WordTable, next_word
 from datapipe.kernels.hashing import find_slot, mix64, num_slots_for
-from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, input_record
+from datapipe.kernels.types import Int32s, Int32sOut, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, input_record, room_for
 
 RING = 256
 FILTER_BITS = 16
@@ -147,13 +147,7 @@ class RunsOut(NamedTuple):
 def windows_of(offsets: np.ndarray, data: np.ndarray, table: WordTable, weight: int, kind: np.uint64) -> RunsOut:
     """The windows of texts; parameters as for `hash_windows`."""
     room, num_texts = int(offsets[-1] - offsets[0]), len(offsets) - 1
-    out = RunsOut(
-        np.empty(room, np.int64),
-        np.empty(room, np.uint64),
-        np.empty(num_texts, np.int64),
-        np.empty(num_texts, np.int64),
-        np.empty(num_texts, np.uint64),
-    )
+    out = room_for(RunsOut, num_texts)._replace(texts=np.empty(room, np.int64), keys=np.empty(room, np.uint64))
     count = hash_windows(offsets, data, table, weight, kind, out)
     return RunsOut(out.texts[:count], out.keys[:count], *out[2:])
 

@@ -39,7 +39,7 @@ from datapipe.kernels.dedup.word_characters import (
     word_table,
 )
 from datapipe.kernels.hashing import eight_bytes
-from datapipe.kernels.text.unicode_classes import REPLACEMENT, decode, write_character
+from datapipe.kernels.text.unicode_classes import REPLACEMENT, codes_of, decode, write_character
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt8sOut, input_record
 
 GROWTH = 3
@@ -68,14 +68,7 @@ _NUM_LEADS, _NUM_VOWELS, _NUM_TAILS = 19, 21, 28
 JOINING_JAMO = (slice(_VOWELS, _VOWELS + _NUM_VOWELS), slice(_TAILS + 1, _TAILS + _NUM_TAILS))
 """Jamo that join the jamo or the syllable before them."""
 
-_UNCHANGED = (
-    (0x3400, 0xA000),
-    (_HANGUL, 0xD7A4),
-    (0xE000, 0xF900),
-    (0x17000, 0x18D00),
-    (0x20000, 0x2F800),
-    (0x2FA20, sys.maxunicode + 1),
-)
+_UNCHANGED = "3400-9FFF AC00-D7A3 E000-F8FF 17000-18CFF 20000-2F7FF 2FA20-10FFFF"
 """Syllables of Hangul; ideographs and private use, which have neither case nor decompositions. A test looks at each."""
 
 _RUN = 16
@@ -101,8 +94,7 @@ def text_folding() -> Folding:
     """The tables of whole texts, built once per process, in about 0.1 s."""
     codes, expansions = np.arange(sys.maxunicode + 1, dtype=np.int32), [0, 0]
     changed = known_classes() != UNASSIGNED
-    for start, stop in _UNCHANGED:
-        changed[start:stop] = False
+    changed[codes_of(_UNCHANGED)] = False
     for code in np.flatnonzero(changed).tolist():
         folded = folded_characters(chr(code))
         codes[code] = folded[0] if len(folded) == 1 else -len(expansions)

@@ -42,6 +42,7 @@ from datapipe.kernels.types import (
     UInt64s,
     UInt64sOut,
     input_record,
+    room_for,
 )
 from datapipe.rng import GOLDEN
 
@@ -100,11 +101,7 @@ def signatures(
     """
     num_docs = len(offsets) - 1
     word_offsets, words = fold_texts(offsets, data, word_folding())
-    out = SignaturesOut(
-        num_words=np.empty(num_docs, np.int64),
-        word_hashes=np.empty(num_docs, np.uint64),
-        signed=np.empty((num_docs, len(chosen.a)), np.uint32),
-    )
+    out = room_for(SignaturesOut, num_docs)._replace(signed=np.empty((num_docs, len(chosen.a)), np.uint32))
     read_only = input_record(Permutations, chosen)  # made again, since pickling the stage makes its arrays writable
     sign(word_offsets, words, read_only, ngram, by_character, out)
     return out

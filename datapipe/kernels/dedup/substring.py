@@ -37,6 +37,7 @@ from datapipe.kernels.types import (
     UInt64s,
     UInt64sOut,
     input_record,
+    room_for,
 )
 from datapipe.rng import GOLDEN
 
@@ -129,14 +130,7 @@ def recent_grams() -> np.ndarray:
 
 def scratch_for(sizes: WindowSizes) -> Scratch:
     """Buffers that hold any chunk."""
-    room = sizes.chunk_tokens + sizes.length + 2
-    return Scratch(
-        starts=np.empty(room, np.int64),
-        hashes=np.empty(room, np.uint64),
-        prefix=np.empty(room, np.uint64),
-        queue_tokens=np.empty(room, np.int64),
-        queue_values=np.empty(room, np.uint64),
-    )
+    return room_for(Scratch, sizes.chunk_tokens + sizes.length + 2)
 
 
 @inline

@@ -14,9 +14,9 @@ import numpy as np
 
 from datapipe.kernels import inline
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
-from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, SPACE, class_table, decode
+from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, SPACE, class_table, codes_of, decode
 from datapipe.kernels.text.unicode_words import UNSPACED
-from datapipe.kernels.types import UInt8s, input_record
+from datapipe.kernels.types import UInt8s, input_record, read_only
 
 _WHITE, _WORD, _LONE, _SIGN, _MORE = range(5)
 _1 = np.uint64(1)
@@ -38,17 +38,15 @@ class TokenRules(NamedTuple):
 @lru_cache(maxsize=1)
 def token_table() -> np.ndarray:
     """The kind of every code point, (0x110000,) uint8: white space, part of a word, a token by itself, a sign, an extender."""
-    classes = class_table()
+    classes, unspaced = class_table(), codes_of(UNSPACED)
     table = np.full(sys.maxunicode + 1, _SIGN, np.uint8)
     table[(classes & (LETTER | NUMBER)) != 0] = _WORD
     table[ord("_")] = _WORD
-    for start, stop in UNSPACED:
-        table[start:stop][table[start:stop] == _WORD] = _LONE
+    table[unspaced[table[unspaced] == _WORD]] = _LONE
     table[(classes & MARK) != 0] = _MORE
     table[_JOINERS] = _MORE
     table[classes == SPACE] = _WHITE
-    table.flags.writeable = False
-    return table
+    return read_only(table)
 
 
 def token_rules(by_bytes: bool) -> TokenRules:

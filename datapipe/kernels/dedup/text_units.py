@@ -40,7 +40,18 @@ from datapipe.kernels.dedup.word_characters import invisible_characters
 from datapipe.kernels.hashing import mix64
 from datapipe.kernels.text.marks import END, PUNCT, WHITE, mark_at, mark_table
 from datapipe.kernels.text.unicode_classes import NUMBER, SPACE, class_table, decode
-from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s, UInt32sOut, UInt64sOut, input_record
+from datapipe.kernels.types import (
+    Int32s,
+    Int64s,
+    Int64sOut,
+    UInt8s,
+    UInt16s,
+    UInt32sOut,
+    UInt64sOut,
+    first_rows,
+    input_record,
+    room_for,
+)
 
 Unit = Literal["line", "paragraph", "three_sentences"]
 
@@ -105,13 +116,13 @@ def find_units(
         normalize: how units are folded before they are hashed.
         min_chars: characters of the normal form.
     """
-    out = room_for_units(most_units(offsets, data, unit == "three_sentences"))
+    out = room_for(TextUnits, most_units(offsets, data, unit == "three_sentences"))
     form = normal_form(normalize)
     if unit == "three_sentences":
         num_units = find_three_sentences(offsets, data, form, mark_table(), min_chars, out)
     else:
         num_units = find_lines(offsets, data, form, min_chars, unit == "paragraph", out)
-    return TextUnits._make(column[:num_units] for column in out)
+    return first_rows(out, num_units)
 
 
 @lru_cache(maxsize=2)
@@ -138,17 +149,6 @@ def normal_form(name: Literal["none", "ccnet"]) -> NormalForm:
 def _num_counted(character: str) -> int:
     """The characters of a decomposition that are no combining marks."""
     return sum(combining(part) == 0 for part in normalize("NFD", character))
-
-
-def room_for_units(limit: int) -> TextUnits:
-    """Arrays for at most `limit` units; memory pages that are never written cost nothing."""
-    return TextUnits(
-        documents=np.empty(limit, np.int64),
-        starts=np.empty(limit, np.int64),
-        sizes=np.empty(limit, np.uint32),
-        hashes=np.empty(limit, np.uint64),
-        digests=np.empty(limit, np.uint64),
-    )
 
 
 @kernel

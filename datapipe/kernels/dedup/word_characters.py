@@ -20,32 +20,20 @@ from functools import lru_cache
 
 import numpy as np
 
+from datapipe.kernels.text.unicode_classes import codes_of
 from datapipe.kernels.text.unicode_words import UNSPACED
+from datapipe.kernels.types import read_only
 
 LETTER, NUMBER, MARK, ALONE, IGNORED = (1 << bit for bit in range(5))
 UNASSIGNED = 0x80
 """In `known_classes` alone: a code point that Unicode 14.0 does not assign."""
 
 _INVISIBLE = (
-    (0x00AD, 0x00AE),  # soft hyphen
-    (0x034F, 0x0350),  # combining grapheme joiner
-    (0x061C, 0x061D),  # direction marks, the zero-width space, joiners, the byte order mark
-    (0x115F, 0x1161),  # fillers
-    (0x17B4, 0x17B6),
-    (0x180B, 0x1810),  # variation selectors
-    (0x200B, 0x2010),
-    (0x202A, 0x202F),
-    (0x2060, 0x2070),
-    (0x3164, 0x3165),
-    (0xFE00, 0xFE10),
-    (0xFEFF, 0xFF00),
-    (0xFFA0, 0xFFA1),
-    (0xFFF0, 0xFFF9),
-    (0x1BCA0, 0x1BCA4),
-    (0x1D173, 0x1D17B),
-    (0xE0000, 0xE1000),
+    "AD 34F 61C 115F-1160 17B4-17B5 180B-180F 200B-200F 202A-202E 2060-206F 3164 FE00-FE0F FEFF FFA0 FFF0-FFF8 1BCA0-1BCA3 "
+    "1D173-1D17A E0000-E0FFF"
 )
-"""Default_Ignorable_Code_Point of Unicode: what is invisible and has no width."""
+"""Default_Ignorable_Code_Point of Unicode: what is invisible and has no width: soft hyphens, joiners, direction marks, fillers,
+the byte order mark, variation selectors."""
 
 _CLASSES = {"L": LETTER, "N": NUMBER, "M": MARK, ".": 0, "-": UNASSIGNED}
 _RUNS = """
@@ -99,17 +87,14 @@ def known_classes() -> np.ndarray:
 
 def invisible_characters() -> np.ndarray:
     """The code points of invisible characters, (num_characters,) int64."""
-    return np.concatenate([np.arange(start, stop) for start, stop in _INVISIBLE])
+    return codes_of(_INVISIBLE)
 
 
 @lru_cache(maxsize=1)
 def word_table() -> np.ndarray:
     """What every code point is in a word, (0x110000,) uint8."""
-    table = known_classes().copy()
+    table, unspaced = known_classes().copy(), codes_of(UNSPACED)
     table[table == UNASSIGNED] = LETTER
-    for start, stop in UNSPACED:
-        is_alone = (table[start:stop] & (LETTER | NUMBER)) != 0
-        table[start:stop][is_alone] |= ALONE
+    table[unspaced[(table[unspaced] & (LETTER | NUMBER)) != 0]] |= ALONE
     table[invisible_characters()] = IGNORED
-    table.flags.writeable = False
-    return table
+    return read_only(table)

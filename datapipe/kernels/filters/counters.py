@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline
-from datapipe.kernels.text.marks import ALNUM, WHITE, mark_at
+from datapipe.kernels.text.marks import ALNUM, mark_at, white_stop
 
 COUNTED = (
     "likes",
@@ -43,12 +43,7 @@ def is_counter(data, offset, stop, marks) -> Any:
         and (data[offset] | 0x20 == 0x6B or data[offset] | 0x20 == 0x6D or data[offset] | 0x20 == 0x62)
     ):
         offset += 1
-    word = offset
-    while word < stop:
-        mark, size = mark_at(data, word, stop, marks)
-        if mark & WHITE == 0:
-            break
-        word += size
+    word = white_stop(data, offset, stop, marks)
     if offset == first or word == offset:
         return False
     end = word

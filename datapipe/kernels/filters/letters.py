@@ -16,34 +16,15 @@ from functools import lru_cache
 
 import numpy as np
 
-from datapipe.kernels import inline, kernel
-from datapipe.kernels.text.unicode_classes import LETTER, MARK, class_table, decode
-from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
+from datapipe.kernels import kernel
+from datapipe.kernels.text.unicode_classes import LETTER, MARK, class_table, codes_of, decode
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, read_only
 
-_IDEOGRAPHS = (
-    (0x3400, 0xA4D0),  # Han, Yi
-    (0xAC00, 0xD7A4),  # Hangul
-    (0xF900, 0xFB00),
-    (0x17000, 0x18D80),  # Tangut, Khitan
-    (0x20000, 0x32400),
-)
-_SYLLABLES = (
-    (0x1200, 0x13A0),  # Ethiopic
-    (0x2D80, 0x2DE0),
-    (0x3041, 0x3100),  # kana
-    (0x31F0, 0x3200),
-    (0xA500, 0xA640),  # Vai
-    (0xAB01, 0xAB30),
-    (0xFF66, 0xFFA0),
-    (0x1AFF0, 0x1B170),
-    (0x1E7E0, 0x1E800),
-)
-_VOWEL_MARKS = (
-    (0x0900, 0x1AB0),  # Devanagari to Tai Tham
-    (0x1B00, 0x1C80),
-    (0xA800, 0xAC00),
-    (0x11000, 0x12000),
-)
+_IDEOGRAPHS = "3400-A4CF AC00-D7A3 F900-FAFF 17000-18D7F 20000-323FF"  # Han, Yi, Hangul, Tangut, Khitan
+_SYLLABLES = "1200-139F 2D80-2DDF AB01-AB2F 1E7E0-1E7FF 3041-30FF 31F0-31FF FF66-FF9F 1AFF0-1B16F A500-A63F"
+"""Ethiopic, kana, Vai."""
+
+_VOWEL_MARKS = "900-1AAF 1B00-1C7F A800-ABFF 11000-11FFF"  # from Devanagari on
 
 
 @lru_cache(maxsize=1)
@@ -51,11 +32,10 @@ def letter_weights() -> np.ndarray:
     """The letters that each code point counts as: (0x110000,) uint8, 0 to 3."""
     classes = class_table()
     weights = (classes == LETTER).astype(np.uint8)
-    for ranges, kind, weight in ((_IDEOGRAPHS, LETTER, 3), (_SYLLABLES, LETTER, 2), (_VOWEL_MARKS, MARK, 1)):
-        for start, stop in ranges:
-            weights[start:stop][classes[start:stop] == kind] = weight
-    weights.flags.writeable = False
-    return weights
+    for listed, kind, weight in ((_IDEOGRAPHS, LETTER, 3), (_SYLLABLES, LETTER, 2), (_VOWEL_MARKS, MARK, 1)):
+        codes = codes_of(listed)
+        weights[codes[classes[codes] == kind]] = weight
+    return read_only(weights)
 
 
 @kernel
@@ -72,15 +52,10 @@ def count_letters(starts: Int64s, stops: Int64s, data: UInt8s, weights: UInt8s, 
         offset, num_letters = starts[doc], np.int64(0)
         while offset < stops[doc]:
             if data[offset] < 0x80:
-                num_letters += _is_ascii_letter(data[offset])
+                num_letters += 97 <= (data[offset] | 0x20) <= 122
                 offset += 1
             else:
                 code, size = decode(data, offset, stops[doc])
                 num_letters += weights[code]
                 offset += size
         counts[doc] = num_letters
-
-
-@inline
-def _is_ascii_letter(byte) -> bool:
-    return 97 <= (byte | 0x20) <= 122

@@ -30,6 +30,7 @@ from datapipe.kernels.types import (
     UInt8sOut,
     UInt16s,
     input_record,
+    room_for,
 )
 
 KEPT, SYMBOLS, UPPERCASE, NUMERIC, COUNTER, FEW_WORDS, EMPTIED, EDITED = range(8)
@@ -119,14 +120,8 @@ def classify(lines: Lines, data: np.ndarray, limits: Limits, symbols: str) -> Cl
 
 
 def room_for_edits(lines: Lines) -> LineEditsOut:
-    """Room for the edits of lines; pages that are never written cost no memory."""
-    num_lines = len(lines.starts)
-    return LineEditsOut(
-        reasons=np.empty(num_lines, np.uint8),
-        rest_starts=np.zeros(num_lines, np.int64),
-        rest_lengths=np.zeros(num_lines, np.int32),
-        rests=np.empty(int(lines.lengths.sum()), np.uint8),
-    )
+    """Room for the edits of lines."""
+    return room_for(LineEditsOut, len(lines.starts))._replace(rests=np.empty(int(lines.lengths.sum()), np.uint8))
 
 
 def written(

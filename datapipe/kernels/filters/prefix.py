@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datapipe.kernels import kernel
-from datapipe.kernels.text.unicode_classes import is_continuation
+from datapipe.kernels.text.unicode_classes import ahead
 from datapipe.kernels.types import Int64s, Int64sOut, UInt8s
 
 
@@ -18,11 +18,4 @@ def prefix_stops(offsets: Int64s, data: UInt8s, num_chars: int, stops: Int64sOut
         stops: (num_docs,) int64, in `data`.
     """
     for document in range(len(offsets) - 1):
-        stop, left = offsets[document], num_chars
-        while stop < offsets[document + 1]:
-            if not is_continuation(data[stop]):
-                if left == 0:
-                    break
-                left -= 1
-            stop += 1
-        stops[document] = stop
+        stops[document] = ahead(data, offsets[document], offsets[document + 1], num_chars)

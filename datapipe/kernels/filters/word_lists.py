@@ -19,8 +19,8 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.dedup.case_folding import fold_texts, word_folding
 from datapipe.kernels.dedup.minhash import hash_word
-from datapipe.kernels.hashing import find_slot, num_slots_for
-from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, input_record
+from datapipe.kernels.hashing import find_slot, table_of
+from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt64s, UInt64sOut, input_record, room_for
 
 MOST_LISTS = 64
 """Lists that can be told apart: a bit of 64 for each."""
@@ -83,15 +83,11 @@ def word_lists(entries: Mapping[tuple[int, ...], int]) -> WordLists:
     by_first: dict[int, list[tuple[int, ...]]] = {}
     for entry in sorted(entries, key=lambda entry: (-len(entry), entry)):
         by_first.setdefault(entry[0], []).append(entry)
-    num_slots = num_slots_for(len(by_first))
-    firsts, groups = np.zeros(num_slots, np.uint64), np.zeros(2 * num_slots, np.int32)
+    firsts, slots = table_of([*by_first])
+    groups = np.zeros(2 * len(firsts), np.int32)
     bits = np.zeros(1 << _FILTER_BITS, np.bool_)
     starts, rest, lists = [0], list[int](), list[int]()
-    for first, group in by_first.items():
-        slot = first & (num_slots - 1)
-        while firsts[slot]:
-            slot = (slot + 1) & (num_slots - 1)
-        firsts[slot] = first
+    for slot, (first, group) in zip(slots.tolist(), by_first.items(), strict=True):
         bits[first >> int(_FILTER_SHIFT)] = True
         groups[2 * slot], groups[2 * slot + 1] = len(lists), len(lists) + len(group)
         for entry in group:
@@ -112,7 +108,7 @@ def count_listed(text_offsets: np.ndarray, data: np.ndarray, table: WordLists, m
         masks: (num_docs,) uint64, the bits of the lists that count for each document.
     """
     offsets, words = fold_texts(text_offsets, data, word_folding())
-    out = ListedOut(*(np.empty(len(masks), np.int64) for _ in range(3)))
+    out = room_for(ListedOut, len(masks))
     find_listed(offsets, words, table, masks, out)
     return out
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.hashing import eight_bytes
 from datapipe.kernels.learned.row_sums import add_coded_rows, add_rows
 from datapipe.kernels.text.unicode_classes import is_continuation
@@ -192,7 +193,7 @@ def embed(starts: Int64s, stops: Int64s, data: UInt8s, model: Model, dense: Floa
             for word in range(batch):
                 start, stop, code = word_spans[word, 0], word_spans[word, 1], word_codes[word]
                 entry = np.int64(entry_table[slots[word]] & LOW_HALF) - 1
-                if entry >= num_words or (entry < 0 and stop - start >= len(LABEL) and starts_with(data, start, LABEL)):
+                if entry >= num_words or (entry < 0 and starts_with(data, start, stop, LABEL, 0)):
                     continue
                 run_hashes[runs] = widened(code)
                 runs += 1
@@ -260,7 +261,7 @@ def find_words(data, offset, end, spans, codes, is_ascii) -> Any:
             all_bytes |= byte
             offset += 1
         spans[found, 0], spans[found, 1], codes[found], is_ascii[found] = start, offset, code, all_bytes < 128
-        is_end = offset - start == len(_END_OF_LINE) and starts_with(data, start, _END_OF_LINE)
+        is_end = offset - start == len(_END_OF_LINE) and starts_with(data, start, offset, _END_OF_LINE, 0)
         found += offset > start and not is_end
         offset += 1
     return offset, found
@@ -274,14 +275,6 @@ def spell(data, start, stop, spelled) -> Any:
         spelled[1 + offset - start] = _signed(data[offset])
     spelled[1 + stop - start] = _CLOSE
     return stop - start + 2
-
-
-@inline
-def starts_with(data, start, prefix) -> Any:
-    for index in range(len(prefix)):
-        if data[start + index] != prefix[index]:
-            return False
-    return True
 
 
 @inline

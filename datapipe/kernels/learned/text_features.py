@@ -28,8 +28,8 @@ from datapipe.kernels.dedup.word_characters import ALONE as IS_ALONE
 from datapipe.kernels.dedup.word_characters import LETTER, NUMBER, known_classes, word_table
 from datapipe.kernels.dedup.word_characters import MARK as IS_MARK
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step
-from datapipe.kernels.text.unicode_classes import decode
-from datapipe.kernels.types import Int64MatrixOut, Int64s, UInt8s, UInt8sOut, UInt32sOut
+from datapipe.kernels.text.unicode_classes import codes_of, decode
+from datapipe.kernels.types import Int64MatrixOut, Int64s, UInt8s, UInt8sOut, UInt32sOut, read_only
 from datapipe.rng import GOLDEN
 
 BLANK, JOINED, MARK, ALONE, SIGN = range(5)
@@ -42,11 +42,8 @@ _SPACE = 32
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)  # odd, of random bits: the base of the polynomial
 _32 = np.uint64(32)
 
-_BLANKS = (
-    *((0x00, 0x21), (0x7F, 0xA1), (0x1680, 0x1681), (0x2000, 0x200B), (0x2028, 0x202A), (0x202F, 0x2030), (0x205F, 0x2060)),
-    (0x3000, 0x3001),
-)
-"""White space and controls of Unicode, as half-open ranges of code points; no version has changed them since 6.3."""
+_BLANKS = "0-20 7F-A0 1680 2000-200A 2028-2029 202F 205F 3000"
+"""White space and controls of Unicode; no version has changed them since 6.3."""
 
 
 @lru_cache(maxsize=1)
@@ -56,10 +53,8 @@ def character_kinds() -> np.ndarray:
     kinds[(classes & (LETTER | NUMBER)) != 0] = JOINED
     kinds[(classes & IS_ALONE) != 0] = ALONE
     kinds[known_classes() == IS_MARK] = MARK
-    for start, stop in _BLANKS:
-        kinds[start:stop] = BLANK
-    kinds.flags.writeable = False
-    return kinds
+    kinds[codes_of(_BLANKS)] = BLANK
+    return read_only(kinds)
 
 
 class Counting(NamedTuple):

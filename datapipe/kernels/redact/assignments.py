@@ -137,11 +137,8 @@ def _after_link(data, start, end) -> Any:
     j, limit = start, min(end, start + _MAX_LINK)
     while j < limit and (data[j] <= _SPACE or data[j] == _COMMA or is_in(data[j], QUOTES)):
         j += 1
-    if j == start or j + len(_VALUE) >= end:
+    if j == start or not starts_with(data, j, end - 1, _VALUE, 0x20):
         return np.int64(-1)
-    for k in range(len(_VALUE)):
-        if data[j + k] | 0x20 != _VALUE[k]:
-            return np.int64(-1)
     j += len(_VALUE)
     j += is_in(data[j], QUOTES)
     j = after_blanks(data, j, end)

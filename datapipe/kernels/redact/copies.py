@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from datapipe.kernels import inline, kernel
+from datapipe.kernels.arrays import starts_with
 from datapipe.kernels.hashing import eight_bytes, mix64, num_slots_for, table_size
 from datapipe.kernels.redact.randomness import BITS, best_evidence
-from datapipe.kernels.redact.spans import FoundSpans, SpansOut, first_spans, room_for_spans
+from datapipe.kernels.redact.spans import FoundSpans, SpansOut, scanned
 from datapipe.kernels.types import Int32sOut, Int64s, UInt8s, input_record
 
 LEAST_BYTES, LEAST_BITS, MOST_COMPARED = 12, 8, 64
@@ -28,24 +29,14 @@ def with_copies(offsets: np.ndarray, data: np.ndarray, spans: FoundSpans) -> Fou
     if not len(documents):
         return spans
     most = int((offsets[documents + 1] - offsets[documents]).sum()) // LEAST_BYTES
-    out, slots = room_for_spans(most), np.empty(num_slots_for(int(counts.max())), np.int32)
-    num_copies = find_copies(offsets, data, input_record(FoundSpans, spans), slots, out)
-    return spans.merged(first_spans(num_copies, out))
+    slots, texts = np.empty(num_slots_for(int(counts.max())), np.int32), input_record(FoundSpans, spans)
+    return spans.merged(scanned(most, lambda out: find_copies(offsets, data, texts, slots, out)))
 
 
 @inline
 def _slot_of(data, start, num_slots) -> Any:
     """The first slot of a value that begins with the eight bytes at `start`."""
     return np.int64(mix64(eight_bytes(data, np.uint64(start))) & np.uint64(num_slots - 1))
-
-
-@inline
-def _is_text_at(data, position, start, stop) -> Any:
-    """Whether the bytes [start, stop) are at a position too."""
-    for j in range(stop - start):
-        if data[position + j] != data[start + j]:
-            return False
-    return True
 
 
 @inline
@@ -58,7 +49,7 @@ def _insert(data, starts, stops, span, slots, num_slots) -> None:
             slots[slot] = span
             return
         is_long = stops[other] - starts[other] == stops[span] - starts[span]
-        if is_long and _is_text_at(data, starts[span], starts[other], stops[other]):
+        if is_long and starts_with(data, starts[span], stops[span], data[starts[other] : stops[other]], 0):
             return
         slot = (slot + 1) & (num_slots - 1)
 
@@ -73,7 +64,7 @@ def _longest_at(data, position, limit, starts, stops, slots, num_slots) -> Any:
         if span < 0:
             break
         length = stops[span] - starts[span]
-        if longest < length <= limit - position and _is_text_at(data, position, starts[span], stops[span]):
+        if length > longest and starts_with(data, position, limit, data[starts[span] : stops[span]], 0):
             best, longest = np.int64(span), length
         slot = (slot + 1) & (num_slots - 1)
     return best

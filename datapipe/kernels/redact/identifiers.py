@@ -46,7 +46,7 @@ from datapipe.kernels.redact.folding import AFTER_BYTES, BEFORE_BYTES, fold, is_
 from datapipe.kernels.redact.issuers import ON_WORD, PREFIX_DIGITS, SURE, certainty_of
 from datapipe.kernels.redact.phones import find_phone
 from datapipe.kernels.redact.pii import CARD, IBAN, PHONE, SSN
-from datapipe.kernels.redact.spans import FoundSpans, SpansOut, first_spans, room_for_spans
+from datapipe.kernels.redact.spans import FoundSpans, SpansOut, scanned
 from datapipe.kernels.types import Int64s, UInt8s
 
 WANTS_CARD, WANTS_IBAN, WANTS_SSN, WANTS_PHONE = 1, 2, 4, 8
@@ -84,8 +84,7 @@ _IBAN_LENGTHS = _iban_lengths()
 def find(offsets: np.ndarray, data: np.ndarray, wanted: int) -> FoundSpans:
     """The wanted numbers in documents from `columns.text_buffers`; spans are byte ranges of `data`."""
     limit = int(offsets[-1] - offsets[0]) // _MIN_SPAN_BYTES + 1
-    out = room_for_spans(limit)
-    return first_spans(find_identifiers(offsets, data, wanted, out), out)
+    return scanned(limit, lambda out: find_identifiers(offsets, data, wanted, out))
 
 
 # ---------------------------------------------------------------------------------------------------- cards

@@ -22,7 +22,7 @@ import numpy as np
 from datapipe.kernels import inline, kernel
 from datapipe.kernels.redact.ascii import DIGIT, HEX, LETTER, LOCAL, MARK, USERINFO, is_in
 from datapipe.kernels.redact.emails import domain_stop, local_start
-from datapipe.kernels.redact.spans import FoundSpans, SpansOut, first_spans, room_for_spans
+from datapipe.kernels.redact.spans import FoundSpans, SpansOut, scanned
 from datapipe.kernels.redact.versions import is_version
 from datapipe.kernels.types import Int64s, UInt8s
 
@@ -44,8 +44,7 @@ _STAND_IN_PASSWORD = np.frombuffer(b":password@", np.uint8)
 def find(offsets: np.ndarray, data: np.ndarray, emails: bool, ips: bool, credentials: bool) -> FoundSpans:
     """The addresses and credentials in documents from `columns.text_buffers`; spans are byte ranges of `data`."""
     limit = int(offsets[-1] - offsets[0]) // _MIN_SPAN_BYTES + 1
-    out = room_for_spans(limit)
-    return first_spans(find_spans(offsets, data, emails, ips, credentials, out), out)
+    return scanned(limit, lambda out: find_spans(offsets, data, emails, ips, credentials, out))
 
 
 @inline

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ import numpy as np
 from datapipe.kernels.redact.assignments import Names, match_names
 from datapipe.kernels.redact.copies import with_copies
 from datapipe.kernels.redact.keywords import Hits, Keywords, find_hits
-from datapipe.kernels.redact.spans import FoundSpans, first_spans, joined, room_for_spans
+from datapipe.kernels.redact.spans import FoundSpans, joined, scanned
 from datapipe.kernels.redact.tokens import Forms, match_forms
 
 
@@ -62,11 +63,9 @@ def find(offsets: np.ndarray, data: np.ndarray, rules: Rules, wanted: int, min_e
     tokens, values, places = list[FoundSpans](), list[FoundSpans](), list[np.ndarray]()
     counts, millibits = np.zeros(256, np.int64), round(1000 * min_entropy)
     for hits in find_hits(offsets, data, rules.keywords):
-        outputs = [room_for_spans(len(hits.positions)) for _ in range(2)]
-        number = match_forms(offsets, data, hits, rules.forms, wanted, counts, outputs[0])
-        tokens.append(first_spans(number, outputs[0]))
-        number = match_names(offsets, data, hits, rules.names, wanted, millibits, counts, outputs[1])
-        values.append(first_spans(number, outputs[1]))
+        most = len(hits.positions)
+        tokens.append(scanned(most, partial(match_forms, offsets, data, hits, rules.forms, wanted, counts)))
+        values.append(scanned(most, partial(match_names, offsets, data, hits, rules.names, wanted, millibits, counts)))
         if rules.patterns is not None:
             places.append(rules.patterns.places(offsets, hits))
     found = _firsts(joined(tokens))

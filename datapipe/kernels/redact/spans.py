@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut
+from datapipe.kernels.types import Int64s, Int64sOut, UInt8s, UInt8sOut, first_rows, room_for
 
 
 class FoundSpans(NamedTuple):
@@ -42,14 +42,10 @@ class SpansOut(NamedTuple):
 
 def joined(parts: Sequence[FoundSpans]) -> FoundSpans:
     """The spans of all parts, one part after the other."""
-    return FoundSpans._make(map(np.concatenate, zip(room_for_spans(0), *parts)))
+    return FoundSpans._make(map(np.concatenate, zip(room_for(SpansOut, 0), *parts)))
 
 
-def room_for_spans(limit: int) -> SpansOut:
-    """Room for at most `limit` spans."""
-    return SpansOut(np.empty(limit, np.int64), np.empty(limit, np.int64), np.empty(limit, np.uint8))
-
-
-def first_spans(num_spans: int, out: SpansOut) -> FoundSpans:
-    """The first spans that a kernel wrote to `out`; its memory is freed with it."""
-    return FoundSpans._make(column[:num_spans].copy() for column in out)
+def scanned(limit: int, scan: Callable[[SpansOut], int]) -> FoundSpans:
+    """The spans that a scan writes, at most `limit`; it returns their number. The memory of other spans is freed."""
+    out = room_for(SpansOut, limit)
+    return FoundSpans._make(column.copy() for column in first_rows(out, scan(out)))

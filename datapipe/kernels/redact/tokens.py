@@ -234,32 +234,21 @@ def _runs_span(data, start, end, facts, form, runs, alphabets) -> Any:
 
 
 @inline
-def _is_word_at(data, position, end, words, first, last) -> Any:
-    """Whether a keyword is written at a position as in its rule."""
-    if position + last - first > end:
-        return False
-    for j in range(last - first):
-        if data[position + j] != words[first + j]:
-            return False
-    return True
-
-
-@inline
 def _form_span(data, floor, position, end, form, facts, runs, alphabets, words) -> Any:
     """The token of a form whose keyword is at a position, and what must look random; start equals stop where there is none.
 
     Returns:
         Start and stop of the token, start and stop of its random part.
     """
-    after = position + facts[form + 1, _WORD] - facts[form, _WORD]
-    if not _is_word_at(data, position, end, words, facts[form, _WORD], facts[form + 1, _WORD]):
+    keyword = words[facts[form, _WORD] : facts[form + 1, _WORD]]
+    if not starts_with(data, position, end, keyword, 0):  # the keyword is written as in its rule
         return position, position, position, position
     if facts[form, _PEM] != 0:
         return position, pem_stop(data, position, end), position, position
     start = _start_before(data, floor, position, facts[form, _BEFORE], facts[form, _AFTER], runs, alphabets)
     if start < 0 or not _may_start(data, floor, start, facts[form, _UNLESS]):
         return position, position, position, position
-    first, stop, last = _runs_span(data, after, end, facts, form, runs, alphabets)
+    first, stop, last = _runs_span(data, position + len(keyword), end, facts, form, runs, alphabets)
     if last < 0:
         return position, position, position, position
     low, high = (start, last) if start < position else (first, stop)

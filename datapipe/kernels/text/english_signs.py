@@ -29,6 +29,7 @@ from datapipe.kernels.text.unicode_classes import (
     decode,
     decode_before,
 )
+from datapipe.kernels.types import read_only
 
 EDGE, BEFORE, LOWER, UPPER, ALPHA, DIGIT, QUOTE, STOPS, ICON, CURRENCY = (1 << bit for bit in range(10))
 """Roles of a character. EDGE: comes off either end. BEFORE: comes off the front. STOPS: a full stop after it comes off."""
@@ -102,8 +103,7 @@ def sign_table() -> np.ndarray:
     ):
         for member in members:
             table[ord(member)] |= bits
-    table.flags.writeable = False
-    return table
+    return read_only(table)
 
 
 @lru_cache(maxsize=1)
@@ -115,8 +115,7 @@ def content_table() -> np.ndarray:
     listed += [*range(9), 0x0B, 0x0C, *range(0x0D, 0x20), *range(0x7F, 0xA0)]
     listed = [code for code in listed if table[code] != SPACE]
     table[listed] = PUNCTUATION
-    table.flags.writeable = False
-    return table
+    return read_only(table)
 
 
 @lru_cache(maxsize=1)

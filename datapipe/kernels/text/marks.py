@@ -17,6 +17,7 @@ import numpy as np
 from datapipe.kernels import inline
 from datapipe.kernels.text.english_signs import LOWER, UPPER, sign_table
 from datapipe.kernels.text.unicode_classes import LETTER, NUMBER, PUNCTUATION, SPACE, SYMBOL, class_table, decode, decode_before
+from datapipe.kernels.types import read_only
 
 WHITE, PUNCT, END, SMALL, LARGE, CAPITAL, DIGIT, ALNUM = (1 << bit for bit in range(8))
 """White space; punctuation; sentence end; small letter or letter without case; capital or letter without case; `str.isupper`;
@@ -48,8 +49,7 @@ def mark_table() -> np.ndarray:
     table[[ord(character) for character in END_CHARS]] |= END
     table[(sign_table() & LOWER) != 0] |= SMALL
     table[(sign_table() & UPPER) != 0] |= LARGE
-    table.flags.writeable = False
-    return table
+    return read_only(table)
 
 
 @inline
@@ -70,13 +70,20 @@ def mark_before(data, offset, start, marks) -> tuple[Any, Any]:
 
 
 @inline
-def stripped(data, start, stop, marks) -> tuple[Any, Any]:
-    """Start and stop of [start, stop) without the white space around it."""
-    while start < stop:
-        mark, size = mark_at(data, start, stop, marks)
+def white_stop(data, offset, stop, marks) -> Any:
+    """The stop of the white space at `offset`."""
+    while offset < stop:
+        mark, size = mark_at(data, offset, stop, marks)
         if mark & WHITE == 0:
             break
-        start += size
+        offset += size
+    return offset
+
+
+@inline
+def stripped(data, start, stop, marks) -> tuple[Any, Any]:
+    """Start and stop of [start, stop) without the white space around it."""
+    start = white_stop(data, start, stop, marks)
     while start < stop:
         mark, size = mark_before(data, stop, start, marks)
         if mark & WHITE == 0:

@@ -21,7 +21,7 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, hash_bytes, mix64
 from datapipe.kernels.text.contractions import Wholes
 from datapipe.kernels.text.english_words import find_english_words, slot_of_hash, wholes_table
-from datapipe.kernels.text.marks import END, LARGE, PUNCT, SMALL, WHITE, mark_at, mark_before, mark_table
+from datapipe.kernels.text.marks import END, LARGE, PUNCT, SMALL, WHITE, mark_at, mark_before, mark_table, white_stop
 from datapipe.kernels.text.unicode_classes import OTHER
 from datapipe.kernels.text.words import SpansOut, Words, first_spans, room_for_spans
 from datapipe.kernels.types import Int32s, Int64s, Int64sOut, UInt8s, UInt16s
@@ -125,7 +125,7 @@ def sum_sentences(
     number = np.int64(0)
     for line in range(len(starts)):
         stop = starts[line] + lengths[line]
-        offset = _white_stop(data, starts[line], stop, marks)
+        offset = white_stop(data, starts[line], stop, marks)
         count, ended = np.int64(offset < stop), False
         while offset < stop:
             chunk = -2 - ends[number]
@@ -228,17 +228,6 @@ def _chunk_stop(data, offset, stop, marks) -> Any:
 
 
 @inline
-def _white_stop(data, offset, stop, marks) -> Any:
-    """The stop of the white space at `offset`."""
-    while offset < stop:
-        mark, size = mark_at(data, offset, stop, marks)
-        if mark & WHITE == 0:
-            break
-        offset += size
-    return offset
-
-
-@inline
 def _opens(data, offset, first, stop, marks) -> Any:
     """Whether a sentence begins in [offset, first), behind an end: at more than punctuation, or at white space that is not one
     space, which is a token, unless nothing but white space is left of the line.
@@ -246,7 +235,7 @@ def _opens(data, offset, first, stop, marks) -> Any:
     while offset < first:
         mark, size = mark_at(data, offset, first, marks)
         if mark & WHITE:
-            after = _white_stop(data, offset, first, marks)
+            after = white_stop(data, offset, first, marks)
             if after < stop and (after > offset + 1 or data[offset] != _SPACE):
                 return True
             offset = after

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from datapipe.kernels import inline
+from datapipe.kernels.types import read_only
 
 LETTER, MARK, NUMBER, PUNCTUATION, SYMBOL, SPACE, OTHER = 1, 2, 4, 8, 16, 32, 64
 """OTHER: controls, format characters, private use, and code points that the database does not know."""
@@ -49,8 +50,7 @@ def class_table() -> np.ndarray:
     for code in range(0x3001):  # the highest white space is U+3000
         if chr(code).isspace():
             table[code] = SPACE
-    table.flags.writeable = False
-    return table
+    return read_only(table)
 
 
 def codes_of(listed: str) -> np.ndarray:
@@ -81,8 +81,7 @@ def stable_table(form: Literal["NFC", "NFKC", "NFD", "NFKD"]) -> np.ndarray:
         table[joining] = 0
         table[_HANGUL_VOWELS] = 0
         table[_HANGUL_FINALS] = 0
-    table.flags.writeable = False
-    return table
+    return read_only(table)
 
 
 @lru_cache(maxsize=1)
@@ -101,8 +100,7 @@ def composition_table() -> np.ndarray:
         if not is_jamo and unicodedata.normalize("NFC", chr(code)) == chr(code) and not (combining and may_join):
             table[code] = combining << CLASS_SHIFT | (JOINS if may_join else 0)
     table[sorted(firsts)] |= JOINED
-    table.flags.writeable = False
-    return table
+    return read_only(table)
 
 
 @lru_cache(maxsize=1)
@@ -113,8 +111,7 @@ def plain_sizes() -> np.ndarray:
         leads = first + (np.arange(start, stop) >> 6 * (size - 1))
         sizes[np.unique(leads)] = size
         sizes[leads[composition_table()[start:stop] != 0]] = 0
-    sizes.flags.writeable = False
-    return sizes
+    return read_only(sizes)
 
 
 def _composed_pairs() -> tuple[set[int], set[int]]:
@@ -139,6 +136,18 @@ def _is_canonical_pair(decomposition: str) -> bool:
 def is_continuation(byte) -> Any:
     """Whether a byte is a continuation byte: inside a character, neither its first byte nor ASCII."""
     return byte & 0xC0 == 0x80
+
+
+@inline
+def ahead(data, position, end, num_chars) -> Any:
+    """The byte `num_chars` characters behind `position`, where one begins, not behind `end`."""
+    while position < end:
+        if not is_continuation(data[position]):
+            if num_chars <= 0:
+                break
+            num_chars -= 1
+        position += 1
+    return position
 
 
 @inline

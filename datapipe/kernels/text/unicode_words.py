@@ -27,7 +27,7 @@ from datapipe.kernels import inline, kernel
 from datapipe.kernels.hashing import FNV_BASIS, fnv_step, mix64
 from datapipe.kernels.text.unicode_classes import LETTER, MARK, NUMBER, class_table, codes_of, decode
 from datapipe.kernels.text.words import SpansOut, Words, first_spans, room_for_spans
-from datapipe.kernels.types import Int64s, UInt8s, UInt16s
+from datapipe.kernels.types import Int64s, UInt8s, UInt16s, read_only
 
 LETTERS, KANA, IS_LETTER, IS_DIGIT, IS_HEBREW, MID_LETTER, MID_DIGIT, MID_HEBREW, AFTER_HEBREW, EXTENDS, BEGINS = (
     1 << bit for bit in range(11)
@@ -37,18 +37,10 @@ MID_DIGIT, MID_HEBREW: joins two such characters. AFTER_HEBREW: joins a Hebrew l
 character before it. BEGINS: a piece that begins with it is a word.
 """
 
-UNSPACED = (
-    (0x0E00, 0x0F00),  # Thai, Lao
-    (0x0F00, 0x10A0),  # Tibetan, Myanmar
-    (0x1780, 0x1800),  # Khmer
-    (0x3005, 0x3008),  # iteration mark, closing mark, zero
-    (0x3041, 0x30A0),  # Hiragana
-    (0x3400, 0x4DC0),  # Han
-    (0x4E00, 0xA000),
-    (0xF900, 0xFB00),
-    (0x20000, 0x32000),
-)
-"""Scripts without spaces between words: half-open ranges of code points. Deduplication compares each of their characters."""
+UNSPACED = "E00-109F 1780-17FF 3005-3007 3041-309F 3400-4DBF 4E00-9FFF F900-FAFF 20000-31FFF"
+"""Scripts without spaces between words: Thai, Lao, Tibetan, Myanmar, Khmer, ideographic marks, Hiragana, Han. Deduplication
+compares each of their characters.
+"""
 
 _ALONE = (
     "E00-EFF 1000-109F 1780-17FF 1950-19DF 1A20-1AAF A9E0-A9FF AA60-AADF 11700-1174F "  # Thai, Lao, Myanmar, Khmer, Tai, Ahom
@@ -114,8 +106,7 @@ def role_table() -> np.ndarray:
         table[codes_of(listed)] |= role
     table[(classes & (LETTER | NUMBER)) != 0] |= BEGINS
     table[extends] = EXTENDS
-    table.flags.writeable = False
-    return table
+    return read_only(table)
 
 
 def find_unicode_words(offsets: np.ndarray, data: np.ndarray) -> Words:

@@ -34,6 +34,7 @@ from datapipe.kernels.types import (
     UInt64s,
     UInt64sOut,
     input_record,
+    room_for,
 )
 
 _MAX_INT32 = 0x7FFFFFFF
@@ -126,14 +127,7 @@ def find_lines(offsets: np.ndarray, data: np.ndarray, newlines: int = 1) -> Line
 
 def room_for_spans(num_offsets: int, limit: int) -> SpansOut:
     """Room for at most `limit` words or lines of `num_offsets` - 1 documents."""
-    return SpansOut(
-        doc_offsets=np.empty(num_offsets, np.int64),
-        starts=np.empty(limit, np.int64),
-        lengths=np.empty(limit, np.int32),
-        hashes=np.empty(limit, np.uint64),
-        chars=np.empty(limit, np.int32),
-        flags=np.empty(limit, np.uint8),
-    )
+    return room_for(SpansOut, limit)._replace(doc_offsets=np.empty(num_offsets, np.int64))
 
 
 def first_spans(kind: type[Spans], num_spans: int, out: SpansOut) -> Spans:

@@ -51,7 +51,7 @@ def permute(key: int, size: int, indices: np.ndarray) -> np.ndarray:
     if size <= TABLE_SIZE:
         return _shuffled(key, size)[indices].astype(np.int64)
     out = np.empty(len(indices), np.int64)
-    feistel(np.ascontiguousarray(indices, np.int64), size, round_keys(key), out)
+    feistel(np.ascontiguousarray(indices, np.int64), size, round_keys(key), False, out)
     return out
 
 
@@ -60,7 +60,7 @@ def invert(key: int, size: int, positions: np.ndarray) -> np.ndarray:
     if size <= TABLE_SIZE:
         return np.argsort(_shuffled(key, size))[positions].astype(np.int64)
     out = np.empty(len(positions), np.int64)
-    feistel_inverse(np.ascontiguousarray(positions, np.int64), size, round_keys(key), out)
+    feistel(np.ascontiguousarray(positions, np.int64), size, round_keys(key), True, out)
     return out
 
 
@@ -139,14 +139,15 @@ def _refill(given: Any, size: Any, values: Any, origins: Any, num_lanes: Any, fo
 
 
 @kernel
-def feistel(indices: Int64s, size: int, keys: UInt64s, out: Int64sOut) -> None:
-    """The permutation by a Feistel network.
+def feistel(indices: Int64s, size: int, keys: UInt64s, inverse: bool, out: Int64sOut) -> None:
+    """The permutation by a Feistel network, or its inverse.
 
     Args:
-        indices: (n,) int64 in 0..size-1.
+        indices: (n,) int64 in 0..size-1; positions for the inverse.
         size: int64, at least 2.
         keys: (rounds,) uint64, from `round_keys`; an even number.
-        out: (n,) int64, positions in 0..size-1.
+        inverse: whether the rounds go from the last to the first.
+        out: (n,) int64, positions in 0..size-1; indices from the inverse.
     """
     low_bits, low_mask, high_mask = halves(size)
     values, origins = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
@@ -155,29 +156,11 @@ def feistel(indices: Int64s, size: int, keys: UInt64s, out: Int64sOut) -> None:
         values[lane], origins[lane] = np.uint64(indices[lane]), lane
     following = num_lanes
     while num_lanes > 0:
-        _forward(values, num_lanes, low_bits, low_mask, high_mask, keys)
+        if inverse:
+            _backward(values, num_lanes, low_bits, low_mask, high_mask, keys)
+        else:
+            _forward(values, num_lanes, low_bits, low_mask, high_mask, keys)
         num_lanes, following = _refill(indices, size, values, origins, num_lanes, following, out)
-
-
-@kernel
-def feistel_inverse(positions: Int64s, size: int, keys: UInt64s, out: Int64sOut) -> None:
-    """The inverse of `feistel`: the same rounds, last to first.
-
-    Args:
-        positions: (n,) int64 in 0..size-1.
-        size: int64, at least 2.
-        keys: (rounds,) uint64, as for `feistel`.
-        out: (n,) int64, indices in 0..size-1.
-    """
-    low_bits, low_mask, high_mask = halves(size)
-    values, origins = np.empty(LANES, np.uint64), np.empty(LANES, np.int64)
-    num_lanes = min(LANES, len(positions))
-    for lane in range(num_lanes):
-        values[lane], origins[lane] = np.uint64(positions[lane]), lane
-    following = num_lanes
-    while num_lanes > 0:
-        _backward(values, num_lanes, low_bits, low_mask, high_mask, keys)
-        num_lanes, following = _refill(positions, size, values, origins, num_lanes, following, out)
 
 
 @kernel

@@ -11,7 +11,7 @@ from datapipe.kernels.decontaminate import coverage, cutting, search, word_runs
 from datapipe.kernels.decontaminate.folded_words import words_table
 from datapipe.kernels.decontaminate.word_runs import RING, gram_table
 from datapipe.kernels.hashing import num_slots_for
-from datapipe.kernels.types import input_record
+from datapipe.kernels.types import input_record, room_for
 from tests.oracles import decontaminate as oracle
 from tests.support.kernel_table import Case, Steps, columns, offsets_of, room, row
 
@@ -94,7 +94,7 @@ def find_grams(case: Case) -> Steps:
     entries = [*grams, *anchors, *questions]
     lengths = np.array([length for of_anchor in anchors.values() for length in of_anchor], np.int32)
     record = input_record(search.Anchors, (len(grams) if anchors else -1, offsets_of(anchors.values()), lengths))
-    out = search.room_for_matches(2 * int(case.offsets[-1] - case.offsets[0]))
+    out = room_for(search.Matches, 2 * int(case.offsets[-1] - case.offsets[0]))
     yield [case.offsets, case.data, words_table(), gram_table(np.array(entries, np.uint64)), record, _WEIGHT], [out]
     entry_of, rows, before = {key: number for number, key in enumerate(entries)}, list[tuple[int, ...]](), 0
     for document, (run, offset) in enumerate(zip(runs, case.begins)):

@@ -8,6 +8,7 @@ import numpy as np
 
 from datapipe.kernels.dedup import case_folding, components, minhash, substring, text_hashes, text_units
 from datapipe.kernels.text.marks import mark_table
+from datapipe.kernels.types import room_for
 from tests.oracles import case_folding as case_folding_oracle
 from tests.oracles import components as components_oracle
 from tests.oracles import dedup as dedup_oracle
@@ -97,7 +98,7 @@ def most_units(case: Case) -> Steps:
 def find_units(case: Case, unit: str, normalize: Any, min_chars: int) -> Steps:
     form, most = text_units.normal_form(normalize), text_units.most_units(case.offsets, case.data, True)
     rest = [mark_table(), min_chars] if unit == "three_sentences" else [min_chars, unit == "paragraph"]
-    yield [case.offsets, case.data, form, *rest], [text_units.room_for_units(most)]
+    yield [case.offsets, case.data, form, *rest], [room_for(text_units.TextUnits, most)]
     units = [
         (document, start + begin, stop - begin, *both)
         for document, (start, text) in enumerate(zip(case.begins, case.texts))

@@ -9,8 +9,8 @@ import numpy as np
 
 from datapipe.kernels.hashing import num_slots_for
 from datapipe.kernels.redact import assignments, copies, identifiers, keywords, pii, stand_ins, tokens
-from datapipe.kernels.redact.spans import FoundSpans, room_for_spans
-from datapipe.kernels.types import input_record
+from datapipe.kernels.redact.spans import FoundSpans, SpansOut
+from datapipe.kernels.types import input_record, room_for
 from stages.redact.secrets import KINDS
 from tests.oracles import identifiers as identifiers_oracle
 from tests.oracles import pii as pii_oracle
@@ -50,7 +50,7 @@ def match_forms(case: Case) -> Steps:
     hits = hits_of(case)
     wanted = _EVERY_KIND if case.seed % 3 else int(case.generator.integers(0, _EVERY_KIND + 1))
     inputs = [case.offsets, case.data, hits, rules().forms, wanted, np.zeros(256, np.int64)]
-    yield inputs, [room_for_spans(len(hits.positions))]
+    yield inputs, [room_for(SpansOut, len(hits.positions))]
     own = iter(by_document(case, hits))
     yield _found(case, lambda text: oracle.tokens(text, next(own), wanted))
 
@@ -61,7 +61,7 @@ def match_names(case: Case) -> Steps:
     case = secret_texts(case)
     hits, millibits = hits_of(case), 3500 if case.seed % 2 else 2000
     inputs = [case.offsets, case.data, hits, rules().names, _EVERY_KIND, millibits, np.zeros(256, np.int64)]
-    yield inputs, [room_for_spans(len(hits.positions))]
+    yield inputs, [room_for(SpansOut, len(hits.positions))]
     own = iter(by_document(case, hits))
     yield _found(case, lambda text: oracle.values(text, next(own), _EVERY_KIND, millibits))
 
@@ -80,7 +80,7 @@ def find_copies(case: Case) -> Steps:
             start = stop + len(text) // 5
     arrays = [np.array(column, kind) for column, kind in zip(columns(spans, 3), _SPAN)]
     slots = np.empty(num_slots_for(max(len(spans), 1)), np.int32)
-    yield [case.offsets, case.data, input_record(FoundSpans, arrays), slots], [room_for_spans(len(case.data) // 12 + 1)]
+    yield [case.offsets, case.data, input_record(FoundSpans, arrays), slots], [room_for(SpansOut, len(case.data) // 12 + 1)]
     inside = iter([(a - begin, b - begin, kind) for a, b, kind in spans if begin <= a < end] for begin, end in _ranges(case))
     yield _found(case, lambda text: oracle.copies(text, next(inside)))
 
@@ -120,7 +120,7 @@ def _framed(case: Case, lines: tuple[str, ...], before: bytes, after: bytes) -> 
 @row(pii.find_spans, valid_only=True)
 def find_spans(case: Case) -> Steps:
     case = _framed(case, _ADDRESSES, b"a@", b".de")
-    yield [case.offsets, case.data, True, True, True], [room_for_spans(len(case.data))]
+    yield [case.offsets, case.data, True, True, True], [room_for(SpansOut, len(case.data))]
 
     def find(text: bytes) -> list[tuple[int, int, int]]:
         read = text.decode()
@@ -138,7 +138,7 @@ def find_identifiers(case: Case) -> Steps:
         signs = generator.choice([" ", "-", ".", ""], 3)
         lines.append("".join(f"{part}{generator.choice(signs)}" for part in generator.choice(_NUMBERS, 10)))
     case = _framed(case, tuple(lines), b"4111", b"11")
-    yield [case.offsets, case.data, wanted], [room_for_spans(len(case.data))]
+    yield [case.offsets, case.data, wanted], [room_for(SpansOut, len(case.data))]
     yield _found(case, lambda text: identifiers_oracle.find(text, wanted))
 
 

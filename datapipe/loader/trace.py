@@ -132,7 +132,7 @@ def trace_step(
 
 
 def trace_document(
-    output: str | Path, key: str, *, num_epochs: int | None = None, world_size: int = 1, strict: bool = True, **run: Any
+    output: str | Path, key: str, *, num_epochs: int | None = None, world_size: int = 1, **run: Any
 ) -> list[Appearance]:
     """Every appearance of a document in the run, by step: none if no row holds it, if it is left out, or if the run ends first.
 
@@ -143,12 +143,12 @@ def trace_document(
     Args:
         key: of the document, or its name, in a form that `InputFiles.key` takes.
         num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
-        strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
         run: as for `open_run`.
+
+    Raises SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
     found = open_run(output, **run).find_document(key, num_epochs, world_size)
-    if strict:
-        found.check_complete()
+    found.check_complete()
     return found.appearances
 
 

@@ -128,18 +128,14 @@ class Chunk:
         """The borders of the runs of each batch. Raises UserError for more runs than there is room for."""
         out, offsets, _ = self.runs
         borders = [out[start:stop] for start, stop in zip(offsets.tolist(), offsets[1:].tolist())]
-        if self.num_runs is not None:
-            self._check_room(borders, self.num_runs)
-        return borders
-
-    def _check_room(self, borders: Sequence[np.ndarray], num_runs: int) -> None:
         for step, each in zip(self.steps, borders):
-            if len(each) - 1 > num_runs:
+            if self.num_runs is not None and len(each) - 1 > self.num_runs:
                 raise UserError(
                     f"step {step}: this rank's batch has {len(each) - 1} runs (documents, and the padding of rows), and "
-                    f"pad_cu_seqlens={num_runs} has room for {num_runs}. Open the loader with a larger one, and load the same "
-                    f"state: pad_cu_seqlens is not part of it. Loader.most_runs(num_steps) counts ahead what steps need."
+                    f"pad_cu_seqlens={self.num_runs} has no room for them. Open the loader with a larger one, and load the "
+                    f"same state: pad_cu_seqlens is not part of it. Loader.most_runs(num_steps) counts ahead what steps need."
                 )
+        return borders
 
     def _padded(self, borders: np.ndarray, num_runs: int) -> np.ndarray:
         """`borders` with the last one repeated, which are runs of no token, up to the fixed length."""

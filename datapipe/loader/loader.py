@@ -18,7 +18,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import suppress
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from datapipe.credentials import masked
 from datapipe.errors import DroppedRowsWarning, EndlessError, SnapshotError, UserError
@@ -31,10 +31,13 @@ from datapipe.loader.order.state import LoaderState, read_state, state_at
 from datapipe.loader.prefetch import Prefetcher
 from datapipe.loader.remote.address import is_service
 from datapipe.loader.share import warn_of_ragged_ranks
-from datapipe.loader.source import BatchSource, FileSource
+from datapipe.loader.source import FileSource
 from datapipe.loader.stats import LoaderStats, StepClock
 from datapipe.loader.turns import SharedIterator, Turns, interrupted
 from datapipe.shards.manifest import Snapshot
+
+if TYPE_CHECKING:
+    from datapipe.loader.remote.source import ServiceSource  # gRPC takes 50 ms to import
 
 LEAST_PREFETCH, MOST_PREFETCH, PREFETCH_BYTES = 4, 32, 8 << 20
 """The default number of batches built ahead: as many as fit into PREFETCH_BYTES, between the two limits."""
@@ -226,7 +229,8 @@ class Loader:
             return after if steps.num_steps is None or after < steps.num_steps else None
 
         ahead = self._source.prefetcher(self._prefetch, stride, successor)
-        self.clock.start(ahead.counts, ahead)
+        ahead.counts = self.clock.counts
+        self.clock.start(ahead)
         return ahead
 
     def stats(self) -> LoaderStats:
@@ -350,12 +354,12 @@ def _files_of(output: str) -> str:
     """The folder of an output that a service on this machine names; `output` where there is none."""
     if not is_service(output):
         return output
-    from datapipe.loader.remote.source import files_of  # gRPC takes 50 ms to import
+    from datapipe.loader.remote.source import files_of
 
     return files_of(output) or output
 
 
-def _open_source(output: str, options: LoaderOptions) -> BatchSource:
+def _open_source(output: str, options: LoaderOptions) -> FileSource | ServiceSource:
     if not is_service(output):
         return FileSource(output, options)
     from datapipe.loader.remote.source import ServiceSource

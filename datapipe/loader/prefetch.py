@@ -42,7 +42,7 @@ _Work = SimpleQueue["_Chunk | None"]
 
 @dataclass(kw_only=True, slots=True)
 class PrefetchCounts:
-    """Counts since the prefetcher was made.
+    """Counts of the batches that were taken.
 
     Attributes:
         batches: batches handed out.

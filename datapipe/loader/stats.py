@@ -18,7 +18,7 @@ of workers are not measured.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any, Literal
 
@@ -188,25 +188,28 @@ class StepClock:
     Args:
         token_field: a field with one number per token, from which tokens are counted; None if there is none.
         now: seconds of a monotonic clock.
+
+    Attributes:
+        counts: of all iterations, into which prefetchers count.
     """
 
     def __init__(self, token_field: str | None, now: Callable[[], float] = perf_counter) -> None:
         self._token_field = token_field
         self._now = now
-        self._before = PrefetchCounts()  # of the iterations before this one
-        self._here, self._builder = PrefetchCounts(), None
+        self.counts, self._before = PrefetchCounts(), PrefetchCounts()  # before: when this iteration began
+        self._builder: Prefetcher | None = None
         self._start_s, self._started = 0.0, 0  # building the first batches, in which shards are opened
         self._taken_at: float | None = None
         self._tokens = self._num_waits = 0
         self._first_wait_s = self._wait_s = self._longest_wait_s = self._compute_s = 0.0
 
-    def start(self, counts: PrefetchCounts, builder: Prefetcher | None = None) -> None:
-        """Begins an iteration with these counts. The time since the last iteration is not counted.
+    def start(self, builder: Prefetcher | None = None) -> None:
+        """Begins an iteration. The time since the last iteration is not counted.
 
         Args:
             builder: what batches come from; None for the workers of a DataLoader.
         """
-        self._before, self._here, self._builder, self._taken_at = self._counts(), counts, builder, None
+        self._before, self._builder, self._taken_at = replace(self.counts), builder, None
 
     def asks(self) -> float:
         """Called when the trainer asks for a batch. Returns the time, for `takes`."""
@@ -223,8 +226,8 @@ class StepClock:
         if self._taken_at is None:
             self._first_wait_s += wait
             # the first batch opens shards, so it is slower than those that follow
-            self._start_s += self._here.build_s
-            self._started += self._here.batches
+            self._start_s += self.counts.build_s - self._before.build_s
+            self._started += self.counts.batches - self._before.batches
         else:
             self._compute_s += asked_at - self._taken_at
             self._wait_s += wait
@@ -236,7 +239,7 @@ class StepClock:
 
     def stats(self, *, rank: int, split: str, depth: int, num_threads: int) -> LoaderStats:
         """The figures so far of a loader with these settings."""
-        counts, builder = self._counts(), self._builder
+        counts, builder = self.counts, self._builder
         num_threads = max(1, min(depth, num_threads))
         return LoaderStats(
             rank=rank,
@@ -262,8 +265,3 @@ class StepClock:
                 batch_bytes=-(-counts.bytes // max(1, counts.batches)),
             ),
         )
-
-    def _counts(self) -> PrefetchCounts:
-        """The counts of all iterations."""
-        before, here = self._before, self._here
-        return PrefetchCounts(**{field.name: getattr(before, field.name) + getattr(here, field.name) for field in fields(here)})

@@ -128,11 +128,11 @@ def trace_step(
     if traced.batch_order.steps.is_skipped(step):
         return []
     ranks = range(world_size) if rank is None else [rank]
-    return [row for number in ranks for row in traced.rows(step, _mesh(number, world_size), text)]
+    return [row for number in ranks for row in traced.rows(step, Mesh(data_rank=number, data_size=world_size), text)]
 
 
 def trace_document(
-    output: str | Path, key: str, *, num_epochs: int | None = None, world_size: int = 1, strict: bool = True, **run: Any
+    output: str | Path, key: str, *, num_epochs: int | None = None, world_size: int = 1, **run: Any
 ) -> list[Appearance]:
     """Every appearance of a document in the run, by step: none if no row holds it, if it is left out, or if the run ends first.
 
@@ -143,12 +143,12 @@ def trace_document(
     Args:
         key: of the document, or its name, in a form that `InputFiles.key` takes.
         num_epochs: epochs of the source to search instead, from its first on; also those after the step of the state.
-        strict: raise SnapshotError if earlier steps of the run drew from rows that this output does not hold.
         run: as for `open_run`.
+
+    Raises SnapshotError if earlier steps of the run drew from rows that this output does not hold.
     """
     found = open_run(output, **run).find_document(key, num_epochs, world_size)
-    if strict:
-        found.check_complete()
+    found.check_complete()
     return found.appearances
 
 
@@ -240,13 +240,13 @@ class TracedRun:
     def find_document(self, name: str, num_epochs: int | None = None, world_size: int = 1) -> DocumentTrace:
         """Every appearance in the first `num_epochs` epochs; None: in the steps done, the finite run, or one epoch."""
         [key] = document_keys(self.root, self.snapshot, [name])
-        builder, wanted = self._builder(_mesh(0, 1)), np.frombuffer(key, np.uint8).reshape(1, -1)
+        builder, wanted = self._builder(Mesh(data_rank=0, data_size=1)), np.frombuffer(key, np.uint8).reshape(1, -1)
         is_past = num_epochs is None and self.steps_done is not None and self.batch_order.inventory.split == "train"
         stop = self.steps_done if is_past else None
         seen = [
             appearance
             for address, appear in self.find_pieces(key)
-            for appearance in self.appearances(address, appear, num_epochs, _mesh(0, world_size).data_size)
+            for appearance in self.appearances(address, appear, num_epochs, world_size)
             if (stop is None or appearance.step < stop) and not builder.left_out(appearance.step, wanted)[0]
         ]
         return DocumentTrace(
@@ -344,9 +344,3 @@ class TracedRun:
             return Tokenizer.from_str(content.decode())
         except Exception as error:  # `tokenizers` raises Exception itself
             raise SnapshotError(f"{self.root.child_url(tokenizer.path)}: {error}. Expected a tokenizer.json") from error
-
-
-def _mesh(rank: int, world_size: int) -> Mesh:
-    if not 0 <= rank < world_size:
-        raise UserError(f"rank {rank} of a world of {world_size}: expected 0 <= rank < world_size.")
-    return Mesh(data_rank=rank, data_size=world_size)

@@ -172,8 +172,7 @@ def _messages(
     steps, figures = builder.batch_order.steps, service.figures
     step, left, size = steps.next(ticket.first), ticket.count, 1
     while left and (steps.num_steps is None or step < steps.num_steps):
-        if service.is_draining:
-            raise RefusedError(Refusal.of("draining", "the server is about to stop."))
+        service.check_open()
         if not service.access.still_allows(client, ticket.output):
             raise RefusedError(Refusal.of("denied", "the token may not read this output any more."))
         wanted: list[int] = []
@@ -231,7 +230,7 @@ class Service(flight.FlightServerBase):
             content = action.body.to_pybytes() if action.body is not None else b""
             client = self._client(context, content)
             if action.type == "open":
-                return [self._open(client, content, context)]
+                return [self._open(client, content)]
             if action.type == "where":
                 return [self._where(client, content, context)]
             raise UserError(f"no action '{action.type[:64]}'. Expected open or where.")
@@ -259,25 +258,25 @@ class Service(flight.FlightServerBase):
             )
         return self.outputs[name]
 
-    def _ticket(self, client: Client, content: bytes) -> Ticket:
+    def check_open(self) -> None:
+        """Raises RefusedError while the server drains."""
         if self.is_draining:
             raise RefusedError(Refusal.of("draining", "the server is about to stop."))
-        ticket = Ticket.read(content)
-        self._output(client, ticket.output)
-        if ticket.count > self.options.steps:
-            raise UserError(f"{ticket.count:,} steps in a stream: at most {self.options.steps:,} are sent.")
-        return ticket
 
     def _stream(self, client: Client, content: bytes, context: flight.ServerCallContext) -> RowStream:
-        ticket = self._ticket(client, content)
-        order = self.outputs[ticket.output].order(ticket)
+        self.check_open()
+        ticket = Ticket.read(content)
+        output = self._output(client, ticket.output)
+        if ticket.count > self.options.steps:
+            raise UserError(f"{ticket.count:,} steps in a stream: at most {self.options.steps:,} are sent.")
+        order = output.order(ticket)
         num_bytes = batch_bytes(order, ticket)
         if num_bytes > self.options.batch_bytes:
             raise UserError(
                 f"a batch of this rank takes {num_bytes:,} bytes, and at most {self.options.batch_bytes:,} are served. Use "
                 f"smaller batches or more ranks, or raise --batch-bytes of the server."
             )
-        builder, read_ahead = self.outputs[ticket.output].builder(order, ticket)
+        builder, read_ahead = output.builder(order, ticket)
         schema = schema_of(ticket.fields, ticket.dtype, ticket.mesh, order.inventory.snapshot.sequence_length)
         held_bytes = _HELD * max(num_bytes, MESSAGE_BYTES)
         self.slots.take(client, held_bytes)
@@ -300,9 +299,8 @@ class Service(flight.FlightServerBase):
         with self._lock:
             self._streams.pop(number, None)
 
-    def _open(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
-        if self.is_draining:
-            raise RefusedError(Refusal.of("draining", "the server is about to stop."))
+    def _open(self, client: Client, content: bytes) -> bytes:
+        self.check_open()
         request = OpenRequest.read(content)
         output = self._output(client, request.output)
         order, step = output.open(request)
@@ -310,12 +308,8 @@ class Service(flight.FlightServerBase):
 
     def _where(self, client: Client, content: bytes, context: flight.ServerCallContext) -> bytes:
         output = self._output(client, content[:_MOST_NAME].decode("utf-8", "replace"))
-        files = str(output.root.local) if self._is_here(context, output) else ""
-        return Where(snapshot=output.snapshot(None).fingerprint, files=files).to_json()
-
-    def _is_here(self, context: flight.ServerCallContext, output: ServedOutput) -> bool:
-        """Whether a client is told where the files are: it is on this machine, and they are files."""
-        return self.options.tells_files and output.root.local is not None and is_loopback(peer_of(context.peer())[0])
+        local = output.root.local if self.options.tells_files and is_loopback(peer_of(context.peer())[0]) else None
+        return Where(snapshot=output.snapshot(None).fingerprint, files=str(local or "")).to_json()
 
     # -------------------------------------------------------------------------------------------- errors
 

@@ -1,6 +1,10 @@
 """The source of each sample: exact quotas at every prefix, by arithmetic alone, in both directions.
 
-    sample g  ->  segment  ->  down a tree of two-way splits  ->  (source, ordinal: samples of that source before this one)
+    sample g  ->  group g // R  ->  segment  ->  down a tree of two-way splits  ->  (source, ordinal of the group)
+                                                                                ->  ordinal: samples of that source before g
+
+Rows come in groups of R = `group_rows` rows of one source, counted from the first sample of the mixture: 1 unless the loader
+asks for more. To what follows, a group is a sample.
 
 A run is a sequence of segments with constant weights (`segments.py`). Each finite segment gives every source a whole number of
 samples, chosen so that at each border every source is within one sample of its exact share of all samples so far. Within a
@@ -19,7 +23,8 @@ times as large. Block-wise integer counts would round small weights away, and ra
 of n; with these quotas no source starves and none runs ahead.
 
 The ordinals of a source continue from segment to segment, so a change of weights repeats nothing. All numbers are integers,
-and the splits above are the only rounding.
+and the splits above are the only rounding. A cap counts rows: where the mixture redistributes, a source gives as many whole
+groups as its cap allows; otherwise the run ends at the row that would pass it, in a group or not.
 """
 
 from __future__ import annotations
@@ -27,7 +32,7 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from math import floor, gcd
@@ -39,7 +44,6 @@ from datapipe.kernels.tokens import quota
 from datapipe.loader.order.grown_order import Parts
 from datapipe.loader.order.recipe import Recipe
 from datapipe.loader.order.segments import Segment, border_counts, plan_segments
-from datapipe.shards.manifest import Phase
 from datapipe.weights import MAX_WEIGHT_SUM
 
 MOST_SAMPLES = (1 << 63) - 1
@@ -130,7 +134,7 @@ def _huffman(weights: Sequence[int]) -> tuple[Node, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class SegmentQuotas:
-    """The quota of each source in one segment.
+    """The quota of each source in one segment. Groups count as samples, from the first one of the mixture.
 
     Attributes:
         start: first sample of the segment.
@@ -193,20 +197,19 @@ class Mixture:
         num_drawn: Sequence[int] = (),
         parts: Mapping[int, Parts] = {},
     ) -> None:
-        self.sources, self.start = sources, start
-        num_drawn = list(num_drawn) or [0] * len(sources)
-        caps = caps_of(recipe, sources, sizes, parts)
-        redistributes = recipe.exhausted == "redistribute"
-        all_exhausted = self._plan(recipe, num_drawn, caps if redistributes else {})
-        self.end = all_exhausted if redistributes else self._first_past(recipe, caps, num_drawn)
-
-    def _plan(self, recipe: Recipe, num_drawn: Sequence[int], caps: Mapping[int, int]) -> int | None:
-        """Plans all samples; past its cap, a source of `caps` gives none. Returns the sample at which all are exhausted."""
-        _check_weights(recipe, self.sources)
-        self._segments, all_exhausted = plan_segments(recipe, self.sources, self.start, num_drawn, caps)
-        self._segment_quotas = _plan_quotas(self._segments, border_counts(self._segments, num_drawn))
-        self._starts = [quotas.start for quotas in self._segment_quotas]
-        return all_exhausted
+        _check_weights(recipe, sources)
+        self.sources, self.start, self._rows = sources, start, recipe.group_rows
+        self._num_drawn = np.array(num_drawn or [0] * len(sources), np.int64)
+        caps, redistributes = caps_of(recipe, sources, sizes, parts), recipe.exhausted == "redistribute"
+        # most: by capped source, the whole groups that its cap allows from here on
+        most = {source: max(0, cap - int(self._num_drawn[source])) // self._rows for source, cap in caps.items()}
+        self._segments, exhausted = plan_segments(recipe, sources, start, most if redistributes else {})
+        self._quotas = _plan_quotas(self._segments, border_counts(self._segments, len(sources)))
+        self._starts = [quotas.start for quotas in self._quotas]
+        if redistributes:
+            self.end = None if exhausted is None else start + exhausted * self._rows
+        else:
+            self.end = self._first_past(recipe, caps)
 
     def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Source index and ordinal of each sample.
@@ -217,38 +220,46 @@ class Mixture:
         Returns:
             (n,) int64 source indices; (n,) int64 ordinals, the source's samples before this one over the whole run.
         """
-        samples = np.ascontiguousarray(samples, np.int64)
-        sources, ordinals = np.empty(len(samples), np.int64), np.empty(len(samples), np.int64)
-        if len(samples) and self._segment_at(int(samples[0])).assign(samples, sources, ordinals):
-            assert int(samples.min()) >= self.start
-            for number in np.unique(np.searchsorted(self._starts, samples, side="right") - 1).tolist():
-                self._segment_quotas[number].assign(samples, sources, ordinals)
-        return sources, ordinals
+        rows = np.asarray(samples, np.int64) - self.start
+        groups = rows if self._rows == 1 else rows // self._rows
+        sources, ordinals = np.empty(len(groups), np.int64), np.empty(len(groups), np.int64)
+        if len(groups) and self._quotas_at(int(groups[0])).assign(groups, sources, ordinals):
+            assert int(groups.min()) >= 0
+            for number in np.unique(np.searchsorted(self._starts, groups, side="right") - 1).tolist():
+                self._quotas[number].assign(groups, sources, ordinals)
+        if self._rows > 1:
+            ordinals = ordinals * self._rows + rows % self._rows
+        return sources, ordinals + self._num_drawn[sources]
 
     def counts(self, sample: int) -> list[int]:
         """Samples of each source before `sample`, which is not before `start`."""
-        return self._segment_at(sample).counts_until(sample)
+        group, row = divmod(sample - self.start, self._rows)
+        num_groups = self._quotas_at(group).counts_until(group)
+        counts = [before + here * self._rows for before, here in zip(self._num_drawn.tolist(), num_groups)]
+        if row:
+            counts[int(self.assign(np.array([sample]))[0][0])] += row
+        return counts
 
     def sample_of(self, source: int, ordinal: int) -> int | None:
         """Sample `ordinal` of a source; None if it lies before `start`, or if the source never gets that far."""
-        if ordinal < self._segment_quotas[0].num_drawn[source]:
-            return None
-        for number, quotas in enumerate(self._segment_quotas):
-            last = number + 1 == len(self._segment_quotas)
-            if source in quotas.weights and (last or ordinal < self._segment_quotas[number + 1].num_drawn[source]):
-                return quotas.start + quotas.tree.nth(quotas.leaf_of[source], ordinal - quotas.num_drawn[source])
+        of_source, row = divmod(ordinal - int(self._num_drawn[source]), self._rows)
+        stops = [quotas.num_drawn[source] for quotas in self._quotas[1:]]
+        for quotas, stop in zip(self._quotas, [*stops, None]):
+            if of_source >= 0 and source in quotas.weights and (stop is None or of_source < stop):
+                group = quotas.start + quotas.tree.nth(quotas.leaf_of[source], of_source - quotas.num_drawn[source])
+                return self.start + group * self._rows + row
         return None
 
     def is_drawn(self, source: int) -> bool:
         """Whether a source has weight in any segment that holds at least one sample."""
         return any(source in segment.weights and segment.stop != segment.start for segment in self._segments)
 
-    def _segment_at(self, sample: int) -> SegmentQuotas:
-        return self._segment_quotas[bisect_right(self._starts, sample) - 1]  # an empty segment shares its start with the next
+    def _quotas_at(self, group: int) -> SegmentQuotas:
+        return self._quotas[bisect_right(self._starts, group) - 1]  # an empty segment shares its start with the next
 
-    def _first_past(self, recipe: Recipe, caps: Mapping[int, int], num_drawn: Sequence[int]) -> int | None:
+    def _first_past(self, recipe: Recipe, caps: Mapping[int, int]) -> int | None:
         """The first sample past the cap of its source. Raises SnapshotError if the recipe refuses such a run."""
-        passing = {source: self.sample_of(source, max(cap, num_drawn[source])) for source, cap in caps.items()}
+        passing = {source: self.sample_of(source, max(cap, int(self._num_drawn[source]))) for source, cap in caps.items()}
         past = [(sample, source) for source, sample in passing.items() if sample is not None]
         if not past:
             return None
@@ -261,67 +272,6 @@ class Mixture:
                 f"`exhausted: redistribute` to give its share to the other sources."
             )
         return first
-
-
-class GroupedMixture(Mixture):
-    """A mixture whose rows come in groups of one source.
-
-        sample g  ->  group g // R and row g % R in it  ->  Mixture over groups  ->  source, ordinal of the group  ->  ordinal
-
-    A group of R rows is to `Mixture` what a row is to a mixture without groups, so the same proof holds: every source is within
-    three groups of its exact share after every prefix of the run. Groups are counted from the first sample of the era, so the
-    era that follows begins with a new group.
-
-    A cap counts rows. Where the mixture redistributes, a source gives as many whole groups as its cap allows; otherwise the run
-    ends at the row that would pass it, in a group or not.
-    """
-
-    def _plan(self, recipe: Recipe, num_drawn: Sequence[int], caps: Mapping[int, int]) -> int | None:
-        self._rows, self._num_drawn = recipe.group_rows, np.array(num_drawn, np.int64)
-        # most: by capped source, the whole groups that its cap allows from here on
-        most = {source: max(0, cap - num_drawn[source]) // self._rows for source, cap in caps.items()}
-        of_groups = _recipe_of_groups(recipe, self.start, [self.sources[source] for source in most])
-        self._groups = Mixture(of_groups, self.sources, [most.get(source, 0) for source in range(len(self.sources))])
-        return None if self._groups.end is None else self.start + self._groups.end * self._rows
-
-    def assign(self, samples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        groups, rows = np.divmod(samples - self.start, self._rows)
-        sources, ordinals = self._groups.assign(groups)
-        return sources, ordinals * self._rows + rows + self._num_drawn[sources]
-
-    def counts(self, sample: int) -> list[int]:
-        group, row = divmod(sample - self.start, self._rows)
-        counts = (np.array(self._groups.counts(group), np.int64) * self._rows + self._num_drawn).tolist()
-        if row:
-            counts[int(self._groups.assign(np.array([group]))[0][0])] += row
-        return counts
-
-    def sample_of(self, source: int, ordinal: int) -> int | None:
-        group_ordinal, row = divmod(ordinal - int(self._num_drawn[source]), self._rows)
-        group = None if group_ordinal < 0 else self._groups.sample_of(source, group_ordinal)
-        return None if group is None else self.start + group * self._rows + row
-
-    def is_drawn(self, source: int) -> bool:
-        return self._groups.is_drawn(source)
-
-
-def _recipe_of_groups(recipe: Recipe, start: int, capped: Sequence[str]) -> Recipe:
-    """The recipe with groups as samples: positions in tokens count from sample `start` on. An epoch of each of the sources
-    `capped` is as many groups as its cap allows."""
-    first_token = start * recipe.sequence_length
-    phases = [
-        Phase(until_tokens=phase.until_tokens and phase.until_tokens - first_token, weights=phase.weights)
-        for phase in recipe.phases
-        if phase.until_tokens is None or phase.until_tokens > first_token
-    ]
-    return replace(
-        recipe,
-        sequence_length=recipe.sequence_length * recipe.group_rows,
-        phases=tuple(phases),
-        max_epochs=dict.fromkeys(capped, 1.0),
-        total_tokens=None if recipe.total_tokens is None else max(0, recipe.total_tokens - first_token),
-        group_rows=1,
-    )
 
 
 def _plan_quotas(segments: Sequence[Segment], borders: Sequence[list[int]]) -> list[SegmentQuotas]:

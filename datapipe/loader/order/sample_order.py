@@ -22,7 +22,7 @@ from datapipe.loader.order.address_finder import AddressFinder
 from datapipe.loader.order.grown_order import GrownOrder, Parts, legs_of
 from datapipe.loader.order.layout import Layout, Split, plan_layout
 from datapipe.loader.order.lineage import MixtureEra, digest_sources
-from datapipe.loader.order.mixing import GroupedMixture, Mixture
+from datapipe.loader.order.mixing import Mixture
 from datapipe.loader.order.source_order import MAX_REPLACEMENTS, SourceOrder
 from datapipe.shards.manifest import Snapshot
 
@@ -302,8 +302,7 @@ def mixture_of(era: MixtureEra, first: tuple[str, ...] = ()) -> Mixture:
     sizes = [era.sizes.get(name, 0) for name in sources]
     parts = {source: era.parts[name] for source, name in enumerate(sources) if name in era.parts}
     num_drawn = [era.num_drawn.get(name, 0) for name in sources]
-    kind = Mixture if era.recipe.group_rows == 1 else GroupedMixture
-    return kind(era.recipe, sources, sizes, era.sample, num_drawn, parts)
+    return Mixture(era.recipe, sources, sizes, era.sample, num_drawn, parts)
 
 
 def num_samples_of(era: MixtureEra) -> int | None:

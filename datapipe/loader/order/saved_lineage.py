@@ -23,6 +23,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -37,6 +39,10 @@ from datapipe.shards.manifest import Phase
 
 _Value = TypeVar("_Value")
 
+_BLANK = Recipe(sequence_length=1, phases=(Phase(until_tokens=None, weights={}),), max_epochs={})
+_NOTHING = MixtureEra(step=0, sample=0, recipe=_BLANK, num_drawn={}, data={}, sizes={}, parts={}, snapshot="")
+"""What stands before the first mixture."""
+
 _RARE = 4
 """A column is written as {source: value} where fewer than one in so many sources change: a name is longer than a value."""
 
@@ -48,7 +54,7 @@ def lineage_json(lineage: Lineage) -> str:
         "sequence_length": lineage.mixtures[0].recipe.sequence_length,
         "sources": names,
         "batches": [[era.step, era.sample, era.size] for era in lineage.batches],
-        "mixtures": [_era_changes(before, era, names) for before, era in zip((None, *lineage.mixtures), lineage.mixtures)],
+        "mixtures": [_era_changes(*eras, names) for eras in pairwise((_NOTHING, *lineage.mixtures))],
         "skip": {
             "steps": [list(steps) for steps in lineage.skips.steps],
             "documents": dict(sorted(lineage.skips.documents.items())),
@@ -65,37 +71,33 @@ def _names(era: MixtureEra) -> set[str]:
     return {*weighted, *era.recipe.max_epochs, *era.num_drawn, *era.data, *era.sizes}
 
 
-def _era_changes(before: MixtureEra | None, era: MixtureEra, names: Sequence[str]) -> dict[str, Any]:
-    """What an era changes of the era before it; all of it where there is none."""
-    recipe, earlier = era.recipe, None if before is None else before.recipe
+def _era_changes(before: MixtureEra, era: MixtureEra, names: Sequence[str]) -> dict[str, Any]:
+    """What an era changes of the era before it; of the first, all."""
+    recipe, earlier, is_first = era.recipe, before.recipe, before is _NOTHING
     changes: dict[str, Any] = {"step": era.step, "sample": era.sample}
-    if before is None or before.snapshot != era.snapshot:
+    if is_first or before.snapshot != era.snapshot:
         changes["snapshot"] = era.snapshot
     for name in ("exhausted", "total_tokens"):
-        if earlier is None or getattr(earlier, name) != getattr(recipe, name):
+        if is_first or getattr(earlier, name) != getattr(recipe, name):
             changes[name] = getattr(recipe, name)
-    if recipe.group_rows != (1 if earlier is None else earlier.group_rows):
+    if recipe.group_rows != earlier.group_rows:
         changes["group_rows"] = recipe.group_rows
-    if earlier is None or earlier.weights != recipe.weights:
-        first = {} if earlier is None else earlier.weights[0][1]
+    if earlier.weights != recipe.weights:
         phases = recipe.weights
-        bases = [first, *(weights for _, weights in phases)]
+        bases = [earlier.weights[0][1], *(weights for _, weights in phases)]
         changes["phases"] = [[until, _column(base, weights, names, 0)] for base, (until, weights) in zip(bases, phases)]
     for name, base, column in (
-        ("max_epochs", {} if earlier is None else earlier.max_epochs, recipe.max_epochs),
-        ("data", {} if before is None else before.data, era.data),
-        ("sizes", {} if before is None else before.sizes, era.sizes),
+        ("max_epochs", earlier.max_epochs, recipe.max_epochs),
+        ("data", before.data, era.data),
+        ("sizes", before.sizes, era.sizes),
     ):
-        if before is None or base != column:
+        if is_first or base != column:
             changes[name] = _column(base, column, names, None)
-    if era.parts != ({} if before is None else before.parts):
+    if era.parts != before.parts:
         changes["parts"] = {name: [of.count, of.origin, of.epochs] for name, of in sorted(era.parts.items())}
     expected = _continued(before, era.sample, era.data)
-    if expected != {name: count for name, count in era.num_drawn.items() if count}:
-        changes["places"] = {
-            name: era.num_drawn.get(name, 0) for name in names if era.num_drawn.get(name, 0) != expected.get(name, 0)
-        }
-    return changes
+    places = {name: era.num_drawn.get(name, 0) for name in names if era.num_drawn.get(name, 0) != expected.get(name, 0)}
+    return changes | ({"places": places} if places else {})
 
 
 def _column(
@@ -105,10 +107,10 @@ def _column(
     return changed if _RARE * len(changed) < len(names) else [after.get(name, absent) for name in names]
 
 
-def _continued(before: MixtureEra | None, sample: int, data: Mapping[str, str]) -> dict[str, int]:
+def _continued(before: MixtureEra, sample: int, data: Mapping[str, str]) -> dict[str, int]:
     """By source, the samples drawn before an era, where every source with the same rows continues; none is 0."""
-    drawn = {} if before is None else num_drawn_at(before, sample)
-    return {name: count for name, count in drawn.items() if count and before and before.data.get(name) == data.get(name)}
+    drawn = num_drawn_at(before, sample) if sample else {}
+    return {name: count for name, count in drawn.items() if count and before.data.get(name) == data.get(name)}
 
 
 def read_lineage(text: str) -> Lineage:
@@ -174,23 +176,21 @@ class _SavedEra(_Record):
     places: dict[str, _Count] = {}
     parts: dict[str, tuple[_Positive, _Count, _Count]] = {}
 
-    def read(self, before: MixtureEra | None, sequence_length: int, names: Sequence[str]) -> MixtureEra:
+    def read(self, before: MixtureEra, sequence_length: int, names: Sequence[str]) -> MixtureEra:
         """The era that follows `before`. Raises ValueError for columns that do not fit the sources."""
-        lacking = set() if before else _SavedEra.model_fields.keys() - _MAY_LACK - self.model_fields_set
+        lacking = _SavedEra.model_fields.keys() - _MAY_LACK - self.model_fields_set if before is _NOTHING else set()
         if lacking:
             raise ValueError(f"the first mixture lacks {', '.join(sorted(lacking))}")
-        recipe = self._read_recipe(None if before is None else before.recipe, sequence_length, names)
-        data = _applied({} if before is None else before.data, self.data, names, None)
-        drawn = _applied(_continued(before, self.sample, data), self.places, names, 0)
+        data = _applied(before.data, self.data, names, None)
         return MixtureEra(
             step=self.step,
             sample=self.sample,
-            recipe=recipe,
-            num_drawn=drawn,
+            recipe=self._read_recipe(before.recipe, sequence_length, names),
+            num_drawn=_applied(_continued(before, self.sample, data), self.places, names, 0),
             data=data,
-            sizes=_applied({} if before is None else before.sizes, self.sizes, names, None),
-            parts=self._read_parts(names) if before is None or "parts" in self.model_fields_set else before.parts,
-            snapshot=self.snapshot if before is None or "snapshot" in self.model_fields_set else before.snapshot,
+            sizes=_applied(before.sizes, self.sizes, names, None),
+            parts=self._read_parts(names) if "parts" in self.model_fields_set else before.parts,
+            snapshot=self.snapshot if "snapshot" in self.model_fields_set else before.snapshot,
         )
 
     def _read_parts(self, names: Sequence[str]) -> dict[str, Parts]:
@@ -198,20 +198,19 @@ class _SavedEra(_Record):
             raise ValueError(f"parts of '{min(set(self.parts) - set(names))}', which is not one of its sources")
         return {name: Parts(count=count, origin=origin, epochs=epochs) for name, (count, origin, epochs) in self.parts.items()}
 
-    def _read_recipe(self, before: Recipe | None, sequence_length: int, names: Sequence[str]) -> Recipe:
-        given = self.model_fields_set
+    def _read_recipe(self, before: Recipe, sequence_length: int, names: Sequence[str]) -> Recipe:
         phases: list[Phase] = []
-        weights: Mapping[str, int] = {} if before is None else before.phases[0].weights
+        weights: Mapping[str, int] = before.phases[0].weights
         for until, column in self.phases:
             weights = _applied(weights, column, names, 0)
             phases.append(Phase(until_tokens=until, weights=weights))
-        return Recipe(
+        given = self.model_fields_set & {"exhausted", "total_tokens", "group_rows"}
+        return replace(
+            before,
             sequence_length=sequence_length,
-            phases=tuple(phases) if before is None or phases else before.phases,
-            max_epochs=_applied({} if before is None else before.max_epochs, self.max_epochs, names, None),
-            exhausted=self.exhausted if before is None or "exhausted" in given else before.exhausted,
-            total_tokens=self.total_tokens if before is None or "total_tokens" in given else before.total_tokens,
-            group_rows=self.group_rows if before is None or "group_rows" in given else before.group_rows,
+            phases=tuple(phases) or before.phases,
+            max_epochs=_applied(before.max_epochs, self.max_epochs, names, None),
+            **{name: getattr(self, name) for name in given},
         )
 
 
@@ -243,13 +242,13 @@ class _Saved(_Record):
     def read(self) -> tuple[MixtureEra, ...]:
         if len(set(self.sources)) < len(self.sources):
             raise ValueError("a source is listed twice")
-        eras: list[MixtureEra] = []
+        eras = [_NOTHING]
         try:
             for saved in self.mixtures:
-                eras.append(saved.read(eras[-1] if eras else None, self.sequence_length, self.sources))
+                eras.append(saved.read(eras[-1], self.sequence_length, self.sources))
         except SnapshotError as error:  # of a mixture that cannot be drawn from
             raise ValueError(str(error)) from error
-        return tuple(eras)
+        return tuple(eras[1:])
 
 
 def _check_order(name: str, begins: Sequence[tuple[int, int]]) -> None:
@@ -260,8 +259,6 @@ def _check_order(name: str, begins: Sequence[tuple[int, int]]) -> None:
 
 def _check_mixtures(mixtures: Sequence[MixtureEra]) -> None:
     """Raises ValueError for mixtures that count more drawn samples than came before them, or whose phases have no end."""
-    if len({era.recipe.sequence_length for era in mixtures}) > 1:
-        raise ValueError("two sequence lengths")
     for era in mixtures:
         if sum(era.num_drawn.values()) > era.sample:
             raise ValueError(f"places {era.num_drawn} add up to more than the {era.sample} samples before them")

@@ -29,7 +29,7 @@ MOST_SAMPLES = 1 << 62
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segment:
-    """Samples `start` to `stop` (None: no end), drawn by `weights`: source number -> weight above 0."""
+    """Samples `start` to `stop` (None: no end) of a mixture, drawn by `weights`: source number -> weight above 0."""
 
     start: int
     stop: int | None
@@ -37,19 +37,22 @@ class Segment:
 
 
 def plan_segments(
-    recipe: Recipe, sources: Sequence[str], start: int, num_drawn: Sequence[int], caps: Mapping[int, int]
+    recipe: Recipe, sources: Sequence[str], start: int, caps: Mapping[int, int]
 ) -> tuple[list[Segment], int | None]:
-    """The segments from sample `start` on, and the sample at which every source is exhausted (None if that never happens).
+    """The segments of a mixture, and the sample at which every source is exhausted (None if that never happens).
+
+    A group of rows counts as a sample, and samples count from the first one of the mixture.
 
     Args:
-        num_drawn: (num_sources,) samples of each source before `start`.
+        start: the row of the run with which the mixture begins.
         caps: source number -> the most samples of that source. Past its cap, the other sources share its samples.
     """
     segments: list[Segment] = []
-    end = recipe.num_samples
-    shares = [count * UNIT for count in num_drawn]
-    sample, exhausted = start, set[int]()
-    for stop, phase_weights in _phases(recipe, sources):
+    first_token, length = start * recipe.sequence_length, recipe.group_rows * recipe.sequence_length
+    end = None if recipe.total_tokens is None else (recipe.total_tokens - first_token) // length
+    shares = [0] * len(sources)
+    sample, exhausted = 0, set[int]()
+    for stop, phase_weights in _phases(recipe, sources, first_token, length):
         while stop is None or sample < stop:
             weights = {source: weight for source, weight in phase_weights.items() if source not in exhausted}
             if not weights:
@@ -70,26 +73,26 @@ def plan_segments(
     raise AssertionError("the last phase has no end")
 
 
-def border_counts(segments: Sequence[Segment], num_drawn: Sequence[int]) -> list[list[int]]:
+def border_counts(segments: Sequence[Segment], num_sources: int) -> list[list[int]]:
     """Samples of each source before each segment and after the last finite one: whole numbers, within one of the shares.
 
     Returns:
         (num_finite_segments + 1, num_sources).
     """
     finite = [segment for segment in segments if segment.stop is not None]
-    shares = [[count * UNIT for count in num_drawn]]
+    shares = [[0] * num_sources]
     for segment in finite:
         shares.append(list(shares[-1]))
         _advance(shares[-1], segment.weights, _length(segment))
-    in_segment = [[0] * len(num_drawn) for _ in finite]  # (num_finite_segments, num_sources)
+    in_segment = [[0] * num_sources for _ in finite]  # (num_finite_segments, num_sources)
     jobs: list[Job] = []
-    for source in range(len(num_drawn)):
+    for source in range(num_sources):
         jobs += _jobs(source, [border[source] for border in shares], in_segment)
     room = [_length(segment) - sum(row) for segment, row in zip(finite, in_segment)]
     for job, number in zip(jobs, match_jobs(jobs, room)):
         if number is not None:
             in_segment[number][job.source] += 1
-    counts = [list(num_drawn)]
+    counts = [[0] * num_sources]
     for row in in_segment:
         counts.append([before + more for before, more in zip(counts[-1], row)])
     return counts
@@ -224,16 +227,15 @@ def _length(segment: Segment) -> int:
     return segment.stop - segment.start
 
 
-def _phases(recipe: Recipe, sources: Sequence[str]) -> list[tuple[int | None, dict[int, int]]]:
-    """(stop sample, weights above 0) of each phase. A phase that ends at token t stops at the sample nearest to t / S."""
+def _phases(recipe: Recipe, sources: Sequence[str], first_token: int, length: int) -> list[tuple[int | None, dict[int, int]]]:
+    """(stop sample, weights above 0) of each phase. One that ends after t tokens stops at the sample nearest to t / length."""
     numbers = {name: number for number, name in enumerate(sources)}
     phases: list[tuple[int | None, dict[int, int]]] = []
-    length = recipe.sequence_length
     for phase in recipe.phases:
         weights = {numbers[name]: weight for name, weight in sorted(phase.weights.items()) if weight > 0}
         if phase.until_tokens is None or phase is recipe.phases[-1]:
             return [*phases, (None, weights)]
-        phases.append(((2 * phase.until_tokens + length) // (2 * length), weights))
+        phases.append(((2 * (phase.until_tokens - first_token) + length) // (2 * length), weights))
     return phases
 
 

@@ -8,7 +8,6 @@ Same arguments, states, fields and bytes as from files. `cache_bytes` and `cache
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from copy import copy
 from importlib.util import find_spec
 from typing import Any, Self
@@ -21,7 +20,7 @@ from datapipe.loader.order.batch_order import RunSteps
 from datapipe.loader.order.lineage import Lineage
 from datapipe.loader.order.sample_order import OrderKey
 from datapipe.loader.order.state import LoaderState, read_state
-from datapipe.loader.prefetch import Prefetcher
+from datapipe.loader.prefetch import Prefetcher, Successor
 from datapipe.loader.remote.address import Address
 from datapipe.loader.remote.protocol import Opened, OpenRequest, Ticket, Where
 from datapipe.loader.remote.replicas import Replicas
@@ -30,18 +29,20 @@ from datapipe.loader.remote.wire import Assembler
 from datapipe.shards.manifest import read_snapshot
 from datapipe.storage import Root
 
-Successor = Callable[[int], int | None]
-
 _OF_TICKETS = ("split", "drop_last", "fields", "labels", "dtype", "on_corrupt", "pad_cu_seqlens")
 """The options that a ticket holds as they are."""
 
 
 class ServiceSource:
-    """Batches that servers build. Where the methods are those of `BatchSource`, see there.
+    """The batches of one rank of a run, built by servers. The methods are those of `FileSource`.
 
     Args:
         output: the URL.
         options: with the rank of this process, as `LoaderOptions.with_rank` gives them.
+
+    Attributes:
+        snapshot: the manifest without the shards.
+        run: the history of the run and its steps.
     """
 
     def __init__(self, output: str, options: LoaderOptions) -> None:

@@ -68,7 +68,8 @@ def record_batches(
     for number in range(count):
         cut = batches if count == 1 else [{name: _part(value, number, count) for name, value in batches[0].items()}]
         columns = [_column(field, [batch[field.name] for batch in cut]) for field in list(schema)[3:]]
-        yield _message(schema, steps, [number + 1 < count] * len(steps), columns)
+        more, notices = pa.array([number + 1 < count] * len(steps)), pa.nulls(len(steps), pa.string())
+        yield pa.RecordBatch.from_arrays([pa.array(steps, pa.int64()), more, notices, *columns], schema=schema)
 
 
 def notice(schema: pa.Schema, refusal: Refusal) -> pa.RecordBatch:
@@ -79,11 +80,6 @@ def notice(schema: pa.Schema, refusal: Refusal) -> pa.RecordBatch:
 
 def bytes_of(batch: Batch) -> int:
     return sum(value.nbytes for value in batch.values() if isinstance(value, np.ndarray))
-
-
-def _message(schema: pa.Schema, steps: Sequence[int], more: Sequence[bool], columns: Sequence[pa.Array]) -> pa.RecordBatch:
-    notices = pa.nulls(len(steps), pa.string())
-    return pa.RecordBatch.from_arrays([pa.array(steps, pa.int64()), pa.array(more), notices, *columns], schema=schema)
 
 
 def _part(value: Any, number: int, count: int) -> Any:

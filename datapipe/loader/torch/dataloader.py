@@ -128,7 +128,6 @@ class StreamingDataLoader(DataLoader):
         self._is_resumed = False
         self._is_fresh = True  # nothing was handed out or loaded
         self._holder = ""  # what holds batches that it took before the trainer asked
-        self._taken = PrefetchCounts()  # from workers, in this loop
 
     @property
     def step(self) -> int:
@@ -207,8 +206,7 @@ class StreamingDataLoader(DataLoader):
         accelerate = _gradient_state()
         self.end_of_dataloader = False
         if self.num_workers:
-            self._taken = PrefetchCounts()
-            self.dataset.loader.clock.start(self._taken)
+            self.dataset.loader.clock.start()
         if accelerate is not None:
             accelerate._add_dataloader(self)
         try:
@@ -251,7 +249,7 @@ class StreamingDataLoader(DataLoader):
         try:
             batch = next(self._pass)
             if self.num_workers:  # else the dataset moves on and measures
-                loader.clock.takes(asked_at, _count(batch, self._taken))
+                loader.clock.takes(asked_at, _count(batch, loader.clock.counts))
                 loader.seek(loader.next_step(1))
             if not self._has_more():
                 loader.warn_of_dropped(stacklevel=5)

@@ -25,7 +25,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from datapipe.errors import UserError
 from datapipe.loader import Loader, prefetch
-from datapipe.loader.prefetch import PrefetchCounts, Prefetcher
+from datapipe.loader.prefetch import Prefetcher
 from datapipe.loader.prometheus import serve_metrics
 from datapipe.loader.stats import LoaderStats, StepClock, host_memory, worker_memory
 from datapipe.service.serve import Running, ServeOptions
@@ -273,8 +273,8 @@ def clocked(steps: list[tuple[float, float]], *, build_s: float, depth: int = 2)
     """Stats of a trainer that waits and computes as `steps` say, with a builder that takes `build_s` for each batch."""
     now = [100.0]
     clock = StepClock("input_ids", lambda: now[0])
-    counts = PrefetchCounts()
-    clock.start(counts, SimpleNamespace(num_ready=1, chunk_steps=1))  # type: ignore[arg-type]
+    counts = clock.counts
+    clock.start(SimpleNamespace(num_ready=1, chunk_steps=1))  # type: ignore[arg-type]
     for number, (wait_s, compute_s) in enumerate(steps, start=1):
         asked_at = clock.asks()
         counts.batches = counts.ready_sum = number

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from datapipe.metrics import counted, size
-from datapipe.report.html.distributions import length_chart, measured_rules, rule_chart, rules_nobody_fails
+from datapipe.report.html.distributions import length_chart, rule_chart, rules_nobody_fails
 from datapipe.report.html.drawing import Bars, Chart, Flow, FlowStep, Section, Stacked, cut, left_out
 from datapipe.report.summary import second_attempts_text, starting_text
 from datapipe.report.tables import (
@@ -24,6 +24,7 @@ from datapipe.report.tables import (
     fertility_table,
     kept_table,
     language_counts,
+    measured_rules,
     mixture_table,
     share_of,
     work_table,
@@ -101,7 +102,7 @@ def _flow_step(stage: str, reasons: Mapping[str, int], read: int) -> FlowStep:
 
 
 def _distributions(report: Mapping[str, Any], most: int) -> Section:
-    rules = measured_rules(report)
+    rules = sorted(measured_rules(report), key=lambda rule: (-rule.facts["dropped"], -rule.facts["failed"]))
     failing = [rule for rule in rules if rule.facts["failed"]]
     others = [rule for rule in rules if not rule.facts["failed"]]
     quiet = rules_nobody_fails(others[: 4 * most])

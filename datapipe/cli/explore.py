@@ -1,4 +1,4 @@
-"""`datapipe inspect`, `sql` and `browse`: the documents of an output, printed, queried, and on a page."""
+"""`datapipe inspect`, `sql` and `browse`: look at the documents of an output."""
 
 from __future__ import annotations
 
@@ -13,52 +13,6 @@ from pydantic_core import to_json
 from datapipe.cli.options import Json, OutputFolder, end_by_signals, print_json
 from datapipe.errors import UserError
 
-Kept = Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")]
-Dropped = Annotated[
-    str | None, typer.Option(metavar="REASON", help="Show documents that a STAGE or STAGE:RULE dropped; 'all' for any.")
-]
-Named = Annotated[
-    str | None,
-    typer.Option(
-        "--document",
-        metavar="SOURCE/PATH:POSITION",
-        help="Show one document, by its name, its key or the id that its input has.",
-    ),
-]
-Quarantined = Annotated[bool, typer.Option("--quarantined", help="Show documents that could not be read or processed.")]
-Clusters = Annotated[
-    str | None,
-    typer.Option(
-        metavar="STAGE",
-        help="Show clusters of duplicates: the documents that a stage such as dedup.minhash dropped, beside the surviving "
-        "one, with the differences marked; 'all' for any stage.",
-    ),
-]
-Sweep = Annotated[
-    str | None,
-    typer.Option(
-        metavar="STAGE.THRESHOLD", help="Count the documents that other thresholds of a filter with `mode: tag` would keep."
-    ),
-]
-Source = Annotated[str, typer.Option(help="Only documents of this source; only clusters that lost documents of it.")]
-Count = Annotated[int, typer.Option("-n", "--count", min=1, help="Number of documents or clusters.")]
-Full = Annotated[bool, typer.Option("--full", help="Print whole texts.")]
-Members = Annotated[
-    int | None, typer.Option(min=1, metavar="N", help="With --clusters: dropped documents shown of each; 3 by default.")
-]
-LeastAlike = Annotated[bool, typer.Option("--least-alike", help="With --clusters: lowest measured similarity first.")]
-Contamination = Annotated[
-    bool, typer.Option("--contamination", help="Show which items of evaluation sets the run found, and in which documents.")
-]
-Against = Annotated[
-    list[str] | None,
-    typer.Option(metavar="FILE", help="With --contamination: search the kept documents for these evaluation files."),
-]
-Thresholds = Annotated[
-    str | None, typer.Option("--at", metavar="0.1,0.2,…", help="With --sweep: the thresholds; quantiles by default.")
-]
-
-
 _CHOICES = (
     "--kept, --dropped REASON, --quarantined, --document NAME, --clusters STAGE, --sweep STAGE.THRESHOLD, --contamination"
 )
@@ -66,20 +20,54 @@ _CHOICES = (
 
 def inspect(
     output: OutputFolder,
-    kept: Kept = False,
-    dropped: Dropped = None,
-    quarantined: Quarantined = False,
-    named: Named = None,
-    clusters: Clusters = None,
-    source: Source = "",
-    count: Count = 5,
-    full: Full = False,
-    members: Members = None,
-    least_alike: LeastAlike = False,
-    sweep: Sweep = None,
-    thresholds: Thresholds = None,
-    contaminated: Contamination = False,
-    against: Against = None,
+    kept: Annotated[bool, typer.Option("--kept", help="Show documents that were kept (the default).")] = False,
+    dropped: Annotated[
+        str | None, typer.Option(metavar="REASON", help="Show documents that a STAGE or STAGE:RULE dropped; 'all' for any.")
+    ] = None,
+    quarantined: Annotated[
+        bool, typer.Option("--quarantined", help="Show documents that could not be read or processed.")
+    ] = False,
+    named: Annotated[
+        str | None,
+        typer.Option(
+            "--document",
+            metavar="SOURCE/PATH:POSITION",
+            help="Show one document, by its name, its key or the id that its input has.",
+        ),
+    ] = None,
+    clusters: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE",
+            help="Show clusters of duplicates: the documents that a stage such as dedup.minhash dropped, beside the surviving "
+            "one, with the differences marked; 'all' for any stage.",
+        ),
+    ] = None,
+    source: Annotated[str, typer.Option(help="Only documents of this source; only clusters that lost documents of it.")] = "",
+    count: Annotated[int, typer.Option("-n", "--count", min=1, help="Number of documents or clusters.")] = 5,
+    full: Annotated[bool, typer.Option("--full", help="Print whole texts.")] = False,
+    members: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --clusters: dropped documents shown of each; 3 by default.")
+    ] = None,
+    least_alike: Annotated[
+        bool, typer.Option("--least-alike", help="With --clusters: lowest measured similarity first.")
+    ] = False,
+    sweep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STAGE.THRESHOLD", help="Count the documents that other thresholds of a filter with `mode: tag` would keep."
+        ),
+    ] = None,
+    thresholds: Annotated[
+        str | None, typer.Option("--at", metavar="0.1,0.2,…", help="With --sweep: the thresholds; quantiles by default.")
+    ] = None,
+    contaminated: Annotated[
+        bool, typer.Option("--contamination", help="Show which items of evaluation sets the run found, and in which documents.")
+    ] = False,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE", help="With --contamination: search the kept documents for these evaluation files."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Show documents: kept, dropped, quarantined, or duplicates.

@@ -162,7 +162,7 @@ class Inspector:
         return entry.get("tokens") if isinstance(self.snapshot, Snapshot) else None
 
     def rules(self, source: str) -> list[MeasuredRule]:
-        """The rules that report.json has distributions of: of one source, or of all for "". Raises UserError."""
+        """The measured rules of one source, or of all for "". Raises UserError for an unknown one."""
         sources = self.select_sources(source)
         return [rule for rule in measured_rules(self.report) if rule.source in sources]
 

@@ -150,11 +150,11 @@ def tagged_values(
         ranks: from 0 to 1.
     """
     values, options = _VALUES.format(_column(rule.stage, rule.rule)), {"sources": list(sources)}
-    found = database.tuples(f"select distinct value from {values} order by value limit {most + 1}", options)
+    found = database.rows(f"select distinct value from {values} order by value limit {most + 1}", options)
     is_all = len(found) <= most
     if not is_all:
-        found = database.tuples(_AT_RANKS.format(values=values), {**options, "ranks": list(ranks)})
-    return [value for (value,) in found], is_all
+        found = database.rows(_AT_RANKS.format(values=values), {**options, "ranks": list(ranks)})
+    return [row["value"] for row in found], is_all
 
 
 def _column(stage: str, rule: str) -> str:

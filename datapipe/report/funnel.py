@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from datapipe.engine.train_tokenizer import Trained
 
 
+EVALUATION = "evaluation sets"
+
+
 def print_funnel(report: Mapping[str, Any], console: Console) -> None:
     """Prints the tables of a report: documents, mixture, steps and tokenizer."""
     steps = report["total"]["steps"]
@@ -26,7 +29,7 @@ def print_funnel(report: Mapping[str, Any], console: Console) -> None:
     shown = [
         _documents(report),
         taken_down_text(report),
-        contamination_table(report["contamination"]) if report["contamination"] else "",
+        number_table(EVALUATION, evaluation_table(report["contamination"])) if report["contamination"] else "",
         _mixture(report["mixture"]) if report["mixture"] else "",
         work,
         starting_text(report),
@@ -122,7 +125,3 @@ def wide_console(*, to_stderr: bool = False) -> Console:
     console, columns = Screen(stderr=to_stderr), os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() and int(columns) else 120
     return console if console.is_terminal else Screen(stderr=to_stderr, width=width)
-
-
-def contamination_table(lists: Sequence[Mapping[str, Any]]) -> NumberTable:
-    return number_table("evaluation sets", evaluation_table(lists))

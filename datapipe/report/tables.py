@@ -246,7 +246,7 @@ class MeasuredRule:
 
 
 def measured_rules(report: Mapping[str, Any]) -> list[MeasuredRule]:
-    """The rules that measured documents, in the order of sources and stages. None of a report that lacks distributions."""
+    """The rules that measured documents, in the order of sources and stages."""
     return [
         MeasuredRule(source=source, stage=stage, name=name, facts=facts)
         for source, stages in report.get("measured", {}).items()
